@@ -1,1 +1,3 @@
 //! The contract.
+
+pub mod dim;

@@ -1,0 +1,659 @@
+use super::*;
+use proptest::prelude::*;
+
+fn dim(text: &str) -> Dim {
+    text.parse()
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn bindings(values: &[(&str, i64)]) -> Bindings {
+    values.iter().copied().collect()
+}
+
+/// The text on the left has the printed form on the right.
+fn prints(text: &str, expected: &str) {
+    assert_eq!(dim(text).to_string(), expected, "of {text}");
+    assert_eq!(dim(expected), dim(text), "parsed again");
+}
+
+#[test]
+fn polynomials_are_canonical() {
+    assert_eq!(dim("past + seq"), dim("seq + past"));
+    assert_eq!(dim("2*(a + b)"), dim("2*a + 2*b"));
+    assert_eq!(dim("(a + b)*(a - b)"), dim("a*a - b*b"));
+    assert_eq!(dim("a - a"), Dim::ZERO);
+    assert_ne!(dim("a"), dim("b"));
+    prints("3 + b*a*2 - c", "2*a*b - c + 3");
+    prints("-x", "-x");
+    prints("x*-1 - 1", "-x - 1");
+    prints("x**3 - 2*x**2", "x*x*x - 2*x*x");
+}
+
+#[test]
+fn divisions_fold() {
+    prints("floordiv(7, 2)", "3");
+    prints("floordiv(-7, 2)", "-4");
+    prints("floordiv(7, -2)", "-4");
+    prints("mod(-7, 2)", "1");
+    prints("mod(7, -2)", "-1");
+    prints("floordiv(x, 1)", "x");
+    prints("floordiv(x, -1)", "-x");
+    prints("floordiv(x, x)", "1");
+    prints("floordiv(0, x)", "0");
+    prints("floordiv(4*x + 3*y + 9, 4)", "x + floordiv(3*y + 1, 4) + 2");
+    prints("floordiv(floordiv(x, 2), 3)", "floordiv(x, 6)");
+    prints(
+        "floordiv(floordiv(x - 1, 2) + 1 - 1, 2) + 1",
+        "floordiv(x + 3, 4)",
+    );
+    prints("floordiv(2*x + 1, 2)", "x");
+    prints("floordiv(2*x + 1, 4)", "floordiv(x, 2)");
+    prints("floordiv(b*s*256, s*64)", "4*b");
+    prints("floordiv(s*t + 3, s)", "t + floordiv(3, s)");
+    prints("ceildiv(x, 4)", "floordiv(x + 3, 4)");
+    prints("-(-x//4)", "floordiv(x + 3, 4)");
+    prints("ceildiv(x, y)", "-floordiv(-x, y)");
+    prints("8*floordiv(h + 31, 32)", "8*floordiv(h + 31, 32)");
+    prints("floordiv(mod(x, 4), 4)", "0");
+    assert_eq!(dim("floordiv(h - 1, 2) + 1"), dim("floordiv(h + 1, 2)"));
+}
+
+#[test]
+fn remainders_fold() {
+    prints("mod(4*x, 4)", "0");
+    prints("mod(5*x + 9, 4)", "mod(x + 1, 4)");
+    prints("mod(6*x + 1, 4)", "2*mod(x, 2) + 1");
+    prints("mod(x - y, 4)", "mod(x + 3*y, 4)");
+    prints("mod(mod(x, 8), 4)", "mod(x, 4)");
+    prints("mod(mod(x, 4), 8)", "mod(x, 4)");
+    prints("mod(x, -4)", "-mod(3*x, 4)");
+    prints("mod(x*y + 2, y)", "mod(2, y)");
+}
+
+#[test]
+fn extremes_fold() {
+    prints("min(x, x)", "x");
+    prints("min(x, x + 3)", "x");
+    prints("max(x, x + 3)", "x + 3");
+    prints("max(3, a)", "max(a, 3)");
+    prints("max(a, max(3, b, 4))", "max(a, b, 4)");
+    prints("min(max(a, b), max(b, a))", "max(a, b)");
+    prints("max(2*a, 2*b)", "2*max(a, b)");
+    prints("max(a + 1, b + 3)", "max(a, b + 2) + 1");
+    prints("max(max(a, b) + 1, c)", "max(a, b, c - 1) + 1");
+    prints("min(3)", "3");
+    prints("max(2, 5)", "5");
+    assert_eq!(dim("x").min(dim("y")), dim("min(x, y)"));
+    assert_eq!(std::cmp::max(dim("x"), dim("y")), dim("max(x, y)"));
+}
+
+#[test]
+fn constants_do_not_allocate() {
+    assert!(matches!(Dim::known(7).0, Repr::Known(7)));
+    assert_eq!(Dim::known(6) * 7 + 1 - Dim::known(3), Dim::known(40));
+    assert!(size_of::<Dim>() <= 16);
+}
+
+#[test]
+fn operators_take_every_combination() {
+    let x = Dim::symbol("x");
+    assert_eq!(&x + 1, 1 + x.clone());
+    assert_eq!(x.clone() * 2, &x + &x);
+    assert_eq!(3 - &x, -(x.clone() - 3));
+    assert_eq!(Dim::from(5_usize), Dim::from(5_i64));
+    assert_eq!(Dim::product([&x, &Dim::known(2)]), 2 * &x);
+    assert_eq!(Dim::sum([&x, &x]), 2 * x);
+    assert_eq!(Dim::product([]), Dim::ONE);
+}
+
+#[test]
+fn division_by_zero_is_named() {
+    let by_zero = dim("floordiv(x, y - 2)").evaluate(&bindings(&[("x", 1), ("y", 2)]));
+    let expression = "floordiv(x, y - 2)".to_owned();
+    assert_eq!(by_zero, Err(DimError::DivisionByZero { expression }));
+    for text in ["floordiv(3, 0)", "mod(x, 0)", "floordiv(x, 0)"] {
+        prints(text, text);
+        assert!(matches!(
+            dim(text).evaluate(&bindings(&[("x", 1)])),
+            Err(DimError::DivisionByZero { .. })
+        ));
+    }
+}
+
+#[test]
+fn overflow_is_refused_and_does_not_panic() {
+    let largest = Dim::known(i64::MAX);
+    for refused in [
+        &largest + 1,
+        &largest * &largest,
+        -Dim::known(i64::MIN),
+        Dim::known(i64::MIN).floor_div(&Dim::known(-1)),
+        &largest * Dim::symbol("x") * 2,
+        Dim::max(&(&largest + 1), &Dim::ONE),
+        Dim::symbol("x").floor_div(&(&largest + 1)),
+        Dim::symbol("x").modulo(&(&largest + 1)),
+        (&largest + 1) * 0,
+        Dim::from(usize::MAX),
+    ] {
+        assert_eq!(refused.refusal(), Some(Refusal::Overflow));
+        assert!(matches!(
+            refused.evaluate(&Bindings::new()),
+            Err(DimError::Overflow { .. })
+        ));
+        assert_eq!(
+            equality(&refused, &refused, &Ranges::new()),
+            Equality::Unknown
+        );
+        assert_eq!(refused.to_string(), "!overflow");
+        assert_eq!(dim("!overflow"), refused);
+        assert_eq!(refused.bounds(&Ranges::new()), (i64::MIN, i64::MAX));
+    }
+    let product = dim("x*y").evaluate(&bindings(&[("x", i64::MAX), ("y", 2)]));
+    assert!(matches!(product, Err(DimError::Overflow { .. })));
+    let back_in_range = dim("x*y - x").evaluate(&bindings(&[("x", i64::MAX), ("y", 2)]));
+    assert_eq!(back_in_range, Ok(i64::MAX));
+    prints("-9223372036854775808*x - 1", "-9223372036854775808*x - 1");
+    prints("y + -9223372036854775808*z", "y + -9223372036854775808*z");
+}
+
+#[test]
+fn size_is_limited() {
+    let factor =
+        |index: usize| Dim::symbol(&format!("a{index}")) + Dim::symbol(&format!("b{index}"));
+    let factors: Vec<Dim> = (0..40).map(factor).collect();
+    assert_eq!(Dim::product(&factors).refusal(), Some(Refusal::TooLarge));
+    let names: Vec<Dim> = (0..600)
+        .map(|index| Dim::symbol(&format!("s{index}")))
+        .collect();
+    assert_eq!(Dim::sum(&names).refusal(), Some(Refusal::TooLarge));
+    assert_eq!(Dim::sum(&names[..512]).refusal(), None);
+    let deep = (0..1000).fold(Dim::symbol("x"), |dim, _| {
+        dim.floor_div(&Dim::symbol("y")) + 1
+    });
+    assert_eq!(deep.refusal(), Some(Refusal::TooLarge));
+    assert_eq!(deep.evaluate(&Bindings::new()), Err(DimError::TooLarge));
+    assert_eq!(dim("!too_large"), deep);
+    // Sharing would make this exponential.
+    let wide = (0..1000).fold(Dim::symbol("x"), |dim, _| Dim::max(&dim, &(&dim * &dim)));
+    assert_eq!(wide.refusal(), Some(Refusal::TooLarge));
+}
+
+#[test]
+fn names_round_trip() {
+    for name in [
+        "past + seq",
+        "",
+        "a`b\\c",
+        "x\ny",
+        "über",
+        "8",
+        "input.0",
+        "\u{2028}",
+        "-1",
+        "?",
+    ] {
+        let symbol = Dim::symbol(name);
+        assert_eq!(symbol.as_symbol(), Some(name));
+        assert_eq!(dim(&symbol.to_string()), symbol);
+        assert!(!symbol.to_string().contains('\n'));
+        assert_eq!(dim(&(symbol.clone() * 2 + 1).to_string()), symbol * 2 + 1);
+    }
+    assert_eq!(Dim::symbol("input.0").to_string(), "input.0");
+    assert_eq!(Dim::symbol("a b").to_string(), "`a b`");
+    assert_eq!(dim("min").as_symbol(), Some("min"));
+    assert_eq!(dim("x + 1").as_symbol(), None);
+}
+
+#[test]
+fn untrusted_text_is_refused() {
+    let deep = "(".repeat(60_000);
+    assert!(matches!(
+        deep.parse::<Dim>(),
+        Err(DimParseError::TooDeep { offset: 65 })
+    ));
+    let minus = format!("{}x", "-".repeat(60_000));
+    assert_eq!(dim(&minus), dim("x"));
+    let calls = "min(".repeat(10_000);
+    assert!(matches!(
+        calls.parse::<Dim>(),
+        Err(DimParseError::TooDeep { .. })
+    ));
+    let long = "x".repeat(70_000);
+    assert!(matches!(
+        long.parse::<Dim>(),
+        Err(DimParseError::TooLong { bytes: 70_000 })
+    ));
+    let terms: Vec<String> = (0..1000).map(|index| format!("s{index}")).collect();
+    assert!(matches!(
+        terms.join("+").parse::<Dim>(),
+        Err(DimParseError::Refused { .. })
+    ));
+    for text in [
+        "",
+        " ",
+        "x +",
+        "+x",
+        "x y",
+        "1x",
+        "(x",
+        "x)",
+        "`x",
+        "`\\q`",
+        "`\\u{110000}`",
+        "min()",
+        "mod(x)",
+        "sin(x)",
+        "99999999999999999999",
+        "x**99",
+        "x**y",
+        "x/2",
+        "x,y",
+        "ü",
+        "`\\",
+        "999999999999999999999999999999999999999999999999",
+    ] {
+        assert!(text.parse::<Dim>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn onnx_parameters_are_expressions_or_names() {
+    let is = |text: &str, expected: &str| {
+        assert_eq!(Dim::from_onnx_param(text), dim(expected), "{text}")
+    };
+    is("past + seq", "seq + past");
+    is(
+        "past_sequence_length + sequence_length",
+        "sequence_length + past_sequence_length",
+    );
+    is("8*floordiv(h+31, 32)", "8*floordiv(h + 31, 32)");
+    is("(s0//2)", "floordiv(s0, 2)");
+    is("-(-s0//2)", "floordiv(s0 + 1, 2)");
+    is("Max(1, s0)", "max(s0, 1)");
+    is("s0-1", "s0 - 1");
+    is("s0 - s1", "s0 - s1");
+    is("input.1", "input.1");
+    for name in [
+        "batch-size",
+        "sequence length",
+        "N/A",
+        "?",
+        "-1",
+        "1",
+        "",
+        "x - x",
+        "`a`",
+        "a[0]",
+        "ü",
+    ] {
+        assert_eq!(Dim::from_onnx_param(name).as_symbol(), Some(name));
+    }
+}
+
+#[test]
+fn exact_division() {
+    let divides =
+        |a: &str, b: &str, q: &str| assert_eq!(dim(a).divide_exact(&dim(b)), Some(dim(q)));
+    divides("batch*seq*256", "seq*64", "4*batch");
+    divides("a*a - b*b", "a + b", "a - b");
+    divides("0", "x", "0");
+    divides("12", "-4", "-3");
+    divides("x*floordiv(y, 2)", "floordiv(y, 2)", "x");
+    for (a, b) in [
+        ("x", "0"),
+        ("x", "2"),
+        ("x + 1", "x"),
+        ("7", "2"),
+        ("x", "y"),
+        ("x", "!overflow"),
+    ] {
+        assert_eq!(dim(a).divide_exact(&dim(b)), None, "{a} by {b}");
+    }
+}
+
+#[test]
+fn substitution_folds() {
+    let with_two = |text: &str| dim(text).substitute(&|name| (name == "x").then(|| Dim::known(2)));
+    assert_eq!(with_two("floordiv(x*y + max(x, 1), 2)"), dim("y + 1"));
+    assert_eq!(
+        with_two("mod(y, x) + min(x, y)"),
+        dim("mod(y, 2) + min(y, 2)")
+    );
+    let names: Vec<Arc<str>> = dim("floordiv(a, max(b, c*a))")
+        .symbols()
+        .into_iter()
+        .collect();
+    assert_eq!(names, [Arc::from("a"), Arc::from("b"), Arc::from("c")]);
+}
+
+#[test]
+fn bounds_of_expressions() {
+    let mut ranges = Ranges::new();
+    ranges.set("x", 1, 10).unwrap();
+    ranges.set("y", -3, 4).unwrap();
+    let bounds = |text: &str| dim(text).bounds(&ranges);
+    assert_eq!(bounds("2*x + 1"), (3, 21));
+    assert_eq!(bounds("x - y"), (-3, 13));
+    assert_eq!(bounds("x*y"), (-30, 40));
+    assert_eq!(bounds("y*y"), (0, 16));
+    assert_eq!(bounds("floordiv(x, 4)"), (0, 2));
+    assert_eq!(bounds("floordiv(x, y)"), (-10, 10));
+    assert_eq!(bounds("mod(x, 4)"), (0, 3));
+    assert_eq!(bounds("mod(x, 40)"), (1, 10));
+    assert_eq!(bounds("mod(5, y)"), (-2, 3));
+    assert_eq!(bounds("max(x, 3)"), (3, 10));
+    assert_eq!(bounds("min(x, y)"), (-3, 4));
+    assert_eq!(bounds("batch"), (0, i64::MAX));
+    assert_eq!(bounds("batch*seq"), (0, i64::MAX));
+    assert_eq!(bounds("-batch*batch*batch*batch*batch"), (i64::MIN, 0));
+    assert_eq!(bounds("floordiv(x, 0)"), (i64::MIN, i64::MAX));
+    assert!(ranges.set("z", 2, 1).is_err());
+}
+
+#[test]
+fn equality_is_three_valued() {
+    let mut ranges = Ranges::new();
+    ranges.set("x", 1, 10).unwrap();
+    ranges.set("one", 1, 1).unwrap();
+    let is = |a: &str, b: &str, expected| {
+        assert_eq!(equality(&dim(a), &dim(b), &ranges), expected, "{a} = {b}");
+    };
+    is("a + b", "b + a", Equality::Proven);
+    is("a", "b", Equality::Unknown);
+    is("a", "a + 1", Equality::Refuted);
+    is("x", "11", Equality::Refuted);
+    is("2*a", "2*b + 1", Equality::Refuted);
+    is("one*a", "a", Equality::Proven);
+    is("max(a, 0)", "a", Equality::Proven);
+    is("max(x, 1)", "x", Equality::Proven);
+    is("floordiv(x, 20)", "0", Equality::Proven);
+    is("mod(x, 20)", "x", Equality::Proven);
+    is("4*floordiv(a, 4) + mod(a, 4)", "a", Equality::Proven);
+    is("mod(a, 4)", "4", Equality::Refuted);
+    is("!overflow", "!overflow", Equality::Unknown);
+    assert_eq!(at_least(&dim("x"), &dim("1"), &ranges), Some(true));
+    assert_eq!(at_least(&dim("x"), &dim("11"), &ranges), Some(false));
+    assert_eq!(at_least(&dim("x"), &dim("a"), &ranges), None);
+}
+
+#[test]
+fn solving_for_a_symbol() {
+    let known = bindings(&[("past", 5), ("heads", 4)]);
+    let solve = |text: &str, actual| solve_for(&dim(text), actual, &known).unwrap();
+    let solved = |symbol: &str, value| Solution::Solved {
+        symbol: Arc::from(symbol),
+        value,
+    };
+    assert_eq!(solve("past + seq", 17), solved("seq", 12));
+    assert_eq!(solve("heads*d + 1", 13), solved("d", 3));
+    assert_eq!(solve("7 - n", 9), solved("n", -2));
+    assert_eq!(solve("past + 1", 6), Solution::Satisfied);
+    assert!(matches!(
+        solve("past + 1", 7),
+        Solution::Contradiction { .. }
+    ));
+    assert!(matches!(
+        solve("heads*d", 13),
+        Solution::Contradiction { .. }
+    ));
+    assert!(matches!(solve("a*b", 12), Solution::Undetermined { unknown } if unknown.len() == 2));
+    assert!(matches!(
+        solve("floordiv(a, 2)", 12),
+        Solution::Undetermined { .. }
+    ));
+    assert!(matches!(solve("a*a", 9), Solution::Undetermined { .. }));
+    let by_zero = solve_for(&dim("floordiv(7, past - 5)"), 1, &known);
+    assert!(matches!(by_zero, Err(DimError::DivisionByZero { .. })));
+    assert!(matches!(
+        solve_for(&dim("!overflow"), 1, &known),
+        Err(DimError::Overflow { .. })
+    ));
+}
+
+/// An expression as written, evaluated without any of the code under test.
+#[derive(Clone, Debug)]
+enum Tree {
+    Constant(i64),
+    Symbol(usize),
+    Node(Operation, Box<Tree>, Box<Tree>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    FloorDivide,
+    CeilDivide,
+    Modulo,
+    Minimum,
+    Maximum,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c d", "input.0"];
+
+impl Tree {
+    fn dim(&self) -> Dim {
+        match self {
+            Tree::Constant(value) => Dim::known(*value),
+            Tree::Symbol(index) => Dim::symbol(NAMES[*index]),
+            Tree::Node(operation, a, b) => {
+                let (a, b) = (a.dim(), b.dim());
+                match operation {
+                    Operation::Add => a + b,
+                    Operation::Subtract => a - b,
+                    Operation::Multiply => a * b,
+                    Operation::FloorDivide => a.floor_div(&b),
+                    Operation::CeilDivide => a.ceil_div(&b),
+                    Operation::Modulo => a.modulo(&b),
+                    Operation::Minimum => Dim::min(&a, &b),
+                    Operation::Maximum => Dim::max(&a, &b),
+                }
+            }
+        }
+    }
+
+    fn value(&self, values: &[i64; 4]) -> Option<i128> {
+        Some(match self {
+            Tree::Constant(value) => (*value).into(),
+            Tree::Symbol(index) => values[*index].into(),
+            Tree::Node(operation, a, b) => {
+                let (a, b) = (a.value(values)?, b.value(values)?);
+                let floor = |a: i128, b: i128| {
+                    let quotient = a.checked_div(b)?;
+                    Some(if quotient * b != a && (a < 0) != (b < 0) {
+                        quotient - 1
+                    } else {
+                        quotient
+                    })
+                };
+                match operation {
+                    Operation::Add => a.checked_add(b)?,
+                    Operation::Subtract => a.checked_sub(b)?,
+                    Operation::Multiply => a.checked_mul(b)?,
+                    Operation::FloorDivide => floor(a, b)?,
+                    Operation::CeilDivide => -floor(-a, b)?,
+                    Operation::Modulo => a - b * floor(a, b)?,
+                    Operation::Minimum => a.min(b),
+                    Operation::Maximum => a.max(b),
+                }
+            }
+        })
+    }
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        Just(Operation::Add),
+        Just(Operation::Subtract),
+        Just(Operation::Multiply),
+        Just(Operation::FloorDivide),
+        Just(Operation::CeilDivide),
+        Just(Operation::Modulo),
+        Just(Operation::Minimum),
+        Just(Operation::Maximum),
+    ]
+}
+
+fn tree() -> impl Strategy<Value = Tree> {
+    let constant = prop_oneof![12 => -12_i64..=12, 1 => any::<i64>()].prop_map(Tree::Constant);
+    let leaf = prop_oneof![constant, (0..NAMES.len()).prop_map(Tree::Symbol)];
+    leaf.prop_recursive(5, 24, 2, |inner| {
+        (operation(), inner.clone(), inner)
+            .prop_map(|(operation, a, b)| Tree::Node(operation, Box::new(a), Box::new(b)))
+    })
+}
+
+fn values() -> impl Strategy<Value = [i64; 4]> {
+    prop::array::uniform4(prop_oneof![8 => -9_i64..=30, 1 => any::<i64>()])
+}
+
+fn bound(values: &[i64; 4]) -> Bindings {
+    NAMES.iter().copied().zip(values.iter().copied()).collect()
+}
+
+/// Ranges that contain `values`.
+fn around(values: &[i64; 4], below: i64, above: i64) -> Ranges {
+    let mut ranges = Ranges::new();
+    for (name, value) in NAMES.iter().zip(values) {
+        ranges
+            .set(
+                name,
+                value.saturating_sub(below),
+                value.saturating_add(above),
+            )
+            .unwrap();
+    }
+    ranges
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn canonical_has_the_value_of_the_tree(tree in tree(), values in values()) {
+        let dim = tree.dim();
+        if let Some(expected) = tree.value(&values)
+            && let Ok(expected) = i64::try_from(expected)
+            && !dim.is_refused()
+            && let Ok(actual) = dim.evaluate(&bound(&values)).map_err(|error| {
+                // Wider intermediate results than those of the tree are the only excuse.
+                assert!(matches!(error, DimError::Overflow { .. }), "{error}");
+            })
+        {
+            prop_assert_eq!(actual, expected, "{}", dim);
+        }
+    }
+
+    #[test]
+    fn printed_form_parses_to_the_same(tree in tree()) {
+        let dim = tree.dim();
+        let parsed: Dim = dim.to_string().parse().unwrap();
+        prop_assert_eq!(&parsed, &dim);
+        prop_assert_eq!(dim.substitute(&|_| None), dim);
+    }
+
+    #[test]
+    fn bounds_contain_values(
+        tree in tree(), values in values(), below in 0_i64..20, above in 0_i64..20,
+    ) {
+        let (dim, ranges) = (tree.dim(), around(&values, below, above));
+        if let Ok(value) = dim.evaluate(&bound(&values)) {
+            let (low, high) = dim.bounds(&ranges);
+            prop_assert!(low <= value && value <= high, "{dim}: {value} in {low}..={high}");
+            let simplified = dim.simplify(&ranges);
+            if let Ok(other) = simplified.evaluate(&bound(&values)) {
+                prop_assert_eq!(other, value, "{} became {}", dim, simplified);
+            }
+        }
+    }
+
+    #[test]
+    fn equality_has_no_counterexample(
+        a in tree(), b in tree(), values in values(), below in 0_i64..20, above in 0_i64..20,
+    ) {
+        let (a, b, ranges) = (a.dim(), b.dim(), around(&values, below, above));
+        if let (Ok(left), Ok(right)) = (a.evaluate(&bound(&values)), b.evaluate(&bound(&values))) {
+            match equality(&a, &b, &ranges) {
+                Equality::Proven => prop_assert_eq!(left, right, "{} = {}", a, b),
+                Equality::Refuted => prop_assert_ne!(left, right, "{} = {}", a, b),
+                Equality::Unknown => {}
+            }
+            if let Some(answer) = at_least(&a, &b, &ranges) {
+                prop_assert_eq!(answer, left >= right, "{} >= {}", a, b);
+            }
+        }
+    }
+
+    #[test]
+    fn polynomials_obey_the_laws_of_a_ring(
+        a in polynomial_tree(), b in polynomial_tree(), c in polynomial_tree(),
+    ) {
+        let (a, b, c) = (a.dim(), b.dim(), c.dim());
+        prop_assert_eq!(&a + &b, &b + &a);
+        prop_assert_eq!(&a * &b, &b * &a);
+        prop_assert_eq!((&a + &b) + &c, &a + (&b + &c));
+        prop_assert_eq!((&a * &b) * &c, &a * (&b * &c));
+        prop_assert_eq!(&a * (&b + &c), &a * &b + &a * &c);
+        if b != Dim::ZERO && !(&a * &b).is_refused() {
+            prop_assert_eq!((&a * &b).divide_exact(&b), Some(a.clone()));
+            prop_assert_eq!((&a * &b).floor_div(&b), a.clone());
+            prop_assert_eq!((&a * &b).modulo(&b), Dim::ZERO);
+        }
+    }
+
+    #[test]
+    fn solving_inverts_evaluation(
+        tree in tree(), factor in -9_i64..=9, values in values(),
+    ) {
+        let unknown = Dim::symbol("unknown");
+        let dim = tree.dim() + factor * unknown;
+        let mut all = bound(&values);
+        all.insert("unknown", 7);
+        if let Ok(actual) = dim.evaluate(&all)
+            && let Ok(solution) = solve_for(&dim, actual, &bound(&values))
+        {
+            match solution {
+                Solution::Solved { symbol, value } => {
+                    prop_assert_eq!((symbol.as_ref(), value), ("unknown", 7));
+                }
+                Solution::Satisfied => prop_assert_eq!(factor, 0),
+                other => prop_assert!(false, "{dim}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_parses_or_is_refused(text in "\\PC{0,40}|[-a-c0-9+*/%(),` ]{0,40}") {
+        if let Ok(dim) = text.parse::<Dim>() {
+            prop_assert_eq!(dim.to_string().parse::<Dim>(), Ok(dim));
+        }
+        let dim = Dim::from_onnx_param(&text);
+        prop_assert_eq!(dim.to_string().parse::<Dim>(), Ok(dim));
+    }
+
+    #[test]
+    fn any_name_round_trips(name in any::<String>()) {
+        let symbol = Dim::symbol(&name);
+        prop_assert_eq!(symbol.to_string().parse::<Dim>(), Ok(symbol));
+    }
+}
+
+/// Sums, differences and products only, with small coefficients.
+fn polynomial_tree() -> impl Strategy<Value = Tree> {
+    let leaf = prop_oneof![
+        (-5_i64..=5).prop_map(Tree::Constant),
+        (0..NAMES.len()).prop_map(Tree::Symbol)
+    ];
+    let operation = || {
+        prop_oneof![
+            Just(Operation::Add),
+            Just(Operation::Subtract),
+            Just(Operation::Multiply)
+        ]
+    };
+    leaf.prop_recursive(4, 10, 2, move |inner| {
+        (operation(), inner.clone(), inner)
+            .prop_map(|(operation, a, b)| Tree::Node(operation, Box::new(a), Box::new(b)))
+    })
+}
