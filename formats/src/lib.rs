@@ -1,3 +1,16 @@
-//! The contract.
+//! The contract between compiler and runtime: ONNX bytes, `.ipu` bytes, encodings, and what every operator means.
+//!
+//! This crate is a leaf: it knows no IR, does no I/O, starts no threads, uses no SIMD and no unsafe code.
+//! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), then the
+//! meaning of operators ([`ops`]); the ONNX reader stands beside.
+#![forbid(unsafe_code)]
 
+pub mod attribute;
+pub mod attribute_text;
 pub mod dim;
+pub mod dtype;
+pub mod element;
+pub mod fact;
+pub mod ops;
+pub mod tensor;
+pub mod value;

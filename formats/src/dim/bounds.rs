@@ -27,11 +27,7 @@ impl Ranges {
     pub fn set(&mut self, symbol: &str, minimum: i64, maximum: i64) -> Result<(), DimError> {
         if minimum > maximum {
             let symbol = Arc::from(symbol);
-            return Err(DimError::EmptyRange {
-                symbol,
-                minimum,
-                maximum,
-            });
+            return Err(DimError::EmptyRange { symbol, minimum, maximum });
         }
         self.0.insert(Arc::from(symbol), (minimum, maximum));
         Ok(())
@@ -92,11 +88,7 @@ fn simplify_atom(atom: &Atom, ranges: &Ranges) -> Dim {
         Atom::Modulo(numerator, divisor) => {
             let (n, d) = (numerator.simplify(ranges), divisor.simplify(ranges));
             let (low, high) = n.floor_div(&d).bounds(ranges);
-            if low == high && low != i64::MIN && low != i64::MAX {
-                n - d * low
-            } else {
-                n.modulo(&d)
-            }
+            if low == high && low != i64::MIN && low != i64::MAX { n - d * low } else { n.modulo(&d) }
         }
         Atom::Minimum(list) => simplify_list(Extremum::Minimum, list, ranges),
         Atom::Maximum(list) => simplify_list(Extremum::Maximum, list, ranges),
@@ -133,16 +125,9 @@ pub fn equality(a: &Dim, b: &Dim, ranges: &Ranges) -> Equality {
     }
     let difference = expand_modulo(&(a.simplify(ranges) - b.simplify(ranges)));
     if difference.is_refused() {
-        let (a, b) = (
-            interval(a, &|s| ranges.get(s)),
-            interval(b, &|s| ranges.get(s)),
-        );
+        let (a, b) = (interval(a, &|s| ranges.get(s)), interval(b, &|s| ranges.get(s)));
         let disjoint = a.high < b.low || b.high < a.low;
-        return if disjoint {
-            Equality::Refuted
-        } else {
-            Equality::Unknown
-        };
+        return if disjoint { Equality::Refuted } else { Equality::Unknown };
     }
     if difference.as_known() == Some(0) {
         return Equality::Proven;
@@ -177,16 +162,10 @@ pub fn at_least(a: &Dim, b: &Dim, ranges: &Ranges) -> Option<bool> {
 fn expand_modulo(dim: &Dim) -> Dim {
     let expanded = dim.rebuild(&|atom| match atom {
         Atom::Modulo(n, d) => n - d * n.floor_div(d),
-        Atom::Symbol(_) | Atom::FloorDivide(..) | Atom::Minimum(_) | Atom::Maximum(_) => {
-            Dim::from_atom(atom.clone())
-        }
+        Atom::Symbol(_) | Atom::FloorDivide(..) | Atom::Minimum(_) | Atom::Maximum(_) => Dim::from_atom(atom.clone()),
     });
     // The expansion may make bounds wider, hence it is kept only where it cancels.
-    if expanded.is_known() {
-        expanded
-    } else {
-        dim.clone()
-    }
+    if expanded.is_known() { expanded } else { dim.clone() }
 }
 
 /// Whether the common divisor of all coefficients but the constant one does not divide that one.
@@ -203,9 +182,7 @@ fn never_zero(dim: &Dim) -> bool {
             common = greatest_common_divisor(common, magnitude);
         }
     }
-    constant
-        .checked_rem(common)
-        .is_some_and(|remainder| remainder != 0)
+    constant.checked_rem(common).is_some_and(|remainder| remainder != 0)
 }
 
 /// The end of what is computed exactly.
@@ -219,16 +196,10 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    const EVERYTHING: Interval = Interval {
-        low: -LIMIT,
-        high: LIMIT,
-    };
+    const EVERYTHING: Interval = Interval { low: -LIMIT, high: LIMIT };
 
     fn new(low: i128, high: i128) -> Interval {
-        Interval {
-            low: low.clamp(-LIMIT, LIMIT),
-            high: high.clamp(-LIMIT, LIMIT),
-        }
+        Interval { low: low.clamp(-LIMIT, LIMIT), high: high.clamp(-LIMIT, LIMIT) }
     }
 
     fn constant(value: i64) -> Interval {
@@ -278,17 +249,11 @@ impl Interval {
     }
 
     fn union(self, other: Interval) -> Interval {
-        Interval {
-            low: self.low.min(other.low),
-            high: self.high.max(other.high),
-        }
+        Interval { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
     fn negated(self) -> Interval {
-        Interval {
-            low: -self.high,
-            high: -self.low,
-        }
+        Interval { low: -self.high, high: -self.low }
     }
 
     /// The quotients of both ends by a positive constant, rounded down; infinite ends stay.
@@ -300,10 +265,7 @@ impl Interval {
     /// The parts of a divisor: (positive, negated negative).
     fn divisor_parts(self) -> [Option<Interval>; 2] {
         let positive = |interval: Interval| {
-            let clipped = Interval {
-                low: interval.low.max(1),
-                high: interval.high,
-            };
+            let clipped = Interval { low: interval.low.max(1), high: interval.high };
             (clipped.low <= clipped.high).then_some(clipped)
         };
         [positive(self), positive(self.negated())]
@@ -355,16 +317,8 @@ impl Interval {
         if self.low >= 0 && self.high < divisor.low {
             return self;
         }
-        let below_divisor = if divisor.is_infinite_above() {
-            LIMIT
-        } else {
-            divisor.high - 1
-        };
-        let high = if self.low >= 0 {
-            below_divisor.min(self.high)
-        } else {
-            below_divisor
-        };
+        let below_divisor = if divisor.is_infinite_above() { LIMIT } else { divisor.high - 1 };
+        let high = if self.low >= 0 { below_divisor.min(self.high) } else { below_divisor };
         Interval::new(0, high)
     }
 }
@@ -382,41 +336,28 @@ fn interval(dim: &Dim, range: &dyn Fn(&str) -> (i64, i64)) -> Interval {
         Repr::Refused(_) => return Interval::EVERYTHING,
         Repr::Expression(polynomial) => polynomial,
     };
-    polynomial
-        .terms
-        .iter()
-        .fold(Interval::constant(0), |sum, term| {
-            let mut product = Interval::constant(term.coefficient);
-            let mut atoms = term.monomial.0.as_slice();
-            while let Some(atom) = atoms.first() {
-                let power = atoms.iter().take_while(|other| *other == atom).count();
-                product = product.times(interval_of_power(interval_of_atom(atom, range), power));
-                atoms = &atoms[power..];
-            }
-            sum.plus(product)
-        })
+    polynomial.terms.iter().fold(Interval::constant(0), |sum, term| {
+        let mut product = Interval::constant(term.coefficient);
+        let mut atoms = term.monomial.0.as_slice();
+        while let Some(atom) = atoms.first() {
+            let power = atoms.iter().take_while(|other| *other == atom).count();
+            product = product.times(interval_of_power(interval_of_atom(atom, range), power));
+            atoms = &atoms[power..];
+        }
+        sum.plus(product)
+    })
 }
 
 /// An even power is not negative, which the product of independent factors would not know.
 fn interval_of_power(base: Interval, power: usize) -> Interval {
     let product = (0..power).fold(Interval::constant(1), |product, _| product.times(base));
-    if power % 2 == 0 {
-        Interval {
-            low: product.low.max(0),
-            high: product.high,
-        }
-    } else {
-        product
-    }
+    if power % 2 == 0 { Interval { low: product.low.max(0), high: product.high } } else { product }
 }
 
 fn interval_of_atom(atom: &Atom, range: &dyn Fn(&str) -> (i64, i64)) -> Interval {
     let of_list = |list: &[Dim], choose: fn(i128, i128) -> i128| {
         let intervals = list.iter().map(|operand| interval(operand, range));
-        let combined = intervals.reduce(|a, b| Interval {
-            low: choose(a.low, b.low),
-            high: choose(a.high, b.high),
-        });
+        let combined = intervals.reduce(|a, b| Interval { low: choose(a.low, b.low), high: choose(a.high, b.high) });
         combined.unwrap_or(Interval::EVERYTHING)
     };
     match atom {

@@ -16,9 +16,7 @@
 //! ```
 
 use super::bounds::interval_of_any;
-use super::polynomial::{
-    Atom, Monomial, Term, common_factor, divide_exact, greatest_common_divisor,
-};
+use super::polynomial::{Atom, Monomial, Term, common_factor, divide_exact, greatest_common_divisor};
 use super::{Dim, Repr};
 
 /// `floordiv(numerator, divisor)`.
@@ -34,9 +32,7 @@ pub(super) fn floor_divide(numerator: &Dim, divisor: &Dim) -> Dim {
             return Dim::from_atom(Atom::FloorDivide(numerator.clone(), divisor.clone()));
         }
         Prepared::Negated(n, d) => return floor_divide(&n, &d),
-        Prepared::Factored {
-            numerator, divisor, ..
-        } => return floor_divide(&numerator, &divisor),
+        Prepared::Factored { numerator, divisor, .. } => return floor_divide(&numerator, &divisor),
         Prepared::Exact(quotient) => return quotient,
         Prepared::Split { quotient, rest } => return quotient + floor_divide(&rest, divisor),
         Prepared::Irreducible => divisor.as_known(),
@@ -67,11 +63,7 @@ pub(super) fn modulo(numerator: &Dim, divisor: &Dim) -> Dim {
         Prepared::Done(_) | Prepared::Exact(_) => Dim::ZERO,
         Prepared::ByZero => Dim::from_atom(Atom::Modulo(numerator.clone(), divisor.clone())),
         Prepared::Negated(n, d) => -modulo(&n, &d),
-        Prepared::Factored {
-            factor,
-            numerator,
-            divisor,
-        } => factor * modulo(&numerator, &divisor),
+        Prepared::Factored { factor, numerator, divisor } => factor * modulo(&numerator, &divisor),
         Prepared::Split { rest, .. } => modulo(&rest, divisor),
         Prepared::Irreducible => match divisor.as_known() {
             Some(constant) => modulo_constant(numerator, constant),
@@ -89,11 +81,7 @@ enum Prepared {
     /// Both operands with the other sign, so that the divisor begins with a positive coefficient.
     Negated(Dim, Dim),
     /// Both operands without a common factor.
-    Factored {
-        factor: Dim,
-        numerator: Dim,
-        divisor: Dim,
-    },
+    Factored { factor: Dim, numerator: Dim, divisor: Dim },
     /// No remainder.
     Exact(Dim),
     /// Some terms divide: `numerator = quotient*divisor + rest`.
@@ -129,15 +117,8 @@ fn prepare(numerator: &Dim, divisor: &Dim) -> Prepared {
     let factor = common_factor(&[&n, &d]);
     if factor.coefficient != 1 || !factor.monomial.0.is_empty() {
         let factor = Dim::from_terms(vec![factor]);
-        if let (Some(numerator), Some(divisor)) = (
-            divide_exact(numerator, &factor),
-            divide_exact(divisor, &factor),
-        ) {
-            return Prepared::Factored {
-                factor,
-                numerator,
-                divisor,
-            };
+        if let (Some(numerator), Some(divisor)) = (divide_exact(numerator, &factor), divide_exact(divisor, &factor)) {
+            return Prepared::Factored { factor, numerator, divisor };
         }
     }
     if let Some(quotient) = divide_exact(numerator, divisor) {
@@ -168,22 +149,13 @@ fn split(numerator: &[Term], divisor: &Term) -> (Dim, Dim) {
         };
         let (n, d) = (term.coefficient, divisor.coefficient);
         // The divisor's coefficient is positive, hence no overflow.
-        let (q, r) = if by_constant && monomial.0.is_empty() {
-            (n.div_euclid(d), n.rem_euclid(d))
-        } else {
-            (n / d, n % d)
-        };
+        let (q, r) =
+            if by_constant && monomial.0.is_empty() { (n.div_euclid(d), n.rem_euclid(d)) } else { (n / d, n % d) };
         if q != 0 {
-            quotient.push(Term {
-                monomial,
-                coefficient: q,
-            });
+            quotient.push(Term { monomial, coefficient: q });
         }
         if r != 0 {
-            rest.push(Term {
-                monomial: term.monomial.clone(),
-                coefficient: r,
-            });
+            rest.push(Term { monomial: term.monomial.clone(), coefficient: r });
         }
     }
     (Dim::from_terms(quotient), Dim::from_terms(rest))
@@ -203,11 +175,7 @@ fn floor_divide_by_constant(numerator: &Dim, constant: i64) -> Dim {
     if let Some(flattened) = flatten_quotient(&polynomial.terms, numerator, constant) {
         return flattened;
     }
-    if polynomial
-        .terms
-        .first()
-        .is_some_and(|term| term.coefficient < 0)
-    {
+    if polynomial.terms.first().is_some_and(|term| term.coefficient < 0) {
         let opposite = (constant - 1) - numerator;
         return -floor_divide(&opposite, &Dim::known(constant));
     }
@@ -224,16 +192,10 @@ fn floor_divide_by_constant(numerator: &Dim, constant: i64) -> Dim {
 
 /// `floordiv(floordiv(n, d) + m, c)` as `floordiv(n + d*m, c*d)` when there is one such inner division.
 fn flatten_quotient(terms: &[Term], numerator: &Dim, constant: i64) -> Option<Dim> {
-    let mut inner = terms
-        .iter()
-        .filter_map(|term| match term.monomial.0.as_slice() {
-            [atom @ Atom::FloorDivide(n, d)]
-                if term.coefficient == 1 && d.as_known() != Some(0) =>
-            {
-                Some((atom, n, d))
-            }
-            _ => None,
-        });
+    let mut inner = terms.iter().filter_map(|term| match term.monomial.0.as_slice() {
+        [atom @ Atom::FloorDivide(n, d)] if term.coefficient == 1 && d.as_known() != Some(0) => Some((atom, n, d)),
+        _ => None,
+    });
     let (atom, n, d) = inner.next()?;
     if inner.next().is_some() || d.terms().ok()?.len() > 1 {
         return None;
@@ -251,10 +213,9 @@ fn modulo_constant(numerator: &Dim, constant: i64) -> Dim {
     };
     let terms = &polynomial.terms;
     if terms.iter().any(|term| term.coefficient < 0) {
-        let positive = terms.iter().map(|term| Term {
-            monomial: term.monomial.clone(),
-            coefficient: term.coefficient.rem_euclid(constant),
-        });
+        let positive = terms
+            .iter()
+            .map(|term| Term { monomial: term.monomial.clone(), coefficient: term.coefficient.rem_euclid(constant) });
         return modulo(&Dim::from_terms(positive.collect()), &divisor);
     }
     for term in terms {
@@ -288,18 +249,16 @@ fn modulo_constant(numerator: &Dim, constant: i64) -> Dim {
 /// The greatest common divisor of a positive constant and all coefficients but the constant term.
 fn common_with_constant(terms: &[Term], constant: i64) -> i64 {
     let symbolic = terms.iter().filter(|term| !term.monomial.0.is_empty());
-    let common = symbolic.fold(constant.unsigned_abs(), |common, term| {
-        greatest_common_divisor(common, term.coefficient.unsigned_abs())
-    });
+    let common = symbolic
+        .fold(constant.unsigned_abs(), |common, term| greatest_common_divisor(common, term.coefficient.unsigned_abs()));
     i64::try_from(common).unwrap_or(1)
 }
 
 /// Every coefficient divided by `factor`, the constant floored.
 fn scale_down(terms: &[Term], factor: i64) -> Dim {
-    let scaled = terms.iter().map(|term| Term {
-        monomial: term.monomial.clone(),
-        coefficient: term.coefficient.div_euclid(factor),
-    });
+    let scaled = terms
+        .iter()
+        .map(|term| Term { monomial: term.monomial.clone(), coefficient: term.coefficient.div_euclid(factor) });
     Dim::from_terms(scaled.filter(|term| term.coefficient != 0).collect())
 }
 
@@ -318,11 +277,7 @@ fn floor_quotient(n: i64, d: i64) -> Option<i64> {
 
 fn floor_remainder(n: i64, d: i64) -> i64 {
     let remainder = n.wrapping_rem(d);
-    if remainder != 0 && (remainder < 0) != (d < 0) {
-        remainder + d
-    } else {
-        remainder
-    }
+    if remainder != 0 && (remainder < 0) != (d < 0) { remainder + d } else { remainder }
 }
 
 /// Which end of a list.
@@ -360,9 +315,7 @@ impl Extremum {
             _ => return None,
         };
         let shift = constant_of(&terms);
-        let scaled = operands
-            .iter()
-            .map(|operand| operand * first.coefficient + shift);
+        let scaled = operands.iter().map(|operand| operand * first.coefficient + shift);
         let scaled: Vec<Dim> = scaled.collect();
         (!scaled.iter().any(Dim::is_refused)).then_some(scaled)
     }
@@ -395,16 +348,10 @@ pub(super) fn extremum(which: Extremum, operands: &[&Dim]) -> Dim {
     if let [(symbolic, constant)] = flat.as_slice() {
         return symbolic + *constant;
     }
-    let shifted: Option<Vec<Dim>> = flat
-        .iter()
-        .map(|(symbolic, constant)| Some(symbolic + constant.checked_sub(shift)?))
-        .collect();
+    let shifted: Option<Vec<Dim>> =
+        flat.iter().map(|(symbolic, constant)| Some(symbolic + constant.checked_sub(shift)?)).collect();
     let Some(shifted) = shifted else {
-        return which.atom(
-            flat.iter()
-                .map(|(symbolic, constant)| symbolic + *constant)
-                .collect(),
-        );
+        return which.atom(flat.iter().map(|(symbolic, constant)| symbolic + *constant).collect());
     };
     factor_out(which, shifted) + shift
 }
@@ -425,10 +372,7 @@ fn without_constant(dim: &Dim) -> (Dim, i64) {
 
 /// Moves a positive common factor of all coefficients out.
 fn factor_out(which: Extremum, operands: Vec<Dim>) -> Dim {
-    let all: Option<Vec<_>> = operands
-        .iter()
-        .map(|operand| operand.terms().ok())
-        .collect();
+    let all: Option<Vec<_>> = operands.iter().map(|operand| operand.terms().ok()).collect();
     let factor = all.map_or(1, |all| {
         let lists: Vec<&[Term]> = all.iter().map(|terms| terms.as_ref()).collect();
         common_factor(&lists).coefficient
@@ -436,15 +380,9 @@ fn factor_out(which: Extremum, operands: Vec<Dim>) -> Dim {
     if factor == 1 {
         return which.atom(operands);
     }
-    let factor = Term {
-        monomial: Monomial::default(),
-        coefficient: factor,
-    };
+    let factor = Term { monomial: Monomial::default(), coefficient: factor };
     let factor = Dim::from_terms(vec![factor]);
-    let reduced: Option<Vec<Dim>> = operands
-        .iter()
-        .map(|operand| divide_exact(operand, &factor))
-        .collect();
+    let reduced: Option<Vec<Dim>> = operands.iter().map(|operand| divide_exact(operand, &factor)).collect();
     match reduced {
         Some(reduced) => factor * which.atom(reduced),
         None => which.atom(operands),

@@ -47,12 +47,7 @@ impl Bindings {
 
 impl<S: Into<Arc<str>>> FromIterator<(S, i64)> for Bindings {
     fn from_iter<T: IntoIterator<Item = (S, i64)>>(values: T) -> Bindings {
-        Bindings(
-            values
-                .into_iter()
-                .map(|(symbol, value)| (symbol.into(), value))
-                .collect(),
-        )
+        Bindings(values.into_iter().map(|(symbol, value)| (symbol.into(), value)).collect())
     }
 }
 
@@ -71,9 +66,7 @@ impl Dim {
 }
 
 fn overflow(dim: &Dim) -> DimError {
-    DimError::Overflow {
-        expression: dim.shortened(),
-    }
+    DimError::Overflow { expression: dim.shortened() }
 }
 
 fn evaluate(dim: &Dim, bindings: &Bindings) -> Result<i128, DimError> {
@@ -96,16 +89,12 @@ fn evaluate(dim: &Dim, bindings: &Bindings) -> Result<i128, DimError> {
 }
 
 fn evaluate_atom(atom: &Atom, bindings: &Bindings) -> Result<i128, DimError> {
-    let by_zero = || DimError::DivisionByZero {
-        expression: Dim::from_atom(atom.clone()).shortened(),
-    };
+    let by_zero = || DimError::DivisionByZero { expression: Dim::from_atom(atom.clone()).shortened() };
     let too_wide = || overflow(&Dim::from_atom(atom.clone()));
     match atom {
         Atom::Symbol(symbol) => match bindings.get(symbol) {
             Some(value) => Ok(value.into()),
-            None => Err(DimError::Unbound {
-                symbol: Arc::clone(symbol),
-            }),
+            None => Err(DimError::Unbound { symbol: Arc::clone(symbol) }),
         },
         Atom::FloorDivide(n, d) => {
             let (n, d) = (evaluate(n, bindings)?, evaluate(d, bindings)?);
@@ -130,11 +119,7 @@ fn evaluate_atom(atom: &Atom, bindings: &Bindings) -> Result<i128, DimError> {
     }
 }
 
-fn extreme(
-    list: &[Dim],
-    bindings: &Bindings,
-    choose: fn(i128, i128) -> i128,
-) -> Result<i128, DimError> {
+fn extreme(list: &[Dim], bindings: &Bindings, choose: fn(i128, i128) -> i128) -> Result<i128, DimError> {
     let mut chosen = None;
     for operand in list {
         let value = evaluate(operand, bindings)?;

@@ -182,8 +182,7 @@ impl Dim {
 
     /// The product of all; 1 of none.
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Dim {
-        dims.into_iter()
-            .fold(Dim::ONE, |product, dim| product * dim)
+        dims.into_iter().fold(Dim::ONE, |product, dim| product * dim)
     }
 
     /// The sum of all; 0 of none.
@@ -203,8 +202,7 @@ impl Dim {
             if let Atom::Symbol(name) = atom {
                 names.insert(Arc::clone(name));
             }
-            atom.operands()
-                .for_each(|operand| operand.collect_symbols(names));
+            atom.operands().for_each(|operand| operand.collect_symbols(names));
         }
     }
 
@@ -216,17 +214,11 @@ impl Dim {
             Atom::Modulo(a, b) => a.substitute(replace).modulo(&b.substitute(replace)),
             Atom::Minimum(list) => {
                 let list: Vec<Dim> = list.iter().map(|dim| dim.substitute(replace)).collect();
-                canonical::extremum(
-                    canonical::Extremum::Minimum,
-                    &list.iter().collect::<Vec<_>>(),
-                )
+                canonical::extremum(canonical::Extremum::Minimum, &list.iter().collect::<Vec<_>>())
             }
             Atom::Maximum(list) => {
                 let list: Vec<Dim> = list.iter().map(|dim| dim.substitute(replace)).collect();
-                canonical::extremum(
-                    canonical::Extremum::Maximum,
-                    &list.iter().collect::<Vec<_>>(),
-                )
+                canonical::extremum(canonical::Extremum::Maximum, &list.iter().collect::<Vec<_>>())
             }
         })
     }
@@ -238,11 +230,7 @@ impl Dim {
         };
         polynomial.terms.iter().fold(Dim::ZERO, |sum, term| {
             let start = Dim::known(term.coefficient);
-            sum + term
-                .monomial
-                .0
-                .iter()
-                .fold(start, |product, atom| product * replace(atom))
+            sum + term.monomial.0.iter().fold(start, |product, atom| product * replace(atom))
         })
     }
 
@@ -310,9 +298,7 @@ impl From<usize> for Dim {
 
 fn add(a: &Dim, b: &Dim) -> Dim {
     match (&a.0, &b.0) {
-        (Repr::Known(a), Repr::Known(b)) => {
-            a.checked_add(*b).map_or_else(Dim::overflow, Dim::known)
-        }
+        (Repr::Known(a), Repr::Known(b)) => a.checked_add(*b).map_or_else(Dim::overflow, Dim::known),
         (Repr::Known(0), _) => b.clone(),
         (_, Repr::Known(0)) => a.clone(),
         _ => polynomial::add_scaled(a, b, 1),
@@ -321,9 +307,7 @@ fn add(a: &Dim, b: &Dim) -> Dim {
 
 fn subtract(a: &Dim, b: &Dim) -> Dim {
     match (&a.0, &b.0) {
-        (Repr::Known(a), Repr::Known(b)) => {
-            a.checked_sub(*b).map_or_else(Dim::overflow, Dim::known)
-        }
+        (Repr::Known(a), Repr::Known(b)) => a.checked_sub(*b).map_or_else(Dim::overflow, Dim::known),
         (_, Repr::Known(0)) => a.clone(),
         _ => polynomial::add_scaled(a, b, -1),
     }
@@ -331,9 +315,7 @@ fn subtract(a: &Dim, b: &Dim) -> Dim {
 
 fn multiply(a: &Dim, b: &Dim) -> Dim {
     match (&a.0, &b.0) {
-        (Repr::Known(a), Repr::Known(b)) => {
-            a.checked_mul(*b).map_or_else(Dim::overflow, Dim::known)
-        }
+        (Repr::Known(a), Repr::Known(b)) => a.checked_mul(*b).map_or_else(Dim::overflow, Dim::known),
         (Repr::Known(1), _) => b.clone(),
         (_, Repr::Known(1)) => a.clone(),
         _ => polynomial::multiply(a, b),

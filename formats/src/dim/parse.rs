@@ -107,11 +107,7 @@ impl<'a> Parser<'a> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(DimParseError::TooLong { bytes: text.len() });
         }
-        Ok(Parser {
-            text,
-            offset: 0,
-            nesting: 0,
-        })
+        Ok(Parser { text, offset: 0, nesting: 0 })
     }
 
     fn whole(mut self) -> Result<Dim, DimParseError> {
@@ -147,26 +143,16 @@ impl<'a> Parser<'a> {
     }
 
     fn expected(&self, expected: &'static str) -> DimParseError {
-        DimParseError::Expected {
-            expected,
-            offset: self.offset,
-        }
+        DimParseError::Expected { expected, offset: self.offset }
     }
 
     fn require(&mut self, token: &'static str) -> Result<(), DimParseError> {
-        if self.take(token) {
-            Ok(())
-        } else {
-            Err(self.expected(token))
-        }
+        if self.take(token) { Ok(()) } else { Err(self.expected(token)) }
     }
 
     fn checked(&self, dim: Dim) -> Result<Dim, DimParseError> {
         match dim.refusal() {
-            Some(refusal) => Err(DimParseError::Refused {
-                offset: self.offset,
-                refusal,
-            }),
+            Some(refusal) => Err(DimParseError::Refused { offset: self.offset, refusal }),
             None => Ok(dim),
         }
     }
@@ -233,19 +219,14 @@ impl<'a> Parser<'a> {
 
     fn integer(&mut self, negative: bool) -> Result<i64, DimParseError> {
         let rest = self.rest();
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         if end == 0 {
             return Err(self.expected("a number"));
         }
         let magnitude: i128 = rest[..end].parse().unwrap_or(i128::MAX);
         let value = i64::try_from(if negative { -magnitude } else { magnitude });
         let refusal = Refusal::Overflow;
-        let value = value.map_err(|_| DimParseError::Refused {
-            offset: self.offset,
-            refusal,
-        })?;
+        let value = value.map_err(|_| DimParseError::Refused { offset: self.offset, refusal })?;
         self.offset += end;
         Ok(value)
     }
@@ -257,14 +238,9 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    fn nested<T>(
-        &mut self,
-        inner: impl FnOnce(&mut Self) -> Result<T, DimParseError>,
-    ) -> Result<T, DimParseError> {
+    fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, DimParseError>) -> Result<T, DimParseError> {
         if self.nesting >= MAX_NESTING {
-            return Err(DimParseError::TooDeep {
-                offset: self.offset,
-            });
+            return Err(DimParseError::TooDeep { offset: self.offset });
         }
         self.nesting += 1;
         let result = inner(self);
@@ -277,9 +253,7 @@ impl<'a> Parser<'a> {
         let mut name = String::new();
         loop {
             let mut characters = self.rest().chars();
-            let character = characters
-                .next()
-                .ok_or_else(|| self.expected("a closing backtick"))?;
+            let character = characters.next().ok_or_else(|| self.expected("a closing backtick"))?;
             let escaped = characters.next();
             self.offset += character.len_utf8();
             match (character, escaped) {
@@ -296,13 +270,8 @@ impl<'a> Parser<'a> {
 
     /// `u{…}` after a backslash.
     fn code_point(&mut self) -> Result<char, DimParseError> {
-        let body = self
-            .rest()
-            .strip_prefix("u{")
-            .and_then(|rest| rest.split_once('}'));
-        let digits = body
-            .map(|(digits, _)| digits)
-            .filter(|digits| digits.len() <= 6);
+        let body = self.rest().strip_prefix("u{").and_then(|rest| rest.split_once('}'));
+        let digits = body.map(|(digits, _)| digits).filter(|digits| digits.len() <= 6);
         let value = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         match (digits, value.and_then(char::from_u32)) {
             (Some(digits), Some(character)) => {
@@ -331,10 +300,7 @@ impl<'a> Parser<'a> {
             ("max" | "Max", list) => extremum(Extremum::Maximum, &list.iter().collect::<Vec<_>>()),
             _ => {
                 let expected = "floordiv, ceildiv or mod of two operands, min or max";
-                return Err(DimParseError::Expected {
-                    expected,
-                    offset: start,
-                });
+                return Err(DimParseError::Expected { expected, offset: start });
             }
         };
         self.checked(dim)

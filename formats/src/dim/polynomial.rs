@@ -127,10 +127,7 @@ impl Dim {
     pub(super) fn terms(&self) -> Result<Cow<'_, [Term]>, Refusal> {
         match &self.0 {
             Repr::Known(0) => Ok(Cow::Borrowed(&[])),
-            Repr::Known(value) => Ok(Cow::Owned(vec![Term {
-                monomial: Monomial::default(),
-                coefficient: *value,
-            }])),
+            Repr::Known(value) => Ok(Cow::Owned(vec![Term { monomial: Monomial::default(), coefficient: *value }])),
             Repr::Expression(polynomial) => Ok(Cow::Borrowed(&polynomial.terms)),
             Repr::Refused(refusal) => Err(*refusal),
         }
@@ -156,11 +153,7 @@ impl Dim {
         if terms.len() > MAX_TERMS || nodes > MAX_NODES || depth > MAX_DEPTH {
             return Dim(Repr::Refused(Refusal::TooLarge));
         }
-        Dim(Repr::Expression(Arc::new(Polynomial {
-            terms,
-            nodes,
-            depth,
-        })))
+        Dim(Repr::Expression(Arc::new(Polynomial { terms, nodes, depth })))
     }
 
     /// (nodes, depth) of the expression.
@@ -172,10 +165,7 @@ impl Dim {
     }
 
     pub(super) fn from_atom(atom: Atom) -> Dim {
-        Dim::from_terms(vec![Term {
-            monomial: Monomial(vec![atom]),
-            coefficient: 1,
-        }])
+        Dim::from_terms(vec![Term { monomial: Monomial(vec![atom]), coefficient: 1 }])
     }
 
     fn from_accumulator(sum: Accumulator) -> Dim {
@@ -185,10 +175,7 @@ impl Dim {
                 continue;
             }
             match i64::try_from(coefficient) {
-                Ok(coefficient) => terms.push(Term {
-                    monomial,
-                    coefficient,
-                }),
+                Ok(coefficient) => terms.push(Term { monomial, coefficient }),
                 Err(_) => return Dim(Repr::Refused(Refusal::Overflow)),
             }
         }
@@ -228,10 +215,7 @@ fn merge(a: &[Term], b: &[Term], factor: i64) -> Dim {
         }
         match i64::try_from(coefficient) {
             Ok(0) => {}
-            Ok(coefficient) => terms.push(Term {
-                monomial: monomial.clone(),
-                coefficient,
-            }),
+            Ok(coefficient) => terms.push(Term { monomial: monomial.clone(), coefficient }),
             Err(_) => return Dim(Repr::Refused(Refusal::Overflow)),
         }
     }
@@ -262,12 +246,8 @@ pub(super) fn multiply(a: &Dim, b: &Dim) -> Dim {
 pub(super) fn divide_exact(a: &Dim, b: &Dim) -> Option<Dim> {
     let divisor = b.terms().ok()?;
     let leading = divisor.first()?;
-    let mut rest: Accumulator = a
-        .terms()
-        .ok()?
-        .iter()
-        .map(|term| (term.monomial.clone(), i128::from(term.coefficient)))
-        .collect();
+    let mut rest: Accumulator =
+        a.terms().ok()?.iter().map(|term| (term.monomial.clone(), i128::from(term.coefficient))).collect();
     let mut quotient = Accumulator::new();
     while let Some((monomial, coefficient)) = rest.pop_first() {
         if coefficient == 0 {
@@ -281,9 +261,7 @@ pub(super) fn divide_exact(a: &Dim, b: &Dim) -> Option<Dim> {
         let factor = coefficient / leading_coefficient;
         for term in &divisor[1..] {
             let product = factor.checked_mul(i128::from(term.coefficient))?;
-            let entry = rest
-                .entry(term.monomial.times(&factor_monomial))
-                .or_default();
+            let entry = rest.entry(term.monomial.times(&factor_monomial)).or_default();
             *entry = entry.checked_sub(product)?;
         }
         quotient.insert(factor_monomial, factor);

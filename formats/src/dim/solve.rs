@@ -53,9 +53,7 @@ pub fn solve_for(expression: &Dim, actual: i64, known: &Bindings) -> Result<Solu
         return Ok(if value == actual {
             Solution::Satisfied
         } else {
-            Solution::Contradiction {
-                expression: remaining,
-            }
+            Solution::Contradiction { expression: remaining }
         });
     };
     let Some((factor, offset)) = linear(&remaining, symbol) else {
@@ -63,13 +61,8 @@ pub fn solve_for(expression: &Dim, actual: i64, known: &Bindings) -> Result<Solu
     };
     let (factor, rest) = (i128::from(factor), i128::from(actual) - i128::from(offset));
     match i64::try_from(rest / factor) {
-        Ok(value) if rest % factor == 0 => Ok(Solution::Solved {
-            symbol: Arc::clone(symbol),
-            value,
-        }),
-        _ => Ok(Solution::Contradiction {
-            expression: remaining,
-        }),
+        Ok(value) if rest % factor == 0 => Ok(Solution::Solved { symbol: Arc::clone(symbol), value }),
+        _ => Ok(Solution::Contradiction { expression: remaining }),
     }
 }
 

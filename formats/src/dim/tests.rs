@@ -2,8 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn dim(text: &str) -> Dim {
-    text.parse()
-        .unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn bindings(values: &[(&str, i64)]) -> Bindings {
@@ -42,10 +41,7 @@ fn divisions_fold() {
     prints("floordiv(0, x)", "0");
     prints("floordiv(4*x + 3*y + 9, 4)", "x + floordiv(3*y + 1, 4) + 2");
     prints("floordiv(floordiv(x, 2), 3)", "floordiv(x, 6)");
-    prints(
-        "floordiv(floordiv(x - 1, 2) + 1 - 1, 2) + 1",
-        "floordiv(x + 3, 4)",
-    );
+    prints("floordiv(floordiv(x - 1, 2) + 1 - 1, 2) + 1", "floordiv(x + 3, 4)");
     prints("floordiv(2*x + 1, 2)", "x");
     prints("floordiv(2*x + 1, 4)", "floordiv(x, 2)");
     prints("floordiv(b*s*256, s*64)", "4*b");
@@ -113,10 +109,7 @@ fn division_by_zero_is_named() {
     assert_eq!(by_zero, Err(DimError::DivisionByZero { expression }));
     for text in ["floordiv(3, 0)", "mod(x, 0)", "floordiv(x, 0)"] {
         prints(text, text);
-        assert!(matches!(
-            dim(text).evaluate(&bindings(&[("x", 1)])),
-            Err(DimError::DivisionByZero { .. })
-        ));
+        assert!(matches!(dim(text).evaluate(&bindings(&[("x", 1)])), Err(DimError::DivisionByZero { .. })));
     }
 }
 
@@ -136,14 +129,8 @@ fn overflow_is_refused_and_does_not_panic() {
         Dim::from(usize::MAX),
     ] {
         assert_eq!(refused.refusal(), Some(Refusal::Overflow));
-        assert!(matches!(
-            refused.evaluate(&Bindings::new()),
-            Err(DimError::Overflow { .. })
-        ));
-        assert_eq!(
-            equality(&refused, &refused, &Ranges::new()),
-            Equality::Unknown
-        );
+        assert!(matches!(refused.evaluate(&Bindings::new()), Err(DimError::Overflow { .. })));
+        assert_eq!(equality(&refused, &refused, &Ranges::new()), Equality::Unknown);
         assert_eq!(refused.to_string(), "!overflow");
         assert_eq!(dim("!overflow"), refused);
         assert_eq!(refused.bounds(&Ranges::new()), (i64::MIN, i64::MAX));
@@ -158,18 +145,13 @@ fn overflow_is_refused_and_does_not_panic() {
 
 #[test]
 fn size_is_limited() {
-    let factor =
-        |index: usize| Dim::symbol(&format!("a{index}")) + Dim::symbol(&format!("b{index}"));
+    let factor = |index: usize| Dim::symbol(&format!("a{index}")) + Dim::symbol(&format!("b{index}"));
     let factors: Vec<Dim> = (0..40).map(factor).collect();
     assert_eq!(Dim::product(&factors).refusal(), Some(Refusal::TooLarge));
-    let names: Vec<Dim> = (0..600)
-        .map(|index| Dim::symbol(&format!("s{index}")))
-        .collect();
+    let names: Vec<Dim> = (0..600).map(|index| Dim::symbol(&format!("s{index}"))).collect();
     assert_eq!(Dim::sum(&names).refusal(), Some(Refusal::TooLarge));
     assert_eq!(Dim::sum(&names[..512]).refusal(), None);
-    let deep = (0..1000).fold(Dim::symbol("x"), |dim, _| {
-        dim.floor_div(&Dim::symbol("y")) + 1
-    });
+    let deep = (0..1000).fold(Dim::symbol("x"), |dim, _| dim.floor_div(&Dim::symbol("y")) + 1);
     assert_eq!(deep.refusal(), Some(Refusal::TooLarge));
     assert_eq!(deep.evaluate(&Bindings::new()), Err(DimError::TooLarge));
     assert_eq!(dim("!too_large"), deep);
@@ -180,18 +162,7 @@ fn size_is_limited() {
 
 #[test]
 fn names_round_trip() {
-    for name in [
-        "past + seq",
-        "",
-        "a`b\\c",
-        "x\ny",
-        "über",
-        "8",
-        "input.0",
-        "\u{2028}",
-        "-1",
-        "?",
-    ] {
+    for name in ["past + seq", "", "a`b\\c", "x\ny", "über", "8", "input.0", "\u{2028}", "-1", "?"] {
         let symbol = Dim::symbol(name);
         assert_eq!(symbol.as_symbol(), Some(name));
         assert_eq!(dim(&symbol.to_string()), symbol);
@@ -207,27 +178,15 @@ fn names_round_trip() {
 #[test]
 fn untrusted_text_is_refused() {
     let deep = "(".repeat(60_000);
-    assert!(matches!(
-        deep.parse::<Dim>(),
-        Err(DimParseError::TooDeep { offset: 65 })
-    ));
+    assert!(matches!(deep.parse::<Dim>(), Err(DimParseError::TooDeep { offset: 65 })));
     let minus = format!("{}x", "-".repeat(60_000));
     assert_eq!(dim(&minus), dim("x"));
     let calls = "min(".repeat(10_000);
-    assert!(matches!(
-        calls.parse::<Dim>(),
-        Err(DimParseError::TooDeep { .. })
-    ));
+    assert!(matches!(calls.parse::<Dim>(), Err(DimParseError::TooDeep { .. })));
     let long = "x".repeat(70_000);
-    assert!(matches!(
-        long.parse::<Dim>(),
-        Err(DimParseError::TooLong { bytes: 70_000 })
-    ));
+    assert!(matches!(long.parse::<Dim>(), Err(DimParseError::TooLong { bytes: 70_000 })));
     let terms: Vec<String> = (0..1000).map(|index| format!("s{index}")).collect();
-    assert!(matches!(
-        terms.join("+").parse::<Dim>(),
-        Err(DimParseError::Refused { .. })
-    ));
+    assert!(matches!(terms.join("+").parse::<Dim>(), Err(DimParseError::Refused { .. })));
     for text in [
         "",
         " ",
@@ -258,14 +217,9 @@ fn untrusted_text_is_refused() {
 
 #[test]
 fn onnx_parameters_are_expressions_or_names() {
-    let is = |text: &str, expected: &str| {
-        assert_eq!(Dim::from_onnx_param(text), dim(expected), "{text}")
-    };
+    let is = |text: &str, expected: &str| assert_eq!(Dim::from_onnx_param(text), dim(expected), "{text}");
     is("past + seq", "seq + past");
-    is(
-        "past_sequence_length + sequence_length",
-        "sequence_length + past_sequence_length",
-    );
+    is("past_sequence_length + sequence_length", "sequence_length + past_sequence_length");
     is("8*floordiv(h+31, 32)", "8*floordiv(h + 31, 32)");
     is("(s0//2)", "floordiv(s0, 2)");
     is("-(-s0//2)", "floordiv(s0 + 1, 2)");
@@ -273,40 +227,20 @@ fn onnx_parameters_are_expressions_or_names() {
     is("s0-1", "s0 - 1");
     is("s0 - s1", "s0 - s1");
     is("input.1", "input.1");
-    for name in [
-        "batch-size",
-        "sequence length",
-        "N/A",
-        "?",
-        "-1",
-        "1",
-        "",
-        "x - x",
-        "`a`",
-        "a[0]",
-        "ü",
-    ] {
+    for name in ["batch-size", "sequence length", "N/A", "?", "-1", "1", "", "x - x", "`a`", "a[0]", "ü"] {
         assert_eq!(Dim::from_onnx_param(name).as_symbol(), Some(name));
     }
 }
 
 #[test]
 fn exact_division() {
-    let divides =
-        |a: &str, b: &str, q: &str| assert_eq!(dim(a).divide_exact(&dim(b)), Some(dim(q)));
+    let divides = |a: &str, b: &str, q: &str| assert_eq!(dim(a).divide_exact(&dim(b)), Some(dim(q)));
     divides("batch*seq*256", "seq*64", "4*batch");
     divides("a*a - b*b", "a + b", "a - b");
     divides("0", "x", "0");
     divides("12", "-4", "-3");
     divides("x*floordiv(y, 2)", "floordiv(y, 2)", "x");
-    for (a, b) in [
-        ("x", "0"),
-        ("x", "2"),
-        ("x + 1", "x"),
-        ("7", "2"),
-        ("x", "y"),
-        ("x", "!overflow"),
-    ] {
+    for (a, b) in [("x", "0"), ("x", "2"), ("x + 1", "x"), ("7", "2"), ("x", "y"), ("x", "!overflow")] {
         assert_eq!(dim(a).divide_exact(&dim(b)), None, "{a} by {b}");
     }
 }
@@ -315,14 +249,8 @@ fn exact_division() {
 fn substitution_folds() {
     let with_two = |text: &str| dim(text).substitute(&|name| (name == "x").then(|| Dim::known(2)));
     assert_eq!(with_two("floordiv(x*y + max(x, 1), 2)"), dim("y + 1"));
-    assert_eq!(
-        with_two("mod(y, x) + min(x, y)"),
-        dim("mod(y, 2) + min(y, 2)")
-    );
-    let names: Vec<Arc<str>> = dim("floordiv(a, max(b, c*a))")
-        .symbols()
-        .into_iter()
-        .collect();
+    assert_eq!(with_two("mod(y, x) + min(x, y)"), dim("mod(y, 2) + min(y, 2)"));
+    let names: Vec<Arc<str>> = dim("floordiv(a, max(b, c*a))").symbols().into_iter().collect();
     assert_eq!(names, [Arc::from("a"), Arc::from("b"), Arc::from("c")]);
 }
 
@@ -380,34 +308,19 @@ fn equality_is_three_valued() {
 fn solving_for_a_symbol() {
     let known = bindings(&[("past", 5), ("heads", 4)]);
     let solve = |text: &str, actual| solve_for(&dim(text), actual, &known).unwrap();
-    let solved = |symbol: &str, value| Solution::Solved {
-        symbol: Arc::from(symbol),
-        value,
-    };
+    let solved = |symbol: &str, value| Solution::Solved { symbol: Arc::from(symbol), value };
     assert_eq!(solve("past + seq", 17), solved("seq", 12));
     assert_eq!(solve("heads*d + 1", 13), solved("d", 3));
     assert_eq!(solve("7 - n", 9), solved("n", -2));
     assert_eq!(solve("past + 1", 6), Solution::Satisfied);
-    assert!(matches!(
-        solve("past + 1", 7),
-        Solution::Contradiction { .. }
-    ));
-    assert!(matches!(
-        solve("heads*d", 13),
-        Solution::Contradiction { .. }
-    ));
+    assert!(matches!(solve("past + 1", 7), Solution::Contradiction { .. }));
+    assert!(matches!(solve("heads*d", 13), Solution::Contradiction { .. }));
     assert!(matches!(solve("a*b", 12), Solution::Undetermined { unknown } if unknown.len() == 2));
-    assert!(matches!(
-        solve("floordiv(a, 2)", 12),
-        Solution::Undetermined { .. }
-    ));
+    assert!(matches!(solve("floordiv(a, 2)", 12), Solution::Undetermined { .. }));
     assert!(matches!(solve("a*a", 9), Solution::Undetermined { .. }));
     let by_zero = solve_for(&dim("floordiv(7, past - 5)"), 1, &known);
     assert!(matches!(by_zero, Err(DimError::DivisionByZero { .. })));
-    assert!(matches!(
-        solve_for(&dim("!overflow"), 1, &known),
-        Err(DimError::Overflow { .. })
-    ));
+    assert!(matches!(solve_for(&dim("!overflow"), 1, &known), Err(DimError::Overflow { .. })));
 }
 
 /// An expression as written, evaluated without any of the code under test.
@@ -461,11 +374,7 @@ impl Tree {
                 let (a, b) = (a.value(values)?, b.value(values)?);
                 let floor = |a: i128, b: i128| {
                     let quotient = a.checked_div(b)?;
-                    Some(if quotient * b != a && (a < 0) != (b < 0) {
-                        quotient - 1
-                    } else {
-                        quotient
-                    })
+                    Some(if quotient * b != a && (a < 0) != (b < 0) { quotient - 1 } else { quotient })
                 };
                 match operation {
                     Operation::Add => a.checked_add(b)?,
@@ -516,13 +425,7 @@ fn bound(values: &[i64; 4]) -> Bindings {
 fn around(values: &[i64; 4], below: i64, above: i64) -> Ranges {
     let mut ranges = Ranges::new();
     for (name, value) in NAMES.iter().zip(values) {
-        ranges
-            .set(
-                name,
-                value.saturating_sub(below),
-                value.saturating_add(above),
-            )
-            .unwrap();
+        ranges.set(name, value.saturating_sub(below), value.saturating_add(above)).unwrap();
     }
     ranges
 }
@@ -641,17 +544,8 @@ proptest! {
 
 /// Sums, differences and products only, with small coefficients.
 fn polynomial_tree() -> impl Strategy<Value = Tree> {
-    let leaf = prop_oneof![
-        (-5_i64..=5).prop_map(Tree::Constant),
-        (0..NAMES.len()).prop_map(Tree::Symbol)
-    ];
-    let operation = || {
-        prop_oneof![
-            Just(Operation::Add),
-            Just(Operation::Subtract),
-            Just(Operation::Multiply)
-        ]
-    };
+    let leaf = prop_oneof![(-5_i64..=5).prop_map(Tree::Constant), (0..NAMES.len()).prop_map(Tree::Symbol)];
+    let operation = || prop_oneof![Just(Operation::Add), Just(Operation::Subtract), Just(Operation::Multiply)];
     leaf.prop_recursive(4, 10, 2, move |inner| {
         (operation(), inner.clone(), inner)
             .prop_map(|(operation, a, b)| Tree::Node(operation, Box::new(a), Box::new(b)))

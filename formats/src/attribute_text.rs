@@ -1,0 +1,251 @@
+//! The text of attribute values: `3`, `0.5`, `keyword`, `"text"`, `[1, 2]`, `[0.5]`, `["a"]`, `f32[2]:0000803f00000040`.
+//!
+//! A float always has a point, an exponent, or is `inf` or `NaN`; a tensor's bytes are in hexadecimal.
+
+use crate::attribute::AttributeValue;
+use crate::dtype;
+use crate::tensor::Tensor;
+use std::fmt::Write as _;
+
+/// Print a value so that [`parse`] gives it back.
+pub fn print(value: &AttributeValue) -> String {
+    match value {
+        AttributeValue::Integer(integer) => integer.to_string(),
+        AttributeValue::Float(float) => print_float(*float),
+        AttributeValue::Text(text) => print_text(text),
+        AttributeValue::Integers(integers) => list(integers.iter().map(i64::to_string)),
+        AttributeValue::Floats(floats) => list(floats.iter().map(|&float| print_float(float))),
+        AttributeValue::Texts(texts) => list(texts.iter().map(|text| quote(text))),
+        AttributeValue::Tensor(tensor) => print_tensor(tensor),
+    }
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+/// Shortest text that gives the same float back.
+fn print_float(float: f32) -> String {
+    match float {
+        _ if float.is_nan() => "NaN".to_string(),
+        f32::INFINITY => "inf".to_string(),
+        f32::NEG_INFINITY => "-inf".to_string(),
+        _ => format!("{float:?}"),
+    }
+}
+
+fn is_keyword(text: &str) -> bool {
+    let mut characters = text.chars();
+    characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && characters.all(|character| character.is_ascii_alphanumeric() || character == '_')
+        && !matches!(text, "inf" | "NaN")
+}
+
+fn print_text(text: &str) -> String {
+    // A keyword that names an element type could be read as the start of a tensor only before `[`, which never follows.
+    if is_keyword(text) { text.to_string() } else { quote(text) }
+}
+
+/// Text in double quotes, with `\\`, `\"`, `\n` and `\u{..}` escapes.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{{{:x}}}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Read a quoted text at the start of `input`; gives the text and what follows.
+pub fn unquote(input: &str) -> Option<(String, &str)> {
+    let mut text = String::new();
+    let mut characters = input.strip_prefix('"')?.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return Some((text, &input[at + 2..])),
+            '\\' => match characters.next()?.1 {
+                'n' => text.push('\n'),
+                'u' => text.push(escaped_code(&mut characters)?),
+                literal @ ('"' | '\\') => text.push(literal),
+                _ => return None,
+            },
+            plain => text.push(plain),
+        }
+    }
+    None
+}
+
+fn escaped_code(characters: &mut std::str::CharIndices<'_>) -> Option<char> {
+    if characters.next()?.1 != '{' {
+        return None;
+    }
+    let mut code = 0u32;
+    for (_, digit) in characters.by_ref() {
+        if digit == '}' {
+            return char::from_u32(code);
+        }
+        code = code.checked_mul(16)?.checked_add(digit.to_digit(16)?)?;
+    }
+    None
+}
+
+fn print_tensor(tensor: &Tensor) -> String {
+    let extents: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+    let mut text = format!("{}[{}]:", tensor.dtype(), extents.join(", "));
+    if let Ok(strings) = tensor.strings() {
+        text.push_str(&list(strings.iter().map(|string| quote(string))));
+    }
+    for byte in tensor.bytes() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Read a value at the start of `input`; gives the value and what follows. `None` where there is none.
+pub fn parse(input: &str) -> Option<(AttributeValue, &str)> {
+    if input.starts_with('"') {
+        return unquote(input).map(|(text, rest)| (AttributeValue::Text(text), rest));
+    }
+    if input.starts_with('[') {
+        return parse_list(input);
+    }
+    let end = input.find(|character: char| !is_word(character)).unwrap_or(input.len());
+    let (word, rest) = input.split_at(end);
+    if rest.starts_with('[') {
+        return parse_tensor(word, rest);
+    }
+    Some((parse_word(word)?, rest))
+}
+
+fn is_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-' | '+')
+}
+
+fn parse_word(word: &str) -> Option<AttributeValue> {
+    if let Ok(integer) = word.parse::<i64>() {
+        return Some(AttributeValue::Integer(integer));
+    }
+    if matches!(word, "inf" | "-inf" | "NaN") || word.starts_with(|first: char| first.is_ascii_digit() || first == '-')
+    {
+        return word.parse::<f32>().ok().map(AttributeValue::Float);
+    }
+    is_keyword(word).then(|| AttributeValue::Text(word.to_string()))
+}
+
+fn parse_list(input: &str) -> Option<(AttributeValue, &str)> {
+    let mut rest = input.strip_prefix('[')?.trim_start();
+    let mut items = Vec::new();
+    while !rest.starts_with(']') {
+        let (item, after) = if rest.starts_with('[') { return None } else { parse(rest)? };
+        items.push(item);
+        rest = after.trim_start();
+        match rest.strip_prefix(',') {
+            Some(next) => rest = next.trim_start(),
+            None if rest.starts_with(']') => {}
+            None => return None,
+        }
+    }
+    Some((collect_list(items)?, &rest[1..]))
+}
+
+fn collect_list(items: Vec<AttributeValue>) -> Option<AttributeValue> {
+    match items.first() {
+        None | Some(AttributeValue::Integer(_)) => items
+            .into_iter()
+            .map(|item| match item {
+                AttributeValue::Integer(integer) => Some(integer),
+                _ => None,
+            })
+            .collect::<Option<_>>()
+            .map(AttributeValue::Integers),
+        Some(AttributeValue::Float(_)) => items
+            .into_iter()
+            .map(|item| match item {
+                AttributeValue::Float(float) => Some(float),
+                _ => None,
+            })
+            .collect::<Option<_>>()
+            .map(AttributeValue::Floats),
+        Some(AttributeValue::Text(_)) => items
+            .into_iter()
+            .map(|item| match item {
+                AttributeValue::Text(text) => Some(text),
+                _ => None,
+            })
+            .collect::<Option<_>>()
+            .map(AttributeValue::Texts),
+        Some(_) => None,
+    }
+}
+
+fn parse_tensor<'a>(word: &str, rest: &'a str) -> Option<(AttributeValue, &'a str)> {
+    let element = dtype::parse(word)?;
+    let (shape, rest) = parse_list(rest)?;
+    let AttributeValue::Integers(extents) = shape else { return None };
+    let shape: Vec<usize> = extents.into_iter().map(|extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
+    let rest = rest.strip_prefix(':')?;
+    if element == dtype::DType::String {
+        let (strings, rest) = parse_list(rest)?;
+        let strings = match strings {
+            AttributeValue::Texts(strings) => strings,
+            AttributeValue::Integers(none) if none.is_empty() => Vec::new(),
+            _ => return None,
+        };
+        return Some((AttributeValue::Tensor(Tensor::from_strings(&shape, strings).ok()?), rest));
+    }
+    let end = rest.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(rest.len());
+    let (digits, rest) = rest.split_at(end);
+    if digits.len() % 2 != 0 {
+        return None;
+    }
+    let bytes: Vec<u8> = (0..digits.len() / 2)
+        .map(|index| u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok())
+        .collect::<Option<_>>()?;
+    Some((AttributeValue::Tensor(Tensor::from_bytes(element, &shape, &bytes).ok()?), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_round_trip() {
+        let values = [
+            AttributeValue::Integer(-3),
+            AttributeValue::Float(0.1),
+            AttributeValue::Float(1.0),
+            AttributeValue::Float(-1e-20),
+            AttributeValue::Float(f32::NEG_INFINITY),
+            AttributeValue::Text("nearest_ceil".into()),
+            AttributeValue::Text("".into()),
+            AttributeValue::Text("inf".into()),
+            AttributeValue::Text("a \"b\"\\\n\u{7}é".into()),
+            AttributeValue::Integers(vec![]),
+            AttributeValue::Integers(vec![1, -2]),
+            AttributeValue::Floats(vec![0.5, f32::INFINITY]),
+            AttributeValue::Texts(vec!["x".into(), "]".into()]),
+            AttributeValue::Tensor(Tensor::vector_i64(&[1, 2])),
+            AttributeValue::Tensor(Tensor::from_strings(&[1], vec!["a, b".into()]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_strings(&[0], vec![]).unwrap()),
+        ];
+        for value in values {
+            let text = print(&value) + " rest";
+            assert_eq!(parse(&text), Some((value, " rest")), "{text}");
+        }
+    }
+
+    #[test]
+    fn malformed_text_is_no_value() {
+        for text in ["", "[1, a]", "[1", "\"open", "f32[1]:00", "f32[1]:000", "1x", "-", "\"\\u{110000}\""] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

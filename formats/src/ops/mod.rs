@@ -1,0 +1,282 @@
+//! The only list of operators, and what each of them means.
+//!
+//! [`for_each_operator!`](crate::for_each_operator) is the list: wire code, Rust type, text name. Each operator has a
+//! file here with its attributes, its type rule (`infer`), its meaning (`reference`), its work and how it reads its
+//! weights: the trait [`Operator`]. Codes and names are never reused.
+//!
+//! A code says what an operator is, a revision how far its attributes have grown; bytes and text follow from the list
+//! of fields in [`attributes!`](crate::attributes).
+
+pub mod broadcast;
+mod operator;
+mod reference;
+
+pub use operator::*;
+pub use reference::*;
+
+// Elementwise.
+mod unary;
+pub use unary::*;
+// Data movement.
+// Products and windows.
+// Normalization, reduction, recurrence, attention.
+// Selection, control flow, sequences, text, signals, images.
+
+use crate::attribute::{AttributeError, AttributeValue};
+
+/// Calls `$table!` with the list of operators: `code Type "name",` a row.
+///
+/// A consumer defines a macro that takes rows `$($code:literal $Op:ident $name:literal,)*`.
+#[macro_export]
+macro_rules! for_each_operator {
+    ($table:ident) => {
+        $table! {
+            // Elementwise: 0x01 to 0x1f.
+            0x01 Unary "unary",
+            // Data movement: 0x20 to 0x4f.
+            // Products and windows: 0x50 to 0x6f.
+            // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
+            // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
+        }
+    };
+}
+
+/// Declares an operator's attributes once: `number since revision => name: type,` a field.
+///
+/// ```ignore
+/// attributes! {
+///     /// What the operator computes.
+///     pub struct Softmax revision 1 {
+///         /// Counted from the back where negative.
+///         1 since 1 => axis: i64,
+///     }
+/// }
+/// ```
+/// expands to `pub struct Softmax { pub axis: i64 }` and its [`Attributes`], from which bytes and text follow.
+#[macro_export]
+macro_rules! attributes {
+    ($(#[$meta:meta])* pub struct $Op:ident revision $revision:literal {
+        $($(#[$field_meta:meta])* $number:literal since $since:literal => $field:ident: $type:ty,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $Op {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+        impl $crate::ops::Attributes for $Op {
+            const REVISION: u32 = $revision;
+            const FIELDS: &'static [$crate::ops::Field] = &[
+                $($crate::ops::Field { number: $number, name: stringify!($field), since: $since },)*
+            ];
+            fn values(&self) -> Vec<Option<$crate::attribute::AttributeValue>> {
+                vec![$($crate::attribute::Attribute::to_value(&self.$field),)*]
+            }
+            #[allow(unused_mut, unused_variables, reason = "operators without attributes take nothing")]
+            fn build(
+                operator: &'static str,
+                mut take: impl FnMut(&'static str) -> Option<$crate::attribute::AttributeValue>,
+            ) -> Result<Self, $crate::attribute::AttributeError> {
+                Ok($Op { $($field: $crate::ops::field(operator, stringify!($field), take(stringify!($field)))?,)* })
+            }
+        }
+    };
+}
+
+/// One field of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Number on the wire; never reused.
+    pub number: u32,
+    /// Name in the text form.
+    pub name: &'static str,
+    /// First revision of the operator that has the field.
+    pub since: u32,
+}
+
+/// What [`attributes!`](crate::attributes) writes for an operator.
+pub trait Attributes: Sized {
+    /// Highest revision that this version knows.
+    const REVISION: u32;
+    /// The fields in declaration order.
+    const FIELDS: &'static [Field];
+    /// The value of each field; `None` where its default is left out.
+    fn values(&self) -> Vec<Option<AttributeValue>>;
+    /// The operator from its fields by name.
+    ///
+    /// # Errors
+    /// [`AttributeError`] where a field is missing or does not fit.
+    fn build(
+        operator: &'static str,
+        take: impl FnMut(&'static str) -> Option<AttributeValue>,
+    ) -> Result<Self, AttributeError>;
+}
+
+/// Convert one stored field; called by [`attributes!`](crate::attributes).
+///
+/// # Errors
+/// [`AttributeError::Missing`] or [`AttributeError::Value`].
+pub fn field<T: crate::attribute::Attribute>(
+    operator: &'static str,
+    name: &'static str,
+    value: Option<AttributeValue>,
+) -> Result<T, AttributeError> {
+    match value {
+        None => T::absent().ok_or(AttributeError::Missing { operator, name }),
+        Some(value) => T::from_value(&value).ok_or_else(|| AttributeError::Value {
+            operator,
+            name,
+            value: crate::attribute_text::print(&value),
+        }),
+    }
+}
+
+fn decode_fields<T: Attributes>(
+    operator: &'static str,
+    revision: u32,
+    stored: &[(u32, AttributeValue)],
+) -> Result<T, AttributeError> {
+    if revision > T::REVISION {
+        return Err(AttributeError::Revision { operator, found: revision, known: T::REVISION });
+    }
+    for (index, (number, _)) in stored.iter().enumerate() {
+        let field = T::FIELDS
+            .iter()
+            .find(|field| field.number == *number && field.since <= revision)
+            .ok_or(AttributeError::UnknownNumber { operator, number: *number })?;
+        if stored[..index].iter().any(|(earlier, _)| earlier == number) {
+            return Err(AttributeError::Duplicate { operator, name: field.name });
+        }
+    }
+    T::build(operator, |name| {
+        let number = T::FIELDS.iter().find(|field| field.name == name)?.number;
+        stored.iter().find(|(stored_number, _)| *stored_number == number).map(|(_, value)| value.clone())
+    })
+}
+
+fn build_fields<T: Attributes>(
+    operator: &'static str,
+    named: &[(String, AttributeValue)],
+) -> Result<T, AttributeError> {
+    for (index, (name, _)) in named.iter().enumerate() {
+        let field = T::FIELDS
+            .iter()
+            .find(|field| field.name == name)
+            .ok_or_else(|| AttributeError::UnknownAttribute { operator, name: name.clone() })?;
+        if named[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Err(AttributeError::Duplicate { operator, name: field.name });
+        }
+    }
+    T::build(operator, |name| named.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone()))
+}
+
+fn numbered<T: Attributes>(operator: &T) -> Vec<(u32, &'static str, AttributeValue)> {
+    T::FIELDS
+        .iter()
+        .zip(operator.values())
+        .filter_map(|(field, value)| Some((field.number, field.name, value?)))
+        .collect()
+}
+
+macro_rules! define {
+    ($($code:literal $Op:ident $name:literal,)*) => {
+        /// Any operator of the table.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Op {
+            $(#[doc = concat!("`", $name, "`")] $Op($Op),)*
+        }
+
+        /// Code, name, revision and fields of every operator, in the order of the table.
+        pub const TABLE: &[Row] = &[
+            $(Row { code: $code, name: $name, revision: <$Op as Attributes>::REVISION, fields: <$Op as Attributes>::FIELDS },)*
+        ];
+
+        impl Op {
+            /// The code on the wire.
+            pub fn code(&self) -> u32 {
+                match self { $(Op::$Op(_) => $code,)* }
+            }
+            /// The name in the text form.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$Op(_) => $name,)* }
+            }
+            /// The revision that is written.
+            pub fn revision(&self) -> u32 {
+                match self { $(Op::$Op(_) => <$Op as Attributes>::REVISION,)* }
+            }
+            /// The attributes that are not at their default: number, name, value.
+            pub fn attributes(&self) -> Vec<(u32, &'static str, AttributeValue)> {
+                match self { $(Op::$Op(operator) => numbered(operator),)* }
+            }
+            /// The operator of a stored code, revision and attributes.
+            ///
+            /// # Errors
+            /// [`AttributeError`] for unknown codes, revisions, numbers and values.
+            pub fn decode(code: u32, revision: u32, stored: &[(u32, AttributeValue)]) -> Result<Op, AttributeError> {
+                match code {
+                    $($code => decode_fields($name, revision, stored).map(Op::$Op),)*
+                    unknown => Err(AttributeError::UnknownOperator(unknown)),
+                }
+            }
+            /// The operator of a text name and named attributes.
+            ///
+            /// # Errors
+            /// [`AttributeError`] for unknown names and values.
+            pub fn build(name: &str, named: &[(String, AttributeValue)]) -> Result<Op, AttributeError> {
+                match name {
+                    $($name => build_fields($name, named).map(Op::$Op),)*
+                    unknown => Err(AttributeError::UnknownName(unknown.to_string())),
+                }
+            }
+            /// What the operator means.
+            pub fn operator(&self) -> &dyn Operator {
+                match self { $(Op::$Op(operator) => operator,)* }
+            }
+        }
+
+        $(impl From<$Op> for Op { fn from(operator: $Op) -> Op { Op::$Op(operator) } })*
+    };
+}
+for_each_operator!(define);
+
+/// One row of the table, as `ipuc ops` publishes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Code on the wire.
+    pub code: u32,
+    /// Name in the text form.
+    pub name: &'static str,
+    /// Highest revision.
+    pub revision: u32,
+    /// The fields.
+    pub fields: &'static [Field],
+}
+
+impl std::fmt::Display for Op {
+    /// `name attribute=value flag`, the start of a step in the text form.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())?;
+        for (_, name, value) in self.attributes() {
+            write!(formatter, " {name}={}", crate::attribute_text::print(&value))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn codes_and_names_are_unique() {
+        let codes: HashSet<u32> = TABLE.iter().map(|row| row.code).collect();
+        let names: HashSet<&str> = TABLE.iter().map(|row| row.name).collect();
+        assert_eq!((codes.len(), names.len()), (TABLE.len(), TABLE.len()));
+        for row in TABLE {
+            assert_eq!(row.name, row.name.to_lowercase());
+            let numbers: HashSet<u32> = row.fields.iter().map(|field| field.number).collect();
+            assert_eq!(numbers.len(), row.fields.len(), "{}", row.name);
+            assert!(row.fields.iter().all(|field| field.since <= row.revision), "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Dense tensors: an element type, a shape, and shared bytes.
+//!
+//! Bytes are little-endian and packed as in ONNX `raw_data` (sub-byte elements fill a byte from its low bits).
+//! Who owns the bytes is open ([`Storage`]): the heap here, an arena or a mapped file in the runtime.
+
+use crate::dtype::DType;
+use crate::element::Element;
+use aligned_vec::{AVec, ConstAlign};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why a tensor cannot be built or viewed as asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TensorError {
+    /// Element counts or byte sizes do not agree.
+    #[error("a {dtype} tensor of shape {shape:?} needs {expected} bytes, there are {found}")]
+    Size {
+        /// Element type.
+        dtype: DType,
+        /// Shape.
+        shape: Vec<usize>,
+        /// Bytes that the shape needs.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The number of elements or bytes does not fit in memory addresses.
+    #[error("a {dtype} tensor of shape {shape:?} is too large to address")]
+    TooLarge {
+        /// Element type.
+        dtype: DType,
+        /// Shape.
+        shape: Vec<usize>,
+    },
+    /// The tensor holds another element type.
+    #[error("expected elements of type {expected}, found {found}")]
+    ElementType {
+        /// What was asked for.
+        expected: DType,
+        /// What the tensor holds.
+        found: DType,
+    },
+}
+
+/// Bytes that a tensor shares. Written only while a single tensor owns them.
+pub trait Storage: Send + Sync {
+    /// All bytes.
+    fn bytes(&self) -> &[u8];
+    /// All bytes for writing, or `None` where they are read-only.
+    fn bytes_mut(&mut self) -> Option<&mut [u8]>;
+}
+
+type HeapBytes = AVec<u8, ConstAlign<64>>;
+
+impl Storage for HeapBytes {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(self)
+    }
+}
+
+#[derive(Clone)]
+enum Data {
+    Bytes(Arc<dyn Storage>),
+    Strings(Arc<Vec<String>>),
+}
+
+/// A dense tensor; cloning shares the bytes.
+#[derive(Clone)]
+pub struct Tensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    data: Data,
+}
+
+/// Number of elements of a shape, or `None` on overflow.
+pub fn element_count(shape: &[usize]) -> Option<usize> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent))
+}
+
+/// Row-major strides of a shape, in elements.
+pub fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1usize; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis].saturating_mul(shape[axis]);
+    }
+    strides
+}
+
+fn required_bytes(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
+    element_count(shape)
+        .and_then(|count| dtype.packed_bytes(count))
+        .ok_or_else(|| TensorError::TooLarge { dtype, shape: shape.to_vec() })
+}
+
+impl Tensor {
+    /// A tensor of zero bytes on the heap (not for strings).
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`] where the size overflows or the type is string.
+    pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
+        let bytes = required_bytes(dtype, shape)?;
+        let mut storage = HeapBytes::new(64);
+        storage.resize(bytes, 0);
+        Ok(Tensor { dtype, shape: shape.to_vec(), data: Data::Bytes(Arc::new(storage)) })
+    }
+
+    /// A tensor over canonical bytes (copied to the heap).
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the bytes do not fill the shape exactly.
+    pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, TensorError> {
+        Tensor::over(dtype, shape, Arc::new(HeapBytes::from_slice(64, bytes)))
+    }
+
+    /// A tensor over shared storage, which must hold exactly the bytes of the shape.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where it does not.
+    pub fn over(dtype: DType, shape: &[usize], storage: Arc<dyn Storage>) -> Result<Tensor, TensorError> {
+        let expected = required_bytes(dtype, shape)?;
+        let found = storage.bytes().len();
+        if expected != found {
+            return Err(TensorError::Size { dtype, shape: shape.to_vec(), expected, found });
+        }
+        Ok(Tensor { dtype, shape: shape.to_vec(), data: Data::Bytes(storage) })
+    }
+
+    /// A tensor of numbers.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the count of elements differs from the shape's.
+    pub fn from_elements<T: Element>(shape: &[usize], elements: &[T]) -> Result<Tensor, TensorError> {
+        Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(elements))
+    }
+
+    /// A tensor of booleans.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the count of elements differs from the shape's.
+    pub fn from_bools(shape: &[usize], elements: &[bool]) -> Result<Tensor, TensorError> {
+        let bytes: Vec<u8> = elements.iter().map(|&element| u8::from(element)).collect();
+        Tensor::from_bytes(DType::Bool, shape, &bytes)
+    }
+
+    /// A tensor of strings.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the count of elements differs from the shape's.
+    pub fn from_strings(shape: &[usize], elements: Vec<String>) -> Result<Tensor, TensorError> {
+        let expected = element_count(shape)
+            .ok_or_else(|| TensorError::TooLarge { dtype: DType::String, shape: shape.to_vec() })?;
+        if expected != elements.len() {
+            let found = elements.len();
+            return Err(TensorError::Size { dtype: DType::String, shape: shape.to_vec(), expected, found });
+        }
+        Ok(Tensor { dtype: DType::String, shape: shape.to_vec(), data: Data::Strings(Arc::new(elements)) })
+    }
+
+    /// A tensor of one element with shape `[]`.
+    pub fn scalar<T: Element>(element: T) -> Tensor {
+        let storage = HeapBytes::from_slice(64, bytemuck::bytes_of(&element));
+        Tensor { dtype: T::DTYPE, shape: Vec::new(), data: Data::Bytes(Arc::new(storage)) }
+    }
+
+    /// A boolean of shape `[]`.
+    pub fn scalar_bool(element: bool) -> Tensor {
+        let storage = HeapBytes::from_slice(64, &[u8::from(element)]);
+        Tensor { dtype: DType::Bool, shape: Vec::new(), data: Data::Bytes(Arc::new(storage)) }
+    }
+
+    /// A vector of i64, shape `[n]`.
+    pub fn vector_i64(elements: &[i64]) -> Tensor {
+        let storage = HeapBytes::from_slice(64, bytemuck::cast_slice(elements));
+        Tensor { dtype: DType::I64, shape: vec![elements.len()], data: Data::Bytes(Arc::new(storage)) }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extent of each axis.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The packed bytes; empty for strings.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.data {
+            Data::Bytes(storage) => storage.bytes(),
+            Data::Strings(_) => &[],
+        }
+    }
+
+    /// The bytes for writing; copies them first where they are shared or read-only. Empty for strings.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let Data::Bytes(storage) = &mut self.data else { return &mut [] };
+        if Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).is_none() {
+            *storage = Arc::new(HeapBytes::from_slice(64, storage.bytes()));
+        }
+        Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).unwrap_or(&mut [])
+    }
+
+    /// This tensor alone owns its bytes and may write them without a copy.
+    pub fn is_exclusive(&mut self) -> bool {
+        match &mut self.data {
+            Data::Bytes(storage) => Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).is_some(),
+            Data::Strings(strings) => Arc::get_mut(strings).is_some(),
+        }
+    }
+
+    /// The elements as a slice.
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where the tensor holds another type.
+    pub fn elements<T: Element>(&self) -> Result<&[T], TensorError> {
+        self.expect_dtype(T::DTYPE)?;
+        // Every storage is aligned for the element types, so the cast fails for a wrong type only.
+        bytemuck::try_cast_slice(self.bytes())
+            .map_err(|_| TensorError::ElementType { expected: T::DTYPE, found: self.dtype })
+    }
+
+    /// The elements as a slice for writing; copies them first where they are shared.
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where the tensor holds another type.
+    pub fn elements_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        self.expect_dtype(T::DTYPE)?;
+        let found = self.dtype;
+        bytemuck::try_cast_slice_mut(self.bytes_mut())
+            .map_err(|_| TensorError::ElementType { expected: T::DTYPE, found })
+    }
+
+    /// The booleans (one byte each, 0 or 1).
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where the tensor holds another type.
+    pub fn bools(&self) -> Result<Vec<bool>, TensorError> {
+        self.expect_dtype(DType::Bool)?;
+        Ok(self.bytes().iter().map(|&byte| byte != 0).collect())
+    }
+
+    /// The strings.
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where the tensor holds another type.
+    pub fn strings(&self) -> Result<&[String], TensorError> {
+        match &self.data {
+            Data::Strings(strings) => Ok(strings),
+            Data::Bytes(_) => Err(TensorError::ElementType { expected: DType::String, found: self.dtype }),
+        }
+    }
+
+    fn expect_dtype(&self, expected: DType) -> Result<(), TensorError> {
+        if self.dtype == expected { Ok(()) } else { Err(TensorError::ElementType { expected, found: self.dtype }) }
+    }
+
+    /// The same elements under another shape; shares the bytes.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the counts differ.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<Tensor, TensorError> {
+        if element_count(shape) != Some(self.count()) {
+            let expected = element_count(shape).unwrap_or(usize::MAX);
+            return Err(TensorError::Size { dtype: self.dtype, shape: shape.to_vec(), expected, found: self.count() });
+        }
+        Ok(Tensor { dtype: self.dtype, shape: shape.to_vec(), data: self.data.clone() })
+    }
+
+    /// The same bits under another type of the same width (not strings); shares the bytes.
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where widths differ.
+    pub fn reinterpreted(&self, dtype: DType) -> Result<Tensor, TensorError> {
+        if self.dtype.bits() != dtype.bits() {
+            return Err(TensorError::ElementType { expected: dtype, found: self.dtype });
+        }
+        Ok(Tensor { dtype, shape: self.shape.clone(), data: self.data.clone() })
+    }
+
+    /// One byte an element, holding the element's bits in its low bits, for sub-byte types.
+    pub fn codes(&self) -> Vec<u8> {
+        unpack_codes(self.bytes(), self.dtype.bits(), self.count())
+    }
+
+    /// A tensor of a type of at most 8 bits from one code a byte.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the count differs from the shape's; [`TensorError::TooLarge`] for wider types.
+    pub fn from_codes(dtype: DType, shape: &[usize], codes: &[u8]) -> Result<Tensor, TensorError> {
+        if !(1..=8).contains(&dtype.bits()) {
+            return Err(TensorError::TooLarge { dtype, shape: shape.to_vec() });
+        }
+        if element_count(shape) != Some(codes.len()) {
+            let expected = element_count(shape).unwrap_or(usize::MAX);
+            return Err(TensorError::Size { dtype, shape: shape.to_vec(), expected, found: codes.len() });
+        }
+        Tensor::from_bytes(dtype, shape, &pack_codes(codes, dtype.bits()))
+    }
+
+    /// A tensor of `shape` whose element `i` is this tensor's element `indices[i]`, or zero (empty text) where `None`.
+    /// Works for every element type; the plain way to move data in references.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the number of indices differs from the shape's count or an index is out of range.
+    pub fn select(&self, shape: &[usize], indices: impl Iterator<Item = Option<usize>>) -> Result<Tensor, TensorError> {
+        let indices: Vec<Option<usize>> = indices.collect();
+        let count = self.count();
+        if let Some(found) = indices.iter().flatten().copied().find(|&index| index >= count) {
+            return Err(TensorError::Size { dtype: self.dtype, shape: self.shape.clone(), expected: count, found });
+        }
+        if let Data::Strings(strings) = &self.data {
+            let chosen = indices.iter().map(|index| index.map_or_else(String::new, |at| strings[at].clone()));
+            return Tensor::from_strings(shape, chosen.collect());
+        }
+        if self.dtype.is_sub_byte() {
+            let codes = self.codes();
+            let chosen: Vec<u8> = indices.iter().map(|index| index.map_or(0, |at| codes[at])).collect();
+            return Tensor::from_codes(self.dtype, shape, &chosen);
+        }
+        let width = self.dtype.bits() / 8;
+        let source = self.bytes();
+        let mut chosen = HeapBytes::with_capacity(64, indices.len() * width);
+        for index in indices {
+            match index {
+                Some(at) => chosen.extend_from_slice(&source[at * width..(at + 1) * width]),
+                None => chosen.resize(chosen.len() + width, 0),
+            }
+        }
+        Tensor::over(self.dtype, shape, Arc::new(chosen))
+    }
+}
+
+/// Spread packed elements of `bits` (1 to 8) bits, low bits first, to one byte each.
+pub fn unpack_codes(bytes: &[u8], bits: usize, count: usize) -> Vec<u8> {
+    let mask = ((1u16 << bits) - 1) as u8;
+    (0..count)
+        .map(|index| {
+            let bit = index * bits;
+            let low = u16::from(bytes[bit / 8]);
+            let high = bytes.get(bit / 8 + 1).map_or(0, |&byte| u16::from(byte));
+            (((high << 8 | low) >> (bit % 8)) as u8) & mask
+        })
+        .collect()
+}
+
+/// Pack codes of `bits` (1 to 8) bits, low bits first.
+pub fn pack_codes(codes: &[u8], bits: usize) -> Vec<u8> {
+    let mask = ((1u16 << bits) - 1) as u8;
+    let mut bytes = vec![0u8; (codes.len() * bits).div_ceil(8)];
+    for (index, &code) in codes.iter().enumerate() {
+        let bit = index * bits;
+        let spread = u16::from(code & mask) << (bit % 8);
+        bytes[bit / 8] |= spread as u8;
+        if spread > 0xff {
+            bytes[bit / 8 + 1] |= (spread >> 8) as u8;
+        }
+    }
+    bytes
+}
+
+impl PartialEq for Tensor {
+    /// Equal types, shapes and bits: NaN equals itself, 0.0 differs from -0.0.
+    fn eq(&self, other: &Tensor) -> bool {
+        if self.dtype != other.dtype || self.shape != other.shape {
+            return false;
+        }
+        match (&self.data, &other.data) {
+            (Data::Bytes(left), Data::Bytes(right)) => left.bytes() == right.bytes(),
+            (Data::Strings(left), Data::Strings(right)) => left == right,
+            (Data::Bytes(_), Data::Strings(_)) | (Data::Strings(_), Data::Bytes(_)) => false,
+        }
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}{:?}", self.dtype, self.shape)?;
+        if self.count() <= 16 {
+            match &self.data {
+                Data::Strings(strings) => write!(formatter, " {strings:?}")?,
+                Data::Bytes(_) => crate::with_number!(
+                    self.dtype,
+                    T => write!(formatter, " {:?}", self.elements::<T>().unwrap_or(&[]))?,
+                    otherwise write!(formatter, " {:?}", self.bytes())?
+                ),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip_at_every_width() {
+        for bits in 1..=8 {
+            let codes: Vec<u8> = (0..37u16).map(|index| (index * 11 % (1 << bits)) as u8).collect();
+            assert_eq!(unpack_codes(&pack_codes(&codes, bits), bits, codes.len()), codes, "{bits} bits");
+        }
+        assert_eq!(pack_codes(&[1, 2, 3], 4), [0x21, 0x03]);
+    }
+
+    #[test]
+    fn writing_copies_shared_bytes() {
+        let first = Tensor::from_elements(&[2], &[1.0f32, 2.0]).unwrap();
+        let mut second = first.clone();
+        second.elements_mut::<f32>().unwrap()[0] = 7.0;
+        assert_eq!(first.elements::<f32>().unwrap(), [1.0, 2.0]);
+        assert_eq!(second.elements::<f32>().unwrap(), [7.0, 2.0]);
+        assert!(second.is_exclusive());
+    }
+
+    #[test]
+    fn select_moves_every_kind_of_element() {
+        let strings = Tensor::from_strings(&[2], vec!["a".into(), "b".into()]).unwrap();
+        let moved = strings.select(&[3], [Some(1), None, Some(0)].into_iter()).unwrap();
+        assert_eq!(moved.strings().unwrap(), ["b", "", "a"]);
+        let nibbles = Tensor::from_codes(DType::U4, &[3], &[1, 2, 3]).unwrap();
+        assert_eq!(nibbles.select(&[2], [Some(2), Some(0)].into_iter()).unwrap().codes(), [3, 1]);
+        let numbers = Tensor::vector_i64(&[5, 6]);
+        assert!(numbers.select(&[1], [Some(2)].into_iter()).is_err());
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert!(Tensor::from_bytes(DType::F32, &[2], &[0; 7]).is_err());
+        assert!(matches!(Tensor::zeros(DType::F64, &[usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
+        assert_eq!(Tensor::zeros(DType::F64, &[usize::MAX, 0]).unwrap().count(), 0);
+    }
+}
