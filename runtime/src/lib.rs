@@ -1,1 +1,3 @@
 //! The executor.
+
+pub mod kernels;

@@ -1,0 +1,234 @@
+//! Speed of the numeric kernels as ratios to the limits of this machine, measured side by side in the same rounds:
+//! bytes of weights per second to reading the same bytes, operations per second to fused multiply-adds from registers.
+//!
+//! `cargo bench -p ipuc-runtime --bench kernels [-- FILTER]`; `THREADS=n` sets the number of threads (all by default).
+//! Run as a test (`cargo test --benches`) it takes each row once on small operands.
+
+use std::{hint::black_box, time::Instant};
+
+use half::{bf16, f16};
+use ipuc_runtime::kernels::{
+    matrix::{Matrix, MatrixMut},
+    product::{Epilogue, PanelElements, PanelPiece, Start, panels_product},
+    simd::{Instructions, LANES, Routine, Simd},
+};
+use rayon::prelude::*;
+
+/// Reads every byte once.
+struct Read<'a>(&'a [f32]);
+
+impl Routine for Read<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let mut sums = [simd.splat(0.0); 4];
+        for block in self.0.as_chunks::<{ 4 * LANES }>().0 {
+            let (vectors, _) = block.as_chunks::<LANES>();
+            for (sum, vector) in sums.iter_mut().zip(vectors) {
+                *sum = simd.add(*sum, simd.load(vector));
+            }
+        }
+        let mut lanes = [0.0; LANES];
+        simd.store(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])), &mut lanes);
+        lanes.iter().sum()
+    }
+}
+
+/// Rounds of independent fused multiply-adds from registers.
+struct Peak(usize);
+
+/// Independent sums: two registers each on AVX2.
+const SUMS: usize = 6;
+
+impl Routine for Peak {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let (factor, addend) = (simd.splat(black_box(0.5)), simd.splat(black_box(1.0)));
+        let mut sums = [addend; SUMS];
+        let mut more = [addend; SUMS];
+        for _ in 0..self.0 {
+            for sum in &mut sums {
+                *sum = simd.fused(*sum, factor, addend);
+            }
+            if S::TILE_VECTORS > 1 {
+                for sum in &mut more {
+                    *sum = simd.fused(*sum, factor, addend);
+                }
+            }
+        }
+        let mut total = 0.0;
+        for sum in sums.into_iter().chain(more) {
+            let mut lanes = [0.0; LANES];
+            simd.store(sum, &mut lanes);
+            total += lanes[0];
+        }
+        total
+    }
+}
+
+struct Bench {
+    instructions: Instructions,
+    threads: usize,
+    filter: String,
+    quick: bool,
+}
+
+impl Bench {
+    /// Seconds to read `bytes`.
+    fn read(&self, values: &[f32]) -> f64 {
+        seconds(|| {
+            let part = values.len().div_ceil(self.threads * 4).next_multiple_of(64).max(64);
+            let sum: f32 = values.par_chunks(part).map(|part| self.instructions.run(Read(part))).sum();
+            black_box(sum);
+        })
+    }
+
+    /// Fused multiply-adds a second.
+    fn peak(&self) -> f64 {
+        let rounds = if self.quick { 1 } else { 1_000_000 };
+        let sums = if self.instructions.name() == "avx512" { 2 * SUMS } else { SUMS };
+        let time = seconds(|| {
+            let _: f32 = (0..self.threads).into_par_iter().map(|_| self.instructions.run(Peak(rounds))).sum();
+        });
+        (self.threads * rounds * sums * LANES) as f64 / time
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        name.contains(&self.filter)
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 9 }
+    }
+
+    /// A product whose time is that of reading the weight.
+    fn memory_bound(&self, name: &str, m: usize, bytes: &[f32], element: &str) {
+        let name = format!("{name} {element} m={m}");
+        if !self.wants(&name) {
+            return;
+        }
+        let k = if self.quick { 512 } else { 4096 };
+        let elements = match element {
+            "f32" => PanelElements::F32(bytes),
+            "f16" => PanelElements::F16(bytemuck::cast_slice::<f32, f16>(bytes)),
+            _ => PanelElements::Bf16(bytemuck::cast_slice::<f32, bf16>(bytes)),
+        };
+        let n = elements.len() / k;
+        let x = vec![0.5; m * k];
+        let mut out = vec![0.0; m * n];
+        let pieces = [PanelPiece::whole(n, k, elements)];
+        let mut ratios = Vec::new();
+        let mut rates = Vec::new();
+        for _ in 0..self.rounds() {
+            let before = self.read(bytes);
+            let time = seconds(|| {
+                let out = MatrixMut::new(&mut out, m, n);
+                panels_product(
+                    self.instructions,
+                    Matrix::new(&x, m, k),
+                    &pieces,
+                    out,
+                    Start::Zero,
+                    Epilogue::default(),
+                );
+            });
+            let after = self.read(bytes);
+            ratios.push((before + after) / 2.0 / time);
+            rates.push(size_of_val(bytes) as f64 / time / 1e9);
+        }
+        report(&name, median(rates), "GB/s", median(ratios), "of reading");
+    }
+
+    /// A product whose time is that of its operations.
+    fn operation_bound(&self, name: &str, operations: usize, mut run: impl FnMut()) {
+        if !self.wants(name) {
+            return;
+        }
+        let mut ratios = Vec::new();
+        let mut rates = Vec::new();
+        for _ in 0..self.rounds() {
+            let before = self.peak();
+            let time = seconds(&mut run);
+            let after = self.peak();
+            let rate = operations as f64 / time;
+            ratios.push(rate / ((before + after) / 2.0));
+            rates.push(2.0 * rate / 1e9);
+        }
+        report(name, median(rates), "GFLOP/s", median(ratios), "of peak");
+    }
+
+    fn products(&self) {
+        let (k, n): (usize, usize) = if self.quick { (300, 40) } else { (4096, 4096) };
+        let weight = values(k * n.next_multiple_of(16));
+        for m in [16, 64, 128, 512] {
+            for element in ["f32", "f16", "bf16"] {
+                let narrow: Vec<f16> = weight.iter().map(|&value| f16::from_f32(value)).collect();
+                let brain: Vec<bf16> = weight.iter().map(|&value| bf16::from_f32(value)).collect();
+                let elements = match element {
+                    "f32" => PanelElements::F32(&weight),
+                    "f16" => PanelElements::F16(&narrow),
+                    _ => PanelElements::Bf16(&brain),
+                };
+                let x = values(m * k);
+                let mut out = vec![0.0; m * n];
+                let pieces = [PanelPiece::whole(n, k, elements)];
+                self.operation_bound(&format!("product {element} m={m}"), m * n * k, || {
+                    let out = MatrixMut::new(&mut out, m, n);
+                    let x = Matrix::new(&x, m, k);
+                    panels_product(self.instructions, x, &pieces, out, Start::Zero, Epilogue::default());
+                });
+            }
+        }
+    }
+
+    fn all(&self) {
+        let bytes = values(if self.quick { 512 * 64 } else { 4096 * 11008 * 3 });
+        for m in [1, 2, 3, 4, 8, 16] {
+            for element in ["f32", "f16", "bf16"] {
+                self.memory_bound("matvec", m, &bytes, element);
+            }
+        }
+        drop(bytes);
+        self.products();
+    }
+}
+
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|index| (index % 97) as f32 / 97.0 - 0.5).collect()
+}
+
+fn seconds(run: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
+    run();
+    begin.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[allow(clippy::print_stdout, reason = "the report of a benchmark")]
+fn report(name: &str, rate: f64, unit: &str, ratio: f64, limit: &str) {
+    println!("{name:<40} {rate:>8.1} {unit:<8} {ratio:>5.2} {limit}");
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let quick = !arguments.iter().any(|argument| argument == "--bench");
+    let filter = arguments.into_iter().find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let threads = std::env::var("THREADS").ok().and_then(|threads| threads.parse().ok()).unwrap_or(0);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
+    let sets = match std::env::var("INSTRUCTIONS") {
+        Ok(name) => Instructions::available().into_iter().filter(|set| set.name() == name).collect(),
+        Err(_) => vec![Instructions::best()],
+    };
+    for instructions in sets {
+        let threads = pool.current_num_threads();
+        report(&format!("-- {}, threads", instructions.name()), threads as f64, "", 1.0, "");
+        pool.install(|| Bench { instructions, threads, filter: filter.clone(), quick }.all());
+    }
+}

@@ -1,0 +1,107 @@
+//! Borrowed row-major matrices of f32 with a distance between rows.
+
+/// A matrix `[rows, columns]` to read; row `r` begins at `r * stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    values: &'a [f32],
+    rows: usize,
+    columns: usize,
+    stride: usize,
+}
+
+/// A matrix `[rows, columns]` to write; row `r` begins at `r * stride`.
+#[derive(Debug)]
+pub struct MatrixMut<'a> {
+    values: &'a mut [f32],
+    rows: usize,
+    columns: usize,
+    stride: usize,
+}
+
+/// Panics unless `length` values hold the matrix.
+fn check(length: usize, rows: usize, columns: usize, stride: usize) {
+    let needed = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+    assert!(
+        needed <= length && (rows <= 1 || columns <= stride),
+        "a matrix of {rows} rows, {columns} columns and row stride {stride} does not lie in {length} values"
+    );
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix whose rows lie one behind the other.
+    ///
+    /// # Panics
+    /// If `values` is shorter than `rows * columns`.
+    #[must_use]
+    pub fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::with_stride(values, rows, columns, columns)
+    }
+
+    /// A matrix whose rows begin `stride` values apart.
+    ///
+    /// # Panics
+    /// If `values` does not hold it, or rows overlap.
+    #[must_use]
+    pub fn with_stride(values: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        check(values.len(), rows, columns, stride);
+        Self { values, rows, columns, stride }
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// One row: `[columns]`.
+    #[must_use]
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride..][..self.columns]
+    }
+}
+
+impl<'a> MatrixMut<'a> {
+    /// A matrix whose rows lie one behind the other.
+    ///
+    /// # Panics
+    /// If `values` is shorter than `rows * columns`.
+    #[must_use]
+    pub fn new(values: &'a mut [f32], rows: usize, columns: usize) -> Self {
+        Self::with_stride(values, rows, columns, columns)
+    }
+
+    /// A matrix whose rows begin `stride` values apart.
+    ///
+    /// # Panics
+    /// If `values` does not hold it, or rows overlap.
+    #[must_use]
+    pub fn with_stride(values: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        check(values.len(), rows, columns, stride);
+        Self { values, rows, columns, stride }
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The rows in order, each `[columns]`.
+    pub fn into_rows(self) -> impl Iterator<Item = &'a mut [f32]> {
+        let columns = self.columns;
+        self.values.chunks_mut(self.stride.max(1)).take(self.rows).map(move |row| &mut row[..columns])
+    }
+}

@@ -1,0 +1,201 @@
+//! The panel layout of a weight `[k inputs, n outputs]`.
+//!
+//! A panel is 16 outputs × all inputs, stored `[K/g][16][g]`: `g` inputs of an output side by side (1 for f32 and f16, 2
+//! for bf16), K = k rounded up to `g`. The last panel is padded with zeros to 16 outputs. A piece is part of that: whole
+//! panels, or a run of inputs of them.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::kernels::simd::{LANES, Simd};
+
+/// Outputs side by side in a panel.
+pub const PANEL_OUTPUTS: usize = LANES;
+
+/// The elements of a piece, panel by panel.
+#[derive(Clone, Copy, Debug)]
+pub enum PanelElements<'a> {
+    /// `g` = 1.
+    F32(&'a [f32]),
+    /// `g` = 1.
+    F16(&'a [f16]),
+    /// `g` = 2.
+    Bf16(&'a [bf16]),
+}
+
+impl PanelElements<'_> {
+    /// The number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(elements) => elements.len(),
+            Self::F16(elements) => elements.len(),
+            Self::Bf16(elements) => elements.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Inputs side by side: `g`.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        match self {
+            Self::F32(_) => <f32 as Weight>::GROUP,
+            Self::F16(_) => <f16 as Weight>::GROUP,
+            Self::Bf16(_) => <bf16 as Weight>::GROUP,
+        }
+    }
+}
+
+/// Part of a weight in panel layout.
+#[derive(Clone, Debug)]
+pub struct PanelPiece<'a> {
+    /// Which panels.
+    pub panels: Range<usize>,
+    /// Which inputs of each; begins at a multiple of 256, and ends at one or at k.
+    pub inputs: Range<usize>,
+    /// `[panels][inputs/g rounded up][16][g]`.
+    pub elements: PanelElements<'a>,
+}
+
+impl<'a> PanelPiece<'a> {
+    /// A whole weight of `inputs` inputs.
+    #[must_use]
+    pub fn whole(outputs: usize, inputs: usize, elements: PanelElements<'a>) -> Self {
+        Self { panels: 0..outputs.div_ceil(PANEL_OUTPUTS), inputs: 0..inputs, elements }
+    }
+
+    /// Elements of one panel of this piece.
+    #[must_use]
+    pub fn panel_length(&self) -> usize {
+        self.inputs.len().next_multiple_of(self.elements.group()) * PANEL_OUTPUTS
+    }
+}
+
+/// A stored element type of panels.
+pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
+    /// Inputs side by side.
+    const GROUP: usize;
+
+    /// Whether it has to be widened to be calculated with.
+    const NARROW: bool;
+
+    /// `[16][GROUP]`.
+    type Group: Copy + Send + Sync;
+
+    /// Panel elements as groups.
+    fn groups(elements: &[Self]) -> &[Self::Group];
+
+    /// Input `step` (below `GROUP`) of 16 outputs.
+    fn load<S: Simd>(simd: S, group: &Self::Group, step: usize) -> S::Vector;
+
+    /// The first `inputs` inputs of a panel as f32: the panel itself or, if `NARROW`, a copy in `scratch`.
+    #[inline(always)]
+    fn widen<'a, S: Simd>(
+        simd: S,
+        groups: &'a [Self::Group],
+        inputs: usize,
+        scratch: &'a mut [[f32; LANES]],
+    ) -> &'a [[f32; LANES]] {
+        for (input, wide) in scratch[..inputs].iter_mut().enumerate() {
+            simd.store(Self::load(simd, &groups[input / Self::GROUP], input % Self::GROUP), wide);
+        }
+        &scratch[..inputs]
+    }
+
+    /// Rounds.
+    fn from_f32(value: f32) -> Self;
+}
+
+impl Weight for f32 {
+    const GROUP: usize = 1;
+    const NARROW: bool = false;
+    type Group = [f32; LANES];
+
+    #[inline(always)]
+    fn groups(elements: &[Self]) -> &[Self::Group] {
+        elements.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, group: &Self::Group, _step: usize) -> S::Vector {
+        simd.load(group)
+    }
+
+    #[inline(always)]
+    fn widen<'a, S: Simd>(
+        _simd: S,
+        groups: &'a [Self::Group],
+        inputs: usize,
+        _scratch: &'a mut [[f32; LANES]],
+    ) -> &'a [[f32; LANES]] {
+        &groups[..inputs]
+    }
+
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+}
+
+impl Weight for f16 {
+    const GROUP: usize = 1;
+    const NARROW: bool = true;
+    type Group = [f16; LANES];
+
+    #[inline(always)]
+    fn groups(elements: &[Self]) -> &[Self::Group] {
+        elements.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, group: &Self::Group, _step: usize) -> S::Vector {
+        simd.load_f16(group)
+    }
+
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+}
+
+impl Weight for bf16 {
+    const GROUP: usize = 2;
+    const NARROW: bool = true;
+    type Group = [bf16; 2 * LANES];
+
+    #[inline(always)]
+    fn groups(elements: &[Self]) -> &[Self::Group] {
+        elements.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, group: &Self::Group, step: usize) -> S::Vector {
+        if step == 0 { simd.load_bf16_even(group) } else { simd.load_bf16_odd(group) }
+    }
+
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+}
+
+/// Packs `weight: [k, n]`, given by `element(input, output)`, into panels of `T` (f32, f16 or bf16).
+///
+/// The compiler writes panels itself; this is for weights that exist only while running, and for tests.
+#[must_use]
+#[allow(private_bounds, reason = "the element types are a closed set")]
+pub fn pack_panels<T: Weight>(inputs: usize, outputs: usize, element: impl Fn(usize, usize) -> f32) -> Vec<T> {
+    let depth = inputs.next_multiple_of(T::GROUP);
+    let mut packed = vec![T::default(); outputs.div_ceil(PANEL_OUTPUTS) * PANEL_OUTPUTS * depth];
+    for output in 0..outputs {
+        let panel = &mut packed[output / PANEL_OUTPUTS * PANEL_OUTPUTS * depth..][..PANEL_OUTPUTS * depth];
+        for input in 0..inputs {
+            let group = input / T::GROUP * PANEL_OUTPUTS * T::GROUP;
+            panel[group + output % PANEL_OUTPUTS * T::GROUP + input % T::GROUP] = T::from_f32(element(input, output));
+        }
+    }
+    packed
+}

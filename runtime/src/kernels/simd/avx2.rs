@@ -1,0 +1,192 @@
+//! Vectors in two 256-bit registers.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{LANES, Routine, Simd};
+
+/// The token of AVX2, FMA and F16C: a value exists only on processors with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// The token, if this processor has the instructions.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let all =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        all.then_some(Self(()))
+    }
+}
+
+/// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_enabled<R: Routine>(simd: Avx2, routine: R) -> R::Output {
+    routine.run(simd)
+}
+
+impl Simd for Avx2 {
+    type Vector = [__m256; 2];
+
+    const TILE_ROWS: usize = 6;
+    const TILE_VECTORS: usize = 1;
+
+    #[inline(always)]
+    fn run<R: Routine>(self, routine: R) -> R::Output {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { run_enabled(self, routine) }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, values: &mut [f32; LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            _mm256_storeu_ps(values.as_mut_ptr(), vector[0]);
+            _mm256_storeu_ps(values.as_mut_ptr().add(8), vector[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, values: &[f16; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(values.as_ptr().cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(values.as_ptr().add(8).cast())),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let pairs = pairs.as_ptr().cast::<__m256i>();
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs.add(1)), 16)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let pairs = pairs.as_ptr().cast::<__m256i>();
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), high)),
+                _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs.add(1)), high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn select_less(
+        self,
+        a: Self::Vector,
+        b: Self::Vector,
+        then: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            [
+                _mm256_blendv_ps(otherwise[0], then[0], _mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0])),
+                _mm256_blendv_ps(otherwise[1], then[1], _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn absolute(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let sign = _mm256_set1_ps(-0.0);
+            [_mm256_andnot_ps(sign, a[0]), _mm256_andnot_ps(sign, a[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bit = _mm256_set1_ps(-0.0);
+            [
+                _mm256_or_ps(_mm256_andnot_ps(bit, magnitude[0]), _mm256_and_ps(bit, sign[0])),
+                _mm256_or_ps(_mm256_andnot_ps(bit, magnitude[1]), _mm256_and_ps(bit, sign[1])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn round(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            [_mm256_round_ps::<NEAREST>(a[0]), _mm256_round_ps::<NEAREST>(a[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bias = _mm256_set1_epi32(127);
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(exponent[0]), bias), 23)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(exponent[1]), bias), 23)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(self, values: &[T], ahead: usize) {
+        // SAFETY: a prefetch of any address is only a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
+    }
+}

@@ -1,0 +1,182 @@
+//! Vectors in one 512-bit register.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{LANES, Routine, Simd};
+
+/// The token of AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C): a value exists only on processors with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// The token, if this processor has the instructions.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let all = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        all.then_some(Self(()))
+    }
+}
+
+/// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn run_enabled<R: Routine>(simd: Avx512, routine: R) -> R::Output {
+    routine.run(simd)
+}
+
+impl Simd for Avx512 {
+    type Vector = __m512;
+
+    const TILE_ROWS: usize = 8;
+    const TILE_VECTORS: usize = 3;
+
+    #[inline(always)]
+    fn run<R: Routine>(self, routine: R) -> R::Output {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { run_enabled(self, routine) }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, values: &mut [f32; LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, values: &[f16; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(values.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs.as_ptr().cast()), 16)) }
+    }
+
+    #[inline(always)]
+    fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs.as_ptr().cast()), high))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn select_less(
+        self,
+        a: Self::Vector,
+        b: Self::Vector,
+        then: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), otherwise, then) }
+    }
+
+    #[inline(always)]
+    fn absolute(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_abs_ps(a) }
+    }
+
+    #[inline(always)]
+    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bit = _mm512_set1_ps(-0.0);
+            _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign))
+        }
+    }
+
+    #[inline(always)]
+    fn round(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_roundscale_ps::<0>(a) }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(exponent), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(self, values: &[T], ahead: usize) {
+        // SAFETY: a prefetch of any address is only a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
+    }
+
+    #[inline(always)]
+    fn load_partial(self, values: &[f32]) -> Self::Vector {
+        let mask = lane_mask(values.len());
+        // SAFETY: `self` exists, so the processor has the instructions; lanes outside of the slice are masked.
+        unsafe { _mm512_maskz_loadu_ps(mask, values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_partial(self, vector: Self::Vector, values: &mut [f32]) {
+        let mask = lane_mask(values.len());
+        // SAFETY: `self` exists, so the processor has the instructions; lanes outside of the slice are masked.
+        unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), mask, vector) }
+    }
+}
+
+/// The first `count` lanes, at most 16.
+#[inline(always)]
+fn lane_mask(count: usize) -> __mmask16 {
+    if count >= LANES { !0 } else { (1 << count) - 1 }
+}

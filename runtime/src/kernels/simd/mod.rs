@@ -1,0 +1,188 @@
+//! Vectors of 16 f32 lanes, the same interface on every instruction set.
+//!
+//! [`Simd`] is implemented by tokens (`Portable`, `Avx2`, `Avx512`) whose existence proves that the processor has the
+//! instructions, so that its methods are safe. A [`Routine`] is an algorithm generic over the token; [`Instructions::run`]
+//! compiles it once for each instruction set and runs the chosen one. Everything on the path from there to a
+//! method of `Simd` is `#[inline(always)]`, or the instructions become calls. A routine must not cross into another
+//! thread: start threads first, then run a routine in each.
+
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics; the token proves that the processor has them")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "intrinsics; the token proves that the processor has them")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+
+use half::{bf16, f16};
+
+pub use portable::Portable;
+
+#[cfg(target_arch = "x86_64")]
+pub use {avx2::Avx2, avx512::Avx512};
+
+/// Lanes of a vector, on every instruction set.
+pub const LANES: usize = 16;
+
+/// An algorithm that is compiled for each instruction set.
+pub trait Routine {
+    /// What it returns.
+    type Output;
+
+    /// Runs on the instructions of `simd`. Implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Operations on vectors of 16 f32 lanes. Lane by lane, IEEE 754, round to nearest even.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// 16 lanes of f32.
+    type Vector: Copy;
+
+    /// Rows of a register tile of a product.
+    const TILE_ROWS: usize;
+
+    /// Vectors in a row of a register tile of a product.
+    const TILE_VECTORS: usize;
+
+    /// Compiles `routine` with these instructions enabled and runs it.
+    fn run<R: Routine>(self, routine: R) -> R::Output;
+
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::Vector;
+
+    /// Reads 16 lanes.
+    fn load(self, values: &[f32; LANES]) -> Self::Vector;
+
+    /// Writes 16 lanes.
+    fn store(self, vector: Self::Vector, values: &mut [f32; LANES]);
+
+    /// Reads 16 lanes of f16, exactly.
+    fn load_f16(self, values: &[f16; LANES]) -> Self::Vector;
+
+    /// Reads the even elements of 16 pairs of bf16, exactly.
+    fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector;
+
+    /// Reads the odd elements of 16 pairs of bf16, exactly.
+    fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector;
+
+    /// `a + b`.
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a - b`.
+    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a * b`.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a / b`.
+    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// `a * b + c`, rounded once where the instructions can, else twice.
+    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// `then` where `a < b`, else `otherwise` (also where a lane of `a` or `b` is NaN).
+    fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
+    -> Self::Vector;
+
+    /// Magnitude.
+    fn absolute(self, a: Self::Vector) -> Self::Vector;
+
+    /// The magnitude of `magnitude` with the sign bit of `sign`.
+    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector;
+
+    /// The nearest integer, ties to even.
+    fn round(self, a: Self::Vector) -> Self::Vector;
+
+    /// 2 to the power `exponent`, which holds integers from -126 to 127.
+    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;
+
+    /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
+    fn prefetch<T>(self, values: &[T], ahead: usize);
+
+    /// Reads up to 16 lanes; those that are missing are 0.
+    #[inline(always)]
+    fn load_partial(self, values: &[f32]) -> Self::Vector {
+        if let Some(full) = values.first_chunk() {
+            return self.load(full);
+        }
+        let mut lanes = [0.0; LANES];
+        lanes[..values.len()].copy_from_slice(values);
+        self.load(&lanes)
+    }
+
+    /// Writes as many lanes as `values` has room for, at most 16.
+    #[inline(always)]
+    fn store_partial(self, vector: Self::Vector, values: &mut [f32]) {
+        if let Some(full) = values.first_chunk_mut() {
+            return self.store(vector, full);
+        }
+        let mut lanes = [0.0; LANES];
+        self.store(vector, &mut lanes);
+        let count = values.len();
+        values.copy_from_slice(&lanes[..count]);
+    }
+}
+
+/// A chosen instruction set. Holding one proves that this processor has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instructions {
+    /// Plain Rust.
+    Portable(Portable),
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 F, BW, DQ and VL, and all of AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Instructions {
+    /// The fastest that this processor has.
+    #[must_use]
+    pub fn best() -> Self {
+        static BEST: OnceLock<Instructions> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::Portable(Portable)))
+    }
+
+    /// All that this processor has, slowest first.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "only portable here"))]
+        let mut all = vec![Self::Portable(Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(Avx2::new().map(Self::Avx2));
+            all.extend(Avx512::new().map(Self::Avx512));
+        }
+        all
+    }
+
+    /// A short lower-case name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+        }
+    }
+
+    /// Runs `routine` compiled for this instruction set.
+    pub fn run<R: Routine>(self, routine: R) -> R::Output {
+        match self {
+            Self::Portable(simd) => simd.run(routine),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(simd) => simd.run(routine),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.run(routine),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Vectors as arrays, for processors without a module of their own. The compiler vectorises the loops as it can.
+
+use half::{bf16, f16};
+
+use super::{LANES, Routine, Simd};
+
+/// The token of plain Rust: always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portable;
+
+/// Whether a fused multiply-add is an instruction of the baseline and not a slow library call.
+const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
+/// Applies `function` to each lane.
+#[inline(always)]
+fn lanes(function: impl Fn(usize) -> f32) -> [f32; LANES] {
+    let mut result = [0.0; LANES];
+    for (lane, value) in result.iter_mut().enumerate() {
+        *value = function(lane);
+    }
+    result
+}
+
+impl Simd for Portable {
+    type Vector = [f32; LANES];
+
+    const TILE_ROWS: usize = 4;
+    const TILE_VECTORS: usize = 1;
+
+    #[inline(always)]
+    fn run<R: Routine>(self, routine: R) -> R::Output {
+        routine.run(self)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> Self::Vector {
+        *values
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, values: &mut [f32; LANES]) {
+        *values = vector;
+    }
+
+    #[inline(always)]
+    fn load_f16(self, values: &[f16; LANES]) -> Self::Vector {
+        lanes(|lane| values[lane].to_f32())
+    }
+
+    #[inline(always)]
+    fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        lanes(|lane| f32::from_bits(u32::from(pairs[2 * lane].to_bits()) << 16))
+    }
+
+    #[inline(always)]
+    fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
+        lanes(|lane| f32::from_bits(u32::from(pairs[2 * lane + 1].to_bits()) << 16))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    fn subtract(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
+    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        if FUSED { lanes(|lane| a[lane].mul_add(b[lane], c[lane])) } else { lanes(|lane| a[lane] * b[lane] + c[lane]) }
+    }
+
+    #[inline(always)]
+    fn select_less(
+        self,
+        a: Self::Vector,
+        b: Self::Vector,
+        then: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector {
+        lanes(|lane| if a[lane] < b[lane] { then[lane] } else { otherwise[lane] })
+    }
+
+    #[inline(always)]
+    fn absolute(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].abs())
+    }
+
+    #[inline(always)]
+    fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector {
+        lanes(|lane| magnitude[lane].copysign(sign[lane]))
+    }
+
+    #[inline(always)]
+    fn round(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].round_ties_even())
+    }
+
+    #[inline(always)]
+    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
+        lanes(|lane| f32::from_bits(((exponent[lane] as i32 + 127) as u32) << 23))
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(self, _values: &[T], _ahead: usize) {}
+}

@@ -1,0 +1,136 @@
+//! Every instruction set does what the scalar operations do.
+
+use super::*;
+
+/// Lanes that meet zeros, infinities, NaN, subnormals and ordinary numbers.
+const A: [f32; LANES] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.5,
+    2.5,
+    -3.5,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+    1e-40,
+    -1e-40,
+    1e30,
+    -1e30,
+    0.5,
+    1.5,
+    8388609.0,
+];
+const B: [f32; LANES] =
+    [1.0, 0.0, -2.0, 4.0, f32::NAN, 7.0, 1.0, f32::INFINITY, 2.0, 3.0, 1e-40, -1e9, 1e9, -0.0, 1.5, 3.0];
+
+struct AllOperations;
+
+impl Routine for AllOperations {
+    type Output = Vec<[f32; LANES]>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let (a, b) = (simd.load(&A), simd.load(&B));
+        let mut results = Vec::new();
+        for vector in [
+            simd.add(a, b),
+            simd.subtract(a, b),
+            simd.multiply(a, b),
+            simd.divide(a, b),
+            simd.select_less(a, b, simd.splat(1.0), a),
+            simd.absolute(a),
+            simd.copy_sign(a, b),
+            simd.round(a),
+            simd.load_partial(&A[..5]),
+            simd.power_of_two(simd.load(&std::array::from_fn(|lane| lane as f32 * 16.0 - 126.0))),
+        ] {
+            let mut lanes = [0.0; LANES];
+            simd.store(vector, &mut lanes);
+            results.push(lanes);
+        }
+        let mut few = [9.0; 5];
+        simd.store_partial(b, &mut few);
+        assert_eq!(few[..4], B[..4]);
+        assert!(few[4].is_nan());
+        results
+    }
+}
+
+fn bits(lanes: &[f32; LANES]) -> [u32; LANES] {
+    // One bit pattern for NaN: which one comes out is not defined.
+    lanes.map(|lane| if lane.is_nan() { f32::NAN.to_bits() } else { lane.to_bits() })
+}
+
+#[test]
+fn operations_equal_scalar_ones() {
+    let pairs =
+        |function: fn(f32, f32) -> f32| -> [f32; LANES] { std::array::from_fn(|lane| function(A[lane], B[lane])) };
+    let expected = [
+        pairs(|a, b| a + b),
+        pairs(|a, b| a - b),
+        pairs(|a, b| a * b),
+        pairs(|a, b| a / b),
+        pairs(|a, b| if a < b { 1.0 } else { a }),
+        pairs(|a, _| a.abs()),
+        pairs(f32::copysign),
+        pairs(|a, _| a.round_ties_even()),
+        std::array::from_fn(|lane| if lane < 5 { A[lane] } else { 0.0 }),
+        std::array::from_fn(|lane| 2.0_f32.powi(lane as i32 * 16 - 126)),
+    ];
+    for instructions in Instructions::available() {
+        for (index, (result, expected)) in instructions.run(AllOperations).iter().zip(&expected).enumerate() {
+            assert_eq!(bits(result), bits(expected), "operation {index} on {}", instructions.name());
+        }
+    }
+}
+
+struct Fused;
+
+impl Routine for Fused {
+    type Output = [f32; LANES];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut lanes = [0.0; LANES];
+        simd.store(simd.fused(simd.splat(1.0 + f32::EPSILON), simd.splat(3.0), simd.splat(0.5)), &mut lanes);
+        lanes
+    }
+}
+
+#[test]
+fn fused_is_the_sum_of_a_product() {
+    for instructions in Instructions::available() {
+        for lane in instructions.run(Fused) {
+            assert!((lane - 3.5).abs() <= 1e-6, "{lane} on {}", instructions.name());
+        }
+    }
+}
+
+struct Halves;
+
+impl Routine for Halves {
+    type Output = [[f32; LANES]; 3];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let halves = A.map(f16::from_f32);
+        let pairs: [bf16; 2 * LANES] =
+            std::array::from_fn(|index| bf16::from_f32(if index % 2 == 0 { A[index / 2] } else { B[index / 2] }));
+        let mut results = [[0.0; LANES]; 3];
+        simd.store(simd.load_f16(&halves), &mut results[0]);
+        simd.store(simd.load_bf16_even(&pairs), &mut results[1]);
+        simd.store(simd.load_bf16_odd(&pairs), &mut results[2]);
+        results
+    }
+}
+
+#[test]
+fn half_floats_are_exact() {
+    for instructions in Instructions::available() {
+        let results = instructions.run(Halves);
+        assert_eq!(bits(&results[0]), bits(&A.map(|a| f16::from_f32(a).to_f32())), "{}", instructions.name());
+        assert_eq!(bits(&results[1]), bits(&A.map(|a| bf16::from_f32(a).to_f32())), "{}", instructions.name());
+        assert_eq!(bits(&results[2]), bits(&B.map(|b| bf16::from_f32(b).to_f32())), "{}", instructions.name());
+    }
+}
