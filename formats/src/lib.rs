@@ -2,7 +2,7 @@
 //!
 //! This crate is a leaf: it knows no IR, does no I/O, starts no threads, uses no SIMD and no unsafe code.
 //! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), then the
-//! meaning of operators ([`ops`]); the ONNX reader stands beside.
+//! meaning of operators ([`ops`]); the ONNX reader ([`onnx`]) stands beside.
 #![forbid(unsafe_code)]
 
 pub mod attribute;
@@ -11,6 +11,8 @@ pub mod dim;
 pub mod dtype;
 pub mod element;
 pub mod fact;
+pub mod limits;
+pub mod onnx;
 pub mod ops;
 pub mod tensor;
 pub mod value;
