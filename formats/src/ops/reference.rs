@@ -1,6 +1,7 @@
 //! What a reference needs besides its operands, and how it fails.
 
 use crate::attribute::BlockIndex;
+use crate::fact::Type;
 use crate::ops::TypeError;
 use crate::tensor::{Tensor, TensorError};
 use crate::value::Value;
@@ -37,10 +38,21 @@ pub trait BlockRunner {
     /// # Errors
     /// [`ReferenceError::Block`] where a step fails.
     fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError>;
+
+    /// Types of the block's results as far as they are known without running it: what a loop without iterations
+    /// stacks. Dimensions that have no value yet may stay symbols.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Block`] where there is no such block.
+    fn result_types(&mut self, block: BlockIndex) -> Result<Vec<Type>, ReferenceError>;
 }
 
 impl BlockRunner for crate::ops::NoBlocks {
     fn run_block(&mut self, block: BlockIndex, _arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
+        Err(ReferenceError::Type(TypeError::Block(format!("block {} does not exist", block.0))))
+    }
+
+    fn result_types(&mut self, block: BlockIndex) -> Result<Vec<Type>, ReferenceError> {
         Err(ReferenceError::Type(TypeError::Block(format!("block {} does not exist", block.0))))
     }
 }
