@@ -351,7 +351,7 @@ fn interval(dim: &Dim, range: &dyn Fn(&str) -> (i64, i64)) -> Interval {
 /// An even power is not negative, which the product of independent factors would not know.
 fn interval_of_power(base: Interval, power: usize) -> Interval {
     let product = (0..power).fold(Interval::constant(1), |product, _| product.times(base));
-    if power % 2 == 0 { Interval { low: product.low.max(0), high: product.high } } else { product }
+    if power.is_multiple_of(2) { Interval { low: product.low.max(0), high: product.high } } else { product }
 }
 
 fn interval_of_atom(atom: &Atom, range: &dyn Fn(&str) -> (i64, i64)) -> Interval {

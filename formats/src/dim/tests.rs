@@ -125,7 +125,7 @@ fn overflow_is_refused_and_does_not_panic() {
         Dim::max(&(&largest + 1), &Dim::ONE),
         Dim::symbol("x").floor_div(&(&largest + 1)),
         Dim::symbol("x").modulo(&(&largest + 1)),
-        (&largest + 1) * 0,
+        (&largest + 1) * Dim::ZERO,
         Dim::from(usize::MAX),
     ] {
         assert_eq!(refused.refusal(), Some(Refusal::Overflow));
