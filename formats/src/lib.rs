@@ -12,6 +12,7 @@ pub mod dtype;
 pub mod element;
 pub mod fact;
 pub mod limits;
+pub mod narrow;
 pub mod onnx;
 pub mod ops;
 pub mod tensor;
