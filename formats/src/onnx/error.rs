@@ -20,14 +20,14 @@ pub enum OnnxError {
         expected: &'static str,
     },
     /// Bytes of another format.
-    #[error("the file is not an ONNX {expected}: it looks like {found} ({source})")]
+    #[error("the file is not an ONNX {expected}: it looks like {found} ({cause})")]
     OtherFormat {
         /// What was to be read.
         expected: &'static str,
         /// The format by its first bytes.
         found: &'static str,
         /// What the reader met.
-        source: Box<OnnxError>,
+        cause: Box<OnnxError>,
     },
     /// The file ends inside a field.
     #[error("the file is truncated: `{path}` at offset {offset} goes on to byte {end}, the file ends at {file_end}")]
@@ -159,20 +159,20 @@ pub enum OnnxError {
         newest: i64,
     },
     /// The medium failed.
-    #[error("reading at offset {offset} failed: {source}")]
+    #[error("reading at offset {offset} failed: {error}")]
     Io {
         /// Where the read began.
         offset: u64,
         /// What the medium reports.
-        source: io::Error,
+        error: io::Error,
     },
     /// The decoder refused what the walker let pass.
-    #[error("the {expected} cannot be decoded: {source}")]
+    #[error("the {expected} cannot be decoded: {error}")]
     Decode {
         /// What was to be read.
         expected: &'static str,
         /// What the decoder reports.
-        source: prost::DecodeError,
+        error: prost::DecodeError,
     },
 }
 

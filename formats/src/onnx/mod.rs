@@ -8,7 +8,9 @@
 //! messages mean is the importer's business.
 
 mod attribute;
+mod elements;
 mod error;
+mod external;
 mod fields;
 mod read_at;
 #[allow(
@@ -18,14 +20,18 @@ mod read_at;
 )]
 #[rustfmt::skip]
 pub mod schema;
+mod tensor;
 mod walker;
 mod window;
 
 pub use attribute::{AttributeError, AttributeValue, attribute_value};
+pub use elements::ElementReader;
 pub use error::OnnxError;
+pub use external::{ExternalData, ExternalDataError};
 use fields::Message;
 pub use read_at::ReadAt;
 use schema::{ModelProto, OptionalProto, SequenceProto, TensorProto};
+pub use tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
 
 /// Newest version of the ONNX intermediate representation that is known.
 pub const NEWEST_IR_VERSION: i64 = 14;
@@ -83,7 +89,7 @@ fn decode<T: prost::Message + Default>(
         return Err(OnnxError::Empty);
     }
     let skeleton = walker::skeleton(source, message, expected).map_err(|error| with_format(source, expected, error))?;
-    T::decode(skeleton.as_slice()).map_err(|source| OnnxError::Decode { expected, source })
+    T::decode(skeleton.as_slice()).map_err(|error| OnnxError::Decode { expected, error })
 }
 
 /// Says what the file looks like, if it looks like something else than ONNX.
@@ -98,11 +104,11 @@ fn with_format(source: &dyn ReadAt, expected: &'static str, error: OnnxError) ->
         return OnnxError::GitLfsPointer { expected };
     }
     match other_format(head) {
-        Some(found) => OnnxError::OtherFormat { expected, found, source: Box::new(error) },
+        Some(found) => OnnxError::OtherFormat { expected, found, cause: Box::new(error) },
         // Every known writer puts the IR version first, as key 8.
         None if expected == MODEL && head[0] != 8 => {
             let found = "some other format";
-            OnnxError::OtherFormat { expected, found, source: Box::new(error) }
+            OnnxError::OtherFormat { expected, found, cause: Box::new(error) }
         }
         None => error,
     }

@@ -169,7 +169,7 @@ impl Walker<'_> {
             WindowError::VarintOverflow => {
                 OnnxError::VarintOverflow { path: self.path_of(place.field), offset: place.offset }
             }
-            WindowError::Io(offset, source) => OnnxError::Io { offset, source },
+            WindowError::Io(offset, error) => OnnxError::Io { offset, error },
         })?;
         self.check_end(place, self.window.position())?;
         Ok(value)
@@ -428,7 +428,7 @@ impl Walker<'_> {
                 OnnxError::Truncated { path: self.path_text(), offset, end: file_end.saturating_add(1), file_end }
             }
             WindowError::VarintOverflow => OnnxError::VarintOverflow { path: self.path_text(), offset },
-            WindowError::Io(offset, source) => OnnxError::Io { offset, source },
+            WindowError::Io(offset, error) => OnnxError::Io { offset, error },
         }
     }
 
