@@ -1,0 +1,6 @@
+//! Branches, loops, scans.
+
+use crate::import::lowering::Row;
+
+/// Branches, loops, scans.
+pub const ROWS: &[Row] = &[];

@@ -1,0 +1,6 @@
+//! Functions of elements.
+
+use crate::import::lowering::Row;
+
+/// Elementwise operators.
+pub const ROWS: &[Row] = &[];

@@ -1,0 +1,438 @@
+//! Walks a model's graphs and functions node by node and keeps what names stand for.
+//!
+//! Names live in frames: one a graph body (names of outer graphs are visible; using one makes it a parameter of the
+//! body and an operand of the step that runs it) and one a function call (nothing outside is visible). Errors of nodes
+//! are collected: what depends on a failed node is skipped, everything else is still looked at.
+
+use crate::import::functions::{FunctionKey, Functions};
+use crate::import::lowering::{Body, LowerError, Lowering, Row};
+use crate::import::order::{OrderError, run_order};
+use crate::import::{ExternalFiles, ImportError, Refusal, registry};
+use crate::ir::{Graph, Operand, Step};
+use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::fact::Fact;
+use ipuc_formats::limits;
+use ipuc_formats::onnx::schema::{GraphProto, NodeProto, OperatorSetIdProto};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Versions of operator sets by domain.
+pub(crate) type Opsets = BTreeMap<String, i64>;
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Binding {
+    /// An operand.
+    Operand(Operand),
+    /// The output of a node that could not be lowered.
+    Failed,
+}
+
+/// Names of one graph body or function call.
+pub(crate) struct Frame {
+    names: HashMap<String, Binding>,
+    /// The block that steps go to.
+    block: BlockIndex,
+    /// Names of enclosing frames are visible.
+    sees_outer: bool,
+    /// What the block takes from outside, in the order of its parameters.
+    captures: Vec<Operand>,
+    opsets: Arc<Opsets>,
+    /// Put before the names of steps: the call path of functions.
+    prefix: String,
+}
+
+/// A model while it is imported.
+pub(crate) struct Importer<'m> {
+    pub(crate) graph: Graph,
+    pub(crate) functions: Functions<'m>,
+    pub(crate) files: &'m dyn ExternalFiles,
+    /// Index of the model's own file.
+    pub(crate) model_source: u32,
+    pub(crate) external_sources: HashMap<String, u32>,
+    frames: Vec<Frame>,
+    refusals: Vec<Refusal>,
+    depth: usize,
+    unnamed_nodes: usize,
+}
+
+/// The default domain has two spellings.
+pub(crate) fn canonical_domain(domain: Option<&str>) -> &str {
+    match domain {
+        None | Some("ai.onnx") => "",
+        Some(domain) => domain,
+    }
+}
+
+/// Versions of operator sets that a model or function imports.
+pub(crate) fn opsets(imports: &[OperatorSetIdProto]) -> Opsets {
+    imports
+        .iter()
+        .map(|import| (canonical_domain(import.domain.as_deref()).to_string(), import.version.unwrap_or(0)))
+        .collect()
+}
+
+impl<'m> Importer<'m> {
+    pub(crate) fn new(graph: Graph, functions: Functions<'m>, files: &'m dyn ExternalFiles, model_source: u32) -> Self {
+        Importer {
+            graph,
+            functions,
+            files,
+            model_source,
+            external_sources: HashMap::new(),
+            frames: Vec::new(),
+            refusals: Vec::new(),
+            depth: 0,
+            unnamed_nodes: 0,
+        }
+    }
+
+    /// The graph, or every node that could not be lowered.
+    pub(crate) fn finish(self) -> Result<Graph, ImportError> {
+        if self.refusals.is_empty() { Ok(self.graph) } else { Err(ImportError::Refused(self.refusals)) }
+    }
+
+    /// Lower an entry's graph into a new block; gives the block and the names of its inputs and outputs.
+    pub(crate) fn lower_entry(
+        &mut self,
+        graph: &GraphProto,
+        opsets: Arc<Opsets>,
+    ) -> Result<(BlockIndex, Vec<String>, Vec<String>), ImportError> {
+        let block = self.push_frame(opsets, false, String::new());
+        let inputs = self.declare_entry_inputs(graph)?;
+        self.lower_graph_into(graph)?;
+        let mut outputs = Vec::new();
+        for output in &graph.output {
+            let name = output.name.clone().unwrap_or_default();
+            match self.resolve(&name) {
+                Some(Binding::Operand(operand)) => self.graph.block_mut(block).results.push(operand),
+                Some(Binding::Failed) => {}
+                None => return Err(ImportError::UndefinedOutput { name }),
+            }
+            outputs.push(name);
+        }
+        self.frames.pop();
+        Ok((block, inputs, outputs))
+    }
+
+    fn push_frame(&mut self, opsets: Arc<Opsets>, sees_outer: bool, prefix: String) -> BlockIndex {
+        let block = self.graph.add_block();
+        self.frames.push(Frame { names: HashMap::new(), block, sees_outer, captures: Vec::new(), opsets, prefix });
+        block
+    }
+
+    fn declare_entry_inputs(&mut self, graph: &GraphProto) -> Result<Vec<String>, ImportError> {
+        let stored: std::collections::HashSet<&str> =
+            graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref()).collect();
+        let mut names = Vec::new();
+        for input in &graph.input {
+            let name = input.name.clone().unwrap_or_default();
+            // An input with an initializer is a weight with a default; the default is what is compiled.
+            if stored.contains(name.as_str()) {
+                continue;
+            }
+            let kind = input.r#type.as_ref().ok_or_else(|| ImportError::UntypedInput { name: name.clone() })?;
+            let kind = self
+                .import_type(kind, &name)
+                .map_err(|error| ImportError::Input { name: name.clone(), reason: error.to_string() })?;
+            if names.contains(&name) {
+                return Err(ImportError::DuplicateName { name });
+            }
+            self.add_parameter(Fact::of(kind), &name);
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    fn add_parameter(&mut self, fact: Fact, name: &str) -> Operand {
+        let value = self.graph.add_value(fact, Some(name));
+        let frame = self.frame();
+        let block = frame.block;
+        frame.names.insert(name.to_string(), Binding::Operand(Operand::Value(value)));
+        self.graph.block_mut(block).parameters.push(value);
+        Operand::Value(value)
+    }
+
+    fn frame(&mut self) -> &mut Frame {
+        // Frames are pushed before anything is lowered and popped after.
+        self.frames.last_mut().expect("a frame is open while nodes are lowered")
+    }
+
+    /// Initializers, then nodes in an order in which they can run.
+    fn lower_graph_into(&mut self, graph: &GraphProto) -> Result<(), ImportError> {
+        for tensor in &graph.initializer {
+            let name = tensor.name.clone().unwrap_or_default();
+            let operand = self.import_initializer(tensor)?;
+            self.frame().names.insert(name, Binding::Operand(operand));
+        }
+        for sparse in &graph.sparse_initializer {
+            let (name, operand) = self.import_sparse_initializer(sparse)?;
+            self.frame().names.insert(name, Binding::Operand(operand));
+        }
+        let order = run_order(graph).map_err(|error| match error {
+            OrderError::Cycle(name) => ImportError::Cycle { name },
+            OrderError::Duplicate(name) => ImportError::DuplicateName { name },
+        })?;
+        for index in order {
+            self.lower_node(&graph.node[index])?;
+        }
+        Ok(())
+    }
+
+    fn node_label(&mut self, node: &NodeProto) -> Arc<str> {
+        let own = match node.name.as_deref() {
+            Some(name) if !name.is_empty() => name.to_string(),
+            _ => match node.output.iter().find(|output| !output.is_empty()) {
+                Some(output) => output.clone(),
+                None => {
+                    self.unnamed_nodes += 1;
+                    format!("{}_{}", node.op_type.as_deref().unwrap_or("node"), self.unnamed_nodes)
+                }
+            },
+        };
+        let prefix = &self.frame().prefix;
+        Arc::from(if prefix.is_empty() { own } else { format!("{prefix}/{own}") })
+    }
+
+    fn lower_node(&mut self, node: &NodeProto) -> Result<(), ImportError> {
+        let label = self.node_label(node);
+        let operands = match self.node_operands(node) {
+            Ok(Some(operands)) => operands,
+            Ok(None) => {
+                self.bind_failed(node);
+                return Ok(());
+            }
+            Err(error) => {
+                self.refuse(node, label, &error);
+                return Ok(());
+            }
+        };
+        let key = FunctionKey::of_node(node);
+        if self.functions.contains(&key) {
+            return self.call_function(node, &key, operands, label);
+        }
+        match self.lower_builtin(node, operands, &label) {
+            Ok(outputs) => self.bind_outputs(node, &outputs, label),
+            // The body's own nodes are in the list already.
+            Err(LowerError::Body) => self.bind_failed(node),
+            Err(error) => self.refuse(node, label, &error),
+        }
+        Ok(())
+    }
+
+    /// The operands of a node, or `None` where one comes from a node that failed.
+    fn node_operands(&mut self, node: &NodeProto) -> Result<Option<Vec<Operand>>, LowerError> {
+        let mut operands = Vec::with_capacity(node.input.len());
+        for name in &node.input {
+            if name.is_empty() {
+                operands.push(Operand::Absent);
+                continue;
+            }
+            match self.resolve(name) {
+                Some(Binding::Operand(operand)) => operands.push(operand),
+                Some(Binding::Failed) => return Ok(None),
+                None => return Err(LowerError::Undefined(name.clone())),
+            }
+        }
+        Ok(Some(operands))
+    }
+
+    fn lower_builtin(
+        &mut self,
+        node: &NodeProto,
+        operands: Vec<Operand>,
+        label: &Arc<str>,
+    ) -> Result<Vec<Operand>, LowerError> {
+        let (row, opset) = self.find_row(node)?;
+        let mut lowering = Lowering::new(self, node, operands, opset, row.since, label.clone());
+        let outputs = (row.lower)(&mut lowering)?;
+        lowering.finish()?;
+        Ok(outputs)
+    }
+
+    fn find_row(&mut self, node: &NodeProto) -> Result<(&'static Row, i64), LowerError> {
+        let domain = canonical_domain(node.domain.as_deref());
+        let name = node.op_type.as_deref().unwrap_or("");
+        let Some(&opset) = self.frame().opsets.get(domain) else {
+            return Err(LowerError::Unsupported(format!("an operator of domain `{domain}`, which is not imported,")));
+        };
+        registry::check_opset(domain, opset)?;
+        let row =
+            registry::find(domain, name, opset).ok_or_else(|| LowerError::Unsupported("this operator".to_string()))?;
+        Ok((row, opset))
+    }
+
+    fn refuse(&mut self, node: &NodeProto, label: Arc<str>, error: &LowerError) {
+        let domain = canonical_domain(node.domain.as_deref()).to_string();
+        let opset = self.frame().opsets.get(&domain).copied();
+        let operator = node.op_type.clone().unwrap_or_default();
+        self.refusals.push(Refusal { domain, operator, opset, node: label.to_string(), reason: error.to_string() });
+        self.bind_failed(node);
+    }
+
+    fn bind_failed(&mut self, node: &NodeProto) {
+        for name in node.output.iter().filter(|name| !name.is_empty()) {
+            self.frame().names.insert(name.clone(), Binding::Failed);
+        }
+    }
+
+    fn bind_outputs(&mut self, node: &NodeProto, outputs: &[Operand], label: Arc<str>) {
+        for (index, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            match outputs.get(index).copied().unwrap_or(Operand::Absent) {
+                Operand::Absent => {
+                    let error = LowerError::Unsupported(format!("output {index} (`{name}`)"));
+                    return self.refuse(node, label, &error);
+                }
+                operand => {
+                    self.name_operand(operand, name);
+                    self.frame().names.insert(name.clone(), Binding::Operand(operand));
+                }
+            }
+        }
+    }
+
+    /// Remember the first ONNX name of a value or constant.
+    fn name_operand(&mut self, operand: Operand, name: &str) {
+        let slot = match operand {
+            Operand::Value(value) => &mut self.graph.value_mut(value).name,
+            Operand::Constant(constant) => &mut self.graph.constants[constant.0 as usize].name,
+            Operand::Absent => return,
+        };
+        slot.get_or_insert_with(|| Arc::from(name));
+    }
+
+    pub(crate) fn push_step(&mut self, step: Step) {
+        let block = self.frame().block;
+        self.graph.block_mut(block).steps.push(step);
+    }
+
+    /// What a name stands for in the innermost frame; a value of an outer block becomes a parameter of every block
+    /// between.
+    fn resolve(&mut self, name: &str) -> Option<Binding> {
+        let innermost = self.frames.len() - 1;
+        let mut found = innermost;
+        let mut binding = loop {
+            if let Some(&binding) = self.frames[found].names.get(name) {
+                break binding;
+            }
+            if !self.frames[found].sees_outer || found == 0 {
+                return None;
+            }
+            found -= 1;
+        };
+        for index in found + 1..=innermost {
+            let Binding::Operand(operand @ Operand::Value(value)) = binding else { return Some(binding) };
+            let fact = self.graph.value(value).fact.clone();
+            let inner = self.graph.add_value(fact, Some(name));
+            let frame = &mut self.frames[index];
+            frame.captures.push(operand);
+            binding = Binding::Operand(Operand::Value(inner));
+            frame.names.insert(name.to_string(), binding);
+            let block = frame.block;
+            self.graph.block_mut(block).parameters.push(inner);
+        }
+        Some(binding)
+    }
+
+    /// Lower the graph of a control-flow attribute to a block whose first parameters have these facts.
+    pub(crate) fn lower_body(&mut self, graph: &GraphProto, parameters: Vec<Fact>) -> Result<Body, LowerError> {
+        if self.depth >= limits::ONNX_GRAPH_NESTING {
+            return Err(LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING)));
+        }
+        if graph.input.len() != parameters.len() {
+            let count = graph.input.len();
+            return Err(LowerError::Unsupported(format!(
+                "a body with {count} inputs where {} are given",
+                parameters.len()
+            )));
+        }
+        let frame = self.frame();
+        let (opsets, prefix) = (frame.opsets.clone(), frame.prefix.clone());
+        let refusals_before = self.refusals.len();
+        let block = self.push_frame(opsets, true, prefix);
+        self.depth += 1;
+        for (input, fact) in graph.input.iter().zip(parameters) {
+            self.add_parameter(fact, input.name.as_deref().unwrap_or(""));
+        }
+        let lowered = self.lower_graph_into(graph).map_err(|error| LowerError::Unsupported(error.to_string()));
+        self.depth -= 1;
+        let results = lowered.and_then(|()| self.body_results(graph, block));
+        let captures = self.frames.pop().map(|frame| frame.captures).unwrap_or_default();
+        if self.refusals.len() > refusals_before {
+            return Err(LowerError::Body);
+        }
+        Ok(Body { block, captures, results: results? })
+    }
+
+    fn body_results(&mut self, graph: &GraphProto, block: BlockIndex) -> Result<Vec<Fact>, LowerError> {
+        let mut facts = Vec::new();
+        for output in &graph.output {
+            let name = output.name.as_deref().unwrap_or("");
+            match self.resolve(name) {
+                Some(Binding::Operand(operand)) => {
+                    self.graph.block_mut(block).results.push(operand);
+                    facts.extend(self.graph.fact(operand));
+                }
+                Some(Binding::Failed) => return Err(LowerError::Body),
+                None => return Err(LowerError::Undefined(name.to_string())),
+            }
+        }
+        Ok(facts)
+    }
+
+    /// Lower the body of a model-local function in place of a node that calls it.
+    fn call_function(
+        &mut self,
+        node: &NodeProto,
+        key: &FunctionKey,
+        operands: Vec<Operand>,
+        label: Arc<str>,
+    ) -> Result<(), ImportError> {
+        let call = match self.functions.instantiate(key, node) {
+            Ok(call) if self.depth < limits::ONNX_GRAPH_NESTING => call,
+            Ok(_) => {
+                let error = LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING));
+                self.refuse(node, label, &error);
+                return Ok(());
+            }
+            Err(error) => {
+                self.refuse(node, label, &error);
+                return Ok(());
+            }
+        };
+        let block = self.frame().block;
+        let names = call
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(index, name)| (name.clone(), operands.get(index).copied().unwrap_or(Operand::Absent)))
+            .map(|(name, operand)| (name, Binding::Operand(operand)))
+            .collect();
+        let prefix = label.to_string();
+        let opsets = Arc::new(call.opsets);
+        self.frames.push(Frame { names, block, sees_outer: false, captures: Vec::new(), opsets, prefix });
+        self.depth += 1;
+        let body = GraphProto { node: call.nodes, ..GraphProto::default() };
+        let lowered = self.lower_graph_into(&body);
+        self.depth -= 1;
+        let outputs: Vec<Option<Binding>> = call.outputs.iter().map(|name| self.resolve(name)).collect();
+        self.frames.pop();
+        lowered?;
+        for (index, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            match outputs.get(index) {
+                Some(Some(binding)) => {
+                    if let Binding::Operand(operand) = *binding {
+                        self.name_operand(operand, name);
+                    }
+                    self.frame().names.insert(name.clone(), *binding);
+                }
+                Some(None) | None => {
+                    let error = LowerError::Undefined(name.clone());
+                    self.refuse(node, label, &error);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}

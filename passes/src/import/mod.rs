@@ -1,0 +1,195 @@
+//! ONNX becomes IR: functions are inlined, operator versions resolved, names kept, weights left where they are.
+//!
+//! Read `importer.rs` for the walk over a model, `lowering.rs` for what one node's lowering sees; the tables of operators
+//! are one file a family. A new operator is a row there.
+//!
+//! Every node that cannot be imported is reported, not only the first. Nothing is guessed: an attribute that no lowering
+//! asks for is an error. This module types values as far as lowerings need it; [`crate::infer`] does so in earnest.
+
+mod attention;
+mod attributes;
+mod constant;
+mod control_flow;
+mod elementwise;
+mod functions;
+mod image;
+mod importer;
+mod indexing;
+mod lowering;
+mod movement;
+mod normalization;
+mod order;
+mod products;
+mod recurrence;
+mod reduction;
+mod registry;
+mod sequences;
+mod signal;
+mod tensors;
+mod text;
+mod types;
+mod windows;
+
+pub use lowering::{Body, LowerError, Lowering, Row, row};
+pub use registry::{NEWEST_OPSET, OLDEST_OPSET, all as rows};
+
+use crate::ir::{Entry, Graph, Source};
+use functions::Functions;
+use importer::{Importer, opsets};
+use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::onnx::schema::ModelProto;
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// The import tables, one a family.
+fn tables() -> &'static [&'static [Row]] {
+    &[
+        constant::ROWS,
+        attention::ROWS,
+        control_flow::ROWS,
+        elementwise::ROWS,
+        image::ROWS,
+        indexing::ROWS,
+        movement::ROWS,
+        normalization::ROWS,
+        products::ROWS,
+        recurrence::ROWS,
+        reduction::ROWS,
+        sequences::ROWS,
+        signal::ROWS,
+        text::ROWS,
+        windows::ROWS,
+    ]
+}
+
+/// Opens files of external data; who implements it decides which files a model may use.
+pub trait ExternalFiles {
+    /// The file at `location`, as the model writes it.
+    ///
+    /// # Errors
+    /// A sentence that says why the file cannot be used.
+    fn open(&self, location: &str) -> Result<Arc<dyn ReadAt>, String>;
+}
+
+/// A node that cannot be imported, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Domain; empty for the default one.
+    pub domain: String,
+    /// Operator.
+    pub operator: String,
+    /// Version of the operator set, where the model imports it.
+    pub opset: Option<i64>,
+    /// Name of the node, with the calls of functions that lead to it.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let domain = if self.domain.is_empty() { "ai.onnx" } else { &self.domain };
+        write!(formatter, "node `{}` ({domain}.{}", self.node, self.operator)?;
+        if let Some(opset) = self.opset {
+            write!(formatter, ", opset {opset}")?;
+        }
+        write!(formatter, "): {}", self.reason)
+    }
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    let lines: Vec<String> = refusals.iter().map(|refusal| format!("\n  {refusal}")).collect();
+    lines.concat()
+}
+
+/// Why a model cannot be imported.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// Nodes that cannot be imported; all of them.
+    #[error("{} of the model's nodes cannot be compiled:{}", .0.len(), list(.0))]
+    Refused(Vec<Refusal>),
+    /// The nodes of a graph wait for each other.
+    #[error("the graph has a cycle through `{name}`")]
+    Cycle {
+        /// Name of a value on the cycle.
+        name: String,
+    },
+    /// Two definitions of one name.
+    #[error("`{name}` is defined twice")]
+    DuplicateName {
+        /// The name.
+        name: String,
+    },
+    /// An input without a type.
+    #[error("input `{name}` has no type")]
+    UntypedInput {
+        /// Name of the input.
+        name: String,
+    },
+    /// An input whose type is not supported.
+    #[error("input `{name}`: {reason}")]
+    Input {
+        /// Name of the input.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// An output that nothing defines.
+    #[error("output `{name}` is not defined by any node, input or weight")]
+    UndefinedOutput {
+        /// Name of the output.
+        name: String,
+    },
+    /// A weight that cannot be read.
+    #[error("weight `{name}`: {reason}")]
+    Weight {
+        /// Name of the weight.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The model has no graph.
+    #[error("the model has no graph")]
+    NoGraph,
+    /// Two models of one name.
+    #[error("two models are named `{0}`: give one of them another name")]
+    DuplicateEntry(String),
+}
+
+/// A model to import: an entry of the program.
+pub struct Model<'m> {
+    /// Name of the entry.
+    pub entry: &'m str,
+    /// Name of the file (no path of this machine).
+    pub file_name: &'m str,
+    /// The model with its large tensors left in the file.
+    pub proto: &'m ModelProto,
+    /// The file.
+    pub bytes: Arc<dyn ReadAt>,
+    /// Files of external data.
+    pub files: &'m dyn ExternalFiles,
+}
+
+/// Import models as the entries of one program.
+///
+/// # Errors
+/// [`ImportError`] where a model is malformed or holds what is not supported.
+pub fn import(models: &[Model<'_>]) -> Result<Graph, ImportError> {
+    let mut graph = Graph::default();
+    for model in models {
+        if graph.entries.iter().any(|entry| entry.name == model.entry) {
+            return Err(ImportError::DuplicateEntry(model.entry.to_string()));
+        }
+        let source = graph.sources.len() as u32;
+        graph.sources.push(Source { name: model.file_name.to_string(), bytes: model.bytes.clone() });
+        let functions = Functions::new(&model.proto.functions);
+        let mut importer = Importer::new(graph, functions, model.files, source);
+        let main = model.proto.graph.as_ref().ok_or(ImportError::NoGraph)?;
+        let imports = Arc::new(opsets(&model.proto.opset_import));
+        let (block, inputs, outputs) = importer.lower_entry(main, imports)?;
+        graph = importer.finish()?;
+        graph.entries.push(Entry { name: model.entry.to_string(), block, inputs, outputs, states: Vec::new() });
+    }
+    Ok(graph)
+}

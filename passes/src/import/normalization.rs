@@ -1,0 +1,6 @@
+//! Normalizations.
+
+use crate::import::lowering::Row;
+
+/// Normalizations.
+pub const ROWS: &[Row] = &[];

@@ -1,0 +1,6 @@
+//! Recurrent networks.
+
+use crate::import::lowering::Row;
+
+/// Recurrent networks.
+pub const ROWS: &[Row] = &[];

@@ -1,0 +1,57 @@
+//! All import tables together: which row lowers an operator of a given version.
+
+use crate::import::lowering::{LowerError, Row};
+use crate::import::tables;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// Oldest operator set of the default domain that is imported.
+pub const OLDEST_OPSET: i64 = 7;
+/// Newest operator set of the default domain that is known.
+pub const NEWEST_OPSET: i64 = 28;
+
+/// Rows of each operator, oldest first.
+static ROWS: LazyLock<HashMap<(&'static str, &'static str), Vec<&'static Row>>> = LazyLock::new(|| {
+    let mut by_name: HashMap<_, Vec<&'static Row>> = HashMap::new();
+    for row in tables().iter().flat_map(|table| table.iter()) {
+        by_name.entry((row.domain, row.name)).or_default().push(row);
+    }
+    for rows in by_name.values_mut() {
+        rows.sort_by_key(|row| row.since);
+    }
+    by_name
+});
+
+/// The newest row of an operator that is not newer than `opset`.
+pub fn find(domain: &str, name: &str, opset: i64) -> Option<&'static Row> {
+    let rows: &HashMap<(&str, &str), Vec<&'static Row>> = &ROWS;
+    rows.get(&(domain, name))?.iter().rev().find(|row| row.since <= opset).copied()
+}
+
+/// Every row, sorted by domain, name and version.
+pub fn all() -> Vec<&'static Row> {
+    let mut rows: Vec<&'static Row> = ROWS.values().flatten().copied().collect();
+    rows.sort_by_key(|row| (row.domain, row.name, row.since));
+    rows
+}
+
+/// Refuse versions of the default operator set that are older or newer than what is known.
+pub fn check_opset(domain: &str, opset: i64) -> Result<(), LowerError> {
+    if domain.is_empty() && !(OLDEST_OPSET..=NEWEST_OPSET).contains(&opset) {
+        let known = format!("operator set {opset} (known: {OLDEST_OPSET} to {NEWEST_OPSET})");
+        return Err(LowerError::Unsupported(known));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_version_has_two_rows() {
+        for (name, rows) in ROWS.iter() {
+            assert!(rows.windows(2).all(|pair| pair[0].since < pair[1].since), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Sequences and optionals.
+
+use crate::import::lowering::Row;
+
+/// Sequences and optionals.
+pub const ROWS: &[Row] = &[];

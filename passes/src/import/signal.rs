@@ -1,0 +1,6 @@
+//! Signals.
+
+use crate::import::lowering::Row;
+
+/// Signals.
+pub const ROWS: &[Row] = &[];

@@ -1,0 +1,6 @@
+//! Text.
+
+use crate::import::lowering::Row;
+
+/// Text.
+pub const ROWS: &[Row] = &[];
