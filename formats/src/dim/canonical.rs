@@ -17,7 +17,10 @@
 
 use super::bounds::interval_of_any;
 use super::polynomial::{Atom, Monomial, Term, common_factor, divide_exact, greatest_common_divisor};
-use super::{Dim, Repr};
+use super::{Dim, Refusal, Repr};
+
+/// Most operands of one `min` or `max`, which [`Dim::simplify`] compares in pairs.
+const MAX_OPERANDS: usize = 64;
 
 /// `floordiv(numerator, divisor)`.
 pub(super) fn floor_divide(numerator: &Dim, divisor: &Dim) -> Dim {
@@ -344,16 +347,22 @@ pub(super) fn extremum(which: Extremum, operands: &[&Dim]) -> Dim {
         }
         same
     });
+    if flat.len() > MAX_OPERANDS {
+        return Dim(Repr::Refused(Refusal::TooLarge));
+    }
     let shift = flat.first().map_or(0, |first| first.1);
     if let [(symbolic, constant)] = flat.as_slice() {
         return symbolic + *constant;
     }
-    let shifted: Option<Vec<Dim>> =
-        flat.iter().map(|(symbolic, constant)| Some(symbolic + constant.checked_sub(shift)?)).collect();
-    let Some(shifted) = shifted else {
-        return which.atom(flat.iter().map(|(symbolic, constant)| symbolic + *constant).collect());
+    let with_constant = |shift: i64| -> Option<Vec<Dim>> {
+        flat.iter().map(|(symbolic, constant)| Some(symbolic + constant.checked_sub(shift)?)).collect()
     };
-    factor_out(which, shifted) + shift
+    // Smaller numbers may let an operand be flattened that would have overflowed: hence from the start again.
+    match with_constant(shift) {
+        Some(shifted) if shift != 0 => extremum(which, &shifted.iter().collect::<Vec<_>>()) + shift,
+        Some(shifted) => factor_out(which, shifted),
+        None => with_constant(0).map_or_else(Dim::overflow, |operands| which.atom(operands)),
+    }
 }
 
 /// The symbolic part and the constant.
@@ -384,7 +393,7 @@ fn factor_out(which: Extremum, operands: Vec<Dim>) -> Dim {
     let factor = Dim::from_terms(vec![factor]);
     let reduced: Option<Vec<Dim>> = operands.iter().map(|operand| divide_exact(operand, &factor)).collect();
     match reduced {
-        Some(reduced) => factor * which.atom(reduced),
+        Some(reduced) => factor * extremum(which, &reduced.iter().collect::<Vec<_>>()),
         None => which.atom(operands),
     }
 }

@@ -13,7 +13,7 @@
 //! zero stays as written, and evaluating it is an error that names it.
 //!
 //! **Limits.** Nothing here panics or grows without bound. Where a coefficient leaves `i64`, or an expression
-//! becomes larger than 512 terms, 4096 nodes or 32 levels, the result is a *refused* dimension
+//! becomes larger than 512 terms, 4096 nodes, 32 levels or 64 operands of one `min`, the result is a *refused* dimension
 //! ([`Dim::refusal`]): every operation on it is refused too, evaluating it is an error, and [`equality`]
 //! knows nothing about it. As values two refused dimensions compare equal, hence ask `equality` for meaning.
 //!
@@ -22,6 +22,7 @@
 mod bounds;
 mod canonical;
 mod evaluate;
+mod fraction;
 mod parse;
 mod polynomial;
 mod print;

@@ -7,11 +7,13 @@
 //! ```
 //!
 //! `//`, `%`, `**`, and functions in any of their exporters' spellings are understood besides the printed
-//! form. The text is untrusted: its length and its nesting are limited.
+//! form. Only exporters write fractions: `floor(h/2 - 1/2) + 1`, where the whole or an argument of `floor` or
+//! `ceiling` may divide by a constant. The text is untrusted: its length and its nesting are limited.
 
 use std::str::FromStr;
 
 use super::canonical::{Extremum, extremum};
+use super::fraction::Fraction;
 use super::print::{is_plain, is_plain_start};
 use super::{Dim, Refusal, Repr};
 
@@ -65,7 +67,7 @@ impl FromStr for Dim {
             "!too_large" => return Ok(Dim(Repr::Refused(Refusal::TooLarge))),
             _ => {}
         }
-        Parser::new(text)?.whole()
+        Parser::new(text, Dialect::Printed)?.whole()
     }
 }
 
@@ -78,7 +80,7 @@ impl Dim {
     pub fn from_onnx_param(text: &str) -> Dim {
         if !has_hyphenated_words(text)
             && !text.contains('`')
-            && let Ok(dim) = Parser::new(text).and_then(|parser| parser.whole())
+            && let Ok(dim) = Parser::new(text, Dialect::Exporter).and_then(|parser| parser.whole())
             && !dim.is_known()
         {
             return dim;
@@ -96,27 +98,35 @@ fn has_hyphenated_words(text: &str) -> bool {
     })
 }
 
+/// Who wrote the text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Printed,
+    Exporter,
+}
+
 struct Parser<'a> {
     text: &'a str,
+    dialect: Dialect,
     offset: usize,
     nesting: u32,
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Result<Self, DimParseError> {
+    fn new(text: &'a str, dialect: Dialect) -> Result<Self, DimParseError> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(DimParseError::TooLong { bytes: text.len() });
         }
-        Ok(Parser { text, offset: 0, nesting: 0 })
+        Ok(Parser { text, dialect, offset: 0, nesting: 0 })
     }
 
     fn whole(mut self) -> Result<Dim, DimParseError> {
-        let dim = self.sum()?;
+        let sum = self.sum()?;
         self.skip_space();
         if self.offset < self.text.len() {
             return Err(self.expected("an operator or the end"));
         }
-        Ok(dim)
+        self.integer_of(sum)
     }
 
     fn rest(&self) -> &'a str {
@@ -150,58 +160,66 @@ impl<'a> Parser<'a> {
         if self.take(token) { Ok(()) } else { Err(self.expected(token)) }
     }
 
-    fn checked(&self, dim: Dim) -> Result<Dim, DimParseError> {
-        match dim.refusal() {
+    /// What arithmetic made of operands, unless it left the limits.
+    fn checked(&self, result: Option<Fraction>) -> Result<Fraction, DimParseError> {
+        let result = result.ok_or_else(|| self.expected("a smaller fraction, or a division by a number"))?;
+        match result.numerator.refusal() {
             Some(refusal) => Err(DimParseError::Refused { offset: self.offset, refusal }),
-            None => Ok(dim),
+            None => Ok(result),
         }
     }
 
-    fn sum(&mut self) -> Result<Dim, DimParseError> {
+    fn integer_of(&self, fraction: Fraction) -> Result<Dim, DimParseError> {
+        fraction.integer().ok_or_else(|| self.expected("an integer"))
+    }
+
+    fn sum(&mut self) -> Result<Fraction, DimParseError> {
         let mut sum = self.product()?;
         loop {
-            if self.take("+") {
-                sum = sum + self.product()?;
+            let result = if self.take("+") {
+                sum.plus(self.product()?)
             } else if self.take("-") {
-                sum = sum - self.product()?;
+                sum.minus(self.product()?)
             } else {
                 return Ok(sum);
-            }
-            sum = self.checked(sum)?;
+            };
+            sum = self.checked(result)?;
         }
     }
 
-    fn product(&mut self) -> Result<Dim, DimParseError> {
+    fn product(&mut self) -> Result<Fraction, DimParseError> {
         let mut product = self.factor()?;
         loop {
-            product = if self.take_times() {
-                product * self.factor()?
+            let result = if self.take_times() {
+                product.times(self.factor()?)
             } else if self.take("//") {
-                product.floor_div(&self.factor()?)
+                product.floor_div(self.factor()?)
             } else if self.take("%") {
-                product.modulo(&self.factor()?)
+                product.modulo(self.factor()?)
+            } else if self.dialect == Dialect::Exporter && self.take("/") {
+                product.over(self.factor()?)
             } else {
                 return Ok(product);
             };
-            product = self.checked(product)?;
+            product = self.checked(result)?;
         }
     }
 
-    fn factor(&mut self) -> Result<Dim, DimParseError> {
+    fn factor(&mut self) -> Result<Fraction, DimParseError> {
         let mut negative = false;
         while self.take("-") {
             negative = !negative;
         }
         self.skip_space();
-        let mut dim = match self.rest().chars().next() {
+        let mut factor = match self.rest().chars().next() {
             Some(digit) if digit.is_ascii_digit() => {
                 // The sign belongs to the digits: the least integer has no positive counterpart.
                 let value = self.integer(negative)?;
                 negative = false;
-                Dim::known(value)
+                Dim::known(value).into()
             }
             Some('(') => self.parenthesis()?,
-            Some('`') => self.quoted()?,
+            Some('`') => self.quoted()?.into(),
             Some(start) if is_plain_start(start) => self.name_or_function()?,
             _ => return Err(self.expected("a number, a name or a parenthesis")),
         };
@@ -211,10 +229,13 @@ impl<'a> Parser<'a> {
             if exponent > MAX_EXPONENT {
                 return Err(self.expected("a smaller exponent"));
             }
-            let base = dim.clone();
-            dim = (0..exponent).fold(Dim::ONE, |power, _| power * &base);
+            let base = self.integer_of(factor)?;
+            factor = (0..exponent).fold(Dim::ONE, |power, _| power * &base).into();
         }
-        self.checked(if negative { -dim } else { dim })
+        if negative {
+            factor.numerator = -factor.numerator;
+        }
+        self.checked(Some(factor))
     }
 
     fn integer(&mut self, negative: bool) -> Result<i64, DimParseError> {
@@ -231,7 +252,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn parenthesis(&mut self) -> Result<Dim, DimParseError> {
+    fn parenthesis(&mut self) -> Result<Fraction, DimParseError> {
         self.require("(")?;
         let inner = self.nested(Self::sum)?;
         self.require(")")?;
@@ -282,32 +303,44 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn name_or_function(&mut self) -> Result<Dim, DimParseError> {
+    fn name_or_function(&mut self) -> Result<Fraction, DimParseError> {
         let rest = self.rest();
         let start = self.offset;
         let end = rest.find(|c: char| !is_plain(c)).unwrap_or(rest.len());
         let name = &rest[..end];
         self.offset += end;
         if !self.take("(") {
-            return Ok(Dim::symbol(name));
+            return Ok(Dim::symbol(name).into());
         }
-        let arguments = self.nested(Self::arguments)?;
-        let dim = match (name, arguments.as_slice()) {
-            ("floordiv" | "FloorDiv", [a, b]) => a.floor_div(b),
-            ("ceildiv" | "CeilDiv", [a, b]) => a.ceil_div(b),
-            ("mod" | "Mod" | "PythonMod", [a, b]) => a.modulo(b),
-            ("min" | "Min", list) => extremum(Extremum::Minimum, &list.iter().collect::<Vec<_>>()),
-            ("max" | "Max", list) => extremum(Extremum::Maximum, &list.iter().collect::<Vec<_>>()),
-            _ => {
-                let expected = "floordiv, ceildiv or mod of two operands, min or max";
-                return Err(DimParseError::Expected { expected, offset: start });
+        let mut arguments = self.nested(Self::arguments)?;
+        let dim = match (name, arguments.len()) {
+            ("floor" | "ceiling" | "ceil", 1) => {
+                let argument = arguments.swap_remove(0);
+                if name == "floor" { argument.floor() } else { argument.ceiling() }
             }
+            _ => self.call(name, arguments, start)?,
         };
-        self.checked(dim)
+        self.checked(Some(dim.into()))
+    }
+
+    /// A function of integers, whose name is at `start`.
+    fn call(&self, name: &str, arguments: Vec<Fraction>, start: usize) -> Result<Dim, DimParseError> {
+        let arguments: Result<Vec<Dim>, _> = arguments.into_iter().map(|fraction| self.integer_of(fraction)).collect();
+        match (name, arguments?.as_slice()) {
+            ("floordiv" | "FloorDiv", [a, b]) => Ok(a.floor_div(b)),
+            ("ceildiv" | "CeilDiv", [a, b]) => Ok(a.ceil_div(b)),
+            ("mod" | "Mod" | "PythonMod", [a, b]) => Ok(a.modulo(b)),
+            ("min" | "Min", list) => Ok(extremum(Extremum::Minimum, &list.iter().collect::<Vec<_>>())),
+            ("max" | "Max", list) => Ok(extremum(Extremum::Maximum, &list.iter().collect::<Vec<_>>())),
+            _ => {
+                let expected = "floordiv, ceildiv or mod of two operands, floor or ceiling of one, min or max";
+                Err(DimParseError::Expected { expected, offset: start })
+            }
+        }
     }
 
     /// At least one, and the closing parenthesis.
-    fn arguments(&mut self) -> Result<Vec<Dim>, DimParseError> {
+    fn arguments(&mut self) -> Result<Vec<Fraction>, DimParseError> {
         let mut arguments = vec![self.sum()?];
         while self.take(",") {
             arguments.push(self.sum()?);

@@ -283,8 +283,8 @@ pub(super) fn common_factor(lists: &[&[Term]]) -> Term {
     }
     Term {
         monomial: monomial.unwrap_or_default(),
-        // 2^63 does not fit: then 2^62 is a common factor as well, and any common factor is right.
-        coefficient: i64::try_from(content).unwrap_or(1 << 62).max(1),
+        // 2^63 does not fit and stays inside: 2^62 would leave a factor of 2 that cannot come out.
+        coefficient: i64::try_from(content).unwrap_or(1).max(1),
     }
 }
 
