@@ -7,15 +7,24 @@
 //! A code says what an operator is, a revision how far its attributes have grown; bytes and text follow from the list
 //! of fields in [`attributes!`](crate::attributes).
 
+mod arithmetic;
 pub mod broadcast;
+mod epilogue;
 mod operator;
 mod reference;
+pub mod scalar;
 
+pub use arithmetic::*;
+pub use epilogue::*;
 pub use operator::*;
 pub use reference::*;
 
 // Elementwise.
+mod activation;
+mod binary;
 mod unary;
+pub use activation::*;
+pub use binary::*;
 pub use unary::*;
 // Data movement.
 // Products and windows.
@@ -51,6 +60,8 @@ macro_rules! for_each_operator {
         $table! {
             // Elementwise: 0x01 to 0x1f.
             0x01 Unary "unary",
+            0x02 Activation "activation",
+            0x03 Binary "binary",
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
