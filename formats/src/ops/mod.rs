@@ -29,6 +29,23 @@ pub use unary::*;
 // Data movement.
 // Products and windows.
 // Normalization, reduction, recurrence, attention.
+mod arg_reduce;
+mod batch_normalization;
+mod cumulative;
+mod floats;
+mod group_normalization;
+mod layer_normalization;
+mod local_response_normalization;
+mod reduce;
+mod softmax;
+pub use arg_reduce::*;
+pub use batch_normalization::*;
+pub use cumulative::*;
+pub use group_normalization::*;
+pub use layer_normalization::*;
+pub use local_response_normalization::*;
+pub use reduce::*;
+pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
 mod if_;
 pub mod join;
@@ -65,6 +82,14 @@ macro_rules! for_each_operator {
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
+            0x70 Reduce "reduce",
+            0x71 ArgReduce "arg_reduce",
+            0x72 Cumulative "cumulative",
+            0x73 Softmax "softmax",
+            0x74 LayerNormalization "layer_normalization",
+            0x75 BatchNormalization "batch_normalization",
+            0x76 GroupNormalization "group_normalization",
+            0x77 LocalResponseNormalization "local_response_normalization",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
             0x90 If "if",
             0x91 Loop "loop",
