@@ -226,3 +226,22 @@ pub fn integers(tensor: &Tensor) -> Option<Vec<i64>> {
         otherwise None
     )
 }
+
+/// A tensor of an integer or bool type from i64 elements; `None` where one does not fit or counts differ.
+pub fn tensor_of_integers(dtype: DType, shape: &[usize], elements: &[i64]) -> Option<Tensor> {
+    if dtype == DType::Bool {
+        let bools: Vec<bool> = elements.iter().map(|&element| element != 0).collect();
+        return Tensor::from_bools(shape, &bools).ok();
+    }
+    if !dtype.is_integer() || dtype.is_sub_byte() {
+        return None;
+    }
+    with_number!(
+        dtype,
+        T => {
+            let cast: Vec<T> = elements.iter().map(|&element| num_traits::cast(element)).collect::<Option<_>>()?;
+            Tensor::from_elements(shape, &cast).ok()
+        },
+        otherwise None
+    )
+}

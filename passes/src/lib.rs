@@ -1,10 +1,20 @@
 //! The compiler: ONNX models in, an execution-ordered file out.
 //!
-//! [`import`] makes the [`ir`]; passes change it, one file each. What the passes promise one another is checked by a
-//! verifier after each of them.
+//! [`import`] makes the [`ir`]; passes change it, one file each; [`pipeline`] says in which order, and is the page to
+//! read first. What the passes promise one another is checked by [`verify`] after each of them.
 //!
-//! This crate opens no files and runs no models: it is handed bytes to read and records to fill.
+//! This crate opens no files and runs no models: it is handed bytes to read and records to fill. Inside it everything
+//! uses [`ir`]; `import`, the passes and `verify` never use one another; only [`pipeline`] knows them all.
 #![forbid(unsafe_code)]
 
+pub mod dead_code;
+pub mod error;
+pub mod fold_constants;
 pub mod import;
+pub mod infer;
 pub mod ir;
+pub mod options;
+pub mod order;
+pub mod pipeline;
+pub mod simplify;
+pub mod verify;

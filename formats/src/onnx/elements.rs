@@ -192,7 +192,7 @@ fn check_bytes(dtype: DType, shape: &[usize], offset: u64, bytes: &mut [u8]) -> 
 }
 
 /// Puts the entries of an integer field together to canonical bytes.
-pub(super) struct Packer {
+struct Packer {
     field: DataField,
     dtype: DType,
     /// Entries so far.
@@ -203,12 +203,11 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    pub fn new(field: DataField, dtype: DType) -> Self {
+    fn new(field: DataField, dtype: DType) -> Self {
         Self { field, dtype, index: 0, bits: 0, bit_count: 0 }
     }
 
-    /// Adds one entry.
-    pub fn put(&mut self, value: i128, out: &mut Vec<u8>) -> Result<(), TensorFault> {
+    fn put(&mut self, value: i128, out: &mut Vec<u8>) -> Result<(), TensorFault> {
         let width = match self.dtype {
             DType::F6E2M3 | DType::F6E3M2 => 6,
             DType::Bool => 1,

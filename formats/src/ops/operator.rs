@@ -256,6 +256,12 @@ pub trait Operator: std::fmt::Debug {
         None
     }
 
+    /// With these operands and this result, result 0 is operand 0 unchanged (a transpose that moves nothing). The
+    /// caller checks that their types are equal.
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
+    }
+
     /// What it does besides computing.
     fn effect(&self) -> Effect {
         Effect::Pure

@@ -147,6 +147,19 @@ pub struct Graph {
     pub obligations: Vec<Obligation>,
     /// Files behind stored constants.
     pub sources: Vec<Source>,
+    /// Peak live memory of each block, once it is in order.
+    pub peaks: Vec<Peak>,
+}
+
+/// Peak live activation bytes of a block in the order that it was given and in the order that was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peak {
+    /// The block.
+    pub block: BlockIndex,
+    /// In the given, topological order.
+    pub given_bytes: u64,
+    /// In the order that was kept.
+    pub kept_bytes: u64,
 }
 
 /// How much a pass changed: 0 means that running it again is idle.

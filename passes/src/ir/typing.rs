@@ -9,47 +9,47 @@ use std::collections::HashMap;
 /// Types the blocks of a graph; see [`BlockInference`].
 pub struct BlockTyping<'a> {
     graph: &'a Graph,
+    /// Facts of every value of a block that was typed, from the last time it was.
+    pub recorded: HashMap<ValueId, Fact>,
 }
 
 impl<'a> BlockTyping<'a> {
     /// Over the blocks of this graph.
     pub fn new(graph: &'a Graph) -> Self {
-        BlockTyping { graph }
+        BlockTyping { graph, recorded: HashMap::new() }
+    }
+
+    fn fact(&self, operand: Operand) -> Option<Fact> {
+        match operand {
+            Operand::Value(value) => self.recorded.get(&value).cloned(),
+            Operand::Absent | Operand::Constant(_) => self.graph.fact(operand),
+        }
     }
 }
 
 impl BlockInference for BlockTyping<'_> {
     fn infer_block(&mut self, index: BlockIndex, parameters: &[Fact]) -> Result<Vec<Fact>, TypeError> {
-        let block = self
-            .graph
+        let graph = self.graph;
+        let block = graph
             .blocks
             .get(index.0 as usize)
             .ok_or_else(|| TypeError::Block(format!("block {} does not exist", index.0)))?;
         if block.parameters.len() != parameters.len() {
-            let expected = format!("{}", block.parameters.len());
+            let expected = block.parameters.len().to_string();
             return Err(TypeError::OperandCount { expected, found: parameters.len() });
         }
-        let mut facts: HashMap<ValueId, Fact> =
-            block.parameters.iter().copied().zip(parameters.iter().cloned()).collect();
-        let look_up = |facts: &HashMap<ValueId, Fact>, operand: Operand| match operand {
-            Operand::Value(value) => facts.get(&value).cloned(),
-            Operand::Absent | Operand::Constant(_) => self.graph.fact(operand),
-        };
+        self.recorded.extend(block.parameters.iter().copied().zip(parameters.iter().cloned()));
         for step in &block.steps {
-            let inputs: Vec<Option<Fact>> = step.operands.iter().map(|&operand| look_up(&facts, operand)).collect();
-            let mut inner = BlockTyping { graph: self.graph };
-            let mut context = InferContext::new(&step.name, &self.graph.ranges, &mut inner);
+            let inputs: Vec<Option<Fact>> = step.operands.iter().map(|&operand| self.fact(operand)).collect();
+            let mut context = InferContext::new(&step.name, &graph.ranges, self);
             let results = step
                 .op
                 .operator()
                 .infer(&inputs, &mut context)
                 .map_err(|error| TypeError::Block(format!("`{}`: {error}", step.name)))?;
-            facts.extend(step.results.iter().copied().zip(results));
+            self.recorded.extend(step.results.iter().copied().zip(results));
         }
-        block
-            .results
-            .iter()
-            .map(|&result| look_up(&facts, result).ok_or_else(|| TypeError::Block("a result is missing".to_string())))
-            .collect()
+        let missing = || TypeError::Block("a result is missing".to_string());
+        block.results.iter().map(|&result| self.fact(result).ok_or_else(missing)).collect()
     }
 }

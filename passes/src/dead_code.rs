@@ -1,0 +1,52 @@
+//! Remove steps whose results nobody uses.
+//!
+//!     %a = unary function=exp %x
+//!     %b = unary function=neg %x
+//!     return %b
+//! becomes
+//!     %b = unary function=neg %x
+//!     return %b
+//!
+//! Establishes: every step has a result that is read, or an effect.
+//! Leaves alone: parameters and results of blocks. Cost: one backward visit a step.
+
+use crate::error::PassError;
+use crate::ir::{Block, Changes, Graph, Operand, ValueId};
+use crate::options::Options;
+use ipuc_formats::ops::Effect;
+use std::collections::HashSet;
+
+/// Remove what nobody uses; see the module.
+///
+/// # Errors
+/// None today; the signature is that of every pass.
+pub fn remove_dead_code(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
+    let mut changes = 0;
+    for index in graph.reachable_blocks() {
+        changes += sweep(graph.block_mut(index));
+    }
+    Ok(Changes(changes))
+}
+
+fn sweep(block: &mut Block) -> usize {
+    let before = block.steps.len();
+    let mut used: HashSet<ValueId> = block.results.iter().filter_map(as_value).collect();
+    let mut kept = Vec::with_capacity(before);
+    for step in std::mem::take(&mut block.steps).into_iter().rev() {
+        let needed = step.results.iter().any(|result| used.contains(result));
+        if needed || step.op.operator().effect() == Effect::State {
+            used.extend(step.operands.iter().filter_map(as_value));
+            kept.push(step);
+        }
+    }
+    kept.reverse();
+    block.steps = kept;
+    before - block.steps.len()
+}
+
+fn as_value(operand: &Operand) -> Option<ValueId> {
+    match operand {
+        Operand::Value(value) => Some(*value),
+        Operand::Absent | Operand::Constant(_) => None,
+    }
+}

@@ -1,0 +1,158 @@
+//! Replace what can be computed now by its value.
+//!
+//!     %s = shape %x                       : i64[2] = {4, 64}
+//!     %c = binary function=add %s, @one
+//! becomes
+//!     constants in place of %s and %c
+//!
+//! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
+//! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are
+//! emitted, so that the weight behind it is stored once. Leaves alone: random steps, steps with bodies, sequences.
+//! Cost: one visit a step, plus the reference of each folded one.
+
+use crate::error::PassError;
+use crate::ir::{Changes, Constant, ConstantData, ConstantError, ConstantId, Graph, Operand, Step, ValueId};
+use crate::options::Options;
+use ipuc_formats::fact::{Contents, Fact, Shape};
+use ipuc_formats::ops::{Effect, NoBlocks, Op, ReferenceContext};
+use ipuc_formats::tensor::{Tensor, element_count};
+use ipuc_formats::value::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Results up to this size are computed at once.
+pub const FOLDED_BYTES: usize = 1 << 20;
+
+/// Compute what is constant; see the module.
+///
+/// # Errors
+/// [`PassError::Constant`] where a weight cannot be read or an operator fails on its constants.
+pub fn fold_constants(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
+    let mut changes = 0;
+    for index in graph.reachable_blocks() {
+        let mut folded: HashMap<ValueId, Operand> = HashMap::new();
+        let steps = std::mem::take(&mut graph.block_mut(index).steps);
+        let mut kept = Vec::with_capacity(steps.len());
+        for mut step in steps {
+            substitute(&mut step.operands, &folded);
+            match fold(graph, &step)? {
+                Some(constants) => {
+                    changes += 1;
+                    folded.extend(step.results.iter().copied().zip(constants));
+                }
+                None => kept.push(step),
+            }
+        }
+        let block = graph.block_mut(index);
+        block.steps = kept;
+        substitute(&mut block.results, &folded);
+    }
+    Ok(Changes(changes))
+}
+
+/// Replace operands by what they were found to be.
+fn substitute(operands: &mut [Operand], found: &HashMap<ValueId, Operand>) {
+    for operand in operands {
+        if let Operand::Value(value) = operand
+            && let Some(replacement) = found.get(value)
+        {
+            *operand = *replacement;
+        }
+    }
+}
+
+/// The constants that a step's results are, or `None` where they are not.
+fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassError> {
+    if step.op.operator().effect() != Effect::Pure || !step.op.operator().blocks().is_empty() {
+        return Ok(None);
+    }
+    if let Some(tensors) = known_contents(graph, step) {
+        return Ok(Some(add_constants(graph, step, tensors)));
+    }
+    let Some(operands) = constant_operands(step) else { return Ok(None) };
+    let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
+    let Some(sizes) = sizes else { return Ok(None) };
+    if sizes.iter().all(|(_, bytes)| *bytes <= FOLDED_BYTES) {
+        let tensors = evaluate(graph, &step.op, &operands, &step.name)?;
+        return Ok(tensors.map(|tensors| add_constants(graph, step, tensors)));
+    }
+    match (step.results.as_slice(), sizes.as_slice()) {
+        ([result], [(shape, _)]) => {
+            let name = graph.value(*result).name.clone().or_else(|| Some(step.name.clone()));
+            let Some(dtype) = graph.value(*result).fact.dtype() else { return Ok(None) };
+            let data = ConstantData::Recipe { op: step.op.clone(), operands };
+            let constant = Constant { name, dtype, shape: shape.clone(), data };
+            Ok(Some(vec![Operand::Constant(graph.add_constant(constant))]))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The results' contents, where facts alone give all of them as numbers.
+fn known_contents(graph: &Graph, step: &Step) -> Option<Vec<Tensor>> {
+    step.results.iter().map(|&result| contents(&graph.value(result).fact)).collect()
+}
+
+fn contents(fact: &Fact) -> Option<Tensor> {
+    match fact.contents.as_ref()? {
+        Contents::Constant(tensor) => Some(tensor.clone()),
+        Contents::Dims(_) => {
+            let (dtype, shape) = fact.kind.as_tensor()?;
+            ipuc_formats::fact::tensor_of_integers(dtype, &shape.as_known()?, &fact.elements_as_integers()?)
+        }
+    }
+}
+
+fn add_constants(graph: &mut Graph, step: &Step, tensors: Vec<Tensor>) -> Vec<Operand> {
+    let named = step.results.iter().zip(tensors).map(|(&result, tensor)| {
+        let name: Option<Arc<str>> = graph.value(result).name.clone();
+        Operand::Constant(graph.add_constant(Constant::of(tensor, name.as_deref())))
+    });
+    named.collect()
+}
+
+/// The operands, where all of them are constants or absent.
+fn constant_operands(step: &Step) -> Option<Vec<Option<ConstantId>>> {
+    step.operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Absent => Some(None),
+            Operand::Constant(id) => Some(Some(*id)),
+            Operand::Value(_) => None,
+        })
+        .collect()
+}
+
+/// Shape and bytes of a value of known shape (strings count 64 bytes each).
+fn size(graph: &Graph, value: ValueId) -> Option<(Vec<usize>, usize)> {
+    let (dtype, shape) = graph.value(value).fact.kind.as_tensor()?;
+    let shape: &Shape = shape;
+    let extents = shape.as_known()?;
+    let count = element_count(&extents)?;
+    let bytes = dtype.packed_bytes(count).or_else(|| count.checked_mul(64))?;
+    Some((extents, bytes))
+}
+
+fn evaluate(
+    graph: &Graph,
+    op: &Op,
+    operands: &[Option<ConstantId>],
+    step: &str,
+) -> Result<Option<Vec<Tensor>>, PassError> {
+    let inputs: Vec<Option<Value>> = operands
+        .iter()
+        .map(|operand| operand.map(|id| graph.load_constant(id).map(Value::Tensor)).transpose())
+        .collect::<Result<_, _>>()?;
+    let mut blocks = NoBlocks;
+    let mut context = ReferenceContext::new(&mut blocks);
+    let results = op.operator().reference(&inputs, &mut context).map_err(|error| ConstantError::Recipe {
+        tensor: step.to_string(),
+        operator: op.name(),
+        error,
+    })?;
+    let tensors = results.into_iter().map(|value| match value {
+        Value::Tensor(tensor) => Some(tensor),
+        Value::Sequence { .. } | Value::Optional { .. } | Value::Map { .. } => None,
+    });
+    Ok(tensors.collect())
+}

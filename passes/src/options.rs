@@ -1,0 +1,12 @@
+//! What a compilation may be told.
+
+use ipuc_formats::dim::Bindings;
+
+/// What a compilation may be told.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Sizes at which memory is weighed where dimensions are open.
+    pub dimensions: Bindings,
+    /// Verify after every pass in release builds too.
+    pub verify: bool,
+}
