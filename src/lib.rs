@@ -1,1 +1,3 @@
 //! ipuc.
+
+pub mod files;

@@ -1,0 +1,10 @@
+//! Files that are read: ONNX models and the data beside them, reached by position.
+//!
+//! `formats` says what bytes mean and opens nothing; here files are opened, and it is decided which files a
+//! model may refer to.
+
+pub mod external;
+pub mod source;
+
+pub use external::{ExternalFileError, ExternalFiles};
+pub use source::{SourceFile, SourceFileError};

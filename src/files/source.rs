@@ -1,0 +1,125 @@
+//! A file that is read at any position, by any number of threads.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ipuc_formats::onnx::ReadAt;
+
+/// A regular file, opened for reading. Its length is that at the time of opening.
+#[derive(Debug)]
+pub struct SourceFile {
+    file: File,
+    path: PathBuf,
+    length: u64,
+}
+
+/// Why a file could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceFileError {
+    /// The system refused.
+    #[error("cannot open `{}`: {error}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system reports.
+        error: io::Error,
+    },
+    /// A folder, a pipe or a device.
+    #[error("`{}` is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+impl SourceFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`SourceFileError`] when it does not exist, may not be read or is not a regular file.
+    pub fn open(path: &Path) -> Result<Self, SourceFileError> {
+        let failed = |error| SourceFileError::Open { path: path.to_owned(), error };
+        // Opening a pipe would wait for its writer, so it is looked at first, and again once it is open.
+        let before = std::fs::metadata(path).map_err(failed)?;
+        let not_a_file = || SourceFileError::NotAFile { path: path.to_owned() };
+        if !before.is_file() {
+            return Err(not_a_file());
+        }
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(not_a_file());
+        }
+        Ok(Self { file, path: path.to_owned(), length: metadata.len() })
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl ReadAt for SourceFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    #[cfg(unix)]
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+
+    #[cfg(windows)]
+    fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        use std::os::windows::fs::FileExt as _;
+        while !buffer.is_empty() {
+            match self.file.seek_read(buffer, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    buffer = &mut buffer[count..];
+                    offset += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_by_position() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = SourceFile::open(&path).unwrap();
+        assert_eq!((file.length(), file.path()), (10, path.as_path()));
+        let mut part = [0; 4];
+        file.read_exact_at(6, &mut part).unwrap();
+        assert_eq!(&part, b"6789");
+        let error = file.read_exact_at(7, &mut part).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = SourceFile::open(folder.path()).unwrap_err();
+        assert!(matches!(error, SourceFileError::NotAFile { .. }));
+        let error = SourceFile::open(&folder.path().join("missing")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot open `") && error.contains("missing`"), "{error}");
+    }
+}
