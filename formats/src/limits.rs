@@ -19,3 +19,6 @@ pub const ONNX_INLINE_BYTES: u64 = 1 << 10;
 
 /// Bytes read at once from an ONNX file.
 pub const ONNX_WINDOW_BYTES: usize = 64 << 10;
+
+/// Bytes of a sparse constant of an ONNX model once it is spread out.
+pub const ONNX_SPARSE_BYTES: u64 = 1 << 30;

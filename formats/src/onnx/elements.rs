@@ -192,7 +192,7 @@ fn check_bytes(dtype: DType, shape: &[usize], offset: u64, bytes: &mut [u8]) -> 
 }
 
 /// Puts the entries of an integer field together to canonical bytes.
-struct Packer {
+pub(super) struct Packer {
     field: DataField,
     dtype: DType,
     /// Entries so far.
@@ -203,11 +203,12 @@ struct Packer {
 }
 
 impl Packer {
-    fn new(field: DataField, dtype: DType) -> Self {
+    pub fn new(field: DataField, dtype: DType) -> Self {
         Self { field, dtype, index: 0, bits: 0, bit_count: 0 }
     }
 
-    fn put(&mut self, value: i128, out: &mut Vec<u8>) -> Result<(), TensorFault> {
+    /// Adds one entry.
+    pub fn put(&mut self, value: i128, out: &mut Vec<u8>) -> Result<(), TensorFault> {
         let width = match self.dtype {
             DType::F6E2M3 | DType::F6E3M2 => 6,
             DType::Bool => 1,

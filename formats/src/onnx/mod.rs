@@ -20,7 +20,9 @@ mod read_at;
 )]
 #[rustfmt::skip]
 pub mod schema;
+mod sparse;
 mod tensor;
+mod values;
 mod walker;
 mod window;
 
@@ -30,8 +32,10 @@ pub use error::OnnxError;
 pub use external::{ExternalData, ExternalDataError};
 use fields::Message;
 pub use read_at::ReadAt;
-use schema::{ModelProto, OptionalProto, SequenceProto, TensorProto};
+use schema::{ModelProto, TensorProto};
+pub use sparse::{SparseError, dense_tensor};
 pub use tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
+pub use values::{ValueError, read_value};
 
 /// Newest version of the ONNX intermediate representation that is known.
 pub const NEWEST_IR_VERSION: i64 = 14;
@@ -61,22 +65,6 @@ pub fn read_model(source: &dyn ReadAt) -> Result<ModelProto, OnnxError> {
 /// [`OnnxError`] when the bytes are not a tensor that is wholly understood.
 pub fn read_tensor(source: &dyn ReadAt) -> Result<TensorProto, OnnxError> {
     decode(source, &fields::TENSOR, "tensor")
-}
-
-/// Reads a file that holds one sequence.
-///
-/// # Errors
-/// [`OnnxError`] when the bytes are not a sequence that is wholly understood.
-pub fn read_sequence(source: &dyn ReadAt) -> Result<SequenceProto, OnnxError> {
-    decode(source, &fields::SEQUENCE, "sequence")
-}
-
-/// Reads a file that holds one optional value.
-///
-/// # Errors
-/// [`OnnxError`] when the bytes are not an optional value that is wholly understood.
-pub fn read_optional(source: &dyn ReadAt) -> Result<OptionalProto, OnnxError> {
-    decode(source, &fields::OPTIONAL, "optional value")
 }
 
 /// Walks and decodes one message.

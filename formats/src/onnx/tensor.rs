@@ -223,6 +223,9 @@ pub enum TensorFault {
     /// Strings elsewhere.
     #[error("has external data, which cannot hold strings")]
     ExternalStrings,
+    /// External data in a place where it is not followed.
+    #[error("has elements that lie in another file, which is not supported for a value or a part of a sparse tensor")]
+    ExternalUnsupported,
     /// An integer that is cut off or has more than 64 bits.
     #[error("has a malformed integer at offset {offset}")]
     Varint {

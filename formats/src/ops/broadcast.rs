@@ -86,7 +86,7 @@ pub fn broadcast_strides(shape: &[usize], target: &[usize]) -> Vec<usize> {
 }
 
 /// Every flat index into a tensor with these strides, in row-major order of `extents`.
-pub fn strided_indices(extents: &[usize], strides: &[usize]) -> impl Iterator<Item = usize> {
+pub fn strided_indices(extents: &[usize], strides: &[usize]) -> impl Iterator<Item = usize> + use<> {
     let extents = extents.to_vec();
     let strides = strides.to_vec();
     let total: usize = extents.iter().product();

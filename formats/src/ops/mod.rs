@@ -7,20 +7,64 @@
 //! A code says what an operator is, a revision how far its attributes have grown; bytes and text follow from the list
 //! of fields in [`attributes!`](crate::attributes).
 
+mod arithmetic;
 pub mod broadcast;
+mod epilogue;
 mod operator;
 mod reference;
+pub mod scalar;
 
+pub use arithmetic::*;
+pub use epilogue::*;
 pub use operator::*;
 pub use reference::*;
 
 // Elementwise.
+mod activation;
+mod binary;
 mod unary;
+pub use activation::*;
+pub use binary::*;
 pub use unary::*;
 // Data movement.
 // Products and windows.
 // Normalization, reduction, recurrence, attention.
+mod arg_reduce;
+mod batch_normalization;
+mod cumulative;
+mod floats;
+mod group_normalization;
+mod layer_normalization;
+mod local_response_normalization;
+mod reduce;
+mod softmax;
+pub use arg_reduce::*;
+pub use batch_normalization::*;
+pub use cumulative::*;
+pub use group_normalization::*;
+pub use layer_normalization::*;
+pub use local_response_normalization::*;
+pub use reduce::*;
+pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
+mod if_;
+pub mod join;
+mod loop_;
+mod optional;
+pub mod parts;
+mod scan;
+mod sequence;
+mod sequence_map;
+mod sequence_parts;
+#[cfg(test)]
+mod test_blocks;
+pub use if_::If;
+pub use loop_::Loop;
+pub use optional::{OptionalConstruct, OptionalGet, OptionalHas};
+pub use scan::Scan;
+pub use sequence::{SequenceAt, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength};
+pub use sequence_map::SequenceMap;
+pub use sequence_parts::{SequenceConcat, SequenceSplit};
 
 use crate::attribute::{AttributeError, AttributeValue};
 
@@ -33,10 +77,34 @@ macro_rules! for_each_operator {
         $table! {
             // Elementwise: 0x01 to 0x1f.
             0x01 Unary "unary",
+            0x02 Activation "activation",
+            0x03 Binary "binary",
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
+            0x70 Reduce "reduce",
+            0x71 ArgReduce "arg_reduce",
+            0x72 Cumulative "cumulative",
+            0x73 Softmax "softmax",
+            0x74 LayerNormalization "layer_normalization",
+            0x75 BatchNormalization "batch_normalization",
+            0x76 GroupNormalization "group_normalization",
+            0x77 LocalResponseNormalization "local_response_normalization",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
+            0x90 If "if",
+            0x91 Loop "loop",
+            0x92 Scan "scan",
+            0x93 SequenceMap "sequence_map",
+            0x94 SequenceConstruct "sequence",
+            0x95 SequenceAt "sequence_at",
+            0x96 SequenceInsert "sequence_insert",
+            0x97 SequenceErase "sequence_erase",
+            0x98 SequenceLength "sequence_length",
+            0x99 SequenceSplit "sequence_split",
+            0x9a SequenceConcat "sequence_concat",
+            0x9b OptionalConstruct "optional",
+            0x9c OptionalGet "optional_get",
+            0x9d OptionalHas "optional_has",
         }
     };
 }

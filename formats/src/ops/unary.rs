@@ -1,17 +1,20 @@
-//! One function of one element: ONNX `Abs`, `Neg`, `Sqrt`, `Exp`, .. (all opsets).
+//! One function of one element: ONNX `Abs`, `Neg`, `Sqrt`, `Exp`, `Erf`, `IsNaN`, .. (all opsets).
+//!
+//! Functions with parameters, and those that only networks use, are [`Activation`](crate::ops::Activation)s.
 
 use crate::attribute::Keyword;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::element::Number;
 use crate::fact::Fact;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
-use crate::tensor::Tensor;
+use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
+use crate::ops::{
+    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required, tensor, tensor_operand,
+};
 use crate::value::Value;
-use crate::with_number;
 
 attributes! {
-    /// Applies `function` to each element: `x: [..]` to `[..]` of the same element type.
+    /// Applies `function` to each element: `x: [..]` to `[..]`, of the same element type or bool for the tests.
     pub struct Unary revision 1 {
         /// The function.
         1 since 1 => function: UnaryFunction,
@@ -22,44 +25,195 @@ attributes! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum UnaryFunction {
-    /// Absolute value.
+    /// Absolute value; the least integer stays.
     Abs,
-    /// Negation.
+    /// Negation; the least integer stays.
     Neg,
+    /// -1, 0 or 1; NaN stays.
+    Sign,
     /// Square root.
     Sqrt,
+    /// 1 / x.
+    Reciprocal,
     /// Natural exponential.
     Exp,
+    /// Natural logarithm.
+    Log,
+    /// Error function.
+    Erf,
+    /// Least integer not below.
+    Ceil,
+    /// Greatest integer not above.
+    Floor,
+    /// Nearest integer, halves to even.
+    Round,
+    /// Sine.
+    Sin,
+    /// Cosine.
+    Cos,
+    /// Tangent.
+    Tan,
+    /// Inverse sine.
+    Asin,
+    /// Inverse cosine.
+    Acos,
+    /// Inverse tangent.
+    Atan,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
+    /// Logical negation of bool.
+    Not,
+    /// Every bit of an integer inverted.
+    BitNot,
+    /// Whether it is NaN.
+    IsNan,
+    /// Whether it is an infinity.
+    IsInfinite,
+    /// Whether it is the positive infinity.
+    IsPositiveInfinity,
+    /// Whether it is the negative infinity.
+    IsNegativeInfinity,
 }
 impl Keyword for UnaryFunction {}
 
+/// What a function takes and gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Domain {
+    Numbers,
+    SignedNumbers,
+    FloatsOrIntegers,
+    Floats,
+    Bools,
+    Integers,
+    Tests,
+}
+
 impl UnaryFunction {
-    fn takes(self, dtype: DType) -> bool {
+    fn domain(self) -> Domain {
+        use UnaryFunction::*;
         match self {
-            UnaryFunction::Abs => dtype.is_float() || dtype.is_integer(),
-            UnaryFunction::Neg => dtype.is_float() || dtype.is_signed_integer(),
-            UnaryFunction::Sqrt | UnaryFunction::Exp => dtype.is_float(),
+            Abs | Sign => Domain::Numbers,
+            Neg => Domain::SignedNumbers,
+            // Erf-9 allows integers.
+            Erf => Domain::FloatsOrIntegers,
+            Sqrt | Reciprocal | Exp | Log | Ceil | Floor | Round | Sin | Cos | Tan | Asin | Acos | Atan | Sinh
+            | Cosh | Tanh | Asinh | Acosh | Atanh => Domain::Floats,
+            Not => Domain::Bools,
+            BitNot => Domain::Integers,
+            IsNan | IsInfinite | IsPositiveInfinity | IsNegativeInfinity => Domain::Tests,
         }
     }
 
-    fn apply(self, value: f64) -> f64 {
+    /// Whether the function is a test, whose result is bool.
+    pub fn is_test(self) -> bool {
+        self.domain() == Domain::Tests
+    }
+
+    fn check(self, dtype: DType) -> Result<(), TypeError> {
+        let (fits, expected) = match self.domain() {
+            Domain::Numbers | Domain::FloatsOrIntegers => (is_number(dtype), "a real number type"),
+            Domain::SignedNumbers => (is_number(dtype) && !dtype.is_unsigned_integer(), "a signed number type"),
+            Domain::Floats | Domain::Tests => (dtype.is_float(), "a floating-point type"),
+            Domain::Bools => (dtype == DType::Bool, "bool"),
+            Domain::Integers => (dtype.is_integer(), "an integer type"),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(TypeError::ElementType { operand: 0, expected: expected.to_string(), found: dtype })
+    }
+
+    /// The function of one value. A test gives 1 or 0; `Not` takes 0 as false; `BitNot` acts on integral values.
+    pub fn apply(self, value: f64) -> f64 {
+        let truth = |truth: bool| f64::from(u8::from(truth));
         match self {
             UnaryFunction::Abs => value.abs(),
             UnaryFunction::Neg => -value,
+            UnaryFunction::Sign if value == 0.0 || value.is_nan() => value,
+            UnaryFunction::Sign => value.signum(),
             UnaryFunction::Sqrt => value.sqrt(),
+            UnaryFunction::Reciprocal => value.recip(),
             UnaryFunction::Exp => value.exp(),
+            UnaryFunction::Log => value.ln(),
+            UnaryFunction::Erf => libm::erf(value),
+            UnaryFunction::Ceil => value.ceil(),
+            UnaryFunction::Floor => value.floor(),
+            UnaryFunction::Round => value.round_ties_even(),
+            UnaryFunction::Sin => value.sin(),
+            UnaryFunction::Cos => value.cos(),
+            UnaryFunction::Tan => value.tan(),
+            UnaryFunction::Asin => value.asin(),
+            UnaryFunction::Acos => value.acos(),
+            UnaryFunction::Atan => value.atan(),
+            UnaryFunction::Sinh => value.sinh(),
+            UnaryFunction::Cosh => value.cosh(),
+            UnaryFunction::Tanh => value.tanh(),
+            UnaryFunction::Asinh => value.asinh(),
+            UnaryFunction::Acosh => value.acosh(),
+            UnaryFunction::Atanh => value.atanh(),
+            UnaryFunction::Not => truth(value == 0.0),
+            UnaryFunction::BitNot => -value - 1.0,
+            UnaryFunction::IsNan => truth(value.is_nan()),
+            UnaryFunction::IsInfinite => truth(value.is_infinite()),
+            UnaryFunction::IsPositiveInfinity => truth(value == f64::INFINITY),
+            UnaryFunction::IsNegativeInfinity => truth(value == f64::NEG_INFINITY),
+        }
+    }
+
+    /// The function of one f32, rounded once.
+    pub fn apply_f32(self, value: f32) -> f32 {
+        self.apply(f64::from(value)) as f32
+    }
+
+    fn apply_scalar(self, value: Scalar) -> Scalar {
+        match (self, value) {
+            (UnaryFunction::Abs, Scalar::Integer(integer)) => Scalar::Integer(integer.abs()),
+            (UnaryFunction::Neg, Scalar::Integer(integer)) => Scalar::Integer(-integer),
+            (UnaryFunction::Sign, Scalar::Integer(integer)) => Scalar::Integer(integer.signum()),
+            (UnaryFunction::Not, Scalar::Integer(integer)) => Scalar::Integer(i128::from(integer == 0)),
+            (UnaryFunction::BitNot, Scalar::Integer(integer)) => Scalar::Integer(!integer),
+            (function, other) => Scalar::Float(function.apply(other.to_f64())),
+        }
+    }
+
+    fn apply_dim(self, dim: &Dim, context: &InferContext<'_>) -> Option<Dim> {
+        match self {
+            UnaryFunction::Neg => Some(-dim),
+            UnaryFunction::Abs if dim.bounds(context.ranges).0 >= 0 => Some(dim.clone()),
+            UnaryFunction::Sign if dim.bounds(context.ranges).0 > 0 => Some(Dim::ONE),
+            UnaryFunction::Not => match dim.bounds(context.ranges) {
+                (0, 0) => Some(Dim::ONE),
+                (1, 1) => Some(Dim::ZERO),
+                _ => None,
+            },
+            _ => None,
         }
     }
 }
 
 impl Operator for Unary {
-    fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (dtype, shape) = tensor_operand(inputs, 0)?;
-        if !self.function.takes(dtype) {
-            let expected = "a type of this function".to_string();
-            return Err(TypeError::ElementType { operand: 0, expected, found: dtype });
-        }
-        Ok(vec![Fact::tensor(dtype, shape.clone())])
+        self.function.check(dtype)?;
+        let result = if self.function.is_test() { DType::Bool } else { dtype };
+        let fact = Fact::tensor(result, shape.clone());
+        let signed = dtype == DType::I64 || dtype == DType::I32 || dtype == DType::Bool;
+        let elements = required(inputs, 0)?.elements_as_dims().filter(|_| signed);
+        let followed = elements.and_then(|dims| dims.iter().map(|dim| self.function.apply_dim(dim, context)).collect());
+        Ok(vec![match followed {
+            Some(dims) => Fact::of_dims(result, shape.clone(), dims),
+            None => fact,
+        }])
     }
 
     fn reference(
@@ -68,20 +222,10 @@ impl Operator for Unary {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let input = tensor(inputs, 0)?;
-        let result = with_number!(
-            input.dtype(),
-            T => map::<T>(input, self.function)?,
-            otherwise return Err(TypeError::Unsupported(format!("{:?} of {}", self.function, input.dtype())).into())
-        );
-        Ok(vec![result.into()])
+        self.function.check(input.dtype())?;
+        let mapped: Vec<Scalar> =
+            scalars(input)?.into_iter().map(|element| self.function.apply_scalar(element)).collect();
+        let result = if self.function.is_test() { DType::Bool } else { input.dtype() };
+        Ok(vec![from_scalars(result, input.shape(), &mapped)?.into()])
     }
-}
-
-fn map<T: Number>(input: &Tensor, function: UnaryFunction) -> Result<Tensor, ReferenceError> {
-    let mapped: Vec<T> = input
-        .elements::<T>()?
-        .iter()
-        .map(|&element| T::from_f64_lossy(function.apply(element.to_f64_lossy())))
-        .collect();
-    Ok(Tensor::from_elements(input.shape(), &mapped)?)
 }
