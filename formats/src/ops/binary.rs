@@ -13,6 +13,7 @@ use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, tensor, tensor_operand,
 };
+use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
@@ -276,6 +277,16 @@ pub(crate) fn dims_fit(dtype: DType, dims: &[Dim]) -> bool {
     dtype != DType::I32 || dims.iter().filter_map(Dim::as_known).all(|known| i32::try_from(known).is_ok())
 }
 
+/// Flat indices into two tensors for each element of their broadcast shape.
+pub(crate) fn paired_indices(
+    left: &Tensor,
+    right: &Tensor,
+    extents: &[usize],
+) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let indices = |tensor: &Tensor| strided_indices(extents, &broadcast_strides(tensor.shape(), extents));
+    indices(left).zip(indices(right))
+}
+
 impl Operator for Binary {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (dtype, left) = tensor_operand(inputs, 0)?;
@@ -300,10 +311,8 @@ impl Operator for Binary {
         let (x, y) = (scalars(left)?, scalars(right)?);
         let bits = left.dtype().bits() as u32;
         // The size is checked before anything of that size is made.
-        let mut values = Vec::with_capacity(crate::tensor::Tensor::zeros(left.dtype(), &extents)?.count());
-        let left_indices = strided_indices(&extents, &broadcast_strides(left.shape(), &extents));
-        let right_indices = strided_indices(&extents, &broadcast_strides(right.shape(), &extents));
-        for (at_left, at_right) in left_indices.zip(right_indices) {
+        let mut values = Vec::with_capacity(Tensor::zeros(left.dtype(), &extents)?.count());
+        for (at_left, at_right) in paired_indices(left, right, &extents) {
             values.push(self.function.apply_scalars(x[at_left], y[at_right], bits)?);
         }
         Ok(vec![from_scalars(left.dtype(), &extents, &values)?.into()])

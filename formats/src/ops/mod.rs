@@ -13,6 +13,8 @@ mod epilogue;
 mod operator;
 mod reference;
 pub mod scalar;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use arithmetic::*;
 pub use epilogue::*;
@@ -22,9 +24,15 @@ pub use reference::*;
 // Elementwise.
 mod activation;
 mod binary;
+mod clamp;
+mod compare;
+mod select;
 mod unary;
 pub use activation::*;
 pub use binary::*;
+pub use clamp::*;
+pub use compare::*;
+pub use select::*;
 pub use unary::*;
 // Data movement.
 // Products and windows.
@@ -79,6 +87,9 @@ macro_rules! for_each_operator {
             0x01 Unary "unary",
             0x02 Activation "activation",
             0x03 Binary "binary",
+            0x04 Compare "compare",
+            0x05 Select "select",
+            0x06 Clamp "clamp",
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
