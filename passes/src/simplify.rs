@@ -37,6 +37,9 @@ fn simplify_block(graph: &mut Graph, index: BlockIndex) -> usize {
         if let Some(operand) = unchanged_operand(graph, &step) {
             changes += 1;
             replaced.insert(step.results[0], operand);
+        } else if let Some(branch) = known_branch(graph, &step) {
+            changes += 1;
+            inline(graph, &step, branch, &mut replaced, &mut pending);
         } else {
             kept.push(step);
         }
@@ -71,4 +74,44 @@ fn unchanged_operand(graph: &Graph, step: &Step) -> Option<Operand> {
     let operand = *step.operands.get(index)?;
     let known = after.kind.as_tensor().is_none_or(|(_, shape)| shape.rank().is_some());
     (known && graph.fact(operand)?.kind == after.kind).then_some(operand)
+}
+
+/// A branch that a known condition chooses: its block and its captures.
+struct Branch {
+    block: BlockIndex,
+    captures: Vec<Operand>,
+}
+
+fn known_branch(graph: &Graph, step: &Step) -> Option<Branch> {
+    let ipuc_formats::ops::Op::If(choice) = &step.op else { return None };
+    let condition = graph.fact(*step.operands.first()?)?.elements_as_integers()?;
+    let taken = *condition.first()? != 0;
+    let captures = &step.operands[1..];
+    let (then_captures, else_captures) = captures.split_at_checked(usize::try_from(choice.then_captures).ok()?)?;
+    Some(if taken {
+        Branch { block: choice.then, captures: then_captures.to_vec() }
+    } else {
+        Branch { block: choice.otherwise, captures: else_captures.to_vec() }
+    })
+}
+
+/// Put the steps of a branch in place of the `if`. A branch belongs to one `if` only, so that its values stay unique.
+fn inline(
+    graph: &mut Graph,
+    step: &Step,
+    branch: Branch,
+    replaced: &mut HashMap<ValueId, Operand>,
+    pending: &mut Vec<Step>,
+) {
+    let block = std::mem::take(graph.block_mut(branch.block));
+    replaced.extend(block.parameters.iter().copied().zip(branch.captures));
+    pending.extend(block.steps.into_iter().rev());
+    for (&result, mut operand) in step.results.iter().zip(block.results) {
+        substitute(std::slice::from_mut(&mut operand), replaced);
+        if let Operand::Value(value) = operand {
+            let outer = graph.value(result).name.clone();
+            graph.value_mut(value).name = outer;
+        }
+        replaced.insert(result, operand);
+    }
 }

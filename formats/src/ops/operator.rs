@@ -212,6 +212,19 @@ pub enum Effect {
     State,
 }
 
+/// A weight seen as `groups` matrices along axis 0, each of `inputs` × `outputs` elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WeightMatrix {
+    /// Independent matrices.
+    pub groups: u64,
+    /// Extent of the reduction.
+    pub inputs: u64,
+    /// Number of outputs of one matrix.
+    pub outputs: u64,
+    /// Axis of a matrix that counts outputs: 0 for `[outputs, inputs]`, 1 for `[inputs, outputs]`.
+    pub output_axis: u32,
+}
+
 /// The arithmetic and bytes of one step, free of hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
@@ -249,6 +262,12 @@ pub trait Operator: std::fmt::Debug {
     /// How the weight behind an operand is read.
     fn read(&self, _operand: usize) -> Read {
         Read::Once
+    }
+
+    /// How the weight of this shape behind an operand is a matrix of inputs and outputs of a product; such weights are
+    /// stored in panels. `None` for operands that are not weights of a product.
+    fn weight_matrix(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
     }
 
     /// Operand whose bytes result 0 has unchanged (a reshape): no copy is needed.
