@@ -42,17 +42,26 @@ mod batch_normalization;
 mod cumulative;
 mod floats;
 mod group_normalization;
+mod gru;
 mod layer_normalization;
 mod local_response_normalization;
+mod lstm;
+mod recurrence;
+mod recurrent_activation;
 mod reduce;
+mod rnn;
 mod softmax;
 pub use arg_reduce::*;
 pub use batch_normalization::*;
 pub use cumulative::*;
 pub use group_normalization::*;
+pub use gru::*;
 pub use layer_normalization::*;
 pub use local_response_normalization::*;
+pub use lstm::*;
+pub use recurrent_activation::*;
 pub use reduce::*;
+pub use rnn::*;
 pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
 mod if_;
@@ -101,6 +110,9 @@ macro_rules! for_each_operator {
             0x75 BatchNormalization "batch_normalization",
             0x76 GroupNormalization "group_normalization",
             0x77 LocalResponseNormalization "local_response_normalization",
+            0x78 Lstm "lstm",
+            0x79 Gru "gru",
+            0x7a Rnn "rnn",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
             0x90 If "if",
             0x91 Loop "loop",
