@@ -64,24 +64,45 @@ pub use reduce::*;
 pub use rnn::*;
 pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
+mod fourier_transform;
 mod if_;
 pub mod join;
 mod loop_;
+mod mel_weights;
+mod non_max_suppression;
 mod optional;
 pub mod parts;
+mod regex;
 mod scan;
 mod sequence;
 mod sequence_map;
 mod sequence_parts;
+mod short_time_fourier_transform;
+pub mod single;
+mod string_concat;
+mod string_normalize;
+mod string_split;
 #[cfg(test)]
 mod test_blocks;
+mod tfidf;
+mod window;
+pub use fourier_transform::FourierTransform;
 pub use if_::If;
 pub use loop_::Loop;
+pub use mel_weights::MelWeights;
+pub use non_max_suppression::NonMaxSuppression;
 pub use optional::{OptionalConstruct, OptionalGet, OptionalHas};
+pub use regex::RegexFullMatch;
 pub use scan::Scan;
 pub use sequence::{SequenceAt, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength};
 pub use sequence_map::SequenceMap;
 pub use sequence_parts::{SequenceConcat, SequenceSplit};
+pub use short_time_fourier_transform::ShortTimeFourierTransform;
+pub use string_concat::StringConcat;
+pub use string_normalize::{StringNormalize, TextCase};
+pub use string_split::StringSplit;
+pub use tfidf::{TfIdf, Weighting};
+pub use window::{Window, WindowFunction};
 
 use crate::attribute::{AttributeError, AttributeValue};
 
@@ -128,6 +149,16 @@ macro_rules! for_each_operator {
             0x9b OptionalConstruct "optional",
             0x9c OptionalGet "optional_get",
             0x9d OptionalHas "optional_has",
+            0xa0 StringConcat "string_concat",
+            0xa1 StringNormalize "string_normalize",
+            0xa2 StringSplit "string_split",
+            0xa3 RegexFullMatch "regex_full_match",
+            0xa4 TfIdf "tf_idf",
+            0xa8 NonMaxSuppression "non_max_suppression",
+            0xa9 FourierTransform "fourier_transform",
+            0xaa ShortTimeFourierTransform "short_time_fourier_transform",
+            0xab Window "window",
+            0xac MelWeights "mel_weights",
         }
     };
 }

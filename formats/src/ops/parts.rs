@@ -167,13 +167,13 @@ mod tests {
             Tensor::from_strings(&shape, strings).unwrap(),
         ];
         for tensor in &tensors {
-            for axis in 0..3 {
+            for (axis, &extent) in shape.iter().enumerate() {
                 let slices: Vec<Tensor> =
-                    (0..shape[axis]).map(|index| pick(tensor, axis, index).unwrap().unwrap()).collect();
+                    (0..extent).map(|index| pick(tensor, axis, index).unwrap().unwrap()).collect();
                 let stacked = stack(&slices.iter().collect::<Vec<_>>(), axis).unwrap().unwrap();
                 assert_eq!(&stacked, tensor, "axis {axis}");
                 let head = cut(tensor, axis, 0, 1).unwrap().unwrap();
-                let tail = cut(tensor, axis, 1, shape[axis] - 1).unwrap().unwrap();
+                let tail = cut(tensor, axis, 1, extent - 1).unwrap().unwrap();
                 assert_eq!(&concatenate(&[&head, &tail], axis).unwrap().unwrap(), tensor);
             }
         }

@@ -124,7 +124,7 @@ fn lengths(inputs: &[Option<Value>], extent: usize) -> Result<Vec<usize>, Refere
         (0, &[0]) => Err(split_error(0, extent)),
         (0, &[length]) => {
             let mut parts = vec![length; extent / length];
-            if extent % length > 0 {
+            if !extent.is_multiple_of(length) {
                 parts.push(extent % length);
             }
             Ok(parts)
