@@ -59,6 +59,25 @@ impl<'a> Matrix<'a> {
         self.columns
     }
 
+    /// `rows` rows from `first_row` on, and of them the columns `columns`.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    #[must_use]
+    pub fn part(&self, first_row: usize, rows: usize, columns: std::ops::Range<usize>) -> Self {
+        assert!(
+            first_row + rows <= self.rows && columns.end <= self.columns,
+            "a part of {} rows and {} columns to column {} lies outside of {} × {}",
+            first_row + rows,
+            columns.len(),
+            columns.end,
+            self.rows,
+            self.columns
+        );
+        let first = first_row * self.stride + columns.start;
+        Self::with_stride(self.values.get(first..).unwrap_or_default(), rows, columns.len(), self.stride)
+    }
+
     /// One row: `[columns]`.
     #[must_use]
     #[inline(always)]

@@ -19,8 +19,20 @@ use crate::kernels::{
 /// Up to this many rows a product is bound by reading the weight: panels are read one at a time, in order.
 const FEW_ROWS: usize = 4;
 
-/// Panels of a block of inputs that stay in the second-level cache while rows pass by.
-const CACHED_PANELS: usize = 12;
+/// Up to this many tiles of rows, the weight is still read in order and converted in registers.
+const SEVERAL_TILES: usize = 2;
+
+/// Rows of a task, so that their run of inputs stays in the second-level cache.
+const MOST_ROWS: usize = 240;
+
+/// Panels of a task of many rows, so that its outputs stay in the second-level cache.
+const MOST_PANELS: usize = 24;
+
+/// The most vectors in a row of a tile on any instruction set.
+const MOST_VECTORS: usize = 3;
+
+/// Inputs between those that the first rows multiply and those they ask for.
+const AHEAD: usize = 32;
 
 /// What the reduction of the first inputs begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,10 +130,10 @@ fn split<'a>(
     let panels_each = if rows <= FEW_ROWS {
         panels.div_ceil(parts).max(1)
     } else {
-        panels.div_ceil(parts).next_multiple_of(3).clamp(3, 4 * CACHED_PANELS)
+        panels.div_ceil(parts).next_multiple_of(MOST_VECTORS).clamp(MOST_VECTORS, MOST_PANELS)
     };
     let column_parts = panels.div_ceil(panels_each).max(1);
-    let rows_each = rows.div_ceil(parts.div_ceil(column_parts)).next_multiple_of(24);
+    let rows_each = rows.div_ceil(parts.div_ceil(column_parts)).next_multiple_of(24).min(MOST_ROWS);
 
     let mut row_parts: Vec<Vec<Task<'a>>> = Vec::new();
     for first_row in (0..rows).step_by(rows_each) {
@@ -201,6 +213,7 @@ impl Task<'_> {
             2 => self.few::<S, W, 2>(simd, elements),
             3 => self.few::<S, W, 3>(simd, elements),
             FEW_ROWS => self.few::<S, W, FEW_ROWS>(simd, elements),
+            rows if rows <= SEVERAL_TILES * S::TILE_ROWS => self.several::<S, W>(simd, elements),
             _ => self.many::<S, W>(simd, elements),
         }
     }
@@ -238,9 +251,9 @@ impl Task<'_> {
             while !rest[0].is_empty() {
                 let length = rest[0].len().min(RUN);
                 let left = RowsLeft(rest.map(|row| &row[..length]));
-                let sums = tile::run::<S, W, _, ROWS, 1>(simd, left, [weights], length);
+                let sums = tile::run::<S, W, _, ROWS, 1>(simd, left, [weights], length, 0);
                 for row in 0..ROWS {
-                    totals[row] = simd.add(totals[row], sums[row][0]);
+                    totals[row] = simd.add(totals[row], simd.load(&sums[row][0]));
                 }
                 weights = &weights[length.div_ceil(W::GROUP)..];
                 rest = rest.map(|row| &row[length..]);
@@ -251,70 +264,108 @@ impl Task<'_> {
         }
     }
 
-    /// Many rows: a block of inputs of some panels stays in the cache while all rows pass by.
+    /// More rows, but so few that reading the weight counts: three panels after another, each to its end.
     #[inline(always)]
-    fn many<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
-        let scratch_inputs = if W::NARROW { BLOCK } else { 0 };
-        let mut scratch = vec![[0.0; LANES]; CACHED_PANELS.min(self.panels) * scratch_inputs];
-        for first_panel in (0..self.panels).step_by(CACHED_PANELS) {
-            let panels = CACHED_PANELS.min(self.panels - first_panel);
-            for first_input in (0..self.inputs.len()).step_by(BLOCK) {
-                let inputs = BLOCK.min(self.inputs.len() - first_input);
-                let mut weights = [&[][..]; CACHED_PANELS];
-                let mut unused = &mut scratch[..];
+    fn several<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+        for first_panel in (0..self.panels).step_by(S::TILE_VECTORS) {
+            let panels = S::TILE_VECTORS.min(self.panels - first_panel);
+            for first_input in (0..self.inputs.len()).step_by(RUN) {
+                let length = RUN.min(self.inputs.len() - first_input);
+                let mut weights = [&[][..]; MOST_VECTORS];
                 for (panel, weights) in weights[..panels].iter_mut().enumerate() {
-                    let (own, rest) = unused.split_at_mut(scratch_inputs);
-                    let groups = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
-                    *weights = W::widen(simd, groups, inputs, own);
-                    unused = rest;
+                    *weights = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
                 }
-                self.block(simd, first_panel, first_input, &weights[..panels]);
+                let first = self.inputs.start + first_input;
+                let x = self.x.part(self.first_row, self.out.len(), first..first + length);
+                self.column_of_tiles::<S, W>(simd, x, first_panel * PANEL_OUTPUTS, &weights[..panels], AHEAD);
             }
         }
     }
 
-    /// Adds the product of all rows with one block of inputs of some panels.
+    /// Many rows: a run of inputs of three panels stays in the first-level cache while all rows pass by, and the rows' inputs
+    /// stay in the second-level cache for all panels.
     #[inline(always)]
-    fn block<S: Simd>(&mut self, simd: S, first_panel: usize, first_input: usize, weights: &[&[[f32; LANES]]]) {
+    fn many<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+        let rows = self.out.len();
+        let mut near = vec![0.0; rows * RUN];
+        let mut wide = [[[0.0; LANES]; RUN]; MOST_VECTORS];
+        for first_input in (0..self.inputs.len()).step_by(RUN) {
+            let length = RUN.min(self.inputs.len() - first_input);
+            let first = self.inputs.start + first_input;
+            let far = self.x.part(self.first_row, rows, first..first + length);
+            for (row, near) in near.chunks_mut(RUN).enumerate() {
+                near[..length].copy_from_slice(far.row(row));
+            }
+            let x = Matrix::with_stride(&near, rows, length, RUN);
+            for first_panel in (0..self.panels).step_by(S::TILE_VECTORS) {
+                let panels = S::TILE_VECTORS.min(self.panels - first_panel);
+                for (panel, wide) in wide[..panels].iter_mut().enumerate() {
+                    let groups = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
+                    widen_panel::<S, W>(simd, groups, &mut wide[..length]);
+                }
+                let weights = [&wide[0][..length], &wide[1][..length], &wide[2][..length]];
+                self.column_of_tiles::<S, f32>(simd, x, first_panel * PANEL_OUTPUTS, &weights[..panels], 0);
+            }
+        }
+    }
+
+    /// Adds the product of all rows of `x` (one run of inputs) and up to three panels. The first rows ask for the inputs
+    /// that lie `ahead`.
+    #[inline(always)]
+    fn column_of_tiles<S: Simd, W: Weight>(
+        &mut self,
+        simd: S,
+        x: Matrix<'_>,
+        first_output: usize,
+        weights: &[&[W::Group]],
+        ahead: usize,
+    ) {
         let mut row = 0;
-        while row < self.out.len() {
-            let rows = tile_rows::<S>(self.out.len() - row);
-            let place = (row, first_panel, first_input);
+        while row < x.rows() {
+            let place = (row, first_output);
+            let ahead = if row == 0 { ahead } else { 0 };
+            let rows = tile_rows::<S>(x.rows() - row);
             match rows {
-                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, 8>(simd, place, weights),
-                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, 6>(simd, place, weights),
-                4 => self.row_of_tiles::<S, 4>(simd, place, weights),
-                2 => self.row_of_tiles::<S, 2>(simd, place, weights),
-                _ => self.row_of_tiles::<S, 1>(simd, place, weights),
+                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, place, weights, ahead),
+                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, place, weights, ahead),
+                4 => self.row_of_tiles::<S, W, 4>(simd, x, place, weights, ahead),
+                2 => self.row_of_tiles::<S, W, 2>(simd, x, place, weights, ahead),
+                _ => self.row_of_tiles::<S, W, 1>(simd, x, place, weights, ahead),
             }
             row += rows;
         }
     }
 
-    /// A few rows by some panels.
+    /// A few rows by up to three panels.
     #[inline(always)]
-    fn row_of_tiles<S: Simd, const ROWS: usize>(
+    fn row_of_tiles<S: Simd, W: Weight, const ROWS: usize>(
         &mut self,
         simd: S,
-        (row, first_panel, first_input): (usize, usize, usize),
-        weights: &[&[[f32; LANES]]],
+        x: Matrix<'_>,
+        (row, first_output): (usize, usize),
+        weights: &[&[W::Group]],
+        ahead: usize,
     ) {
         let mut left = [&[][..]; ROWS];
         for (index, left) in left.iter_mut().enumerate() {
-            *left = &self.x.row(self.first_row + row + index)[self.inputs.clone()][first_input..];
+            *left = x.row(row + index);
         }
         let out = &mut self.out[row..row + ROWS];
-        let mut panel = 0;
-        if S::TILE_VECTORS == 3 {
-            while panel + 3 <= weights.len() {
-                let panels = [weights[panel], weights[panel + 1], weights[panel + 2]];
-                tile_block::<S, ROWS, 3>(simd, left, panels, out, (first_panel + panel) * PANEL_OUTPUTS);
-                panel += 3;
-            }
+        if let (3, &[first, second, third]) = (S::TILE_VECTORS, weights) {
+            return one_tile::<S, W, ROWS, 3>(simd, left, [first, second, third], out, first_output, ahead);
         }
-        while panel < weights.len() {
-            tile_block::<S, ROWS, 1>(simd, left, [weights[panel]], out, (first_panel + panel) * PANEL_OUTPUTS);
-            panel += 1;
+        for (panel, weights) in weights.iter().enumerate() {
+            one_tile::<S, W, ROWS, 1>(simd, left, [weights], out, first_output + panel * PANEL_OUTPUTS, ahead);
+        }
+    }
+}
+
+/// Inputs of a panel as f32.
+#[inline(always)]
+fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide: &mut [[f32; LANES]]) {
+    for (group, wide) in groups.iter().zip(wide.chunks_mut(W::GROUP)) {
+        for (step, wide) in wide.iter_mut().enumerate() {
+            simd.store(W::load(simd, group, step), wide);
         }
     }
 }
@@ -325,26 +376,30 @@ fn tile_rows<S: Simd>(left: usize) -> usize {
     [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
 }
 
-/// One tile over a block of inputs, added to the outputs that begin at `first` in each row.
+/// One tile over a run of inputs, added to the outputs that begin at `first` in each row.
 #[inline(always)]
-fn tile_block<S: Simd, const ROWS: usize, const PANELS: usize>(
+fn one_tile<S: Simd, W: Weight, const ROWS: usize, const PANELS: usize>(
     simd: S,
     left: [&[f32]; ROWS],
-    panels: [&[[f32; LANES]]; PANELS],
+    panels: [&[W::Group]; PANELS],
     out: &mut [&mut [f32]],
     first: usize,
+    ahead: usize,
 ) {
-    for input in (0..panels[0].len()).step_by(RUN) {
-        let length = RUN.min(panels[0].len() - input);
-        let rows = RowsLeft(left.map(|row| &row[input..][..length]));
-        let weights = panels.map(|panel| &panel[input..]);
-        let sums = tile::run::<S, f32, _, ROWS, PANELS>(simd, rows, weights, length);
-        for (out, sums) in out.iter_mut().zip(&sums) {
-            for (panel, &sum) in sums.iter().enumerate() {
-                let outputs = tail_mut(&mut out[first + panel * LANES..]);
-                let total = simd.load_partial(outputs);
-                simd.store_partial(simd.add(total, sum), outputs);
+    let sums = tile::run::<S, W, _, ROWS, PANELS>(simd, RowsLeft(left), panels, left[0].len(), ahead);
+    for row in 0..ROWS {
+        let out = &mut out[row][first..];
+        if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
+            for panel in 0..PANELS {
+                let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
+                simd.store(total, &mut full[panel]);
             }
+            continue;
+        }
+        for panel in 0..PANELS {
+            let outputs = tail_mut(&mut out[panel * LANES..]);
+            let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
+            simd.store_partial(total, outputs);
         }
     }
 }

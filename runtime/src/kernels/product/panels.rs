@@ -82,9 +82,6 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Inputs side by side.
     const GROUP: usize;
 
-    /// Whether it has to be widened to be calculated with.
-    const NARROW: bool;
-
     /// `[16][GROUP]`.
     type Group: Copy + Send + Sync;
 
@@ -94,27 +91,12 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Input `step` (below `GROUP`) of 16 outputs.
     fn load<S: Simd>(simd: S, group: &Self::Group, step: usize) -> S::Vector;
 
-    /// The first `inputs` inputs of a panel as f32: the panel itself or, if `NARROW`, a copy in `scratch`.
-    #[inline(always)]
-    fn widen<'a, S: Simd>(
-        simd: S,
-        groups: &'a [Self::Group],
-        inputs: usize,
-        scratch: &'a mut [[f32; LANES]],
-    ) -> &'a [[f32; LANES]] {
-        for (input, wide) in scratch[..inputs].iter_mut().enumerate() {
-            simd.store(Self::load(simd, &groups[input / Self::GROUP], input % Self::GROUP), wide);
-        }
-        &scratch[..inputs]
-    }
-
     /// Rounds.
     fn from_f32(value: f32) -> Self;
 }
 
 impl Weight for f32 {
     const GROUP: usize = 1;
-    const NARROW: bool = false;
     type Group = [f32; LANES];
 
     #[inline(always)]
@@ -127,16 +109,6 @@ impl Weight for f32 {
         simd.load(group)
     }
 
-    #[inline(always)]
-    fn widen<'a, S: Simd>(
-        _simd: S,
-        groups: &'a [Self::Group],
-        inputs: usize,
-        _scratch: &'a mut [[f32; LANES]],
-    ) -> &'a [[f32; LANES]] {
-        &groups[..inputs]
-    }
-
     fn from_f32(value: f32) -> Self {
         value
     }
@@ -144,7 +116,6 @@ impl Weight for f32 {
 
 impl Weight for f16 {
     const GROUP: usize = 1;
-    const NARROW: bool = true;
     type Group = [f16; LANES];
 
     #[inline(always)]
@@ -164,7 +135,6 @@ impl Weight for f16 {
 
 impl Weight for bf16 {
     const GROUP: usize = 2;
-    const NARROW: bool = true;
     type Group = [bf16; 2 * LANES];
 
     #[inline(always)]

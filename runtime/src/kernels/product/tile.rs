@@ -1,10 +1,11 @@
 //! The register tile: rows × panels of running sums over a run of inputs.
 //!
 //! [`Left`] is what is broadcast (a row of activations; in a convolution a channel of weights), the panels are what is read
-//! as vectors (weights; in a convolution the input's positions).
+//! as vectors (weights; in a convolution the input's positions). Inputs are walked [`STEP`] at a time through arrays of that
+//! length, so that bounds are checked once a step.
 
 use super::panels::Weight;
-use crate::kernels::simd::Simd;
+use crate::kernels::simd::{LANES, Simd};
 
 /// Inputs that are summed in one chain, beginning at 0. Two chains at a time cover the latency of an addition in a
 /// product of a matrix and a vector, and a chain is long enough that adding it to the output costs little.
@@ -13,70 +14,114 @@ pub(crate) const RUN: usize = 128;
 /// Inputs at whose multiples a piece of a weight may end: two runs.
 pub(crate) const BLOCK: usize = 2 * RUN;
 
-/// The broadcast side of a tile.
-pub(crate) trait Left: Copy {
+/// Bytes that a prefetch brings.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Inputs between two checks of bounds; a multiple of each weight's group.
+const STEP: usize = 4;
+
+/// The broadcast side of a tile of `ROWS` rows.
+pub(crate) trait Left<const ROWS: usize>: Copy {
+    /// [`STEP`] inputs of all rows.
+    type Step: Copy;
+
+    /// Inputs `step * STEP` and on.
+    fn step(self, step: usize) -> Self::Step;
+
+    /// Row `row` at input `input` of a step.
+    fn at(step: Self::Step, row: usize, input: usize) -> f32;
+
     /// Row `row` at input `input`.
-    fn at(self, row: usize, input: usize) -> f32;
+    fn single(self, row: usize, input: usize) -> f32;
 }
 
 /// Rows that lie apart, each with its inputs side by side; all of the same length.
 #[derive(Clone, Copy)]
 pub(crate) struct RowsLeft<'a, const ROWS: usize>(pub [&'a [f32]; ROWS]);
 
-impl<const ROWS: usize> Left for RowsLeft<'_, ROWS> {
+impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
+    type Step = [&'a [f32; STEP]; ROWS];
+
     #[inline(always)]
-    fn at(self, row: usize, input: usize) -> f32 {
+    fn step(self, step: usize) -> Self::Step {
+        let mut inputs = [&[0.0; STEP]; ROWS];
+        for row in 0..ROWS {
+            inputs[row] = &self.0[row].as_chunks().0[step];
+        }
+        inputs
+    }
+
+    #[inline(always)]
+    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
+        step[row][input]
+    }
+
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
         self.0[row][input]
     }
 }
 
+/// Sums of a tile in memory: rows × panels.
+pub(crate) type Sums<const ROWS: usize, const PANELS: usize> = [[[f32; LANES]; PANELS]; ROWS];
+
 /// One run: sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
+///
+/// The sums are handed over in memory: registers that a caller indexed by row would live in memory all the time.
 #[inline(always)]
-pub(crate) fn run<S: Simd, W: Weight, L: Left, const ROWS: usize, const PANELS: usize>(
+pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
     simd: S,
     left: L,
     panels: [&[W::Group]; PANELS],
     length: usize,
-) -> [[S::Vector; PANELS]; ROWS] {
+    ahead: usize,
+) -> Sums<ROWS, PANELS> {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
-    let groups = length / W::GROUP;
-    let panels = panels.map(|panel| &panel[..length.div_ceil(W::GROUP)]);
-    for group in 0..groups {
-        for step in 0..W::GROUP {
-            add_input::<S, W, L, ROWS, PANELS>(simd, left, panels, group, step, &mut sums);
-        }
-    }
-    if !length.is_multiple_of(W::GROUP) {
-        add_input::<S, W, L, ROWS, PANELS>(simd, left, panels, groups, 0, &mut sums);
-    }
-    sums
-}
-
-/// Adds one input to all sums.
-#[inline(always)]
-fn add_input<S: Simd, W: Weight, L: Left, const ROWS: usize, const PANELS: usize>(
-    simd: S,
-    left: L,
-    panels: [&[W::Group]; PANELS],
-    group: usize,
-    step: usize,
-    sums: &mut [[S::Vector; PANELS]; ROWS],
-) {
-    let mut weights = [simd.splat(0.0); PANELS];
-    for panel in 0..PANELS {
-        weights[panel] = W::load(simd, &panels[panel][group], step);
-    }
-    for row in 0..ROWS {
-        let factor = simd.splat(left.at(row, group * W::GROUP + step));
+    for step in 0..length / STEP {
+        let inputs = left.step(step);
+        let mut groups = [&panels[0][..0]; PANELS];
         for panel in 0..PANELS {
-            sums[row][panel] = simd.fused(factor, weights[panel], sums[row][panel]);
+            groups[panel] = &panels[panel][step * STEP / W::GROUP..][..STEP / W::GROUP];
+            if ahead > 0 {
+                let lines = STEP * size_of::<W>() * LANES / CACHE_LINE_BYTES;
+                for line in 0..lines {
+                    simd.prefetch(groups[panel], (ahead + STEP * line / lines) / W::GROUP);
+                }
+            }
+        }
+        for input in 0..STEP {
+            let mut weights = [simd.splat(0.0); PANELS];
+            for panel in 0..PANELS {
+                weights[panel] = W::load(simd, &groups[panel][input / W::GROUP], input % W::GROUP);
+            }
+            for row in 0..ROWS {
+                let factor = simd.splat(L::at(inputs, row, input));
+                for panel in 0..PANELS {
+                    sums[row][panel] = simd.fused(factor, weights[panel], sums[row][panel]);
+                }
+            }
         }
     }
+    for input in length / STEP * STEP..length {
+        for panel in 0..PANELS {
+            let weights = W::load(simd, &panels[panel][input / W::GROUP], input % W::GROUP);
+            for row in 0..ROWS {
+                sums[row][panel] = simd.fused(simd.splat(left.single(row, input)), weights, sums[row][panel]);
+            }
+        }
+    }
+    let mut stored = [[[0.0; LANES]; PANELS]; ROWS];
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            simd.store(sums[row][panel], &mut stored[row][panel]);
+        }
+    }
+    stored
 }
 
 /// A whole block of one panel: both runs at once, so that twice as many additions are in flight.
 ///
-/// `rows` have [`BLOCK`] inputs. Returns the sums of the first and of the second run.
+/// `rows` have at least [`BLOCK`] inputs. Returns the sums of the first and of the second run.
 #[inline(always)]
 pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
     simd: S,
@@ -86,14 +131,18 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
     let mut sums = [[simd.splat(0.0); ROWS]; 2];
     let half = RUN / W::GROUP;
     let (first, second) = panel[..2 * half].split_at(half);
-    let rows = rows.map(|row| row[..BLOCK].split_at(RUN));
+    let (mut first_rows, mut second_rows) = ([&[0.0; RUN]; ROWS], [&[0.0; RUN]; ROWS]);
+    for row in 0..ROWS {
+        let runs = rows[row].as_chunks::<RUN>().0;
+        (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
+    }
     for group in 0..half {
         for step in 0..W::GROUP {
             let input = group * W::GROUP + step;
             let weights = [W::load(simd, &first[group], step), W::load(simd, &second[group], step)];
             for row in 0..ROWS {
-                sums[0][row] = simd.fused(simd.splat(rows[row].0[input]), weights[0], sums[0][row]);
-                sums[1][row] = simd.fused(simd.splat(rows[row].1[input]), weights[1], sums[1][row]);
+                sums[0][row] = simd.fused(simd.splat(first_rows[row][input]), weights[0], sums[0][row]);
+                sums[1][row] = simd.fused(simd.splat(second_rows[row][input]), weights[1], sums[1][row]);
             }
         }
     }
