@@ -24,14 +24,31 @@ pub use reference::*;
 // Elementwise.
 mod activation;
 mod binary;
+mod bit_cast;
+mod cast;
 mod clamp;
 mod compare;
+mod dequantize;
+mod dropout;
+mod dynamic_quantize;
+mod granularity;
+mod multinomial;
+mod quantize;
+mod random;
 mod select;
 mod unary;
 pub use activation::*;
 pub use binary::*;
+pub use bit_cast::*;
+pub use cast::*;
 pub use clamp::*;
 pub use compare::*;
+pub use dequantize::*;
+pub use dropout::*;
+pub use dynamic_quantize::*;
+pub use multinomial::*;
+pub use quantize::*;
+pub use random::*;
 pub use select::*;
 pub use unary::*;
 // Data movement.
@@ -120,6 +137,14 @@ macro_rules! for_each_operator {
             0x04 Compare "compare",
             0x05 Select "select",
             0x06 Clamp "clamp",
+            0x07 Cast "cast",
+            0x08 BitCast "bit_cast",
+            0x09 Quantize "quantize",
+            0x0a Dequantize "dequantize",
+            0x0b DynamicQuantize "dynamic_quantize",
+            0x0c Random "random",
+            0x0d Multinomial "multinomial",
+            0x0e Dropout "dropout",
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.

@@ -1,0 +1,152 @@
+//! Which elements of a quantized tensor share a scale: all, those at one index of an axis, or those of a block.
+
+use crate::dim::Dim;
+use crate::fact::Shape;
+use crate::ops::{InferContext, Relation, TypeError, normalize_axis};
+use crate::tensor::strides;
+
+/// How parameters (scales, zero points) belong to the elements of a tensor of a known shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Granularity {
+    /// One parameter for all.
+    Tensor,
+    /// One an index of an axis, whose stride and extent these are.
+    Axis { stride: usize, extent: usize },
+    /// One a block along an axis.
+    Blocked { stride: usize, extent: usize, block: usize, blocks: usize },
+}
+
+impl Granularity {
+    /// Check symbolic shapes; what only a bind can decide becomes an obligation.
+    ///
+    /// # Errors
+    /// [`TypeError`] where the parameter's shape cannot belong to the input's.
+    pub(crate) fn infer(
+        input: &Shape,
+        parameter: &Shape,
+        axis: i64,
+        block_size: i64,
+        context: &mut InferContext<'_>,
+    ) -> Result<(), TypeError> {
+        check_block_size(block_size)?;
+        let (Shape::Ranked(input), Shape::Ranked(parameter)) = (input, parameter) else { return Ok(()) };
+        let single = parameter.len() <= 1 && parameter.iter().all(|dim| dim.as_known() == Some(1));
+        if single && block_size == 0 {
+            return Ok(());
+        }
+        if block_size == 0 {
+            let [count] = parameter.as_slice() else { return Err(rank_error("at most 1", parameter.len())) };
+            let axis = normalize_axis(axis, input.len())?;
+            // A single scale for a whole axis is allowed, so that an undecided extent may also be 1.
+            match count.is_known() {
+                true => drop(context.require_equal(&input[axis], count, "scales of an axis")?),
+                false => context.oblige(Relation::Broadcastable, &input[axis], count, "scales of an axis"),
+            }
+            return Ok(());
+        }
+        if parameter.len() != input.len() {
+            return Err(rank_error(&input.len().to_string(), parameter.len()));
+        }
+        let axis = normalize_axis(axis, input.len())?;
+        for (index, (dim, found)) in input.iter().zip(parameter).enumerate() {
+            let expected = if index == axis { dim.ceil_div(&Dim::known(block_size)) } else { dim.clone() };
+            context.require_equal(&expected, found, "blocks of scales")?;
+        }
+        Ok(())
+    }
+
+    /// The granularity for known shapes.
+    ///
+    /// # Errors
+    /// [`TypeError`] where the parameter's shape does not belong to the input's.
+    pub(crate) fn of(
+        input: &[usize],
+        parameter: &[usize],
+        axis: i64,
+        block_size: i64,
+    ) -> Result<Granularity, TypeError> {
+        let block = check_block_size(block_size)?;
+        if block == 0 && matches!(parameter, [] | [1]) {
+            return Ok(Granularity::Tensor);
+        }
+        let axis = normalize_axis(axis, input.len())?;
+        let (stride, extent) = (strides(input)[axis], input[axis]);
+        if block == 0 {
+            return match parameter {
+                &[count] if count == extent => Ok(Granularity::Axis { stride, extent }),
+                &[count] => Err(dimension_error(&[extent], &[count])),
+                other => Err(rank_error("at most 1", other.len())),
+            };
+        }
+        let mut expected = input.to_vec();
+        expected[axis] = extent.div_ceil(block);
+        if parameter != expected {
+            return Err(dimension_error(&expected, parameter));
+        }
+        Ok(Granularity::Blocked { stride, extent, block, blocks: expected[axis] })
+    }
+
+    /// The flat index of the parameter for the element at this flat index.
+    pub(crate) fn index(&self, element: usize) -> usize {
+        match *self {
+            Granularity::Tensor => 0,
+            Granularity::Axis { stride, extent } => element / stride % extent,
+            Granularity::Blocked { stride, extent, block, blocks } => {
+                let (inner, outer) = (element % stride, element / stride / extent);
+                (outer * blocks + element / stride % extent / block) * stride + inner
+            }
+        }
+    }
+}
+
+fn check_block_size(block_size: i64) -> Result<usize, TypeError> {
+    usize::try_from(block_size).map_err(|_| TypeError::Value {
+        subject: "block_size".to_string(),
+        found: block_size.to_string(),
+        expected: "0 or more".to_string(),
+    })
+}
+
+fn rank_error(expected: &str, found: usize) -> TypeError {
+    TypeError::Rank { operand: 1, expected: expected.to_string(), found }
+}
+
+fn dimension_error(expected: &[usize], found: &[usize]) -> TypeError {
+    TypeError::Dimension { subject: "scales".to_string(), left: format!("{expected:?}"), right: format!("{found:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Ranges;
+    use crate::ops::NoBlocks;
+
+    #[test]
+    fn blocks_are_counted_along_their_axis() {
+        let granularity = Granularity::of(&[2, 5, 2], &[2, 3, 2], 1, 2).unwrap();
+        let indices: Vec<usize> = (0..20).map(|element| granularity.index(element)).collect();
+        assert_eq!(indices, [0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11]);
+        assert!(Granularity::of(&[2, 5], &[2, 2], 1, 2).is_err());
+        assert!(Granularity::of(&[2, 5], &[5], 0, 0).is_err());
+        assert!(Granularity::of(&[2, 5], &[5], 2, 0).is_err());
+        assert!(Granularity::of(&[], &[], 5, 0).is_ok());
+        assert!(Granularity::of(&[2], &[2], 0, -1).is_err());
+    }
+
+    #[test]
+    fn symbolic_shapes_are_checked() {
+        let ranges = Ranges::new();
+        let mut blocks = NoBlocks;
+        let mut context = InferContext::new("quantize", &ranges, &mut blocks);
+        let n = Dim::symbol("n");
+        let input = Shape::from(vec![n.clone(), Dim::known(64)]);
+        let blocked = Shape::from(vec![n.clone(), Dim::known(2)]);
+        assert!(Granularity::infer(&input, &blocked, 1, 32, &mut context).is_ok());
+        assert!(Granularity::infer(&input, &blocked, 1, 16, &mut context).is_err());
+        assert!(Granularity::infer(&input, &Shape::known(&[64]), 1, 0, &mut context).is_ok());
+        assert!(Granularity::infer(&input, &Shape::known(&[63]), 1, 0, &mut context).is_err());
+        assert!(context.obligations.is_empty());
+        assert!(Granularity::infer(&input, &Shape::from(vec![n]), 1, 0, &mut context).is_ok());
+        assert_eq!(context.obligations.len(), 1);
+    }
+}
