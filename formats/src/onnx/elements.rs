@@ -4,7 +4,7 @@
 //! a window at a time. Integers narrower than their field are accepted as signed or as bits (-1 and 255 are
 //! the same byte), which is what writers do; anything wider is refused.
 
-use super::read_at::ReadAt;
+use super::ReadAt;
 use super::schema::TensorProto;
 use super::tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
 use super::window::{Window, WindowError};

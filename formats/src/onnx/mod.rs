@@ -12,7 +12,6 @@ mod elements;
 mod error;
 mod external;
 mod fields;
-mod read_at;
 #[allow(
     missing_docs,
     clippy::all,
@@ -26,12 +25,13 @@ mod values;
 mod walker;
 mod window;
 
+pub use crate::read_at::ReadAt;
 pub use attribute::{AttributeError, AttributeValue, attribute_value};
 pub use elements::ElementReader;
 pub use error::OnnxError;
 pub use external::{ExternalData, ExternalDataError};
 use fields::Message;
-pub use read_at::ReadAt;
+
 use schema::{ModelProto, TensorProto};
 pub use sparse::{SparseError, dense_tensor};
 pub use tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};

@@ -2,8 +2,8 @@
 //!
 //! Source: `SparseTensorProto` of the schema.
 
+use super::ReadAt;
 use super::elements::signed;
-use super::read_at::ReadAt;
 use super::schema::{SparseTensorProto, TensorProto};
 use super::tensor::{TensorData, TensorDataError, TensorFault, TensorSource};
 use crate::dtype::DType;

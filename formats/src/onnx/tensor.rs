@@ -9,9 +9,9 @@
 
 use std::io;
 
+use super::ReadAt;
 use super::elements::{self, ElementReader, Fixed};
 use super::external::{ExternalData, ExternalDataError};
-use super::read_at::ReadAt;
 use super::schema::{StoredSegment, TensorProto};
 use crate::dtype::DType;
 use crate::tensor::{Tensor, element_count};

@@ -4,11 +4,11 @@
 //! caller names the type, from the model. Element types and shapes are those of the file; whether they are
 //! the model's is the caller's question.
 
+use super::ReadAt;
 use super::decode;
 use super::elements::Packer;
 use super::error::OnnxError;
 use super::fields;
-use super::read_at::ReadAt;
 use super::schema::sequence_proto::DataType as Kind;
 use super::schema::{MapProto, OptionalProto, SequenceProto, TensorProto};
 use super::tensor::{DataField, TensorData, TensorDataError, TensorFault, TensorSource};

@@ -14,9 +14,9 @@ use std::fmt;
 
 use prost::Message as _;
 
+use super::ReadAt;
 use super::error::OnnxError;
 use super::fields::{Elements, Field, GRAPH, Kind, Message, TENSOR};
-use super::read_at::ReadAt;
 use super::schema::StoredSegment;
 use super::window::{Window, WindowError};
 use crate::limits::{ONNX_DECODED_BYTES, ONNX_GRAPH_NESTING, ONNX_INLINE_BYTES, ONNX_MESSAGE_NESTING};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::read_at::ReadAt;
+use super::ReadAt;
 use crate::limits::ONNX_WINDOW_BYTES;
 
 /// Why a read failed, before the place in the message is known.

@@ -1,4 +1,4 @@
-//! Positional reads: how ONNX bytes are reached without loading or mapping them.
+//! Positional reads: how bytes are reached without loading or mapping them.
 //!
 //! This crate does no file I/O itself; whoever opens files implements [`ReadAt`] for them. Reads take no
 //! `&mut`, so that several threads may read weights of one file at a time.

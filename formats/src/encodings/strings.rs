@@ -1,0 +1,61 @@
+//! Strings in the file: the length of each as a little-endian u32, then all their bytes (UTF-8).
+
+use super::EncodingError;
+use crate::tensor::{Tensor, element_count};
+
+/// The stored bytes of strings.
+///
+/// # Errors
+/// [`EncodingError::Unsupported`] for a string of 4 GiB or more.
+pub fn pack_strings(strings: &[String]) -> Result<Vec<u8>, EncodingError> {
+    let mut packed = Vec::new();
+    for text in strings {
+        let length = u32::try_from(text.len()).map_err(|_| EncodingError::Unsupported("a string of 4 GiB".into()))?;
+        packed.extend_from_slice(&length.to_le_bytes());
+    }
+    strings.iter().for_each(|text| packed.extend_from_slice(text.as_bytes()));
+    Ok(packed)
+}
+
+/// The strings of stored bytes, as a tensor.
+///
+/// # Errors
+/// [`EncodingError::Strings`] where lengths do not fill the bytes exactly or text is not UTF-8.
+pub fn unpack_strings(shape: &[usize], packed: &[u8]) -> Result<Tensor, EncodingError> {
+    let malformed = |index| EncodingError::Strings { index };
+    let too_large = || EncodingError::TooLarge { shape: shape.iter().map(|&extent| extent as u64).collect() };
+    let count = element_count(shape).ok_or_else(too_large)?;
+    // Checked before anything of `count` elements is allocated.
+    let table = count.checked_mul(4).and_then(|bytes| packed.get(..bytes)).ok_or_else(|| malformed(0))?;
+    let mut rest = &packed[table.len()..];
+    let mut strings = Vec::with_capacity(count);
+    for (index, length) in table.as_chunks::<4>().0.iter().enumerate() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let (text, after) = rest.split_at_checked(length).ok_or_else(|| malformed(index))?;
+        strings.push(std::str::from_utf8(text).map_err(|_| malformed(index))?.to_string());
+        rest = after;
+    }
+    if !rest.is_empty() {
+        return Err(malformed(count));
+    }
+    Ok(Tensor::from_strings(shape, strings)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_round_trip_and_malformed_ones_are_refused() {
+        let strings = vec!["über".to_string(), String::new(), "x".to_string()];
+        let packed = pack_strings(&strings).unwrap();
+        assert_eq!(&packed[..4], [5, 0, 0, 0]);
+        assert_eq!(unpack_strings(&[3], &packed).unwrap().strings().unwrap(), strings);
+        assert!(unpack_strings(&[3], &packed[..packed.len() - 1]).is_err());
+        assert!(unpack_strings(&[2], &packed).is_err());
+        assert!(unpack_strings(&[usize::MAX / 8], &packed).is_err());
+        let mut cut = packed.clone();
+        cut[0] = 1;
+        assert!(matches!(unpack_strings(&[3], &cut), Err(EncodingError::Strings { .. })));
+    }
+}

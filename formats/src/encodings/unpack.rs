@@ -1,0 +1,109 @@
+//! Stored bytes of all parts in, the canonical tensor out.
+
+use super::convert::widen;
+use super::layout::byte_border;
+use super::panels::{InputRows, unpack_input_rows, unpack_output_rows};
+use super::{EncodingError, Layout, PanelLayout, PartRecord, WeightRecord, unpack_strings};
+use crate::tensor::Tensor;
+
+/// The canonical tensor of a weight from the stored bytes of its parts, in order.
+///
+/// # Errors
+/// [`EncodingError`] where record, parts and bytes do not agree.
+pub fn unpack(weight: &WeightRecord, parts: &[&[u8]]) -> Result<Tensor, EncodingError> {
+    let too_large = || EncodingError::TooLarge { shape: weight.shape.clone() };
+    weight.check()?;
+    let shape: Option<Vec<usize>> = weight.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let shape = shape.ok_or_else(too_large)?;
+    if parts.len() != weight.parts.len() {
+        return Err(EncodingError::PartCount { expected: weight.parts.len(), found: parts.len() });
+    }
+    for (part, bytes) in weight.parts.iter().zip(parts) {
+        let expected = weight.layout.part_bytes(&weight.shape, &part.range())?;
+        if let Some(expected) = expected.filter(|&expected| expected != bytes.len() as u64) {
+            return Err(EncodingError::Size { expected, found: bytes.len() as u64 });
+        }
+    }
+    if weight.layout == Layout::Strings {
+        return unpack_strings(&shape, parts.first().copied().unwrap_or(&[]));
+    }
+    let mut stored = Tensor::zeros(weight.layout.dtype(), &shape)?;
+    let canonical = stored.bytes_mut();
+    for (part, bytes) in weight.parts.iter().zip(parts) {
+        match &weight.layout {
+            Layout::Panels(layout) => unpack_panels(layout, part, bytes, canonical),
+            Layout::Plain { .. } | Layout::Strings => {
+                let (_, row_elements) = super::layout::rows_of(&weight.shape).ok_or_else(too_large)?;
+                let start = byte_border(weight.layout.dtype(), part.start, row_elements).ok_or_else(too_large)?;
+                canonical[start as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+    if stored.dtype() == weight.dtype {
+        return Ok(stored);
+    }
+    let mut wide = Tensor::zeros(weight.dtype, &shape)?;
+    widen(stored.bytes(), stored.dtype(), wide.bytes_mut());
+    Ok(wide)
+}
+
+/// Spread one part over canonical bytes of the stored type. Sizes have been checked.
+fn unpack_panels(layout: &PanelLayout, part: &PartRecord, bytes: &[u8], canonical: &mut [u8]) {
+    let (width, group) = (layout.dtype.bits() / 8, layout.group as usize);
+    let panel_bytes = bytes.len() / (part.end - part.start) as usize;
+    let inputs = (part.inputs_end - part.inputs_start) as usize;
+    let mut rows = Vec::new();
+    for (panel, bytes) in (part.start..part.end).zip(bytes.chunks_exact(panel_bytes)) {
+        let place = layout.place(panel);
+        let matrix = (place.matrix * layout.outputs * layout.inputs) as usize;
+        let (output, first) = (place.output as usize, part.inputs_start as usize);
+        if layout.output_axis == 0 {
+            rows.resize(place.outputs * inputs * width, 0);
+            unpack_output_rows(bytes, place.outputs, width, group, &mut rows);
+            for (index, row) in rows.chunks_exact(inputs * width).enumerate() {
+                let start = matrix + (output + index) * layout.inputs as usize + first;
+                canonical[start * width..][..row.len()].copy_from_slice(row);
+            }
+        } else {
+            let stride = layout.outputs as usize * width;
+            let offset = (matrix + first * layout.outputs as usize + output) * width;
+            let block = InputRows { stride, offset, outputs: place.outputs, inputs };
+            unpack_input_rows(bytes, block, width, group, canonical);
+        }
+    }
+}
+
+impl WeightRecord {
+    /// Check that layout and parts describe exactly this weight.
+    ///
+    /// # Errors
+    /// [`EncodingError`] that says where they do not.
+    pub fn check(&self) -> Result<(), EncodingError> {
+        self.layout.check(self.dtype, &self.shape)?;
+        let (end, inputs_end) = self.ends()?;
+        let (mut next, mut next_input) = (0, 0);
+        for (index, part) in self.parts.iter().enumerate() {
+            self.layout.part_bytes(&self.shape, &part.range())?;
+            if part.start != next || part.inputs_start != next_input {
+                return Err(EncodingError::Coverage { part: index });
+            }
+            (next, next_input) =
+                if part.inputs_end == inputs_end { (part.end, 0) } else { (part.start, part.inputs_end) };
+        }
+        if (next, next_input) == (end, 0) { Ok(()) } else { Err(EncodingError::Coverage { part: self.parts.len() }) }
+    }
+
+    /// Where the last part must end: rows or panels, and inputs. Zero where there are no bytes.
+    fn ends(&self) -> Result<(u64, u64), EncodingError> {
+        let too_large = || EncodingError::TooLarge { shape: self.shape.clone() };
+        let (rows, row_elements) = super::layout::rows_of(&self.shape).ok_or_else(too_large)?;
+        if rows == 0 || row_elements == 0 {
+            return Ok((0, 0));
+        }
+        match &self.layout {
+            Layout::Plain { .. } => Ok((rows, 0)),
+            Layout::Panels(layout) => Ok((layout.panel_count().ok_or_else(too_large)?, layout.inputs)),
+            Layout::Strings => Ok((1, 0)),
+        }
+    }
+}

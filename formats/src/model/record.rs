@@ -1,0 +1,211 @@
+//! The records of a manifest. Indices are positions in the vectors of [`Manifest`] or [`BlockRecord`].
+
+use crate::dim::Dim;
+use crate::encodings::WeightRecord;
+use crate::fact::Type;
+use crate::ops::{Obligation, Op, Read};
+
+/// Everything that a file says before its first weight.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    /// Name of the program that wrote the file.
+    pub producer: String,
+    /// What the file was made from.
+    pub provenance: Provenance,
+    /// Every symbol that dimensions use, with its range.
+    pub symbols: Vec<SymbolRecord>,
+    /// Relations of dimensions that are checked when symbols are bound.
+    pub obligations: Vec<Obligation>,
+    /// Blocks with a public signature.
+    pub entries: Vec<EntryRecord>,
+    /// Lists of steps.
+    pub blocks: Vec<BlockRecord>,
+    /// Weights.
+    pub weights: Vec<WeightRecord>,
+    /// Stored bytes of weights; those of this file in the order of their offsets.
+    pub extents: Vec<ExtentRecord>,
+    /// The stream, gapless.
+    pub chunks: Vec<ChunkRecord>,
+    /// Other files that extents name: file `i` is `files[i - 1]`.
+    pub files: Vec<FileRecord>,
+    /// How steps are spread over the tiles of targets; none in this version.
+    pub placements: Vec<PlacementRecord>,
+}
+
+/// What a file was made from. No paths, no times: the same model and options give the same bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// Names of source files, without folders.
+    pub models: Vec<String>,
+    /// BLAKE3 over the hashes of all source tensors.
+    pub weights_hash: [u8; 32],
+    /// Options that change bytes: name, value.
+    pub options: Vec<(String, String)>,
+    /// Version of the compiler.
+    pub compiler_version: String,
+}
+
+/// A symbol of dimensions. Its value comes from the inputs of an entry, or from a step whose results depend on data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SymbolRecord {
+    /// The name.
+    pub name: String,
+    /// Least value.
+    pub minimum: i64,
+    /// Greatest value.
+    pub maximum: i64,
+}
+
+/// A block with a public signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryRecord {
+    /// The name by which it is run.
+    pub name: String,
+    /// Index of the block.
+    pub block: u32,
+    /// Names of the block's parameters.
+    pub inputs: Vec<String>,
+    /// Names of the block's results.
+    pub outputs: Vec<String>,
+    /// Inputs that a session keeps.
+    pub states: Vec<StateRecord>,
+}
+
+/// An input that is state: its next contents are an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateRecord {
+    /// Index of the input.
+    pub input: u32,
+    /// Index of the output.
+    pub output: u32,
+    /// The output is the input with elements appended along this axis.
+    pub append_axis: Option<u32>,
+}
+
+/// A list of steps with explicit parameters and results.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlockRecord {
+    /// Everything that steps compute or take; the parameters come first.
+    pub values: Vec<ValueRecord>,
+    /// How many of the values are parameters.
+    pub parameters: u32,
+    /// The steps in order of execution.
+    pub steps: Vec<StepRecord>,
+    /// What the block gives.
+    pub results: Vec<OperandRecord>,
+}
+
+/// A value of a block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValueRecord {
+    /// Type and symbolic shape.
+    pub kind: Type,
+    /// Contents of a small integer tensor as dimensions, where known.
+    pub contents: Option<Vec<Dim>>,
+    /// What its buffer holds.
+    pub role: Role,
+    /// The compiler's number of the value, the same in every file made from the model.
+    pub id: u32,
+    /// ONNX name.
+    pub name: Option<String>,
+}
+
+/// What a buffer holds.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, strum::IntoStaticStr, strum::FromRepr, strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u8)]
+pub enum Role {
+    /// Weights.
+    Weights = 1,
+    /// Results of steps.
+    Activations = 2,
+    /// State, such as a cache of keys and values.
+    State = 3,
+    /// Constants.
+    Constants = 4,
+    /// Inputs and outputs of an entry.
+    InputOutput = 5,
+}
+
+/// One operator at its place in execution order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRecord {
+    /// The operator.
+    pub op: Op,
+    /// What it takes.
+    pub operands: Vec<OperandRecord>,
+    /// Indices of the values that it computes.
+    pub results: Vec<u32>,
+    /// How it reads its weight operands, one each, in order of operands.
+    pub reads: Vec<ReadRecord>,
+    /// Name of the ONNX node.
+    pub name: String,
+}
+
+/// What a step takes or a block gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperandRecord {
+    /// Left out.
+    Absent,
+    /// A value of the block.
+    Value(u32),
+    /// A weight of the file.
+    Weight(u32),
+}
+
+/// How a step reads one weight operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRecord {
+    /// Index of the operand.
+    pub operand: u32,
+    /// How it is read.
+    pub read: Read,
+}
+
+/// Stored bytes of one weight or part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtentRecord {
+    /// 0 for this file, else 1 + the index of a [`FileRecord`].
+    pub file: u32,
+    /// Offset from the beginning of that file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Bytes that one checksum covers: a power of two, 4 KiB to 2 MiB.
+    pub checksum_block: u32,
+    /// CRC32C of each block.
+    pub checksums: Vec<u32>,
+    /// It lies among the small extents at the beginning of the stream, which stay resident.
+    pub pooled: bool,
+    /// Index of the chunk that holds it; 0 for other files.
+    pub chunk: u32,
+}
+
+/// A piece of the stream, the unit of I/O; begins and ends on 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkRecord {
+    /// Offset from the beginning of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// BLAKE3 of the bytes.
+    pub hash: [u8; 32],
+}
+
+/// Another file whose extents this one uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileRecord {
+    /// The root hash in its superblock.
+    pub root_hash: [u8; 32],
+}
+
+/// How the steps of a block are spread over the tiles of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacementRecord {
+    /// Name of the target.
+    pub target: String,
+    /// Index of the block that is placed.
+    pub block: u32,
+}
