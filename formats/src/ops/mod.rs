@@ -53,6 +53,13 @@ pub use select::*;
 pub use unary::*;
 // Data movement.
 // Products and windows.
+mod accumulate;
+mod convolution;
+mod matmul;
+mod windows;
+pub use convolution::Convolution;
+pub use matmul::Matmul;
+pub use windows::AutoPad;
 // Normalization, reduction, recurrence, attention.
 mod arg_reduce;
 mod batch_normalization;
@@ -147,6 +154,8 @@ macro_rules! for_each_operator {
             0x0e Dropout "dropout",
             // Data movement: 0x20 to 0x4f.
             // Products and windows: 0x50 to 0x6f.
+            0x50 Matmul "matmul",
+            0x51 Convolution "convolution",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce "reduce",
             0x71 ArgReduce "arg_reduce",
