@@ -1,0 +1,33 @@
+//! Control flow, sequences, text, signals.
+
+use crate::steps::Kernel;
+use ipuc_formats::ops::{
+    FourierTransform, If, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas,
+    RegexFullMatch, Scan, SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength,
+    SequenceMap, SequenceSplit, ShortTimeFourierTransform, StringConcat, StringNormalize, StringSplit, TfIdf, Window,
+};
+
+impl Kernel for If {}
+impl Kernel for Loop {}
+impl Kernel for Scan {}
+impl Kernel for SequenceMap {}
+impl Kernel for SequenceConstruct {}
+impl Kernel for SequenceAt {}
+impl Kernel for SequenceInsert {}
+impl Kernel for SequenceErase {}
+impl Kernel for SequenceLength {}
+impl Kernel for SequenceSplit {}
+impl Kernel for SequenceConcat {}
+impl Kernel for OptionalConstruct {}
+impl Kernel for OptionalGet {}
+impl Kernel for OptionalHas {}
+impl Kernel for StringConcat {}
+impl Kernel for StringNormalize {}
+impl Kernel for StringSplit {}
+impl Kernel for RegexFullMatch {}
+impl Kernel for TfIdf {}
+impl Kernel for NonMaxSuppression {}
+impl Kernel for FourierTransform {}
+impl Kernel for ShortTimeFourierTransform {}
+impl Kernel for Window {}
+impl Kernel for MelWeights {}

@@ -1,0 +1,120 @@
+//! How each operator runs: operands to slices, a numeric core over them, slices to results.
+//!
+//! One file a family of operators; a row `impl Kernel for X {}` is enough for a new operator, whose reference then runs.
+//! A fast kernel overrides [`Kernel::run`]: it takes operands by value (an operand that nobody reads afterwards is
+//! exclusively owned and may be overwritten), asks [`Context::allocate`] for its results, and calls
+//! [`crate::kernels`] for the arithmetic. Where a kernel has no fast path for some types it calls
+//! [`run_reference`]: slower, never different beyond the operator's bound.
+//!
+//! This module knows no file, no thread pool and no plan.
+
+mod context;
+mod control;
+mod elementwise;
+mod movement;
+mod operand;
+mod products;
+mod reduction;
+
+pub use context::{Allocate, Context};
+pub use operand::{Operand, PartBytes, PartSource, Weight};
+
+use ipuc_formats::for_each_operator;
+use ipuc_formats::ops::{Op, Operator, ReferenceContext, ReferenceError, TypeError};
+use ipuc_formats::tensor::{Tensor, TensorError};
+use ipuc_formats::value::Value;
+use thiserror::Error;
+
+/// Why a step gives no results.
+#[derive(Debug, Error)]
+pub enum KernelError {
+    /// Operands do not fit or their contents are out of range.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A weight cannot be read.
+    #[error("weight `{weight}`: {reason}")]
+    Weight {
+        /// Name of the weight.
+        weight: String,
+        /// Why.
+        reason: String,
+    },
+    /// A result would exceed the memory budget.
+    #[error("result {result} needs {bytes} bytes, more than the memory budget leaves")]
+    Memory {
+        /// Index of the result.
+        result: usize,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<TypeError> for KernelError {
+    fn from(error: TypeError) -> Self {
+        KernelError::Reference(error.into())
+    }
+}
+
+impl From<TensorError> for KernelError {
+    fn from(error: TensorError) -> Self {
+        KernelError::Reference(error.into())
+    }
+}
+
+/// How an operator runs here.
+pub trait Kernel: Operator {
+    /// Run one step.
+    ///
+    /// # Errors
+    /// [`KernelError`] where operands do not fit, a weight cannot be read or memory is short.
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        run_reference(self, operands, context)
+    }
+}
+
+/// Run the reference of an operator over loaded operands.
+///
+/// # Errors
+/// [`KernelError`] as [`Kernel::run`].
+pub fn run_reference<K: Operator + ?Sized>(
+    operator: &K,
+    operands: Vec<Operand>,
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    let inputs: Vec<Option<Value>> = operands.into_iter().map(Operand::into_value).collect::<Result<_, _>>()?;
+    let mut reference = ReferenceContext::new(context.blocks);
+    reference.random_state = context.random_state;
+    let results = operator.reference(&inputs, &mut reference)?;
+    context.random_state = reference.random_state;
+    Ok(results)
+}
+
+macro_rules! dispatch {
+    ($($code:literal $Op:ident $name:literal,)*) => {
+        /// The kernel of any operator.
+        pub fn kernel(op: &Op) -> &dyn Kernel {
+            match op { $(Op::$Op(operator) => operator,)* }
+        }
+    };
+}
+for_each_operator!(dispatch);
+
+/// A tensor operand, loaded; for kernels that want plain tensors.
+///
+/// # Errors
+/// [`KernelError`] where it is absent, no tensor, or a weight that cannot be read.
+pub fn tensor_operand(operands: &mut [Operand], index: usize) -> Result<Tensor, KernelError> {
+    let missing = TypeError::MissingOperand { operand: index };
+    let operand = operands.get_mut(index).map(std::mem::take).unwrap_or_default();
+    match operand.into_value()? {
+        Some(Value::Tensor(tensor)) => Ok(tensor),
+        Some(other) => {
+            let found = other.kind().to_string();
+            Err(TypeError::Kind { operand: index, expected: "a tensor", found }.into())
+        }
+        None => Err(missing.into()),
+    }
+}

@@ -1,0 +1,1 @@
+//! Moving elements, indexing.

@@ -1,0 +1,146 @@
+//! What a kernel is given: nothing, a value, or a weight that is read part by part.
+
+use crate::steps::KernelError;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{Layout, unpack};
+use ipuc_formats::model::{PartRecord, WeightRecord};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// One operand of a running step.
+#[derive(Default)]
+pub enum Operand {
+    /// Left out.
+    #[default]
+    Absent,
+    /// A value; exclusively owned where this step is its last reader.
+    Value(Value),
+    /// A weight of the file.
+    Weight(Weight),
+}
+
+impl Operand {
+    /// The value, with a weight loaded whole.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where the weight cannot be read.
+    pub fn into_value(self) -> Result<Option<Value>, KernelError> {
+        match self {
+            Operand::Absent => Ok(None),
+            Operand::Value(value) => Ok(Some(value)),
+            Operand::Weight(weight) => Ok(Some(Value::Tensor(weight.tensor()?))),
+        }
+    }
+}
+
+/// The stored bytes of one part of a weight; held while a kernel uses them.
+pub struct PartBytes {
+    owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>,
+}
+
+impl PartBytes {
+    /// Bytes that `owner` keeps alive; dropping the last reference gives their place back.
+    pub fn new(owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>) -> Self {
+        PartBytes { owner }
+    }
+}
+
+impl Deref for PartBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.owner
+    }
+}
+
+/// Gives the bytes of a weight's parts: from memory, or as they arrive.
+pub trait PartSource: Send + Sync {
+    /// The bytes of part `part`; waits until they are there and checked.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
+    fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError>;
+
+    /// The weight as a canonical tensor, where it is kept in memory that way.
+    fn tensor(&self, weight: u32) -> Option<Tensor>;
+
+    /// Canonical bytes of rows `rows` (along axis 0) of a plainly stored weight, one after another.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
+    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError>;
+}
+
+/// A weight of the file as an operand.
+#[derive(Clone)]
+pub struct Weight {
+    index: u32,
+    record: Arc<WeightRecord>,
+    source: Arc<dyn PartSource>,
+}
+
+impl Weight {
+    /// Weight `index` of the file, whose parts come from `source`.
+    pub fn new(index: u32, record: Arc<WeightRecord>, source: Arc<dyn PartSource>) -> Self {
+        Weight { index, record, source }
+    }
+
+    /// Logical element type.
+    pub fn dtype(&self) -> DType {
+        self.record.dtype
+    }
+
+    /// Logical extents.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where one does not fit in memory addresses.
+    pub fn shape(&self) -> Result<Vec<usize>, KernelError> {
+        let fits = self.record.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect::<Option<_>>();
+        fits.ok_or_else(|| self.failure("its shape does not fit in memory addresses"))
+    }
+
+    /// How the bytes are laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.record.layout
+    }
+
+    /// The parts, in stream order.
+    pub fn parts(&self) -> &[PartRecord] {
+        &self.record.parts
+    }
+
+    /// The stored bytes of part `part`; waits until they are there.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
+    pub fn part(&self, part: usize) -> Result<PartBytes, KernelError> {
+        self.source.part(self.index, part)
+    }
+
+    /// Canonical bytes of rows (along axis 0), for weights that are stored plainly.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read.
+    pub fn rows(&self, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        self.source.rows(self.index, rows)
+    }
+
+    /// The whole weight as a canonical tensor.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where it cannot be read.
+    pub fn tensor(&self) -> Result<Tensor, KernelError> {
+        if let Some(tensor) = self.source.tensor(self.index) {
+            return Ok(tensor);
+        }
+        let parts = (0..self.record.parts.len()).map(|part| self.part(part)).collect::<Result<Vec<_>, _>>()?;
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+        unpack(&self.record, &bytes).map_err(|error| self.failure(&error.to_string()))
+    }
+
+    fn failure(&self, reason: &str) -> KernelError {
+        let weight = self.record.name.clone().unwrap_or_else(|| format!("#{}", self.index));
+        KernelError::Weight { weight, reason: reason.to_string() }
+    }
+}
