@@ -6,6 +6,7 @@
 
 use crate::dim::Dim;
 use crate::fact::{Contents, Fact, Shape, Type};
+use crate::ops::TypeError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -59,6 +60,27 @@ pub fn item_type(element: &Type, fresh: &mut dyn FnMut(usize) -> Dim) -> Type {
 /// The type as seen outside a body: dimensions with symbols other than `outer` become `fresh(axis)`.
 pub fn outside(kind: &Type, outer: &BTreeSet<Arc<str>>, fresh: &mut dyn FnMut(usize) -> Dim) -> Type {
     replace_dims(kind, &|dim| dim.is_refused() || !dim.symbols().is_subset(outer), fresh)
+}
+
+/// Facts of values that a body of step `step` carries from one iteration to the next, after an iteration that takes
+/// `carried` gave `results`: what covers both, without contents. Equal to `carried` where an iteration changes nothing.
+///
+/// # Errors
+/// [`TypeError::Block`] where a value changes its element type or kind, or is not given at all.
+pub fn widen(carried: &[Fact], results: &[Fact], step: &str) -> Result<Vec<Fact>, TypeError> {
+    if results.len() < carried.len() {
+        let counts = format!("{} results for {} carried values", results.len(), carried.len());
+        return Err(TypeError::Block(counts));
+    }
+    let mut widened = Vec::with_capacity(carried.len());
+    for (index, (old, new)) in carried.iter().zip(results).enumerate() {
+        let mut fresh = |axis: usize| Dim::symbol(&format!("{step}.carried{index}.{axis}"));
+        let kind = join(&old.kind, &new.kind, &mut fresh).ok_or_else(|| {
+            TypeError::Block(format!("carried value {index} is {} and becomes {}", old.kind, new.kind))
+        })?;
+        widened.push(Fact::of(kind));
+    }
+    Ok(widened)
 }
 
 /// The fact as seen outside a body; contents with local symbols are forgotten.

@@ -9,7 +9,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape, Type};
 use crate::ops::if_::{check_condition, present, present_values, single_bool};
-use crate::ops::join::{join, outside, symbols_of};
+use crate::ops::join::{outside, symbols_of, widen};
 use crate::ops::parts;
 use crate::ops::{
     InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, integers, tensor_operand,
@@ -77,18 +77,7 @@ pub(super) fn infer_carried(
     loop {
         let parameters: Vec<Fact> = before.iter().chain(&carried).chain(after).cloned().collect();
         let results = context.blocks.infer_block(body, &parameters)?;
-        if results.len() < carried.len() {
-            let counts = format!("{} results for {} carried values", results.len(), carried.len());
-            return Err(TypeError::Block(counts));
-        }
-        let mut next = Vec::with_capacity(carried.len());
-        for (index, (old, new)) in carried.iter().zip(&results).enumerate() {
-            let mut fresh = |axis: usize| context.fresh(&format!("carried{index}.{axis}"));
-            let kind = join(&old.kind, &new.kind, &mut fresh).ok_or_else(|| {
-                TypeError::Block(format!("carried value {index} is {} and becomes {}", old.kind, new.kind))
-            })?;
-            next.push(Fact::of(kind));
-        }
+        let next = widen(&carried, &results, context.step)?;
         if next == carried {
             return Ok((results, carried));
         }

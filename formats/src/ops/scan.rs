@@ -1,18 +1,15 @@
-//! Iteration over an axis of tensors: ONNX `Scan` from opset 9 on.
-//!
-//! Opset 8 has a batch axis and lengths of its own; the import decides what becomes of them.
+//! Iteration over an axis of tensors: ONNX `Scan` (all opsets; of opset 8 without `sequence_lens`).
 
 use crate::attribute::BlockIndex;
 use crate::attributes;
 use crate::dim::Dim;
-use crate::fact::{Fact, Shape};
+use crate::fact::{Fact, Shape, Type};
 use crate::ops::if_::{present, present_values};
 use crate::ops::join::{outside, symbols_of};
 use crate::ops::loop_::{collect_scans, infer_carried, stack_elements, stacked, too_few};
 use crate::ops::parts;
 use crate::ops::{
-    InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor,
-    tensor_operand,
+    InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, normalize_axis, required, tensor,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -36,6 +33,9 @@ attributes! {
         6 since 1 => input_directions: Vec<i64>,
         /// 1 for each scan output that is filled from its end, 0 where there is none.
         7 since 1 => output_directions: Vec<i64>,
+        /// States, scan inputs and all results have a batch axis in front, which other axes do not count; each
+        /// position of it is scanned by itself.
+        8 since 1 => batched: bool,
     }
 }
 
@@ -93,67 +93,44 @@ impl Scan {
     }
 }
 
-fn is_set(list: &[i64], index: usize) -> bool {
-    list.get(index) == Some(&1)
-}
-
-impl Operator for Scan {
-    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let operands = self.operands(inputs.len())?;
-        let outer = symbols_of(inputs.iter().flatten());
-        let mut after = Vec::new();
-        let mut extent: Option<Dim> = None;
-        for (index, operand) in operands.inputs.clone().enumerate() {
-            let (dtype, shape) = tensor_operand(inputs, operand)?;
-            let Shape::Ranked(dims) = shape else {
-                after.push(Fact::tensor(dtype, Shape::Unranked));
-                continue;
-            };
-            let mut slice = dims.clone();
-            let found = slice.remove(self.input_axis(index, dims.len())?);
-            extent = Some(match extent {
-                Some(extent) => context.require_equal(&extent, &found, "lengths of two scan inputs")?,
-                None => found,
-            });
-            after.push(Fact::tensor(dtype, slice));
-        }
-        let extent = extent.unwrap_or_else(|| context.fresh("iterations"));
-        after.extend(present(inputs, operands.captures)?);
-        let states: Vec<Fact> = present(inputs, operands.states)?.into_iter().map(|fact| Fact::of(fact.kind)).collect();
-        let (results, states) = infer_carried(self.body, states, (&[], &after), context)?;
-        self.check_lists(operands.inputs.len(), results.len() - states.len())?;
-
-        let mut facts = Vec::with_capacity(results.len());
-        for (index, fact) in states.iter().enumerate() {
-            let mut fresh = |axis: usize| context.fresh(&format!("result{index}.{axis}"));
-            facts.push(Fact::of(outside(&fact.kind, &outer, &mut fresh)));
-        }
-        for (index, fact) in results.iter().skip(states.len()).enumerate() {
-            let mut fresh = |axis: usize| context.fresh(&format!("scan{index}.element{axis}"));
-            let element = outside(&fact.kind, &outer, &mut fresh);
-            facts.push(Fact::of(stacked(&element, self.output_axis(index), &extent)?));
-        }
-        Ok(facts)
+impl Scan {
+    /// The fact of a state or scan input without the batch axis, which must be the same in all.
+    fn unbatched(
+        &self,
+        inputs: &[Option<Fact>],
+        operand: usize,
+        batch: &mut Option<Dim>,
+        context: &mut InferContext<'_>,
+    ) -> Result<Fact, TypeError> {
+        let kind = required(inputs, operand)?.kind.clone();
+        let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor().filter(|_| self.batched) else {
+            return Ok(Fact::of(kind));
+        };
+        let Some((first, rest)) = dims.split_first() else { return Err(TypeError::Axis { axis: 0, rank: 0 }) };
+        *batch = Some(match batch.take() {
+            Some(batch) => context.require_equal(&batch, first, "batches of a scan")?,
+            None => first.clone(),
+        });
+        Ok(Fact::tensor(dtype, rest.to_vec()))
     }
 
-    fn reference(
+    /// One scan without a batch axis.
+    fn run(
         &self,
-        inputs: &[Option<Value>],
+        mut states: Vec<Value>,
+        inputs: &[Tensor],
+        captures: &[Value],
         context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
-        let operands = self.operands(inputs.len())?;
-        let mut states = present_values(inputs, operands.states)?;
-        let captures = present_values(inputs, operands.captures)?;
-        let mut sources = Vec::with_capacity(operands.inputs.len());
-        for (index, operand) in operands.inputs.clone().enumerate() {
-            let source = tensor(inputs, operand)?;
+        let mut sources = Vec::with_capacity(inputs.len());
+        for (index, source) in inputs.iter().enumerate() {
             sources.push((source, self.input_axis(index, source.rank())?));
         }
         let extent = common_extent(&sources)?;
         let count = states.len();
         let mut scans: Vec<Vec<Tensor>> = Vec::new();
         for position in 0..extent {
-            let mut arguments = Vec::with_capacity(inputs.len());
+            let mut arguments = Vec::with_capacity(count + sources.len() + captures.len());
             arguments.append(&mut states);
             for (index, (source, axis)) in sources.iter().enumerate() {
                 let at = if is_set(&self.input_directions, index) { extent - 1 - position } else { position };
@@ -171,7 +148,7 @@ impl Operator for Scan {
             collect_scans(results, &mut scans)?;
         }
         let types = context.blocks.result_types(self.body)?;
-        self.check_lists(operands.inputs.len(), types.len().saturating_sub(count))?;
+        self.check_lists(inputs.len(), types.len().saturating_sub(count))?;
         let mut results = states;
         for (index, kind) in types.iter().skip(count).enumerate() {
             let mut elements = scans.get_mut(index).map(std::mem::take).unwrap_or_default();
@@ -181,6 +158,97 @@ impl Operator for Scan {
             results.push(stack_elements(&elements, self.output_axis(index), kind)?.into());
         }
         Ok(results)
+    }
+}
+
+fn is_set(list: &[i64], index: usize) -> bool {
+    list.get(index) == Some(&1)
+}
+
+impl Operator for Scan {
+    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+        let operands = self.operands(inputs.len())?;
+        let outer = symbols_of(inputs.iter().flatten());
+        let (mut after, mut batch): (Vec<Fact>, Option<Dim>) = (Vec::new(), None);
+        let mut extent: Option<Dim> = None;
+        for (index, operand) in operands.inputs.clone().enumerate() {
+            let fact = self.unbatched(inputs, operand, &mut batch, context)?;
+            let Some((dtype, Shape::Ranked(dims))) = fact.kind.as_tensor() else {
+                after.push(fact);
+                continue;
+            };
+            let mut slice = dims.clone();
+            let found = slice.remove(self.input_axis(index, dims.len())?);
+            extent = Some(match extent {
+                Some(extent) => context.require_equal(&extent, &found, "lengths of two scan inputs")?,
+                None => found,
+            });
+            after.push(Fact::tensor(dtype, slice));
+        }
+        let extent = extent.unwrap_or_else(|| context.fresh("iterations"));
+        after.extend(present(inputs, operands.captures)?);
+        let mut states = Vec::with_capacity(operands.states.len());
+        for operand in operands.states {
+            states.push(self.unbatched(inputs, operand, &mut batch, context)?);
+        }
+        let (results, states) = infer_carried(self.body, states, (&[], &after), context)?;
+        self.check_lists(operands.inputs.len(), results.len() - states.len())?;
+
+        let mut facts = Vec::with_capacity(results.len());
+        for (index, fact) in states.iter().enumerate() {
+            let mut fresh = |axis: usize| context.fresh(&format!("result{index}.{axis}"));
+            facts.push(Fact::of(outside(&fact.kind, &outer, &mut fresh)));
+        }
+        for (index, fact) in results.iter().skip(states.len()).enumerate() {
+            let mut fresh = |axis: usize| context.fresh(&format!("scan{index}.element{axis}"));
+            let element = outside(&fact.kind, &outer, &mut fresh);
+            facts.push(Fact::of(stacked(&element, self.output_axis(index), &extent)?));
+        }
+        if self.batched {
+            let batch = batch.unwrap_or_else(|| context.fresh("batch"));
+            for fact in &mut facts {
+                fact.kind = stacked(&fact.kind, 0, &batch)?;
+            }
+        }
+        Ok(facts)
+    }
+
+    fn reference(
+        &self,
+        inputs: &[Option<Value>],
+        context: &mut ReferenceContext<'_>,
+    ) -> Result<Vec<Value>, ReferenceError> {
+        let operands = self.operands(inputs.len())?;
+        let captures = present_values(inputs, operands.captures.clone())?;
+        let states = present_values(inputs, operands.states.clone())?;
+        let sources = operands.inputs.clone().map(|operand| tensor(inputs, operand).cloned());
+        let sources = sources.collect::<Result<Vec<Tensor>, ReferenceError>>()?;
+        if !self.batched {
+            return self.run(states, &sources, &captures, context);
+        }
+        let scanned: Vec<&Tensor> = (0..operands.inputs.end).map(|at| tensor(inputs, at)).collect::<Result<_, _>>()?;
+        if scanned.iter().any(|tensor| tensor.rank() == 0) {
+            return Err(TypeError::Axis { axis: 0, rank: 0 }.into());
+        }
+        let with_axis: Vec<(&Tensor, usize)> = scanned.iter().map(|&tensor| (tensor, 0)).collect();
+        let mut results: Vec<Vec<Tensor>> = Vec::new();
+        for position in 0..common_extent(&with_axis)? {
+            let slice = |&tensor: &&Tensor| {
+                parts::pick(tensor, 0, position)?.ok_or_else(|| outside_axis(position, tensor.shape()[0]))
+            };
+            let slices = scanned.iter().map(slice).collect::<Result<Vec<Tensor>, ReferenceError>>()?;
+            let (states, sources) = slices.split_at(operands.states.len());
+            let states = states.iter().cloned().map(Value::Tensor).collect();
+            collect_scans(self.run(states, sources, &captures, context)?.into_iter(), &mut results)?;
+        }
+        if results.is_empty() {
+            return Err(TypeError::Unsupported("a scan of an empty batch".to_string()).into());
+        }
+        let stacked = results.iter().map(|elements| {
+            let kind = Type::tensor(elements[0].dtype(), Shape::Unranked);
+            Ok(stack_elements(elements, 0, &kind)?.into())
+        });
+        stacked.collect()
     }
 
     fn read(&self, operand: usize) -> Read {
@@ -224,7 +292,6 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::dtype::DType;
-    use crate::fact::Type;
     use crate::ops::test_blocks::{TestBlock, TestBlocks};
 
     fn operator() -> Scan {
@@ -236,6 +303,7 @@ mod tests {
             output_axes: vec![],
             input_directions: vec![],
             output_directions: vec![],
+            batched: false,
         }
     }
 
@@ -276,6 +344,13 @@ mod tests {
         let columns = Scan { input_axes: vec![-1], output_axes: vec![1], ..operator() };
         let columns = run(&columns, &[2, 3], &elements);
         assert_eq!(columns, [floats(&[2], &[6.0, 15.0]), floats(&[2, 3], &[1.0, 3.0, 6.0, 4.0, 9.0, 15.0])]);
+        let batched = Scan { batched: true, ..operator() };
+        let mut blocks = running_sum();
+        let inputs = [floats(&[2, 2], &[0.0, 0.0, 10.0, 10.0]), floats(&[2, 1, 2], &[1.0, 2.0, 3.0, 4.0])];
+        let inputs = inputs.map(|input| Some(input.into()));
+        let results = batched.reference(&inputs, &mut ReferenceContext::new(&mut blocks)).unwrap();
+        assert_eq!(results[0], floats(&[2, 2], &[1.0, 2.0, 13.0, 14.0]).into());
+        assert_eq!(results[1], floats(&[2, 1, 2], &[1.0, 2.0, 13.0, 14.0]).into());
         let none = run(&operator(), &[0, 2], &[]);
         assert_eq!(none[1].shape(), [0, 2]);
     }
@@ -290,6 +365,13 @@ mod tests {
         let axes = Scan { output_axes: vec![-1], ..operator() };
         let facts = axes.infer(&[Some(state.clone()), Some(scanned.clone())], &mut context).unwrap();
         assert_eq!(facts, [state.clone(), Fact::tensor(DType::F32, vec![d, n])]);
+        let batched = Scan { batched: true, ..operator() };
+        let with_batch = |fact: &Fact| {
+            let dims = std::iter::once(Dim::symbol("batch")).chain(fact.dims().unwrap().iter().cloned());
+            Fact::tensor(DType::F32, dims.collect::<Vec<_>>())
+        };
+        let inputs = [Some(with_batch(&state)), Some(with_batch(&scanned))];
+        assert_eq!(batched.infer(&inputs, &mut context).unwrap(), [with_batch(&state), with_batch(&scanned)]);
         let wrong = Scan { output_directions: vec![2], ..operator() };
         assert!(wrong.infer(&[Some(state.clone()), Some(scanned)], &mut context).is_err());
         assert!(operator().infer(&[Some(state)], &mut context).is_err());

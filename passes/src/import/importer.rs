@@ -322,6 +322,10 @@ impl<'m> Importer<'m> {
         };
         for index in found + 1..=innermost {
             let Binding::Operand(operand @ Operand::Value(value)) = binding else { return Some(binding) };
+            // A graph that is lowered in place of its node shares the block of the node.
+            if self.frames[index].block == self.frames[index - 1].block {
+                continue;
+            }
             let fact = self.graph.value(value).fact.clone();
             let inner = self.graph.add_value(fact, Some(name));
             let frame = &mut self.frames[index];
@@ -362,6 +366,39 @@ impl<'m> Importer<'m> {
             return Err(LowerError::Body);
         }
         Ok(Body { block, captures, results: results? })
+    }
+
+    /// Lower the graph of a control-flow attribute, which takes no inputs, in place of its node.
+    pub(crate) fn lower_in_place(&mut self, graph: &GraphProto) -> Result<Vec<Operand>, LowerError> {
+        if self.depth >= limits::ONNX_GRAPH_NESTING {
+            return Err(LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING)));
+        }
+        if !graph.input.is_empty() {
+            return Err(LowerError::Unsupported(format!("a branch with {} inputs", graph.input.len())));
+        }
+        let frame = self.frame();
+        let (block, opsets, prefix) = (frame.block, frame.opsets.clone(), frame.prefix.clone());
+        let names = HashMap::new();
+        self.frames.push(Frame { names, block, sees_outer: true, captures: Vec::new(), opsets, prefix });
+        self.depth += 1;
+        let refusals_before = self.refusals.len();
+        let lowered = self.lower_graph_into(graph).map_err(|error| LowerError::Unsupported(error.to_string()));
+        self.depth -= 1;
+        let outputs: Vec<Result<Operand, LowerError>> = graph
+            .output
+            .iter()
+            .map(|output| match self.resolve(output.name.as_deref().unwrap_or("")) {
+                Some(Binding::Operand(operand)) => Ok(operand),
+                Some(Binding::Failed) => Err(LowerError::Body),
+                None => Err(LowerError::Undefined(output.name.clone().unwrap_or_default())),
+            })
+            .collect();
+        self.frames.pop();
+        if self.refusals.len() > refusals_before {
+            return Err(LowerError::Body);
+        }
+        lowered?;
+        outputs.into_iter().collect()
     }
 
     fn body_results(&mut self, graph: &GraphProto, block: BlockIndex) -> Result<Vec<Fact>, LowerError> {

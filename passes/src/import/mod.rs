@@ -23,6 +23,7 @@ mod products;
 mod recurrence;
 mod reduction;
 mod registry;
+mod selection;
 mod sequences;
 mod signal;
 mod tensors;
@@ -56,6 +57,7 @@ fn tables() -> &'static [&'static [Row]] {
         products::ROWS,
         recurrence::ROWS,
         reduction::ROWS,
+        selection::ROWS,
         sequences::ROWS,
         signal::ROWS,
         text::ROWS,

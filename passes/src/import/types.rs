@@ -7,6 +7,8 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::onnx::schema::tensor_shape_proto::dimension;
 use ipuc_formats::onnx::schema::{TensorShapeProto, TypeProto, type_proto};
+use ipuc_formats::ops::join::{VARYING, outside};
+use std::collections::BTreeSet;
 
 impl Importer<'_> {
     /// The type of a value named `name`; a dimension without a name or number becomes the symbol `name.axis`.
@@ -28,7 +30,7 @@ pub(crate) fn import_type(proto: &TypeProto, name: &str) -> Result<Type, LowerEr
         }
         type_proto::Value::SequenceType(sequence) => {
             let element = sequence.elem_type.as_deref().ok_or_else(missing)?;
-            Ok(Type::Sequence(Box::new(import_type(element, name)?)))
+            Ok(Type::Sequence(Box::new(import_item_type(element, name)?)))
         }
         type_proto::Value::OptionalType(optional) => {
             let element = optional.elem_type.as_deref().ok_or_else(missing)?;
@@ -36,11 +38,16 @@ pub(crate) fn import_type(proto: &TypeProto, name: &str) -> Result<Type, LowerEr
         }
         type_proto::Value::MapType(map) => {
             let element = map.value_type.as_deref().ok_or_else(missing)?;
-            Ok(Type::Map { key: element_type(map.key_type)?, element: Box::new(import_type(element, name)?) })
+            Ok(Type::Map { key: element_type(map.key_type)?, element: Box::new(import_item_type(element, name)?) })
         }
         type_proto::Value::SparseTensorType(_) => Err(LowerError::Unsupported("a sparse tensor type".to_string())),
         type_proto::Value::OpaqueType(_) => Err(LowerError::Unsupported("an opaque type".to_string())),
     }
+}
+
+/// The type of the items of a sequence named `name`: a dimension that is no number may differ from item to item.
+fn import_item_type(proto: &TypeProto, name: &str) -> Result<Type, LowerError> {
+    Ok(outside(&import_type(proto, name)?, &BTreeSet::new(), &mut |_| Dim::symbol(VARYING)))
 }
 
 /// An element type by its ONNX number.
