@@ -20,6 +20,8 @@ mod movement;
 mod normalization;
 mod order;
 mod products;
+mod quantization;
+mod random;
 mod recurrence;
 mod reduction;
 mod registry;
@@ -50,6 +52,9 @@ fn tables() -> &'static [&'static [Row]] {
         attention::ROWS,
         control_flow::ROWS,
         elementwise::ROWS,
+        elementwise::MACHINE_LEARNING_ROWS,
+        quantization::ROWS,
+        random::ROWS,
         image::ROWS,
         indexing::ROWS,
         movement::ROWS,
