@@ -62,30 +62,41 @@ pub use matmul::Matmul;
 pub use windows::AutoPad;
 // Normalization, reduction, recurrence, attention.
 mod arg_reduce;
+mod attention;
+mod attention_reference;
 mod batch_normalization;
+mod causal_convolution;
 mod cumulative;
 mod floats;
 mod group_normalization;
 mod gru;
 mod layer_normalization;
+mod linear_attention;
 mod local_response_normalization;
 mod lstm;
+mod negative_log_likelihood;
 mod recurrence;
 mod recurrent_activation;
 mod reduce;
 mod rnn;
+mod rotary_embedding;
 mod softmax;
 pub use arg_reduce::*;
+pub use attention::*;
 pub use batch_normalization::*;
+pub use causal_convolution::*;
 pub use cumulative::*;
 pub use group_normalization::*;
 pub use gru::*;
 pub use layer_normalization::*;
+pub use linear_attention::*;
 pub use local_response_normalization::*;
 pub use lstm::*;
+pub use negative_log_likelihood::*;
 pub use recurrent_activation::*;
 pub use reduce::*;
 pub use rnn::*;
+pub use rotary_embedding::*;
 pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
 mod fourier_transform;
@@ -168,6 +179,11 @@ macro_rules! for_each_operator {
             0x78 Lstm "lstm",
             0x79 Gru "gru",
             0x7a Rnn "rnn",
+            0x7b Attention "attention",
+            0x7c RotaryEmbedding "rotary_embedding",
+            0x7d LinearAttention "linear_attention",
+            0x7e CausalConvolution "causal_convolution",
+            0x7f NegativeLogLikelihood "negative_log_likelihood",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
             0x90 If "if",
             0x91 Loop "loop",
