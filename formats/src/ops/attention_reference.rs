@@ -187,7 +187,7 @@ pub(crate) fn attend(
         .into());
     }
     let bias = Bias::of(operator, inputs, &q, &k, k.length - now)?;
-    let group = if k.heads == 0 { 1 } else { q.heads / k.heads };
+    let group = q.heads.checked_div(k.heads).unwrap_or(1);
     let mut output = Vec::with_capacity(q.values.len());
     let mut scores = Vec::new();
     let mut rows = Rows { operator, dtype, macs: 0 };

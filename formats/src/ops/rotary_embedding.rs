@@ -115,7 +115,7 @@ impl Operator for RotaryEmbedding {
             (found, _) => return Err(TypeError::Unsupported(format!("rotation of {found:?} in these heads")).into()),
         };
         let rotated = self.rotated.map_or(size, |rotated| usize::try_from(rotated).unwrap_or(usize::MAX));
-        if rotated > size || rotated % 2 != 0 {
+        if rotated > size || !rotated.is_multiple_of(2) {
             return Err(uneven("number of rotated elements", &rotated.to_string(), "2 within the head").into());
         }
         let half = rotated / 2;

@@ -2,8 +2,9 @@
 
 use crate::steps::Kernel;
 use ipuc_formats::ops::{
-    ArgReduce, BatchNormalization, Cumulative, GroupNormalization, Gru, LayerNormalization, LocalResponseNormalization,
-    Lstm, Reduce, Rnn, Softmax,
+    ArgReduce, Attention, BatchNormalization, CausalConvolution, Cumulative, GroupNormalization, Gru,
+    LayerNormalization, LinearAttention, LocalResponseNormalization, Lstm, NegativeLogLikelihood, Reduce, Rnn,
+    RotaryEmbedding, Softmax,
 };
 
 impl Kernel for Reduce {}
@@ -17,3 +18,8 @@ impl Kernel for LocalResponseNormalization {}
 impl Kernel for Lstm {}
 impl Kernel for Gru {}
 impl Kernel for Rnn {}
+impl Kernel for Attention {}
+impl Kernel for RotaryEmbedding {}
+impl Kernel for LinearAttention {}
+impl Kernel for CausalConvolution {}
+impl Kernel for NegativeLogLikelihood {}
