@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::scalar::from_scalars;
-use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, value_error};
+use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, value_error, volume};
 use crate::ops::{
     Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, WeightMatrix,
     optional, optional_tensor, tensor, tensor_operand,
@@ -175,7 +175,7 @@ impl ConvolutionPlan {
         if self.count == 0 {
             return result;
         }
-        let volume: usize = self.axes.iter().map(|axis| axis.input).product();
+        let volume = volume(self.axes.iter().map(|axis| axis.input));
         let filters = self.shape[1] / self.groups;
         for_each_index(&self.shape, |index| {
             let (batch, filter, output) = (index[0], index[1], &index[2..]);
@@ -285,7 +285,7 @@ pub(crate) fn add_bias<T: Accumulator>(
         .into());
     }
     let bias = accumulators::<T>(bias, &Arithmetic::default())?;
-    let volume: usize = shape[2..].iter().product();
+    let volume = volume(shape[2..].iter().copied());
     for (index, sum) in sums.iter_mut().enumerate() {
         *sum = sum.plus(bias[index / volume % shape[1]], arithmetic);
     }

@@ -55,10 +55,14 @@ pub use unary::*;
 // Products and windows.
 mod accumulate;
 mod convolution;
+mod convolution_transpose;
 mod matmul;
+mod pool;
 mod windows;
 pub use convolution::Convolution;
+pub use convolution_transpose::ConvolutionTranspose;
 pub use matmul::Matmul;
+pub use pool::{Pool, PoolFunction};
 pub use windows::AutoPad;
 // Normalization, reduction, recurrence, attention.
 mod arg_reduce;
@@ -167,6 +171,8 @@ macro_rules! for_each_operator {
             // Products and windows: 0x50 to 0x6f.
             0x50 Matmul "matmul",
             0x51 Convolution "convolution",
+            0x52 ConvolutionTranspose "convolution_transpose",
+            0x53 Pool "pool",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce "reduce",
             0x71 ArgReduce "arg_reduce",

@@ -218,6 +218,11 @@ impl Windows<'_> {
     }
 }
 
+/// Number of positions in these extents; saturates, since a tensor without elements may have any other extents.
+pub(crate) fn volume(extents: impl IntoIterator<Item = usize>) -> usize {
+    extents.into_iter().fold(1, usize::saturating_mul)
+}
+
 /// Calls `visit` with every index below `extents`, in row-major order.
 pub(crate) fn for_each_index(extents: &[usize], mut visit: impl FnMut(&[usize])) {
     if extents.contains(&0) {
