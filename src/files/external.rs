@@ -35,10 +35,15 @@ pub struct ExternalFiles {
     state: Mutex<State>,
 }
 
+/// Files that are kept open: some exporters give every weight a file, and the number of open files is limited.
+const KEPT_OPEN: usize = 64;
+
 #[derive(Debug, Default)]
 struct State {
     /// By location as written in the model.
-    opened: BTreeMap<String, Arc<SourceFile>>,
+    open: BTreeMap<String, Arc<SourceFile>>,
+    /// Real paths of all files that were opened.
+    paths: BTreeSet<PathBuf>,
     /// Real paths whose SHA-1 is known to be this.
     verified: BTreeSet<(PathBuf, [u8; 20])>,
 }
@@ -215,7 +220,7 @@ impl ExternalFiles {
     /// Real paths of the files that were opened, in order.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<PathBuf> {
-        self.state().opened.values().map(|file| file.path().to_owned()).collect()
+        self.state().paths.clone()
     }
 
     /// A thread that panicked has left nothing half-written here.
@@ -224,7 +229,7 @@ impl ExternalFiles {
     }
 
     fn opened(&self, request: Request<'_>) -> Result<Arc<SourceFile>, ExternalFileError> {
-        if let Some(file) = self.state().opened.get(request.location) {
+        if let Some(file) = self.state().open.get(request.location) {
             return Ok(Arc::clone(file));
         }
         let real = self.resolve(request)?;
@@ -237,7 +242,12 @@ impl ExternalFiles {
             }
         }
         let file = Arc::new(file);
-        self.state().opened.insert(request.location.to_owned(), Arc::clone(&file));
+        let mut state = self.state();
+        if state.open.len() >= KEPT_OPEN {
+            state.open.pop_first();
+        }
+        state.paths.insert(real);
+        state.open.insert(request.location.to_owned(), Arc::clone(&file));
         Ok(file)
     }
 
@@ -432,6 +442,23 @@ mod tests {
         assert_eq!(content(&files, &at("sub/w.bin")).unwrap(), b"efgh");
         let model = folder.path().canonicalize().unwrap().join("model");
         assert_eq!(Vec::from_iter(files.paths()), [model.join("sub/w.bin"), model.join("w.bin")]);
+    }
+
+    #[test]
+    fn any_number_of_files_can_be_used() {
+        let folder = folders();
+        let files = files(&folder);
+        for round in 0..2 {
+            for index in 0..3 * KEPT_OPEN {
+                let name = format!("weight {index}");
+                if round == 0 {
+                    std::fs::write(folder.path().join("model").join(&name), b"abcd").unwrap();
+                }
+                assert_eq!(content(&files, &at(&name)).unwrap(), b"abcd");
+            }
+        }
+        assert_eq!(files.state().open.len(), KEPT_OPEN);
+        assert_eq!(files.paths().len(), 3 * KEPT_OPEN);
     }
 
     #[test]

@@ -525,6 +525,11 @@ mod tests {
         let (source, file) = through_file(tensor);
         let source = source.map_err(|error| error.to_string())?;
         let whole = source.load(&file).map_err(|error| error.to_string())?.bytes().to_vec();
+        if let Some(raw) = &tensor.raw_data
+            && let Some(offset) = source.source_offset()
+        {
+            assert_eq!(&file[offset as usize..offset as usize + raw.len()], raw);
+        }
         assert_eq!(whole.len() as u64, source.length_bytes());
         let mut pieces = Vec::new();
         let mut reader = source.reader(&file).unwrap();
@@ -780,7 +785,7 @@ mod tests {
             file.extend([2 << 3, 7]);
             let source = TensorSource::of(&read_tensor(&file).unwrap()).unwrap();
             let error = source.load(&file).unwrap_err();
-            assert!(matches!(error.fault, TensorFault::Varint { .. }), "{error}");
+            assert!(matches!(*error.fault, TensorFault::Varint { .. }), "{error}");
         }
     }
 
@@ -793,6 +798,6 @@ mod tests {
         assert_eq!(error.to_string(), "tensor `w` has 2000 bytes, of which 1999 to 2001 were asked for");
         assert!(source.read_at(&file, u64::MAX, &mut [0; 2]).is_err());
         let error = source.load(&file[..100].to_vec()).unwrap_err();
-        assert!(matches!(error.fault, TensorFault::BeyondFile { .. }), "{error}");
+        assert!(matches!(*error.fault, TensorFault::BeyondFile { .. }), "{error}");
     }
 }

@@ -95,6 +95,7 @@ pub struct TensorSource {
     dtype: DType,
     shape: Vec<usize>,
     length_bytes: u64,
+    source_offset: Option<u64>,
     data: TensorData,
 }
 
@@ -105,7 +106,7 @@ pub struct TensorDataError {
     /// Name of the tensor, which may be empty.
     pub name: String,
     /// What is wrong.
-    pub fault: TensorFault,
+    pub fault: Box<TensorFault>,
 }
 
 /// What can be wrong with the data of a tensor.
@@ -269,7 +270,7 @@ impl TensorSource {
     /// [`TensorDataError`] when the tensor is not one dense tensor whose data can fill its shape.
     pub fn of(tensor: &TensorProto) -> Result<Self, TensorDataError> {
         let name = tensor.name().to_owned();
-        describe(tensor).map_err(|fault| TensorDataError { name, fault })
+        describe(tensor).map_err(|fault| TensorDataError { name, fault: Box::new(fault) })
     }
 
     /// Name of the tensor, which may be empty.
@@ -294,6 +295,13 @@ impl TensorSource {
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes
+    }
+
+    /// Where the elements begin in the ONNX file or, for external data, in the file that its location names.
+    /// `None` for text, for tensors without elements, and for those that were not read from a file.
+    #[must_use]
+    pub fn source_offset(&self) -> Option<u64> {
+        self.source_offset
     }
 
     /// Where the elements are.
@@ -351,7 +359,7 @@ impl TensorSource {
 
     /// An error about this tensor.
     pub(super) fn error(&self, fault: TensorFault) -> TensorDataError {
-        TensorDataError { name: self.name.clone(), fault }
+        TensorDataError { name: self.name.clone(), fault: Box::new(fault) }
     }
 }
 
@@ -370,35 +378,46 @@ fn describe(tensor: &TensorProto) -> Result<TensorSource, TensorFault> {
         return Err(TensorFault::Chunk);
     }
     let fields = fields_set(tensor);
-    let data = match tensor.data_location.unwrap_or_default() {
-        0 => match fields.as_slice() {
-            [] => elements::none(dtype, &shape, tensor.raw_data.is_some())?,
-            [field] if !field.holds(dtype) => return Err(TensorFault::FieldType { field: *field, dtype }),
-            [field] => match segments_of(tensor, *field) {
-                Some(segments) => {
-                    elements::check_segments(*field, dtype, &shape, &segments)?;
-                    TensorData::InFile { field: *field, segments }
-                }
-                None => TensorData::Inline(elements::inline(tensor, *field, dtype, &shape)?),
-            },
-            _ => return Err(TensorFault::SeveralFields { fields: names(&fields) }),
-        },
+    let (data, source_offset) = match tensor.data_location.unwrap_or_default() {
+        0 => stored_here(tensor, &fields, dtype, &shape)?,
         1 if !fields.is_empty() => return Err(TensorFault::ExternalBesides { fields: names(&fields) }),
         1 if dtype == DType::String => return Err(TensorFault::ExternalStrings),
         1 => {
             let external = ExternalData::from_entries(&tensor.external_data).map_err(TensorFault::External)?;
-            let expected = length_bytes as u64;
-            match external.length {
-                Some(found) if found != expected => {
-                    return Err(TensorFault::Size { dtype, shape, expected, found });
-                }
-                _ => TensorData::External(external),
+            if let Some(found) = external.length
+                && found != length_bytes as u64
+            {
+                return Err(TensorFault::Size { dtype, shape, expected: length_bytes as u64, found });
             }
+            let offset = external.offset;
+            (TensorData::External(external), Some(offset))
         }
         number => return Err(TensorFault::UnknownLocation { number }),
     };
     let name = tensor.name().to_owned();
-    Ok(TensorSource { name, dtype, shape, length_bytes: length_bytes as u64, data })
+    Ok(TensorSource { name, dtype, shape, length_bytes: length_bytes as u64, source_offset, data })
+}
+
+/// The data of a tensor that is in the ONNX file, and where it begins there.
+fn stored_here(
+    tensor: &TensorProto,
+    fields: &[DataField],
+    dtype: DType,
+    shape: &[usize],
+) -> Result<(TensorData, Option<u64>), TensorFault> {
+    let field = match fields {
+        [] => return Ok((elements::none(dtype, shape, tensor.raw_data.is_some())?, None)),
+        [field] if !field.holds(dtype) => return Err(TensorFault::FieldType { field: *field, dtype }),
+        [field] => *field,
+        _ => return Err(TensorFault::SeveralFields { fields: names(fields) }),
+    };
+    let segments = segments_of(tensor, field);
+    let offset = segments.first().map(|segment| segment.offset);
+    if here(tensor, field) {
+        return Ok((TensorData::Inline(elements::inline(tensor, field, dtype, shape)?), offset));
+    }
+    elements::check_segments(field, dtype, shape, &segments)?;
+    Ok((TensorData::InFile { field, segments }, offset))
 }
 
 /// The shape and the number of its elements.
@@ -415,9 +434,9 @@ fn shape_of(tensor: &TensorProto) -> Result<(Vec<usize>, usize), TensorFault> {
     Ok((shape, count))
 }
 
-/// Data fields that hold something, here or in the file.
-fn fields_set(tensor: &TensorProto) -> Vec<DataField> {
-    let here = |field: DataField| match field {
+/// Whether the message itself holds data in the field.
+fn here(tensor: &TensorProto, field: DataField) -> bool {
+    match field {
         DataField::FloatData => !tensor.float_data.is_empty(),
         DataField::Int32Data => !tensor.int32_data.is_empty(),
         DataField::StringData => !tensor.string_data.is_empty(),
@@ -425,19 +444,23 @@ fn fields_set(tensor: &TensorProto) -> Vec<DataField> {
         DataField::RawData => tensor.raw_data.as_ref().is_some_and(|raw| !raw.is_empty()),
         DataField::DoubleData => !tensor.double_data.is_empty(),
         DataField::Uint64Data => !tensor.uint64_data.is_empty(),
-    };
-    let in_file = |field: DataField| tensor.stored_segments.iter().any(|stored| stored.field() == field as u32);
-    let fields = <DataField as strum::VariantArray>::VARIANTS.iter().copied();
-    fields.filter(|field| here(*field) || in_file(*field)).collect()
+    }
 }
 
-/// The segments of the field, if it was left in the file.
-fn segments_of(tensor: &TensorProto, field: DataField) -> Option<Vec<Segment>> {
+/// Data fields that hold something, here or in the file.
+fn fields_set(tensor: &TensorProto) -> Vec<DataField> {
+    let in_file = |field: DataField| {
+        tensor.stored_segments.iter().any(|stored| stored.field() == field as u32 && stored.length() > 0)
+    };
+    let fields = <DataField as strum::VariantArray>::VARIANTS.iter().copied();
+    fields.filter(|field| here(tensor, *field) || in_file(*field)).collect()
+}
+
+/// Where the field lies in the file.
+fn segments_of(tensor: &TensorProto, field: DataField) -> Vec<Segment> {
     let segment =
         |stored: &StoredSegment| Segment { offset: stored.offset(), length: stored.length(), tagged: stored.tagged() };
-    let stored = tensor.stored_segments.iter().filter(|stored| stored.field() == field as u32);
-    let segments: Vec<Segment> = stored.map(segment).collect();
-    (!segments.is_empty()).then_some(segments)
+    tensor.stored_segments.iter().filter(|stored| stored.field() == field as u32).map(segment).collect()
 }
 
 fn names(fields: &[DataField]) -> String {
@@ -528,6 +551,7 @@ mod tests {
         };
         let source = TensorSource::of(&tensor).unwrap();
         assert!(matches!(source.data(), TensorData::External(data) if data.location == "w.bin"));
+        assert_eq!(source.source_offset(), Some(64));
         let mut file = vec![0; 64];
         file.extend([7; 24]);
         assert_eq!(source.load(&file).unwrap().bytes(), [7; 24]);

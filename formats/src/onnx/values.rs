@@ -165,7 +165,7 @@ fn check_kind(stated: i32, lists: &[(Kind, usize)], element: &Type, whole: &Type
 
 /// The keys of a map, each a tensor of shape `[]`.
 fn map_keys(map: &MapProto, key: DType) -> Result<Vec<Tensor>, ValueError> {
-    let fault = |fault| TensorDataError { name: "keys".to_owned(), fault };
+    let fault = |fault| TensorDataError { name: "keys".to_owned(), fault: Box::new(fault) };
     let other = if key == DType::String { map.keys.len() } else { map.string_keys.len() };
     if other > 0 {
         let found = if key == DType::String { "integers" } else { "strings" };

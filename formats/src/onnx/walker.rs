@@ -1,7 +1,8 @@
 //! Walks the wire form of an ONNX file and cuts the large tensors out of it.
 //!
-//! The result is a *skeleton*: the same message without documentation, in which every large data field of a
-//! tensor is replaced by `stored_segments` that say where it lies in the file. prost decodes the skeleton.
+//! The result is a *skeleton*: the same message without documentation, in which every data field of a tensor
+//! is joined, and every large one replaced, by `stored_segments` that say where it lies in the file. prost
+//! decodes the skeleton.
 //! Only the windows that the walk passes through are read: a tensor of any size is jumped over, so that a
 //! model of a gigabyte costs a few milliseconds and a few megabytes.
 //!
@@ -313,7 +314,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Writes the data of a tensor: small fields as they are, large ones as where they lie.
+    /// Writes the data of a tensor as where it lies, and small fields as they are besides.
     fn tensor_data(&mut self, data: &TensorData) -> Result<(), OnnxError> {
         if let Some(raw) = data.raw {
             self.data_field([raw].iter())?;
@@ -331,9 +332,8 @@ impl Walker<'_> {
         for segment in segments {
             if total < ONNX_INLINE_BYTES {
                 self.inline(*segment)?;
-            } else {
-                self.stored(*segment);
             }
+            self.stored(*segment);
         }
         Ok(())
     }
@@ -534,7 +534,13 @@ mod tests {
         };
         let graph = GraphProto { node: vec![node], initializer: vec![tensor], ..GraphProto::default() };
         let before = model(graph);
-        let after = walk(&before.encode_to_vec()).unwrap();
+        let mut after = walk(&before.encode_to_vec()).unwrap();
+        let graph = after.graph.as_mut().unwrap();
+        let in_attribute = graph.node[0].attribute[3].t.as_mut().unwrap();
+        for tensor in [&mut graph.initializer[0], in_attribute] {
+            assert_eq!(tensor.stored_segments.len(), 1);
+            tensor.stored_segments.clear();
+        }
         assert_eq!(after.encode_to_vec(), before.encode_to_vec());
     }
 
@@ -636,7 +642,8 @@ mod tests {
         bytes.extend(delimited(9, &[2; 8]));
         let tensor = tensor_of(&bytes);
         assert_eq!(tensor.raw_data, Some(vec![2; 8]));
-        assert!(tensor.stored_segments.is_empty());
+        assert_eq!(tensor.stored_segments.len(), 1);
+        assert_eq!(stored_bytes(&with_tensor(&bytes), &tensor), [2; 8]);
 
         let mut bytes = delimited(9, &[2; 8]);
         bytes.extend(delimited(9, &[1; 4000]));
