@@ -103,6 +103,8 @@ pub use rnn::*;
 pub use rotary_embedding::*;
 pub use softmax::*;
 // Selection, control flow, sequences, text, signals, images.
+#[cfg(test)]
+mod control_tests;
 mod fourier_transform;
 mod if_;
 pub mod join;
