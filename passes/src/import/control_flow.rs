@@ -21,7 +21,7 @@ fn branch(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
     if let Some(&[taken]) = known.as_deref() {
         let (taken, other) = if taken != 0 { ("then_branch", "else_branch") } else { ("else_branch", "then_branch") };
         node.ignore(other, "the condition is known");
-        return node.in_place(taken);
+        return node.in_place(taken, &[]);
     }
     let then = node.body("then_branch", Vec::new())?;
     let otherwise = node.body("else_branch", Vec::new())?;

@@ -12,7 +12,7 @@ use crate::ir::{Graph, Operand, Step};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::limits;
-use ipuc_formats::onnx::schema::{GraphProto, NodeProto, OperatorSetIdProto};
+use ipuc_formats::onnx::schema::{GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -368,17 +368,23 @@ impl<'m> Importer<'m> {
         Ok(Body { block, captures, results: results? })
     }
 
-    /// Lower the graph of a control-flow attribute, which takes no inputs, in place of its node.
-    pub(crate) fn lower_in_place(&mut self, graph: &GraphProto) -> Result<Vec<Operand>, LowerError> {
+    /// Lower the graph of an attribute, for these inputs, in place of its node.
+    pub(crate) fn lower_in_place(
+        &mut self,
+        graph: &GraphProto,
+        inputs: &[Operand],
+    ) -> Result<Vec<Operand>, LowerError> {
         if self.depth >= limits::ONNX_GRAPH_NESTING {
             return Err(LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING)));
         }
-        if !graph.input.is_empty() {
-            return Err(LowerError::Unsupported(format!("a branch with {} inputs", graph.input.len())));
+        if graph.input.len() != inputs.len() {
+            let (count, given) = (graph.input.len(), inputs.len());
+            return Err(LowerError::Unsupported(format!("a graph with {count} inputs where {given} are given")));
         }
         let frame = self.frame();
         let (block, opsets, prefix) = (frame.block, frame.opsets.clone(), frame.prefix.clone());
-        let names = HashMap::new();
+        let named = |input: &ValueInfoProto| input.name.clone().unwrap_or_default();
+        let names = graph.input.iter().map(named).zip(inputs.iter().map(|&input| Binding::Operand(input))).collect();
         self.frames.push(Frame { names, block, sees_outer: true, captures: Vec::new(), opsets, prefix });
         self.depth += 1;
         let refusals_before = self.refusals.len();

@@ -346,14 +346,14 @@ impl<'a, 'm> Lowering<'a, 'm> {
         self.importer.lower_body(graph, parameters)
     }
 
-    /// Lower a graph attribute without inputs in place of the node; gives one operand an output.
+    /// Lower a graph attribute, for these inputs, in place of the node; gives one operand an output.
     ///
     /// # Errors
     /// [`LowerError`] where the attribute is missing or a node of the graph cannot be lowered.
-    pub fn in_place(&mut self, attribute: &str) -> Result<Vec<Operand>, LowerError> {
+    pub fn in_place(&mut self, attribute: &str, inputs: &[Operand]) -> Result<Vec<Operand>, LowerError> {
         let graph =
             self.attributes.graph(attribute)?.ok_or_else(|| LowerError::MissingAttribute(attribute.to_string()))?;
-        self.importer.lower_in_place(graph)
+        self.importer.lower_in_place(graph, inputs)
     }
 
     /// Name of the first step that is emitted, after which its fresh dimensions are named.
