@@ -10,9 +10,13 @@ use std::{hint::black_box, time::Instant};
 
 use half::{bf16, f16};
 use ipuc_runtime::kernels::{
+    convolution::{
+        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, convolution, depthwise, transposed,
+    },
     matrix::{Matrix, MatrixMut},
     product::{Epilogue, PanelElements, PanelPiece, Start, panels_product},
     simd::{Instructions, LANES, Routine, Simd},
+    window::WindowAxis,
 };
 use rayon::prelude::*;
 
@@ -173,7 +177,78 @@ impl Bench {
         }
     }
 
+    /// Convolutions of ResNet-50 and MobileNet: channels in and out, extent, kernel, stride.
+    fn convolutions(&self) {
+        let shapes = [
+            (3, 64, 224, 7, 2),
+            (64, 64, 56, 1, 1),
+            (64, 64, 56, 3, 1),
+            (64, 256, 56, 1, 1),
+            (128, 128, 28, 3, 1),
+            (256, 128, 56, 1, 1),
+            (256, 512, 56, 1, 2),
+            (256, 256, 28, 3, 2),
+            (256, 256, 14, 3, 1),
+            (1024, 256, 14, 1, 1),
+            (512, 512, 7, 3, 1),
+            (2048, 512, 7, 1, 1),
+        ];
+        for (inputs, outputs, extent, kernel, stride) in shapes {
+            let name = format!("convolution {inputs}x{extent}x{extent} to {outputs}, {kernel}x{kernel} by {stride}");
+            let extent = if self.quick { extent / 7 } else { extent };
+            let pad = kernel / 2;
+            let output = (extent + 2 * pad - kernel) / stride + 1;
+            let axis = WindowAxis { input: extent, output, kernel, stride, dilation: 1, pad_begin: pad, pad_end: pad };
+            let shape = ConvolutionShape {
+                batch: 1,
+                groups: 1,
+                group_inputs: inputs,
+                group_outputs: outputs,
+                axes: vec![axis; 2],
+            };
+            let (x, weight) = (values(shape.inputs()), values(shape.depth() * outputs));
+            let pieces = [PanelPiece::whole(outputs, shape.depth(), PanelElements::F32(&weight))];
+            let mut out = vec![0.0; shape.outputs()];
+            self.operation_bound(&name, shape.outputs() * shape.depth(), || {
+                let weight = ConvolutionWeight::Panels(&pieces);
+                convolution(self.instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+            });
+        }
+        for (channels, extent, stride) in [(32, 112, 1), (144, 56, 2), (384, 14, 1), (960, 7, 1)] {
+            let name = format!("depthwise {channels}x{extent}x{extent}, 3x3 by {stride}");
+            let output = (extent - 1) / stride + 1;
+            let axis = WindowAxis { input: extent, output, kernel: 3, stride, dilation: 1, pad_begin: 1, pad_end: 1 };
+            let shape =
+                ConvolutionShape { batch: 1, groups: channels, group_inputs: 1, group_outputs: 1, axes: vec![axis; 2] };
+            let (x, weight) = (values(shape.inputs()), values(9 * channels));
+            let mut out = vec![0.0; shape.outputs()];
+            self.operation_bound(&name, shape.outputs() * 9, || {
+                depthwise(self.instructions, &shape, &x, &weight, &mut out, ConvolutionEpilogue::default());
+            });
+        }
+        for (inputs, outputs, extent, kernel, stride) in [(256, 128, 28, 2, 2), (128, 64, 32, 4, 2)] {
+            let name = format!("transposed {inputs}x{extent}x{extent} to {outputs}, {kernel}x{kernel} by {stride}");
+            let pad = (kernel - stride) / 2;
+            let input = extent * stride;
+            let axis = WindowAxis { input, output: extent, kernel, stride, dilation: 1, pad_begin: pad, pad_end: pad };
+            let shape = TransposedShape {
+                batch: 1,
+                groups: 1,
+                group_inputs: inputs,
+                group_outputs: outputs,
+                axes: vec![axis; 2],
+            };
+            let (x, weight) = (values(shape.inputs()), shape.pack(&values(inputs * outputs * kernel * kernel)));
+            let mut out = vec![0.0; shape.outputs()];
+            self.operation_bound(&name, shape.inputs() * outputs * kernel * kernel, || {
+                let weight = PanelElements::F32(&weight);
+                transposed(self.instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+            });
+        }
+    }
+
     fn all(&self) {
+        self.convolutions();
         let bytes = values(if self.quick { 512 * 64 } else { 4096 * 11008 * 3 });
         for m in [1, 2, 3, 4, 8, 16] {
             for element in ["f32", "f16", "bf16"] {

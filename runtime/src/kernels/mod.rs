@@ -21,10 +21,12 @@
 #![deny(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "arrays that stand for registers are indexed side by side")]
 
+pub mod convolution;
 pub mod matrix;
 pub mod product;
 pub mod simd;
 pub mod threads;
+pub mod window;
 
 #[cfg(test)]
 mod tests {

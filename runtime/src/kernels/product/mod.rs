@@ -11,11 +11,13 @@
 mod epilogue;
 mod multiply;
 mod panels;
-mod tile;
+pub(crate) mod tile;
 
 #[cfg(test)]
 mod tests;
 
 pub use epilogue::Epilogue;
+pub(crate) use epilogue::clamp_all;
 pub use multiply::{Start, panels_product};
+pub(crate) use panels::Weight;
 pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};

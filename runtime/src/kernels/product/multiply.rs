@@ -78,24 +78,10 @@ fn check(x: Matrix<'_>, pieces: &[PanelPiece<'_>], out: &MatrixMut<'_>, epilogue
     if let Some(bias) = epilogue.bias {
         assert_eq!(bias.len(), out.columns(), "a bias is one value for each output");
     }
-    let panels = out.columns().div_ceil(PANEL_OUTPUTS);
     let mut next = 0;
     for piece in pieces {
-        let (first, end) = (piece.inputs.start, piece.inputs.end);
-        assert!(
-            next <= piece.panels.start && piece.panels.start <= piece.panels.end && piece.panels.end <= panels,
-            "panels {:?} after panel {next} of {panels}",
-            piece.panels
-        );
-        assert!(
-            first <= end
-                && end <= x.columns()
-                && first.is_multiple_of(BLOCK)
-                && (end.is_multiple_of(BLOCK) || end == x.columns()),
-            "inputs {first}..{end} of {} are not cut at multiples of {BLOCK}",
-            x.columns()
-        );
-        assert_eq!(piece.elements.len(), piece.panels.len() * piece.panel_length(), "elements of a piece");
+        assert!(next <= piece.panels.start, "panels {:?} after panel {next}", piece.panels);
+        piece.check(x.columns(), out.columns().div_ceil(PANEL_OUTPUTS));
         next = piece.panels.end;
     }
 }
@@ -144,7 +130,7 @@ fn split<'a>(
                 tasks.push(Task {
                     x,
                     first_row,
-                    elements: panels_of(piece, range.clone()),
+                    elements: piece.elements_of(range.clone()),
                     inputs: piece.inputs.clone(),
                     panels: range.len(),
                     first_output: first * PANEL_OUTPUTS,
@@ -170,17 +156,6 @@ fn split<'a>(
         debug_assert!(place <= columns);
     }
     row_parts.into_iter().flatten().collect()
-}
-
-/// The elements of some panels of a piece.
-fn panels_of<'a>(piece: &PanelPiece<'a>, panels: Range<usize>) -> PanelElements<'a> {
-    let length = piece.panel_length();
-    let range = (panels.start - piece.panels.start) * length..(panels.end - piece.panels.start) * length;
-    match piece.elements {
-        PanelElements::F32(elements) => PanelElements::F32(&elements[range]),
-        PanelElements::F16(elements) => PanelElements::F16(&elements[range]),
-        PanelElements::Bf16(elements) => PanelElements::Bf16(&elements[range]),
-    }
 }
 
 impl Routine for Task<'_> {
@@ -259,7 +234,7 @@ impl Task<'_> {
                 rest = rest.map(|row| &row[length..]);
             }
             for row in 0..ROWS {
-                simd.store_partial(totals[row], tail_mut(&mut self.out[row][first..]));
+                simd.store_partial(totals[row], tile::at_most_a_vector(&mut self.out[row][first..]));
             }
         }
     }
@@ -301,7 +276,7 @@ impl Task<'_> {
                 let panels = S::TILE_VECTORS.min(self.panels - first_panel);
                 for (panel, wide) in wide[..panels].iter_mut().enumerate() {
                     let groups = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
-                    widen_panel::<S, W>(simd, groups, &mut wide[..length]);
+                    tile::widen_panel::<S, W>(simd, groups, &mut wide[..length]);
                 }
                 let weights = [&wide[0][..length], &wide[1][..length], &wide[2][..length]];
                 self.column_of_tiles::<S, f32>(simd, x, first_panel * PANEL_OUTPUTS, &weights[..panels], 0);
@@ -324,7 +299,7 @@ impl Task<'_> {
         while row < x.rows() {
             let place = (row, first_output);
             let ahead = if row == 0 { ahead } else { 0 };
-            let rows = tile_rows::<S>(x.rows() - row);
+            let rows = tile::tile_rows::<S>(x.rows() - row);
             match rows {
                 8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, place, weights, ahead),
                 6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, place, weights, ahead),
@@ -350,63 +325,14 @@ impl Task<'_> {
         for (index, left) in left.iter_mut().enumerate() {
             *left = x.row(row + index);
         }
+        let (left, length) = (RowsLeft(left), x.columns());
         let out = &mut self.out[row..row + ROWS];
         if let (3, &[first, second, third]) = (S::TILE_VECTORS, weights) {
-            return one_tile::<S, W, ROWS, 3>(simd, left, [first, second, third], out, first_output, ahead);
+            return tile::add::<S, W, _, ROWS, 3>(simd, left, [first, second, third], length, out, first_output, ahead);
         }
         for (panel, weights) in weights.iter().enumerate() {
-            one_tile::<S, W, ROWS, 1>(simd, left, [weights], out, first_output + panel * PANEL_OUTPUTS, ahead);
+            let first_output = first_output + panel * PANEL_OUTPUTS;
+            tile::add::<S, W, _, ROWS, 1>(simd, left, [weights], length, out, first_output, ahead);
         }
     }
-}
-
-/// Inputs of a panel as f32.
-#[inline(always)]
-fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide: &mut [[f32; LANES]]) {
-    for (group, wide) in groups.iter().zip(wide.chunks_mut(W::GROUP)) {
-        for (step, wide) in wide.iter_mut().enumerate() {
-            simd.store(W::load(simd, group, step), wide);
-        }
-    }
-}
-
-/// The rows of the next tile, if `left` rows are left.
-#[inline(always)]
-fn tile_rows<S: Simd>(left: usize) -> usize {
-    [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
-}
-
-/// One tile over a run of inputs, added to the outputs that begin at `first` in each row.
-#[inline(always)]
-fn one_tile<S: Simd, W: Weight, const ROWS: usize, const PANELS: usize>(
-    simd: S,
-    left: [&[f32]; ROWS],
-    panels: [&[W::Group]; PANELS],
-    out: &mut [&mut [f32]],
-    first: usize,
-    ahead: usize,
-) {
-    let sums = tile::run::<S, W, _, ROWS, PANELS>(simd, RowsLeft(left), panels, left[0].len(), ahead);
-    for row in 0..ROWS {
-        let out = &mut out[row][first..];
-        if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
-            for panel in 0..PANELS {
-                let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
-                simd.store(total, &mut full[panel]);
-            }
-            continue;
-        }
-        for panel in 0..PANELS {
-            let outputs = tail_mut(&mut out[panel * LANES..]);
-            let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
-            simd.store_partial(total, outputs);
-        }
-    }
-}
-
-/// The first 16 values, or as many as there are.
-#[inline(always)]
-fn tail_mut(values: &mut [f32]) -> &mut [f32] {
-    let count = values.len().min(LANES);
-    &mut values[..count]
 }

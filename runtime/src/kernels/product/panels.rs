@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::tile::BLOCK;
 use crate::kernels::simd::{LANES, Simd};
 
 /// Outputs side by side in a panel.
@@ -74,6 +75,35 @@ impl<'a> PanelPiece<'a> {
     #[must_use]
     pub fn panel_length(&self) -> usize {
         self.inputs.len().next_multiple_of(self.elements.group()) * PANEL_OUTPUTS
+    }
+
+    /// The elements of some of its panels.
+    pub(crate) fn elements_of(&self, panels: Range<usize>) -> PanelElements<'a> {
+        let length = self.panel_length();
+        let range = (panels.start - self.panels.start) * length..(panels.end - self.panels.start) * length;
+        match self.elements {
+            PanelElements::F32(elements) => PanelElements::F32(&elements[range]),
+            PanelElements::F16(elements) => PanelElements::F16(&elements[range]),
+            PanelElements::Bf16(elements) => PanelElements::Bf16(&elements[range]),
+        }
+    }
+
+    /// Panics unless it is a piece of a weight of `inputs` inputs and `panels` panels.
+    pub(crate) fn check(&self, inputs: usize, panels: usize) {
+        let (first, end) = (self.inputs.start, self.inputs.end);
+        assert!(
+            self.panels.start <= self.panels.end && self.panels.end <= panels,
+            "panels {:?} of {panels}",
+            self.panels
+        );
+        assert!(
+            first <= end
+                && end <= inputs
+                && first.is_multiple_of(BLOCK)
+                && (end.is_multiple_of(BLOCK) || end == inputs),
+            "inputs {first}..{end} of {inputs} are not cut at multiples of {BLOCK}"
+        );
+        assert_eq!(self.elements.len(), self.panels.len() * self.panel_length(), "elements of a piece");
     }
 }
 

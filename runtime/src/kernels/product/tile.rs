@@ -25,6 +25,9 @@ pub(crate) trait Left<const ROWS: usize>: Copy {
     /// [`STEP`] inputs of all rows.
     type Step: Copy;
 
+    /// How many whole steps there are in `length` inputs.
+    fn steps(self, length: usize) -> usize;
+
     /// Inputs `step * STEP` and on.
     fn step(self, step: usize) -> Self::Step;
 
@@ -41,6 +44,11 @@ pub(crate) struct RowsLeft<'a, const ROWS: usize>(pub [&'a [f32]; ROWS]);
 
 impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
     type Step = [&'a [f32; STEP]; ROWS];
+
+    #[inline(always)]
+    fn steps(self, length: usize) -> usize {
+        length / STEP
+    }
 
     #[inline(always)]
     fn step(self, step: usize) -> Self::Step {
@@ -62,6 +70,34 @@ impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
     }
 }
 
+/// Up to 16 rows side by side for each input: a panel, given from the first row's value of the first input on.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelLeft<'a>(pub &'a [f32]);
+
+impl<'a, const ROWS: usize> Left<ROWS> for PanelLeft<'a> {
+    type Step = &'a [f32; STEP * LANES];
+
+    #[inline(always)]
+    fn steps(self, length: usize) -> usize {
+        (length / STEP).min(self.0.len() / (STEP * LANES))
+    }
+
+    #[inline(always)]
+    fn step(self, step: usize) -> Self::Step {
+        &self.0.as_chunks().0[step]
+    }
+
+    #[inline(always)]
+    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
+        step[input * LANES + row]
+    }
+
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
+        self.0[input * LANES + row]
+    }
+}
+
 /// Sums of a tile in memory: rows × panels.
 pub(crate) type Sums<const ROWS: usize, const PANELS: usize> = [[[f32; LANES]; PANELS]; ROWS];
 
@@ -77,7 +113,8 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     ahead: usize,
 ) -> Sums<ROWS, PANELS> {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
-    for step in 0..length / STEP {
+    let steps = left.steps(length);
+    for step in 0..steps {
         let inputs = left.step(step);
         let mut groups = [&panels[0][..0]; PANELS];
         for panel in 0..PANELS {
@@ -102,7 +139,7 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
             }
         }
     }
-    for input in length / STEP * STEP..length {
+    for input in steps * STEP..length {
         for panel in 0..PANELS {
             let weights = W::load(simd, &panels[panel][input / W::GROUP], input % W::GROUP);
             for row in 0..ROWS {
@@ -147,4 +184,56 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
         }
     }
     sums
+}
+
+/// One tile over a run of inputs, added to the outputs that begin at `first` in each row.
+#[inline(always)]
+pub(crate) fn add<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    left: L,
+    panels: [&[W::Group]; PANELS],
+    length: usize,
+    out: &mut [&mut [f32]],
+    first: usize,
+    ahead: usize,
+) {
+    let sums = run::<S, W, L, ROWS, PANELS>(simd, left, panels, length, ahead);
+    for row in 0..ROWS {
+        let out = &mut out[row][first..];
+        if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
+            for panel in 0..PANELS {
+                let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
+                simd.store(total, &mut full[panel]);
+            }
+            continue;
+        }
+        for panel in 0..PANELS {
+            let outputs = at_most_a_vector(&mut out[panel * LANES..]);
+            let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
+            simd.store_partial(total, outputs);
+        }
+    }
+}
+
+/// The rows of the next tile, if `left` rows are left.
+#[inline(always)]
+pub(crate) fn tile_rows<S: Simd>(left: usize) -> usize {
+    [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
+}
+
+/// Inputs of a panel as f32.
+#[inline(always)]
+pub(crate) fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide: &mut [[f32; LANES]]) {
+    for (group, wide) in groups.iter().zip(wide.chunks_mut(W::GROUP)) {
+        for (step, wide) in wide.iter_mut().enumerate() {
+            simd.store(W::load(simd, group, step), wide);
+        }
+    }
+}
+
+/// The first 16 values, or as many as there are.
+#[inline(always)]
+pub(crate) fn at_most_a_vector(values: &mut [f32]) -> &mut [f32] {
+    let count = values.len().min(LANES);
+    &mut values[..count]
 }

@@ -185,8 +185,61 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let even = |first: usize| {
+                let low = _mm256_loadu_ps(values.as_ptr().add(first));
+                let high = _mm256_loadu_ps(values.as_ptr().add(first + 8));
+                let halves = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
+                _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(halves))
+            };
+            [even(0), even(LANES)]
+        }
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
     }
+
+    #[inline(always)]
+    fn load_partial(self, values: &[f32]) -> Self::Vector {
+        let (low, high) = lane_masks(values.len());
+        // SAFETY: `self` exists, so the processor has the instructions; lanes outside of the slice are masked.
+        unsafe {
+            let start = values.as_ptr();
+            [_mm256_maskload_ps(start, load_mask(low)), _mm256_maskload_ps(start.wrapping_add(8), load_mask(high))]
+        }
+    }
+
+    #[inline(always)]
+    fn store_partial(self, vector: Self::Vector, values: &mut [f32]) {
+        let (low, high) = lane_masks(values.len());
+        // SAFETY: `self` exists, so the processor has the instructions; lanes outside of the slice are masked.
+        unsafe {
+            let start = values.as_mut_ptr();
+            _mm256_maskstore_ps(start, load_mask(low), vector[0]);
+            _mm256_maskstore_ps(start.wrapping_add(8), load_mask(high), vector[1]);
+        }
+    }
+}
+
+/// The mask of a first half and of a second half of the first `count` lanes.
+#[inline(always)]
+fn lane_masks(count: usize) -> (&'static [i32; 8], &'static [i32; 8]) {
+    static ONES_THEN_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let first = |count: usize| {
+        let mask = ONES_THEN_ZEROS[8 - count.min(8)..].first_chunk();
+        mask.unwrap_or(&[0; 8])
+    };
+    (first(count), first(count.saturating_sub(8)))
+}
+
+/// A mask in a register.
+#[inline(always)]
+fn load_mask(mask: &[i32; 8]) -> __m256i {
+    // SAFETY: called by methods of the token only; the reference covers the bytes.
+    unsafe { _mm256_loadu_si256(mask.as_ptr().cast()) }
 }

@@ -155,6 +155,16 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let (low, high) = (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(LANES)));
+            _mm512_permutex2var_ps(low, even, high)
+        }
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }

@@ -102,6 +102,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 2 to the power `exponent`, which holds integers from -126 to 127.
     fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;
 
+    /// The values at even places.
+    fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
+
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);
 
@@ -114,6 +117,17 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let mut lanes = [0.0; LANES];
         lanes[..values.len()].copy_from_slice(values);
         self.load(&lanes)
+    }
+
+    /// Reads every second value, up to 16; those that are missing are 0.
+    #[inline(always)]
+    fn load_every_second(self, values: &[f32]) -> Self::Vector {
+        if let Some(full) = values.first_chunk() {
+            return self.load_even(full);
+        }
+        let mut lanes = [0.0; 2 * LANES];
+        lanes[..values.len()].copy_from_slice(values);
+        self.load_even(&lanes)
     }
 
     /// Writes as many lanes as `values` has room for, at most 16.

@@ -119,5 +119,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
+        lanes(|lane| values[2 * lane])
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, _values: &[T], _ahead: usize) {}
 }

@@ -43,16 +43,23 @@ impl Routine for AllOperations {
             simd.copy_sign(a, b),
             simd.round(a),
             simd.load_partial(&A[..5]),
+            simd.load_partial(&A[..11]),
+            simd.load_partial(&A),
+            simd.load_every_second(&[A, B].concat()),
+            simd.load_every_second(&A[..7]),
             simd.power_of_two(simd.load(&std::array::from_fn(|lane| lane as f32 * 16.0 - 126.0))),
         ] {
             let mut lanes = [0.0; LANES];
             simd.store(vector, &mut lanes);
             results.push(lanes);
         }
-        let mut few = [9.0; 5];
-        simd.store_partial(b, &mut few);
-        assert_eq!(few[..4], B[..4]);
-        assert!(few[4].is_nan());
+        for count in 0..=LANES + 1 {
+            let mut few = [9.0; LANES + 2];
+            simd.store_partial(simd.splat(1.0), &mut few[..count]);
+            let written = few.iter().take_while(|&&value| value == 1.0).count();
+            assert_eq!(written, count.min(LANES));
+            assert!(few[written..].iter().all(|&value| value == 9.0));
+        }
         results
     }
 }
@@ -76,6 +83,10 @@ fn operations_equal_scalar_ones() {
         pairs(f32::copysign),
         pairs(|a, _| a.round_ties_even()),
         std::array::from_fn(|lane| if lane < 5 { A[lane] } else { 0.0 }),
+        std::array::from_fn(|lane| if lane < 11 { A[lane] } else { 0.0 }),
+        A,
+        std::array::from_fn(|lane| if lane < 8 { A[2 * lane] } else { B[2 * lane - 16] }),
+        std::array::from_fn(|lane| if lane < 4 { A[2 * lane] } else { 0.0 }),
         std::array::from_fn(|lane| 2.0_f32.powi(lane as i32 * 16 - 126)),
     ];
     for instructions in Instructions::available() {

@@ -1,0 +1,109 @@
+//! Convolutions of f32, batch × channels × any number of spatial axes, in the sense of ONNX `Conv` (opset 22) and
+//! `ConvTranspose` (opset 22).
+//!
+//! [`convolution`] is a product without a copy of all patches: a block of output positions gathers a run of inputs (channels ×
+//! taps) into panels of 16 positions ([`gather`]), and the register tile of products multiplies them by the
+//! weight's panels, output channels by positions, straight into the output's layout. [`depthwise`] takes channels of their
+//! own without it. [`transposed`] is a product with all taps as outputs, added into place.
+//!
+//! The order of each sum is that of a product (see `product`), over channels and, within, taps.
+
+mod depthwise;
+mod gather;
+mod grouped;
+mod transposed;
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    product::PanelPiece,
+    simd::Simd,
+    window::{self, WindowAxis},
+};
+
+pub use depthwise::depthwise;
+pub use grouped::convolution;
+pub use transposed::{TransposedShape, transposed};
+
+/// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.
+#[derive(Clone, Debug)]
+pub struct ConvolutionShape {
+    /// Images.
+    pub batch: usize,
+    /// Groups of channels that do not see one another.
+    pub groups: usize,
+    /// Input channels of a group.
+    pub group_inputs: usize,
+    /// Output channels of a group.
+    pub group_outputs: usize,
+    /// Spatial axes, outermost first.
+    pub axes: Vec<WindowAxis>,
+}
+
+impl ConvolutionShape {
+    /// The number of input values.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.batch * self.groups * self.group_inputs * window::inputs(&self.axes)
+    }
+
+    /// The number of output values.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.batch * self.groups * self.group_outputs * window::outputs(&self.axes)
+    }
+
+    /// Terms of each output value: channels of a group × taps. The inputs of its weight as a product.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.group_inputs * window::taps(&self.axes)
+    }
+}
+
+/// The weight of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub enum ConvolutionWeight<'a> {
+    /// Panels of each group in turn: panel `group * panels_of_a_group + p`; inputs are channels × taps.
+    Panels(&'a [PanelPiece<'a>]),
+    /// As ONNX stores it: `[groups * group_outputs, group_inputs, taps..]`. Packed in every call.
+    Plain(&'a [f32]),
+}
+
+/// What is done to complete outputs: the bias is added, then the addend, then the value is clamped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConvolutionEpilogue<'a> {
+    /// Added to all positions of a channel: one value an output channel.
+    pub bias: Option<&'a [f32]>,
+    /// Added to each output: a value for each.
+    pub addend: Option<&'a [f32]>,
+    /// Least and greatest value; NaN stays NaN.
+    pub clamp: Option<(f32, f32)>,
+}
+
+impl ConvolutionEpilogue<'_> {
+    /// Panics if lengths disagree.
+    fn check(&self, channels: usize, outputs: usize) {
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), channels, "a bias is one value for each output channel");
+        }
+        if let Some(addend) = self.addend {
+            assert_eq!(addend.len(), outputs, "an addend is one value for each output");
+        }
+    }
+
+    /// Applies it to outputs of `channel` (of all groups) that lie side by side, the first at `place` in the whole output.
+    #[inline(always)]
+    fn apply<S: Simd>(&self, simd: S, channel: usize, place: usize, outputs: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            let bias = bias[channel];
+            outputs.iter_mut().for_each(|output| *output += bias);
+        }
+        if let Some(addend) = self.addend {
+            for (output, addend) in outputs.iter_mut().zip(&addend[place..]) {
+                *output += addend;
+            }
+        }
+        super::product::clamp_all(simd, self.clamp, outputs);
+    }
+}

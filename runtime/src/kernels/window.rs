@@ -1,0 +1,121 @@
+//! Where the windows of convolutions and pools lie along one axis.
+
+/// All windows along one axis. Window `o` has its tap `t` at input position `o * stride + t * dilation - pad_begin`; positions
+/// outside of the input are padding. How `output` follows from the rest is for the operator to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowAxis {
+    /// Positions of the input.
+    pub input: usize,
+    /// The number of windows.
+    pub output: usize,
+    /// Taps of a window.
+    pub kernel: usize,
+    /// Distance between windows.
+    pub stride: usize,
+    /// Distance between taps.
+    pub dilation: usize,
+    /// Padding before the first position.
+    pub pad_begin: usize,
+    /// Padding after the last position.
+    pub pad_end: usize,
+}
+
+impl WindowAxis {
+    /// Whether each window is the position of the same number.
+    #[must_use]
+    pub fn is_identity(&self) -> bool {
+        self.kernel == 1 && self.stride == 1 && self.pad_begin == 0 && self.input == self.output
+    }
+
+    /// Input position of tap 0 of window `output`, negative in the padding.
+    #[must_use]
+    #[inline(always)]
+    pub fn start(&self, output: usize) -> isize {
+        (output * self.stride) as isize - self.pad_begin as isize
+    }
+
+    /// Input position of `tap` of window `output`, if it is not padding.
+    #[must_use]
+    #[inline(always)]
+    pub fn position(&self, output: usize, tap: usize) -> Option<usize> {
+        (output * self.stride + tap * self.dilation)
+            .checked_sub(self.pad_begin)
+            .filter(|&position| position < self.input)
+    }
+
+    /// Which taps of window `output` are not padding.
+    #[must_use]
+    #[inline(always)]
+    pub fn taps(&self, output: usize) -> std::ops::Range<usize> {
+        let start = self.start(output);
+        let below = |position: isize| (position.max(0) as usize).div_ceil(self.dilation).min(self.kernel);
+        below(-start)..below(self.input as isize - start)
+    }
+}
+
+/// The product of the numbers of windows along all axes.
+#[must_use]
+pub fn outputs(axes: &[WindowAxis]) -> usize {
+    axes.iter().map(|axis| axis.output).product()
+}
+
+/// The product of the input's positions along all axes.
+#[must_use]
+pub fn inputs(axes: &[WindowAxis]) -> usize {
+    axes.iter().map(|axis| axis.input).product()
+}
+
+/// The number of taps of a window over all axes.
+#[must_use]
+pub fn taps(axes: &[WindowAxis]) -> usize {
+    axes.iter().map(|axis| axis.kernel).product()
+}
+
+/// The same windows with neighbouring axes joined where both are identities: a convolution of 1 × 1 is one of a single axis.
+/// At least one axis.
+#[must_use]
+pub fn joined(axes: &[WindowAxis]) -> Vec<WindowAxis> {
+    let mut result: Vec<WindowAxis> = Vec::with_capacity(axes.len().max(1));
+    for &axis in axes {
+        match result.last_mut() {
+            Some(last) if last.is_identity() && axis.is_identity() => {
+                last.input *= axis.input;
+                last.output *= axis.output;
+            }
+            _ => result.push(axis),
+        }
+    }
+    if result.is_empty() {
+        let point = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        result.push(point);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taps_are_those_with_a_position() {
+        for (input, kernel, stride, dilation, pad_begin) in
+            [(7, 3, 1, 1, 1), (7, 3, 2, 2, 0), (5, 4, 3, 2, 5), (2, 6, 1, 3, 9), (1, 1, 1, 1, 0), (9, 2, 1, 5, 3)]
+        {
+            let axis = WindowAxis { input, output: 20, kernel, stride, dilation, pad_begin, pad_end: 0 };
+            for output in 0..axis.output {
+                let taps: Vec<usize> = (0..kernel).filter(|&tap| axis.position(output, tap).is_some()).collect();
+                let range = axis.taps(output);
+                assert_eq!(range.clone().collect::<Vec<_>>(), taps, "{axis:?} window {output}: {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn joins_only_identities() {
+        let identity = WindowAxis { input: 5, output: 5, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let strided = WindowAxis { stride: 2, output: 3, ..identity };
+        assert_eq!(joined(&[identity, identity]), [WindowAxis { input: 25, output: 25, ..identity }]);
+        assert_eq!(joined(&[strided, identity, identity]).len(), 2);
+        assert_eq!(joined(&[]).len(), 1);
+    }
+}
