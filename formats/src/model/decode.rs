@@ -1,0 +1,330 @@
+//! Messages of the schema to records. Only what a single message shows is checked here; what records say about one
+//! another is for `validate`.
+
+use super::{
+    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Manifest, OperandRecord,
+    PartRecord, PlacementRecord, Provenance, ReadRecord, Role, StateRecord, StepRecord, SymbolRecord, ValueRecord,
+    WeightRecord, WeightSource, schema,
+};
+use crate::attribute::AttributeValue;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::encodings::{Layout, PanelLayout, PlaneLayout, PlaneRole};
+use crate::fact::{Shape, Type};
+use crate::limits;
+use crate::ops::{Obligation, Op, Read, Relation};
+use crate::tensor::Tensor;
+
+/// The manifest of a message.
+pub(super) fn decode(manifest: schema::Manifest) -> Result<Manifest, FormatError> {
+    let dims = Dimensions::parse(&manifest.dimensions)?;
+    let provenance = manifest.provenance.ok_or(Fault::Missing("the provenance"));
+    Ok(Manifest {
+        producer: manifest.producer,
+        provenance: provenance.and_then(provenance_record).map_err(|fault| fault.at("provenance"))?,
+        symbols: manifest
+            .symbols
+            .into_iter()
+            .map(|symbol| SymbolRecord { name: symbol.name, minimum: symbol.minimum, maximum: symbol.maximum })
+            .collect(),
+        obligations: records("obligation", manifest.obligations, |obligation| dims.obligation(obligation))?,
+        entries: manifest.entries.into_iter().map(entry).collect(),
+        blocks: blocks(&dims, manifest.blocks)?,
+        weights: records("weight", manifest.weights, weight)?,
+        extents: manifest.extents.into_iter().map(extent).collect(),
+        chunks: records("chunk", manifest.chunks, chunk)?,
+        files: records("file", manifest.files, |file| Ok(FileRecord { root_hash: hash(file.root_hash)? }))?,
+        placements: manifest
+            .placements
+            .into_iter()
+            .map(|placement| PlacementRecord { target: placement.target, block: placement.block })
+            .collect(),
+    })
+}
+
+/// Convert each message; an error says which.
+fn records<M, R>(
+    what: &'static str,
+    messages: Vec<M>,
+    convert: impl Fn(M) -> Result<R, Fault>,
+) -> Result<Vec<R>, FormatError> {
+    let indexed = messages.into_iter().enumerate();
+    indexed.map(|(index, message)| convert(message).map_err(|fault| fault.at(format!("{what} {index}")))).collect()
+}
+
+fn blocks(dims: &Dimensions, messages: Vec<schema::Block>) -> Result<Vec<BlockRecord>, FormatError> {
+    let block = |(index, block): (usize, schema::Block)| {
+        let within = |what: &str, at: usize, fault: Fault| fault.at(format!("block {index}, {what} {at}"));
+        let values = block.values.into_iter().enumerate();
+        let values = values.map(|(at, value)| dims.value(value).map_err(|fault| within("value", at, fault)));
+        let steps = block.steps.into_iter().enumerate();
+        let steps = steps.map(|(at, record)| {
+            let name = record.name.clone();
+            step(record).map_err(|fault| within("step", at, fault)).map_err(|error| error.of_step(&name))
+        });
+        let results = block.results.into_iter().enumerate();
+        let results = results.map(|(at, coded)| operand(coded).map_err(|fault| within("result", at, fault)));
+        Ok(BlockRecord {
+            values: values.collect::<Result<_, _>>()?,
+            parameters: block.parameters,
+            steps: steps.collect::<Result<_, _>>()?,
+            results: results.collect::<Result<_, _>>()?,
+        })
+    };
+    messages.into_iter().enumerate().map(block).collect()
+}
+
+impl FormatError {
+    /// The same error with the name of the step it is about.
+    fn of_step(self, name: &str) -> FormatError {
+        match self {
+            FormatError::Record { place, fault } => FormatError::Record { place: format!("{place} `{name}`"), fault },
+            other => other,
+        }
+    }
+}
+
+/// The table of expressions.
+struct Dimensions(Vec<Dim>);
+
+impl Dimensions {
+    fn parse(texts: &[String]) -> Result<Dimensions, FormatError> {
+        let limit = |what, found, limit| FormatError::Limit { what, found: found as u64, limit: limit as u64 };
+        if texts.len() > limits::IPU_DIMENSIONS {
+            return Err(limit("a number of dimension expressions of", texts.len(), limits::IPU_DIMENSIONS));
+        }
+        let text_bytes = texts.iter().map(String::len).sum();
+        if text_bytes > limits::IPU_DIMENSION_TEXT_BYTES {
+            let most = limits::IPU_DIMENSION_TEXT_BYTES;
+            return Err(limit("a text of all dimension expressions of", text_bytes, most));
+        }
+        let parse = |(index, text): (usize, &String)| {
+            let parsed = text.parse::<Dim>().map_err(Fault::from).and_then(|dim| {
+                // A canonical text is about as long as its expression is large; others could be far shorter.
+                if dim.to_string() == *text { Ok(dim) } else { Err(Fault::NotCanonical(shortened(text))) }
+            });
+            parsed.map_err(|fault| fault.at(format!("dimension {index}")))
+        };
+        texts.iter().enumerate().map(parse).collect::<Result<_, _>>().map(Dimensions)
+    }
+
+    fn get(&self, index: u32) -> Result<Dim, Fault> {
+        let missing = || Fault::Index { what: "dimension", index: u64::from(index), count: self.0.len() as u64 };
+        self.0.get(index as usize).cloned().ok_or_else(missing)
+    }
+
+    fn all(&self, indices: &[u32]) -> Result<Vec<Dim>, Fault> {
+        indices.iter().map(|&index| self.get(index)).collect()
+    }
+
+    fn obligation(&self, obligation: schema::Obligation) -> Result<Obligation, Fault> {
+        let relation = match schema::Relation::try_from(obligation.relation) {
+            Ok(schema::Relation::Equal) => Relation::Equal,
+            Ok(schema::Relation::Broadcastable) => Relation::Broadcastable,
+            Ok(schema::Relation::AtMost) => Relation::AtMost,
+            Ok(schema::Relation::Multiple) => Relation::Multiple,
+            Ok(schema::Relation::Unspecified) | Err(_) => return Err(unknown("relation", obligation.relation)),
+        };
+        let (left, right) = (self.get(obligation.left)?, self.get(obligation.right)?);
+        Ok(Obligation { relation, left, right, subject: obligation.subject })
+    }
+
+    fn value(&self, value: schema::Value) -> Result<ValueRecord, Fault> {
+        let role = u8::try_from(value.role).ok().and_then(Role::from_repr);
+        Ok(ValueRecord {
+            kind: self.kind(value.r#type.ok_or(Fault::Missing("the type"))?, 0)?,
+            contents: value.contents.map(|contents| self.all(&contents.elements)).transpose()?,
+            role: role.ok_or_else(|| unknown("role", value.role))?,
+            id: value.id,
+            name: value.name,
+        })
+    }
+
+    fn kind(&self, kind: schema::Type, nesting: usize) -> Result<Type, Fault> {
+        use schema::r#type::Kind;
+        let limit = limits::IPU_TYPE_NESTING;
+        if nesting > limit {
+            return Err(Fault::Limit { what: "the nesting of types", found: nesting as u64, limit: limit as u64 });
+        }
+        match kind.kind.ok_or(Fault::Missing("the kind of a type"))? {
+            Kind::Tensor(tensor) => {
+                let shape = match tensor.shape {
+                    Some(shape) => Shape::Ranked(self.all(&shape.extents)?),
+                    None => Shape::Unranked,
+                };
+                Ok(Type::Tensor { dtype: dtype(tensor.dtype)?, shape })
+            }
+            Kind::Sequence(element) => Ok(Type::Sequence(Box::new(self.kind(*element, nesting + 1)?))),
+            Kind::Optional(element) => Ok(Type::Optional(Box::new(self.kind(*element, nesting + 1)?))),
+            Kind::Map(map) => {
+                let element = map.element.ok_or(Fault::Missing("the element type of a map"))?;
+                Ok(Type::Map { key: dtype(map.key)?, element: Box::new(self.kind(*element, nesting + 1)?) })
+            }
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+fn unknown(what: &'static str, number: i32) -> Fault {
+    Fault::Unknown { what, number: u64::from(number.unsigned_abs()) }
+}
+
+fn dtype(number: u32) -> Result<DType, Fault> {
+    let known = u8::try_from(number).ok().and_then(DType::from_repr);
+    known.ok_or(Fault::Unknown { what: "element type", number: u64::from(number) })
+}
+
+fn hash(bytes: Vec<u8>) -> Result<[u8; 32], Fault> {
+    <[u8; 32]>::try_from(bytes).map_err(|bytes| Fault::Mismatch {
+        what: "the length of a hash",
+        found: bytes.len() as u64,
+        expected: 32,
+    })
+}
+
+fn provenance_record(provenance: schema::Provenance) -> Result<Provenance, Fault> {
+    Ok(Provenance {
+        models: provenance.models,
+        weights_hash: hash(provenance.weights_hash)?,
+        options: provenance.options.into_iter().map(|option| (option.name, option.value)).collect(),
+        compiler_version: provenance.compiler_version,
+    })
+}
+
+fn entry(entry: schema::Entry) -> EntryRecord {
+    let state =
+        |state: schema::State| StateRecord { input: state.input, output: state.output, append_axis: state.append_axis };
+    EntryRecord {
+        name: entry.name,
+        block: entry.block,
+        inputs: entry.inputs,
+        outputs: entry.outputs,
+        states: entry.states.into_iter().map(state).collect(),
+    }
+}
+
+fn operand(coded: u64) -> Result<OperandRecord, Fault> {
+    let index = |coded: u64| u32::try_from(coded / 2).map_err(|_| Fault::Unknown { what: "operand", number: coded });
+    match coded {
+        0 => Ok(OperandRecord::Absent),
+        odd if odd % 2 == 1 => Ok(OperandRecord::Value(index(odd)?)),
+        even => Ok(OperandRecord::Weight(index(even - 2)?)),
+    }
+}
+
+fn step(step: schema::Step) -> Result<StepRecord, Fault> {
+    let attributes = step.attributes.into_iter().map(attribute).collect::<Result<Vec<_>, _>>()?;
+    Ok(StepRecord {
+        op: Op::decode(step.operator, step.revision, &attributes)?,
+        operands: step.operands.into_iter().map(operand).collect::<Result<_, _>>()?,
+        results: step.results,
+        reads: step.reads.into_iter().map(read).collect::<Result<_, _>>()?,
+        name: step.name,
+    })
+}
+
+fn read(read: schema::Read) -> Result<ReadRecord, Fault> {
+    let kind = match schema::ReadKind::try_from(read.kind) {
+        Ok(schema::ReadKind::Once) => Read::Once,
+        Ok(schema::ReadKind::Repeated) => Read::Repeated,
+        Ok(schema::ReadKind::Rows) => Read::Rows,
+        Ok(schema::ReadKind::Groups) => Read::Groups,
+        Ok(schema::ReadKind::Nonzero) => Read::Nonzero,
+        Ok(schema::ReadKind::Unspecified) | Err(_) => return Err(unknown("kind of read", read.kind)),
+    };
+    Ok(ReadRecord { operand: read.operand, read: kind })
+}
+
+fn attribute(attribute: schema::Attribute) -> Result<(u32, AttributeValue), Fault> {
+    use schema::attribute::Value;
+    let value = match attribute.value.ok_or(Fault::Missing("the value of an attribute"))? {
+        Value::Integer(integer) => AttributeValue::Integer(integer),
+        Value::Float(bits) => AttributeValue::Float(f32::from_bits(bits)),
+        Value::Text(text) => AttributeValue::Text(text),
+        Value::Integers(integers) => AttributeValue::Integers(integers.elements),
+        Value::Floats(floats) => {
+            AttributeValue::Floats(floats.elements.into_iter().map(f32::from_bits).collect())
+        }
+        Value::Texts(texts) => AttributeValue::Texts(texts.elements),
+        Value::Tensor(value) => AttributeValue::Tensor(tensor(value)?),
+    };
+    Ok((attribute.number, value))
+}
+
+fn tensor(tensor: schema::Tensor) -> Result<Tensor, Fault> {
+    let shape: Option<Vec<usize>> = tensor.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let shape = shape.ok_or(Fault::Rule("an attribute is a tensor too large to address"))?;
+    let built = match dtype(tensor.dtype)? {
+        DType::String if tensor.data.is_empty() => Tensor::from_strings(&shape, tensor.strings),
+        dtype if dtype != DType::String && tensor.strings.is_empty() => {
+            Tensor::from_bytes(dtype, &shape, &tensor.data)
+        }
+        _ => return Err(Fault::Rule("an attribute is a tensor with both strings and bytes")),
+    };
+    built.map_err(|error| Fault::Encoding(error.into()))
+}
+
+fn weight(weight: schema::Weight) -> Result<WeightRecord, Fault> {
+    let part = |part: schema::Part| {
+        let schema::Part { extent, start, end, inputs_start, inputs_end } = part;
+        PartRecord { extent, start, end, inputs_start, inputs_end }
+    };
+    Ok(WeightRecord {
+        name: weight.name,
+        dtype: dtype(weight.dtype)?,
+        shape: weight.shape,
+        layout: layout(weight.layout.and_then(|layout| layout.kind).ok_or(Fault::Missing("the layout"))?)?,
+        parts: weight.parts.into_iter().map(part).collect(),
+        source: weight.source.map(|source| WeightSource {
+            file: source.file,
+            offset: source.offset,
+            length: source.length,
+        }),
+    })
+}
+
+fn layout(layout: schema::layout::Kind) -> Result<Layout, Fault> {
+    use schema::layout::Kind;
+    match layout {
+        Kind::Plain(plain) => Ok(Layout::Plain { dtype: dtype(plain.dtype)? }),
+        Kind::Panels(panels) => Ok(Layout::Panels(PanelLayout {
+            dtype: dtype(panels.dtype)?,
+            outputs: panels.outputs,
+            inputs: panels.inputs,
+            outputs_per_panel: panels.outputs_per_panel,
+            group: panels.group,
+            output_axis: panels.output_axis,
+            groups: panels.groups,
+            planes: panels.planes.into_iter().map(plane).collect::<Result<_, _>>()?,
+        })),
+        Kind::Strings(schema::StringsLayout {}) => Ok(Layout::Strings),
+    }
+}
+
+fn plane(plane: schema::PlaneLayout) -> Result<PlaneLayout, Fault> {
+    let role = u8::try_from(plane.role).ok().and_then(PlaneRole::from_repr);
+    Ok(PlaneLayout {
+        role: role.ok_or_else(|| unknown("role of a plane", plane.role))?,
+        dtype: dtype(plane.dtype)?,
+        block: plane.block,
+    })
+}
+
+fn extent(extent: schema::Extent) -> ExtentRecord {
+    ExtentRecord {
+        file: extent.file,
+        offset: extent.offset,
+        length: extent.length,
+        checksum_block: extent.checksum_block,
+        checksums: extent.checksums,
+        pooled: extent.pooled,
+        chunk: extent.chunk,
+    }
+}
+
+fn chunk(chunk: schema::Chunk) -> Result<ChunkRecord, Fault> {
+    Ok(ChunkRecord { offset: chunk.offset, length: chunk.length, hash: hash(chunk.hash)? })
+}
