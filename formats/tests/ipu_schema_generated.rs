@@ -41,7 +41,8 @@ fn tables() -> String {
         assert!(message.nested_type.is_empty(), "{} holds no messages", message.name());
         let name = message.name();
         writeln!(code, "\npub(super) static {}: Message = Message {{", constant(name)).unwrap();
-        writeln!(code, "    name: \"{name}\",\n    memory_bytes: size_of::<schema::{name}>(),\n    fields: &[").unwrap();
+        writeln!(code, "    name: \"{name}\",\n    memory_bytes: size_of::<schema::{name}>(),\n    fields: &[")
+            .unwrap();
         for field in &message.field {
             writeln!(code, "        {},", row(message, field)).unwrap();
         }

@@ -245,9 +245,7 @@ fn attribute(attribute: schema::Attribute) -> Result<(u32, AttributeValue), Faul
         Value::Float(bits) => AttributeValue::Float(f32::from_bits(bits)),
         Value::Text(text) => AttributeValue::Text(text),
         Value::Integers(integers) => AttributeValue::Integers(integers.elements),
-        Value::Floats(floats) => {
-            AttributeValue::Floats(floats.elements.into_iter().map(f32::from_bits).collect())
-        }
+        Value::Floats(floats) => AttributeValue::Floats(floats.elements.into_iter().map(f32::from_bits).collect()),
         Value::Texts(texts) => AttributeValue::Texts(texts.elements),
         Value::Tensor(value) => AttributeValue::Tensor(tensor(value)?),
     };
@@ -259,9 +257,7 @@ fn tensor(tensor: schema::Tensor) -> Result<Tensor, Fault> {
     let shape = shape.ok_or(Fault::Rule("an attribute is a tensor too large to address"))?;
     let built = match dtype(tensor.dtype)? {
         DType::String if tensor.data.is_empty() => Tensor::from_strings(&shape, tensor.strings),
-        dtype if dtype != DType::String && tensor.strings.is_empty() => {
-            Tensor::from_bytes(dtype, &shape, &tensor.data)
-        }
+        dtype if dtype != DType::String && tensor.strings.is_empty() => Tensor::from_bytes(dtype, &shape, &tensor.data),
         _ => return Err(Fault::Rule("an attribute is a tensor with both strings and bytes")),
     };
     built.map_err(|error| Fault::Encoding(error.into()))

@@ -126,7 +126,9 @@ pub enum FormatError {
         fault: Fault,
     },
     /// Stored bytes of a weight are damaged.
-    #[error("extent {extent} is damaged at byte {offset}: its checksum is {stored:#010x}, its bytes have {computed:#010x}")]
+    #[error(
+        "extent {extent} is damaged at byte {offset}: its checksum is {stored:#010x}, its bytes have {computed:#010x}"
+    )]
     Checksum {
         /// The extent.
         extent: u32,

@@ -34,6 +34,3 @@ pub use record::*;
 pub use superblock::{SUPERBLOCK_BYTES, Superblock};
 pub use validate::validate;
 pub use writer::{Plan, finish, plan};
-
-#[cfg(test)]
-mod tests;

@@ -103,7 +103,7 @@ impl Superblock {
     /// [`FormatError`]: first what cannot be a file of this format and version, then damage, then truncation.
     pub fn from_bytes(bytes: &[u8], file_length: Option<u64>) -> Result<Superblock, FormatError> {
         let known = bytes.len().min(SIGNATURE.len());
-        if bytes[..known] != SIGNATURE[..known] || bytes.is_empty() {
+        if bytes[..known] != SIGNATURE[..known] {
             let name = bytes.len() >= 4 && bytes[..4] == SIGNATURE[..4];
             return Err(if name { FormatError::TextTransfer } else { FormatError::Signature });
         }
@@ -172,7 +172,10 @@ fn check_length(expected: u64, file_length: Option<u64>) -> Result<(), FormatErr
 
 /// Where the stream begins after a manifest of this length.
 fn stream_offset(manifest_length: u64) -> u64 {
-    (SUPERBLOCK_BYTES as u64).saturating_add(manifest_length).div_ceil(IPU_CHUNK_ALIGNMENT).saturating_mul(IPU_CHUNK_ALIGNMENT)
+    (SUPERBLOCK_BYTES as u64)
+        .saturating_add(manifest_length)
+        .div_ceil(IPU_CHUNK_ALIGNMENT)
+        .saturating_mul(IPU_CHUNK_ALIGNMENT)
 }
 
 fn u32_at(block: &[u8; SUPERBLOCK_BYTES], at: usize) -> u32 {

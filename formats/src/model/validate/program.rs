@@ -21,7 +21,8 @@ use crate::limits;
 use std::collections::HashSet;
 
 pub(super) fn check(manifest: &Manifest) -> Result<(), FormatError> {
-    unique("symbol", manifest.symbols.iter().map(|symbol| symbol.name.as_str())).map_err(|fault| fault.at("symbols"))?;
+    unique("symbol", manifest.symbols.iter().map(|symbol| symbol.name.as_str()))
+        .map_err(|fault| fault.at("symbols"))?;
     for symbol in &manifest.symbols {
         let (minimum, maximum) = (symbol.minimum, symbol.maximum);
         if minimum > maximum {
@@ -204,7 +205,8 @@ fn check_paths(manifest: &Manifest) -> Result<(), FormatError> {
             return Err(Fault::Rule("no entry and no step runs it").at(place()));
         }
         total = total.saturating_add(ways);
-        at_most("the number of ways to all blocks", total, limits::IPU_BLOCK_PATHS).map_err(|fault| fault.at(place()))?;
+        at_most("the number of ways to all blocks", total, limits::IPU_BLOCK_PATHS)
+            .map_err(|fault| fault.at(place()))?;
         at_most("its depth", depth as u64, limits::IPU_BLOCK_NESTING as u64).map_err(|fault| fault.at(place()))?;
         for body in block.steps.iter().flat_map(|step| step.op.operator().blocks()) {
             let body = body.0 as usize;

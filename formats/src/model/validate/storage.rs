@@ -110,7 +110,11 @@ impl<'a> Stream<'a> {
             }
             _ => {
                 self.close()?;
-                equal("its chunk", u64::from(extent.chunk), self.previous.map_or(0, |previous| u64::from(previous.chunk) + 1))?;
+                equal(
+                    "its chunk",
+                    u64::from(extent.chunk),
+                    self.previous.map_or(0, |previous| u64::from(previous.chunk) + 1),
+                )?;
                 chunk.offset
             }
         };
