@@ -245,3 +245,66 @@ impl Operator for Activation {
         Ok(vec![from_scalars(input.dtype(), input.shape(), &mapped)?.into()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::run;
+    use crate::tensor::Tensor;
+    use strum::VariantArray;
+
+    fn of(function: ActivationFunction, alpha: Option<f32>, beta: Option<f32>, elements: &[f32]) -> Vec<f32> {
+        let x = Tensor::from_elements(&[elements.len()], elements).unwrap();
+        run(&Activation { function, alpha, beta }, &[x]).unwrap().elements().unwrap().to_vec()
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn functions_have_their_values() {
+        use ActivationFunction::*;
+        close(&of(Relu, None, None, &[-1.0, 2.0]), &[0.0, 2.0]);
+        close(&of(Sigmoid, None, None, &[0.0, 1.0, -1000.0]), &[0.5, 0.731_058_6, 0.0]);
+        close(&of(Softplus, None, None, &[0.0, 1000.0, -1.0]), &[std::f32::consts::LN_2, 1000.0, 0.313_261_7]);
+        close(&of(Softsign, None, None, &[-1.0, 3.0]), &[-0.5, 0.75]);
+        close(&of(Mish, None, None, &[1.0]), &[0.865_098_4]);
+        close(&of(HardSwish, None, None, &[-4.0, 1.0, 5.0]), &[0.0, 0.666_666_7, 5.0]);
+        close(&of(Gelu, None, None, &[1.0, -1.0]), &[0.841_344_7, -0.158_655_3]);
+        close(&of(GeluTanh, None, None, &[1.0, -1.0]), &[0.841_192, -0.158_808]);
+        close(&of(LeakyRelu, None, None, &[-1.0, 2.0]), &[-0.01, 2.0]);
+        close(&of(Elu, Some(2.0), None, &[-1.0, 1.0]), &[-1.264_241_1, 1.0]);
+        close(&of(Celu, Some(2.0), None, &[-1.0, 1.0]), &[-0.786_938_7, 1.0]);
+        close(&of(ThresholdedRelu, Some(2.0), None, &[1.5, 2.0, 2.5]), &[0.0, 0.0, 2.5]);
+        close(&of(Swish, Some(2.0), None, &[1.0]), &[0.880_797_1]);
+        close(&of(Selu, Some(2.0), Some(3.0), &[-1.0, 1.0]), &[-3.792_723_4, 3.0]);
+        close(&of(HardSigmoid, None, None, &[-9.0, 1.0, 9.0]), &[0.0, 0.7, 1.0]);
+        close(&of(Shrink, Some(1.5), Some(1.0), &[-2.0, -1.0, 1.0, 2.0]), &[-1.0, 0.0, 0.0, 1.0]);
+        close(&of(Affine, Some(2.0), Some(1.0), &[3.0]), &[7.0]);
+        close(&of(ScaledTanh, Some(2.0), Some(0.5), &[2.0]), &[1.523_188_3]);
+    }
+
+    #[test]
+    fn not_a_number_stays() {
+        for &function in ActivationFunction::VARIANTS {
+            assert!(Activation::new(function).apply_f32(f32::NAN).is_nan(), "{function:?}");
+        }
+    }
+
+    #[test]
+    fn integers_and_parameters_are_checked() {
+        let integers = Tensor::from_elements(&[2], &[-(1i64 << 60), (1 << 60) + 1]).unwrap();
+        let relu = run(&Activation::new(ActivationFunction::Relu), std::slice::from_ref(&integers)).unwrap();
+        assert_eq!(relu.elements::<i64>().unwrap(), [0, (1 << 60) + 1]);
+        assert!(run(&Activation::new(ActivationFunction::Sigmoid), std::slice::from_ref(&integers)).is_err());
+        let idle = Activation { alpha: Some(1.0), ..Activation::new(ActivationFunction::Relu) };
+        assert!(run(&idle, &[integers]).is_err());
+        let bytes = Tensor::from_elements(&[3], &[-3i8, 0, 3]).unwrap();
+        let shrink = Activation { function: ActivationFunction::Shrink, alpha: Some(1.5), beta: Some(1.5) };
+        assert_eq!(run(&shrink, &[bytes]).unwrap().elements::<i8>().unwrap(), [-1, 0, 1]);
+    }
+}

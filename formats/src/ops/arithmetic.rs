@@ -100,3 +100,38 @@ impl Attribute for Arithmetic {
         Some(Arithmetic::default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_left_out_and_others_round_trip() {
+        assert_eq!(Arithmetic::default().to_value(), None);
+        assert_eq!(Arithmetic::absent(), Some(Arithmetic::default()));
+        let arithmetic =
+            Arithmetic { activation: DType::BF16, accumulator: DType::F32, rounding: Rounding::TowardZero };
+        let value = arithmetic.to_value().unwrap();
+        assert_eq!(Arithmetic::from_value(&value), Some(arithmetic));
+        let texts = |texts: [&str; 3]| AttributeValue::Texts(texts.map(str::to_string).to_vec());
+        assert_eq!(value, texts(["bf16", "f32", "toward_zero"]));
+        assert_eq!(Arithmetic::from_value(&texts(["i8", "i32", "nearest_even"])), None);
+        assert_eq!(Arithmetic::from_value(&texts(["f32", "f32", "up"])), None);
+    }
+
+    #[test]
+    fn values_are_rounded() {
+        let third = 1.0 / 3.0;
+        assert_eq!(Arithmetic::default().activation(third), third);
+        let arithmetic = |rounding| Arithmetic { activation: DType::F16, accumulator: DType::F32, rounding };
+        let nearest = arithmetic(Rounding::NearestEven);
+        assert_eq!(nearest.activation(1.0 + 3.0 / 2048.0), 1.0 + 2.0 / 1024.0);
+        assert_eq!(nearest.accumulator(third), f64::from(1.0f32 / 3.0));
+        let zero = arithmetic(Rounding::TowardZero);
+        assert_eq!(zero.activation(1.0 + 3.0 / 2048.0), 1.0 + 1.0 / 1024.0);
+        assert_eq!(zero.activation(-(1.0 + 3.0 / 2048.0)), -(1.0 + 1.0 / 1024.0));
+        assert_eq!(zero.activation(0.0), 0.0);
+        // Rounding up would overflow; towards zero stays finite.
+        assert_eq!(zero.activation(1e6), 65504.0);
+    }
+}

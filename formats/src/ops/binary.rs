@@ -318,3 +318,108 @@ impl Operator for Binary {
         Ok(vec![from_scalars(left.dtype(), &extents, &values)?.into()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Ranges;
+    use crate::element::Element;
+    use crate::ops::NoBlocks;
+    use crate::ops::testing::run;
+    use proptest::prelude::*;
+
+    fn of<T: Element>(function: BinaryFunction, x: &[T], y: &[T]) -> Vec<T> {
+        let operands = [x, y].map(|elements| Tensor::from_elements(&[elements.len()], elements).unwrap());
+        run(&Binary { function }, &operands).unwrap().elements().unwrap().to_vec()
+    }
+
+    #[test]
+    fn integers_wrap_and_truncate() {
+        assert_eq!(of(BinaryFunction::Add, &[i64::MAX, 1], &[1, 2]), [i64::MIN, 3]);
+        assert_eq!(of(BinaryFunction::Mul, &[u64::MAX], &[u64::MAX]), [1]);
+        assert_eq!(of(BinaryFunction::Sub, &[0u8], &[1]), [255]);
+        assert_eq!(of(BinaryFunction::Div, &[-7i32, 7, i32::MIN], &[2, -2, -1]), [-3, -3, i32::MIN]);
+        assert_eq!(of(BinaryFunction::Min, &[i64::MAX, 4], &[i64::MAX - 1, 5]), [i64::MAX - 1, 4]);
+        assert_eq!(of(BinaryFunction::Pow, &[3i64, -2, 2, 0], &[40, 3, -1, 0]), [3i64.wrapping_pow(40), -8, 0, 1]);
+        assert_eq!(of(BinaryFunction::Prelu, &[-3i64, 3], &[2, 2]), [-6, 3]);
+        let zero = [Tensor::scalar(1i64), Tensor::scalar(0i64)];
+        for function in [BinaryFunction::Div, BinaryFunction::Modulo, BinaryFunction::Remainder] {
+            assert!(run(&Binary { function }, &zero).is_err());
+        }
+    }
+
+    #[test]
+    fn remainders_have_their_signs() {
+        let (x, y) = ([-4i64, 7, 5, 4, -7, 8], [2, -3, 8, -2, 3, 5]);
+        assert_eq!(of(BinaryFunction::Modulo, &x, &y), [0, -2, 5, 0, 2, 3]);
+        assert_eq!(of(BinaryFunction::Remainder, &x, &y), [0, 1, 5, 0, -1, 3]);
+        let (x, y) = ([-4.3f32, 7.2, 0.0, -1.0, 1.0], [2.0, -3.0, -2.0, f32::INFINITY, f32::NEG_INFINITY]);
+        let floor = of(BinaryFunction::Modulo, &x, &y);
+        assert!((floor[0] - 1.7).abs() < 1e-6 && (floor[1] + 1.8).abs() < 1e-6);
+        assert!(floor[2] == 0.0 && floor[2].is_sign_negative());
+        assert_eq!(floor[3..], [f32::INFINITY, f32::NEG_INFINITY]);
+        assert!((of(BinaryFunction::Remainder, &x, &y)[0] + 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn shifts_fill_and_end() {
+        assert_eq!(of(BinaryFunction::ShiftLeft, &[1u8, 16, 1, 0x7f], &[7, 4, 8, 1]), [128, 0, 0, 254]);
+        assert_eq!(of(BinaryFunction::ShiftRight, &[-8i8, -8, 8, -8], &[1, 8, 9, -1]), [-4, -1, 0, -1]);
+    }
+
+    #[test]
+    fn not_a_number_wins() {
+        for function in [BinaryFunction::Min, BinaryFunction::Max] {
+            assert!(
+                of(function, &[f32::NAN], &[1.0]).iter().chain(&of(function, &[1.0], &[f32::NAN])).all(|x| x.is_nan())
+            );
+        }
+    }
+
+    #[test]
+    fn types_and_shapes_are_checked() {
+        let add = Binary { function: BinaryFunction::Add };
+        let operand = |shape: &[usize]| Tensor::zeros(DType::F32, shape).unwrap();
+        assert_eq!(run(&add, &[operand(&[2, 1]), operand(&[3])]).unwrap().shape(), [2, 3]);
+        assert!(run(&add, &[operand(&[2]), operand(&[3])]).is_err());
+        assert!(run(&add, &[operand(&[2]), Tensor::scalar(1i32)]).is_err());
+        assert!(run(&add, &[Tensor::scalar_bool(true), Tensor::scalar_bool(true)]).is_err());
+        let power = Binary { function: BinaryFunction::Pow };
+        let mixed = run(&power, &[Tensor::scalar(3i32), Tensor::scalar(2.5f32)]).unwrap();
+        assert_eq!(mixed.elements::<i32>().unwrap(), [15]);
+    }
+
+    #[test]
+    fn dimensions_are_followed() {
+        let ranges = Ranges::new();
+        let mut blocks = NoBlocks;
+        let mut context = InferContext::new("binary", &ranges, &mut blocks);
+        let n = Dim::symbol("n");
+        let vector = |dims: &[Dim]| Some(Fact::of_dims(DType::I64, vec![Dim::from(dims.len())], dims.to_vec()));
+        let mut of = |function, x: &[Dim], y: &[Dim]| {
+            let facts = Binary { function }.infer(&[vector(x), vector(y)], &mut context).unwrap();
+            facts[0].elements_as_dims()
+        };
+        let two = [Dim::known(2)];
+        assert_eq!(
+            of(BinaryFunction::Div, &[n.clone(), Dim::known(-3)], &two),
+            Some(vec![n.floor_div(&two[0]), Dim::known(-1)])
+        );
+        // A numerator that may be negative is truncated, not rounded down.
+        assert_eq!(of(BinaryFunction::Div, &[n.clone() - 1], &two), None);
+        assert_eq!(of(BinaryFunction::Div, std::slice::from_ref(&n), &[Dim::known(0)]), None);
+        assert_eq!(of(BinaryFunction::Sub, &two, &[n.clone(), n.clone()]), Some(vec![-&n + 2, -&n + 2]));
+        assert_eq!(of(BinaryFunction::Modulo, std::slice::from_ref(&n), &two), Some(vec![n.modulo(&two[0])]));
+    }
+
+    proptest! {
+        #[test]
+        fn division_and_remainder_give_the_number_back(x: i32, y: i32) {
+            prop_assume!(y != 0);
+            let (x, y) = (i128::from(x), i128::from(y));
+            let of = |function: BinaryFunction| function.apply_integers(x, y, 32).unwrap();
+            prop_assert_eq!(of(BinaryFunction::Div) * y + of(BinaryFunction::Remainder), x);
+            prop_assert_eq!(of(BinaryFunction::Modulo), x - y * x.div_euclid(y) - if x.rem_euclid(y) != 0 && y < 0 { -y } else { 0 });
+        }
+    }
+}

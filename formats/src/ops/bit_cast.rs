@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn bits_stay() {
         let floats = Tensor::from_elements(&[2], &[1.0f32, -0.0]).unwrap();
-        let integers = run(&BitCast { to: DType::U32 }, &[floats.clone()]).unwrap();
+        let integers = run(&BitCast { to: DType::U32 }, std::slice::from_ref(&floats)).unwrap();
         assert_eq!(integers.elements::<u32>().unwrap(), [0x3f80_0000, 0x8000_0000]);
         assert_eq!(run(&BitCast { to: DType::F32 }, &[integers]).unwrap(), floats);
         assert!(run(&BitCast { to: DType::F64 }, &[floats]).is_err());

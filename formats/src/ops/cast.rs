@@ -1,7 +1,7 @@
 //! Conversion between element types: ONNX `Cast` (opset 6 to 28) and `CastLike`.
 //!
-//! Integers wrap among integer types and floats are truncated towards them, saturating where the specification leaves
-//! the result open. Floats become the nearest value, once. Bool is what is not zero. Numbers are written as texts in
+//! Integers wrap among integer types; floats are truncated towards them, saturating at 32 and 64 bits and wrapping at fewer
+//! where the specification leaves the result open. Floats become the nearest value, once. Bool is what is not zero. Numbers are written as texts in
 //! their shortest form that reads back as the same number.
 
 use crate::attributes;

@@ -19,7 +19,7 @@ attributes! {
     /// otherwise the output is the data, and the mask holds everywhere.
     pub struct Dropout revision 1 {
         /// Seed; each run drops the same elements with it.
-        1 since 1 => seed: Option<f32>,
+        1 since 1 => seed: Option<i64>,
     }
 }
 
@@ -91,7 +91,7 @@ impl Operator for Dropout {
             }
             .into());
         }
-        let mut generator = Generator::new(self.seed, context);
+        let mut generator = Generator::new(self.seed.map(|seed| seed as u64), context);
         let kept: Vec<bool> = (0..data.count()).map(|_| generator.uniform() >= ratio).collect();
         let scaled =
             |(value, &kept): (Scalar, &bool)| Scalar::Float(if kept { value.to_f64() / (1.0 - ratio) } else { 0.0 });
@@ -136,7 +136,7 @@ mod tests {
         let ratio = Some(Tensor::scalar(0.25f32));
         let training = Some(Tensor::scalar_bool(true));
         let operands = [Some(data.clone()), ratio, training.clone()];
-        let results = run_all(&Dropout { seed: Some(1.0) }, &operands).unwrap();
+        let results = run_all(&Dropout { seed: Some(1) }, &operands).unwrap();
         let mask = results[1].bools().unwrap();
         let kept = mask.iter().filter(|&&kept| kept).count();
         assert!((7_300..7_700).contains(&kept), "{kept}");

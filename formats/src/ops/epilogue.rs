@@ -8,7 +8,7 @@ use crate::attribute::{Attribute, AttributeValue};
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_shapes, broadcast_strides, strided_indices};
-use crate::ops::scalar::{Scalar, from_scalars, is_number, round_to, scalars};
+use crate::ops::scalar::{Scalar, from_scalars, round_to, scalars};
 use crate::ops::{
     Activation, ActivationFunction, BinaryFunction, InferContext, ReferenceError, TypeError, UnaryFunction, tensor,
     tensor_operand,
@@ -119,7 +119,7 @@ impl Epilogue {
     }
 
     fn check(&self, dtype: DType) -> Result<(), TypeError> {
-        if !self.is_empty() && !(is_number(dtype) && dtype.is_float()) {
+        if !self.is_empty() && !dtype.is_float() {
             return Err(TypeError::Unsupported(format!("an epilogue over {dtype}")));
         }
         for operation in &self.0 {

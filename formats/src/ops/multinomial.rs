@@ -61,7 +61,7 @@ impl Operator for Multinomial {
         let (batch, classes) = (logits.shape()[0], logits.shape()[1]);
         let shape = [batch, samples];
         let mut drawn = Vec::with_capacity(Tensor::zeros(self.to, &shape)?.count());
-        let mut generator = Generator::new(self.seed, context);
+        let mut generator = Generator::new(self.seed.map(|seed| seed.to_bits().into()), context);
         let logits: Vec<f64> = scalars(logits)?.into_iter().map(Scalar::to_f64).collect();
         for row in 0..batch {
             let sums = cumulative_weights(&logits[row * classes..(row + 1) * classes]);

@@ -49,9 +49,9 @@ pub(crate) struct Generator(u64);
 
 impl Generator {
     /// The generator of a seed; without one, of the context's state, which it changes.
-    pub(crate) fn new(seed: Option<f32>, context: &mut ReferenceContext<'_>) -> Generator {
+    pub(crate) fn new(seed: Option<u64>, context: &mut ReferenceContext<'_>) -> Generator {
         match seed {
-            Some(seed) => Generator(u64::from(seed.to_bits())),
+            Some(seed) => Generator(seed),
             None => {
                 let mut generator = Generator(context.random_state);
                 context.random_state = generator.bits();
@@ -114,7 +114,7 @@ impl Operator for Random {
         let extents = self.check()?;
         let extents = optional_tensor(inputs, 0)?.map_or(extents, |like| like.shape().to_vec());
         let count = Tensor::zeros(self.to, &extents)?.count();
-        let mut generator = Generator::new(self.seed, context);
+        let mut generator = Generator::new(self.seed.map(|seed| seed.to_bits().into()), context);
         let (low, high) = (f64::from(self.low), f64::from(self.high));
         let mut draw = || match self.distribution {
             Distribution::Uniform => low + (high - low) * generator.uniform(),

@@ -95,8 +95,9 @@ impl Default for Narrowing {
     }
 }
 
-/// A tensor of these values: integers wrap among integer types, floats are truncated and saturated towards them
-/// (NaN gives 0); floating-point types take the nearest value, ties to even; bool is what is not zero.
+/// A tensor of these values: integers wrap among integer types; floats are truncated towards them, and beyond their range
+/// saturate at 32 and 64 bits and wrap at fewer (NaN gives 0), where ONNX leaves it open and this is what most do;
+/// floating-point types take the nearest value, ties to even; bool is what is not zero.
 ///
 /// # Errors
 /// [`TypeError::Unsupported`] for strings and complex types; [`TensorError`] where the count is not the shape's.
@@ -151,15 +152,14 @@ fn code_of(dtype: DType, value: Scalar, narrowing: Narrowing) -> u8 {
             narrow::encode_f64(dtype, value.to_odd_f64(), narrowing.saturate, narrowing.round)
         }
         (_, Scalar::Integer(integer)) => integer as u8,
-        (_, Scalar::Float(float)) => {
-            let bits = dtype.bits() as u32;
-            let (least, greatest) = match dtype.is_signed_integer() {
-                true => (-(1i16 << (bits - 1)), (1i16 << (bits - 1)) - 1),
-                false => (0, ((1u16 << bits) - 1) as i16),
-            };
-            (float as i16).clamp(least, greatest) as u8
-        }
+        (_, Scalar::Float(float)) => truncated(float) as u8,
     }
+}
+
+/// A float towards zero, 0 where no i64 holds it: what integers of up to 16 bits take the low bits of.
+fn truncated(float: f64) -> i64 {
+    let integer = float as i64;
+    if float.is_finite() && integer != i64::MAX && integer != i64::MIN { integer } else { 0 }
 }
 
 /// Conversion of one value to a Rust type.
@@ -179,7 +179,21 @@ macro_rules! from_scalar {
         }
     )* };
 }
-from_scalar! { u16 i16 u32 i32 u64 i64 f32 f64 }
+from_scalar! { u32 i32 u64 i64 f32 f64 }
+
+macro_rules! from_scalar_low_bits {
+    ($($T:ty)*) => { $(
+        impl FromScalar for $T {
+            fn from_scalar(value: Scalar) -> $T {
+                match value {
+                    Scalar::Integer(integer) => integer as $T,
+                    Scalar::Float(float) => truncated(float) as $T,
+                }
+            }
+        }
+    )* };
+}
+from_scalar_low_bits! { u16 i16 }
 
 impl FromScalar for f16 {
     fn from_scalar(value: Scalar) -> f16 {
@@ -243,12 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn floats_saturate_towards_integers() {
+    fn floats_beyond_integers() {
         let values = [300.7, -300.7, f64::NAN, 1.9, -1.9, f64::INFINITY].map(Scalar::Float);
         let bytes = from_scalars(DType::U8, &[6], &values).unwrap();
-        assert_eq!(bytes.elements::<u8>().unwrap(), [255, 0, 0, 1, 0, 255]);
+        assert_eq!(bytes.elements::<u8>().unwrap(), [44, 212, 0, 1, 255, 0]);
         let nibbles = from_scalars(DType::I4, &[6], &values).unwrap();
-        assert_eq!(scalars(&nibbles).unwrap(), [7, -8, 0, 1, -1, 7].map(Scalar::Integer));
+        assert_eq!(scalars(&nibbles).unwrap(), [-4, 4, 0, 1, -1, 0].map(Scalar::Integer));
+        let shorts = from_scalars(DType::I16, &[2], &[-40_000.5, 1.5].map(Scalar::Float)).unwrap();
+        assert_eq!(shorts.elements::<i16>().unwrap(), [25_536, 1]);
         let longs = from_scalars(DType::I64, &[6], &values).unwrap();
         assert_eq!(longs.elements::<i64>().unwrap(), [300, -300, 0, 1, -1, i64::MAX]);
     }

@@ -229,3 +229,89 @@ impl Operator for Unary {
         Ok(vec![from_scalars(result, input.shape(), &mapped)?.into()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Ranges;
+    use crate::ops::NoBlocks;
+    use crate::ops::testing::{bools, run};
+    use crate::tensor::Tensor;
+    use strum::VariantArray;
+
+    fn unary(function: UnaryFunction, input: Tensor) -> Tensor {
+        run(&Unary { function }, &[input]).unwrap()
+    }
+
+    fn of_f32(function: UnaryFunction, elements: &[f32]) -> Vec<f32> {
+        unary(function, Tensor::from_elements(&[elements.len()], elements).unwrap()).elements().unwrap().to_vec()
+    }
+
+    #[test]
+    fn functions_have_their_values() {
+        assert_eq!(of_f32(UnaryFunction::Round, &[0.5, 1.5, 2.5, -0.5, -1.5]), [0.0, 2.0, 2.0, -0.0, -2.0]);
+        assert_eq!(of_f32(UnaryFunction::Sign, &[-3.0, 0.0, 2.0]), [-1.0, 0.0, 1.0]);
+        assert_eq!(of_f32(UnaryFunction::Reciprocal, &[4.0, 0.0]), [0.25, f32::INFINITY]);
+        assert_eq!(of_f32(UnaryFunction::Erf, &[0.0, 0.5, -3.0]), [0.0, 0.520_499_9, -0.999_977_9]);
+        assert_eq!(of_f32(UnaryFunction::Tanh, &[1.0]), [0.761_594_2]);
+        assert_eq!(of_f32(UnaryFunction::Asinh, &[1.0]), [0.881_373_6]);
+        assert!(of_f32(UnaryFunction::Sqrt, &[-1.0])[0].is_nan());
+        assert!(of_f32(UnaryFunction::Sign, &[f32::NAN])[0].is_nan());
+    }
+
+    #[test]
+    fn integers_are_exact() {
+        let long = (1i64 << 53) + 1;
+        let input = || Tensor::from_elements(&[3], &[-long, 0, i64::MIN]).unwrap();
+        assert_eq!(unary(UnaryFunction::Abs, input()).elements::<i64>().unwrap(), [long, 0, i64::MIN]);
+        assert_eq!(unary(UnaryFunction::Neg, input()).elements::<i64>().unwrap(), [long, 0, i64::MIN]);
+        assert_eq!(unary(UnaryFunction::Sign, input()).elements::<i64>().unwrap(), [-1, 0, -1]);
+        assert_eq!(unary(UnaryFunction::BitNot, input()).elements::<i64>().unwrap(), [long - 1, -1, i64::MAX]);
+        let bytes = Tensor::from_elements(&[2], &[0u8, 5]).unwrap();
+        assert_eq!(unary(UnaryFunction::BitNot, bytes.clone()).elements::<u8>().unwrap(), [255, 250]);
+        assert!(run(&Unary { function: UnaryFunction::Neg }, std::slice::from_ref(&bytes)).is_err());
+        assert!(run(&Unary { function: UnaryFunction::Exp }, &[bytes]).is_err());
+    }
+
+    #[test]
+    fn tests_give_bool() {
+        let input = || Tensor::from_elements(&[4], &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0]).unwrap();
+        assert_eq!(bools(&unary(UnaryFunction::IsNan, input())), [true, false, false, false]);
+        assert_eq!(bools(&unary(UnaryFunction::IsInfinite, input())), [false, true, true, false]);
+        assert_eq!(bools(&unary(UnaryFunction::IsPositiveInfinity, input())), [false, true, false, false]);
+        assert_eq!(bools(&unary(UnaryFunction::IsNegativeInfinity, input())), [false, false, true, false]);
+        let narrow = Tensor::from_codes(DType::F8E5M2, &[2], &[0x7c, 0x7f]).unwrap();
+        assert_eq!(bools(&unary(UnaryFunction::IsInfinite, narrow)), [true, false]);
+        assert_eq!(bools(&unary(UnaryFunction::Not, Tensor::scalar_bool(true))), [false]);
+    }
+
+    #[test]
+    fn infer_and_reference_agree_on_types() {
+        let ranges = Ranges::new();
+        let mut blocks = NoBlocks;
+        let mut context = InferContext::new("unary", &ranges, &mut blocks);
+        for &function in UnaryFunction::VARIANTS {
+            for &dtype in DType::VARIANTS.iter().filter(|&&dtype| dtype != DType::String) {
+                let input = Tensor::zeros(dtype, &[3]).unwrap();
+                let fact = Unary { function }.infer(&[Some(Fact::tensor(dtype, vec![Dim::known(3)]))], &mut context);
+                match (run(&Unary { function }, &[input]), fact) {
+                    (Ok(result), Ok(fact)) => assert_eq!(Some(result.dtype()), fact[0].dtype()),
+                    (result, fact) => assert!(result.is_err() && fact.is_err(), "{function:?} of {dtype}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dimensions_are_followed() {
+        let ranges = Ranges::new();
+        let mut blocks = NoBlocks;
+        let mut context = InferContext::new("unary", &ranges, &mut blocks);
+        let n = Dim::symbol("n");
+        let inputs = [Some(Fact::of_dims(DType::I64, vec![Dim::known(1)], vec![n.clone()]))];
+        let mut of = |function| Unary { function }.infer(&inputs, &mut context).unwrap()[0].elements_as_dims();
+        assert_eq!(of(UnaryFunction::Neg), Some(vec![-&n]));
+        assert_eq!(of(UnaryFunction::Abs), Some(vec![n]));
+        assert_eq!(of(UnaryFunction::BitNot), None);
+    }
+}

@@ -106,7 +106,7 @@ fn dropout_of_attribute(node: &mut Lowering<'_, '_>) -> Lowered {
 }
 
 fn dropout(node: &mut Lowering<'_, '_>) -> Lowered {
-    let seed = node.float("seed")?;
+    let seed = node.int("seed")?;
     let (data, ratio, training) = (node.required(0)?, node.input(1), node.input(2));
     let trains = match training {
         Operand::Absent => false,
