@@ -9,7 +9,7 @@ use crate::ops::single::{FLOATS, INDICES, check_single, from_f64, single_dim, si
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
 };
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, element_count};
 use crate::value::Value;
 
 attributes! {
@@ -62,7 +62,50 @@ fn mirrored(half: &[Complex], length: usize) -> Vec<Complex> {
     full.collect()
 }
 
+/// How the lines of a [`FourierTransform`] lie in its operand `[outer, extent, inner, parts]` and in its result
+/// `[outer, bins, inner, result_parts]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FourierLines {
+    /// Product of the extents before the axis.
+    pub outer: usize,
+    /// Extent of the axis in the operand.
+    pub extent: usize,
+    /// Product of the extents after the axis, without the last.
+    pub inner: usize,
+    /// 1 for a real operand, 2 for a complex one.
+    pub parts: usize,
+    /// Points of the transform.
+    pub length: usize,
+    /// Extent of the axis in the result.
+    pub bins: usize,
+    /// 1 for a real result, 2 for a complex one.
+    pub result_parts: usize,
+    /// Shape of the result.
+    pub shape: Vec<usize>,
+}
+
 impl FourierTransform {
+    /// How the lines lie, for these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where the operands do not fit.
+    pub fn lines(&self, inputs: &[Option<Value>]) -> Result<FourierLines, ReferenceError> {
+        let input = tensor(inputs, 0)?;
+        let rank = input.rank();
+        let axis = signal_axis(single_integer(inputs, 2)?.unwrap_or(-2), rank)?;
+        let parts = self.parts(input.shape()[rank - 1] as i64)?;
+        let extent = input.shape()[axis];
+        let default = if self.onesided && self.inverse { 2 * (extent as i64 - 1) } else { extent as i64 };
+        let length = transform_length(single_integer(inputs, 1)?.unwrap_or(default))?;
+        let bins = if self.onesided && !self.inverse { length / 2 + 1 } else { length };
+        let result_parts = if self.onesided && self.inverse { 1 } else { 2 };
+        let mut shape = input.shape().to_vec();
+        (shape[axis], shape[rank - 1]) = (bins, result_parts);
+        let outer = element_count(&shape[..axis]).unwrap_or(0);
+        let inner = element_count(&shape[axis + 1..rank - 1]).unwrap_or(0);
+        Ok(FourierLines { outer, extent, inner, parts, length, bins, result_parts, shape })
+    }
+
     /// Extent of the transformed axis and of the last axis of the result.
     fn result_extents(&self, length: &Dim) -> (Dim, Dim) {
         match (self.onesided, self.inverse) {
@@ -159,42 +202,26 @@ impl Operator for FourierTransform {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let input = tensor(inputs, 0)?;
-        let rank = input.rank();
-        let axis = signal_axis(single_integer(inputs, 2)?.unwrap_or(-2), rank)?;
-        let parts = self.parts(input.shape()[rank - 1] as i64)?;
-        let extent = input.shape()[axis] as i64;
-        let default = if self.onesided && self.inverse { 2 * (extent - 1) } else { extent };
-        let length = transform_length(single_integer(inputs, 1)?.unwrap_or(default))?;
-
-        let mut shape = input.shape().to_vec();
-        shape[axis] = if self.onesided && !self.inverse { length / 2 + 1 } else { length };
-        let result_parts = if self.onesided && self.inverse { 1 } else { 2 };
-        shape[rank - 1] = result_parts;
+        let FourierLines { outer, extent, inner, parts, length, bins, result_parts, shape } = self.lines(inputs)?;
         // Refuses sizes that cannot be, before anything of that size is computed.
         let empty = Tensor::zeros(input.dtype(), &shape)?;
         if input.count() == 0 {
             return Ok(vec![empty.into()]);
         }
         let elements = to_f64(input, 0)?;
-        let outer: usize = input.shape()[..axis].iter().product();
-        let inner: usize = input.shape()[axis + 1..rank - 1].iter().product();
-        let extent = input.shape()[axis];
         let roots = roots(length);
         let mut results = vec![0f64; empty.count()];
-        for block in 0..outer {
-            for offset in 0..inner {
-                let at = |position: usize| ((block * extent + position) * inner + offset) * parts;
-                let value = |position: usize| {
-                    let start = at(position);
-                    (elements[start], if parts == 2 { elements[start + 1] } else { 0.0 })
-                };
-                let signal: Vec<Complex> = (0..extent).map(value).collect();
-                for (position, (real, imaginary)) in self.line(&signal, &roots).into_iter().enumerate() {
-                    let start = ((block * shape[axis] + position) * inner + offset) * result_parts;
-                    results[start] = real;
-                    if result_parts == 2 {
-                        results[start + 1] = imaginary;
-                    }
+        for (block, offset) in (0..outer).flat_map(|block| (0..inner).map(move |offset| (block, offset))) {
+            let value = |position: usize| {
+                let start = ((block * extent + position) * inner + offset) * parts;
+                (elements[start], if parts == 2 { elements[start + 1] } else { 0.0 })
+            };
+            let signal: Vec<Complex> = (0..extent).map(value).collect();
+            for (bin, (real, imaginary)) in self.line(&signal, &roots).into_iter().enumerate() {
+                let start = ((block * bins + bin) * inner + offset) * result_parts;
+                results[start] = real;
+                if result_parts == 2 {
+                    results[start + 1] = imaginary;
                 }
             }
         }

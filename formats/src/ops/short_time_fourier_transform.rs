@@ -21,7 +21,58 @@ attributes! {
     }
 }
 
+/// How the frames of a [`ShortTimeFourierTransform`] lie in its signal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frames {
+    /// Number of signals.
+    pub batch: usize,
+    /// Points of each signal.
+    pub extent: usize,
+    /// 1 for a real signal, 2 for a complex one.
+    pub parts: usize,
+    /// Points of a frame.
+    pub length: usize,
+    /// Points from the beginning of one frame to that of the next.
+    pub step: usize,
+    /// Frames of each signal.
+    pub frames: usize,
+    /// Bins of each spectrum.
+    pub bins: usize,
+    /// Weight of each point of a frame; none where all are 1.
+    pub window: Option<Vec<f64>>,
+}
+
 impl ShortTimeFourierTransform {
+    /// How the frames lie, for these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where the operands do not fit.
+    pub fn frames(&self, inputs: &[Option<Value>]) -> Result<Frames, ReferenceError> {
+        let signal = tensor(inputs, 0)?;
+        let &[batch, extent, parts] = signal.shape() else {
+            return Err(TypeError::Rank { operand: 0, expected: "3".to_string(), found: signal.rank() }.into());
+        };
+        let parts = self.check_parts(parts as i64)?;
+        let window = optional_tensor(inputs, 2)?;
+        let window = window.map(|window| to_f64(window, 2)).transpose()?;
+        let fallback = window.as_ref().map_or(extent, Vec::len) as i64;
+        let length = transform_length(single_integer(inputs, 3)?.unwrap_or(fallback))?;
+        let step = single_integer(inputs, 1)?.ok_or(TypeError::MissingOperand { operand: 1 })?;
+        let step = positive_step(step)?;
+        let weights = window.as_ref().map_or(length, Vec::len);
+        if length > extent || weights != length {
+            return Err(TypeError::Dimension {
+                subject: "length of a frame, against the signal's and the window's".to_string(),
+                left: length.to_string(),
+                right: format!("{extent} and {weights}"),
+            }
+            .into());
+        }
+        let frames = (extent - length) / step + 1;
+        let bins = if self.onesided { length / 2 + 1 } else { length };
+        Ok(Frames { batch, extent, parts, length, step, frames, bins, window })
+    }
+
     fn check_parts(&self, parts: i64) -> Result<usize, TypeError> {
         match parts {
             1 => Ok(1),
@@ -32,10 +83,6 @@ impl ShortTimeFourierTransform {
                 expected: if self.onesided { "1, a real signal" } else { "1 or 2" }.to_string(),
             }),
         }
-    }
-
-    fn bins(&self, length: usize) -> usize {
-        if self.onesided { length / 2 + 1 } else { length }
     }
 }
 
@@ -95,31 +142,13 @@ impl Operator for ShortTimeFourierTransform {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let signal = tensor(inputs, 0)?;
-        let &[batch, extent, parts] = signal.shape() else {
-            return Err(TypeError::Rank { operand: 0, expected: "3".to_string(), found: signal.rank() }.into());
-        };
-        let parts = self.check_parts(parts as i64)?;
-        let window = optional_tensor(inputs, 2)?;
-        let window = window.map(|window| to_f64(window, 2)).transpose()?;
-        let fallback = window.as_ref().map_or(extent, Vec::len) as i64;
-        let length = transform_length(single_integer(inputs, 3)?.unwrap_or(fallback))?;
-        let step = single_integer(inputs, 1)?.ok_or(TypeError::MissingOperand { operand: 1 })?;
-        let step = positive_step(step)?;
-        let window = window.unwrap_or_else(|| vec![1.0; length.min(extent)]);
-        if length > extent || window.len() != length {
-            return Err(TypeError::Dimension {
-                subject: "length of a frame, against the signal's and the window's".to_string(),
-                left: length.to_string(),
-                right: format!("{extent} and {}", window.len()),
-            }
-            .into());
-        }
-        let frames = (extent - length) / step + 1;
-        let shape = [batch, frames, self.bins(length), 2];
+        let Frames { batch, extent, parts, length, step, frames, bins, window } = self.frames(inputs)?;
+        let shape = [batch, frames, bins, 2];
         let mut results = vec![0f64; Tensor::zeros(signal.dtype(), &shape)?.count()];
         let elements = to_f64(signal, 0)?;
+        let window = window.unwrap_or_else(|| vec![1.0; length]);
         let roots = roots(length);
-        let mut spectra = results.chunks_exact_mut(2 * shape[2]);
+        let mut spectra = results.chunks_exact_mut(2 * bins);
         for start in (0..batch).flat_map(|batch| (0..frames).map(move |frame| batch * extent + frame * step)) {
             let weighted: Vec<Complex> = (0..length)
                 .map(|offset| {
@@ -128,7 +157,7 @@ impl Operator for ShortTimeFourierTransform {
                     (elements[at] * window[offset], imaginary * window[offset])
                 })
                 .collect();
-            let spectrum = transform(&weighted, &roots, false, shape[2]);
+            let spectrum = transform(&weighted, &roots, false, bins);
             if let Some(target) = spectra.next() {
                 for (target, (real, imaginary)) in target.as_chunks_mut::<2>().0.iter_mut().zip(spectrum) {
                     *target = [real, imaginary];

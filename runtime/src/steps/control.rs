@@ -1,10 +1,10 @@
-//! Control flow, sequences, text, signals.
+//! Control flow, sequences, text, selection, windows.
 
 use crate::steps::Kernel;
 use ipuc_formats::ops::{
-    FourierTransform, If, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas,
-    RegexFullMatch, Scan, SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength,
-    SequenceMap, SequenceSplit, ShortTimeFourierTransform, StringConcat, StringNormalize, StringSplit, TfIdf, Window,
+    If, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas, RegexFullMatch, Scan,
+    SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength, SequenceMap,
+    SequenceSplit, StringConcat, StringNormalize, StringSplit, TfIdf, Window,
 };
 
 impl Kernel for If {}
@@ -27,7 +27,5 @@ impl Kernel for StringSplit {}
 impl Kernel for RegexFullMatch {}
 impl Kernel for TfIdf {}
 impl Kernel for NonMaxSuppression {}
-impl Kernel for FourierTransform {}
-impl Kernel for ShortTimeFourierTransform {}
 impl Kernel for Window {}
 impl Kernel for MelWeights {}

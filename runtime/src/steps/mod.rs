@@ -15,6 +15,7 @@ mod movement;
 mod operand;
 mod products;
 mod reduction;
+mod signal;
 
 pub use context::{Allocate, Context};
 pub use operand::{Operand, PartBytes, PartSource, Weight};
