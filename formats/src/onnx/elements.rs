@@ -1,15 +1,12 @@
 //! From the data fields of a `TensorProto` to canonical bytes: little-endian, packed as in `raw_data`.
 //!
-//! The same packing serves small tensors, which are decoded at once, and large ones, which are read in order
-//! a window at a time. Integers narrower than their field are accepted as signed or as bits (-1 and 255 are
+//! The same packing serves small tensors, which are decoded here, and large ones, which
+//! [`ElementReader`](super::ElementReader) reads. Integers narrower than their field are accepted as signed or as bits (-1 and 255 are
 //! the same byte), which is what writers do; anything wider is refused.
 
-use super::ReadAt;
 use super::schema::TensorProto;
-use super::tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
-use super::window::{Window, WindowError};
+use super::tensor::{DataField, Segment, TensorData, TensorFault};
 use crate::dtype::DType;
-use crate::limits::ONNX_WINDOW_BYTES;
 use crate::tensor::{Tensor, TensorError, element_count};
 
 /// Fields whose packed bytes are canonical.
@@ -30,7 +27,7 @@ impl Fixed {
 }
 
 /// Number of entries that a typed field needs: 4 and 2-bit elements share one, a complex number takes two.
-fn entries(field: DataField, dtype: DType, shape: &[usize]) -> u64 {
+pub(super) fn entries(field: DataField, dtype: DType, shape: &[usize]) -> u64 {
     let count = element_count(shape).unwrap_or(usize::MAX);
     let bytes = dtype.packed_bytes(count).unwrap_or(usize::MAX) as u64;
     match Fixed::of(field) {
@@ -170,7 +167,7 @@ fn strings(tensor: &TensorProto, shape: &[usize]) -> Result<Tensor, TensorFault>
 }
 
 /// Checks booleans and clears the unused bits of the last byte. `bytes` are those from `offset` on.
-fn check_bytes(dtype: DType, shape: &[usize], offset: u64, bytes: &mut [u8]) -> Result<(), TensorFault> {
+pub(super) fn check_bytes(dtype: DType, shape: &[usize], offset: u64, bytes: &mut [u8]) -> Result<(), TensorFault> {
     if dtype == DType::Bool
         && let Some(index) = bytes.iter().position(|byte| *byte > 1)
     {
@@ -241,269 +238,11 @@ impl Packer {
     }
 
     /// Writes the bits that do not fill a byte.
-    fn finish(&mut self, out: &mut Vec<u8>) {
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
         if self.bit_count > 0 {
             out.push(self.bits.to_le_bytes()[0]);
             (self.bits, self.bit_count) = (0, 0);
         }
-    }
-}
-
-/// Reads the elements of a tensor from the first on, as canonical bytes.
-pub struct ElementReader<'a> {
-    tensor: &'a TensorSource,
-    file: &'a dyn ReadAt,
-    /// Next byte of the tensor.
-    position: u64,
-    mode: Mode<'a>,
-}
-
-enum Mode<'a> {
-    /// In memory.
-    Memory(&'a [u8]),
-    /// Canonical bytes in the file.
-    Direct(Vec<Segment>),
-    /// Everything else.
-    Decoded(Box<Decoder<'a>>),
-}
-
-impl<'a> ElementReader<'a> {
-    pub(super) fn new(tensor: &'a TensorSource, file: &'a dyn ReadAt) -> Result<Self, TensorDataError> {
-        let mode = match tensor.data() {
-            TensorData::Inline(inline) => Mode::Memory(inline.bytes()),
-            TensorData::External(external) => {
-                let (offset, length) = (external.offset, tensor.length_bytes());
-                Mode::Direct(vec![Segment { offset, length, tagged: false }])
-            }
-            TensorData::InFile { segments, .. } if tensor.is_direct() => Mode::Direct(segments.clone()),
-            TensorData::InFile { field, segments } => {
-                Mode::Decoded(Box::new(Decoder::new(tensor, *field, segments, file)))
-            }
-        };
-        let segments = match &mode {
-            Mode::Memory(_) => &[],
-            Mode::Direct(segments) => segments.as_slice(),
-            Mode::Decoded(decoder) => decoder.segments,
-        };
-        let file_bytes = file.length();
-        for segment in segments {
-            let end = segment.offset.saturating_add(segment.length);
-            if end > file_bytes {
-                let offset = segment.offset;
-                return Err(tensor.error(TensorFault::BeyondFile { offset, end, file_bytes }));
-            }
-        }
-        Ok(Self { tensor, file, position: 0, mode })
-    }
-
-    /// Bytes that are left.
-    #[must_use]
-    pub fn remaining_bytes(&self) -> u64 {
-        self.tensor.length_bytes() - self.position
-    }
-
-    /// Fills the buffer. With the last byte of the tensor it is known that the file holds no more elements.
-    ///
-    /// # Errors
-    /// [`TensorDataError`] when the data is malformed, or the buffer larger than what is left.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<(), TensorDataError> {
-        let tensor = self.tensor;
-        self.read_bytes(buffer).map_err(|fault| tensor.error(fault))
-    }
-
-    /// Passes over bytes: at no cost where the data [is direct](TensorSource::is_direct).
-    ///
-    /// # Errors
-    /// [`TensorDataError`] when the data is malformed, or ends before.
-    pub fn skip(&mut self, mut count: u64) -> Result<(), TensorDataError> {
-        let tensor = self.tensor;
-        self.check_left(count).map_err(|fault| tensor.error(fault))?;
-        if !matches!(self.mode, Mode::Decoded(_)) {
-            self.position += count;
-            return Ok(());
-        }
-        let mut buffer = [0; 4096];
-        while count > 0 {
-            let part = usize::try_from(count).unwrap_or(usize::MAX).min(buffer.len());
-            self.read(&mut buffer[..part])?;
-            count -= part as u64;
-        }
-        Ok(())
-    }
-
-    fn check_left(&self, count: u64) -> Result<(), TensorFault> {
-        if count > self.remaining_bytes() {
-            let (from, to) = (self.position, self.position.saturating_add(count));
-            let length_bytes = self.tensor.length_bytes();
-            return Err(TensorFault::BeyondTensor { from, to, length_bytes });
-        }
-        Ok(())
-    }
-
-    fn read_bytes(&mut self, buffer: &mut [u8]) -> Result<(), TensorFault> {
-        self.check_left(buffer.len() as u64)?;
-        match &mut self.mode {
-            Mode::Memory(bytes) => {
-                // The position is within the bytes, so it fits.
-                let start = usize::try_from(self.position).unwrap_or(usize::MAX);
-                buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
-            }
-            Mode::Direct(segments) => read_direct(self.file, segments, self.position, buffer)?,
-            Mode::Decoded(decoder) => decoder.read(buffer)?,
-        }
-        check_bytes(self.tensor.dtype(), self.tensor.shape(), self.position, buffer)?;
-        self.position += buffer.len() as u64;
-        Ok(())
-    }
-}
-
-/// Fills the buffer from the bytes of the segments, which begin `position` bytes before.
-fn read_direct(
-    file: &dyn ReadAt,
-    segments: &[Segment],
-    mut position: u64,
-    mut buffer: &mut [u8],
-) -> Result<(), TensorFault> {
-    for segment in segments {
-        if position >= segment.length {
-            position -= segment.length;
-            continue;
-        }
-        let offset = segment.offset + position;
-        let left = usize::try_from(segment.length - position).unwrap_or(usize::MAX);
-        let (part, rest) = buffer.split_at_mut(left.min(buffer.len()));
-        file.read_exact_at(offset, part).map_err(|error| TensorFault::Io { offset, error })?;
-        (buffer, position) = (rest, 0);
-        if buffer.is_empty() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Decodes integers and unpacked entries, a window at a time.
-struct Decoder<'a> {
-    field: DataField,
-    segments: &'a [Segment],
-    /// Segments that are begun.
-    begun: usize,
-    /// End of the last of them.
-    end: u64,
-    tagged: bool,
-    window: Window<'a>,
-    packer: Packer,
-    expected_entries: u64,
-    found_entries: u64,
-    /// Canonical bytes that are decoded.
-    staging: Vec<u8>,
-    /// How many of them are delivered.
-    delivered: usize,
-}
-
-impl<'a> Decoder<'a> {
-    fn new(tensor: &TensorSource, field: DataField, segments: &'a [Segment], file: &'a dyn ReadAt) -> Self {
-        Self {
-            field,
-            segments,
-            begun: 0,
-            end: 0,
-            tagged: false,
-            window: Window::new(file),
-            packer: Packer::new(field, tensor.dtype()),
-            expected_entries: entries(field, tensor.dtype(), tensor.shape()),
-            found_entries: 0,
-            staging: Vec::new(),
-            delivered: 0,
-        }
-    }
-
-    fn read(&mut self, mut buffer: &mut [u8]) -> Result<(), TensorFault> {
-        while !buffer.is_empty() {
-            if self.delivered == self.staging.len() {
-                self.stage()?;
-            }
-            let count = buffer.len().min(self.staging.len() - self.delivered);
-            let (part, rest) = buffer.split_at_mut(count);
-            part.copy_from_slice(&self.staging[self.delivered..self.delivered + count]);
-            self.delivered += count;
-            buffer = rest;
-        }
-        Ok(())
-    }
-
-    /// Decodes some entries, at least one.
-    fn stage(&mut self) -> Result<(), TensorFault> {
-        self.staging.clear();
-        self.delivered = 0;
-        while self.staging.len() < ONNX_WINDOW_BYTES && self.found_entries < self.expected_entries {
-            if !self.in_segment() {
-                return Err(self.entries_fault(false));
-            }
-            self.entry()?;
-            self.found_entries += 1;
-        }
-        if self.found_entries == self.expected_entries {
-            self.packer.finish(&mut self.staging);
-            if self.in_segment() {
-                return Err(self.entries_fault(true));
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on to the next segment where one ends; false after the last.
-    fn in_segment(&mut self) -> bool {
-        while self.begun == 0 || self.window.position() >= self.end {
-            let Some(segment) = self.segments.get(self.begun) else {
-                return false;
-            };
-            self.begun += 1;
-            self.window.seek(segment.offset);
-            self.end = segment.offset + segment.length;
-            self.tagged = segment.tagged;
-        }
-        true
-    }
-
-    fn entry(&mut self) -> Result<(), TensorFault> {
-        if self.tagged {
-            // The walk has seen that this is the key of the field.
-            self.varint()?;
-        }
-        if let Some(fixed) = Fixed::of(self.field) {
-            if self.end - self.window.position() < fixed.entry_bytes {
-                return Err(TensorFault::Varint { offset: self.window.position() });
-            }
-            return self.window.copy(fixed.entry_bytes, &mut self.staging).map_err(|error| self.fault(error));
-        }
-        let value = self.varint()?;
-        let value = match self.field {
-            // As protobuf does: the low 32 bits, signed.
-            DataField::Int32Data => i128::from(value as i32),
-            DataField::Int64Data => i128::from(value.cast_signed()),
-            _ => i128::from(value),
-        };
-        self.packer.put(value, &mut self.staging)
-    }
-
-    fn varint(&mut self) -> Result<u64, TensorFault> {
-        let value = self.window.varint().map_err(|error| self.fault(error))?;
-        if self.window.position() > self.end {
-            return Err(TensorFault::Varint { offset: self.end });
-        }
-        Ok(value)
-    }
-
-    fn fault(&self, error: WindowError) -> TensorFault {
-        match error {
-            WindowError::End | WindowError::VarintOverflow => TensorFault::Varint { offset: self.window.position() },
-            WindowError::Io(offset, error) => TensorFault::Io { offset, error },
-        }
-    }
-
-    fn entries_fault(&self, more: bool) -> TensorFault {
-        let (field, expected, found) = (self.field, self.expected_entries, self.found_entries);
-        TensorFault::Entries { field, expected, found, more }
     }
 }
 
@@ -513,6 +252,7 @@ mod tests {
 
     use super::*;
     use crate::onnx::read_tensor;
+    use crate::onnx::tensor::{TensorDataError, TensorSource};
 
     /// The tensor as it comes out of a file, and the file.
     fn through_file(tensor: &TensorProto) -> (Result<TensorSource, TensorDataError>, Vec<u8>) {
@@ -664,49 +404,6 @@ mod tests {
     }
 
     #[test]
-    fn unpacked_and_split_data_is_read_in_order() {
-        // float_data and int64_data in turn packed and unpacked.
-        let mut file = of(DType::F32, &[1500]).encode_to_vec();
-        let mut expected = Vec::new();
-        for index in 0..500u32 {
-            let (one, two) = ((index as f32).to_le_bytes(), (index as f32 + 0.5).to_le_bytes());
-            file.push(4 << 3 | 5);
-            file.extend(one);
-            file.extend([4 << 3 | 2, 8]);
-            file.extend(two);
-            file.extend(one);
-            expected.extend([one, two, one].concat());
-        }
-        let source = TensorSource::of(&read_tensor(&file).unwrap()).unwrap();
-        assert!(!source.is_direct());
-        assert_eq!(source.load(&file).unwrap().bytes(), expected);
-
-        let mut file = of(DType::I64, &[1500]).encode_to_vec();
-        let mut expected = Vec::new();
-        for _ in 0..500 {
-            file.extend([7 << 3, 0x80, 1, 7 << 3 | 2, 3, 5, 0xff, 1]);
-            expected.extend([128i64, 5, 255].map(i64::to_le_bytes).concat());
-        }
-        let source = TensorSource::of(&read_tensor(&file).unwrap()).unwrap();
-        assert_eq!(source.load(&file).unwrap().bytes(), expected);
-    }
-
-    #[test]
-    fn packed_data_in_several_pieces_stays_direct() {
-        let mut file = of(DType::F32, &[1024]).encode_to_vec();
-        let data: Vec<u8> = (0..4096u32).map(|index| index as u8).collect();
-        for part in data.chunks(512) {
-            prost::encoding::bytes::encode(4, &part.to_vec(), &mut file);
-        }
-        let source = TensorSource::of(&read_tensor(&file).unwrap()).unwrap();
-        assert!(source.is_direct());
-        assert_eq!(source.load(&file).unwrap().bytes(), data);
-        let mut part = vec![0; 1000];
-        source.read_at(&file, 700, &mut part).unwrap();
-        assert_eq!(part, data[700..1700]);
-    }
-
-    #[test]
     fn strings_are_text() {
         let text = vec![b"a".to_vec(), "ü".into(), Vec::new()];
         let tensor = TensorProto { string_data: text.clone(), ..of(DType::String, &[3]) };
@@ -772,32 +469,5 @@ mod tests {
         }
         let wide = TensorProto { uint64_data: vec![1 << 32], ..of(DType::U32, &[1]) };
         assert!(bytes(&wide).is_err());
-    }
-
-    #[test]
-    fn malformed_integers_are_refused() {
-        for end in [vec![0x80], vec![0xff; 10]] {
-            let mut data = vec![1; 2000];
-            data.extend(end);
-            let mut file = of(DType::I64, &[2001]).encode_to_vec();
-            prost::encoding::bytes::encode(7, &data, &mut file);
-            // Something follows, which an integer that is cut off would run into.
-            file.extend([2 << 3, 7]);
-            let source = TensorSource::of(&read_tensor(&file).unwrap()).unwrap();
-            let error = source.load(&file).unwrap_err();
-            assert!(matches!(*error.fault, TensorFault::Varint { .. }), "{error}");
-        }
-    }
-
-    #[test]
-    fn reads_stay_inside() {
-        let tensor = TensorProto { raw_data: Some(vec![1; 2000]), ..of(DType::U8, &[2000]) };
-        let (source, file) = through_file(&tensor);
-        let source = source.unwrap();
-        let error = source.read_at(&file, 1999, &mut [0; 2]).unwrap_err();
-        assert_eq!(error.to_string(), "tensor `w` has 2000 bytes, of which 1999 to 2001 were asked for");
-        assert!(source.read_at(&file, u64::MAX, &mut [0; 2]).is_err());
-        let error = source.load(&file[..100].to_vec()).unwrap_err();
-        assert!(matches!(*error.fault, TensorFault::BeyondFile { .. }), "{error}");
     }
 }

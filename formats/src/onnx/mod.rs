@@ -8,6 +8,7 @@
 //! messages mean is the importer's business.
 
 mod attribute;
+mod element_reader;
 mod elements;
 mod error;
 mod external;
@@ -27,7 +28,7 @@ mod window;
 
 pub use crate::read_at::ReadAt;
 pub use attribute::{AttributeError, AttributeValue, attribute_value};
-pub use elements::ElementReader;
+pub use element_reader::ElementReader;
 pub use error::OnnxError;
 pub use external::{ExternalData, ExternalDataError};
 use fields::Message;

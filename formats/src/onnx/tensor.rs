@@ -10,7 +10,8 @@
 use std::io;
 
 use super::ReadAt;
-use super::elements::{self, ElementReader, Fixed};
+use super::element_reader::ElementReader;
+use super::elements::{self, Fixed};
 use super::external::{ExternalData, ExternalDataError};
 use super::schema::{StoredSegment, TensorProto};
 use crate::dtype::DType;
