@@ -1,3 +1,7 @@
 //! ipuc.
 
+pub mod compare;
+pub mod compile;
 pub mod files;
+
+pub use compile::compile;

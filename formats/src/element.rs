@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use bytemuck::Pod;
-use half::{bf16, f16};
+pub use half::{bf16, f16};
 use num_complex::Complex;
 
 /// A plain-old-data Rust type that stores one element of [`Element::DTYPE`].
@@ -88,11 +88,11 @@ macro_rules! with_number {
                 $body
             }
             $crate::dtype::DType::F16 => {
-                type $T = half::f16;
+                type $T = $crate::element::f16;
                 $body
             }
             $crate::dtype::DType::BF16 => {
-                type $T = half::bf16;
+                type $T = $crate::element::bf16;
                 $body
             }
             $crate::dtype::DType::F32 => {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dead_code;
+pub mod emit;
 pub mod error;
 pub mod fold_constants;
 pub mod import;

@@ -1,7 +1,17 @@
 //! The executor: opens a file, keeps its weights, runs its steps.
 //!
+//! [`Model`] owns the weights, [`Session`] the state of one caller; `program` is a file made ready, `execute` runs it,
 //! [`steps`] says how each operator runs, and [`kernels`] are the numeric cores. The compiler is not needed here and not
 //! known: the file is all there is.
 
+mod bind;
+mod error;
+mod execute;
 pub mod kernels;
+mod program;
+mod resident;
+mod session;
 pub mod steps;
+
+pub use error::{OpenError, RunError};
+pub use session::{Model, Port, Session, SessionOptions};

@@ -4,7 +4,9 @@
 //! model may refer to.
 
 pub mod external;
+pub mod output;
 pub mod source;
 
 pub use external::{ExternalFileError, ExternalFiles};
+pub use output::OutputFile;
 pub use source::{SourceFile, SourceFileError};

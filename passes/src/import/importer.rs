@@ -199,7 +199,13 @@ impl<'m> Importer<'m> {
         let operands = match self.node_operands(node) {
             Ok(Some(operands)) => operands,
             Ok(None) => {
-                self.bind_failed(node);
+                // What it reads failed; whether the operator itself is known can be told all the same.
+                match self.find_row(node) {
+                    Err(error) if !self.functions.contains(&FunctionKey::of_node(node)) => {
+                        self.refuse(node, label, &error);
+                    }
+                    Ok(_) | Err(_) => self.bind_failed(node),
+                }
                 return Ok(());
             }
             Err(error) => {

@@ -34,13 +34,13 @@ mod types;
 mod windows;
 
 pub use lowering::{Body, LowerError, Lowering, Row, row};
-pub use registry::{NEWEST_OPSET, OLDEST_OPSET, all as rows};
+pub use registry::{NEWEST_OPSET, all as rows};
 
 use crate::ir::{Entry, Graph, Source};
 use functions::Functions;
 use importer::{Importer, opsets};
-use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::onnx::schema::ModelProto;
+use ipuc_formats::onnx::{ReadAt, TensorSource};
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -72,11 +72,11 @@ fn tables() -> &'static [&'static [Row]] {
 
 /// Opens files of external data; who implements it decides which files a model may use.
 pub trait ExternalFiles {
-    /// The file at `location`, as the model writes it.
+    /// The file that holds a tensor's elements, which is known to be long enough for them.
     ///
     /// # Errors
     /// A sentence that says why the file cannot be used.
-    fn open(&self, location: &str) -> Result<Arc<dyn ReadAt>, String>;
+    fn open(&self, tensor: &TensorSource) -> Result<Arc<dyn ReadAt>, String>;
 }
 
 /// A node that cannot be imported, and why.

@@ -29,20 +29,10 @@ impl Importer<'_> {
         let source = match tensor.data() {
             TensorData::Inline(inline) => return Ok(Constant::of(inline.clone(), proto.name.as_deref())),
             TensorData::InFile { .. } => self.model_source,
-            TensorData::External(external) => self.external_source(&external.location.clone())?,
+            TensorData::External(external) => self.external_source(&external.location, &tensor)?,
         };
         let name: Option<Arc<str>> = proto.name.as_deref().map(Arc::from);
         let bytes = self.graph.sources[source as usize].bytes.clone();
-        if let TensorData::External(external) = tensor.data()
-            && external.offset.checked_add(tensor.length_bytes()).is_none_or(|end| end > bytes.length())
-        {
-            let (location, offset, length) = (&external.location, external.offset, bytes.length());
-            let needed = tensor.length_bytes();
-            return Err(LowerError::Weight(format!(
-                "tensor `{}` needs {needed} bytes at offset {offset} of `{location}`, which has {length}",
-                tensor.name()
-            )));
-        }
         if tensor.length_bytes() <= READ_AT_IMPORT_BYTES {
             let loaded = tensor.load(&*bytes).map_err(unreadable)?;
             return Ok(Constant::of(loaded, proto.name.as_deref()));
@@ -52,11 +42,12 @@ impl Importer<'_> {
         Ok(Constant { name, dtype, shape, data })
     }
 
-    fn external_source(&mut self, location: &str) -> Result<u32, LowerError> {
+    fn external_source(&mut self, location: &str, tensor: &TensorSource) -> Result<u32, LowerError> {
+        // Opening checks each tensor, though the file is open already.
+        let bytes = self.files.open(tensor).map_err(unreadable)?;
         if let Some(&source) = self.external_sources.get(location) {
             return Ok(source);
         }
-        let bytes = self.files.open(location).map_err(unreadable)?;
         let source = self.graph.sources.len() as u32;
         self.graph.sources.push(Source { name: location.to_string(), bytes });
         self.external_sources.insert(location.to_string(), source);

@@ -1,0 +1,155 @@
+//! The only builder of file records: a graph in order becomes a manifest and a stream of weights.
+//!
+//! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is laid out and in which order
+//! (that of first use); `stream.rs` reads, packs and writes the bytes, chunk by chunk, several at a time, and knows every
+//! offset before it reads the first. Nothing here depends on the number of threads.
+//!
+//! Leaves alone: what steps compute. Knows no files: bytes go to an [`Output`].
+
+mod blocks;
+mod stream;
+mod weights;
+
+use crate::ir::{ConstantError, Graph};
+use ipuc_formats::encodings::EncodingError;
+use ipuc_formats::model::{FormatError, Manifest, Provenance, SymbolRecord};
+use std::io;
+use thiserror::Error;
+
+/// Where the file is written: at any position, each byte once.
+pub trait Output: Sync {
+    /// Write all bytes at this offset.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// What a user may be shown while weights are written.
+pub trait Progress: Sync {
+    /// So many bytes of the stream are written, of so many.
+    fn written(&self, bytes: u64, total_bytes: u64);
+}
+
+/// For callers that show nothing.
+pub struct NoProgress;
+
+impl Progress for NoProgress {
+    fn written(&self, _bytes: u64, _total_bytes: u64) {}
+}
+
+/// Why a file cannot be emitted.
+#[derive(Debug, Error)]
+pub enum EmitError {
+    /// A weight cannot be read or computed.
+    #[error(transparent)]
+    Constant(#[from] ConstantError),
+    /// A weight cannot be laid out.
+    #[error("weight `{weight}`: {error}")]
+    Encoding {
+        /// Name of the weight.
+        weight: String,
+        /// Why.
+        error: EncodingError,
+    },
+    /// The records do not make a file.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The output cannot be written.
+    #[error("cannot write the output at offset {offset}: {error}")]
+    Write {
+        /// Where.
+        offset: u64,
+        /// What the medium reports.
+        error: io::Error,
+    },
+}
+
+/// How weights become bytes.
+#[derive(Debug, Clone)]
+pub struct EmitOptions {
+    /// Length of a chunk, about.
+    pub chunk_bytes: u64,
+    /// Chunks that are made at a time; memory grows with it, bytes do not depend on it.
+    pub window_chunks: usize,
+    /// Options that change bytes, for the provenance.
+    pub recorded: Vec<(String, String)>,
+}
+
+impl Default for EmitOptions {
+    fn default() -> Self {
+        EmitOptions { chunk_bytes: 2 << 20, window_chunks: 8, recorded: Vec::new() }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone)]
+pub struct Emitted {
+    /// The manifest as it stands in the file.
+    pub manifest: Manifest,
+    /// Name of the file: the hash over everything.
+    pub root_hash: [u8; 32],
+    /// Length of the file.
+    pub file_bytes: u64,
+}
+
+/// Write a graph in order as a file.
+///
+/// # Errors
+/// [`EmitError`] where a weight cannot be read or the output cannot be written.
+pub fn emit(
+    graph: &Graph,
+    options: &EmitOptions,
+    output: &dyn Output,
+    progress: &dyn Progress,
+) -> Result<Emitted, EmitError> {
+    let numbering = blocks::number(graph);
+    let (weights, extents) = weights::plan(graph, &numbering, options)?;
+    let manifest = Manifest {
+        producer: format!("ipuc {}", env!("CARGO_PKG_VERSION")),
+        provenance: Provenance {
+            models: models(graph),
+            weights_hash: [0; 32],
+            options: options.recorded.clone(),
+            compiler_version: env!("CARGO_PKG_VERSION").to_string(),
+        },
+        symbols: symbols(graph),
+        obligations: graph.obligations.clone(),
+        entries: blocks::entries(graph, &numbering),
+        blocks: blocks::records(graph, &numbering),
+        weights,
+        extents,
+        chunks: Vec::new(),
+        files: Vec::new(),
+        placements: Vec::new(),
+    };
+    stream::write(graph, manifest, &numbering, options, output, progress)
+}
+
+/// Names of the files that the graph was imported from, without the folders of this machine.
+fn models(graph: &Graph) -> Vec<String> {
+    let mut names: Vec<String> = graph.sources.iter().map(|source| source.name.clone()).collect();
+    names.dedup();
+    names
+}
+
+/// Every symbol that a stored dimension names, with its range.
+fn symbols(graph: &Graph) -> Vec<SymbolRecord> {
+    let mut names = std::collections::BTreeSet::new();
+    for index in graph.reachable_blocks() {
+        let block = graph.block(index);
+        let results = block.steps.iter().flat_map(|step| &step.results);
+        for &value in block.parameters.iter().chain(results) {
+            blocks::collect_symbols(&graph.value(value).fact, &mut names);
+        }
+    }
+    for obligation in &graph.obligations {
+        names.extend(obligation.left.symbols());
+        names.extend(obligation.right.symbols());
+    }
+    let record = |name: std::sync::Arc<str>| {
+        let (minimum, maximum) = graph.ranges.get(&name);
+        SymbolRecord { name: name.to_string(), minimum, maximum }
+    };
+    names.into_iter().map(record).collect()
+}

@@ -1,0 +1,120 @@
+//! Why a file cannot be opened or run.
+
+use crate::steps::KernelError;
+use ipuc_formats::model::FormatError;
+use thiserror::Error;
+
+/// Why a file cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The file is malformed, truncated or of another version.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The file cannot be read.
+    #[error("cannot read weights at offset {offset}: {error}")]
+    Read {
+        /// Absolute offset.
+        offset: u64,
+        /// What the medium reports.
+        error: std::io::Error,
+    },
+    /// Memory is short.
+    #[error("the weights need {needed_bytes} bytes in memory, {available_bytes} are available")]
+    Memory {
+        /// Bytes needed.
+        needed_bytes: u64,
+        /// Bytes that may be used.
+        available_bytes: u64,
+    },
+}
+
+/// Why a run gives no outputs.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// No entry of this name.
+    #[error("there is no entry `{name}`; entries are {known}")]
+    UnknownEntry {
+        /// Name asked for.
+        name: String,
+        /// Names of all entries.
+        known: String,
+    },
+    /// An input that the entry does not have.
+    #[error("there is no input `{name}`; inputs are {known}")]
+    UnknownInput {
+        /// Name given.
+        name: String,
+        /// Names of all inputs.
+        known: String,
+    },
+    /// An input that is not given.
+    #[error("input `{name}` ({expected}) is missing")]
+    MissingInput {
+        /// Name of the input.
+        name: String,
+        /// Its declared type.
+        expected: String,
+    },
+    /// An input of another type.
+    #[error("input `{name}` must be {expected}, found {found}")]
+    InputType {
+        /// Name of the input.
+        name: String,
+        /// Its declared type.
+        expected: String,
+        /// The type given.
+        found: String,
+    },
+    /// An input whose extent does not fit.
+    #[error("input `{name}` axis {axis} must be {expected}, found {found}")]
+    InputShape {
+        /// Name of the input.
+        name: String,
+        /// The axis.
+        axis: usize,
+        /// Its declared extent, with bound symbols replaced.
+        expected: String,
+        /// The extent given.
+        found: usize,
+    },
+    /// A dimension outside the range that was compiled for.
+    #[error("dimension `{symbol}` is {value}, outside {minimum}..={maximum}")]
+    OutOfRange {
+        /// The symbol.
+        symbol: String,
+        /// Its value.
+        value: i64,
+        /// Least value.
+        minimum: i64,
+        /// Greatest value.
+        maximum: i64,
+    },
+    /// Dimensions that must agree do not.
+    #[error("entry `{entry}`: {subject}: {left} does not fit {right}")]
+    Obligation {
+        /// Name of the entry.
+        entry: String,
+        /// What is compared, with the name of the node.
+        subject: String,
+        /// Left side with its value.
+        left: String,
+        /// Right side with its value.
+        right: String,
+    },
+    /// Threads cannot be started.
+    #[error("cannot start threads: {reason}")]
+    Threads {
+        /// Why.
+        reason: String,
+    },
+    /// A step failed.
+    #[error("node `{step}` ({operator}): {error}")]
+    Step {
+        /// Name of the step.
+        step: String,
+        /// Name of the operator.
+        operator: &'static str,
+        /// Why.
+        error: KernelError,
+    },
+}

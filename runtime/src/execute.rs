@@ -1,0 +1,130 @@
+//! Runs the steps of a block, one after another; threads share a step.
+//!
+//! A frame holds the values of one running block. A value is handed to its last reader, so that a kernel may write over
+//! it, and is dropped where nobody reads it.
+
+use crate::error::RunError;
+use crate::program::{BlockPlan, Program};
+use crate::steps::{Allocate, Context, KernelError, Operand, Weight, kernel};
+use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Type;
+use ipuc_formats::model::{OperandRecord, StepRecord};
+use ipuc_formats::ops::{BlockRunner, ReferenceError, TypeError};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+/// One run of an entry.
+pub(crate) struct Execution<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) random_state: u64,
+}
+
+/// Results on the heap.
+struct Heap;
+
+impl Allocate for Heap {
+    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        Ok(Tensor::zeros(dtype, shape)?)
+    }
+}
+
+impl Execution<'_> {
+    /// Results of a block for its parameters.
+    ///
+    /// # Errors
+    /// [`RunError::Step`] for the first step that fails.
+    pub(crate) fn run_block(&mut self, index: u32, arguments: Vec<Value>) -> Result<Vec<Value>, RunError> {
+        let program = self.program;
+        let block = &program.manifest.blocks[index as usize];
+        let plan = &program.plans[index as usize];
+        let mut frame: Vec<Option<Value>> = arguments.into_iter().map(Some).collect();
+        frame.resize(block.values.len(), None);
+        for (at, step) in block.steps.iter().enumerate() {
+            let operands = self.operands(step, plan, at, &mut frame);
+            let results = self.run_step(step, operands)?;
+            for (&slot, value) in step.results.iter().zip(results) {
+                if plan.is_read(slot) {
+                    frame[slot as usize] = Some(value);
+                }
+            }
+        }
+        block.results.iter().map(|operand| self.result(operand, &mut frame)).collect()
+    }
+
+    fn operands(&self, step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Value>]) -> Vec<Operand> {
+        let mut operands: Vec<Operand> = Vec::with_capacity(step.operands.len());
+        for (position, operand) in step.operands.iter().enumerate() {
+            operands.push(match *operand {
+                OperandRecord::Absent => Operand::Absent,
+                OperandRecord::Weight(weight) => Operand::Weight(self.weight(weight)),
+                OperandRecord::Value(slot) => {
+                    let slot_value = &mut frame[slot as usize];
+                    let last = plan.is_last_read(slot, at, position);
+                    let value = if last { slot_value.take() } else { slot_value.clone() };
+                    value.map_or(Operand::Absent, Operand::Value)
+                }
+            });
+        }
+        operands
+    }
+
+    fn weight(&self, index: u32) -> Weight {
+        let record = self.program.weights[index as usize].clone();
+        Weight::new(index, record, self.program.source.clone())
+    }
+
+    fn run_step(&mut self, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Value>, RunError> {
+        let mut heap = Heap;
+        let mut bodies = Bodies { execution: Execution { program: self.program, random_state: self.random_state } };
+        let mut context = Context { blocks: &mut bodies, memory: &mut heap, random_state: self.random_state };
+        let results = kernel(&step.op).run(operands, &mut context);
+        self.random_state = context.random_state;
+        results.map_err(|error| RunError::Step { step: step.name.clone(), operator: step.op.name(), error })
+    }
+
+    fn result(&self, operand: &OperandRecord, frame: &mut [Option<Value>]) -> Result<Value, RunError> {
+        let missing = || RunError::Step {
+            step: "result".to_string(),
+            operator: "return",
+            error: TypeError::MissingOperand { operand: 0 }.into(),
+        };
+        match *operand {
+            OperandRecord::Absent => Err(missing()),
+            OperandRecord::Value(slot) => frame[slot as usize].clone().ok_or_else(missing),
+            OperandRecord::Weight(weight) => {
+                let loaded = self.weight(weight).tensor();
+                loaded.map(Value::Tensor).map_err(|error| RunError::Step {
+                    step: "result".to_string(),
+                    operator: "return",
+                    error,
+                })
+            }
+        }
+    }
+}
+
+/// Runs bodies for control flow.
+struct Bodies<'a> {
+    execution: Execution<'a>,
+}
+
+impl BlockRunner for Bodies<'_> {
+    fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
+        self.execution.run_block(block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))
+    }
+
+    fn result_types(&mut self, block: BlockIndex) -> Result<Vec<Type>, ReferenceError> {
+        let record = &self.execution.program.manifest.blocks[block.0 as usize];
+        let kind = |operand: &OperandRecord| match *operand {
+            OperandRecord::Absent => Err(TypeError::MissingOperand { operand: 0 }.into()),
+            OperandRecord::Value(slot) => Ok(record.values[slot as usize].kind.clone()),
+            OperandRecord::Weight(weight) => {
+                let weight = self.execution.weight(weight);
+                let shape = weight.shape().map_err(|error| ReferenceError::Block(Box::new(error)))?;
+                Ok(Type::tensor(weight.dtype(), ipuc_formats::fact::Shape::known(&shape)))
+            }
+        };
+        record.results.iter().map(kind).collect()
+    }
+}
