@@ -79,7 +79,7 @@ pub fn compare(name: &str, found: &Value, expected: &Value, tolerance: Tolerance
                 return Err(mismatch(format!("has {} items, expected {}", found.len(), expected.len())));
             }
             let pairs = found.iter().zip(expected).enumerate();
-            let close = pairs.map(|(index, (one, two))| compare(&format!("{name}[{index}]"), one, two, tolerance));
+            let mut close = pairs.map(|(index, (one, two))| compare(&format!("{name}[{index}]"), one, two, tolerance));
             close.try_fold(Closeness::default(), |sum, one| Ok(sum.with(one?)))
         }
         (Value::Optional { value: found, .. }, Value::Optional { value: expected, .. }) => match (found, expected) {
