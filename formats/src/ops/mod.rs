@@ -54,15 +54,41 @@ pub use unary::*;
 // Data movement.
 // Products and windows.
 mod accumulate;
+mod affine_grid;
+mod col2im;
 mod convolution;
 mod convolution_transpose;
+mod deformable_convolution;
+mod determinant;
+mod einsum;
+mod grid_sample;
+mod integer_convolution;
+mod integer_matmul;
 mod matmul;
+mod max_roi_pool;
+mod max_unpool;
 mod pool;
+mod resize;
+mod resize_axis;
+mod roi_align;
 mod windows;
+pub use affine_grid::AffineGrid;
+pub use col2im::Col2im;
 pub use convolution::Convolution;
 pub use convolution_transpose::ConvolutionTranspose;
+pub use deformable_convolution::DeformableConvolution;
+pub use determinant::Determinant;
+pub use einsum::Einsum;
+pub use grid_sample::{GridPadding, GridSample};
+pub use integer_convolution::IntegerConvolution;
+pub use integer_matmul::IntegerMatmul;
 pub use matmul::Matmul;
+pub use max_roi_pool::MaxRoiPool;
+pub use max_unpool::MaxUnpool;
 pub use pool::{Pool, PoolFunction};
+pub use resize::{Resize, ResizeOperands, ResizePolicy};
+pub use resize_axis::{ResizeAxis, ResizeCoordinates, ResizeMode, ResizeNearest, ResizeTaps};
+pub use roi_align::{RoiAlign, RoiFunction};
 pub use windows::AutoPad;
 // Normalization, reduction, recurrence, attention.
 mod arg_reduce;
@@ -175,6 +201,18 @@ macro_rules! for_each_operator {
             0x51 Convolution "convolution",
             0x52 ConvolutionTranspose "convolution_transpose",
             0x53 Pool "pool",
+            0x54 Resize "resize",
+            0x55 GridSample "grid_sample",
+            0x56 AffineGrid "affine_grid",
+            0x57 RoiAlign "roi_align",
+            0x58 MaxRoiPool "max_roi_pool",
+            0x59 MaxUnpool "max_unpool",
+            0x5a Col2im "col2im",
+            0x5b DeformableConvolution "deformable_convolution",
+            0x5c Einsum "einsum",
+            0x5d Determinant "determinant",
+            0x5e IntegerMatmul "integer_matmul",
+            0x5f IntegerConvolution "integer_convolution",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce "reduce",
             0x71 ArgReduce "arg_reduce",
