@@ -52,6 +52,61 @@ pub use random::*;
 pub use select::*;
 pub use unary::*;
 // Data movement.
+mod center_crop_pad;
+mod compress;
+mod concat;
+mod depth_space;
+mod expand;
+mod flatten;
+mod gather;
+mod gather_elements;
+mod gather_nd;
+mod moving;
+mod non_zero;
+mod one_hot;
+mod pad;
+mod range;
+mod reshape;
+mod reverse_sequence;
+mod scatter;
+mod shape;
+mod slice;
+mod split;
+mod squeeze;
+mod tensor_scatter;
+mod tile;
+mod top_k;
+mod transpose;
+mod triangle;
+mod unique;
+mod unsqueeze;
+pub use center_crop_pad::*;
+pub use compress::*;
+pub use concat::*;
+pub use depth_space::*;
+pub use expand::*;
+pub use flatten::*;
+pub use gather::*;
+pub use gather_elements::*;
+pub use gather_nd::*;
+pub use non_zero::*;
+pub use one_hot::*;
+pub use pad::*;
+pub use range::*;
+pub use reshape::*;
+pub use reverse_sequence::*;
+pub use scatter::*;
+pub use shape::*;
+pub use slice::*;
+pub use split::*;
+pub use squeeze::*;
+pub use tensor_scatter::*;
+pub use tile::*;
+pub use top_k::*;
+pub use transpose::*;
+pub use triangle::*;
+pub use unique::*;
+pub use unsqueeze::*;
 // Products and windows.
 mod accumulate;
 mod affine_grid;
@@ -196,6 +251,37 @@ macro_rules! for_each_operator {
             0x0d Multinomial "multinomial",
             0x0e Dropout "dropout",
             // Data movement: 0x20 to 0x4f.
+            0x20 Reshape "reshape",
+            0x21 Flatten "flatten",
+            0x22 Squeeze "squeeze",
+            0x23 Unsqueeze "unsqueeze",
+            0x24 Transpose "transpose",
+            0x25 Expand "expand",
+            0x26 Concat "concat",
+            0x27 Split "split",
+            0x28 Slice "slice",
+            0x29 Pad "pad",
+            0x2a Tile "tile",
+            0x2b ShapeOf "shape",
+            0x2c SizeOf "size",
+            0x2d Range "range",
+            0x2e DepthToSpace "depth_to_space",
+            0x2f SpaceToDepth "space_to_depth",
+            0x30 Gather "gather",
+            0x31 GatherElements "gather_elements",
+            0x32 GatherNd "gather_nd",
+            0x33 ScatterElements "scatter_elements",
+            0x34 ScatterNd "scatter_nd",
+            0x35 TensorScatter "tensor_scatter",
+            0x36 OneHot "one_hot",
+            0x37 Trilu "trilu",
+            0x38 EyeLike "eye_like",
+            0x39 ReverseSequence "reverse_sequence",
+            0x3a CenterCropPad "center_crop_pad",
+            0x3b NonZero "non_zero",
+            0x3c Unique "unique",
+            0x3d Compress "compress",
+            0x3e TopK "top_k",
             // Products and windows: 0x50 to 0x6f.
             0x50 Matmul "matmul",
             0x51 Convolution "convolution",
