@@ -18,7 +18,7 @@ attributes! {
         1 since 1 => direction: Direction,
         /// For gates, cell input and cell output of each direction.
         2 since 1 => activations: Vec<RecurrentActivation>,
-        /// Bound of what enters an activation.
+        /// Bound of what enters the activation of a gate or of the cell input.
         3 since 1 => clip: Option<f32>,
         /// The forget gate is 1 minus the input gate.
         4 since 1 => input_forget: bool,
@@ -57,7 +57,8 @@ impl Lstm {
             };
             new_c[unit] = forget * c[unit] + input * walk.activate(1, cell);
             let output = walk.activate(0, output + walk.peephole(1, unit, new_c[unit]));
-            new_h[unit] = output * walk.activate(2, new_c[unit]);
+            // The cell output is not clipped, as in ONNX Runtime.
+            new_h[unit] = output * walk.activate_unclipped(2, new_c[unit]);
         }
         vec![new_h, new_c]
     }
@@ -141,9 +142,9 @@ mod tests {
         // i = 2, f = -1, c = -10 + 8.
         let coupled = Lstm { input_forget: true, ..lstm(Direction::Forward) };
         assert_eq!(run(&coupled, &operands).0[2], [-2.0]);
-        // i = f = c = 1.5, C = 15 + 2.25, o = 1.5, h = 1.5 * 1.5.
+        // i = f = c = 1.5, C = 15 + 2.25, o = 1.5, h = 1.5 * 17.25.
         let clipped = Lstm { clip: Some(1.5), ..lstm(Direction::Forward) };
-        assert_eq!(run(&clipped, &operands).0, [vec![2.25], vec![2.25], vec![17.25]]);
+        assert_eq!(run(&clipped, &operands).0, [vec![25.875], vec![25.875], vec![17.25]]);
     }
 
     #[test]

@@ -353,7 +353,12 @@ impl Walk<'_> {
             Some(clip) if !sum.is_nan() => sum.clamp(-f64::from(clip), f64::from(clip)),
             Some(_) | None => sum,
         };
-        self.activations[index].apply(clipped)
+        self.activate_unclipped(index, clipped)
+    }
+
+    /// Activation `index` of a value.
+    pub(crate) fn activate_unclipped(&self, index: usize, value: f64) -> f64 {
+        self.activations[index].apply(value)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Recurrent layers: `LSTM`, `GRU`, `RNN` (opset 7, 14, 22).
 //!
 //! Activations are named by texts in any case; parameters are taken from their lists by the functions that have them,
-//! in order, as ONNX Runtime does, with the defaults of the ONNX operators of these names.
+//! in order, as ONNX Runtime does, with the defaults of the ONNX operators of these names (`ScaledTanh` has none).
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
@@ -66,13 +66,16 @@ fn activations(
     let mut betas = node.floats("activation_beta")?.unwrap_or_default().into_iter();
     let with_parameters = |function: RecurrentFunction| {
         let (alpha, beta) = parameters(function);
-        RecurrentActivation {
-            function,
-            alpha: alpha.map_or(0.0, |default| alphas.next().unwrap_or(default)),
-            beta: beta.map_or(0.0, |default| betas.next().unwrap_or(default)),
-        }
+        let take = |values: &mut std::vec::IntoIter<f32>, parameter: Parameter| match parameter {
+            Parameter::Unused => Ok(0.0),
+            Parameter::Default(default) => Ok(values.next().unwrap_or(default)),
+            Parameter::Required => {
+                values.next().ok_or_else(|| node.refuse(format!("activation {function:?} without its parameters")))
+            }
+        };
+        Ok(RecurrentActivation { function, alpha: take(&mut alphas, alpha)?, beta: take(&mut betas, beta)? })
     };
-    Ok(functions.into_iter().map(with_parameters).collect())
+    functions.into_iter().map(with_parameters).collect()
 }
 
 fn function(node: &Lowering<'_, '_>, name: &str) -> Result<RecurrentFunction, LowerError> {
@@ -92,19 +95,28 @@ fn function(node: &Lowering<'_, '_>, name: &str) -> Result<RecurrentFunction, Lo
     })
 }
 
-/// Defaults of the parameters that a function has: alpha, beta.
-fn parameters(function: RecurrentFunction) -> (Option<f32>, Option<f32>) {
+/// Whether a function has a parameter.
+#[derive(Clone, Copy)]
+enum Parameter {
+    Unused,
+    Default(f32),
+    Required,
+}
+
+/// The parameters of a function: alpha, beta.
+fn parameters(function: RecurrentFunction) -> (Parameter, Parameter) {
+    use Parameter::{Default, Required, Unused};
     match function {
         RecurrentFunction::Relu
         | RecurrentFunction::Tanh
         | RecurrentFunction::Sigmoid
         | RecurrentFunction::Softsign
-        | RecurrentFunction::Softplus => (None, None),
-        RecurrentFunction::Affine => (Some(1.0), Some(0.0)),
-        RecurrentFunction::LeakyRelu => (Some(0.01), None),
-        RecurrentFunction::ThresholdedRelu | RecurrentFunction::Elu => (Some(1.0), None),
-        RecurrentFunction::ScaledTanh => (Some(1.0), Some(1.0)),
-        RecurrentFunction::HardSigmoid => (Some(0.2), Some(0.5)),
+        | RecurrentFunction::Softplus => (Unused, Unused),
+        RecurrentFunction::Affine => (Default(1.0), Default(0.0)),
+        RecurrentFunction::LeakyRelu => (Default(0.01), Unused),
+        RecurrentFunction::ThresholdedRelu | RecurrentFunction::Elu => (Default(1.0), Unused),
+        RecurrentFunction::ScaledTanh => (Required, Required),
+        RecurrentFunction::HardSigmoid => (Default(0.2), Default(0.5)),
     }
 }
 
