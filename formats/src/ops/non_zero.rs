@@ -23,10 +23,7 @@ attributes! {
 /// # Errors
 /// None for a tensor that exists.
 pub fn nonzero_mask(tensor: &Tensor) -> Result<Vec<bool>, ReferenceError> {
-    fn complex<T: num_traits::Zero>(elements: &[Complex<T>]) -> Vec<bool>
-    where
-        T: Clone + num_traits::Num,
-    {
+    fn complex<T: num_traits::Zero>(elements: &[Complex<T>]) -> Vec<bool> {
         elements.iter().map(|element| !element.re.is_zero() || !element.im.is_zero()).collect()
     }
     Ok(match tensor.dtype() {

@@ -95,7 +95,7 @@ impl Reshape {
         let count = element_count(data).unwrap_or(usize::MAX);
         let others = element_count(&extents);
         match (inferred, others) {
-            (Some(axis), Some(others)) if others > 0 && count % others == 0 => extents[axis] = count / others,
+            (Some(axis), Some(others)) if others > 0 && count.is_multiple_of(others) => extents[axis] = count / others,
             (None, Some(others)) if others == count => {}
             _ => return Err(invalid(format!("{target:?}"), &format!("one for the {count} elements of {data:?}"))),
         }
