@@ -189,6 +189,7 @@ mod control_tests;
 mod fourier_transform;
 mod if_;
 pub mod join;
+mod label_encode;
 mod loop_;
 mod mel_weights;
 mod non_max_suppression;
@@ -196,6 +197,7 @@ mod optional;
 pub mod parts;
 mod regex;
 mod scan;
+mod score_transform;
 mod sequence;
 mod sequence_map;
 mod sequence_parts;
@@ -207,15 +209,19 @@ mod string_split;
 #[cfg(test)]
 mod test_blocks;
 mod tfidf;
+mod tree_ensemble;
 mod window;
+mod zip_map;
 pub use fourier_transform::{FourierLines, FourierTransform};
 pub use if_::If;
+pub use label_encode::LabelEncode;
 pub use loop_::Loop;
 pub use mel_weights::MelWeights;
 pub use non_max_suppression::NonMaxSuppression;
 pub use optional::{OptionalConstruct, OptionalGet, OptionalHas};
 pub use regex::RegexFullMatch;
 pub use scan::Scan;
+pub use score_transform::{ScoreFunction, ScoreTransform};
 pub use sequence::{SequenceAt, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength};
 pub use sequence_map::SequenceMap;
 pub use sequence_parts::{SequenceConcat, SequenceSplit};
@@ -224,7 +230,9 @@ pub use string_concat::StringConcat;
 pub use string_normalize::{StringNormalize, TextCase};
 pub use string_split::StringSplit;
 pub use tfidf::{TfIdf, Weighting};
+pub use tree_ensemble::{Aggregate, NodeTest, TreeEnsemble};
 pub use window::{Window, WindowFunction};
+pub use zip_map::ZipMap;
 
 use crate::attribute::{AttributeError, AttributeValue};
 
@@ -341,6 +349,10 @@ macro_rules! for_each_operator {
             0xaa ShortTimeFourierTransform "short_time_fourier_transform",
             0xab Window "window",
             0xac MelWeights "mel_weights",
+            0xb0 LabelEncode "label_encode",
+            0xb1 TreeEnsemble "tree_ensemble",
+            0xb2 ScoreTransform "score_transform",
+            0xb3 ZipMap "zip_map",
         }
     };
 }

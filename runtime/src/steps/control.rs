@@ -2,9 +2,9 @@
 
 use crate::steps::Kernel;
 use ipuc_formats::ops::{
-    If, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas, RegexFullMatch, Scan,
-    SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength, SequenceMap,
-    SequenceSplit, StringConcat, StringNormalize, StringSplit, TfIdf, Window,
+    If, LabelEncode, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas, RegexFullMatch,
+    Scan, ScoreTransform, SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength,
+    SequenceMap, SequenceSplit, StringConcat, StringNormalize, StringSplit, TfIdf, TreeEnsemble, Window, ZipMap,
 };
 
 impl Kernel for If {}
@@ -29,3 +29,7 @@ impl Kernel for TfIdf {}
 impl Kernel for NonMaxSuppression {}
 impl Kernel for Window {}
 impl Kernel for MelWeights {}
+impl Kernel for LabelEncode {}
+impl Kernel for TreeEnsemble {}
+impl Kernel for ScoreTransform {}
+impl Kernel for ZipMap {}
