@@ -21,6 +21,8 @@ pub enum ResizeCoordinates {
     Asymmetric,
     /// As `align_corners` within a region.
     TfCropAndResize,
+    /// Centres of elements divided by the scale, without the shift back (opset 11 only).
+    TfHalfPixelForNn,
 }
 impl Keyword for ResizeCoordinates {}
 
@@ -113,6 +115,7 @@ impl ResizeAxis {
             ResizeCoordinates::AlignCorners if self.output_width == 1.0 => 0.0,
             ResizeCoordinates::AlignCorners => x * last / (self.output_width - 1.0),
             ResizeCoordinates::Asymmetric => x / self.scale,
+            ResizeCoordinates::TfHalfPixelForNn => (x + 0.5) / self.scale,
             ResizeCoordinates::TfCropAndResize => {
                 let (start, end) = self.region;
                 if self.output > 1 {

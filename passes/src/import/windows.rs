@@ -1,12 +1,19 @@
-//! Convolutions and pools: `Conv` (opsets 1, 11, 22), `ConvTranspose` (1, 11, 22), `AveragePool` (7 to 22), `MaxPool`
-//! (1 to 22), `LpPool` (2 to 22) and their global forms.
+//! Convolutions and pools: `Conv` (opsets 1, 11, 22), `ConvTranspose` (1, 11, 22), `DeformConv` (19, 22), `ConvInteger`
+//! (10), `QLinearConv` (10), `AveragePool` (7 to 22), `MaxPool` (1 to 22), `LpPool` (2 to 22), their global forms,
+//! `MaxUnpool` (9 to 22), `Col2Im` (18).
+//!
+//! `QLinearConv` becomes an integer convolution, a scaling by `x_scale * w_scale / y_scale`, and a quantization by 1.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
+use crate::import::products::{requantized, widened};
 use crate::ir::Operand;
+use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
-    Arithmetic, AutoPad, Convolution, ConvolutionTranspose, Epilogue, Pool, PoolFunction, TypeError,
+    Arithmetic, AutoPad, Binary, BinaryFunction, Cast, Col2im, Convolution, ConvolutionTranspose,
+    DeformableConvolution, Epilogue, IntegerConvolution, MaxUnpool, Pool, PoolFunction, TypeError, Unsqueeze,
 };
+use ipuc_formats::tensor::Tensor;
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -39,6 +46,14 @@ pub const ROWS: &[Row] = &[
     row("GlobalMaxPool", 22, global_max_pool),
     row("GlobalLpPool", 2, global_norm_pool),
     row("GlobalLpPool", 22, global_norm_pool),
+    row("DeformConv", 19, deformable_convolution),
+    row("DeformConv", 22, deformable_convolution),
+    row("ConvInteger", 10, integer_convolution),
+    row("QLinearConv", 10, quantized_convolution),
+    row("MaxUnpool", 9, max_unpool),
+    row("MaxUnpool", 11, max_unpool),
+    row("MaxUnpool", 22, max_unpool),
+    row("Col2Im", 18, col2im),
 ];
 
 /// The window attributes that all share.
@@ -180,4 +195,79 @@ fn global_norm_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     let pool = Pool { exponent: node.int("p")?, ..Pool::global(PoolFunction::Norm) };
     let x = node.required(0)?;
     node.emit(pool, vec![x])
+}
+
+fn deformable_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
+    let operands = vec![node.required(0)?, node.required(1)?, node.input(3), node.required(2)?, node.input(4)];
+    check_kernel_shape(node, &operands[1])?;
+    let operator = DeformableConvolution {
+        strides: node.ints("strides")?.unwrap_or_default(),
+        dilations: node.ints("dilations")?.unwrap_or_default(),
+        pads: node.ints("pads")?.unwrap_or_default(),
+        groups: node.int("group")?.unwrap_or(1),
+        offset_groups: node.int("offset_group")?.unwrap_or(1),
+    };
+    node.emit(operator, operands)
+}
+
+fn integer_sums(node: &mut Lowering<'_, '_>, operands: Vec<Operand>) -> Result<Operand, LowerError> {
+    check_kernel_shape(node, &operands[1])?;
+    let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
+    let groups = node.int("group")?.unwrap_or(1);
+    node.emit_one(IntegerConvolution { auto_pad, strides, dilations, pads, groups }, operands)
+}
+
+fn integer_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
+    let operands = vec![node.required(0)?, node.required(1)?, node.input(2), node.input(3)];
+    Ok(vec![integer_sums(node, operands)?])
+}
+
+fn quantized_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
+    let (x, x_scale, x_zero_point) = (node.required(0)?, node.required(1)?, node.required(2)?);
+    let (w, w_scale, w_zero_point) = (node.required(3)?, node.required(4)?, node.required(5)?);
+    let y_scale = node.required(6)?;
+    let sums = integer_sums(node, vec![x, w, x_zero_point, w_zero_point, node.input(8)])?;
+    let sums = node.emit_one(Cast::to(DType::F32), vec![sums])?;
+    let w_scale = per_filter(node, w_scale, sums)?;
+    let (x_scale, w_scale) = (widened(node, x_scale)?, widened(node, w_scale)?);
+    let scale = node.emit_one(Binary { function: BinaryFunction::Mul }, vec![x_scale, w_scale])?;
+    requantized(node, sums, scale, y_scale, 7)
+}
+
+/// A scale of one axis has an element a filter: put it before the spatial axes of `result`.
+fn per_filter(node: &mut Lowering<'_, '_>, scale: Operand, result: Operand) -> Result<Operand, LowerError> {
+    let fact = node.fact(&scale);
+    let single =
+        fact.as_ref().and_then(Fact::dims).is_some_and(|dims| dims.iter().all(|dim| dim.as_known() == Some(1)));
+    let rank = node.fact(&result).and_then(|fact| fact.rank());
+    match (fact.and_then(|fact| fact.rank()), rank) {
+        _ if single => Ok(scale),
+        (Some(1), Some(rank)) => {
+            let axes: Vec<i64> = (1..=rank as i64 - 2).collect();
+            let axes = node.constant(Tensor::vector_i64(&axes));
+            node.emit_one(Unsqueeze {}, vec![scale, axes])
+        }
+        (Some(0), _) => Ok(scale),
+        (Some(found), Some(_)) => Err(TypeError::Rank { operand: 4, expected: "0 or 1".to_string(), found }.into()),
+        (None, _) | (_, None) => Err(node.refuse("a quantized convolution of operands of unknown rank")),
+    }
+}
+
+fn max_unpool(node: &mut Lowering<'_, '_>) -> Lowered {
+    let kernel = node.ints("kernel_shape")?;
+    let kernel = kernel.ok_or_else(|| LowerError::MissingAttribute("kernel_shape".to_string()))?;
+    let strides = node.ints("strides")?.unwrap_or_default();
+    let pads = node.ints("pads")?.unwrap_or_default();
+    let operands = vec![node.required(0)?, node.required(1)?, node.input(2)];
+    node.emit(MaxUnpool { kernel, strides, pads }, operands)
+}
+
+fn col2im(node: &mut Lowering<'_, '_>) -> Lowered {
+    let operator = Col2im {
+        strides: node.ints("strides")?.unwrap_or_default(),
+        dilations: node.ints("dilations")?.unwrap_or_default(),
+        pads: node.ints("pads")?.unwrap_or_default(),
+    };
+    let operands = vec![node.required(0)?, node.required(1)?, node.required(2)?];
+    node.emit(operator, operands)
 }
