@@ -16,6 +16,7 @@
 //! - **Shapes are the caller's promise.** Mismatched lengths panic at the head of a kernel with the numbers in the message;
 //!   nothing here reads untrusted bytes. Empty shapes are fine.
 
+//!
 //! Operators meet these kernels in [`crate::steps`].
 
 #![deny(unsafe_code)]

@@ -224,7 +224,7 @@ impl Task<'_> {
 
         let mut gather = Gather::new(&common.axes, self.positions.clone());
         let mut packed = vec![[0.0; LANES]; gather.vectors() * PANEL_INPUTS];
-        let mut wide = [[0.0; LANES]; tile::RUN];
+        let mut wide = vec![[0.0; LANES]; tile::RUN];
         let panel_length = self.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
         for first_input in (0..self.inputs.len()).step_by(tile::RUN) {
             let length = tile::RUN.min(self.inputs.len() - first_input);
@@ -286,16 +286,29 @@ fn column_of_tiles<S: Simd, const VECTORS: usize>(
 ) {
     let mut row = 0;
     while row < out.len() {
-        let left = tile::PanelLeft(&weight[row..]);
         let rows = tile::tile_rows::<S>(out.len() - row);
-        let out = &mut out[row..row + rows];
+        let (weight, out) = (&weight[row..], &mut out[row..row + rows]);
         match rows {
-            8 if S::TILE_ROWS == 8 => tile::add::<S, f32, _, 8, VECTORS>(simd, left, vectors, length, out, first, 0),
-            6 if S::TILE_ROWS == 6 => tile::add::<S, f32, _, 6, VECTORS>(simd, left, vectors, length, out, first, 0),
-            4 => tile::add::<S, f32, _, 4, VECTORS>(simd, left, vectors, length, out, first, 0),
-            2 => tile::add::<S, f32, _, 2, VECTORS>(simd, left, vectors, length, out, first, 0),
-            _ => tile::add::<S, f32, _, 1, VECTORS>(simd, left, vectors, length, out, first, 0),
+            8 if S::TILE_ROWS == 8 => one_tile::<S, 8, VECTORS>(simd, weight, vectors, length, out, first),
+            6 if S::TILE_ROWS == 6 => one_tile::<S, 6, VECTORS>(simd, weight, vectors, length, out, first),
+            4 => one_tile::<S, 4, VECTORS>(simd, weight, vectors, length, out, first),
+            2 => one_tile::<S, 2, VECTORS>(simd, weight, vectors, length, out, first),
+            _ => one_tile::<S, 1, VECTORS>(simd, weight, vectors, length, out, first),
         }
         row += rows;
     }
+}
+
+/// Some channels by up to three vectors of positions.
+#[inline(always)]
+fn one_tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    simd: S,
+    weight: &[f32],
+    panels: [&[[f32; LANES]]; VECTORS],
+    length: usize,
+    out: &mut [&mut [f32]],
+    first: usize,
+) {
+    let left = tile::PanelLeft(weight);
+    simd.run(tile::AddTile::<f32, _, ROWS, VECTORS> { left, panels, length, out, first, ahead: 0 });
 }

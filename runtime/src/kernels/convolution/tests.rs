@@ -157,7 +157,7 @@ fn pack_group<T: super::super::product::Weight>(shape: &ConvolutionShape, weight
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn agrees_with_naive_loops(shape in shapes()) {

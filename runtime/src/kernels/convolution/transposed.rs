@@ -176,7 +176,7 @@ impl Task<'_> {
         }];
         let image = &self.x[(self.image * shape.groups + self.group) * inputs * positions..][..inputs * positions];
         let panel_length = inputs.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        let mut wide = [[0.0; LANES]; tile::RUN];
+        let mut wide = vec![[0.0; LANES]; tile::RUN];
         for first_position in (0..positions).step_by(most) {
             let block = first_position..positions.min(first_position + most);
             let mut taps = vec![0.0; rows * block.len()];

@@ -6,13 +6,18 @@
 //! The order of every reduction: inputs are cut into runs of [`tile::RUN`] from the first on; a run is summed
 //! with fused multiply-adds in order, beginning at 0; the output is the sum of its runs in order, beginning at 0 (or
 //! at what the output held, if it accumulates). Nothing else has an influence on the bits: not the number of rows, nor
-//! threads, nor the pieces that a weight comes in (they end at multiples of [`tile::BLOCK`]), nor its element type.
+//! threads, nor the pieces that a weight comes in (they end at multiples of [`tile::BLOCK`]), nor its element type. One
+//! exception is stated in [`plain`].
 
 mod epilogue;
 mod multiply;
 mod panels;
+mod plain;
+mod task;
 pub(crate) mod tile;
 
+#[cfg(test)]
+mod plain_tests;
 #[cfg(test)]
 mod tests;
 
@@ -21,3 +26,4 @@ pub(crate) use epilogue::clamp_all;
 pub use multiply::{Start, panels_product};
 pub(crate) use panels::Weight;
 pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};
+pub use plain::{Batch, PlainElements, PlainLayout, PlainMatrix, batched_product, broadcast_places, plain_product};

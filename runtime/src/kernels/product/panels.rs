@@ -121,6 +121,9 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Input `step` (below `GROUP`) of 16 outputs.
     fn load<S: Simd>(simd: S, group: &Self::Group, step: usize) -> S::Vector;
 
+    /// Up to 16 values side by side, those that are missing 0.
+    fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector;
+
     /// Rounds.
     fn from_f32(value: f32) -> Self;
 }
@@ -137,6 +140,11 @@ impl Weight for f32 {
     #[inline(always)]
     fn load<S: Simd>(simd: S, group: &Self::Group, _step: usize) -> S::Vector {
         simd.load(group)
+    }
+
+    #[inline(always)]
+    fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector {
+        simd.load_partial(values)
     }
 
     fn from_f32(value: f32) -> Self {
@@ -158,6 +166,11 @@ impl Weight for f16 {
         simd.load_f16(group)
     }
 
+    #[inline(always)]
+    fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector {
+        simd.load_f16(&first_16(values))
+    }
+
     fn from_f32(value: f32) -> Self {
         f16::from_f32(value)
     }
@@ -177,9 +190,25 @@ impl Weight for bf16 {
         if step == 0 { simd.load_bf16_even(group) } else { simd.load_bf16_odd(group) }
     }
 
+    #[inline(always)]
+    fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector {
+        simd.load_bf16(&first_16(values))
+    }
+
     fn from_f32(value: f32) -> Self {
         bf16::from_f32(value)
     }
+}
+
+/// The first 16 values, those that are missing 0.
+#[inline(always)]
+fn first_16<T: Weight>(values: &[T]) -> [T; LANES] {
+    if let Some(full) = values.first_chunk() {
+        return *full;
+    }
+    let mut lanes = [T::default(); LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
 }
 
 /// Packs `weight: [k, n]`, given by `element(input, output)`, into panels of `T` (f32, f16 or bf16).

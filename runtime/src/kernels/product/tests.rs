@@ -1,4 +1,4 @@
-//! Products against naive loops, on every instruction set, in every cut, with one and two threads.
+//! Products with panels against naive loops, on every instruction set, in every cut, with one and two threads.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn check(instructions: Instructions, element: Type, shape: Shape) -> Vec<f32> {
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
-    (0_usize..40, 0_usize..700, 0_usize..70).prop_map(|(m, k, n)| Shape { m, k, n })
+    (0_usize..30, 0_usize..600, 0_usize..60).prop_map(|(m, k, n)| Shape { m, k, n })
 }
 
 fn types() -> impl Strategy<Value = Type> {
@@ -116,7 +116,7 @@ fn types() -> impl Strategy<Value = Type> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn agrees_with_naive_loops(shape in shapes(), element in types()) {

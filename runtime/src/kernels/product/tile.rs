@@ -5,7 +5,7 @@
 //! length, so that bounds are checked once a step.
 
 use super::panels::Weight;
-use crate::kernels::simd::{LANES, Simd};
+use crate::kernels::simd::{LANES, Routine, Simd};
 
 /// Inputs that are summed in one chain, beginning at 0. Two chains at a time cover the latency of an addition in a
 /// product of a matrix and a vector, and a chain is long enough that adding it to the output costs little.
@@ -186,31 +186,41 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
     sums
 }
 
-/// One tile over a run of inputs, added to the outputs that begin at `first` in each row.
-#[inline(always)]
-pub(crate) fn add<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
-    simd: S,
-    left: L,
-    panels: [&[W::Group]; PANELS],
-    length: usize,
-    out: &mut [&mut [f32]],
-    first: usize,
-    ahead: usize,
-) {
-    let sums = run::<S, W, L, ROWS, PANELS>(simd, left, panels, length, ahead);
-    for row in 0..ROWS {
-        let out = &mut out[row][first..];
-        if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
-            for panel in 0..PANELS {
-                let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
-                simd.store(total, &mut full[panel]);
+/// One tile over a run of inputs that is added to the outputs: a routine of its own, so that the code around it is not
+/// compiled into one function with all sizes of tiles.
+pub(crate) struct AddTile<'a, 'o, W: Weight, L, const ROWS: usize, const PANELS: usize> {
+    pub left: L,
+    pub panels: [&'a [W::Group]; PANELS],
+    /// At most [`RUN`].
+    pub length: usize,
+    /// One slice a row.
+    pub out: &'a mut [&'o mut [f32]],
+    /// Where the tile's outputs begin in each row.
+    pub first: usize,
+    /// How many inputs ahead memory is asked for, or 0.
+    pub ahead: usize,
+}
+
+impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine for AddTile<'_, '_, W, L, ROWS, PANELS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let sums = run::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
+        for row in 0..ROWS {
+            let out = &mut self.out[row][self.first..];
+            if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
+                for panel in 0..PANELS {
+                    let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
+                    simd.store(total, &mut full[panel]);
+                }
+                continue;
             }
-            continue;
-        }
-        for panel in 0..PANELS {
-            let outputs = at_most_a_vector(&mut out[panel * LANES..]);
-            let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
-            simd.store_partial(total, outputs);
+            for panel in 0..PANELS {
+                let outputs = at_most_a_vector(&mut out[panel * LANES..]);
+                let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
+                simd.store_partial(total, outputs);
+            }
         }
     }
 }

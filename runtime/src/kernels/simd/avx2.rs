@@ -71,6 +71,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_bf16(self, values: &[bf16; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let half = |first: usize| {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(values.as_ptr().add(first).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))
+            };
+            [half(0), half(8)]
+        }
+    }
+
+    #[inline(always)]
     fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {
@@ -199,6 +211,23 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES] {
+        let mut columns = rows;
+        for half in 0..2 {
+            let (mut upper, mut lower) = ([rows[0][0]; 8], [rows[0][0]; 8]);
+            for row in 0..8 {
+                upper[row] = rows[row][half];
+                lower[row] = rows[row + 8][half];
+            }
+            let (upper, lower) = (transpose_half(upper), transpose_half(lower));
+            for column in 0..8 {
+                columns[8 * half + column] = [upper[column], lower[column]];
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
@@ -242,4 +271,31 @@ fn lane_masks(count: usize) -> (&'static [i32; 8], &'static [i32; 8]) {
 fn load_mask(mask: &[i32; 8]) -> __m256i {
     // SAFETY: called by methods of the token only; the reference covers the bytes.
     unsafe { _mm256_loadu_si256(mask.as_ptr().cast()) }
+}
+
+/// The columns of 8 rows of 8 lanes.
+#[inline(always)]
+fn transpose_half(rows: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: called by methods of the token only, so the processor has the instructions.
+    unsafe {
+        // Afterwards `quads[4 * i + j]` holds in its 128-bit lane L the column 4 * L + j of rows 4 * i to 4 * i + 3.
+        let (mut pairs, mut quads, mut columns) = (rows, rows, rows);
+        for pair in 0..4 {
+            pairs[2 * pair] = _mm256_unpacklo_ps(rows[2 * pair], rows[2 * pair + 1]);
+            pairs[2 * pair + 1] = _mm256_unpackhi_ps(rows[2 * pair], rows[2 * pair + 1]);
+        }
+        for quad in [0, 4] {
+            for half in 0..2 {
+                let low = _mm256_castps_pd(pairs[quad + half]);
+                let high = _mm256_castps_pd(pairs[quad + half + 2]);
+                quads[quad + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+                quads[quad + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+            }
+        }
+        for column in 0..4 {
+            columns[column] = _mm256_permute2f128_ps::<0x20>(quads[column], quads[column + 4]);
+            columns[column + 4] = _mm256_permute2f128_ps::<0x31>(quads[column], quads[column + 4]);
+        }
+        columns
+    }
 }

@@ -68,6 +68,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_bf16(self, values: &[bf16; LANES]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(values.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32(words, 16))
+        }
+    }
+
+    #[inline(always)]
     fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs.as_ptr().cast()), 16)) }
@@ -161,6 +170,43 @@ impl Simd for Avx512 {
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let (low, high) = (_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(LANES)));
             _mm512_permutex2var_ps(low, even, high)
+        }
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES] {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            // Afterwards `quads[4 * i + j]` holds in its 128-bit lane L the column 4 * L + j of rows 4 * i to 4 * i + 3.
+            let (mut pairs, mut quads, mut columns) = ([zero; LANES], [zero; LANES], [zero; LANES]);
+            for pair in 0..LANES / 2 {
+                pairs[2 * pair] = _mm512_unpacklo_ps(rows[2 * pair], rows[2 * pair + 1]);
+                pairs[2 * pair + 1] = _mm512_unpackhi_ps(rows[2 * pair], rows[2 * pair + 1]);
+            }
+            for quad in (0..LANES).step_by(4) {
+                for half in 0..2 {
+                    let low = _mm512_castps_pd(pairs[quad + half]);
+                    let high = _mm512_castps_pd(pairs[quad + half + 2]);
+                    quads[quad + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+                    quads[quad + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+                }
+            }
+            for column in 0..4 {
+                const EVEN: i32 = 0b10_00_10_00;
+                const ODD: i32 = 0b11_01_11_01;
+                let upper = (quads[column], quads[column + 4]);
+                let lower = (quads[column + 8], quads[column + 12]);
+                let even =
+                    (_mm512_shuffle_f32x4::<EVEN>(upper.0, upper.1), _mm512_shuffle_f32x4::<EVEN>(lower.0, lower.1));
+                let odd =
+                    (_mm512_shuffle_f32x4::<ODD>(upper.0, upper.1), _mm512_shuffle_f32x4::<ODD>(lower.0, lower.1));
+                columns[column] = _mm512_shuffle_f32x4::<EVEN>(even.0, even.1);
+                columns[column + 4] = _mm512_shuffle_f32x4::<EVEN>(odd.0, odd.1);
+                columns[column + 8] = _mm512_shuffle_f32x4::<ODD>(even.0, even.1);
+                columns[column + 12] = _mm512_shuffle_f32x4::<ODD>(odd.0, odd.1);
+            }
+            columns
         }
     }
 

@@ -65,6 +65,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Reads 16 lanes of f16, exactly.
     fn load_f16(self, values: &[f16; LANES]) -> Self::Vector;
 
+    /// Reads 16 lanes of bf16, exactly.
+    fn load_bf16(self, values: &[bf16; LANES]) -> Self::Vector;
+
     /// Reads the even elements of 16 pairs of bf16, exactly.
     fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector;
 
@@ -104,6 +107,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
+
+    /// The columns of 16 rows.
+    fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
 
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);

@@ -27,7 +27,7 @@ impl Simd for Portable {
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
 
-    #[inline(always)]
+    // Not forced inline: routines within routines keep stack frames of their own in unoptimised builds.
     fn run<R: Routine>(self, routine: R) -> R::Output {
         routine.run(self)
     }
@@ -49,6 +49,11 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn load_f16(self, values: &[f16; LANES]) -> Self::Vector {
+        lanes(|lane| values[lane].to_f32())
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, values: &[bf16; LANES]) -> Self::Vector {
         lanes(|lane| values[lane].to_f32())
     }
 
@@ -121,6 +126,15 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
         lanes(|lane| values[2 * lane])
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES] {
+        let mut columns = rows;
+        for (column, values) in columns.iter_mut().enumerate() {
+            *values = lanes(|lane| rows[lane][column]);
+        }
+        columns
     }
 
     #[inline(always)]

@@ -121,17 +121,18 @@ fn fused_is_the_sum_of_a_product() {
 struct Halves;
 
 impl Routine for Halves {
-    type Output = [[f32; LANES]; 3];
+    type Output = [[f32; LANES]; 4];
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Self::Output {
         let halves = A.map(f16::from_f32);
         let pairs: [bf16; 2 * LANES] =
             std::array::from_fn(|index| bf16::from_f32(if index % 2 == 0 { A[index / 2] } else { B[index / 2] }));
-        let mut results = [[0.0; LANES]; 3];
+        let mut results = [[0.0; LANES]; 4];
         simd.store(simd.load_f16(&halves), &mut results[0]);
         simd.store(simd.load_bf16_even(&pairs), &mut results[1]);
         simd.store(simd.load_bf16_odd(&pairs), &mut results[2]);
+        simd.store(simd.load_bf16(&A.map(bf16::from_f32)), &mut results[3]);
         results
     }
 }
@@ -142,6 +143,32 @@ fn half_floats_are_exact() {
         let results = instructions.run(Halves);
         assert_eq!(bits(&results[0]), bits(&A.map(|a| f16::from_f32(a).to_f32())), "{}", instructions.name());
         assert_eq!(bits(&results[1]), bits(&A.map(|a| bf16::from_f32(a).to_f32())), "{}", instructions.name());
+        assert_eq!(bits(&results[3]), bits(&results[1]), "{}", instructions.name());
         assert_eq!(bits(&results[2]), bits(&B.map(|b| bf16::from_f32(b).to_f32())), "{}", instructions.name());
+    }
+}
+
+struct Transpose;
+
+impl Routine for Transpose {
+    type Output = [[f32; LANES]; LANES];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut result = [[0.0; LANES]; LANES];
+        let rows = std::array::from_fn(|row| simd.load(&std::array::from_fn(|column| (row * LANES + column) as f32)));
+        for (values, column) in result.iter_mut().zip(simd.transpose(rows)) {
+            simd.store(column, values);
+        }
+        result
+    }
+}
+
+#[test]
+fn transpose_swaps_rows_and_columns() {
+    let expected: [[f32; LANES]; LANES] =
+        std::array::from_fn(|column| std::array::from_fn(|row| (row * LANES + column) as f32));
+    for instructions in Instructions::available() {
+        assert_eq!(instructions.run(Transpose), expected, "{}", instructions.name());
     }
 }
