@@ -31,6 +31,8 @@ pub struct CompileOptions {
     pub dimensions: Bindings,
     /// Ranges of dimensions: name, least and greatest value.
     pub ranges: Vec<(String, i64, i64)>,
+    /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`).
+    pub states: Vec<String>,
     /// Verify after every pass in release builds too.
     pub verify: bool,
 }
@@ -141,7 +143,8 @@ fn optimize(
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }
-    let passes = Options { dimensions: options.dimensions.clone(), verify: options.verify };
+    let passes =
+        Options { dimensions: options.dimensions.clone(), states: options.states.clone(), verify: options.verify };
     run(&mut graph, &passes, observe)?;
     Ok(graph)
 }

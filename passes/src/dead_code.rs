@@ -1,11 +1,15 @@
 //! Remove steps whose results nobody uses.
 //!
-//!     %a = unary function=exp %x
-//!     %b = unary function=neg %x
-//!     return %b
+//! ```text
+//! %a = unary function=exp %x
+//! %b = unary function=neg %x
+//! return %b
+//! ```
 //! becomes
-//!     %b = unary function=neg %x
-//!     return %b
+//! ```text
+//! %b = unary function=neg %x
+//! return %b
+//! ```
 //!
 //! Establishes: every step has a result that is read, or an effect.
 //! Leaves alone: parameters and results of blocks. Cost: one backward visit a step.

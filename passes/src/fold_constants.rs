@@ -1,9 +1,13 @@
 //! Replace what can be computed now by its value.
 //!
-//!     %s = shape %x                       : i64[2] = {4, 64}
-//!     %c = binary function=add %s, @one
+//! ```text
+//! %s = shape %x                       : i64[2] = {4, 64}
+//! %c = binary function=add %s, @one
+//! ```
 //! becomes
-//!     constants in place of %s and %c
+//! ```text
+//! constants in place of %s and %c
+//! ```
 //!
 //! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
 //! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are

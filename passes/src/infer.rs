@@ -1,8 +1,12 @@
 //! Derive the type, symbolic shape and shape-relevant contents of every value.
 //!
-//!     %y = matmul %x, @w                  : ?
+//! ```text
+//! %y = matmul %x, @w                  : ?
+//! ```
 //! becomes
-//!     %y = matmul %x, @w                  : f32[batch, 64]
+//! ```text
+//! %y = matmul %x, @w                  : f32[batch, 64]
+//! ```
 //!
 //! Establishes: the fact of each result is what its operator infers from the facts of its operands; equations between
 //! dimensions that symbols cannot decide are in [`Graph::obligations`]. Values of bodies hold what is true in every

@@ -18,4 +18,5 @@ pub mod options;
 pub mod order;
 pub mod pipeline;
 pub mod simplify;
+pub mod state;
 pub mod verify;

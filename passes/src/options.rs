@@ -7,6 +7,8 @@ use ipuc_formats::dim::Bindings;
 pub struct Options {
     /// Sizes at which memory is weighed where dimensions are open.
     pub dimensions: Bindings,
+    /// Inputs and outputs that are state, as `IN=OUT` patterns.
+    pub states: Vec<String>,
     /// Verify after every pass in release builds too.
     pub verify: bool,
 }

@@ -1,9 +1,11 @@
 //! One order of steps, with the least live activation memory that is found.
 //!
-//!     %a = expand %x          (large)              %a = expand %x
-//!     %b = expand %y          (large)   becomes    %c = reduce %a
-//!     %c = reduce %a                               %b = expand %y
-//!     %d = reduce %b                               %d = reduce %b
+//! ```text
+//! %a = expand %x          (large)              %a = expand %x
+//! %b = expand %y          (large)   becomes    %c = reduce %a
+//! %c = reduce %a                               %b = expand %y
+//! %d = reduce %b                               %d = reduce %b
+//! ```
 //!
 //! Establishes: the steps of each block stand in the order in which they run; peak live memory, at the sizes that
 //! [`Options::dimensions`] states (1 for dimensions without), is never above that of the order it was given.

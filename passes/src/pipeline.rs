@@ -8,6 +8,7 @@ use crate::ir::{Changes, Graph};
 use crate::options::Options;
 use crate::order::order;
 use crate::simplify::simplify;
+use crate::state::mark_states;
 use crate::verify::{Stage, VerifyError, verify};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -26,7 +27,10 @@ const fn pass(name: &'static str, stage: Stage, run: fn(&mut Graph, &Options) ->
     Pass { name, stage, run }
 }
 
-/// The passes between import and emission. The first group repeats until nothing changes: folding a condition chooses
+/// The passes that run once, right after import.
+pub const FIRST: &[Pass] = &[pass("mark_states", Stage::Imported, mark_states)];
+
+/// The passes that repeat until nothing changes: folding a condition chooses
 /// a branch, which has shapes that fold.
 pub const REPEATED: &[Pass] = &[
     pass("infer", Stage::Typed, infer),
@@ -43,7 +47,7 @@ const MAXIMUM_ROUNDS: usize = 64;
 
 /// The pass of this name.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    REPEATED.iter().chain(FINAL).find(|pass| pass.name == name)
+    FIRST.iter().chain(REPEATED).chain(FINAL).find(|pass| pass.name == name)
 }
 
 /// What one run of a pass did.
@@ -84,6 +88,10 @@ pub fn run(
     options: &Options,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<(), PipelineError> {
+    for pass in FIRST {
+        let report = run_one(pass, graph, options)?;
+        observe(&report, graph);
+    }
     for _ in 0..MAXIMUM_ROUNDS {
         let mut changes = 0;
         for pass in REPEATED {

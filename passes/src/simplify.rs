@@ -1,9 +1,13 @@
 //! Remove steps that change nothing, and choose branches that are known.
 //!
-//!     %b = reshape %a, {4, 64}            : f32[4, 64], %a : f32[4, 64]
-//!     %c = if %known ..
+//! ```text
+//! %b = reshape %a, {4, 64}            : f32[4, 64], %a : f32[4, 64]
+//! %c = if %known ..
+//! ```
 //! becomes
-//!     %a in place of %b, and the steps of the known branch in place of %c
+//! ```text
+//! %a in place of %b, and the steps of the known branch in place of %c
+//! ```
 //!
 //! Establishes: no view has the shape of what it views; no `if` has a constant condition. Leaves alone: everything that
 //! costs arithmetic. Cost: one visit a step.

@@ -23,6 +23,19 @@ pub(crate) fn bind(
     declared: &[Declared<'_>],
     inputs: &[Value],
 ) -> Result<Bindings, RunError> {
+    let bindings = bind_symbols(declared, inputs)?;
+    check_ranges(manifest, &bindings)?;
+    for obligation in &manifest.obligations {
+        check_obligation(obligation, &bindings, entry)?;
+    }
+    Ok(bindings)
+}
+
+/// Values of the symbols that these inputs name.
+///
+/// # Errors
+/// [`RunError`] where an input does not have its declared type.
+pub(crate) fn bind_symbols(declared: &[Declared<'_>], inputs: &[Value]) -> Result<Bindings, RunError> {
     let mut bindings = Bindings::new();
     let mut open: Vec<(&str, usize, &Dim, usize)> = Vec::new();
     for (input, value) in declared.iter().zip(inputs) {
@@ -46,10 +59,6 @@ pub(crate) fn bind(
         if open.is_empty() || open.len() == before {
             break;
         }
-    }
-    check_ranges(manifest, &bindings)?;
-    for obligation in &manifest.obligations {
-        check_obligation(obligation, &bindings, entry)?;
     }
     Ok(bindings)
 }

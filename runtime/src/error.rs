@@ -101,6 +101,14 @@ pub enum RunError {
         /// Right side with its value.
         right: String,
     },
+    /// A state has no first contents.
+    #[error("state `{name}`: {reason}")]
+    State {
+        /// Name of the input that is state.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// Threads cannot be started.
     #[error("cannot start threads: {reason}")]
     Threads {

@@ -4,6 +4,7 @@
 //! it, and is dropped where nobody reads it.
 
 use crate::error::RunError;
+use crate::memory::BoundMemory;
 use crate::program::{BlockPlan, Program};
 use crate::steps::{Allocate, Context, KernelError, Operand, Weight, kernel};
 use ipuc_formats::attribute::BlockIndex;
@@ -17,16 +18,8 @@ use ipuc_formats::value::Value;
 /// One run of an entry.
 pub(crate) struct Execution<'a> {
     pub(crate) program: &'a Program,
+    pub(crate) memory: &'a BoundMemory,
     pub(crate) random_state: u64,
-}
-
-/// Results on the heap.
-struct Heap;
-
-impl Allocate for Heap {
-    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-        Ok(Tensor::zeros(dtype, shape)?)
-    }
 }
 
 impl Execution<'_> {
@@ -42,7 +35,7 @@ impl Execution<'_> {
         frame.resize(block.values.len(), None);
         for (at, step) in block.steps.iter().enumerate() {
             let operands = self.operands(step, plan, at, &mut frame);
-            let results = self.run_step(step, operands)?;
+            let results = self.run_step(index, step, operands)?;
             for (&slot, value) in step.results.iter().zip(results) {
                 if plan.is_read(slot) {
                     frame[slot as usize] = Some(value);
@@ -74,10 +67,10 @@ impl Execution<'_> {
         Weight::new(index, record, self.program.source.clone())
     }
 
-    fn run_step(&mut self, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Value>, RunError> {
-        let mut heap = Heap;
-        let mut bodies = Bodies { execution: Execution { program: self.program, random_state: self.random_state } };
-        let mut context = Context { blocks: &mut bodies, memory: &mut heap, random_state: self.random_state };
+    fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Value>, RunError> {
+        let mut memory = StepMemory { bound: self.memory, block, slots: &step.results };
+        let random_state = self.random_state;
+        let mut context = Context { blocks: self, memory: &mut memory, random_state };
         let results = kernel(&step.op).run(operands, &mut context);
         self.random_state = context.random_state;
         results.map_err(|error| RunError::Step { step: step.name.clone(), operator: step.op.name(), error })
@@ -104,23 +97,31 @@ impl Execution<'_> {
     }
 }
 
-/// Runs bodies for control flow.
-struct Bodies<'a> {
-    execution: Execution<'a>,
+/// Memory for the results of one step.
+struct StepMemory<'a> {
+    bound: &'a BoundMemory,
+    block: u32,
+    slots: &'a [u32],
 }
 
-impl BlockRunner for Bodies<'_> {
+impl Allocate for StepMemory<'_> {
+    fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        self.bound.allocate(self.block, self.slots.get(result).copied(), dtype, shape)
+    }
+}
+
+impl BlockRunner for Execution<'_> {
     fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
-        self.execution.run_block(block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))
+        Execution::run_block(self, block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))
     }
 
     fn result_types(&mut self, block: BlockIndex) -> Result<Vec<Type>, ReferenceError> {
-        let record = &self.execution.program.manifest.blocks[block.0 as usize];
+        let record = &self.program.manifest.blocks[block.0 as usize];
         let kind = |operand: &OperandRecord| match *operand {
             OperandRecord::Absent => Err(TypeError::MissingOperand { operand: 0 }.into()),
             OperandRecord::Value(slot) => Ok(record.values[slot as usize].kind.clone()),
             OperandRecord::Weight(weight) => {
-                let weight = self.execution.weight(weight);
+                let weight = self.weight(weight);
                 let shape = weight.shape().map_err(|error| ReferenceError::Block(Box::new(error)))?;
                 Ok(Type::tensor(weight.dtype(), ipuc_formats::fact::Shape::known(&shape)))
             }

@@ -8,9 +8,11 @@ mod bind;
 mod error;
 mod execute;
 pub mod kernels;
+mod memory;
 mod program;
 mod resident;
 mod session;
+mod state;
 pub mod steps;
 
 pub use error::{OpenError, RunError};

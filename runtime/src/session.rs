@@ -1,14 +1,17 @@
 //! The daily interface: open a model, write inputs, run, read outputs.
 
-use crate::bind::{Declared, bind};
+use crate::bind::{Declared, bind, bind_symbols};
 use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
+use crate::memory::{BoundMemory, Pool};
 use crate::program::Program;
 use crate::resident::Resident;
+use crate::state::initial;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest, read_manifest};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::value::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An opened file: weights, shared by its sessions.
@@ -79,13 +82,6 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// State and options of a caller; several may share a [`Model`].
-pub struct Session {
-    model: Model,
-    threads: Arc<rayon::ThreadPool>,
-    random_state: u64,
-}
-
 /// What a session may be told.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
@@ -93,6 +89,17 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Seed of random operators that have none of their own.
     pub seed: u64,
+}
+
+/// State and options of a caller; several may share a [`Model`].
+pub struct Session {
+    model: Model,
+    threads: Arc<rayon::ThreadPool>,
+    random_state: u64,
+    /// Contents of state by entry and input.
+    states: BTreeMap<(String, String), Value>,
+    pool: Arc<Pool>,
+    memory: Option<BoundMemory>,
 }
 
 impl Session {
@@ -103,44 +110,143 @@ impl Session {
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, RunError> {
         let threads = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
         let threads = threads.map_err(|error| RunError::Threads { reason: error.to_string() })?;
-        Ok(Session { model: model.clone(), threads: Arc::new(threads), random_state: options.seed })
+        Ok(Session {
+            model: model.clone(),
+            threads: Arc::new(threads),
+            random_state: options.seed,
+            states: BTreeMap::new(),
+            pool: Arc::default(),
+            memory: None,
+        })
     }
 
-    /// Run an entry; gives its outputs by name, in the order of the entry.
+    /// Another session with the same state, from which both go their own ways.
+    pub fn fork(&self) -> Session {
+        Session {
+            model: self.model.clone(),
+            threads: self.threads.clone(),
+            random_state: self.random_state,
+            states: self.states.clone(),
+            pool: Arc::default(),
+            memory: None,
+        }
+    }
+
+    /// Forget all state; the next run begins anew.
+    pub fn reset(&mut self) {
+        self.states.clear();
+    }
+
+    /// The state: entry, input and contents of each that a run has set.
+    pub fn save(&self) -> Vec<(String, String, Value)> {
+        let saved = self.states.iter().map(|((entry, input), value)| (entry.clone(), input.clone(), value.clone()));
+        saved.collect()
+    }
+
+    /// Put saved state in place of the present one.
     ///
     /// # Errors
-    /// [`RunError`] where inputs do not fit or a step fails.
+    /// [`RunError::State`] where an entry has no such state; the present one is kept then.
+    pub fn restore(&mut self, saved: Vec<(String, String, Value)>) -> Result<(), RunError> {
+        for (entry, input, _) in &saved {
+            let record = self.model.entry(Some(entry))?;
+            let known = record.states.iter().any(|state| record.inputs[state.input as usize] == *input);
+            if !known {
+                let reason = format!("entry `{entry}` has no such state");
+                return Err(RunError::State { name: input.clone(), reason });
+            }
+        }
+        self.states = saved.into_iter().map(|(entry, input, value)| ((entry, input), value)).collect();
+        Ok(())
+    }
+
+    /// Bytes that are planned for results of the entry that ran last, at the dimensions of that run.
+    pub fn arena_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, BoundMemory::arena_bytes)
+    }
+
+    /// Run an entry; gives its outputs by name, in the order of the entry. State stays in the session.
+    ///
+    /// # Errors
+    /// [`RunError`] where inputs do not fit or a step fails; state is then what it was before.
     pub fn run(&mut self, entry: Option<&str>, inputs: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, RunError> {
         let model = self.model.clone();
         let entry = model.entry(entry)?;
-        let arguments = self.arguments(entry, inputs)?;
         let program = &*model.program;
-        let block = &program.manifest.blocks[entry.block as usize];
-        let named = entry.inputs.iter().zip(&block.values);
-        let declared: Vec<Declared<'_>> = named.map(|(name, value)| Declared { name, kind: &value.kind }).collect();
-        bind(&program.manifest, entry, &declared, &arguments)?;
-        let mut execution = Execution { program, random_state: self.random_state };
+        let arguments = self.arguments(entry, inputs)?;
+        let declared = declared(program, entry);
+        let bindings = bind(&program.manifest, entry, &declared, &arguments)?;
+        if !self.memory.as_ref().is_some_and(|memory| memory.fits(entry.block, &bindings)) {
+            // The old arenas go before the new ones come.
+            self.memory = None;
+            self.memory = Some(BoundMemory::new(&program.manifest, entry.block, bindings, self.pool.clone()));
+        }
+        let Some(memory) = &self.memory else { return Ok(Vec::new()) };
+        let mut execution = Execution { program, memory, random_state: self.random_state };
         let results = self.threads.install(|| execution.run_block(entry.block, arguments))?;
         self.random_state = execution.random_state;
-        Ok(entry.outputs.iter().cloned().zip(results).collect())
+        Ok(self.keep_states(entry, results))
     }
 
+    /// Put the outputs that are state aside; gives the others by name.
+    fn keep_states(&mut self, entry: &EntryRecord, results: Vec<Value>) -> Vec<(String, Value)> {
+        let mut outputs = Vec::with_capacity(results.len());
+        for (index, value) in results.into_iter().enumerate() {
+            match entry.states.iter().find(|state| state.output as usize == index) {
+                Some(state) => {
+                    let key = (entry.name.clone(), entry.inputs[state.input as usize].clone());
+                    self.states.insert(key, value);
+                }
+                None => outputs.push((entry.outputs[index].clone(), value)),
+            }
+        }
+        outputs
+    }
+
+    /// One value for each parameter: what is given, and state.
     fn arguments(&self, entry: &EntryRecord, inputs: Vec<(String, Value)>) -> Result<Vec<Value>, RunError> {
+        let program = &*self.model.program;
+        let block = &program.manifest.blocks[entry.block as usize];
         let mut slots: Vec<Option<Value>> = vec![None; entry.inputs.len()];
+        let is_state = |index: usize| entry.states.iter().any(|state| state.input as usize == index);
         for (name, value) in inputs {
-            let Some(index) = entry.inputs.iter().position(|input| *input == name) else {
-                let known = join(entry.inputs.iter().map(String::as_str));
+            let index = entry.inputs.iter().position(|input| *input == name).filter(|&index| !is_state(index));
+            let Some(index) = index else {
+                let known = self.model.inputs(entry);
+                let known = join(known.iter().map(|port| port.name.as_str()));
                 return Err(RunError::UnknownInput { name, known });
             };
             slots[index] = Some(value);
         }
-        let block = &self.model.program.manifest.blocks[entry.block as usize];
-        let given = slots.into_iter().enumerate().map(|(index, slot)| {
-            slot.ok_or_else(|| RunError::MissingInput {
+        let all = declared(program, entry);
+        let mut given_types = Vec::new();
+        let mut given = Vec::new();
+        for (index, slot) in slots.iter().enumerate().filter(|(index, _)| !is_state(*index)) {
+            let missing = || RunError::MissingInput {
                 name: entry.inputs[index].clone(),
                 expected: block.values[index].kind.to_string(),
-            })
-        });
-        given.collect()
+            };
+            given.push(slot.clone().ok_or_else(missing)?);
+            given_types.push(Declared { name: all[index].name, kind: all[index].kind });
+        }
+        if !entry.states.is_empty() {
+            let bindings = bind_symbols(&given_types, &given)?;
+            for state in &entry.states {
+                let index = state.input as usize;
+                let key = (entry.name.clone(), entry.inputs[index].clone());
+                let kept = self.states.get(&key).cloned();
+                slots[index] = Some(match kept {
+                    Some(value) => value,
+                    None => initial(entry, block, state, &bindings)?,
+                });
+            }
+        }
+        Ok(slots.into_iter().flatten().collect())
     }
+}
+
+fn declared<'a>(program: &'a Program, entry: &'a EntryRecord) -> Vec<Declared<'a>> {
+    let block = &program.manifest.blocks[entry.block as usize];
+    let named = entry.inputs.iter().zip(&block.values);
+    named.map(|(name, value)| Declared { name, kind: &value.kind }).collect()
 }

@@ -1,6 +1,6 @@
 //! Numbers for blocks, values and constants, and the records of steps.
 
-use crate::ir::{ConstantId, Graph, Operand, Step, ValueId};
+use crate::ir::{ConstantId, Entry, Graph, Operand, StatePair, Step, ValueId};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact, Type};
@@ -78,19 +78,31 @@ impl Numbering {
 
 /// Records of all entries.
 pub(super) fn entries(graph: &Graph, numbering: &Numbering) -> Vec<EntryRecord> {
-    let state = |pair: &crate::ir::StatePair| StateRecord {
+    let state = |entry: &Entry, pair: &StatePair| StateRecord {
         input: pair.input as u32,
         output: pair.output as u32,
-        append_axis: None,
+        append_axis: append_axis(graph, entry, pair),
     };
-    let record = |entry: &crate::ir::Entry| EntryRecord {
+    let record = |entry: &Entry| EntryRecord {
         name: entry.name.clone(),
         block: numbering.block(entry.block),
         inputs: entry.inputs.clone(),
         outputs: entry.outputs.clone(),
-        states: entry.states.iter().map(state).collect(),
+        states: entry.states.iter().map(|pair| state(entry, pair)).collect(),
     };
     graph.entries.iter().map(record).collect()
+}
+
+/// The only axis along which an output that is state differs from its input: there it grows from run to run.
+fn append_axis(graph: &Graph, entry: &Entry, pair: &StatePair) -> Option<u32> {
+    let block = graph.block(entry.block);
+    let before = graph.value(block.parameters[pair.input]).fact.dims()?.to_vec();
+    let after = graph.fact(block.results[pair.output])?.dims()?.to_vec();
+    let mut differing = (0..before.len().min(after.len())).filter(|&axis| before[axis] != after[axis]);
+    match (differing.next(), differing.next()) {
+        (Some(axis), None) if before[axis].as_known().is_none() => Some(axis as u32),
+        _ => None,
+    }
 }
 
 /// Records of all blocks, in the order of their numbers.

@@ -1,0 +1,111 @@
+//! One allocation, handed out in pieces that never overlap while they are held.
+#![allow(unsafe_code, reason = "pieces of one allocation are written through separate owners")]
+
+use ipuc_formats::tensor::Storage;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Large enough for huge pages to serve it.
+const ALIGNMENT: usize = 2 << 20;
+
+/// A range of memory whose pieces are held by one owner each.
+pub(crate) struct Arena {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Pieces that are held: offset to end.
+    held: Mutex<BTreeMap<usize, usize>>,
+}
+
+// SAFETY: the memory is reached only through `ArenaBytes`, whose pieces do not overlap, and `held` is locked.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Zeroed memory of this size; `None` where there is not enough.
+    pub(crate) fn new(bytes: usize) -> Option<Arc<Arena>> {
+        let layout = layout(bytes)?;
+        // SAFETY: the layout has a size of at least 1.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Arc::new(Arena { start, bytes, held: Mutex::new(BTreeMap::new()) }))
+    }
+
+    /// The piece at `offset`; `None` where it is not inside or somebody holds a part of it.
+    pub(crate) fn take(self: &Arc<Self>, offset: usize, bytes: usize) -> Option<ArenaBytes> {
+        let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes && bytes > 0)?;
+        let mut held = self.held();
+        if held.range(..end).next_back().is_some_and(|(_, &other_end)| other_end > offset) {
+            return None;
+        }
+        held.insert(offset, end);
+        drop(held);
+        Some(ArenaBytes { arena: self.clone(), offset, bytes })
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let Some(layout) = layout(self.bytes) {
+            // SAFETY: allocated in `new` with the same layout; every piece holds an `Arc`, so none is left.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
+    }
+}
+
+/// A piece of an arena; dropping it gives it back.
+pub(crate) struct ArenaBytes {
+    arena: Arc<Arena>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Storage for ArenaBytes {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the piece lies inside the allocation, which the `Arc` keeps alive; no other piece overlaps it while
+        // it is held, and writing needs `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.arena.start.as_ptr().add(self.offset), self.bytes) }
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: as above, and `&mut self` is the only way to this piece.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.arena.start.as_ptr().add(self.offset), self.bytes) })
+    }
+}
+
+impl Drop for ArenaBytes {
+    fn drop(&mut self) {
+        self.arena.held().remove(&self.offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_pieces_are_not_given_twice() {
+        let arena = Arena::new(256).unwrap();
+        let mut first = arena.take(64, 64).unwrap();
+        first.bytes_mut().unwrap().fill(7);
+        for (offset, bytes) in [(64, 64), (0, 65), (127, 1), (100, 10), (0, 256)] {
+            assert!(arena.take(offset, bytes).is_none(), "{offset} {bytes}");
+        }
+        let second = arena.take(128, 128).unwrap();
+        assert!(arena.take(0, 64).is_some());
+        assert!(second.bytes().iter().all(|&byte| byte == 0));
+        drop(first);
+        assert_eq!(arena.take(64, 64).unwrap().bytes(), [7; 64]);
+        assert!(arena.take(200, 100).is_none());
+        assert!(arena.take(usize::MAX, 2).is_none());
+    }
+}
