@@ -356,6 +356,11 @@ impl<'a, 'm> Lowering<'a, 'm> {
         self.importer.lower_in_place(graph, inputs)
     }
 
+    /// The node has an attribute of this name.
+    pub fn has(&self, attribute: &str) -> bool {
+        self.node.attribute.iter().any(|given| given.name.as_deref() == Some(attribute))
+    }
+
     /// Name of the first step that is emitted, after which its fresh dimensions are named.
     pub fn step_name(&self) -> &str {
         &self.step_name
