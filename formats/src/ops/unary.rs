@@ -119,7 +119,11 @@ impl UnaryFunction {
         self.domain() == Domain::Tests
     }
 
-    fn check(self, dtype: DType) -> Result<(), TypeError> {
+    /// Refuse an element type that the function does not take.
+    ///
+    /// # Errors
+    /// [`TypeError::ElementType`] that names both.
+    pub fn check(self, dtype: DType) -> Result<(), TypeError> {
         let (fits, expected) = match self.domain() {
             Domain::Numbers | Domain::FloatsOrIntegers => (is_number(dtype), "a real number type"),
             Domain::SignedNumbers => (is_number(dtype) && !dtype.is_unsigned_integer(), "a signed number type"),

@@ -23,6 +23,7 @@
 #![allow(clippy::needless_range_loop, reason = "arrays that stand for registers are indexed side by side")]
 
 pub mod convolution;
+pub mod elements;
 pub mod fourier;
 pub mod matrix;
 pub mod product;
@@ -31,7 +32,7 @@ pub mod threads;
 pub mod window;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     //! What the tests of several kernels share.
 
     /// Numbers from -1 to 1 that look random, the same for each call.

@@ -1,0 +1,295 @@
+//! Arithmetic, logic and bits of two operands.
+
+use super::{reload, runs};
+use crate::kernels::elements::{zip, zip_in_place};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use bytemuck::Pod;
+use half::{bf16, f16};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::element::Element;
+use ipuc_formats::ops::broadcast::broadcast_extents;
+use ipuc_formats::ops::{Binary, BinaryFunction};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+impl Kernel for Binary {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let mut pair = Pair { left: tensor_operand(&mut operands, 0)?, right: tensor_operand(&mut operands, 1)? };
+        let result = match (pair.left.dtype(), pair.right.dtype()) {
+            (left, right) if left != right => None,
+            (DType::F32, _) => pair.float::<f32>(self.function, context)?,
+            (DType::F64, _) => pair.float::<f64>(self.function, context)?,
+            (DType::F16, _) => pair.float::<f16>(self.function, context)?,
+            (DType::BF16, _) => pair.float::<bf16>(self.function, context)?,
+            (DType::I64, _) => pair.integer::<i64>(self.function, context)?,
+            (DType::I32, _) => pair.integer::<i32>(self.function, context)?,
+            (DType::I16, _) => pair.integer::<i16>(self.function, context)?,
+            (DType::I8, _) => pair.integer::<i8>(self.function, context)?,
+            (DType::U64, _) => pair.integer::<u64>(self.function, context)?,
+            (DType::U32, _) => pair.integer::<u32>(self.function, context)?,
+            (DType::U16, _) => pair.integer::<u16>(self.function, context)?,
+            (DType::U8, _) => pair.integer::<u8>(self.function, context)?,
+            (DType::Bool, _) => pair.truth(self.function, context)?,
+            _ => None,
+        };
+        match result {
+            Some(result) => Ok(vec![result.into()]),
+            None => run_reference(self, reload([pair.left, pair.right]), context),
+        }
+    }
+}
+
+/// A float that computes in itself or, where it is narrow, in f32: one operation in f32 rounds to 16 bits as the exact
+/// result would.
+trait Float: Element {
+    type Wide: Copy;
+    fn widen(self) -> Self::Wide;
+    fn narrow(wide: Self::Wide) -> Self;
+    fn add(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn sub(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn mul(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn div(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn min(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn max(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn prelu(x: Self::Wide, y: Self::Wide) -> Self::Wide;
+    fn to_f64(wide: Self::Wide) -> f64;
+    fn from_f64(wide: f64) -> Self::Wide;
+}
+
+macro_rules! float {
+    ($T:ty, $Wide:ty, $widen:expr, $narrow:expr) => {
+        impl Float for $T {
+            type Wide = $Wide;
+            #[inline(always)]
+            fn widen(self) -> $Wide {
+                $widen(self)
+            }
+            #[inline(always)]
+            fn narrow(wide: $Wide) -> Self {
+                $narrow(wide)
+            }
+            #[inline(always)]
+            fn add(x: $Wide, y: $Wide) -> $Wide {
+                x + y
+            }
+            #[inline(always)]
+            fn sub(x: $Wide, y: $Wide) -> $Wide {
+                x - y
+            }
+            #[inline(always)]
+            fn mul(x: $Wide, y: $Wide) -> $Wide {
+                x * y
+            }
+            #[inline(always)]
+            fn div(x: $Wide, y: $Wide) -> $Wide {
+                x / y
+            }
+            #[inline(always)]
+            fn min(x: $Wide, y: $Wide) -> $Wide {
+                // NaN on either side comes out.
+                if x < y || x.is_nan() { x } else { y }
+            }
+            #[inline(always)]
+            fn max(x: $Wide, y: $Wide) -> $Wide {
+                if x > y || x.is_nan() { x } else { y }
+            }
+            #[inline(always)]
+            fn prelu(x: $Wide, y: $Wide) -> $Wide {
+                if x < 0.0 { x * y } else { x }
+            }
+            #[inline(always)]
+            fn to_f64(wide: $Wide) -> f64 {
+                wide.into()
+            }
+            #[inline(always)]
+            fn from_f64(wide: f64) -> $Wide {
+                wide as $Wide
+            }
+        }
+    };
+}
+float!(f32, f32, |x| x, |x| x);
+float!(f64, f64, |x| x, |x| x);
+float!(f16, f32, f16::to_f32, f16::from_f32);
+float!(bf16, f32, bf16::to_f32, bf16::from_f32);
+
+/// An integer whose arithmetic wraps.
+trait Integer: Element + Ord + Default {
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// The divisor is not zero.
+    fn div(self, other: Self) -> Self;
+    /// The divisor is not zero.
+    fn remainder(self, other: Self) -> Self;
+    /// The divisor is not zero.
+    fn modulo(self, other: Self) -> Self;
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+}
+
+macro_rules! integer {
+    ($($T:ty)*) => { $(
+        impl Integer for $T {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self { self.wrapping_sub(other) }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
+            #[inline(always)]
+            fn div(self, other: Self) -> Self { self.wrapping_div(other) }
+            #[inline(always)]
+            fn remainder(self, other: Self) -> Self { self.wrapping_rem(other) }
+            #[inline(always)]
+            fn modulo(self, other: Self) -> Self {
+                let remainder = self.wrapping_rem(other);
+                let zero = Self::default();
+                if remainder != zero && (remainder < zero) != (other < zero) {
+                    remainder.wrapping_add(other)
+                } else {
+                    remainder
+                }
+            }
+            #[inline(always)]
+            fn and(self, other: Self) -> Self { self & other }
+            #[inline(always)]
+            fn or(self, other: Self) -> Self { self | other }
+            #[inline(always)]
+            fn xor(self, other: Self) -> Self { self ^ other }
+        }
+    )* };
+}
+integer! { i64 i32 i16 i8 u64 u32 u16 u8 }
+
+/// Operations that a power costs.
+const POWER_COST: usize = 20;
+
+/// The two operands; one of them may become the result.
+struct Pair {
+    left: Tensor,
+    right: Tensor,
+}
+
+type Outcome = Result<Option<Tensor>, KernelError>;
+
+impl Pair {
+    fn float<T: Float>(&mut self, function: BinaryFunction, context: &mut Context<'_>) -> Outcome {
+        use BinaryFunction::*;
+        match function {
+            Add => self.wide::<T>(context, T::add),
+            Sub => self.wide::<T>(context, T::sub),
+            Mul => self.wide::<T>(context, T::mul),
+            Div => self.wide::<T>(context, T::div),
+            Min => self.wide::<T>(context, T::min),
+            Max => self.wide::<T>(context, T::max),
+            Prelu => self.wide::<T>(context, T::prelu),
+            Pow => self.power::<T>(context),
+            Modulo | Remainder => {
+                let by_f64 = move |x, y| T::from_f64(function.apply(T::to_f64(x), T::to_f64(y)));
+                self.elements(context, POWER_COST, move |x: T, y: T| T::narrow(by_f64(x.widen(), y.widen())))
+            }
+            And | Or | Xor | BitAnd | BitOr | BitXor | ShiftLeft | ShiftRight => Ok(None),
+        }
+    }
+
+    fn wide<T: Float>(
+        &mut self,
+        context: &mut Context<'_>,
+        function: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy + Sync,
+    ) -> Outcome {
+        self.elements(context, 1, move |x: T, y: T| T::narrow(function(x.widen(), y.widen())))
+    }
+
+    /// The usual exponents have cheaper forms.
+    fn power<T: Float>(&mut self, context: &mut Context<'_>) -> Outcome {
+        let exponent = match self.right.elements::<T>()? {
+            [exponent] => T::to_f64(exponent.widen()),
+            _ => f64::NAN,
+        };
+        let in_f64 =
+            |function: fn(f64) -> f64| move |x: T, _: T| T::narrow(T::from_f64(function(T::to_f64(x.widen()))));
+        if exponent == 2.0 {
+            self.elements(context, 1, |x: T, _: T| T::narrow(T::mul(x.widen(), x.widen())))
+        } else if exponent == 0.5 {
+            // As a power the root of minus infinity is infinity, and of minus zero zero.
+            self.elements(context, 4, in_f64(|x| if x == f64::NEG_INFINITY { f64::INFINITY } else { (x + 0.0).sqrt() }))
+        } else if exponent == 3.0 {
+            self.elements(context, 2, in_f64(|x| x * x * x))
+        } else {
+            let by_f64 = |x: T, y: T| T::from_f64(T::to_f64(x.widen()).powf(T::to_f64(y.widen())));
+            self.elements(context, POWER_COST, move |x: T, y: T| T::narrow(by_f64(x, y)))
+        }
+    }
+
+    fn integer<T: Integer>(&mut self, function: BinaryFunction, context: &mut Context<'_>) -> Outcome {
+        use BinaryFunction::*;
+        match function {
+            Add => self.elements(context, 1, T::add),
+            Sub => self.elements(context, 1, T::sub),
+            Mul => self.elements(context, 1, T::mul),
+            Min => self.elements(context, 1, T::min),
+            Max => self.elements(context, 1, T::max),
+            BitAnd => self.elements(context, 1, T::and),
+            BitOr => self.elements(context, 1, T::or),
+            BitXor => self.elements(context, 1, T::xor),
+            // The reference says which divisor is zero.
+            Div | Modulo | Remainder if self.right.elements::<T>()?.contains(&T::default()) => Ok(None),
+            Div => self.elements(context, 8, T::div),
+            Modulo => self.elements(context, 8, T::modulo),
+            Remainder => self.elements(context, 8, T::remainder),
+            Pow | Prelu | ShiftLeft | ShiftRight | And | Or | Xor => Ok(None),
+        }
+    }
+
+    /// Bools are bytes that are 0 or 1.
+    fn truth(&mut self, function: BinaryFunction, context: &mut Context<'_>) -> Outcome {
+        use BinaryFunction::*;
+        match function {
+            And => self.bytes(context, 1, |x: u8, y| x & y),
+            Or => self.bytes(context, 1, |x: u8, y| x | y),
+            Xor => self.bytes(context, 1, |x: u8, y| x ^ y),
+            Add | Sub | Mul | Div | Pow | Min | Max | Modulo | Remainder | Prelu | BitAnd | BitOr | BitXor
+            | ShiftLeft | ShiftRight => Ok(None),
+        }
+    }
+
+    fn elements<T: Element>(
+        &mut self,
+        context: &mut Context<'_>,
+        cost: usize,
+        function: impl Fn(T, T) -> T + Sync,
+    ) -> Outcome {
+        self.bytes(context, cost, function)
+    }
+
+    /// `function` over both operands, whose elements have the size of `T`; written over one of them where possible.
+    fn bytes<T: Pod + Send + Sync>(
+        &mut self,
+        context: &mut Context<'_>,
+        cost: usize,
+        function: impl Fn(T, T) -> T + Sync,
+    ) -> Outcome {
+        let extents = broadcast_extents(&[self.left.shape(), self.right.shape()])?;
+        if self.left.shape() == extents && self.left.is_exclusive() {
+            let runs = runs(&extents, [self.right.shape()]);
+            let out = bytemuck::cast_slice_mut(self.left.bytes_mut());
+            zip_in_place(out, bytemuck::cast_slice::<u8, T>(self.right.bytes()), &runs, cost, function);
+            return Ok(Some(self.left.clone()));
+        }
+        if self.right.shape() == extents && self.right.is_exclusive() {
+            let runs = runs(&extents, [self.left.shape()]);
+            let out = bytemuck::cast_slice_mut(self.right.bytes_mut());
+            let left = bytemuck::cast_slice::<u8, T>(self.left.bytes());
+            zip_in_place(out, left, &runs, cost, |right, left| function(left, right));
+            return Ok(Some(self.right.clone()));
+        }
+        let mut result = context.allocate(0, self.left.dtype(), &extents)?;
+        let runs = runs(&extents, [self.left.shape(), self.right.shape()]);
+        let (left, right) = (self.left.bytes(), self.right.bytes());
+        let (left, right) = (bytemuck::cast_slice::<u8, T>(left), bytemuck::cast_slice::<u8, T>(right));
+        zip(bytemuck::cast_slice_mut(result.bytes_mut()), left, right, &runs, cost, function);
+        Ok(Some(result))
+    }
+}

@@ -1,0 +1,127 @@
+//! Conversions between the usual number types.
+
+use super::reload;
+use crate::kernels::elements::map;
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use half::{bf16, f16};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::element::Element;
+use ipuc_formats::ops::Cast;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+impl Kernel for Cast {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let input = tensor_operand(&mut operands, 0)?;
+        if input.dtype() == self.to {
+            return Ok(vec![input.into()]);
+        }
+        let result = match input.dtype() {
+            DType::F32 => from_f32(&input, self.to, context)?,
+            DType::F64 => from_f64(&input, self.to, context)?,
+            DType::F16 => from_half(&input, self.to, context, f16::to_f32)?,
+            DType::BF16 => from_half(&input, self.to, context, bf16::to_f32)?,
+            DType::I64 => from_i64(&input, self.to, context)?,
+            DType::I32 => from_i32(&input, self.to, context)?,
+            DType::U8 => from_bytes(&input, self.to, context)?,
+            DType::Bool if self.to == DType::U8 => Some(input.reinterpreted(DType::U8)?),
+            DType::Bool => from_bytes(&input, self.to, context)?,
+            _ => None,
+        };
+        match result {
+            Some(result) => Ok(vec![result.into()]),
+            None => run_reference(self, reload([input]), context),
+        }
+    }
+}
+
+type Outcome = Result<Option<Tensor>, KernelError>;
+
+fn to<A: Element, B: Element>(input: &Tensor, context: &mut Context<'_>, convert: impl Fn(A) -> B + Sync) -> Outcome {
+    let mut result = context.allocate(0, B::DTYPE, input.shape())?;
+    map(result.elements_mut::<B>()?, input.elements::<A>()?, 1, convert);
+    Ok(Some(result))
+}
+
+fn to_bool<A: Element>(input: &Tensor, context: &mut Context<'_>, truth: impl Fn(A) -> bool + Sync) -> Outcome {
+    let mut result = context.allocate(0, DType::Bool, input.shape())?;
+    map(result.bytes_mut(), input.elements::<A>()?, 1, |x| u8::from(truth(x)));
+    Ok(Some(result))
+}
+
+fn from_f32(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+    match dtype {
+        DType::F64 => to(input, context, |x: f32| f64::from(x)),
+        DType::F16 => to(input, context, f16::from_f32),
+        DType::BF16 => to(input, context, bf16::from_f32),
+        DType::I64 => to(input, context, |x: f32| x as i64),
+        DType::I32 => to(input, context, |x: f32| x as i32),
+        DType::Bool => to_bool(input, context, |x: f32| x != 0.0),
+        _ => Ok(None),
+    }
+}
+
+fn from_f64(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+    match dtype {
+        DType::F32 => to(input, context, |x: f64| x as f32),
+        DType::I64 => to(input, context, |x: f64| x as i64),
+        DType::I32 => to(input, context, |x: f64| x as i32),
+        DType::Bool => to_bool(input, context, |x: f64| x != 0.0),
+        _ => Ok(None),
+    }
+}
+
+fn from_half<A: Element>(input: &Tensor, dtype: DType, context: &mut Context<'_>, widen: fn(A) -> f32) -> Outcome {
+    match dtype {
+        DType::F32 => to(input, context, widen),
+        DType::F64 => to(input, context, |x| f64::from(widen(x))),
+        DType::F16 => to(input, context, |x| f16::from_f32(widen(x))),
+        DType::BF16 => to(input, context, |x| bf16::from_f32(widen(x))),
+        DType::I64 => to(input, context, |x| widen(x) as i64),
+        DType::I32 => to(input, context, |x| widen(x) as i32),
+        DType::Bool => to_bool(input, context, |x| widen(x) != 0.0),
+        _ => Ok(None),
+    }
+}
+
+fn from_i64(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+    match dtype {
+        DType::F32 => to(input, context, |x: i64| x as f32),
+        DType::F64 => to(input, context, |x: i64| x as f64),
+        // Where f32 rounds, f16 is infinite.
+        DType::F16 => to(input, context, |x: i64| f16::from_f32(x as f32)),
+        DType::I32 => to(input, context, |x: i64| x as i32),
+        DType::I8 => to(input, context, |x: i64| x as i8),
+        DType::U8 => to(input, context, |x: i64| x as u8),
+        DType::Bool => to_bool(input, context, |x: i64| x != 0),
+        _ => Ok(None),
+    }
+}
+
+fn from_i32(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+    match dtype {
+        DType::F32 => to(input, context, |x: i32| x as f32),
+        DType::F64 => to(input, context, |x: i32| f64::from(x)),
+        DType::F16 => to(input, context, |x: i32| f16::from_f32(x as f32)),
+        DType::I64 => to(input, context, |x: i32| i64::from(x)),
+        DType::I8 => to(input, context, |x: i32| x as i8),
+        DType::U8 => to(input, context, |x: i32| x as u8),
+        DType::Bool => to_bool(input, context, |x: i32| x != 0),
+        _ => Ok(None),
+    }
+}
+
+/// From u8, or from bool, which is stored as a byte that is 0 or 1.
+fn from_bytes(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+    let input = &input.reinterpreted(DType::U8)?;
+    match dtype {
+        DType::F32 => to(input, context, |x: u8| f32::from(x)),
+        DType::F64 => to(input, context, |x: u8| f64::from(x)),
+        DType::F16 => to(input, context, |x: u8| f16::from_f32(x.into())),
+        DType::BF16 => to(input, context, |x: u8| bf16::from_f32(x.into())),
+        DType::I64 => to(input, context, |x: u8| i64::from(x)),
+        DType::I32 => to(input, context, |x: u8| i32::from(x)),
+        DType::Bool => to_bool(input, context, |x: u8| x != 0),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,41 @@
+//! Functions of elements, casts, quantization, random draws.
+//!
+//! Results are written over an operand that nobody reads afterwards where type and shape agree. Numbers of the usual types
+//! have loops of their own here, the rest runs by its reference.
+
+mod binary;
+mod cast;
+mod compare;
+mod quantize;
+mod select;
+#[cfg(test)]
+mod tests;
+mod unary;
+
+use crate::kernels::elements::Runs;
+use crate::steps::{Kernel, KernelError, Operand};
+use ipuc_formats::ops::broadcast::broadcast_strides;
+use ipuc_formats::ops::{BitCast, Dropout, Multinomial, Random};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+impl Kernel for BitCast {}
+impl Kernel for Random {}
+impl Kernel for Multinomial {}
+impl Kernel for Dropout {}
+
+/// Operands with weights loaded.
+fn load(operands: Vec<Operand>) -> Result<Vec<Option<Value>>, KernelError> {
+    operands.into_iter().map(Operand::into_value).collect()
+}
+
+/// Operands again, for a reference.
+fn reload(tensors: impl IntoIterator<Item = Tensor>) -> Vec<Operand> {
+    tensors.into_iter().map(|tensor| Operand::Value(tensor.into())).collect()
+}
+
+/// How operands of these shapes are read for the elements of `extents`.
+fn runs<const N: usize>(extents: &[usize], shapes: [&[usize]; N]) -> Runs<N> {
+    let strides = shapes.map(|shape| broadcast_strides(shape, extents));
+    Runs::new(extents, std::array::from_fn(|operand| strides[operand].as_slice()))
+}
