@@ -163,8 +163,12 @@ fn interleave_out<const WIDTH: usize>(panel: &[u8], block: InputRows, group: usi
         for step in 0..block.inputs.saturating_sub(index * group).min(group) {
             let start = (index * group + step) * block.stride + block.offset;
             let row = rows[start..start + block.outputs * WIDTH].as_chunks_mut::<WIDTH>().0;
-            for (output, element) in row.iter_mut().enumerate() {
-                *element = slots[output * group + step];
+            if group == 1 {
+                row.copy_from_slice(&slots[..block.outputs]);
+                continue;
+            }
+            for (element, unit) in row.iter_mut().zip(slots.chunks_exact(group)) {
+                *element = unit[step];
             }
         }
     }

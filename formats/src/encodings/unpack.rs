@@ -3,7 +3,7 @@
 use super::convert::widen;
 use super::layout::byte_border;
 use super::panels::{InputRows, unpack_input_rows, unpack_output_rows};
-use super::{EncodingError, Layout, PanelLayout, PartRecord, WeightRecord, unpack_strings};
+use super::{EncodingError, Layout, PANEL_OUTPUTS, PanelLayout, PartRecord, WeightRecord, unpack_strings};
 use crate::tensor::Tensor;
 
 /// The canonical tensor of a weight from the stored bytes of its parts, in order.
@@ -47,29 +47,52 @@ pub fn unpack(weight: &WeightRecord, parts: &[&[u8]]) -> Result<Tensor, Encoding
     Ok(wide)
 }
 
+/// Inputs whose canonical rows are written at a time: their pages stay at hand.
+const BLOCK_INPUTS: usize = 64;
+
 /// Spread one part over canonical bytes of the stored type. Sizes have been checked.
 fn unpack_panels(layout: &PanelLayout, part: &PartRecord, bytes: &[u8], canonical: &mut [u8]) {
-    let (width, group) = (layout.dtype.bits() / 8, layout.group as usize);
     let panel_bytes = bytes.len() / (part.end - part.start) as usize;
+    let panels = || (part.start..part.end).zip(bytes.chunks_exact(panel_bytes));
+    if layout.output_axis == 0 {
+        let mut rows = Vec::new();
+        panels().for_each(|(panel, bytes)| unpack_to_output_rows(layout, part, panel, bytes, &mut rows, canonical));
+        return;
+    }
+    let (width, group) = (layout.dtype.bits() / 8, layout.group as usize);
     let inputs = (part.inputs_end - part.inputs_start) as usize;
-    let mut rows = Vec::new();
-    for (panel, bytes) in (part.start..part.end).zip(bytes.chunks_exact(panel_bytes)) {
-        let place = layout.place(panel);
-        let matrix = (place.matrix * layout.outputs * layout.inputs) as usize;
-        let (output, first) = (place.output as usize, part.inputs_start as usize);
-        if layout.output_axis == 0 {
-            rows.resize(place.outputs * inputs * width, 0);
-            unpack_output_rows(bytes, place.outputs, width, group, &mut rows);
-            for (index, row) in rows.chunks_exact(inputs * width).enumerate() {
-                let start = matrix + (output + index) * layout.inputs as usize + first;
-                canonical[start * width..][..row.len()].copy_from_slice(row);
-            }
-        } else {
-            let stride = layout.outputs as usize * width;
-            let offset = (matrix + first * layout.outputs as usize + output) * width;
+    let stride = layout.outputs as usize * width;
+    for start in (0..inputs).step_by(BLOCK_INPUTS) {
+        for (panel, bytes) in panels() {
+            let place = layout.place(panel);
+            let row = place.matrix as usize * layout.inputs as usize + part.inputs_start as usize + start;
+            let offset = row * stride + place.output as usize * width;
+            let inputs = (inputs - start).min(BLOCK_INPUTS);
             let block = InputRows { stride, offset, outputs: place.outputs, inputs };
-            unpack_input_rows(bytes, block, width, group, canonical);
+            let lines =
+                &bytes[start * PANEL_OUTPUTS * width..][..inputs.next_multiple_of(group) * PANEL_OUTPUTS * width];
+            unpack_input_rows(lines, block, width, group, canonical);
         }
+    }
+}
+
+/// Spread one panel over rows of inputs.
+fn unpack_to_output_rows(
+    layout: &PanelLayout,
+    part: &PartRecord,
+    panel: u64,
+    bytes: &[u8],
+    rows: &mut Vec<u8>,
+    canonical: &mut [u8],
+) {
+    let (width, place) = (layout.dtype.bits() / 8, layout.place(panel));
+    let inputs = (part.inputs_end - part.inputs_start) as usize;
+    rows.resize(place.outputs * inputs * width, 0);
+    unpack_output_rows(bytes, place.outputs, width, layout.group as usize, rows);
+    let first_row = place.matrix as usize * layout.outputs as usize + place.output as usize;
+    for (index, row) in rows.chunks_exact(inputs * width).enumerate() {
+        let start = (first_row + index) * layout.inputs as usize + part.inputs_start as usize;
+        canonical[start * width..][..row.len()].copy_from_slice(row);
     }
 }
 
