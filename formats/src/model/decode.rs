@@ -324,3 +324,93 @@ fn extent(extent: schema::Extent) -> ExtentRecord {
 fn chunk(chunk: schema::Chunk) -> Result<ChunkRecord, Fault> {
     Ok(ChunkRecord { offset: chunk.offset, length: chunk.length, hash: hash(chunk.hash)? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode;
+    use super::*;
+
+    #[test]
+    fn attributes_round_trip_bit_by_bit() {
+        let nan = f32::from_bits(0x7fc0_1234);
+        let strings = Tensor::from_strings(&[2], vec!["a".into(), String::new()]).unwrap();
+        let values = [
+            AttributeValue::Integer(i64::MIN),
+            AttributeValue::Text("ü".into()),
+            AttributeValue::Integers(vec![0, -1]),
+            AttributeValue::Texts(vec![String::new()]),
+            AttributeValue::Tensor(Tensor::from_codes(DType::U4, &[3], &[1, 2, 3]).unwrap()),
+            AttributeValue::Tensor(Tensor::scalar(nan)),
+            AttributeValue::Tensor(strings),
+            AttributeValue::Tensor(Tensor::zeros(DType::F32, &[0, 7]).unwrap()),
+        ];
+        for value in values {
+            let message = schema::Attribute { number: 5, value: Some(encode::attribute(value.clone())) };
+            assert_eq!(attribute(message).unwrap(), (5, value));
+        }
+        for value in [AttributeValue::Float(nan), AttributeValue::Floats(vec![nan, -0.0])] {
+            let message = schema::Attribute { number: 5, value: Some(encode::attribute(value.clone())) };
+            let bits = |value: &AttributeValue| match value {
+                AttributeValue::Float(float) => vec![float.to_bits()],
+                AttributeValue::Floats(floats) => floats.iter().map(|float| float.to_bits()).collect(),
+                _ => Vec::new(),
+            };
+            assert_eq!(bits(&attribute(message).unwrap().1), bits(&value));
+        }
+    }
+
+    #[test]
+    fn records_that_are_none_are_refused() {
+        let message = |result: Result<Manifest, FormatError>| result.unwrap_err().to_string();
+        let manifest = || schema::Manifest {
+            provenance: Some(schema::Provenance { weights_hash: vec![0; 32], ..Default::default() }),
+            ..Default::default()
+        };
+        assert!(decode(manifest()).is_ok());
+        assert_eq!(message(decode(schema::Manifest::default())), "provenance: the provenance is missing");
+        let changed = |change: fn(&mut schema::Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            message(decode(manifest))
+        };
+        let found = changed(|m| m.files.push(schema::File { root_hash: vec![0; 31] }));
+        assert_eq!(found, "file 0: the length of a hash is 31, expected 32");
+        let found = changed(|m| m.dimensions = vec!["1".into(), "b + a".into()]);
+        assert_eq!(found, "dimension 1: the dimension `b + a` is not in canonical form");
+        let found = changed(|m| m.dimensions = vec!["(".into()]);
+        assert!(found.starts_with("dimension 0: expected "), "{found}");
+        let found = changed(|m| m.obligations.push(schema::Obligation { relation: 9, ..Default::default() }));
+        assert_eq!(found, "obligation 0: relation 9 is unknown");
+        let found = changed(|m| m.obligations.push(schema::Obligation { relation: 1, left: 4, ..Default::default() }));
+        assert_eq!(found, "obligation 0: dimension 4 does not exist, there are 0");
+        let found = changed(|m| m.weights.push(schema::Weight { dtype: 99, ..Default::default() }));
+        assert_eq!(found, "weight 0: element type 99 is unknown");
+        let found = changed(|m| m.weights.push(schema::Weight { dtype: 1, ..Default::default() }));
+        assert_eq!(found, "weight 0: the layout is missing");
+        let with_step = |step: schema::Step| {
+            let block = schema::Block { steps: vec![step], ..Default::default() };
+            message(decode(schema::Manifest { blocks: vec![block], ..manifest() }))
+        };
+        let step = schema::Step { operator: 0xffff, name: "/conv".into(), ..Default::default() };
+        assert_eq!(with_step(step), "block 0, step 0 `/conv`: operator code 0xffff is unknown to this version");
+        let mut kind = schema::Type { kind: None };
+        for _ in 0..20 {
+            kind = schema::Type { kind: Some(schema::r#type::Kind::Sequence(Box::new(kind))) };
+        }
+        let block = schema::Block {
+            values: vec![schema::Value { r#type: Some(kind), ..Default::default() }],
+            ..Default::default()
+        };
+        let found = message(decode(schema::Manifest { blocks: vec![block], ..manifest() }));
+        assert_eq!(found, "block 0, value 0: the nesting of types is 17, the limit is 16");
+    }
+
+    #[test]
+    fn tensors_are_not_larger_than_their_bytes() {
+        let message = |shape: Vec<u64>| schema::Tensor { dtype: 1, shape, data: vec![0; 8], strings: Vec::new() };
+        assert!(tensor(message(vec![2])).is_ok());
+        assert!(tensor(message(vec![1 << 40])).is_err());
+        assert!(tensor(message(vec![u64::MAX, u64::MAX])).is_err());
+        assert!(tensor(schema::Tensor { strings: vec![String::new()], ..message(vec![2]) }).is_err());
+    }
+}

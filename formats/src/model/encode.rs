@@ -187,7 +187,7 @@ fn step(step: &StepRecord) -> schema::Step {
     }
 }
 
-fn attribute(value: AttributeValue) -> schema::attribute::Value {
+pub(super) fn attribute(value: AttributeValue) -> schema::attribute::Value {
     use schema::attribute::Value;
     match value {
         AttributeValue::Integer(integer) => Value::Integer(integer),

@@ -196,3 +196,79 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{fields, schema};
+    use super::*;
+    use prost::Message as _;
+
+    fn fault(bytes: &[u8]) -> (usize, &'static str, WireFault) {
+        match walk(bytes, &fields::MANIFEST) {
+            Err(FormatError::Wire { offset, message, fault }) => (offset, message, fault),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_the_decoder_would_forget_is_refused() {
+        // Field 1 is the producer, field 4 symbols.
+        walk(&[0x0a, 1, b'a'], &fields::MANIFEST).unwrap();
+        assert_eq!(fault(&[0x0a, 0, 0x0a, 0]), (2, "Manifest", WireFault::Repeated("producer")));
+        assert_eq!(fault(&[0x7a, 0]), (0, "Manifest", WireFault::UnknownField(15)));
+        assert_eq!(fault(&[0x22, 2, 0x7a, 0]), (2, "Symbol", WireFault::UnknownField(15)));
+        assert_eq!(fault(&[0x08, 0]), (0, "Manifest", WireFault::WireType("producer")));
+        assert_eq!(fault(&[0x0b]), (0, "Manifest", WireFault::WireType("producer")));
+        assert_eq!(fault(&[0x0a, 2, b'a']), (0, "Manifest", WireFault::Truncated));
+        assert_eq!(fault(&[0x22, 3, 0x0a, 2, b'a']), (2, "Symbol", WireFault::Truncated));
+        assert_eq!(fault(&[0xff; 11]), (0, "Manifest", WireFault::Integer));
+        // An obligation whose `left` has 33 bits, and one whose relation has 32.
+        assert_eq!(fault(&[0x2a, 6, 0x10, 0x80, 0x80, 0x80, 0x80, 0x10]), (2, "Obligation", WireFault::Integer));
+        assert_eq!(fault(&[0x2a, 6, 0x08, 0x80, 0x80, 0x80, 0x80, 0x08]), (2, "Obligation", WireFault::Integer));
+    }
+
+    #[test]
+    fn members_of_a_union_exclude_one_another() {
+        let layout = |bytes: &[u8]| walk(bytes, &fields::LAYOUT).map_err(|error| error.to_string());
+        assert_eq!(layout(&[0x0a, 2, 0x08, 1]), Ok(()));
+        let error = layout(&[0x0a, 2, 0x08, 1, 0x1a, 0]).unwrap_err();
+        let expected =
+            "the manifest is malformed at byte 4, in a message `Layout`: field `strings` occurs more than once";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn packed_numbers_stand_together_and_fit() {
+        let step = |bytes: &[u8]| walk(bytes, &fields::STEP).is_ok();
+        assert!(step(&[0x22, 3, 1, 0x80, 1]));
+        assert!(!step(&[0x22, 1, 1, 0x22, 1, 1]));
+        assert!(!step(&[0x22, 2, 1, 0x80]));
+        assert!(!step(&[0x22, 5, 0x80, 0x80, 0x80, 0x80, 0x10]));
+        let extent = |bytes: &[u8]| walk(bytes, &fields::EXTENT).is_ok();
+        assert!(extent(&[0x2a, 4, 1, 2, 3, 4]));
+        assert!(!extent(&[0x2a, 3, 1, 2, 3]));
+    }
+
+    #[test]
+    fn nesting_ends_before_the_decoder_would() {
+        let nested = |depth: usize| {
+            let mut kind = schema::Type { kind: None };
+            for _ in 0..depth {
+                kind = schema::Type { kind: Some(schema::r#type::Kind::Optional(Box::new(kind))) };
+            }
+            kind.encode_to_vec()
+        };
+        let deepest = nested(limits::IPU_MESSAGE_NESTING);
+        walk(&deepest, &fields::TYPE).unwrap();
+        schema::Type::decode(deepest.as_slice()).unwrap();
+        assert!(walk(&nested(limits::IPU_MESSAGE_NESTING + 1), &fields::TYPE).is_err());
+    }
+
+    #[test]
+    fn a_manifest_of_empty_messages_meets_the_limit_of_memory() {
+        // Two bytes a block on the wire, a hundred decoded.
+        let bytes = [0x3a, 0].repeat(4 << 20);
+        let error = walk(&bytes, &fields::MANIFEST).unwrap_err();
+        assert!(matches!(error, FormatError::Limit { limit: limits::IPU_DECODED_BYTES, .. }), "{error}");
+    }
+}

@@ -25,7 +25,7 @@ pub struct Plan {
 /// # Errors
 /// [`FormatError`] where the records do not make a sound file.
 pub fn plan(mut manifest: Manifest, chunk_bytes: u64) -> Result<Plan, FormatError> {
-    // Offsets have a fixed width, but a first byte of zero would leave them out.
+    // An offset has a fixed width, unless it is zero: then protobuf leaves it out.
     place(&mut manifest, SUPERBLOCK_BYTES as u64, chunk_bytes);
     let manifest_length = encode::encode(&manifest).encoded_len() as u64;
     if manifest_length > IPU_MANIFEST_BYTES {
