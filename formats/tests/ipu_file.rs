@@ -1,4 +1,5 @@
 //! Whole `.ipu` files: what is written is read, and what is not whole is refused.
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 mod ipu_sample;
 

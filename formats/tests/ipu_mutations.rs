@@ -1,4 +1,5 @@
 //! Damaged `.ipu` files: whatever happens to the bytes, reading and using them gives a value or an error.
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 mod ipu_sample;
 

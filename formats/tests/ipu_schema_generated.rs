@@ -1,6 +1,7 @@
 //! The checked-in code of the manifest's schema is what `ipu.proto` generates: messages, and the tables by which
 //! untrusted bytes are walked before they are decoded. `BLESS=1 cargo test -p ipuc-formats --test ipu_schema_generated`
 //! rewrites both.
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};

@@ -28,7 +28,7 @@ pub fn locate_row(weight: &WeightRecord, row: u64) -> Result<RowPlace, EncodingE
     let (rows, row_elements) =
         rows_of(&weight.shape).ok_or_else(|| EncodingError::TooLarge { shape: weight.shape.clone() })?;
     let length = packed_bytes(*dtype, row_elements).unwrap_or(0);
-    if (u128::from(row_elements) * dtype.bits() as u128) % 8 != 0 {
+    if !(u128::from(row_elements) * dtype.bits() as u128).is_multiple_of(8) {
         return Err(EncodingError::Unsupported(format!("reading single rows of {row_elements} {dtype} elements")));
     }
     let part = weight.parts.partition_point(|part| part.end <= row);

@@ -1,4 +1,5 @@
 //! Files for the tests of the `.ipu` format: the worked example of FORMAT.md, and one with some of everything.
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use ipuc_formats::attribute::BlockIndex;
