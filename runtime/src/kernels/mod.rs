@@ -24,6 +24,7 @@
 
 pub mod convolution;
 pub mod elements;
+pub mod elementwise;
 pub mod fourier;
 pub mod matrix;
 pub mod product;

@@ -155,6 +155,65 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            // Where either is NaN the instruction gives the second operand.
+            [
+                _mm256_blendv_ps(_mm256_max_ps(a[0], b[0]), a[0], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[0], a[0])),
+                _mm256_blendv_ps(_mm256_max_ps(a[1], b[1]), a[1], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[1], a[1])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            // Where either is NaN the instruction gives the second operand.
+            [
+                _mm256_blendv_ps(_mm256_min_ps(a[0], b[0]), a[0], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[0], a[0])),
+                _mm256_blendv_ps(_mm256_min_ps(a[1], b[1]), a[1], _mm256_cmp_ps::<_CMP_UNORD_Q>(a[1], a[1])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn square_root(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_sqrt_ps(a[0]), _mm256_sqrt_ps(a[1])] }
+    }
+
+    #[inline(always)]
+    fn floor(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_floor_ps(a[0]), _mm256_floor_ps(a[1])] }
+    }
+
+    #[inline(always)]
+    fn ceil(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_ceil_ps(a[0]), _mm256_ceil_ps(a[1])] }
+    }
+
+    #[inline(always)]
+    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector) {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let (fraction, one) = (_mm256_set1_epi32(0x007f_ffff), _mm256_set1_epi32(0x3f80_0000));
+            let bias = _mm256_set1_epi32(127);
+            let half = |half: __m256| {
+                let bits = _mm256_castps_si256(half);
+                let mantissa = _mm256_or_si256(_mm256_and_si256(bits, fraction), one);
+                let exponent = _mm256_sub_epi32(_mm256_srli_epi32::<23>(bits), bias);
+                (_mm256_castsi256_ps(mantissa), _mm256_cvtepi32_ps(exponent))
+            };
+            let (low, high) = (half(a[0]), half(a[1]));
+            ([low.0, high.0], [low.1, high.1])
+        }
+    }
+
+    #[inline(always)]
     fn absolute(self, a: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {

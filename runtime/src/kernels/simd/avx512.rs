@@ -134,6 +134,42 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a) }
+    }
+
+    #[inline(always)]
+    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a) }
+    }
+
+    #[inline(always)]
+    fn square_root(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+
+    #[inline(always)]
+    fn floor(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(a) }
+    }
+
+    #[inline(always)]
+    fn ceil(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC }>(a) }
+    }
+
+    #[inline(always)]
+    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector) {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { (_mm512_getmant_ps::<_MM_MANT_NORM_1_2, _MM_MANT_SIGN_ZERO>(a), _mm512_getexp_ps(a)) }
+    }
+
+    #[inline(always)]
     fn absolute(self, a: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_abs_ps(a) }

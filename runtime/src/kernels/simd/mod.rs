@@ -93,6 +93,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
     -> Self::Vector;
 
+    /// The larger; NaN where either is.
+    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// The smaller; NaN where either is.
+    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+
+    /// The square root.
+    fn square_root(self, a: Self::Vector) -> Self::Vector;
+
+    /// The greatest integer that is not above.
+    fn floor(self, a: Self::Vector) -> Self::Vector;
+
+    /// The least integer that is not below.
+    fn ceil(self, a: Self::Vector) -> Self::Vector;
+
     /// Magnitude.
     fn absolute(self, a: Self::Vector) -> Self::Vector;
 
@@ -101,6 +116,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The nearest integer, ties to even.
     fn round(self, a: Self::Vector) -> Self::Vector;
+
+    /// `(m, e)` with `a = m * 2^e` and m from 1 to 2, for positive normal lanes; anything for others.
+    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector);
 
     /// 2 to the power `exponent`, which holds integers from -126 to 127.
     fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;

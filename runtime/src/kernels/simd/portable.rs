@@ -104,6 +104,37 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| if a[lane] > b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| if a[lane] < b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    fn square_root(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].sqrt())
+    }
+
+    #[inline(always)]
+    fn floor(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].floor())
+    }
+
+    #[inline(always)]
+    fn ceil(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].ceil())
+    }
+
+    #[inline(always)]
+    fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector) {
+        let mantissa = lanes(|lane| f32::from_bits(a[lane].to_bits() & 0x007f_ffff | 0x3f80_0000));
+        (mantissa, lanes(|lane| (a[lane].to_bits() >> 23) as f32 - 127.0))
+    }
+
+    #[inline(always)]
     fn absolute(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].abs())
     }

@@ -24,6 +24,9 @@ const A: [f32; LANES] = [
 const B: [f32; LANES] =
     [1.0, 0.0, -2.0, 4.0, f32::NAN, 7.0, 1.0, f32::INFINITY, 2.0, 3.0, 1e-40, -1e9, 1e9, -0.0, 1.5, 3.0];
 
+const POSITIVE: [f32; LANES] =
+    [1.0, 1.5, 2.0, 3.0, 0.5, 0.75, 1e10, 1e-10, 1e30, 1e-30, 7.0, 8.0, 9.0, 100.0, 1024.0, 0.1];
+
 struct AllOperations;
 
 impl Routine for AllOperations {
@@ -39,6 +42,13 @@ impl Routine for AllOperations {
             simd.multiply(a, b),
             simd.divide(a, b),
             simd.select_less(a, b, simd.splat(1.0), a),
+            simd.maximum(a, b),
+            simd.minimum(a, b),
+            simd.square_root(a),
+            simd.floor(a),
+            simd.ceil(a),
+            simd.mantissa_and_exponent(simd.load(&POSITIVE)).0,
+            simd.mantissa_and_exponent(simd.load(&POSITIVE)).1,
             simd.absolute(a),
             simd.copy_sign(a, b),
             simd.round(a),
@@ -79,6 +89,29 @@ fn operations_equal_scalar_ones() {
         pairs(|a, b| a * b),
         pairs(|a, b| a / b),
         pairs(|a, b| if a < b { 1.0 } else { a }),
+        pairs(|a, b| {
+            if a.is_nan() || b.is_nan() {
+                f32::NAN
+            } else if a > b {
+                a
+            } else {
+                b
+            }
+        }),
+        pairs(|a, b| {
+            if a.is_nan() || b.is_nan() {
+                f32::NAN
+            } else if a < b {
+                a
+            } else {
+                b
+            }
+        }),
+        pairs(|a, _| a.sqrt()),
+        pairs(|a, _| a.floor()),
+        pairs(|a, _| a.ceil()),
+        POSITIVE.map(|a| a / 2.0_f32.powf(a.log2().floor())),
+        POSITIVE.map(|a| a.log2().floor()),
         pairs(|a, _| a.abs()),
         pairs(f32::copysign),
         pairs(|a, _| a.round_ties_even()),
