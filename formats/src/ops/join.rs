@@ -64,6 +64,7 @@ pub fn outside(kind: &Type, outer: &BTreeSet<Arc<str>>, fresh: &mut dyn FnMut(us
 
 /// Facts of values that a body of step `step` carries from one iteration to the next, after an iteration that takes
 /// `carried` gave `results`: what covers both, without contents. Equal to `carried` where an iteration changes nothing.
+/// A value that starts as an optional may become what that holds; the next iteration takes it as an optional again.
 ///
 /// # Errors
 /// [`TypeError::Block`] where a value changes its element type or kind, or is not given at all.
@@ -75,7 +76,12 @@ pub fn widen(carried: &[Fact], results: &[Fact], step: &str) -> Result<Vec<Fact>
     let mut widened = Vec::with_capacity(carried.len());
     for (index, (old, new)) in carried.iter().zip(results).enumerate() {
         let mut fresh = |axis: usize| Dim::symbol(&format!("{step}.carried{index}.{axis}"));
-        let kind = join(&old.kind, &new.kind, &mut fresh).ok_or_else(|| {
+        let joined = match (&old.kind, &new.kind) {
+            (Type::Optional(_), Type::Optional(_)) => join(&old.kind, &new.kind, &mut fresh),
+            (Type::Optional(held), new) => join(held, new, &mut fresh).map(|held| Type::Optional(Box::new(held))),
+            (old, new) => join(old, new, &mut fresh),
+        };
+        let kind = joined.ok_or_else(|| {
             TypeError::Block(format!("carried value {index} is {} and becomes {}", old.kind, new.kind))
         })?;
         widened.push(Fact::of(kind));

@@ -9,7 +9,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape, Type};
 use crate::ops::if_::{check_condition, present, present_values, single_bool};
-use crate::ops::join::{outside, symbols_of, widen};
+use crate::ops::join::{outside, symbols_of, widen, without_shapes};
 use crate::ops::parts;
 use crate::ops::{
     InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, integers, tensor_operand,
@@ -24,7 +24,8 @@ attributes! {
     /// last iteration, each scan output stacked along a new axis 0.
     ///
     /// It ends after `trip count` iterations or when the condition is false; without the operand the condition that the
-    /// body gives is ignored, as ONNX says.
+    /// body gives is ignored, as ONNX says. A carried value may start as an optional of what the body gives: the body
+    /// takes it as an optional each time, the result is what it holds.
     pub struct Loop revision 1 {
         /// Block that is repeated.
         1 since 1 => body: BlockIndex,
@@ -168,9 +169,14 @@ impl Operator for Loop {
 
         let iterations = self.iterations(inputs, &results[0], context);
         let mut facts = Vec::with_capacity(results.len() - 1);
-        for (index, fact) in carried.iter().skip(1).enumerate() {
+        for (index, (fact, given)) in carried.iter().zip(&results).skip(1).enumerate() {
             let mut fresh = |axis: usize| context.fresh(&format!("result{index}.{axis}"));
-            facts.push(Fact::of(outside(&fact.kind, &outer, &mut fresh)));
+            let kind = match (&fact.kind, &given.kind) {
+                (kind, Type::Optional(_)) => kind,
+                (Type::Optional(held), _) => held,
+                (kind, _) => kind,
+            };
+            facts.push(Fact::of(outside(kind, &outer, &mut fresh)));
         }
         for (index, fact) in results.iter().skip(carried.len()).enumerate() {
             let mut fresh = |axis: usize| context.fresh(&format!("scan{index}.{}", axis + 1));
@@ -199,6 +205,7 @@ impl Operator for Loop {
         let mut carried = present_values(inputs, carried_range)?;
         let captures = present_values(inputs, capture_range)?;
         let count = carried.len();
+        let optional: Vec<bool> = carried.iter().map(|value| matches!(value, Value::Optional { .. })).collect();
         let mut scans: Vec<Vec<Tensor>> = Vec::new();
         let mut iteration = 0i64;
         while trips.is_none_or(|trips| iteration < trips) {
@@ -213,7 +220,12 @@ impl Operator for Loop {
             let found = results.len();
             let mut results = results.into_iter();
             condition = results.next().ok_or_else(|| too_few(found, count))?;
-            carried.extend(results.by_ref().take(count));
+            carried.extend(results.by_ref().take(count).zip(&optional).map(|(value, &optional)| match value {
+                Value::Tensor(_) | Value::Sequence { .. } | Value::Map { .. } if optional => {
+                    Value::Optional { element: without_shapes(&value.kind()), value: Some(Box::new(value)) }
+                }
+                value => value,
+            }));
             if carried.len() < count {
                 return Err(too_few(found, count));
             }
@@ -221,7 +233,14 @@ impl Operator for Loop {
             iteration += 1;
         }
         let types = context.blocks.result_types(self.body)?;
-        let mut results = carried;
+        let mut results = Vec::with_capacity(types.len());
+        for (index, value) in carried.into_iter().enumerate() {
+            results.push(match (value, types.get(1 + index)) {
+                (value, Some(Type::Optional(_))) => value,
+                (Value::Optional { value, .. }, Some(_)) => *value.ok_or_else(nothing_held)?,
+                (value, _) => value,
+            });
+        }
         for (index, kind) in types.iter().skip(1 + count).enumerate() {
             let elements = scans.get(index).map_or(&[][..], Vec::as_slice);
             results.push(stack_elements(elements, 0, kind)?.into());
@@ -241,6 +260,14 @@ impl Operator for Loop {
     fn with_blocks(&self, blocks: &[BlockIndex]) -> Option<Op> {
         let &[body] = blocks else { return None };
         Some(Op::Loop(Loop { body, carried: self.carried }))
+    }
+}
+
+fn nothing_held() -> TypeError {
+    TypeError::Value {
+        subject: "carried value of a loop without iterations".to_string(),
+        found: "an empty optional".to_string(),
+        expected: "a value".to_string(),
     }
 }
 
@@ -338,6 +365,35 @@ mod tests {
         let facts = infer(&[Some(trips), Some(unknown), Some(carried.clone())], &mut body()).unwrap();
         assert_eq!(facts[1], float(&[Dim::symbol("loop.iterations"), Dim::known(3)]));
         assert!(matches!(infer(&[None, None, Some(carried)], &mut body()), Err(TypeError::Unsupported(_))));
+    }
+
+    #[test]
+    fn an_optional_may_become_what_it_holds() {
+        let held = Type::tensor(DType::F32, vec![Dim::ONE]);
+        let blocks = || {
+            let element = held.clone();
+            let infer = move |parameters: &[Fact]| vec![parameters[1].clone(), Fact::of(element.clone())];
+            let run = |arguments: Vec<Value>| {
+                let Value::Optional { value, .. } = &arguments[2] else { panic!("an optional") };
+                let next =
+                    value.as_ref().map_or(1f32, |value| value.as_tensor().unwrap().elements::<f32>().unwrap()[0] + 1.0);
+                vec![arguments[1].clone(), Tensor::from_elements(&[1], &[next]).unwrap().into()]
+            };
+            let types = vec![Type::tensor(DType::Bool, vec![]), held.clone()];
+            TestBlocks::new(vec![TestBlock::new(infer, run).with_types(types)])
+        };
+        let trips = Fact::tensor(DType::I64, vec![]);
+        let optional = Fact::of(Type::Optional(Box::new(Type::tensor(DType::F32, Shape::Unranked))));
+        let facts = infer(&[Some(trips), None, Some(optional)], &mut blocks()).unwrap();
+        assert_eq!(facts, [Fact::tensor(DType::F32, Shape::Unranked)]);
+        for (trips, expected) in [(3i64, Some(3f32)), (0, None)] {
+            let empty = Value::Optional { element: held.clone(), value: None };
+            let mut running = blocks();
+            let mut context = ReferenceContext::new(&mut running);
+            let results = OPERATOR.reference(&[Some(Tensor::scalar(trips).into()), None, Some(empty)], &mut context);
+            let found = results.ok().map(|results| results[0].as_tensor().unwrap().elements::<f32>().unwrap()[0]);
+            assert_eq!(found, expected);
+        }
     }
 
     fn run(trips: Option<i64>, condition: Option<bool>) -> Vec<Value> {

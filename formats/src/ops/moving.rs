@@ -37,17 +37,18 @@ impl Integers {
     }
 }
 
-/// The vector of integers behind a required operand.
+/// The vector of integers behind a required operand. A scalar counts as a vector of one, as exporters write axes.
 pub(crate) fn integer_vector(inputs: &[Option<Fact>], operand: usize) -> Result<Integers, TypeError> {
     let shape = index_operand(inputs, operand)?;
     if let Some(found) = shape.rank()
-        && found != 1
+        && found > 1
     {
-        return Err(TypeError::Rank { operand, expected: "1".to_string(), found });
+        return Err(TypeError::Rank { operand, expected: "0 or 1".to_string(), found });
     }
     let elements = optional(inputs, operand).and_then(Fact::elements_as_dims);
     let length = match (&elements, shape.dims()) {
         (Some(elements), _) => Some(elements.len()),
+        (None, Some([])) => Some(1),
         (None, Some([length])) => length.as_known().and_then(|length| usize::try_from(length).ok()),
         (None, _) => None,
     };

@@ -30,6 +30,8 @@ mod sequences;
 mod signal;
 mod tensors;
 mod text;
+mod traditional;
+mod trees;
 mod types;
 mod windows;
 
@@ -66,6 +68,8 @@ fn tables() -> &'static [&'static [Row]] {
         sequences::ROWS,
         signal::ROWS,
         text::ROWS,
+        traditional::ROWS,
+        trees::ROWS,
         windows::ROWS,
     ]
 }
