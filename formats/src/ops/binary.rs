@@ -186,10 +186,12 @@ impl BinaryFunction {
         let least = |dim: &Dim| dim.bounds(context.ranges).0;
         // A run that divides by zero ends there, so that a divisor that may be zero need not be excluded.
         let divides_down = least(x) >= 0 && least(y) >= 0 && y.as_known() != Some(0);
+        // Expressions do not wrap, so that sums with sentinels such as the greatest integer are not followed.
+        let wraps = [x, y].iter().any(|dim| dim.as_known().is_some_and(|known| known.unsigned_abs() > 1 << 48));
         let dim = match self {
-            BinaryFunction::Add => x + y,
-            BinaryFunction::Sub => x - y,
-            BinaryFunction::Mul => x * y,
+            BinaryFunction::Add if !wraps => x + y,
+            BinaryFunction::Sub if !wraps => x - y,
+            BinaryFunction::Mul if !wraps => x * y,
             BinaryFunction::Min => Dim::min(x, y).simplify(context.ranges),
             BinaryFunction::Max => Dim::max(x, y).simplify(context.ranges),
             BinaryFunction::Div if divides_down => x.floor_div(y),

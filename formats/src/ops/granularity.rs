@@ -36,11 +36,13 @@ impl Granularity {
         }
         if block_size == 0 {
             let [count] = parameter.as_slice() else { return Err(rank_error("at most 1", parameter.len())) };
-            let axis = normalize_axis(axis, input.len())?;
-            // A single scale for a whole axis is allowed, so that an undecided extent may also be 1.
-            match count.is_known() {
-                true => drop(context.require_equal(&input[axis], count, "scales of an axis")?),
-                false => context.oblige(Relation::Broadcastable, &input[axis], count, "scales of an axis"),
+            // A single scale for a whole axis is allowed, so that an undecided count may also be 1.
+            match (count.is_known(), normalize_axis(axis, input.len())) {
+                (true, axis) => drop(context.require_equal(&input[axis?], count, "scales of an axis")?),
+                (false, Ok(axis)) => {
+                    context.oblige(Relation::Broadcastable, &input[axis], count, "scales of an axis");
+                }
+                (false, Err(_)) => drop(context.require_equal(count, &Dim::ONE, "scales of a tensor")?),
             }
             return Ok(());
         }

@@ -31,6 +31,8 @@ mod compare;
 mod dequantize;
 mod dropout;
 mod dynamic_quantize;
+#[cfg(test)]
+mod elementwise_tests;
 mod granularity;
 mod multinomial;
 mod quantize;
