@@ -1,0 +1,62 @@
+//! What an operator infers is true of what its reference computes.
+//!
+//! A family gives random operands for its operators (`movement.rs` is one; a further one is a file beside it and a line
+//! in [`FAMILIES`]). For each of them the reference is run, and `infer` is asked with less and less knowledge: extents
+//! as numbers, as symbols or unknown, contents as numbers, as expressions or unknown. Once symbols have their values,
+//! every inferred type, extent and element must be the reference's, and every obligation must hold.
+#![allow(clippy::unwrap_used, reason = "tests panic where something is wrong")]
+
+mod check;
+mod movement;
+mod random;
+
+use ipuc_formats::ops::Op;
+use ipuc_formats::tensor::Tensor;
+use random::Random;
+
+/// An operator with operands.
+pub struct Case {
+    /// The operator.
+    pub op: Op,
+    /// Its operands.
+    pub operands: Vec<Option<Tensor>>,
+}
+
+impl Case {
+    /// A case whose operands are all there.
+    pub fn new(op: impl Into<Op>, operands: impl IntoIterator<Item = Tensor>) -> Case {
+        Case { op: op.into(), operands: operands.into_iter().map(Some).collect() }
+    }
+
+    /// The same with an operand that may be absent behind the others.
+    pub fn then(mut self, operand: Option<Tensor>) -> Case {
+        self.operands.push(operand);
+        self
+    }
+}
+
+/// Random cases of one operator; most of them should be valid.
+pub type Generator = fn(&mut Random) -> Case;
+
+/// The generators of every family.
+const FAMILIES: &[&[Generator]] = &[movement::GENERATORS];
+
+/// Cases of each generator.
+const CASES: usize = 300;
+
+#[test]
+fn what_is_inferred_is_true() {
+    for (family, generators) in FAMILIES.iter().enumerate() {
+        for (index, generator) in generators.iter().enumerate() {
+            let mut random = Random::new((family * 1000 + index) as u64);
+            let mut valid = 0;
+            let mut name = "";
+            for _ in 0..CASES {
+                let case = generator(&mut random);
+                name = case.op.name();
+                valid += usize::from(check::agrees(&case, &mut random));
+            }
+            assert!(valid >= CASES / 4, "{name}: only {valid} of {CASES} cases are valid");
+        }
+    }
+}
