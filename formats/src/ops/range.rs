@@ -22,7 +22,7 @@ fn zero_delta() -> TypeError {
     TypeError::Value { subject: "delta".to_string(), found: "0".to_string(), expected: "anything else".to_string() }
 }
 
-/// How many numbers there are, and where the first two parameters and the step are.
+/// How many numbers there are from start to limit in steps of delta.
 fn counted(bounds: [Scalar; 3], dtype: DType) -> Result<i128, ReferenceError> {
     let [start, limit, delta] = bounds;
     if let (Scalar::Integer(start), Scalar::Integer(limit), Scalar::Integer(delta)) = (start, limit, delta) {
@@ -63,11 +63,17 @@ impl Range {
         Ok(dtype)
     }
 
-    /// Extent and contents for bounds that are known as dimensions.
+    /// The extent for bounds that are known as dimensions.
     fn of_dims(start: &Dim, limit: &Dim, delta: &Dim, context: &InferContext<'_>) -> Result<Option<Dim>, TypeError> {
         let (least, greatest) = delta.bounds(context.ranges);
         if delta.as_known() == Some(0) {
             return Err(zero_delta());
+        }
+        if let (Some(start), Some(limit), Some(delta)) = (start.as_known(), limit.as_known(), delta.as_known()) {
+            // The difference of two extreme numbers does not fit into a dimension.
+            let bounds = [start, limit, delta].map(|bound| Scalar::Integer(bound.into()));
+            let count = counted(bounds, DType::I64).ok().and_then(|count| i64::try_from(count).ok());
+            return Ok(count.map(Dim::known));
         }
         let quotient = if least > 0 {
             (limit - start).ceil_div(delta)
@@ -76,7 +82,8 @@ impl Range {
         } else {
             return Ok(None);
         };
-        Ok(Some(Dim::max(&quotient, &Dim::ZERO).simplify(context.ranges)))
+        let count = Dim::max(&quotient, &Dim::ZERO).simplify(context.ranges);
+        Ok((!count.is_refused()).then_some(count))
     }
 }
 

@@ -4,19 +4,22 @@ use crate::Case;
 use crate::random::Random;
 use ipuc_formats::dim::{Bindings, Dim, DimError, Ranges};
 use ipuc_formats::fact::{Contents, Fact, MAXIMUM_FOLLOWED_ELEMENTS, Shape, integers};
-use ipuc_formats::ops::{InferContext, NoBlocks, Obligation, ReferenceContext, Relation};
+use ipuc_formats::ops::{InferContext, NoBlocks, Obligation, ReferenceContext, Relation, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
 /// Times that each case is asked with other knowledge.
 const ASKED: usize = 8;
 
-/// Whether the reference takes the operands; panics where what is inferred is not true.
-pub fn agrees(case: &Case, random: &mut Random) -> bool {
+/// Whether the reference takes the operands; panics where what is inferred is not true. With `refusable` operands the
+/// type rule may refuse what the reference would take.
+pub fn agrees(case: &Case, refusable: bool, random: &mut Random) -> bool {
     let values: Vec<Option<Value>> = case.operands.iter().map(|operand| operand.clone().map(Value::from)).collect();
     let mut blocks = NoBlocks;
     let reference = case.op.operator().reference(&values, &mut ReferenceContext::new(&mut blocks));
-    let results = reference.as_ref().ok();
+    let constants: Vec<Option<Fact>> =
+        case.operands.iter().map(|operand| operand.clone().map(Fact::constant)).collect();
+    let results = reference.as_ref().ok().filter(|_| !(refusable && infer(case, &constants).0.is_err()));
     for asked in 0..ASKED {
         let mut known = Knowledge::default();
         let facts: Vec<Option<Fact>> = case
@@ -31,6 +34,14 @@ pub fn agrees(case: &Case, random: &mut Random) -> bool {
         known.check(case, &facts, results);
     }
     results.is_some()
+}
+
+fn infer(case: &Case, facts: &[Option<Fact>]) -> (Result<Vec<Fact>, TypeError>, Vec<Obligation>) {
+    let ranges = Ranges::default();
+    let mut blocks = NoBlocks;
+    let mut context = InferContext::new("step", &ranges, &mut blocks);
+    let inferred = case.op.operator().infer(facts, &mut context);
+    (inferred, context.obligations)
 }
 
 /// Symbols and what they stand for.
@@ -83,17 +94,14 @@ impl Knowledge {
     }
 
     fn check(&mut self, case: &Case, facts: &[Option<Fact>], results: Option<&Vec<Value>>) {
-        let ranges = Ranges::default();
-        let mut blocks = NoBlocks;
-        let mut context = InferContext::new("step", &ranges, &mut blocks);
-        let inferred = case.op.operator().infer(facts, &mut context);
+        let (inferred, obligations) = infer(case, facts);
         let Some(results) = results else { return };
         let about = || {
             let kinds: Vec<String> = facts.iter().map(|fact| format!("{fact:?}")).collect();
             format!("`{}` of {:?}\nknown: {}\ninferred: {inferred:?}", case.op, case.operands, kinds.join("\n       "))
         };
         let inferred = inferred.as_ref().unwrap_or_else(|error| panic!("refused: {error}\n{}", about()));
-        for obligation in &context.obligations {
+        for obligation in &obligations {
             assert!(self.holds(obligation), "obligation {obligation:?}\n{}", about());
         }
         assert_eq!(inferred.len(), results.len(), "number of results\n{}", about());

@@ -94,6 +94,21 @@ impl Random {
         Tensor::from_elements(shape, &elements.iter().map(|&element| element as f32).collect::<Vec<_>>()).unwrap()
     }
 
+    /// A tensor of any type, with numbers that no memory can hold.
+    pub fn anything(&mut self) -> Tensor {
+        let shape = self.shape(0..=3);
+        let extreme = [0, 1, 2, -1, 3, 1 << 50, i64::MAX, i64::MIN, i64::MIN + 1];
+        let elements: Vec<i64> = (0..shape.iter().product()).map(|_| self.one_of(&extreme)).collect();
+        match self.below(6) {
+            0 => self.data(&shape),
+            1 => {
+                Tensor::from_elements(&shape, &elements.iter().map(|&at| at as f32 / 2.0).collect::<Vec<_>>()).unwrap()
+            }
+            2 => Tensor::from_bools(&shape, &elements.iter().map(|&at| at > 0).collect::<Vec<_>>()).unwrap(),
+            _ => Tensor::from_elements(&shape, &elements).unwrap(),
+        }
+    }
+
     /// A tensor like another one in its element type.
     pub fn like(&mut self, other: &Tensor, shape: &[usize]) -> Tensor {
         loop {
