@@ -157,14 +157,18 @@ pub(crate) fn require_vector(
 }
 
 /// How a convolution of known shapes walks its operands.
-pub(crate) struct ConvolutionPlan {
-    pub(crate) axes: Vec<WindowAxis>,
+#[derive(Debug, Clone)]
+pub struct ConvolutionPlan {
+    /// Windows along each spatial axis.
+    pub axes: Vec<WindowAxis>,
     /// Shape of the result.
-    pub(crate) shape: Vec<usize>,
+    pub shape: Vec<usize>,
+    /// Groups of channels and filters.
+    pub groups: usize,
+    /// Channels of a group.
+    pub group_channels: usize,
     count: usize,
     taps: usize,
-    groups: usize,
-    group_channels: usize,
     channels: usize,
 }
 
@@ -206,6 +210,14 @@ pub(crate) fn convolution_macs(inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim
 }
 
 impl Convolution {
+    /// The walk over operands of these shapes.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn resolve(&self, x: &[usize], w: &[usize]) -> Result<ConvolutionPlan, ReferenceError> {
+        self.grouped().resolve(x, w)
+    }
+
     pub(crate) fn grouped(&self) -> Grouped<'_> {
         let windows = Windows {
             auto_pad: self.auto_pad,

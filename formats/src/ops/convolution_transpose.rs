@@ -11,7 +11,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::convolution::{MINIMUM_GROUP_OUTPUTS, add_bias, require_float, require_multiple, require_vector};
 use crate::ops::scalar::from_scalars;
-use crate::ops::windows::{AutoPad, at, check_list, for_each_index, value_error, volume};
+use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, value_error, volume};
 use crate::ops::{
     Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix,
     optional_tensor, tensor, tensor_operand,
@@ -147,7 +147,26 @@ impl ConvolutionTranspose {
         Ok(Shape::Ranked(dims))
     }
 
-    fn resolve(&self, input: &[usize], kernel: &[usize]) -> Result<Vec<ScatterAxis>, TypeError> {
+    /// The convolution of known shapes that this one is the transpose of: the shape of the result here, and windows
+    /// whose outputs are elements of `x` and whose inputs are elements of the result.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where the shapes do not fit.
+    pub fn resolve(&self, x: &[usize], w: &[usize]) -> Result<(Vec<usize>, Vec<WindowAxis>), ReferenceError> {
+        let plan = ScatterPlan::new(self, x, w)?;
+        let window = |axis: &ScatterAxis| WindowAxis {
+            input: axis.output,
+            output: axis.input,
+            kernel: axis.kernel,
+            stride: axis.stride as usize,
+            dilation: axis.dilation as usize,
+            pad_begin: axis.cut as usize,
+            pad_end: 0,
+        };
+        Ok((plan.shape, plan.axes.iter().map(window).collect()))
+    }
+
+    fn scatter_axes(&self, input: &[usize], kernel: &[usize]) -> Result<Vec<ScatterAxis>, TypeError> {
         let dims = |extents: &[usize]| -> Vec<Dim> { extents.iter().map(|&extent| Dim::from(extent)).collect() };
         let outputs = self.extents(&dims(input), &dims(kernel))?;
         (0..input.len())
@@ -252,7 +271,7 @@ impl ScatterPlan {
             }
             .into());
         }
-        let axes = operator.resolve(input, kernel)?;
+        let axes = operator.scatter_axes(input, kernel)?;
         let too_large = || TensorError::TooLarge { dtype: DType::F64, shape: w.to_vec() };
         let filters = group_filters.checked_mul(groups).ok_or_else(too_large)?;
         let shape: Vec<usize> = [batch, filters].into_iter().chain(axes.iter().map(|axis| axis.output)).collect();

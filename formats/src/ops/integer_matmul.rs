@@ -106,7 +106,7 @@ impl Operator for IntegerMatmul {
         let (a, b): (&Tensor, &Tensor) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
         require_byte(a.dtype(), 0)?;
         require_byte(b.dtype(), 1)?;
-        let plan = ProductPlan::new(a, b, (false, false))?;
+        let plan = ProductPlan::new(a.shape(), b.shape(), (false, false))?;
         let (left, right) = (centred(inputs, 0)?, centred(inputs, 1)?);
         let sums = plan.multiply(&left, &right, &Arithmetic::default(), &mut context.macs);
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();

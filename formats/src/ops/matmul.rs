@@ -6,6 +6,7 @@
 
 use crate::attributes;
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_product_type, require_same_type};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
@@ -40,13 +41,17 @@ impl Matmul {
 
 /// One operand as a stack of matrices: extents of the batch, rows and columns after transposing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MatrixOperand<T> {
-    pub(crate) batch: Vec<T>,
-    pub(crate) rows: T,
-    pub(crate) columns: T,
+pub struct MatrixOperand<T> {
+    /// Axes before the last two.
+    pub batch: Vec<T>,
+    /// Rows of a matrix.
+    pub rows: T,
+    /// Columns of a matrix.
+    pub columns: T,
     /// The operand has one axis: the other one is not in the result.
-    pub(crate) vector: bool,
-    pub(crate) transposed: bool,
+    pub vector: bool,
+    /// Rows lie side by side.
+    pub transposed: bool,
 }
 
 impl<T: Clone> MatrixOperand<T> {
@@ -69,7 +74,7 @@ impl<T: Clone> MatrixOperand<T> {
 
 impl MatrixOperand<usize> {
     /// Distances between rows and between columns in elements.
-    pub(crate) fn strides(&self) -> (usize, usize) {
+    pub fn strides(&self) -> (usize, usize) {
         if self.transposed { (1, self.rows) } else { (self.columns, 1) }
     }
 }
@@ -109,21 +114,24 @@ pub(crate) fn product_macs(inputs: &[Option<Fact>], outputs: &[Fact], transpose_
 }
 
 /// How a product of known shapes walks its operands.
-pub(crate) struct ProductPlan {
-    pub(crate) a: MatrixOperand<usize>,
-    pub(crate) b: MatrixOperand<usize>,
+#[derive(Debug, Clone)]
+pub struct ProductPlan {
+    /// Left matrices.
+    pub a: MatrixOperand<usize>,
+    /// Right matrices.
+    pub b: MatrixOperand<usize>,
     /// Shape of the result.
-    pub(crate) shape: Vec<usize>,
-    /// Offset in elements of each matrix of `a` and of `b`, in order of the result.
-    pub(crate) batches: Vec<(usize, usize)>,
+    pub shape: Vec<usize>,
+    /// Offset in elements of each matrix of `a` and of `b`, in order of the result; none where it has no elements.
+    pub batches: Vec<(usize, usize)>,
 }
 
 impl ProductPlan {
     /// # Errors
     /// [`ReferenceError`] where the shapes do not fit or the result is too large.
-    pub(crate) fn new(a: &Tensor, b: &Tensor, transpose: (bool, bool)) -> Result<ProductPlan, ReferenceError> {
-        let left = MatrixOperand::new(0, a.shape(), transpose.0, 1)?;
-        let right = MatrixOperand::new(1, b.shape(), transpose.1, 1)?;
+    pub(crate) fn new(a: &[usize], b: &[usize], transpose: (bool, bool)) -> Result<ProductPlan, ReferenceError> {
+        let left = MatrixOperand::new(0, a, transpose.0, 1)?;
+        let right = MatrixOperand::new(1, b, transpose.1, 1)?;
         if left.columns != right.rows {
             return Err(TypeError::Dimension {
                 subject: "extent summed over by the matrix product".to_string(),
@@ -136,7 +144,7 @@ impl ProductPlan {
         let mut shape = batch.clone();
         shape.extend((!left.vector).then_some(left.rows));
         shape.extend((!right.vector).then_some(right.columns));
-        let too_large = || TensorError::TooLarge { dtype: a.dtype(), shape: shape.clone() };
+        let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.clone() };
         let count = element_count(&shape).ok_or_else(too_large)?;
         let offsets = |operand: &MatrixOperand<usize>| {
             let size = operand.rows.saturating_mul(operand.columns);
@@ -217,13 +225,21 @@ impl Operator for Matmul {
 }
 
 impl Matmul {
+    /// The walk over operands of these shapes.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn resolve(&self, a: &[usize], b: &[usize]) -> Result<ProductPlan, ReferenceError> {
+        ProductPlan::new(a, b, (self.transpose_a, self.transpose_b))
+    }
+
     fn product<T: Accumulator>(
         &self,
         a: &Tensor,
         b: &Tensor,
         context: &mut ReferenceContext<'_>,
     ) -> Result<Tensor, ReferenceError> {
-        let plan = ProductPlan::new(a, b, (self.transpose_a, self.transpose_b))?;
+        let plan = self.resolve(a.shape(), b.shape())?;
         let left = accumulators::<T>(a, &self.arithmetic)?;
         let right = accumulators::<T>(b, &self.arithmetic)?;
         let sums = plan.multiply(&left, &right, &self.arithmetic, &mut context.macs);
@@ -235,7 +251,6 @@ impl Matmul {
 mod tests {
     use super::*;
     use crate::dim::Ranges;
-    use crate::dtype::DType;
     use crate::ops::{BinaryFunction, NoBlocks, ScalarOperation};
 
     fn run(operator: &Matmul, operands: &[&Tensor]) -> (Tensor, u64) {

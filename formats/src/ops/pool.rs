@@ -142,8 +142,11 @@ impl Pool {
         Ok(Shape::Ranked(result))
     }
 
-    /// All windows over an image of known extents.
-    fn resolve(&self, image: &[usize]) -> Result<Vec<WindowAxis>, TypeError> {
+    /// All windows over an image of these spatial extents.
+    ///
+    /// # Errors
+    /// [`TypeError`] where they do not fit.
+    pub fn resolve(&self, image: &[usize]) -> Result<Vec<WindowAxis>, TypeError> {
         if self.kernel.is_empty() {
             let whole = |&extent: &usize| WindowAxis {
                 input: extent,

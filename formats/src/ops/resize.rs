@@ -99,6 +99,16 @@ impl Resize {
         }
     }
 
+    /// What makes an output position of an axis; the axis must not be empty.
+    pub fn taps(&self, axis: &ResizeAxis, position: usize) -> ResizeTaps {
+        axis.taps(&self.rule(), position)
+    }
+
+    /// Every output position of an axis is the input position of the same number.
+    pub fn keeps(&self, axis: &ResizeAxis) -> bool {
+        axis.is_identity(&self.rule())
+    }
+
     fn check(&self, dtype: DType) -> Result<(), TypeError> {
         if self.antialias && self.mode == ResizeMode::Nearest {
             return Err(TypeError::Unsupported("antialiasing of mode `nearest`".to_string()));
@@ -389,7 +399,7 @@ impl Resize {
 
     /// Input position of an output position in mode `nearest`.
     fn nearest_position(&self, axis: &ResizeAxis, position: usize) -> usize {
-        match axis.taps(&self.rule(), position) {
+        match self.taps(axis, position) {
             ResizeTaps::Weighted(taps) => taps.first().map_or(0, |&(position, _)| position),
             ResizeTaps::Outside => 0,
         }

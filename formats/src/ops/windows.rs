@@ -41,14 +41,21 @@ pub(crate) struct Windows<'a> {
 
 /// All windows along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WindowAxis {
-    pub(crate) input: usize,
-    pub(crate) output: usize,
-    pub(crate) kernel: usize,
-    pub(crate) stride: usize,
-    pub(crate) dilation: usize,
-    pub(crate) pad_begin: usize,
-    pub(crate) pad_end: usize,
+pub struct WindowAxis {
+    /// Extent of the operand.
+    pub input: usize,
+    /// Number of windows.
+    pub output: usize,
+    /// Taps of a window.
+    pub kernel: usize,
+    /// Distance of windows.
+    pub stride: usize,
+    /// Distance of taps.
+    pub dilation: usize,
+    /// Padding before the operand.
+    pub pad_begin: usize,
+    /// Padding after the operand.
+    pub pad_end: usize,
 }
 
 impl WindowAxis {

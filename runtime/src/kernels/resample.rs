@@ -1,0 +1,162 @@
+//! Resampling of row-major arrays along some axes: weighted sums of f32, or plain choices of elements of any width.
+//!
+//! One axis after another, those that shrink first; each output is the sum of its taps in order.
+
+use rayon::prelude::*;
+
+use super::threads;
+
+/// Which positions make each output position along an axis, and with which weights.
+#[derive(Clone, Debug)]
+pub struct AxisTaps {
+    /// Extent before.
+    pub input: usize,
+    /// Where the taps of each output begin; one more for the end.
+    pub starts: Vec<usize>,
+    /// Input positions, below `input`.
+    pub positions: Vec<usize>,
+    /// As many weights.
+    pub weights: Vec<f32>,
+}
+
+impl AxisTaps {
+    /// Extent after.
+    #[must_use]
+    pub fn output(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    #[inline(always)]
+    fn taps(&self, output: usize) -> impl Iterator<Item = (usize, f32)> + '_ {
+        let range = self.starts[output]..self.starts[output + 1];
+        self.positions[range.clone()].iter().copied().zip(self.weights[range].iter().copied())
+    }
+}
+
+/// `x: [extents..]` resampled along the axes that have taps.
+///
+/// # Panics
+/// If lengths disagree.
+#[must_use]
+pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Vec<f32> {
+    assert_eq!(x.len(), extents.iter().product::<usize>(), "elements of {extents:?}");
+    assert_eq!(axes.len(), extents.len(), "axes of {extents:?}");
+    let mut order: Vec<(usize, &AxisTaps)> =
+        axes.iter().enumerate().filter_map(|(axis, taps)| Some((axis, taps.as_ref()?))).collect();
+    // By growth; of equal ones the last axis first, as later ones are then wide.
+    order.sort_by(|(left_axis, left), (right_axis, right)| {
+        let growth = (left.output() * right.input).cmp(&(right.output() * left.input));
+        growth.then(right_axis.cmp(left_axis))
+    });
+    let mut values: Option<Vec<f32>> = None;
+    let mut extents = extents.to_vec();
+    for (axis, taps) in order {
+        assert_eq!(taps.input, extents[axis], "extent of axis {axis}");
+        let next = along(values.as_deref().unwrap_or(x), &extents, axis, taps);
+        extents[axis] = taps.output();
+        values = Some(next);
+    }
+    values.unwrap_or_else(|| x.to_vec())
+}
+
+fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Vec<f32> {
+    let inner: usize = extents[axis + 1..].iter().product();
+    let outer: usize = extents[..axis].iter().product();
+    let output = taps.output();
+    let mut out = vec![0.0; outer * output * inner];
+    if out.is_empty() {
+        return out;
+    }
+    let block = taps.input * inner;
+    let operations = out.len() * (taps.positions.len() / output).max(1);
+    let task = |(index, out): (usize, &mut [f32])| {
+        let x = &x[index * block..][..block];
+        if inner == 1 {
+            for (place, out) in out.iter_mut().enumerate() {
+                *out = taps.taps(place).map(|(position, weight)| x[position] * weight).sum();
+            }
+            return;
+        }
+        for (place, out) in out.chunks_mut(inner).enumerate() {
+            for (position, weight) in taps.taps(place) {
+                let row = &x[position * inner..][..inner];
+                out.iter_mut().zip(row).for_each(|(out, &value)| *out += value * weight);
+            }
+        }
+    };
+    if threads::parts(operations, usize::MAX) == 1 {
+        out.chunks_mut(output * inner).enumerate().for_each(task);
+    } else {
+        out.par_chunks_mut(output * inner).enumerate().for_each(task);
+    }
+    out
+}
+
+/// `out[i, j, ..] = x[chosen[0][i], chosen[1][j], ..]`.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<usize>], out: &mut [T]) {
+    assert_eq!(x.len(), extents.iter().product::<usize>(), "elements of {extents:?}");
+    assert_eq!(out.len(), chosen.iter().map(Vec::len).product::<usize>(), "elements of the result");
+    if out.is_empty() {
+        return;
+    }
+    let Some((last, outer)) = chosen.split_last() else {
+        return out.copy_from_slice(x);
+    };
+    let row = extents[extents.len() - 1];
+    let mut rows = vec![0usize];
+    for (positions, &extent) in outer.iter().zip(extents) {
+        rows =
+            rows.iter().flat_map(|&start| positions.iter().map(move |&position| start * extent + position)).collect();
+    }
+    let identity = last.len() == row && last.iter().enumerate().all(|(place, &position)| place == position);
+    let task = |(out, &start): (&mut [T], &usize)| {
+        let x = &x[start * row..][..row];
+        if identity {
+            out.copy_from_slice(x);
+        } else {
+            out.iter_mut().zip(last).for_each(|(out, &position)| *out = x[position]);
+        }
+    };
+    if threads::parts(out.len(), usize::MAX) == 1 {
+        out.chunks_mut(last.len()).zip(&rows).for_each(task);
+    } else {
+        out.par_chunks_mut(last.len()).zip(&rows).for_each(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn halves(input: usize) -> AxisTaps {
+        // Each output is the mean of two neighbours.
+        AxisTaps {
+            input,
+            starts: (0..input).map(|output| 2 * output).collect(),
+            positions: (0..input - 1).flat_map(|output| [output, output + 1]).collect(),
+            weights: vec![0.5; 2 * (input - 1)],
+        }
+    }
+
+    #[test]
+    fn sums_along_inner_and_outer_axes() {
+        let x = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0];
+        assert_eq!(resample(&x, &[2, 3], &[None, Some(halves(3))]), [1.5, 2.5, 15.0, 25.0]);
+        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), None]), [5.5, 11.0, 16.5]);
+        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), Some(halves(3))]), [8.25, 13.75]);
+        assert_eq!(resample(&x, &[2, 3], &[None, None]), x);
+    }
+
+    #[test]
+    fn choices_repeat_rows_and_elements() {
+        let mut out = [0u8; 8];
+        choose(&[1, 2, 3, 4], &[2, 2], &[vec![1, 1], vec![0, 0, 1, 1]], &mut out);
+        assert_eq!(out, [3, 3, 4, 4, 3, 3, 4, 4]);
+        let mut point = [0u8];
+        choose(&[7], &[], &[], &mut point);
+        assert_eq!(point, [7]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Convolutions: geometry and weights for the kernels.
+
+use super::epilogue::{self, Fused};
+use super::floats::{computes_in_f32, produce, widened};
+use super::panels;
+use crate::kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
+use crate::kernels::simd::Instructions;
+use crate::kernels::window::WindowAxis;
+use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Convolution, ConvolutionPlan, TypeError};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+/// Operands of a convolution itself; further ones are the epilogue's.
+const OWN_OPERANDS: usize = 3;
+
+/// The windows of an operator as kernels take them.
+pub(super) fn window(axis: &ipuc_formats::ops::WindowAxis) -> WindowAxis {
+    let &ipuc_formats::ops::WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end } = axis;
+    WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end }
+}
+
+/// The element type of an operand that is a tensor.
+pub(super) fn dtype(operand: Option<&Operand>) -> Option<DType> {
+    match operand? {
+        Operand::Weight(weight) => Some(weight.dtype()),
+        Operand::Value(Value::Tensor(tensor)) => Some(tensor.dtype()),
+        Operand::Value(_) | Operand::Absent => None,
+    }
+}
+
+/// The weights of a convolution: in panels where they are stored so, else whole.
+pub(super) enum Weights {
+    Panels(Weight, ipuc_formats::encodings::PanelLayout),
+    Plain(Tensor),
+}
+
+impl Weights {
+    pub(super) fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
+        if let Some(Operand::Weight(weight)) = operands.get(1)
+            && let Some(layout) = panels::layout(weight)
+        {
+            return Ok(Weights::Panels(weight.clone(), layout.clone()));
+        }
+        Ok(Weights::Plain(tensor_operand(operands, 1)?))
+    }
+
+    pub(super) fn shape(&self) -> Result<Vec<usize>, KernelError> {
+        match self {
+            Weights::Panels(weight, _) => weight.shape(),
+            Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
+        }
+    }
+}
+
+/// An optional operand of one element a channel, as f32.
+pub(super) fn bias(operands: &mut [Operand], channels: usize) -> Result<Option<Vec<f32>>, KernelError> {
+    if matches!(operands.get(2), None | Some(Operand::Absent)) {
+        return Ok(None);
+    }
+    let bias = widened(&tensor_operand(operands, 2)?)?.into_owned();
+    if bias.len() != channels {
+        let (left, right) = (bias.len().to_string(), channels.to_string());
+        return Err(TypeError::Dimension { subject: "extent of the bias".to_string(), left, right }.into());
+    }
+    Ok(Some(bias))
+}
+
+impl Kernel for Convolution {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let common = dtype(operands.first()).filter(|&dtype| computes_in_f32(dtype));
+        if !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
+            return run_reference(self, operands, context);
+        }
+        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let x = tensor_operand(&mut operands, 0)?;
+        let weights = Weights::new(&mut operands)?;
+        let plan = self.resolve(x.shape(), &weights.shape()?)?;
+        let bias = bias(&mut operands, plan.shape[1])?;
+        let same_shape = |operand: usize| {
+            let added = epilogue::tensor(&further, Some(operand));
+            added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == plan.shape)
+        };
+        let fused = if x.dtype() == DType::F32 { Fused::new(&self.epilogue, same_shape) } else { None };
+        let addend = epilogue::tensor(&further, fused.and_then(|fused| fused.added));
+        let post = ConvolutionEpilogue {
+            bias: bias.as_deref(),
+            addend: addend.map(|tensor| tensor.elements::<f32>()).transpose()?,
+            clamp: fused.and_then(|fused| fused.clamp),
+        };
+        let values = widened(&x)?;
+        let result = produce(context, x.dtype(), &plan.shape, |out| multiply(&plan, &values, &weights, out, post))?;
+        let result = if fused.is_some() { result } else { self.epilogue.apply_to(result, &further)? };
+        Ok(vec![result.into()])
+    }
+}
+
+fn multiply(
+    plan: &ConvolutionPlan,
+    x: &[f32],
+    weights: &Weights,
+    out: &mut [f32],
+    post: ConvolutionEpilogue<'_>,
+) -> Result<(), KernelError> {
+    let shape = ConvolutionShape {
+        batch: plan.shape[0],
+        groups: plan.groups,
+        group_inputs: plan.group_channels,
+        group_outputs: plan.shape[1] / plan.groups,
+        axes: plan.axes.iter().map(window).collect(),
+    };
+    if out.is_empty() {
+        return Ok(());
+    }
+    let instructions = Instructions::best();
+    match weights {
+        Weights::Plain(tensor) => {
+            let weights = widened(tensor)?;
+            convolution(instructions, &shape, x, ConvolutionWeight::Plain(&weights), out, post);
+            Ok(())
+        }
+        Weights::Panels(weight, layout) => panels::for_each_run(weight, layout, |pieces| {
+            convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
+        }),
+    }
+}

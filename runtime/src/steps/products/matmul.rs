@@ -1,0 +1,247 @@
+//! Matrix products: weights in panels part by part, other operands as they come.
+
+use super::epilogue::{self, Fused};
+use super::floats::{computes_in_f32, produce, widened};
+use super::general::{self, Term};
+use super::panels;
+use crate::kernels::matrix::{Matrix, MatrixMut};
+use crate::kernels::product::{
+    Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, batched_product, panels_product, plain_product,
+};
+use crate::kernels::simd::Instructions;
+use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+/// Operands of the product itself; further ones are the epilogue's.
+const OWN_OPERANDS: usize = 2;
+
+impl Kernel for Matmul {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        if !self.arithmetic.is_default() {
+            return run_reference(self, operands, context);
+        }
+        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let a = tensor_operand(&mut operands, 0)?;
+        let result = match operands.get_mut(1).map(std::mem::take) {
+            Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
+                match panels::layout(&weight).cloned() {
+                    Some(layout) => {
+                        let plan = self.resolve(a.shape(), &weight.shape()?)?;
+                        InF32 { operator: self, plan: &plan, further: &further }.with(
+                            context,
+                            &a,
+                            |product, x, out, post| product.panels(x, &weight, &layout, out, post),
+                        )?
+                    }
+                    None => plain(self, &a, &weight.tensor()?, &further, context)?,
+                }
+            }
+            Some(operand) => {
+                let b = tensor_operand(&mut [operand], 0).map_err(|_| TypeError::MissingOperand { operand: 1 })?;
+                plain(self, &a, &b, &further, context)?
+            }
+            None => return Err(TypeError::MissingOperand { operand: 1 }.into()),
+        };
+        Ok(vec![result.into()])
+    }
+}
+
+/// Runs `$body` with `$T` bound to the element type of a general product.
+macro_rules! with_term {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::U64 => {
+                type $T = u64;
+                $body
+            }
+            found => {
+                let expected = "f16, bf16, f32, f64, i32, i64, u32 or u64".to_string();
+                return Err(TypeError::ElementType { operand: 0, expected, found }.into());
+            }
+        }
+    };
+}
+
+/// The product of two tensors as they come.
+fn plain(
+    operator: &Matmul,
+    a: &Tensor,
+    b: &Tensor,
+    further: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    if a.dtype() != b.dtype() {
+        let expected = a.dtype().to_string();
+        return Err(TypeError::ElementType { operand: 1, expected, found: b.dtype() }.into());
+    }
+    let plan = operator.resolve(a.shape(), b.shape())?;
+    if computes_in_f32(a.dtype()) {
+        let product = InF32 { operator, plan: &plan, further };
+        return product.with(context, a, |product, x, out, post| product.plain(x, b, out, post));
+    }
+    let result = with_term!(a.dtype(), T => in_general::<T>(&plan, a, b, context)?);
+    Ok(operator.epilogue.apply_to(result, further)?)
+}
+
+fn in_general<T: Term>(
+    plan: &ProductPlan,
+    a: &Tensor,
+    b: &Tensor,
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    let mut result = context.allocate(0, a.dtype(), &plan.shape)?;
+    general::multiply::<T>(plan, a.elements()?, b.elements()?, result.elements_mut()?);
+    Ok(result)
+}
+
+/// A product in f32.
+struct InF32<'a> {
+    operator: &'a Matmul,
+    plan: &'a ProductPlan,
+    further: &'a [Option<Value>],
+}
+
+/// The left operand with rows one behind the other.
+struct Left<'a> {
+    values: Cow<'a, [f32]>,
+    /// Where each matrix begins, in order of the result.
+    places: Vec<usize>,
+}
+
+impl InF32<'_> {
+    /// Widens the left operand, multiplies, and does what of the epilogue the kernel has not done.
+    fn with(
+        &self,
+        context: &mut Context<'_>,
+        a: &Tensor,
+        multiply: impl FnOnce(&Self, &Left<'_>, &mut [f32], Epilogue<'_>) -> Result<(), KernelError>,
+    ) -> Result<Tensor, KernelError> {
+        let columns = self.plan.b.columns;
+        // A vector on the right leaves no axis of columns that a bias could lie along.
+        let fits = |operand: usize| {
+            let value = self.further.get(operand).and_then(Option::as_ref);
+            !self.plan.b.vector && a.dtype() == DType::F32 && epilogue::is_per_channel(value, 1, columns)
+        };
+        let fused = if a.dtype() == DType::F32 { Fused::new(&self.operator.epilogue, fits) } else { None };
+        let bias = epilogue::tensor(self.further, fused.and_then(|fused| fused.added));
+        let bias = bias.map(|tensor| tensor.elements::<f32>()).transpose()?;
+        let post = Epilogue { bias, clamp: fused.and_then(|fused| fused.clamp) };
+        let left = self.left(a)?;
+        let shape = &self.plan.shape;
+        let result = produce(context, a.dtype(), shape, |out| match out {
+            [] => Ok(()),
+            out => multiply(self, &left, out, post),
+        })?;
+        match fused {
+            Some(_) => Ok(result),
+            None => Ok(self.operator.epilogue.apply_to(result, self.further)?),
+        }
+    }
+
+    fn left<'a>(&self, a: &'a Tensor) -> Result<Left<'a>, KernelError> {
+        let values = widened(a)?;
+        let places = self.plan.batches.iter().map(|&(place, _)| place).collect();
+        if !self.plan.a.transposed {
+            return Ok(Left { values, places });
+        }
+        let (rows, columns) = (self.plan.a.rows, self.plan.a.columns);
+        let mut across = vec![0.0; values.len()];
+        if !across.is_empty() {
+            let transpose = |(from, to): (&[f32], &mut [f32])| {
+                for (row, to) in to.chunks_mut(columns).enumerate() {
+                    to.iter_mut().zip(from[row..].iter().step_by(rows)).for_each(|(to, &from)| *to = from);
+                }
+            };
+            values.par_chunks(rows * columns).zip(across.par_chunks_mut(rows * columns)).for_each(transpose);
+        }
+        Ok(Left { values: Cow::Owned(across), places })
+    }
+
+    /// By a weight in panels.
+    fn panels(
+        &self,
+        left: &Left<'_>,
+        weight: &Weight,
+        layout: &ipuc_formats::encodings::PanelLayout,
+        out: &mut [f32],
+        post: Epilogue<'_>,
+    ) -> Result<(), KernelError> {
+        let (rows, inputs, outputs) = (self.plan.a.rows, self.plan.a.columns, self.plan.b.columns);
+        let instructions = Instructions::best();
+        if layout.groups == 1 {
+            // One matrix for all rows: they follow each other.
+            let rows = rows * self.plan.batches.len();
+            return panels::for_each_run(weight, layout, |pieces| {
+                let x = Matrix::new(&left.values, rows, inputs);
+                let out = MatrixMut::new(out, rows, outputs);
+                panels_product(instructions, x, pieces, out, Start::Zero, post);
+            });
+        }
+        let group_panels = outputs.div_ceil(crate::kernels::product::PANEL_OUTPUTS);
+        panels::for_each_run(weight, layout, |pieces| {
+            let products = self.plan.batches.iter().zip(out.chunks_mut(rows * outputs));
+            for (&(left_place, right_place), out) in products {
+                let group = right_place / (inputs * outputs);
+                let pieces = panels::within(pieces, &(group * group_panels..(group + 1) * group_panels));
+                if !pieces.is_empty() {
+                    let x = Matrix::new(&left.values[left_place..], rows, inputs);
+                    let out = MatrixMut::new(out, rows, outputs);
+                    panels_product(instructions, x, &pieces, out, Start::Zero, post);
+                }
+            }
+        })
+    }
+
+    /// By a tensor as it comes.
+    fn plain(&self, left: &Left<'_>, b: &Tensor, out: &mut [f32], post: Epilogue<'_>) -> Result<(), KernelError> {
+        let right = &self.plan.b;
+        let (rows, inputs) = (self.plan.a.rows, right.rows);
+        let elements = match b.dtype() {
+            DType::F16 => PlainElements::F16(b.elements()?),
+            DType::BF16 => PlainElements::Bf16(b.elements()?),
+            _ => PlainElements::F32(b.elements()?),
+        };
+        let inputs_inner = right.transposed || right.vector;
+        let layout = if inputs_inner { PlainLayout::InputsInner } else { PlainLayout::OutputsInner };
+        let matrix = PlainMatrix::new(elements, layout, inputs, right.columns);
+        let instructions = Instructions::best();
+        if right.batch.iter().all(|&extent| extent == 1) {
+            let rows = rows * self.plan.batches.len();
+            let x = Matrix::new(&left.values, rows, inputs);
+            plain_product(instructions, x, matrix, MatrixMut::new(out, rows, right.columns), Start::Zero, post);
+            return Ok(());
+        }
+        let right_places: Vec<usize> = self.plan.batches.iter().map(|&(_, place)| place).collect();
+        let batch = Batch {
+            rows,
+            left: &left.values,
+            left_stride: inputs,
+            left_places: &left.places,
+            right: matrix,
+            right_places: &right_places,
+        };
+        batched_product(instructions, &batch, out, post);
+        Ok(())
+    }
+}

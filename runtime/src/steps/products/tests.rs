@@ -1,0 +1,319 @@
+//! Each kernel against its reference: types, ranks, batches, groups, epilogues, weights in panels and in parts.
+
+use crate::kernels::tests::{numbers, with_threads};
+use crate::steps::{Allocate, Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
+use aligned_vec::{AVec, ConstAlign};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{Layout, PanelLayout, WeightRecord, pack};
+use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
+use ipuc_formats::ops::{
+    Activation, ActivationFunction, Arithmetic, AutoPad, BinaryFunction, Convolution, ConvolutionTranspose, Epilogue,
+    Matmul, NoBlocks, Op, Pool, PoolFunction, ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
+    ResizePolicy, ScalarOperation, UnaryFunction,
+};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use std::sync::Arc;
+
+struct Heap;
+
+impl Allocate for Heap {
+    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        let mut tensor = Tensor::zeros(dtype, shape)?;
+        // What a kernel does not write shows.
+        tensor.bytes_mut().fill(0xa5);
+        Ok(tensor)
+    }
+}
+
+/// The parts of one weight.
+struct Parts(Vec<AVec<u8, ConstAlign<64>>>);
+
+impl PartSource for Parts {
+    fn part(&self, _weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        Ok(PartBytes::new(Arc::new(self.0[part].clone())))
+    }
+    fn tensor(&self, _weight: u32) -> Option<Tensor> {
+        None
+    }
+    fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        Err(KernelError::Cancelled)
+    }
+}
+
+/// A tensor as the weight that the compiler would store for operand `operand`, in parts of at most `budget` bytes.
+fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> Operand {
+    let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
+    let layout = match op.operator().weight_matrix(operand, &shape) {
+        Some(matrix) => {
+            let layout = PanelLayout::matrix(stored, matrix.outputs, matrix.inputs, matrix.output_axis);
+            Layout::Panels(PanelLayout { groups: matrix.groups, ..layout })
+        }
+        None => Layout::Plain { dtype: stored },
+    };
+    let ranges = layout.split(&shape, budget).unwrap();
+    let pack_one = |range: &ipuc_formats::encodings::PartRange| {
+        let mut bytes = AVec::new(64);
+        bytes.resize(layout.part_bytes(&shape, range).unwrap().unwrap() as usize, 0);
+        let mut read = |offset: u64, buffer: &mut [u8]| {
+            buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..buffer.len()]);
+            Ok(())
+        };
+        pack(&layout, tensor.dtype(), &shape, *range, &mut read, &mut bytes).unwrap();
+        bytes
+    };
+    let parts = Parts(ranges.iter().map(pack_one).collect());
+    let parts_of = ranges.iter().map(|range| range.in_extent(0)).collect();
+    let record = WeightRecord { name: None, dtype: tensor.dtype(), shape, layout, parts: parts_of, source: None };
+    Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)))
+}
+
+/// Multiples of 1/8 from -2 to 2: exact in bf16 too.
+fn tensor(dtype: DType, shape: &[usize], seed: u32) -> Tensor {
+    let values = numbers(seed, shape.iter().product());
+    let coarse = values.iter().map(|value| (value * 16.0).round() / 8.0);
+    let scalar = |value: f32| {
+        if dtype.is_integer() { Scalar::Integer((value * 8.0) as i128) } else { Scalar::Float(value.into()) }
+    };
+    from_scalars(dtype, shape, &coarse.map(scalar).collect::<Vec<_>>()).unwrap()
+}
+
+fn run(op: &Op, operands: Vec<Operand>) -> Tensor {
+    let mut blocks = NoBlocks;
+    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0 };
+    let results = kernel(op).run(operands, &mut context).unwrap();
+    results[0].as_tensor().cloned().unwrap()
+}
+
+fn reference(op: &Op, inputs: &[Option<Tensor>]) -> Tensor {
+    let inputs: Vec<Option<Value>> = inputs.iter().cloned().map(|input| input.map(Value::from)).collect();
+    let mut blocks = NoBlocks;
+    let results = op.operator().reference(&inputs, &mut ReferenceContext::new(&mut blocks)).unwrap();
+    results[0].as_tensor().cloned().unwrap()
+}
+
+fn values(inputs: &[Option<Tensor>]) -> Vec<Operand> {
+    let operand =
+        |input: &Option<Tensor>| input.clone().map_or(Operand::Absent, |tensor| Operand::Value(tensor.into()));
+    inputs.iter().map(operand).collect()
+}
+
+fn assert_close(found: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{what}");
+    // One unit in the last place of the type, of values around 10.
+    let bound = match found.dtype() {
+        DType::F16 => 1e-2,
+        DType::BF16 => 8e-2,
+        DType::F32 => 1e-4,
+        _ => 0.0,
+    };
+    for (index, (found, expected)) in scalars(found).unwrap().into_iter().zip(scalars(expected).unwrap()).enumerate() {
+        let (found, expected) = (found.to_f64(), expected.to_f64());
+        let near = (found - expected).abs() <= bound * (1.0 + expected.abs() / 8.0);
+        assert!(near || found == expected, "{what}: element {index} is {found}, expected {expected}");
+    }
+}
+
+/// Run with plain operands, and with operand 1 as a weight in parts of several sizes; all must agree with the reference.
+fn check(op: impl Into<Op>, inputs: Vec<Option<Tensor>>, what: &str) {
+    let op = op.into();
+    let expected = reference(&op, &inputs);
+    assert_close(&run(&op, values(&inputs)), &expected, what);
+    let right = inputs[1].as_ref().unwrap();
+    if !right.dtype().is_float() || right.count() == 0 {
+        return;
+    }
+    let mut stored = vec![right.dtype()];
+    if right.dtype() == DType::F32 {
+        stored.extend([DType::F16, DType::BF16]);
+    }
+    for stored in stored {
+        for budget in [1 << 8, 1 << 13, 1 << 24] {
+            let mut operands = values(&inputs);
+            operands[1] = weight(&op, 1, right, stored, budget);
+            assert_close(&run(&op, operands), &expected, &format!("{what}, stored as {stored} in parts of {budget}"));
+        }
+    }
+}
+
+#[test]
+fn products_of_all_ranks_and_types() {
+    let shapes: [(&[usize], &[usize]); 9] = [
+        (&[1, 300], &[300, 40]),
+        (&[7, 33], &[33, 17]),
+        (&[2, 3, 5, 8], &[8, 9]),
+        (&[2, 3, 5, 8], &[2, 3, 8, 9]),
+        (&[2, 1, 5, 8], &[3, 8, 9]),
+        (&[8], &[8, 3]),
+        (&[2, 5, 8], &[8]),
+        (&[8], &[8]),
+        (&[2, 0], &[0, 3]),
+    ];
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32, DType::U32, DType::I64, DType::U64] {
+        for (seed, (a, b)) in shapes.iter().enumerate() {
+            let inputs = vec![Some(tensor(dtype, a, seed as u32)), Some(tensor(dtype, b, 100 + seed as u32))];
+            check(Matmul::new(false, false), inputs, &format!("{dtype} {a:?} times {b:?}"));
+        }
+        let across = vec![Some(tensor(dtype, &[2, 8, 5], 1)), Some(tensor(dtype, &[2, 9, 8], 2))];
+        check(Matmul::new(true, true), across, &format!("{dtype} transposed"));
+        let right = vec![Some(tensor(dtype, &[70, 300], 3)), Some(tensor(dtype, &[50, 300], 4))];
+        check(Matmul::new(false, true), right, &format!("{dtype} transposed right"));
+    }
+}
+
+#[test]
+fn epilogues_in_and_after_the_kernel() {
+    let add = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 2, swapped: false };
+    let relu = ScalarOperation::Activation(Activation::new(ActivationFunction::Relu));
+    let tanh = ScalarOperation::Unary(UnaryFunction::Tanh);
+    for dtype in [DType::F32, DType::F16] {
+        for operations in
+            [vec![add.clone(), relu.clone()], vec![relu.clone(), add.clone()], vec![add.clone(), tanh.clone()]]
+        {
+            for added in [&[6][..], &[1, 6], &[4, 1], &[4, 6], &[]] {
+                let op = Matmul { epilogue: Epilogue(operations.clone()), ..Matmul::new(false, false) };
+                let inputs = [&[4, 5][..], &[5, 6], added].into_iter().enumerate();
+                let inputs = inputs.map(|(seed, shape)| Some(tensor(dtype, shape, seed as u32))).collect();
+                check(op, inputs, &format!("{operations:?} with {added:?}"));
+            }
+        }
+    }
+    let narrow = Arithmetic { accumulator: DType::BF16, ..Arithmetic::default() };
+    let inputs = vec![Some(tensor(DType::F32, &[4, 50], 1)), Some(tensor(DType::F32, &[50, 6], 2))];
+    let op: Op = Matmul { arithmetic: narrow, ..Matmul::new(false, false) }.into();
+    assert_eq!(run(&op, values(&inputs)), reference(&op, &inputs));
+}
+
+fn convolution(groups: i64) -> Convolution {
+    Convolution {
+        auto_pad: None,
+        strides: vec![],
+        dilations: vec![],
+        pads: vec![],
+        groups,
+        arithmetic: Arithmetic::default(),
+        epilogue: Epilogue::default(),
+    }
+}
+
+#[test]
+fn convolutions_of_all_shapes() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+        let case = |op: Convolution, x: &[usize], w: &[usize], what: &str| {
+            let inputs = vec![Some(tensor(dtype, x, 1)), Some(tensor(dtype, w, 2)), Some(tensor(dtype, &w[..1], 3))];
+            check(op, inputs, &format!("{dtype} {what}"));
+        };
+        case(Convolution { pads: vec![1; 4], ..convolution(1) }, &[2, 3, 9, 8], &[20, 3, 3, 3], "plain");
+        let strided =
+            Convolution { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![0, 2, 1, 0], ..convolution(2) };
+        case(strided, &[1, 6, 9, 11], &[18, 3, 3, 2], "groups");
+        let same = Convolution { auto_pad: Some(AutoPad::SameLower), strides: vec![2], ..convolution(5) };
+        case(same, &[2, 5, 13], &[5, 1, 4], "depthwise");
+        case(convolution(1), &[1, 2, 4, 5, 6], &[3, 2, 2, 2, 2], "three axes");
+        case(convolution(1), &[1, 300, 3, 3], &[17, 300, 1, 1], "points");
+    }
+    let added = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 3, swapped: true };
+    let clamped = ScalarOperation::Clamp { minimum: -1.0, maximum: 3.0 };
+    let fused = Convolution { epilogue: Epilogue(vec![added, clamped]), ..convolution(1) };
+    for addend in [&[2, 5, 4, 3][..], &[5, 1, 1]] {
+        let shapes = [&[2, 3, 5, 4][..], &[5, 3, 2, 2], &[5], addend].into_iter().enumerate();
+        let inputs = shapes.map(|(seed, shape)| Some(tensor(DType::F32, shape, seed as u32))).collect();
+        check(fused.clone(), inputs, &format!("with {addend:?} added"));
+    }
+}
+
+#[test]
+fn transposed_convolutions_of_all_shapes() {
+    let plain = ConvolutionTranspose {
+        auto_pad: None,
+        strides: vec![2, 1],
+        dilations: vec![],
+        pads: vec![],
+        output_padding: vec![],
+        output_shape: vec![],
+        groups: 1,
+        arithmetic: Arithmetic::default(),
+        epilogue: Epilogue::default(),
+    };
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        let case = |op: ConvolutionTranspose, x: &[usize], w: &[usize], what: &str| {
+            let filters = w[1] * op.groups as usize;
+            let inputs = vec![Some(tensor(dtype, x, 1)), Some(tensor(dtype, w, 2)), Some(tensor(dtype, &[filters], 3))];
+            check(op, inputs, &format!("{dtype} {what}"));
+        };
+        case(plain.clone(), &[2, 3, 4, 5], &[3, 7, 3, 3], "plain");
+        let padded = ConvolutionTranspose { pads: vec![1, 0, 1, 2], output_padding: vec![1, 0], ..plain.clone() };
+        case(padded, &[1, 4, 4, 5], &[4, 2, 3, 3], "padded");
+        let grouped = ConvolutionTranspose { groups: 2, dilations: vec![2, 1], ..plain.clone() };
+        case(grouped, &[1, 4, 3, 3], &[4, 5, 2, 2], "groups");
+        let asked =
+            ConvolutionTranspose { output_shape: vec![12, 6], auto_pad: Some(AutoPad::SameUpper), ..plain.clone() };
+        case(asked, &[1, 2, 4, 5], &[2, 3, 3, 3], "an output shape beyond the kernels");
+    }
+}
+
+#[test]
+fn pools_of_all_kinds() {
+    for function in [PoolFunction::Average, PoolFunction::Max, PoolFunction::Norm] {
+        for dtype in [DType::F32, DType::F16, DType::F64] {
+            let base =
+                Pool { kernel: vec![3, 2], strides: vec![2, 1], pads: vec![1, 0, 2, 1], ..Pool::global(function) };
+            let counting = Pool { count_include_pad: true, ceil_mode: true, ..base.clone() };
+            let spread = Pool { dilations: vec![2, 3], ..base.clone() };
+            for pool in [base, counting, spread, Pool::global(function)] {
+                let x = Some(tensor(dtype, &[2, 3, 9, 10], 1));
+                let op: Op = pool.into();
+                assert_close(&run(&op, values(std::slice::from_ref(&x))), &reference(&op, &[x]), &op.to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn resampling_in_all_modes() {
+    for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {
+        for coordinates in
+            [ResizeCoordinates::HalfPixel, ResizeCoordinates::AlignCorners, ResizeCoordinates::Asymmetric]
+        {
+            for antialias in [false, mode != ResizeMode::Nearest] {
+                let op: Op = Resize {
+                    mode,
+                    coordinates,
+                    nearest: ResizeNearest::RoundPreferFloor,
+                    cubic_coefficient: -0.75,
+                    exclude_outside: antialias,
+                    extrapolation: 0.0,
+                    antialias,
+                    axes: vec![1, 2],
+                    policy: ResizePolicy::Stretch,
+                }
+                .into();
+                for sizes in [[8, 14], [3, 5], [4, 3], [4, 7]] {
+                    for dtype in [DType::F32, DType::F16, DType::I64, DType::U8] {
+                        let x = Some(tensor(dtype, &[3, 4, 7], 1));
+                        let inputs = [x, None, None, Some(Tensor::vector_i64(&sizes))];
+                        let what = format!("{dtype} to {sizes:?} by {op}");
+                        assert_close(&run(&op, values(&inputs)), &reference(&op, &inputs), &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_parts_do_not_change_bits() {
+    let op: Op = Matmul::new(false, false).into();
+    let (a, b) = (tensor(DType::F32, &[3, 64, 700], 1), tensor(DType::F32, &[700, 130], 2));
+    let product = |threads, budget| {
+        with_threads(threads, || {
+            run(&op, vec![Operand::Value(a.clone().into()), weight(&op, 1, &b, DType::F32, budget)])
+        })
+    };
+    let expected = product(1, 1 << 24);
+    for threads in [1, 2, 5] {
+        for budget in [1 << 10, 1 << 16, 1 << 24] {
+            assert_eq!(product(threads, budget), expected, "{threads} threads, parts of {budget}");
+        }
+    }
+}

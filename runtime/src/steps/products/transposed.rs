@@ -1,0 +1,80 @@
+//! Transposed convolutions: geometry and weights for the kernel, which takes all panels at once.
+
+use super::convolution::{Weights, bias, dtype, window};
+use super::epilogue;
+use super::floats::{computes_in_f32, produce, widened};
+use super::panels;
+use crate::kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
+use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
+use crate::kernels::simd::Instructions;
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use half::slice::HalfFloatSliceExt;
+use ipuc_formats::ops::ConvolutionTranspose;
+use ipuc_formats::value::Value;
+
+/// Operands of a convolution itself; further ones are the epilogue's.
+const OWN_OPERANDS: usize = 3;
+
+impl Kernel for ConvolutionTranspose {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let common = dtype(operands.first()).filter(|&dtype| computes_in_f32(dtype));
+        if !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
+            return run_reference(self, operands, context);
+        }
+        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let x = tensor_operand(&mut operands, 0)?;
+        let weights = Weights::new(&mut operands)?;
+        let weight_shape = weights.shape()?;
+        let (result_shape, axes) = self.resolve(x.shape(), &weight_shape)?;
+        let bias = bias(&mut operands, result_shape[1])?;
+        let groups = result_shape[1].checked_div(weight_shape[1]).unwrap_or(1).max(1);
+        let shape = TransposedShape {
+            batch: result_shape[0],
+            groups,
+            group_inputs: weight_shape[0] / groups,
+            group_outputs: weight_shape[1],
+            axes: axes.iter().map(window).collect(),
+        };
+        let values = widened(&x)?;
+        let post = ConvolutionEpilogue { bias: bias.as_deref(), addend: None, clamp: None };
+        let packed = packed(&shape, &weights)?;
+        let result = produce(context, x.dtype(), &result_shape, |out| {
+            if !out.is_empty() {
+                transposed(Instructions::best(), &shape, &values, PanelElements::F32(&packed), out, post);
+            }
+            Ok(())
+        })?;
+        Ok(vec![self.epilogue.apply_to(result, &further)?.into()])
+    }
+}
+
+/// All panels of the weights, as f32.
+fn packed(shape: &TransposedShape, weights: &Weights) -> Result<Vec<f32>, KernelError> {
+    let (weight, layout) = match weights {
+        Weights::Plain(tensor) => return Ok(shape.pack(&widened(tensor)?)),
+        Weights::Panels(weight, layout) => (weight, layout),
+    };
+    let inputs = shape.group_inputs;
+    let taps: usize = shape.axes.iter().map(|axis| axis.kernel).product();
+    let panels = shape.groups * (shape.group_outputs * taps).div_ceil(PANEL_OUTPUTS);
+    let mut packed = vec![0.0; panels * inputs * PANEL_OUTPUTS];
+    panels::for_each_run(weight, layout, |pieces| pieces.iter().for_each(|piece| place(piece, inputs, &mut packed)))?;
+    Ok(packed)
+}
+
+/// Copies a piece of a weight of `inputs` inputs into panels of f32.
+fn place(piece: &PanelPiece<'_>, inputs: usize, packed: &mut [f32]) {
+    let group = piece.elements.group();
+    let wide = match piece.elements {
+        PanelElements::F32(elements) => elements.to_vec(),
+        PanelElements::F16(elements) => elements.to_f32_vec(),
+        PanelElements::Bf16(elements) => elements.to_f32_vec(),
+    };
+    for (panel, elements) in piece.panels.clone().zip(wide.chunks(piece.panel_length())) {
+        for (offset, input) in piece.inputs.clone().enumerate() {
+            let from = offset / group * PANEL_OUTPUTS * group + offset % group;
+            let to = &mut packed[(panel * inputs + input) * PANEL_OUTPUTS..][..PANEL_OUTPUTS];
+            to.iter_mut().zip(elements[from..].iter().step_by(group)).for_each(|(to, &from)| *to = from);
+        }
+    }
+}
