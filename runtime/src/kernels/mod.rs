@@ -15,7 +15,6 @@
 //!   [`threads::SERIAL_OPERATIONS`] operations.
 //! - **Shapes are the caller's promise.** Mismatched lengths panic at the head of a kernel with the numbers in the message;
 //!   nothing here reads untrusted bytes. Empty shapes are fine.
-
 //!
 //! Operators meet these kernels in [`crate::steps`].
 
@@ -26,11 +25,13 @@ pub mod convolution;
 pub mod elements;
 pub mod elementwise;
 pub mod fourier;
+pub mod layer_normalization;
 pub mod matrix;
 pub mod pool;
 pub mod product;
 pub mod resample;
 pub mod simd;
+pub mod softmax;
 pub mod threads;
 pub mod window;
 

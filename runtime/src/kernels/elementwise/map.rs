@@ -30,19 +30,6 @@ pub fn map_in_place(instructions: Instructions, function: impl VectorFunction, v
     }
 }
 
-/// `out = function(x)` for functions of one number; `cost` is about how many multiplications one takes.
-///
-/// # Panics
-/// If lengths differ.
-pub fn map_scalar<T: Copy + Sync, U: Send>(cost: usize, function: impl Fn(T) -> U + Sync, x: &[T], out: &mut [U]) {
-    assert_eq!(x.len(), out.len(), "elements of x and out");
-    let run = |(x, out): (&[T], &mut [U])| out.iter_mut().zip(x).for_each(|(out, &x)| *out = function(x));
-    match block(x.len(), cost) {
-        Some(block) => x.par_chunks(block).zip(out.par_chunks_mut(block)).for_each(run),
-        None => run((x, out)),
-    }
-}
-
 /// Elements of a block, if several are worth it.
 pub(super) fn block(count: usize, cost: usize) -> Option<usize> {
     let parts = threads::parts(count * cost, usize::MAX);

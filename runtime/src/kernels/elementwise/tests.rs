@@ -1,7 +1,6 @@
-//! Functions against f64, broadcasts against indices, blocks against one thread.
+//! Functions against f64, blocks against one thread.
 
 use half::{bf16, f16};
-use proptest::prelude::*;
 
 use super::{functions::*, *};
 use crate::kernels::{
@@ -142,12 +141,9 @@ fn blocks_do_not_change_bits() {
 }
 
 #[test]
-fn scalars_and_conversions_go_by_blocks() {
+fn conversions_go_by_blocks() {
     let x = numbers(5, 70_000);
     with_threads(2, || {
-        let mut out = vec![0.0; x.len()];
-        map_scalar(30, f32::sin, &x, &mut out);
-        assert!(out.iter().zip(&x).all(|(out, x)| *out == x.sin()));
         let (mut halves, mut brains) = (vec![f16::ZERO; x.len()], vec![bf16::ZERO; x.len()]);
         narrow_f16(&x, &mut halves);
         narrow_bf16(&x, &mut brains);
@@ -157,83 +153,6 @@ fn scalars_and_conversions_go_by_blocks() {
         widen_bf16(&brains, &mut wide);
         assert!(wide.iter().zip(&x).all(|(wide, &x)| *wide == bf16::from_f32(x).to_f32()));
     });
-}
-
-fn shape() -> impl Strategy<Value = (Vec<usize>, Vec<usize>, Vec<usize>)> {
-    let axis = (0_usize..9, 0_u8..8);
-    (prop::collection::vec(axis, 0..5), 0_usize..3, 0_usize..3).prop_map(|(axes, left_cut, right_cut)| {
-        let extents: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
-        let side = |bit: u8| axes.iter().map(|axis| if axis.1 & bit == bit { 1 } else { axis.0 }).collect::<Vec<_>>();
-        // Leading axes may be missing.
-        let (left, right) = (side(1), side(2));
-        let (left_cut, right_cut) = (left_cut.min(left.len()), right_cut.min(right.len()));
-        (extents, left[left_cut..].to_vec(), right[right_cut..].to_vec())
-    })
-}
-
-/// The element of a dense operand below the result element `index`.
-fn below(values: &[f32], extents: &[usize], operand: &[usize], mut index: usize) -> f32 {
-    let mut position = vec![0; extents.len()];
-    for (axis, extent) in extents.iter().enumerate().rev() {
-        position[axis] = index % extent;
-        index /= extent;
-    }
-    let position = &position[extents.len() - operand.len()..];
-    values[position.iter().zip(operand).fold(0, |place, (&index, &extent)| place * extent + index.min(extent - 1))]
-}
-
-proptest! {
-    #[test]
-    fn broadcasts_agree_with_indices((extents, left, right) in shape()) {
-        let a = numbers(1, left.iter().product());
-        let b = numbers(2, right.iter().product());
-        let broadcast = Broadcast::dense(&extents, &left, &right);
-        for instructions in Instructions::available() {
-            let mut out = vec![f32::NAN; extents.iter().product()];
-            binary(instructions, Subtract, &broadcast, &a, &b, &mut out);
-            let operand = |values: &[f32], shape: &[usize], index| below(values, &extents, shape, index);
-            for (index, value) in out.iter().enumerate() {
-                prop_assert_eq!(*value, operand(&a, &left, index) - operand(&b, &right, index));
-            }
-            if a.len() == out.len() {
-                for swapped in [false, true] {
-                    let mut values = a.clone();
-                    binary_in_place(instructions, Subtract, swapped, &broadcast, &mut values, &b);
-                    let sign = if swapped { -1.0 } else { 1.0 };
-                    prop_assert!(values.iter().zip(&out).all(|(value, out)| *value == sign * out));
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn strided_operands_are_read_in_place() {
-    // A transposed left operand.
-    let (a, b) = (numbers(1, 30 * 40), numbers(2, 30 * 40));
-    let broadcast = Broadcast::new(&[30, 40], &[1, 30], &[40, 1]);
-    for instructions in Instructions::available() {
-        let mut out = vec![0.0; 1200];
-        binary(instructions, Multiply, &broadcast, &a, &b, &mut out);
-        for (index, value) in out.iter().enumerate() {
-            assert_eq!(*value, a[index % 40 * 30 + index / 40] * b[index]);
-        }
-    }
-}
-
-#[test]
-fn long_broadcasts_go_by_blocks() {
-    let (a, b) = (numbers(1, 300 * 500), numbers(2, 500));
-    let broadcast = Broadcast::dense(&[300, 500], &[300, 500], &[500]);
-    for instructions in Instructions::available() {
-        let run = || {
-            let mut out = vec![0.0; a.len()];
-            binary(instructions, Add, &broadcast, &a, &b, &mut out);
-            out
-        };
-        let out = with_threads(3, run);
-        assert!(out.iter().enumerate().all(|(index, out)| *out == a[index] + b[index % 500]));
-    }
 }
 
 /// The functions of vectors are exported for other kernels: one call each.
