@@ -3,10 +3,18 @@
 //! `formats` says what bytes mean and opens nothing; here files are opened, and it is decided which files a
 //! model may refer to.
 
+#[cfg(feature = "compile")]
 pub mod external;
+#[cfg(feature = "cli")]
+pub mod numpy;
+#[cfg(feature = "compile")]
 pub mod output;
 pub mod source;
+#[cfg(feature = "compile")]
+pub mod unfinished;
 
+#[cfg(feature = "compile")]
 pub use external::{ExternalFileError, ExternalFiles};
+#[cfg(feature = "compile")]
 pub use output::OutputFile;
 pub use source::{SourceFile, SourceFileError};

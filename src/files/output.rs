@@ -1,5 +1,6 @@
 //! Files that appear under their name only when they are whole.
 
+use crate::files::unfinished::Unfinished;
 use ipuc_passes::emit::Output;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,6 +11,7 @@ use tempfile::NamedTempFile;
 pub struct OutputFile {
     temporary: NamedTempFile,
     target: PathBuf,
+    unfinished: Unfinished,
 }
 
 impl OutputFile {
@@ -26,7 +28,8 @@ impl OutputFile {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let temporary = tempfile::Builder::new().prefix(".ipuc-").suffix(".partial").tempfile_in(folder)?;
-        Ok(OutputFile { temporary, target: target.to_owned() })
+        let unfinished = Unfinished::remember(temporary.path());
+        Ok(OutputFile { temporary, target: target.to_owned(), unfinished })
     }
 
     /// Bring all bytes to the disk, then put the file under its name.
@@ -37,6 +40,7 @@ impl OutputFile {
         self.temporary.as_file().sync_all()?;
         set_default_permissions(self.temporary.as_file())?;
         self.temporary.persist(&self.target).map_err(|error| error.error)?;
+        drop(self.unfinished);
         Ok(())
     }
 }

@@ -1,0 +1,115 @@
+//! What flags hold: names with values, sizes of dimensions.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// `NAME=FILE`.
+#[derive(Debug, Clone)]
+pub(super) struct NamedFile {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+}
+
+impl FromStr for NamedFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+                Ok(NamedFile { name: name.to_string(), path: PathBuf::from(path) })
+            }
+            _ => Err("expected NAME=FILE".to_string()),
+        }
+    }
+}
+
+/// `MODEL.onnx` or `NAME=MODEL.onnx`.
+#[derive(Debug, Clone)]
+pub(super) struct NamedModel {
+    pub(super) name: Option<String>,
+    pub(super) path: PathBuf,
+}
+
+impl FromStr for NamedModel {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A file whose name holds `=` is more likely meant than an entry with a missing file.
+        let named = text.split_once('=').filter(|(name, path)| {
+            !name.is_empty() && !path.is_empty() && !name.contains('/') && !PathBuf::from(text).exists()
+        });
+        Ok(match named {
+            Some((name, path)) => NamedModel { name: Some(name.to_string()), path: PathBuf::from(path) },
+            None => NamedModel { name: None, path: PathBuf::from(text) },
+        })
+    }
+}
+
+/// `NAME=N`, or `NAME=A..B` with both ends included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Dimension {
+    pub(super) name: String,
+    pub(super) minimum: i64,
+    pub(super) maximum: i64,
+}
+
+impl Dimension {
+    /// The value, where there is only one.
+    pub(super) fn value(&self) -> Option<i64> {
+        (self.minimum == self.maximum).then_some(self.minimum)
+    }
+}
+
+impl FromStr for Dimension {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Names of dimensions are free text; values hold no `=` but that of `..=`.
+        let split = text.replace("..=", "..");
+        let (name, value) = split.rsplit_once('=').ok_or("expected NAME=N or NAME=A..B")?;
+        let number = |text: &str| text.trim().parse::<i64>().ok().filter(|&number| number >= 0);
+        let range = match value.split_once("..") {
+            Some((minimum, maximum)) => number(minimum).zip(number(maximum)),
+            None => number(value).map(|number| (number, number)),
+        };
+        let (minimum, maximum) = range.ok_or("expected NAME=N or NAME=A..B with numbers of at least 0")?;
+        if name.is_empty() {
+            return Err("expected NAME=N or NAME=A..B".to_string());
+        }
+        if minimum > maximum {
+            return Err(format!("the range {minimum}..{maximum} is empty"));
+        }
+        Ok(Dimension { name: name.to_string(), minimum, maximum })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dimension(text: &str) -> Result<(String, i64, i64), String> {
+        text.parse().map(|dimension: Dimension| (dimension.name, dimension.minimum, dimension.maximum))
+    }
+
+    #[test]
+    fn dimensions_are_sizes_or_ranges() {
+        assert_eq!(dimension("batch=4"), Ok(("batch".to_string(), 4, 4)));
+        assert_eq!(dimension("seq=1..2048"), Ok(("seq".to_string(), 1, 2048)));
+        assert_eq!(dimension("seq=1..=8"), Ok(("seq".to_string(), 1, 8)));
+        assert_eq!(dimension("a=b=3"), Ok(("a=b".to_string(), 3, 3)));
+        for wrong in ["batch", "batch=", "=3", "batch=-1", "batch=5..2", "batch=x", "batch=1..", "batch=1.5"] {
+            assert!(dimension(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn models_may_have_names() {
+        let parse = |text: &str| -> (Option<String>, PathBuf) {
+            let model: NamedModel = text.parse().unwrap();
+            (model.name, model.path)
+        };
+        assert_eq!(parse("a.onnx"), (None, "a.onnx".into()));
+        assert_eq!(parse("encoder=a.onnx"), (Some("encoder".to_string()), "a.onnx".into()));
+        assert_eq!(parse("folder/x=y.onnx"), (None, "folder/x=y.onnx".into()));
+    }
+}

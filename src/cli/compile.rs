@@ -1,0 +1,234 @@
+//! `ipuc compile`: ONNX models in, one `.ipu` file out.
+
+use super::Outcome;
+use super::arguments::{Dimension, NamedModel};
+use super::failure::{Code, Failure};
+use super::output::{Output, Unit, bytes, count, seconds};
+use crate::compile::{CompileOptions, Compiled, Source, compile_observed};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::dim::Bindings;
+use ipuc_passes::ir::{Graph, text};
+use ipuc_passes::pipeline::Report;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Compile ONNX models into one .ipu file
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The models; each becomes an entry, named NAME or like its file (main where there is one model)
+    #[arg(required = true, value_name = "MODEL.onnx|NAME=MODEL.onnx")]
+    models: Vec<NamedModel>,
+    /// The file to write [default: the first model's name with .ipu]
+    #[arg(short, long, value_name = "FILE.ipu")]
+    output: Option<PathBuf>,
+    /// The range of an open dimension (both ends included), or its only size
+    #[arg(long, value_name = "NAME=N|NAME=A..B")]
+    dim: Vec<Dimension>,
+    /// Write the program after each pass into numbered files in this folder
+    #[arg(long, value_name = "DIR")]
+    emit_ir: Option<PathBuf>,
+    /// Check the invariants of the compiler after every pass
+    #[arg(long)]
+    verify: bool,
+    /// A folder outside of the models' own whose files they may use as external data
+    #[arg(long, value_name = "DIR")]
+    external_data_root: Vec<PathBuf>,
+    /// Threads that share the work [default: all cores]
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary<'a> {
+    output: &'a Path,
+    root_hash: String,
+    file_bytes: u64,
+    weights_bytes: u64,
+    seconds: f64,
+    entries: Vec<EntrySummary>,
+    steps: usize,
+    weights: usize,
+    /// Blocks with their peak of live activations, where sizes are known.
+    peaks: Vec<PeakSummary>,
+    passes: Vec<PassSummary>,
+}
+
+#[derive(Serialize)]
+struct EntrySummary {
+    name: String,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PeakSummary {
+    block: u32,
+    topological_bytes: u64,
+    ordered_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PassSummary {
+    pass: &'static str,
+    seconds: f64,
+    changes: usize,
+    steps: usize,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let start = Instant::now();
+    let sources = sources(&arguments.models)?;
+    let target = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
+    if let Some(source) = sources.iter().find(|source| source.path == target) {
+        let message = format!("the output `{}` is one of the models", source.path.display());
+        return Err(Failure::usage(message).with_hint("name another file with -o FILE.ipu").into());
+    }
+    let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
+    let bar = output.bar("writing weights", Unit::Bytes);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build();
+    let compiled = threads.context("cannot start threads")?.install(|| {
+        compile_observed(&sources, &target, &options(arguments), &bar, &mut |report, graph| {
+            listing.write(report, graph);
+        })
+    });
+    drop(bar);
+    let compiled = compiled.with_context(|| format!("cannot compile {}", names(&sources)))?;
+    listing.finish()?;
+    print(&compiled, &target, start, output)?;
+    Ok(Code::Success)
+}
+
+fn options(arguments: &Arguments) -> CompileOptions {
+    let mut dimensions = Bindings::new();
+    for dimension in &arguments.dim {
+        if let Some(value) = dimension.value() {
+            dimensions.insert(dimension.name.as_str(), value);
+        }
+    }
+    let range = |dimension: &Dimension| (dimension.name.clone(), dimension.minimum, dimension.maximum);
+    CompileOptions {
+        external_data_roots: arguments.external_data_root.clone(),
+        dimensions,
+        ranges: arguments.dim.iter().map(range).collect(),
+        verify: arguments.verify,
+    }
+}
+
+/// Every model with the name of its entry.
+fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
+    let single = models.len() == 1;
+    let mut sources: Vec<Source> = Vec::with_capacity(models.len());
+    for model in models {
+        let entry = match &model.name {
+            Some(name) => name.clone(),
+            None if single => "main".to_string(),
+            None => model.path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()),
+        };
+        if sources.iter().any(|source| source.entry == entry) {
+            let message = format!("two models are named `{entry}`");
+            return Err(Failure::usage(message).with_hint("name them with NAME=MODEL.onnx"));
+        }
+        sources.push(Source { entry, path: model.path.clone() });
+    }
+    Ok(sources)
+}
+
+fn names(sources: &[Source]) -> String {
+    sources.iter().map(|source| format!("`{}`", source.path.display())).collect::<Vec<_>>().join(", ")
+}
+
+/// The files of `--emit-ir`.
+struct Listing<'a> {
+    folder: Option<&'a Path>,
+    written: usize,
+    error: Option<std::io::Error>,
+}
+
+impl<'a> Listing<'a> {
+    fn new(folder: Option<&'a Path>) -> anyhow::Result<Self> {
+        if let Some(folder) = folder {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Failure::usage(format!("cannot create `{}`: {error}", folder.display())))?;
+        }
+        Ok(Listing { folder, written: 0, error: None })
+    }
+
+    fn write(&mut self, report: &Report, graph: &Graph) {
+        let (Some(folder), None) = (self.folder, &self.error) else { return };
+        let name = format!("{:03}-{}.ir", self.written, report.pass);
+        let comment = format!(
+            "// after {}: {}, {}, {}\n",
+            report.pass,
+            seconds(report.time),
+            count(report.changes.0, "change"),
+            count(report.steps, "step")
+        );
+        let written = std::fs::write(folder.join(name), comment + &text::print(graph));
+        self.error = written.err();
+        self.written += 1;
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let Some(error) = self.error else { return Ok(()) };
+        let folder = self.folder.unwrap_or(Path::new("")).display().to_string();
+        Err(anyhow::Error::new(error).context(format!("cannot write the files of --emit-ir into `{folder}`")))
+    }
+}
+
+fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output) -> anyhow::Result<()> {
+    let manifest = &compiled.emitted.manifest;
+    let steps = manifest.blocks.iter().map(|block| block.steps.len()).sum();
+    let weights_bytes = manifest.extents.iter().map(|extent| extent.length).sum();
+    let elapsed = start.elapsed();
+    output.line(format_args!(
+        "{}: {} ({} of weights in {}), {}, {}",
+        target.display(),
+        bytes(compiled.emitted.file_bytes),
+        bytes(weights_bytes),
+        count(manifest.chunks.len(), "chunk"),
+        count(steps, "step"),
+        seconds(elapsed)
+    ))?;
+    for entry in &manifest.entries {
+        let (inputs, outputs) = (entry.inputs.join(", "), entry.outputs.join(", "));
+        output.remark(format_args!("  entry {}({inputs}) -> ({outputs})", entry.name))?;
+    }
+    for peak in &compiled.peaks {
+        if peak.given_bytes > 0 {
+            let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
+            let index = peak.block.0;
+            output.remark(format_args!("  block {index}: {kept} of live activations, {given} in the model's order"))?;
+        }
+    }
+    let peaks = compiled.peaks.iter().map(|peak| PeakSummary {
+        block: peak.block.0,
+        topological_bytes: peak.given_bytes,
+        ordered_bytes: peak.kept_bytes,
+    });
+    let passes = compiled.reports.iter().map(|report| PassSummary {
+        pass: report.pass,
+        seconds: report.time.as_secs_f64(),
+        changes: report.changes.0,
+        steps: report.steps,
+    });
+    let entries = manifest.entries.iter().map(|entry| EntrySummary {
+        name: entry.name.clone(),
+        inputs: entry.inputs.clone(),
+        outputs: entry.outputs.clone(),
+    });
+    output.json(&Summary {
+        output: target,
+        root_hash: compiled.emitted.root_hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        file_bytes: compiled.emitted.file_bytes,
+        weights_bytes,
+        seconds: elapsed.as_secs_f64(),
+        entries: entries.collect(),
+        steps,
+        weights: manifest.weights.len(),
+        peaks: peaks.collect(),
+        passes: passes.collect(),
+    })
+}

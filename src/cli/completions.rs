@@ -1,0 +1,22 @@
+//! `ipuc completions`: a script that completes commands and flags in a shell.
+
+use super::failure::Code;
+use super::output::Output;
+use super::{Cli, Outcome};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The shell
+    shell: Shell,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    // The generator ends the program where it cannot write, so it writes to memory.
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "ipuc", &mut script);
+    output.stdout().write_all(&script)?;
+    Ok(Code::Success)
+}

@@ -1,0 +1,321 @@
+//! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
+
+use super::arguments::{Dimension, NamedFile};
+use super::failure::Failure;
+use super::output::{Output, Unit};
+use super::random::Generator;
+use crate::compile::{CompileOptions, Source, compile_observed};
+use crate::files::unfinished::Unfinished;
+use crate::files::{SourceFile, numpy};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
+use ipuc_formats::fact::{Shape, Type};
+use ipuc_formats::model::{EntryRecord, Manifest, OperandRecord, superblock};
+use ipuc_formats::onnx::{ReadAt, read_value};
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Which model is executed, and how.
+#[derive(Debug, Args)]
+pub(super) struct ModelArguments {
+    /// The model: an .ipu file, an .onnx file (compiled into a temporary file first), or - for stdin
+    model: PathBuf,
+    /// The entry to run, where the model has several
+    #[arg(long, value_name = "NAME")]
+    pub(super) entry: Option<String>,
+    /// Threads that share the work [default: all cores]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// A folder outside of the .onnx model's own whose files it may use as external data
+    #[arg(long, value_name = "DIR")]
+    external_data_root: Vec<PathBuf>,
+}
+
+/// Where inputs come from.
+#[derive(Debug, Args)]
+pub(super) struct InputArguments {
+    /// An input from a file: a NumPy array, or a tensor as in ONNX test data
+    #[arg(long, value_name = "NAME=FILE.npy|FILE.pb")]
+    input: Vec<NamedFile>,
+    /// Inputs by name from a NumPy archive
+    #[arg(long, value_name = "FILE.npz")]
+    inputs: Option<PathBuf>,
+    /// Make up the inputs that are not given; open dimensions are 1
+    #[arg(long, value_name = "SEED")]
+    random: Option<u64>,
+}
+
+/// Sizes of open dimensions.
+#[derive(Debug, Args)]
+pub(super) struct DimensionArguments {
+    /// The size of an open dimension; a range, which holds both ends, where an .onnx file is compiled
+    #[arg(long, value_name = "NAME=N|NAME=A..B")]
+    pub(super) dim: Vec<Dimension>,
+}
+
+/// A model that is ready to run.
+pub(super) struct Loaded {
+    pub(super) model: Model,
+    /// How the user calls it.
+    pub(super) path: PathBuf,
+    threads: usize,
+    /// Folder of the compiled file, kept for as long as the model may read it.
+    _scratch: Option<Scratch>,
+}
+
+/// A temporary folder that is removed even when the program is interrupted.
+struct Scratch {
+    folder: tempfile::TempDir,
+    _unfinished: Unfinished,
+}
+
+impl Scratch {
+    fn new() -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ipuc-").tempdir().context("cannot create a temporary folder")?;
+        let unfinished = Unfinished::remember(folder.path());
+        Ok(Scratch { folder, _unfinished: unfinished })
+    }
+}
+
+impl Loaded {
+    /// Open a model; compile it first where it is ONNX.
+    pub(super) fn open(
+        arguments: &ModelArguments,
+        dimensions: &DimensionArguments,
+        output: &Output,
+    ) -> anyhow::Result<Loaded> {
+        let mut scratch = None;
+        let mut path = arguments.model.clone();
+        if path == Path::new("-") {
+            let folder = scratch.insert(Scratch::new()?);
+            path = folder.folder.path().join("stdin");
+            io::copy(&mut io::stdin().lock(), &mut File::create(&path)?).context("cannot read stdin")?;
+        }
+        if !is_compiled(&path)? {
+            let folder = match &scratch {
+                Some(scratch) => scratch,
+                None => scratch.insert(Scratch::new()?),
+            };
+            let compiled = folder.folder.path().join("model.ipu");
+            let options = CompileOptions {
+                external_data_roots: arguments.external_data_root.clone(),
+                ranges: ranges(&dimensions.dim),
+                ..CompileOptions::default()
+            };
+            let source = Source { entry: "main".to_string(), path: path.clone() };
+            let bar = output.bar("compiling", Unit::Bytes);
+            compile_observed(&[source], &compiled, &options, &bar, &mut |_, _| {})
+                .with_context(|| format!("cannot compile `{}`", arguments.model.display()))?;
+            path = compiled;
+        } else if let Some(range) = dimensions.dim.iter().find(|dimension| dimension.value().is_none()) {
+            let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
+            return Err(Failure::usage(message).into());
+        }
+        let model = crate::open::open(&path)?;
+        Ok(Loaded { model, path: arguments.model.clone(), threads: arguments.threads, _scratch: scratch })
+    }
+
+    /// A session with the threads that the user wants.
+    pub(super) fn session(&self) -> anyhow::Result<Session> {
+        Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
+    }
+}
+
+/// Dimensions that are given as true ranges.
+fn ranges(dimensions: &[Dimension]) -> Vec<(String, i64, i64)> {
+    let ranges = dimensions.iter().filter(|dimension| dimension.value().is_none());
+    ranges.map(|range| (range.name.clone(), range.minimum, range.maximum)).collect()
+}
+
+/// The file is `.ipu` by its first bytes, or by its name where they are of no known format.
+pub(super) fn is_compiled(path: &Path) -> anyhow::Result<bool> {
+    let file = SourceFile::open(path)?;
+    let mut first = [0; superblock::SIGNATURE.len()];
+    let signed = file.length() >= first.len() as u64 && {
+        file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
+        first == superblock::SIGNATURE
+    };
+    Ok(signed || path.extension().is_some_and(|extension| extension == "ipu"))
+}
+
+/// Types of an entry's results, by position.
+pub(super) fn result_types(manifest: &Manifest, entry: &EntryRecord) -> Vec<Type> {
+    let block = &manifest.blocks[entry.block as usize];
+    let kind = |operand: &OperandRecord| match *operand {
+        OperandRecord::Value(slot) => block.values[slot as usize].kind.clone(),
+        // A weight that is a result is a tensor; readers take its type from the file.
+        OperandRecord::Weight(_) | OperandRecord::Absent => {
+            Type::Tensor { dtype: ipuc_formats::dtype::DType::F32, shape: Shape::Unranked }
+        }
+    };
+    block.results.iter().map(kind).collect()
+}
+
+/// The inputs of an entry: those that are given, and made-up ones where the user wants them.
+pub(super) fn gather(
+    loaded: &Loaded,
+    entry: &EntryRecord,
+    arguments: &InputArguments,
+    dimensions: &[Dimension],
+    output: &Output,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let ports = loaded.model.inputs(entry);
+    let mut given = Vec::new();
+    if let Some(path) = &arguments.inputs {
+        for (name, tensor) in read_archive(path)? {
+            let port = find(&ports, &name)?;
+            given.push((name.clone(), fitted(Value::Tensor(tensor), &port.kind)));
+        }
+    }
+    for file in &arguments.input {
+        let port = find(&ports, &file.name)?;
+        let value = read_input(&file.path, &port.kind)?;
+        given.retain(|(name, _)| *name != file.name);
+        given.push((file.name.clone(), value));
+    }
+    complete(&loaded.model, &ports, given, arguments.random, dimensions, output)
+}
+
+fn find<'a>(ports: &'a [Port], name: &str) -> Result<&'a Port, RunError> {
+    let known = || ports.iter().map(|port| format!("`{}`", port.name)).collect::<Vec<_>>().join(", ");
+    let found = ports.iter().find(|port| port.name == name);
+    found.ok_or_else(|| RunError::UnknownInput { name: name.to_string(), known: known() })
+}
+
+/// All arrays of an `.npz` file.
+pub(super) fn read_archive(path: &Path) -> anyhow::Result<Vec<(String, ipuc_formats::tensor::Tensor)>> {
+    let context = || format!("cannot read `{}`", path.display());
+    let file = File::open(path).with_context(context)?;
+    numpy::read_npz(BufReader::new(file)).with_context(context)
+}
+
+/// A value of the type from `.npy`, or from anything else as ONNX test data.
+pub(super) fn read_input(path: &Path, kind: &Type) -> anyhow::Result<Value> {
+    let context = || format!("cannot read `{}`", path.display());
+    if path.extension().is_some_and(|extension| extension == "npy") {
+        let mut file = BufReader::new(File::open(path).with_context(context)?);
+        let tensor = numpy::read_npy(&mut file).with_context(context)?;
+        return Ok(fitted(Value::Tensor(tensor), kind));
+    }
+    let file = SourceFile::open(path)?;
+    read_value(&file, kind).with_context(context)
+}
+
+/// A tensor stands for an optional that holds it.
+pub(super) fn fitted(value: Value, kind: &Type) -> Value {
+    match (kind, value) {
+        (Type::Optional(element), value @ (Value::Tensor(_) | Value::Sequence { .. } | Value::Map { .. })) => {
+            Value::Optional { element: (**element).clone(), value: Some(Box::new(value)) }
+        }
+        (Type::Tensor { .. } | Type::Sequence(_) | Type::Optional(_) | Type::Map { .. }, value) => value,
+    }
+}
+
+/// Add what is not given: made-up values where there is a seed, nothing for optionals.
+pub(super) fn complete(
+    model: &Model,
+    ports: &[Port],
+    mut given: Vec<(String, Value)>,
+    seed: Option<u64>,
+    dimensions: &[Dimension],
+    output: &Output,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let missing: Vec<&Port> = ports.iter().filter(|port| !given.iter().any(|(name, _)| *name == port.name)).collect();
+    let mut bindings = bind(ports, &given, dimensions)?;
+    let open: BTreeSet<Arc<str>> = missing.iter().flat_map(|port| symbols(&port.kind)).collect();
+    let open: Vec<Arc<str>> = open.into_iter().filter(|symbol| bindings.get(symbol).is_none()).collect();
+    let Some(seed) = seed else {
+        for port in missing {
+            let Type::Optional(element) = &port.kind else { return Err(missing_inputs(ports, &given, &open).into()) };
+            given.push((port.name.clone(), Value::Optional { element: (**element).clone(), value: None }));
+        }
+        return Ok(given);
+    };
+    for symbol in open {
+        let range = model.manifest().symbols.iter().find(|record| record.name == *symbol);
+        let value = range.map_or(1, |record| record.minimum.max(1));
+        output.note(format_args!("note: dimension `{symbol}` is {value}"));
+        bindings.insert(symbol, value);
+    }
+    let mut generator = Generator::new(seed);
+    for port in missing {
+        given.push((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
+    }
+    Ok(given)
+}
+
+fn missing_inputs(ports: &[Port], given: &[(String, Value)], open: &[Arc<str>]) -> Failure {
+    let missing = ports.iter().filter(|port| !given.iter().any(|(name, _)| *name == port.name));
+    let missing: Vec<&Port> = missing.filter(|port| !matches!(port.kind, Type::Optional(_))).collect();
+    let names: Vec<String> = missing.iter().map(|port| format!("`{}` ({})", port.name, port.kind)).collect();
+    let mut message = match names.as_slice() {
+        [name] => format!("input {name} is missing"),
+        names => format!("inputs {} are missing", names.join(", ")),
+    };
+    let open: Vec<String> = open.iter().map(|symbol| format!("`{symbol}`")).collect();
+    match open.as_slice() {
+        [] => {}
+        [symbol] => message.push_str(&format!("; dimension {symbol} is unbound")),
+        symbols => message.push_str(&format!("; dimensions {} are unbound", symbols.join(", "))),
+    }
+    Failure::usage(message).with_hint("give each with --input NAME=FILE.npy, or make them up with --random SEED")
+}
+
+/// Sizes of dimensions by what the user says and by the inputs that are given.
+fn bind(ports: &[Port], given: &[(String, Value)], dimensions: &[Dimension]) -> anyhow::Result<Bindings> {
+    let known: BTreeSet<Arc<str>> = ports.iter().flat_map(|port| symbols(&port.kind)).collect();
+    let mut bindings = Bindings::new();
+    for dimension in dimensions {
+        let Some(value) = dimension.value() else { continue };
+        if !known.contains(dimension.name.as_str()) {
+            let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            let known = if names.is_empty() { "none is open".to_string() } else { names.join(", ") };
+            let message = format!("the inputs have no dimension `{}`; there are {known}", dimension.name);
+            return Err(Failure::usage(message).into());
+        }
+        bindings.insert(dimension.name.as_str(), value);
+    }
+    // A dimension such as `past + seq` waits until others have bound all but one of its symbols.
+    loop {
+        let before = bindings.len();
+        for port in ports {
+            let Some((_, value)) = given.iter().find(|(name, _)| *name == port.name) else { continue };
+            let (Some((_, Shape::Ranked(dims))), Some(tensor)) = (port.kind.as_tensor(), value.as_tensor()) else {
+                continue;
+            };
+            for (axis, (dim, &found)) in dims.iter().zip(tensor.shape()).enumerate() {
+                solve(&port.name, axis, dim, found, &mut bindings)?;
+            }
+        }
+        if bindings.len() == before {
+            return Ok(bindings);
+        }
+    }
+}
+
+fn solve(name: &str, axis: usize, dim: &Dim, found: usize, bindings: &mut Bindings) -> Result<(), RunError> {
+    let mismatch =
+        |expected: &Dim| RunError::InputShape { name: name.to_string(), axis, expected: expected.to_string(), found };
+    let actual = i64::try_from(found).map_err(|_| mismatch(dim))?;
+    match solve_for(dim, actual, bindings).map_err(|_| mismatch(dim))? {
+        Solution::Satisfied | Solution::Undetermined { .. } => Ok(()),
+        Solution::Solved { symbol, value } => {
+            bindings.insert(symbol, value);
+            Ok(())
+        }
+        Solution::Contradiction { expression } => Err(mismatch(&expression)),
+    }
+}
+
+fn symbols(kind: &Type) -> BTreeSet<Arc<str>> {
+    match kind {
+        Type::Tensor { shape, .. } => shape.dims().unwrap_or(&[]).iter().flat_map(Dim::symbols).collect(),
+        Type::Sequence(element) | Type::Optional(element) | Type::Map { element, .. } => symbols(element),
+    }
+}

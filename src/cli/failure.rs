@@ -1,0 +1,197 @@
+//! Errors as a user sees them: one sentence, a hint where there is something to do, and an exit code.
+
+use crate::compile::CompileError;
+use crate::files::numpy::NumpyError;
+use crate::files::{ExternalFileError, SourceFileError};
+use crate::open::OpenFileError;
+use ipuc_formats::model::FormatError;
+use ipuc_formats::onnx::{OnnxError, ValueError};
+use ipuc_passes::emit::EmitError;
+use ipuc_passes::pipeline::PipelineError;
+use ipuc_runtime::steps::KernelError;
+use ipuc_runtime::{OpenError, RunError};
+use std::fmt;
+use std::io;
+
+/// What the program ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    Success = 0,
+    /// The result is negative: a mismatch, a failed check.
+    Negative = 1,
+    /// A wrong flag; a wrong input name, element type or shape.
+    Usage = 2,
+    /// A file that is bad or holds what is not supported.
+    File = 3,
+    /// Memory or disk is short.
+    Resource = 4,
+}
+
+/// An error of the command line itself, as opposed to those of the libraries.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: Code,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// The command line, or what it names, is wrong.
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Failure { code: Code::Usage, message: message.into(), hint: None }
+    }
+
+    /// A file is bad.
+    pub(super) fn file(message: impl Into<String>) -> Self {
+        Failure { code: Code::File, message: message.into(), hint: None }
+    }
+
+    pub(super) fn with_hint(self, hint: impl Into<String>) -> Self {
+        Failure { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Print an error; gives the code to end with.
+#[allow(clippy::print_stderr, reason = "errors go to stderr")]
+pub(super) fn report(error: &anyhow::Error) -> Code {
+    let (code, hint) = error.chain().find_map(classify).unwrap_or((Code::File, None));
+    if is_broken_pipe(error) {
+        // The reader of the output has seen enough.
+        return Code::Success;
+    }
+    eprintln!("error: {}", sentence(error));
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+    code
+}
+
+/// Context and cause, once each: errors that already name their cause are not followed by it.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if sentence.ends_with(&text) {
+            continue;
+        }
+        if !sentence.is_empty() {
+            sentence.push_str(": ");
+        }
+        sentence.push_str(&text);
+    }
+    sentence
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(broken)
+}
+
+type Verdict = (Code, Option<String>);
+
+fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some((failure.code, failure.hint.clone()));
+    }
+    if let Some(error) = cause.downcast_ref::<CompileError>() {
+        return Some(of_compile(error));
+    }
+    if let Some(error) = cause.downcast_ref::<OpenFileError>() {
+        return Some(match error {
+            OpenFileError::Source(_) => (Code::File, None),
+            OpenFileError::Model { error, .. } => of_open(error),
+        });
+    }
+    if let Some(error) = cause.downcast_ref::<RunError>() {
+        return Some(of_run(error));
+    }
+    if let Some(error) = cause.downcast_ref::<io::Error>() {
+        return Some((of_io(error), None));
+    }
+    let is_file_error = cause.is::<FormatError>()
+        || cause.is::<SourceFileError>()
+        || cause.is::<NumpyError>()
+        || cause.is::<ValueError>()
+        || cause.is::<OnnxError>();
+    is_file_error.then_some((Code::File, None))
+}
+
+fn of_compile(error: &CompileError) -> Verdict {
+    match error {
+        CompileError::Source(_) | CompileError::Import(_) => (Code::File, None),
+        CompileError::External(error) => (Code::File, hint_of_external(error)),
+        CompileError::Onnx { error, .. } => (Code::File, error.hint().map(str::to_string)),
+        CompileError::Pipeline(PipelineError::Pass(_)) => (Code::File, None),
+        CompileError::Pipeline(PipelineError::Invariant { .. }) => {
+            (Code::File, Some("please report this together with the model".to_string()))
+        }
+        CompileError::Emit(EmitError::Write { error, .. }) | CompileError::Output { error, .. } => {
+            (of_output(error), None)
+        }
+        CompileError::Emit(EmitError::Constant(_) | EmitError::Encoding { .. } | EmitError::Format(_)) => {
+            (Code::File, None)
+        }
+        CompileError::Range(_) => (Code::Usage, None),
+    }
+}
+
+fn hint_of_external(error: &ExternalFileError) -> Option<String> {
+    error.hint().map(str::to_string)
+}
+
+fn of_open(error: &OpenError) -> Verdict {
+    match error {
+        OpenError::Format(FormatError::Version { .. }) => {
+            (Code::File, Some("compile the model again with this version of ipuc".to_string()))
+        }
+        OpenError::Format(_) | OpenError::Read { .. } => (Code::File, None),
+        OpenError::Memory { .. } => (Code::Resource, None),
+    }
+}
+
+fn of_run(error: &RunError) -> Verdict {
+    match error {
+        RunError::UnknownEntry { .. } => (Code::Usage, Some("choose one with --entry NAME".to_string())),
+        RunError::UnknownInput { .. }
+        | RunError::MissingInput { .. }
+        | RunError::InputType { .. }
+        | RunError::InputShape { .. }
+        | RunError::OutOfRange { .. }
+        | RunError::Obligation { .. } => (Code::Usage, None),
+        RunError::Threads { .. } => (Code::Resource, None),
+        RunError::Step { error, .. } => match error {
+            KernelError::Memory { .. } => (Code::Resource, None),
+            KernelError::Reference(_) | KernelError::Weight { .. } | KernelError::Cancelled => (Code::File, None),
+        },
+    }
+}
+
+/// A place that cannot be written to is a wrong argument; a full disk is not.
+fn of_output(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::NotFound
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::ReadOnlyFilesystem => Code::Usage,
+        _ => Code::Resource,
+    }
+}
+
+fn of_io(error: &io::Error) -> Code {
+    match error.kind() {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::OutOfMemory
+        | io::ErrorKind::FileTooLarge => Code::Resource,
+        _ => Code::File,
+    }
+}

@@ -1,0 +1,78 @@
+//! The command line: one file a command, each a set of arguments and one function `run`.
+//!
+//! Shared by commands: `arguments` (what flags hold), `execute` (opening models and gathering inputs), `random` (inputs
+//! that are made up), `output` (stdout, JSON, progress) and `failure` (which error is which exit code). Data goes to
+//! stdout, everything else to stderr.
+
+mod arguments;
+mod compile;
+mod completions;
+mod execute;
+mod failure;
+mod output;
+mod present;
+mod random;
+mod run;
+mod verify;
+
+use clap::{Parser, Subcommand};
+use failure::Code;
+use output::Output;
+use std::process::ExitCode;
+
+/// Compile ONNX models into execution-ordered files, and run them.
+#[derive(Debug, Parser)]
+#[command(name = "ipuc", version, about, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 success, 1 a negative result (a mismatch, a failed check), 2 usage (a wrong flag; \
+    a wrong input name, element type or shape), 3 a file that is bad or holds what is not supported, 4 resources \
+    (memory, disk)."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print the result as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print results and errors only
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Compile(compile::Arguments),
+    Run(run::Arguments),
+    Verify(verify::Arguments),
+    Completions(completions::Arguments),
+}
+
+/// Run the command that the program was called with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut output = Output::new(cli.json, cli.quiet);
+    let result = remove_unfinished_on_interrupt().and_then(|()| match &cli.command {
+        Command::Compile(arguments) => compile::run(arguments, &mut output),
+        Command::Run(arguments) => run::run(arguments, &mut output),
+        Command::Verify(arguments) => verify::run(arguments, &mut output),
+        Command::Completions(arguments) => completions::run(arguments, &mut output),
+    });
+    let result = result.and_then(|code| output.flush().map(|()| code));
+    let code = result.unwrap_or_else(|error| failure::report(&error));
+    ExitCode::from(code as u8)
+}
+
+/// A program that is interrupted leaves nothing half-written.
+fn remove_unfinished_on_interrupt() -> anyhow::Result<()> {
+    /// 128 and the number of the signal, as shells have it.
+    const INTERRUPTED: i32 = 130;
+    ctrlc::set_handler(|| {
+        crate::files::unfinished::remove_all();
+        std::process::exit(INTERRUPTED);
+    })?;
+    Ok(())
+}
+
+/// What a command came to.
+type Outcome = anyhow::Result<Code>;

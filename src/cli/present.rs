@@ -1,0 +1,172 @@
+//! Values for people and as JSON.
+
+use ipuc_formats::dtype::DType;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_formats::{fact, narrow, with_number};
+use serde_json::{Value as Json, json};
+
+/// Elements that are printed; of larger tensors the first ones are.
+const PRINTED_ELEMENTS: usize = 8;
+/// Elements of a tensor up to which JSON holds all.
+const JSON_ELEMENTS: usize = 4096;
+
+/// The real elements of a tensor as f64; `None` for integers, booleans, text and complex numbers.
+fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
+    let dtype = tensor.dtype();
+    if dtype.is_narrow_float() {
+        return Some(tensor.codes().iter().map(|&code| f64::from(narrow::decode(dtype, code))).collect());
+    }
+    if !dtype.is_float() {
+        return None;
+    }
+    use ipuc_formats::element::Number;
+    with_number!(
+        dtype,
+        T => Some(tensor.elements::<T>().ok()?.iter().map(|&element| element.to_f64_lossy()).collect()),
+        otherwise None
+    )
+}
+
+/// `f32[1, 3] 0.25, -1, 3`; with an ellipsis and the range where there are more elements.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Tensor(tensor) => tensor_text(tensor),
+        Value::Sequence { element, items } => {
+            let items: Vec<String> = items.iter().map(text).collect();
+            format!("sequence({element}) of {} [{}]", items.len(), items.join("; "))
+        }
+        Value::Optional { element, value: None } => format!("optional({element}) none"),
+        Value::Optional { value: Some(value), .. } => format!("optional {}", text(value)),
+        Value::Map { key, element, entries } => {
+            let entries: Vec<String> =
+                entries.iter().map(|(key, value)| format!("{}: {}", elements(key, 1).concat(), text(value))).collect();
+            format!("map({key}, {element}) {{{}}}", entries.join("; "))
+        }
+    }
+}
+
+fn tensor_text(tensor: &Tensor) -> String {
+    let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+    let mut text = format!("{}[{}]", tensor.dtype(), shape.join(", "));
+    let shown = elements(tensor, PRINTED_ELEMENTS);
+    if !shown.is_empty() {
+        text.push(' ');
+        text.push_str(&shown.join(", "));
+    }
+    if tensor.count() > PRINTED_ELEMENTS {
+        text.push_str(", ..");
+        if let Some(floats) = floats(tensor) {
+            let least = floats.iter().copied().fold(f64::INFINITY, f64::min);
+            let greatest = floats.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            text.push_str(&format!(" (from {} to {})", short(least), short(greatest)));
+        }
+    }
+    text
+}
+
+/// Up to `limit` elements in words.
+fn elements(tensor: &Tensor, limit: usize) -> Vec<String> {
+    if let Some(floats) = floats(tensor) {
+        return floats.into_iter().take(limit).map(short).collect();
+    }
+    if let Ok(strings) = tensor.strings() {
+        return strings.iter().take(limit).map(|string| format!("{string:?}")).collect();
+    }
+    if let Ok(bools) = tensor.bools() {
+        return bools.iter().take(limit).map(bool::to_string).collect();
+    }
+    if let Ok(large) = tensor.elements::<u64>() {
+        return large.iter().take(limit).map(u64::to_string).collect();
+    }
+    if let Some(integers) = fact::integers(tensor) {
+        return integers.iter().take(limit).map(i64::to_string).collect();
+    }
+    let parts = complex_parts(tensor);
+    parts.chunks_exact(2).take(limit).map(|pair| format!("{}{:+}i", short(pair[0]), pair[1])).collect()
+}
+
+fn complex_parts(tensor: &Tensor) -> Vec<f64> {
+    match tensor.dtype() {
+        DType::C64 => {
+            let parts: &[f32] = bytemuck::try_cast_slice(tensor.bytes()).unwrap_or(&[]);
+            parts.iter().map(|&part| f64::from(part)).collect()
+        }
+        _ => bytemuck::try_cast_slice(tensor.bytes()).unwrap_or(&[]).to_vec(),
+    }
+}
+
+/// Six significant digits, which is what f32 is good for.
+fn short(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() {
+        return number.to_string();
+    }
+    let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
+    let magnitude = rounded.abs();
+    if (1e-4..1e7).contains(&magnitude) { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
+/// `{"dtype", "shape", "values"}` for a tensor; `values` is null for one of many elements, NaN and infinities are text.
+pub(super) fn json(value: &Value) -> Json {
+    match value {
+        Value::Tensor(tensor) => {
+            let values = if tensor.count() <= JSON_ELEMENTS { json_elements(tensor) } else { Json::Null };
+            json!({"dtype": tensor.dtype().to_string(), "shape": tensor.shape(), "values": values})
+        }
+        Value::Sequence { items, .. } => json!({"sequence": items.iter().map(json).collect::<Vec<_>>()}),
+        Value::Optional { value, .. } => json!({"optional": value.as_deref().map(json)}),
+        Value::Map { entries, .. } => {
+            let entries =
+                entries.iter().map(|(key, value)| json!({"key": json_elements(key)[0], "value": json(value)}));
+            json!({"map": entries.collect::<Vec<_>>()})
+        }
+    }
+}
+
+fn json_elements(tensor: &Tensor) -> Json {
+    let number = |float: f64| if float.is_finite() { json!(float) } else { json!(float.to_string()) };
+    if let Some(floats) = floats(tensor) {
+        return floats.into_iter().map(number).collect();
+    }
+    if let Ok(strings) = tensor.strings() {
+        return json!(strings);
+    }
+    if let Ok(bools) = tensor.bools() {
+        return json!(bools);
+    }
+    if let Ok(large) = tensor.elements::<u64>() {
+        return json!(large);
+    }
+    if let Some(integers) = fact::integers(tensor) {
+        return json!(integers);
+    }
+    complex_parts(tensor).chunks_exact(2).map(|pair| json!([number(pair[0]), number(pair[1])])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_printed() {
+        let of = |tensor: Tensor| text(&Value::Tensor(tensor));
+        assert_eq!(of(Tensor::from_elements(&[1, 2], &[0.25f32, -1e-9]).unwrap()), "f32[1, 2] 0.25, -1e-9");
+        assert_eq!(of(Tensor::scalar(0.1f32)), "f32[] 0.1");
+        assert_eq!(of(Tensor::scalar(u64::MAX)), "u64[] 18446744073709551615");
+        assert_eq!(of(Tensor::scalar_bool(true)), "bool[] true");
+        assert_eq!(of(Tensor::zeros(DType::F16, &[0]).unwrap()), "f16[0]");
+        assert_eq!(of(Tensor::from_strings(&[1], vec!["a\n".into()]).unwrap()), "string[1] \"a\\n\"");
+        let many: Vec<f32> = (0..10).map(|index| index as f32).collect();
+        let many = Tensor::from_elements(&[10], &many).unwrap();
+        assert_eq!(of(many), "f32[10] 0, 1, 2, 3, 4, 5, 6, 7, .. (from 0 to 9)");
+        let part = |real: f32, imaginary: f32| [real.to_le_bytes(), imaginary.to_le_bytes()].concat();
+        assert_eq!(of(Tensor::from_bytes(DType::C64, &[1], &part(1.5, -2.0)).unwrap()), "c64[1] 1.5-2i");
+    }
+
+    #[test]
+    fn json_holds_all_values() {
+        let tensor = Tensor::from_elements(&[2], &[0.5f32, f32::NAN]).unwrap();
+        let sequence = Value::Sequence { element: Value::from(tensor.clone()).kind(), items: vec![tensor.into()] };
+        assert_eq!(json(&sequence), json!({"sequence": [{"dtype": "f32", "shape": [2], "values": [0.5, "NaN"]}]}));
+    }
+}

@@ -1,0 +1,117 @@
+//! `ipuc run`: inputs in, outputs out, once.
+
+use super::Outcome;
+use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
+use super::failure::{Code, Failure};
+use super::output::{Output, seconds};
+use super::present;
+use crate::files::{OutputFile, numpy};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_passes::emit::Output as _;
+use serde_json::json;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Run a model once and print or store its outputs
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    inputs: InputArguments,
+    #[command(flatten)]
+    dimensions: DimensionArguments,
+    /// Store the outputs: as NAME.npy in a folder, or in one archive
+    #[arg(long, short, value_name = "DIR|FILE.npz")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
+    let name = arguments.model.entry.as_deref();
+    let entry = loaded.model.entry(name)?;
+    let inputs = gather(&loaded, entry, &arguments.inputs, &arguments.dimensions.dim, output)?;
+    let mut session = loaded.session()?;
+    let start = Instant::now();
+    let outputs = session.run(name, inputs)?;
+    let elapsed = start.elapsed();
+    if let Some(target) = &arguments.output {
+        store(&outputs, target)?;
+    }
+    for (name, value) in &outputs {
+        output.line(format_args!("{name}: {}", present::text(value)))?;
+    }
+    output.note(format_args!("ran in {}", seconds(elapsed)));
+    let values = outputs.iter().map(|(name, value)| {
+        let mut object = present::json(value);
+        object["name"] = json!(name);
+        object
+    });
+    output.json(&json!({
+        "model": loaded.path.display().to_string(),
+        "entry": entry.name,
+        "seconds": elapsed.as_secs_f64(),
+        "outputs": values.collect::<Vec<_>>(),
+    }))?;
+    Ok(Code::Success)
+}
+
+/// Outputs as files; all of them are made before the first gets its name.
+fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
+    let mut arrays = Vec::new();
+    for (name, value) in outputs {
+        flatten(name, value, &mut arrays)?;
+    }
+    let failure = |path: &Path| format!("cannot write `{}`", path.display());
+    if target.extension().is_some_and(|extension| extension == "npz") {
+        let mut bytes = Cursor::new(Vec::new());
+        numpy::write_npz(&arrays, &mut bytes).with_context(|| failure(target))?;
+        return write(target, bytes.get_ref())?.finish().with_context(|| failure(target));
+    }
+    std::fs::create_dir_all(target).with_context(|| format!("cannot create `{}`", target.display()))?;
+    let mut files = Vec::with_capacity(arrays.len());
+    let mut names = std::collections::BTreeSet::new();
+    for (name, tensor) in &arrays {
+        // Names of values often look like paths.
+        let file_name = format!("{}.npy", name.replace(['/', '\\', ':', '\0'], "_"));
+        let path = target.join(&file_name);
+        if !names.insert(file_name) {
+            let message = format!("two outputs would be stored as `{}`", path.display());
+            return Err(Failure::usage(message).with_hint("store them in one archive with --output FILE.npz").into());
+        }
+        let mut bytes = Vec::new();
+        numpy::write_npy(tensor, &mut bytes).with_context(|| failure(&path))?;
+        files.push((write(&path, &bytes)?, path));
+    }
+    files.into_iter().try_for_each(|(file, path)| file.finish().with_context(|| failure(&path)))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<OutputFile> {
+    let context = || format!("cannot write `{}`", path.display());
+    let file = OutputFile::create(path).with_context(context)?;
+    file.write_at(0, bytes).with_context(context)?;
+    Ok(file)
+}
+
+/// Tensors as they are, items of sequences as `NAME[0]` and so on; an optional that is absent gives nothing.
+fn flatten(name: &str, value: &Value, arrays: &mut Vec<(String, Tensor)>) -> Result<(), Failure> {
+    match value {
+        Value::Tensor(tensor) => arrays.push((name.to_string(), tensor.clone())),
+        Value::Sequence { items, .. } => {
+            for (index, item) in items.iter().enumerate() {
+                flatten(&format!("{name}[{index}]"), item, arrays)?;
+            }
+        }
+        Value::Optional { value: Some(value), .. } => flatten(name, value, arrays)?,
+        Value::Optional { value: None, .. } => {}
+        Value::Map { .. } => {
+            return Err(Failure::usage(format!("output `{name}` is a map, which cannot be stored in a NumPy file"))
+                .with_hint("print it with --json"));
+        }
+    }
+    Ok(())
+}

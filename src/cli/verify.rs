@@ -1,0 +1,262 @@
+//! `ipuc verify`: runs a model on inputs with known outputs, and compares.
+//!
+//! Data sets are laid out as in the ONNX backend tests, `test_data_set_N/{input,output}_K.pb`, or are one `.npz` archive
+//! that holds inputs and outputs by name.
+
+use super::Outcome;
+use super::execute::{DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types};
+use super::failure::{Code, Failure};
+use super::output::{Output, Unit, count, seconds};
+use crate::compare::{Closeness, Tolerance, compare};
+use crate::files::SourceFile;
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::fact::Type;
+use ipuc_formats::model::EntryRecord;
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::value::Value;
+use ipuc_runtime::Session;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Run a model and compare its outputs with expected ones
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    dimensions: DimensionArguments,
+    /// A folder of test_data_set_N/{input,output}_K.pb, or an archive of arrays by name [default: the model's folder]
+    #[arg(long, value_name = "DIR|FILE.npz")]
+    data: Option<PathBuf>,
+    /// Relative tolerance: the rule becomes |found - expected| <= atol + rtol * |expected|
+    #[arg(long, value_name = "R")]
+    rtol: Option<f64>,
+    /// Absolute tolerance of that rule
+    #[arg(long, value_name = "A")]
+    atol: Option<f64>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary<'a> {
+    model: &'a Path,
+    entry: &'a str,
+    agree: bool,
+    data_sets: Vec<Checked>,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    name: String,
+    agree: bool,
+    seconds: f64,
+    outputs: Vec<CheckedOutput>,
+}
+
+#[derive(Serialize)]
+struct CheckedOutput {
+    name: String,
+    agree: bool,
+    /// What differs, in words.
+    difference: Option<String>,
+    elements: u64,
+    largest_difference: f64,
+    largest_magnitude: f64,
+}
+
+/// Inputs and expected outputs by name.
+struct DataSet {
+    name: String,
+    inputs: Vec<(String, Value)>,
+    /// None at all where the data set states none.
+    outputs: Vec<(String, Value)>,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
+    let entry = loaded.model.entry(arguments.model.entry.as_deref())?;
+    let parent = loaded.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let data = arguments.data.as_deref().or(parent).unwrap_or(Path::new("."));
+    let names = data_set_paths(data)?;
+    let tolerance = Tolerance { relative: arguments.rtol, absolute: arguments.atol };
+    let mut session = loaded.session()?;
+    let mut checked = Vec::with_capacity(names.len());
+    let bar = output.bar("verifying", Unit::Items);
+    for (index, path) in names.iter().enumerate() {
+        bar.set(index as u64, names.len() as u64);
+        let set = read_data_set(path, &loaded, entry)?;
+        let result = check(set, &loaded, entry, &mut session, tolerance, arguments, output)?;
+        print(&result, output)?;
+        checked.push(result);
+    }
+    drop(bar);
+    let agreeing = checked.iter().filter(|set| set.agree).count();
+    let (agree, total) = (agreeing == checked.len(), count(checked.len(), "data set"));
+    let verdict = if agree { format!("ok: {total}") } else { format!("MISMATCH: {agreeing} of {total} agree") };
+    output.line(verdict)?;
+    output.json(&Summary { model: &loaded.path, entry: &entry.name, agree, data_sets: checked })?;
+    Ok(if agree { Code::Success } else { Code::Negative })
+}
+
+fn check(
+    set: DataSet,
+    loaded: &Loaded,
+    entry: &EntryRecord,
+    session: &mut Session,
+    tolerance: Tolerance,
+    arguments: &Arguments,
+    output: &Output,
+) -> anyhow::Result<Checked> {
+    let ports = loaded.model.inputs(entry);
+    let dimensions = &arguments.dimensions.dim;
+    let inputs = complete(&loaded.model, &ports, set.inputs, None, dimensions, output)
+        .with_context(|| format!("data set `{}`", set.name))?;
+    let start = Instant::now();
+    let found = session.run(Some(&entry.name), inputs).with_context(|| format!("data set `{}`", set.name))?;
+    let elapsed = start.elapsed();
+    let mut outputs = Vec::with_capacity(set.outputs.len());
+    for (name, expected) in &set.outputs {
+        let value = found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
+        let value = value.ok_or_else(|| Failure::file(format!("the model has no output `{name}`")))?;
+        let result = compare(name, value, expected, tolerance);
+        let closeness = result.as_ref().copied().unwrap_or(Closeness::default());
+        outputs.push(CheckedOutput {
+            name: name.clone(),
+            agree: result.is_ok(),
+            difference: result.err().map(|mismatch| mismatch.difference),
+            elements: closeness.elements,
+            largest_difference: closeness.largest_difference,
+            largest_magnitude: closeness.largest_magnitude,
+        });
+    }
+    let agree = outputs.iter().all(|output| output.agree);
+    Ok(Checked { name: set.name, agree, seconds: elapsed.as_secs_f64(), outputs })
+}
+
+fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {
+    let time = seconds(std::time::Duration::from_secs_f64(set.seconds));
+    for mismatch in set.outputs.iter().filter(|output| !output.agree) {
+        let difference = mismatch.difference.as_deref().unwrap_or("differs");
+        output.line(format_args!("{}: output `{}` {difference}", set.name, mismatch.name))?;
+    }
+    if set.outputs.is_empty() {
+        output.line(format_args!("{}: ran in {time}; it states no expected outputs", set.name))?;
+    } else if set.agree {
+        let largest = set.outputs.iter().fold(0f64, |largest, output| largest.max(output.largest_difference));
+        let outputs = count(set.outputs.len(), "output");
+        output.remark(format_args!("{}: {outputs} agree, largest difference {largest:.1e}, {time}", set.name))?;
+    }
+    Ok(())
+}
+
+/// The data sets of a folder in order, the folder itself where it is one, or the archive.
+fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if data.is_file() {
+        return Ok(vec![data.to_owned()]);
+    }
+    let entries = std::fs::read_dir(data)
+        .map_err(|error| Failure::usage(format!("cannot read the data folder `{}`: {error}", data.display())))?;
+    let mut numbered = Vec::new();
+    let mut is_data_set = false;
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read `{}`", data.display()))?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if let Some(number) = name.strip_prefix("test_data_set_").and_then(|number| number.parse::<u64>().ok()) {
+            numbered.push((number, path));
+        } else {
+            is_data_set |= numbered_file(name, "input").or(numbered_file(name, "output")).is_some();
+        }
+    }
+    numbered.sort();
+    let mut paths: Vec<PathBuf> = numbered.into_iter().map(|(_, path)| path).collect();
+    if paths.is_empty() && is_data_set {
+        paths.push(data.to_owned());
+    }
+    if paths.is_empty() {
+        let message = format!("`{}` holds no folder test_data_set_0", data.display());
+        return Err(Failure::usage(message).with_hint("name the folder or archive with --data").into());
+    }
+    Ok(paths)
+}
+
+/// K of `input_K.pb`.
+fn numbered_file(name: &str, kind: &str) -> Option<usize> {
+    name.strip_prefix(kind)?.strip_prefix('_')?.strip_suffix(".pb")?.parse().ok()
+}
+
+fn read_data_set(path: &Path, loaded: &Loaded, entry: &EntryRecord) -> anyhow::Result<DataSet> {
+    let name = path.file_name().map_or_else(|| ".".to_string(), |name| name.to_string_lossy().into_owned());
+    let manifest = loaded.model.manifest();
+    let block = &manifest.blocks[entry.block as usize];
+    let inputs: Vec<(&String, Type)> =
+        entry.inputs.iter().zip(block.values.iter().map(|value| value.kind.clone())).collect();
+    let outputs: Vec<(&String, Type)> = entry.outputs.iter().zip(result_types(manifest, entry)).collect();
+    if path.is_file() {
+        return read_archived(name, path, &inputs, &outputs);
+    }
+    let inputs = read_numbered(path, "input", &inputs, true)?;
+    let outputs = read_numbered(path, "output", &outputs, false)?;
+    Ok(DataSet { name, inputs, outputs })
+}
+
+/// `KIND_K.pb` for the K-th of these; optionals may be left out, and so may all outputs.
+fn read_numbered(
+    folder: &Path,
+    kind: &str,
+    wanted: &[(&String, Type)],
+    required: bool,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let files = std::fs::read_dir(folder).with_context(|| format!("cannot read `{}`", folder.display()))?;
+    let mut present = vec![false; wanted.len()];
+    for file in files.flatten() {
+        let Some(index) = file.file_name().to_str().and_then(|name| numbered_file(name, kind)) else { continue };
+        let slot = present.get_mut(index).ok_or_else(|| {
+            let path = file.path();
+            Failure::file(format!("`{}` is for none of the model's {} {kind}s", path.display(), wanted.len()))
+        })?;
+        *slot = true;
+    }
+    if !required && !present.contains(&true) {
+        return Ok(Vec::new());
+    }
+    let mut values = Vec::with_capacity(wanted.len());
+    for (index, (name, kind_of_value)) in wanted.iter().enumerate() {
+        let path = folder.join(format!("{kind}_{index}.pb"));
+        if !present[index] && matches!(kind_of_value, Type::Optional(_)) {
+            continue;
+        }
+        let file = SourceFile::open(&path)?;
+        let value = read_value(&file, kind_of_value).with_context(|| format!("cannot read `{}`", path.display()))?;
+        values.push(((*name).clone(), value));
+    }
+    Ok(values)
+}
+
+fn read_archived(
+    set: String,
+    path: &Path,
+    inputs: &[(&String, Type)],
+    outputs: &[(&String, Type)],
+) -> anyhow::Result<DataSet> {
+    let mut data = DataSet { name: set, inputs: Vec::new(), outputs: Vec::new() };
+    for (name, tensor) in read_archive(path)? {
+        let find = |ports: &[(&String, Type)]| ports.iter().find(|port| *port.0 == name).map(|port| port.1.clone());
+        if let Some(kind) = find(inputs) {
+            data.inputs.push((name, fitted(Value::Tensor(tensor), &kind)));
+        } else if let Some(kind) = find(outputs) {
+            data.outputs.push((name, fitted(Value::Tensor(tensor), &kind)));
+        } else {
+            let message = format!("`{}` holds `{name}`, which is neither input nor output", path.display());
+            return Err(Failure::file(message).into());
+        }
+    }
+    if !data.outputs.is_empty() {
+        let missing = outputs.iter().find(|(name, _)| !data.outputs.iter().any(|(found, _)| found == *name));
+        if let Some((name, _)) = missing {
+            return Err(Failure::file(format!("`{}` lacks output `{name}`", path.display())).into());
+        }
+    }
+    Ok(data)
+}

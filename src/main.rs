@@ -1,0 +1,5 @@
+//! The `ipuc` command.
+
+fn main() -> std::process::ExitCode {
+    ipuc::cli::main()
+}
