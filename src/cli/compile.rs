@@ -26,6 +26,9 @@ pub(super) struct Arguments {
     /// The range of an open dimension (both ends included), or its only size
     #[arg(long, value_name = "NAME=N|NAME=A..B")]
     dim: Vec<Dimension>,
+    /// An output that is the next content of an input, kept by a session; `*` stands for any text in both
+    #[arg(long, value_name = "IN=OUT")]
+    state: Vec<String>,
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
@@ -113,6 +116,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         external_data_roots: arguments.external_data_root.clone(),
         dimensions,
         ranges: arguments.dim.iter().map(range).collect(),
+        states: arguments.state.clone(),
         verify: arguments.verify,
     }
 }

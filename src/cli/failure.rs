@@ -7,6 +7,7 @@ use crate::open::OpenFileError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::onnx::{OnnxError, ValueError};
 use ipuc_passes::emit::EmitError;
+use ipuc_passes::error::PassError;
 use ipuc_passes::pipeline::PipelineError;
 use ipuc_runtime::steps::KernelError;
 use ipuc_runtime::{OpenError, RunError};
@@ -129,7 +130,10 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Source(_) | CompileError::Import(_) => (Code::File, None),
         CompileError::External(error) => (Code::File, hint_of_external(error)),
         CompileError::Onnx { error, .. } => (Code::File, error.hint().map(str::to_string)),
-        CompileError::Pipeline(PipelineError::Pass(_)) => (Code::File, None),
+        CompileError::Pipeline(PipelineError::Pass(PassError::State { .. })) => (Code::Usage, None),
+        CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
+            (Code::File, None)
+        }
         CompileError::Pipeline(PipelineError::Invariant { .. }) => {
             (Code::File, Some("please report this together with the model".to_string()))
         }
@@ -165,7 +169,8 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::InputType { .. }
         | RunError::InputShape { .. }
         | RunError::OutOfRange { .. }
-        | RunError::Obligation { .. } => (Code::Usage, None),
+        | RunError::Obligation { .. }
+        | RunError::State { .. } => (Code::Usage, None),
         RunError::Threads { .. } => (Code::Resource, None),
         RunError::Step { error, .. } => match error {
             KernelError::Memory { .. } => (Code::Resource, None),

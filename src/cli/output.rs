@@ -20,11 +20,6 @@ impl Output {
         Output { stdout: BufWriter::new(io::stdout()), json, quiet }
     }
 
-    /// The result is wanted as JSON.
-    pub(super) fn is_json(&self) -> bool {
-        self.json
-    }
-
     /// A line of the result; nothing where JSON is wanted.
     pub(super) fn line(&mut self, text: impl Display) -> anyhow::Result<()> {
         if !self.json {

@@ -111,11 +111,16 @@ fn check(
 ) -> anyhow::Result<Checked> {
     let ports = loaded.model.inputs(entry);
     let dimensions = &arguments.dimensions.dim;
-    let inputs = complete(&loaded.model, &ports, set.inputs, None, dimensions, output)
-        .with_context(|| format!("data set `{}`", set.name))?;
+    let context = || format!("data set `{}`", set.name);
+    let is_state = |name: &str| entry.states.iter().any(|state| entry.inputs[state.input as usize] == name);
+    let (states, inputs): (Vec<_>, Vec<_>) = set.inputs.into_iter().partition(|(name, _)| is_state(name));
+    let inputs = complete(&loaded.model, &ports, inputs, None, dimensions, output).with_context(context)?;
+    session.reset();
+    session.restore(states.into_iter().map(|(input, value)| (entry.name.clone(), input, value)).collect())?;
     let start = Instant::now();
-    let found = session.run(Some(&entry.name), inputs).with_context(|| format!("data set `{}`", set.name))?;
+    let mut found = session.run(Some(&entry.name), inputs).with_context(context)?;
     let elapsed = start.elapsed();
+    found.extend(state_outputs(entry, session));
     let mut outputs = Vec::with_capacity(set.outputs.len());
     for (name, expected) in &set.outputs {
         let value = found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
@@ -133,6 +138,17 @@ fn check(
     }
     let agree = outputs.iter().all(|output| output.agree);
     Ok(Checked { name: set.name, agree, seconds: elapsed.as_secs_f64(), outputs })
+}
+
+/// What state has become, under the names of the outputs that it is.
+fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
+    let saved = session.save();
+    let contents = entry.states.iter().filter_map(|state| {
+        let (input, output) = (&entry.inputs[state.input as usize], &entry.outputs[state.output as usize]);
+        let saved = saved.iter().find(|(name, saved, _)| *name == entry.name && saved == input);
+        saved.map(|(_, _, value)| (output.clone(), value.clone()))
+    });
+    contents.collect()
 }
 
 fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {
