@@ -100,7 +100,8 @@ impl ArgReduce {
         Ok(sets.starts.iter().map(choose).collect())
     }
 
-    fn wins<T: Number>(&self, value: T, so_far: T) -> bool {
+    /// Whether a later element is chosen over the one that was chosen so far.
+    pub fn wins<T: Number>(&self, value: T, so_far: T) -> bool {
         let is_nan = |number: T| number.partial_cmp(&number).is_none();
         let (value_is_nan, so_far_is_nan) = (is_nan(value), is_nan(so_far));
         if value_is_nan || so_far_is_nan {

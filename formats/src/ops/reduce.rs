@@ -196,6 +196,19 @@ pub(crate) fn reduced_extents(shape: &[usize], axes: &[usize], keep_axes: bool) 
 }
 
 impl Reduce {
+    /// The axes that are reduced of a tensor of this rank: sorted, each once.
+    ///
+    /// # Errors
+    /// [`TypeError`] where an axis is outside the rank or given twice.
+    pub fn axes(&self, given: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, TypeError> {
+        reduced_axes(given, self.keep_without_axes, rank)
+    }
+
+    /// The extents of the result.
+    pub fn extents(&self, shape: &[usize], axes: &[usize]) -> Vec<usize> {
+        reduced_extents(shape, axes, self.keep_axes)
+    }
+
     /// The dimensions that remain; `None` where even their number is unknown.
     fn shape(&self, dims: &[Dim], axes: Option<&Fact>, context: &InferContext<'_>) -> Result<Shape, TypeError> {
         let rank = dims.len();

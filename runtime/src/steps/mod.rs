@@ -8,12 +8,16 @@
 //!
 //! This module knows no file, no thread pool and no plan.
 
+mod attention;
 mod context;
 mod control;
 mod elementwise;
+mod floats;
 mod movement;
+mod normalization;
 mod operand;
 mod products;
+mod recurrence;
 mod reduction;
 mod signal;
 
