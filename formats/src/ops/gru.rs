@@ -29,7 +29,8 @@ attributes! {
 }
 
 impl Gru {
-    fn layer(&self) -> Layer<'_> {
+    /// What it shares with the other recurrent layers.
+    pub fn layer(&self) -> Layer<'_> {
         Layer {
             direction: self.direction,
             activations: &self.activations,

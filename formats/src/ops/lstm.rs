@@ -30,7 +30,8 @@ attributes! {
 }
 
 impl Lstm {
-    fn layer(&self) -> Layer<'_> {
+    /// What it shares with the other recurrent layers.
+    pub fn layer(&self) -> Layer<'_> {
         Layer {
             direction: self.direction,
             activations: &self.activations,

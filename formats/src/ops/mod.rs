@@ -180,6 +180,7 @@ pub use linear_attention::*;
 pub use local_response_normalization::*;
 pub use lstm::*;
 pub use negative_log_likelihood::*;
+pub use recurrence::*;
 pub use recurrent_activation::*;
 pub use reduce::*;
 pub use rnn::*;

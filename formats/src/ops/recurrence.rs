@@ -18,31 +18,44 @@ use crate::value::Value;
 
 /// The attributes that every recurrent layer has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Layer<'a> {
-    pub(crate) direction: Direction,
-    pub(crate) activations: &'a [RecurrentActivation],
-    pub(crate) clip: Option<f32>,
-    pub(crate) batch_first: bool,
-    pub(crate) hidden_size: Option<i64>,
+pub struct Layer<'a> {
+    /// The walks over time.
+    pub direction: Direction,
+    /// `functions` a direction.
+    pub activations: &'a [RecurrentActivation],
+    /// Bound of what enters the activations of gates.
+    pub clip: Option<f32>,
+    /// The batch comes before time and before directions.
+    pub batch_first: bool,
+    /// `h`, where it is stated apart from the weights.
+    pub hidden_size: Option<i64>,
     /// Blocks of `h` rows in the weights.
-    pub(crate) gates: usize,
+    pub gates: usize,
     /// Activations that one direction needs.
-    pub(crate) functions: usize,
+    pub functions: usize,
     /// States carried from step to step, each with an initial value from operand 5 on and a result.
-    pub(crate) states: usize,
+    pub states: usize,
 }
 
 /// Known extents of a layer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extents {
-    pub(crate) steps: usize,
-    pub(crate) batch: usize,
-    pub(crate) input: usize,
-    pub(crate) hidden: usize,
+pub struct Extents {
+    /// `t`.
+    pub steps: usize,
+    /// `n`.
+    pub batch: usize,
+    /// `i`.
+    pub input: usize,
+    /// `h`.
+    pub hidden: usize,
 }
 
 impl Layer<'_> {
-    fn check(&self) -> Result<(), TypeError> {
+    /// Check the attributes.
+    ///
+    /// # Errors
+    /// [`TypeError::Value`] for the wrong number of activations and for a negative clip.
+    pub fn check(&self) -> Result<(), TypeError> {
         let wanted = self.functions * self.direction.count();
         if self.activations.len() != wanted {
             return Err(TypeError::Value {
@@ -158,31 +171,24 @@ impl Layer<'_> {
         let dtype = self.check_types(&facts)?;
         let extents = self.extents(inputs)?;
         let operands = self.operands(inputs, extents)?;
-        let Extents { steps, batch, input, hidden } = extents;
+        let Extents { batch, input, hidden, .. } = extents;
         let directions = self.direction.count();
-        let sequence_shape = match self.batch_first {
-            true => [batch, steps, directions, hidden],
-            false => [steps, directions, batch, hidden],
-        };
-        let state_shape = self.ordered(directions, batch, hidden);
+        let (sequence_shape, state_shape) = self.result_shapes(extents);
         let mut sequence = vec![0.0; count(&sequence_shape)?];
         let mut finals = vec![vec![0.0; count(&state_shape)?]; self.states];
         for direction in 0..directions {
             for index in 0..batch {
                 let length = operands.lengths[index];
-                let at = self.state_offset(direction, index, extents);
+                let at = self.state_row(direction, index, extents) * hidden;
                 let mut states: Vec<Vec<f64>> =
                     operands.initial.iter().map(|initial| initial[at..at + hidden].to_vec()).collect();
                 for step in 0..length {
                     let time = if self.direction.is_reverse(direction) { length - 1 - step } else { step };
-                    let row = if self.batch_first { index * steps + time } else { time * batch + index };
+                    let row = self.data_row(time, index, extents);
                     let mut walk = operands.walk(self, direction, extents);
                     states = cell(&mut walk, &operands.data[row * input..(row + 1) * input], &states);
                     context.macs += walk.macs;
-                    let out = match self.batch_first {
-                        true => (index * steps + time) * directions + direction,
-                        false => (time * directions + direction) * batch + index,
-                    };
+                    let out = self.output_row(time, direction, index, extents);
                     sequence[out * hidden..(out + 1) * hidden].copy_from_slice(&states[0]);
                 }
                 if length > 0 {
@@ -199,15 +205,41 @@ impl Layer<'_> {
         Ok(results)
     }
 
-    /// Position of a state's first element.
-    fn state_offset(&self, direction: usize, index: usize, extents: Extents) -> usize {
+    /// Shapes of the output and of each state.
+    pub fn result_shapes(&self, extents: Extents) -> ([usize; 4], [usize; 3]) {
+        let Extents { steps, batch, hidden, .. } = extents;
         let directions = self.direction.count();
-        let row = if self.batch_first { index * directions + direction } else { direction * extents.batch + index };
-        row * extents.hidden
+        match self.batch_first {
+            true => ([batch, steps, directions, hidden], [batch, directions, hidden]),
+            false => ([steps, directions, batch, hidden], [directions, batch, hidden]),
+        }
+    }
+
+    /// Row of the data, in rows of `i`, for a step of a sequence.
+    pub fn data_row(&self, time: usize, index: usize, extents: Extents) -> usize {
+        if self.batch_first { index * extents.steps + time } else { time * extents.batch + index }
+    }
+
+    /// Row of the output, in rows of `h`.
+    pub fn output_row(&self, time: usize, direction: usize, index: usize, extents: Extents) -> usize {
+        let directions = self.direction.count();
+        match self.batch_first {
+            true => (index * extents.steps + time) * directions + direction,
+            false => (time * directions + direction) * extents.batch + index,
+        }
+    }
+
+    /// Row of a state, in rows of `h`.
+    pub fn state_row(&self, direction: usize, index: usize, extents: Extents) -> usize {
+        let directions = self.direction.count();
+        if self.batch_first { index * directions + direction } else { direction * extents.batch + index }
     }
 
     /// The extents, with every operand's shape checked against them.
-    pub(crate) fn extents(&self, inputs: &[Option<Value>]) -> Result<Extents, ReferenceError> {
+    ///
+    /// # Errors
+    /// [`TypeError`] where a shape does not fit.
+    pub fn extents(&self, inputs: &[Option<Value>]) -> Result<Extents, ReferenceError> {
         let shape_of = |operand: usize| tensor(inputs, operand).map(|tensor| tensor.shape().to_vec());
         let &[first, second, input] = &shape_of(0)?[..] else { return Err(rank(0, 3, shape_of(0)?.len())) };
         let (steps, batch) = if self.batch_first { (second, first) } else { (first, second) };
@@ -239,7 +271,10 @@ impl Layer<'_> {
     }
 
     /// The length of each sequence, checked.
-    pub(crate) fn lengths(&self, inputs: &[Option<Value>], extents: Extents) -> Result<Vec<usize>, ReferenceError> {
+    ///
+    /// # Errors
+    /// [`ReferenceError::OutOfRange`] where one is negative or longer than time.
+    pub fn lengths(&self, inputs: &[Option<Value>], extents: Extents) -> Result<Vec<usize>, ReferenceError> {
         if optional_tensor(inputs, 4)?.is_none() {
             return Ok(vec![extents.steps; extents.batch]);
         }

@@ -28,7 +28,8 @@ attributes! {
 }
 
 impl Rnn {
-    fn layer(&self) -> Layer<'_> {
+    /// What it shares with the other recurrent layers.
+    pub fn layer(&self) -> Layer<'_> {
         Layer {
             direction: self.direction,
             activations: &self.activations,

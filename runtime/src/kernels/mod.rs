@@ -30,6 +30,7 @@ pub mod matrix;
 pub mod normalize;
 pub mod pool;
 pub mod product;
+pub mod recurrence;
 pub mod reduce;
 pub mod resample;
 pub mod simd;

@@ -20,6 +20,8 @@ mod products;
 mod recurrence;
 mod reduction;
 mod signal;
+#[cfg(test)]
+mod testing;
 
 pub use context::{Allocate, Context};
 pub use operand::{Operand, PartBytes, PartSource, Weight};

@@ -119,3 +119,53 @@ impl Kernel for LocalResponseNormalization {
         Ok(vec![result.into()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::dtype::DType;
+
+    fn positive(shape: &[usize], seed: u32) -> Option<Tensor> {
+        let mut tensor = random(DType::F32, shape, seed)?;
+        tensor.elements_mut::<f32>().ok()?.iter_mut().for_each(|value| *value = value.abs() + 0.1);
+        Some(tensor)
+    }
+
+    #[test]
+    fn batch_normalization_agrees_with_its_reference() {
+        for shape in [vec![2, 3, 5, 7], vec![4, 3], vec![2, 3, 0]] {
+            for training in [false, true] {
+                if training && shape.contains(&0) {
+                    continue;
+                }
+                let operator = BatchNormalization { epsilon: 1e-5, momentum: 0.9, training, per_element: false };
+                let c = |seed| random(DType::F32, &[3], seed);
+                let inputs = [random(DType::F32, &shape, 1), c(2), c(3), c(4), positive(&[3], 5)];
+                check(&operator, &inputs, 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn group_normalization_agrees_with_its_reference() {
+        for (groups, scale_per_group) in [(None, false), (Some(2), false), (Some(2), true), (Some(1), false)] {
+            let stash = DType::F32;
+            let operator = GroupNormalization { groups, epsilon: 1e-5, scale_per_group, stash };
+            for dtype in [DType::F32, DType::BF16] {
+                let parameters = if scale_per_group { 2 } else { 6 };
+                let parameter = |seed| random(dtype, &[parameters], seed);
+                let inputs = [random(dtype, &[2, 6, 50], 1), parameter(2), parameter(3)];
+                check(&operator, &inputs, if dtype == DType::F32 { 1e-5 } else { 1e-2 });
+            }
+        }
+    }
+
+    #[test]
+    fn local_response_normalization_agrees_with_its_reference() {
+        for size in [1, 2, 3, 9] {
+            let operator = LocalResponseNormalization { size, alpha: 0.5, beta: 0.75, bias: 1.0 };
+            check(&operator, &[random(DType::F32, &[2, 5, 3, 4], 1)], 1e-5);
+        }
+    }
+}

@@ -1,8 +1,395 @@
-//! Recurrent layers.
+//! Recurrent layers in f32: the input projection of all steps is one product, then one product a step.
+//!
+//! Other types run by their reference. Sequences of different lengths walk side by side; a product covers the whole
+//! batch, and what lies behind the end of a sequence is never used.
 
-use crate::steps::Kernel;
-use ipuc_formats::ops::{Gru, Lstm, Rnn};
+use super::floats::computed;
+use super::reduction::{loaded, reference};
+use crate::kernels::elementwise::functions;
+use crate::kernels::matrix::{Matrix, MatrixMut};
+use crate::kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
+use crate::kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, PlainCell};
+use crate::kernels::simd::Instructions;
+use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{
+    Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
+};
+use ipuc_formats::value::Value;
 
-impl Kernel for Lstm {}
-impl Kernel for Gru {}
-impl Kernel for Rnn {}
+impl Kernel for Lstm {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        match computes_all(&inputs) {
+            true => walk(self.layer(), Cell::Lstm { coupled: self.input_forget }, &inputs, context),
+            false => reference(self, inputs, context),
+        }
+    }
+}
+
+impl Kernel for Gru {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        let cell = Cell::Gru { reset_last: self.linear_before_reset };
+        match computes_all(&inputs) && inputs.len() <= 6 {
+            true => walk(self.layer(), cell, &inputs, context),
+            false => reference(self, inputs, context),
+        }
+    }
+}
+
+impl Kernel for Rnn {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        match computes_all(&inputs) && inputs.len() <= 6 {
+            true => walk(self.layer(), Cell::Plain, &inputs, context),
+            false => reference(self, inputs, context),
+        }
+    }
+}
+
+/// Whether all operands but the lengths are f32.
+fn computes_all(inputs: &[Option<Value>]) -> bool {
+    let is_f32 = |value: &Value| value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::F32);
+    inputs.len() >= 3 && inputs.iter().enumerate().all(|(index, input)| index == 4 || input.as_ref().is_none_or(is_f32))
+}
+
+#[derive(Clone, Copy)]
+enum Cell {
+    Lstm { coupled: bool },
+    Gru { reset_last: bool },
+    Plain,
+}
+
+fn function(activation: RecurrentActivation) -> CellFunction {
+    let RecurrentActivation { function, alpha, beta } = activation;
+    match function {
+        RecurrentFunction::Relu => CellFunction::Relu(functions::Relu {}),
+        RecurrentFunction::Tanh => CellFunction::Tanh(functions::HyperbolicTangent {}),
+        RecurrentFunction::Sigmoid => CellFunction::Sigmoid(functions::Logistic {}),
+        RecurrentFunction::Affine => CellFunction::Affine(functions::Affine { scale: alpha, offset: beta }),
+        RecurrentFunction::LeakyRelu => CellFunction::LeakyRelu(functions::LeakyRelu { slope: alpha }),
+        RecurrentFunction::ThresholdedRelu => CellFunction::CutBelow(functions::CutBelow { least: alpha }),
+        RecurrentFunction::ScaledTanh => CellFunction::ScaledTanh(functions::ScaledTanh { alpha, beta }),
+        RecurrentFunction::HardSigmoid => CellFunction::HardSigmoid(functions::HardSigmoid { alpha, beta }),
+        RecurrentFunction::Elu => CellFunction::Elu(functions::Elu { alpha }),
+        RecurrentFunction::Softsign => CellFunction::SoftSign(functions::SoftSign {}),
+        RecurrentFunction::Softplus => CellFunction::SoftPlus(functions::SoftPlus {}),
+    }
+}
+
+/// One direction of a layer.
+struct Walk<'a> {
+    cell: Cell,
+    layer: Layer<'a>,
+    extents: Extents,
+    direction: usize,
+    weights: &'a [f32],
+    recurrence: &'a [f32],
+    /// Added to the products with the input and, where it must be apart, to those with the hidden state.
+    bias: Vec<f32>,
+    hidden_bias: Option<Vec<f32>>,
+    peepholes: Option<&'a [f32]>,
+    functions: Vec<CellFunction>,
+}
+
+/// The values of a step for all sequences.
+struct Buffers {
+    projected: Vec<f32>,
+    sums: Vec<f32>,
+    gated: Vec<f32>,
+    /// Each state `[n, h]`.
+    states: Vec<Vec<f32>>,
+}
+
+fn walk(
+    layer: Layer<'_>,
+    cell: Cell,
+    inputs: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    layer.check()?;
+    let extents = layer.extents(inputs)?;
+    let lengths = layer.lengths(inputs, extents)?;
+    let (sequence_shape, state_shape) = layer.result_shapes(extents);
+    let data = tensor(inputs, 0)?.elements::<f32>()?;
+    let mut finals = Vec::with_capacity(layer.states);
+    for state in 0..layer.states {
+        finals.push(computed(context, 1 + state, DType::F32, &state_shape, |out| {
+            out.fill(0.0);
+            Ok(())
+        })?);
+    }
+    let sequence = computed(context, 0, DType::F32, &sequence_shape, |out| {
+        out.fill(0.0);
+        for direction in 0..layer.direction.count() {
+            let walk = Walk::of(layer, cell, direction, extents, inputs)?;
+            let mut buffers = walk.start(inputs, data)?;
+            for step in 0..lengths.iter().copied().max().unwrap_or(0) {
+                walk.step(step, &lengths, &mut buffers, out);
+            }
+            for (tensor, state) in finals.iter_mut().zip(&buffers.states) {
+                let elements = tensor.elements_mut::<f32>()?;
+                for (index, state) in state.chunks(extents.hidden.max(1)).enumerate() {
+                    // A sequence without steps has no last state.
+                    if lengths[index] > 0 {
+                        let row = layer.state_row(direction, index, extents);
+                        elements[row * state.len()..(row + 1) * state.len()].copy_from_slice(state);
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(std::iter::once(sequence).chain(finals).map(Value::from).collect())
+}
+
+impl<'a> Walk<'a> {
+    fn of(
+        layer: Layer<'a>,
+        cell: Cell,
+        direction: usize,
+        extents: Extents,
+        inputs: &'a [Option<Value>],
+    ) -> Result<Self, KernelError> {
+        let rows = layer.gates * extents.hidden;
+        let part = |operand: usize, width: usize| -> Result<Option<&'a [f32]>, KernelError> {
+            let Some(tensor) = optional_tensor(inputs, operand)? else { return Ok(None) };
+            Ok(Some(&tensor.elements::<f32>()?[direction * width..(direction + 1) * width]))
+        };
+        let given = part(3, 2 * rows)?;
+        let (mut bias, mut hidden_bias) = (vec![0.0; rows], None);
+        if let Some(given) = given {
+            let (input, hidden) = given.split_at(rows);
+            bias.iter_mut().zip(input.iter().zip(hidden)).for_each(|(sum, (input, hidden))| *sum = input + hidden);
+            if let Cell::Gru { reset_last: true } = cell {
+                // The reset gate multiplies this bias too.
+                let apart = 2 * extents.hidden;
+                bias[apart..].copy_from_slice(&input[apart..]);
+                let mut own = vec![0.0; rows];
+                own[apart..].copy_from_slice(&hidden[apart..]);
+                hidden_bias = Some(own);
+            }
+        }
+        let activations = &layer.activations[direction * layer.functions..(direction + 1) * layer.functions];
+        Ok(Walk {
+            cell,
+            layer,
+            extents,
+            direction,
+            weights: part(1, rows * extents.input)?.unwrap_or_default(),
+            recurrence: part(2, rows * extents.hidden)?.unwrap_or_default(),
+            bias,
+            hidden_bias,
+            peepholes: part(5 + layer.states, 3 * extents.hidden)?.filter(|_| layer.states == 2),
+            functions: activations.iter().copied().map(function).collect(),
+        })
+    }
+
+    /// Projections of all inputs, and initial states.
+    fn start(&self, inputs: &[Option<Value>], data: &[f32]) -> Result<Buffers, KernelError> {
+        let Extents { steps, batch, input, hidden } = self.extents;
+        let rows = self.bias.len();
+        let mut projected = vec![0.0; steps * batch * rows];
+        let weights = PlainMatrix::new(PlainElements::F32(self.weights), PlainLayout::InputsInner, input, rows);
+        plain_product(
+            Instructions::best(),
+            Matrix::new(data, steps * batch, input),
+            weights,
+            MatrixMut::new(&mut projected, steps * batch, rows),
+            Start::Zero,
+            Epilogue::bias(&self.bias),
+        );
+        let mut states = vec![vec![0.0; batch * hidden]; self.layer.states];
+        for (state, values) in states.iter_mut().enumerate() {
+            let Some(initial) = optional_tensor(inputs, 5 + state)? else { continue };
+            let initial = initial.elements::<f32>()?;
+            for (index, values) in values.chunks_mut(hidden.max(1)).enumerate() {
+                let row = self.layer.state_row(self.direction, index, self.extents);
+                values.copy_from_slice(&initial[row * hidden..(row + 1) * hidden]);
+            }
+        }
+        Ok(Buffers { projected, sums: vec![0.0; batch * rows], gated: vec![0.0; batch * hidden], states })
+    }
+
+    /// Products of hidden states `[n, h]` with rows `rows` of the recurrence.
+    fn product(&self, hidden: &[f32], rows: std::ops::Range<usize>, out: &mut [f32]) {
+        let Extents { batch, hidden: size, .. } = self.extents;
+        let matrix = PlainElements::F32(&self.recurrence[rows.start * size..rows.end * size]);
+        let epilogue = Epilogue { bias: self.hidden_bias.as_deref().map(|bias| &bias[rows.clone()]), clamp: None };
+        plain_product(
+            Instructions::best(),
+            Matrix::new(hidden, batch, size),
+            PlainMatrix::new(matrix, PlainLayout::InputsInner, size, rows.len()),
+            MatrixMut::new(out, batch, rows.len()),
+            Start::Zero,
+            epilogue,
+        );
+    }
+
+    /// The sequences that have this step: index in the batch, row of the projection, row of the output.
+    fn active<'l>(&'l self, step: usize, lengths: &'l [usize]) -> impl Iterator<Item = (usize, usize, usize)> + 'l {
+        let reverse = self.layer.direction.is_reverse(self.direction);
+        lengths.iter().enumerate().filter(move |(_, length)| step < **length).map(move |(index, length)| {
+            let time = if reverse { length - 1 - step } else { step };
+            let out = self.layer.output_row(time, self.direction, index, self.extents);
+            (index, self.layer.data_row(time, index, self.extents), out)
+        })
+    }
+
+    fn step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, out: &mut [f32]) {
+        let (size, rows) = (self.extents.hidden, self.bias.len());
+        if size == 0 {
+            return;
+        }
+        match self.cell {
+            Cell::Gru { reset_last } => self.gru_step(step, lengths, buffers, reset_last),
+            Cell::Lstm { .. } | Cell::Plain => self.product(&buffers.states[0], 0..rows, &mut buffers.sums),
+        }
+        for (index, row, out_row) in self.active(step, lengths) {
+            let inputs = &buffers.projected[row * rows..(row + 1) * rows];
+            let sums = &mut buffers.sums[index * rows..(index + 1) * rows];
+            let unit = index * size..(index + 1) * size;
+            match (self.cell, &mut buffers.states[..]) {
+                (Cell::Lstm { coupled }, [hidden, cell]) => Instructions::best().run(LstmCell {
+                    sums,
+                    inputs,
+                    hidden: &mut hidden[unit.clone()],
+                    cell: &mut cell[unit.clone()],
+                    peepholes: self.peepholes,
+                    functions: [self.functions[0], self.functions[1], self.functions[2]],
+                    bound: self.layer.clip,
+                    coupled,
+                }),
+                (Cell::Plain, [hidden]) => Instructions::best().run(PlainCell {
+                    sums,
+                    inputs,
+                    hidden: &mut hidden[unit.clone()],
+                    function: self.functions[0],
+                    bound: self.layer.clip,
+                }),
+                // The states of a GRU are there already.
+                (Cell::Lstm { .. } | Cell::Gru { .. } | Cell::Plain, _) => {}
+            }
+            out[out_row * size..(out_row + 1) * size].copy_from_slice(&buffers.states[0][unit]);
+        }
+    }
+
+    /// New hidden states of a GRU.
+    fn gru_step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, reset_last: bool) {
+        let Extents { batch, hidden: size, .. } = self.extents;
+        let rows = self.bias.len();
+        let Buffers { projected, sums, gated, states } = buffers;
+        let hidden = &mut states[0];
+        let (gates, state_sums) = sums.split_at_mut(batch * 2 * size);
+        self.product(hidden, 0..2 * size, gates);
+        for (index, row, _) in self.active(step, lengths) {
+            let unit = index * size..(index + 1) * size;
+            Instructions::best().run(GruGates {
+                sums: &mut gates[index * 2 * size..(index + 1) * 2 * size],
+                inputs: &projected[row * rows..row * rows + 2 * size],
+                hidden: &hidden[unit.clone()],
+                gated: &mut gated[unit],
+                function: self.functions[0],
+                bound: self.layer.clip,
+            });
+        }
+        let source: &[f32] = if reset_last { hidden } else { gated };
+        self.product(source, 2 * size..3 * size, state_sums);
+        for (index, row, _) in self.active(step, lengths) {
+            let unit = index * size..(index + 1) * size;
+            let (update, reset) = gates[index * 2 * size..(index + 1) * 2 * size].split_at(size);
+            Instructions::best().run(GruState {
+                sums: &mut state_sums[unit.clone()],
+                inputs: &projected[row * rows + 2 * size..(row + 1) * rows],
+                update,
+                reset: reset_last.then_some(reset),
+                hidden: &mut hidden[unit],
+                function: self.functions[1],
+                bound: self.layer.clip,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::ops::Direction;
+    use ipuc_formats::tensor::Tensor;
+    use strum::VariantArray;
+
+    /// Operands of a layer with 3 sequences of 4 steps, 5 inputs and 20 units; absent ones by the bits of `mask`.
+    fn operands(
+        direction: Direction,
+        gates: usize,
+        states: usize,
+        batch_first: bool,
+        mask: u32,
+    ) -> Vec<Option<Tensor>> {
+        let (d, n, t, i, h) = (direction.count(), 3, 4, 5, 20);
+        let state = if batch_first { [n, d, h] } else { [d, n, h] };
+        let float = |shape: &[usize], seed| random(DType::F32, shape, seed);
+        let mut operands = vec![
+            float(&if batch_first { [n, t, i] } else { [t, n, i] }, 1),
+            float(&[d, gates * h, i], 2),
+            float(&[d, gates * h, h], 3),
+            float(&[d, 2 * gates * h], 4),
+            Some(Tensor::from_elements(&[n], &[4i32, 0, 2]).unwrap()),
+        ];
+        operands.extend((0..states).map(|seed| float(&state, 5 + seed as u32)));
+        if states == 2 {
+            operands.push(float(&[d, 3 * h], 9));
+        }
+        for (index, operand) in operands.iter_mut().enumerate().skip(3) {
+            if mask & (1 << index) != 0 {
+                *operand = None;
+            }
+        }
+        operands
+    }
+
+    fn activations(count: usize, first: usize) -> Vec<RecurrentActivation> {
+        (0..count)
+            .map(|index| RecurrentActivation {
+                function: RecurrentFunction::VARIANTS[(first + index) % RecurrentFunction::VARIANTS.len()],
+                alpha: 0.3,
+                beta: 0.6,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn layers_agree_with_their_references() {
+        for (case, &function) in RecurrentFunction::VARIANTS.iter().enumerate() {
+            for &direction in Direction::VARIANTS {
+                let batch_first = case % 2 == 1;
+                let clip = (case % 3 == 0).then_some(0.5);
+                let mask = (case as u32 * 37) << 3;
+                let first = function as usize;
+                let lstm = Lstm {
+                    direction,
+                    activations: activations(3 * direction.count(), first),
+                    clip,
+                    input_forget: case % 4 == 2,
+                    batch_first,
+                    hidden_size: Some(20),
+                };
+                check(&lstm, &operands(direction, 4, 2, batch_first, mask), 1e-5);
+                let gru = Gru {
+                    direction,
+                    activations: activations(2 * direction.count(), first),
+                    clip,
+                    linear_before_reset: case % 2 == 0,
+                    batch_first,
+                    hidden_size: None,
+                };
+                check(&gru, &operands(direction, 3, 1, batch_first, mask), 1e-5);
+                let activations = activations(direction.count(), first);
+                let rnn = Rnn { direction, activations, clip, batch_first, hidden_size: None };
+                check(&rnn, &operands(direction, 1, 1, batch_first, mask), 1e-5);
+            }
+        }
+    }
+}

@@ -171,3 +171,54 @@ fn find<T: Number>(operator: &ArgReduce, values: &[T], length: usize, inner: usi
         *out = best as i64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::dtype::DType;
+    use ipuc_formats::tensor::Tensor;
+    use strum::VariantArray;
+
+    #[test]
+    fn reductions_agree_with_their_references() {
+        let axes: [Option<&[i64]>; 7] =
+            [None, Some(&[-1]), Some(&[0]), Some(&[1]), Some(&[0, 2]), Some(&[1, 3]), Some(&[0, 1, 2, 3])];
+        for &function in ReduceFunction::VARIANTS {
+            for (index, axes) in axes.into_iter().enumerate() {
+                let axes = axes.map(Tensor::vector_i64);
+                for dtype in [DType::F32, DType::F16] {
+                    let operator = Reduce { function, keep_axes: index % 2 == 0, keep_without_axes: index == 0 };
+                    let data = random(dtype, &[3, 5, 1, 70], index as u32 + 1);
+                    // Sums near zero make logarithms that no two orders agree on.
+                    let data = if function == ReduceFunction::LogSum { positive(data) } else { data };
+                    check(&operator, &[data, axes.clone()], if dtype == DType::F16 { 2e-3 } else { 1e-5 });
+                }
+            }
+        }
+    }
+
+    fn positive(data: Option<Tensor>) -> Option<Tensor> {
+        let mut data = data?;
+        match data.dtype() {
+            DType::F32 => data.elements_mut::<f32>().ok()?.iter_mut().for_each(|value| *value = value.abs() + 0.5),
+            _ => {
+                let elements = data.elements_mut::<half::f16>().ok()?;
+                elements.iter_mut().for_each(|value| *value = half::f16::from_f32(value.to_f32().abs() + 0.5));
+            }
+        }
+        Some(data)
+    }
+
+    #[test]
+    fn chosen_indices_agree_with_their_references() {
+        let data = Tensor::from_elements(&[2, 3, 2], &[1i64, 5, 3, 5, 3, 0, -1, -1, -1, -1, -2, 7]).unwrap();
+        for (smallest, last, keep_axis) in [(false, false, true), (true, true, false), (false, true, false)] {
+            for axis in [0, 1, -1] {
+                check(&ArgReduce { smallest, axis, keep_axis, last }, &[Some(data.clone())], 0.0);
+                let floats = random(DType::F32, &[3, 4, 5], 3);
+                check(&ArgReduce { smallest, axis, keep_axis, last }, &[floats], 0.0);
+            }
+        }
+    }
+}

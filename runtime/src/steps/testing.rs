@@ -1,0 +1,63 @@
+//! What the tests of several kernels share: a kernel against its reference.
+
+use crate::kernels::tests::{numbers, with_threads};
+use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
+use ipuc_formats::ops::{NoBlocks, ReferenceContext};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+/// Results on the heap, full of what no kernel would write.
+pub struct Heap;
+
+impl Allocate for Heap {
+    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        let mut tensor = Tensor::zeros(dtype, shape)?;
+        tensor.bytes_mut().fill(0xa5);
+        Ok(tensor)
+    }
+}
+
+/// Numbers from -1 to 1, rounded to `dtype`.
+pub fn random(dtype: DType, shape: &[usize], seed: u32) -> Option<Tensor> {
+    let count = shape.iter().product();
+    let values: Vec<Scalar> = numbers(seed, count).into_iter().map(|value| Scalar::Float(f64::from(value))).collect();
+    Some(from_scalars(dtype, shape, &values).expect("a float type"))
+}
+
+/// Results of the kernel, on operands that nobody else reads.
+pub fn run(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>]) -> Vec<Tensor> {
+    let own = |tensor: &Tensor| Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes()).expect("its bytes");
+    let operand =
+        |input: &Option<Tensor>| input.as_ref().map_or(Operand::Absent, |input| Operand::Value(own(input).into()));
+    let mut blocks = NoBlocks;
+    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0 };
+    let results = kernel.run(inputs.iter().map(operand).collect(), &mut context).expect("operands that fit");
+    results.into_iter().map(|result| result.as_tensor().cloned().expect("a tensor")).collect()
+}
+
+/// Check a kernel: the same types and shapes as its reference, values within `tolerance` of the largest, the same bits
+/// with several threads.
+pub fn check(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>], tolerance: f64) {
+    let values: Vec<Option<Value>> = inputs.iter().cloned().map(|input| input.map(Value::from)).collect();
+    let mut blocks = NoBlocks;
+    let expected = kernel.reference(&values, &mut ReferenceContext::new(&mut blocks)).expect("operands that fit");
+    let found = with_threads(1, || run(kernel, inputs));
+    assert_eq!(found, with_threads(3, || run(kernel, inputs)), "{kernel:?} with other threads");
+    assert_eq!(found.len(), expected.len(), "{kernel:?}");
+    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let expected = expected.as_tensor().expect("a tensor");
+        assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{kernel:?} result {index}");
+        let numbers = |tensor| scalars(tensor).expect("numbers").into_iter().map(Scalar::to_f64).collect::<Vec<f64>>();
+        let (found, expected) = (numbers(found), numbers(expected));
+        let finite = expected.iter().filter(|value| value.is_finite());
+        let scale = finite.fold(0f64, |scale, value| scale.max(value.abs()));
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let close = found == expected
+                || found.is_nan() && expected.is_nan()
+                || (found - expected).abs() <= tolerance * scale;
+            assert!(close, "{kernel:?} result {index} element {at}: {found}, expected {expected}");
+        }
+    }
+}
