@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn close(found: f32, expected: f64, tolerance: f64) -> bool {
-        f64::from(found) == expected || (f64::from(found) - expected).abs() <= tolerance
+        f64::from(found) == expected || (f64::from(found) - expected).abs() <= tolerance * expected.abs().max(1.0)
     }
 
     #[test]
