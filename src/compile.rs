@@ -6,11 +6,12 @@ use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, ReadAt, TensorSource, read_model};
 use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, NoProgress, Progress, emit};
 use ipuc_passes::import::{ImportError, Model, import};
-use ipuc_passes::ir::{Graph, Peak};
+use ipuc_passes::ir::{Changes, Graph, Peak};
 use ipuc_passes::options::Options;
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use thiserror::Error;
 
 /// A model to compile: an entry of the program.
@@ -139,7 +140,10 @@ fn optimize(
             files,
         })
         .collect();
+    let start = Instant::now();
     let mut graph = import(&models)?;
+    let time = start.elapsed();
+    observe(&Report { pass: "import", time, changes: Changes(0), steps: graph.step_count() }, &graph);
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }

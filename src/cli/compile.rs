@@ -200,12 +200,10 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
         let (inputs, outputs) = (entry.inputs.join(", "), entry.outputs.join(", "));
         output.remark(format_args!("  entry {}({inputs}) -> ({outputs})", entry.name))?;
     }
-    for peak in &compiled.peaks {
-        if peak.given_bytes > 0 {
-            let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
-            let index = peak.block.0;
-            output.remark(format_args!("  block {index}: {kept} of live activations, {given} in the model's order"))?;
-        }
+    // Bodies come and go within the block that runs them, so that the largest tells most.
+    if let Some(peak) = compiled.peaks.iter().max_by_key(|peak| peak.given_bytes) {
+        let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
+        output.remark(format_args!("  live activations peak at {kept}; in the model's order at {given}"))?;
     }
     let peaks = compiled.peaks.iter().map(|peak| PeakSummary {
         block: peak.block.0,

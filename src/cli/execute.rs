@@ -38,7 +38,7 @@ pub(super) struct ModelArguments {
 }
 
 /// Where inputs come from.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct InputArguments {
     /// An input from a file: a NumPy array, or a tensor as in ONNX test data
     #[arg(long, value_name = "NAME=FILE.npy|FILE.pb")]
@@ -49,6 +49,13 @@ pub(super) struct InputArguments {
     /// Make up the inputs that are not given; open dimensions are 1
     #[arg(long, value_name = "SEED")]
     random: Option<u64>,
+}
+
+impl InputArguments {
+    /// The same, with what is missing made up in any case.
+    pub(super) fn or_random(&self) -> Self {
+        InputArguments { random: Some(self.random.unwrap_or(0)), ..self.clone() }
+    }
 }
 
 /// Sizes of open dimensions.

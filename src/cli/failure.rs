@@ -6,6 +6,8 @@ use crate::files::{ExternalFileError, SourceFileError};
 use crate::open::OpenFileError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::onnx::{OnnxError, ValueError};
+use ipuc_formats::ops::{ReferenceError, TypeError};
+use ipuc_formats::tensor::TensorError;
 use ipuc_passes::emit::EmitError;
 use ipuc_passes::error::PassError;
 use ipuc_passes::pipeline::PipelineError;
@@ -172,9 +174,28 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::Obligation { .. }
         | RunError::State { .. } => (Code::Usage, None),
         RunError::Threads { .. } => (Code::Resource, None),
-        RunError::Step { error, .. } => match error {
-            KernelError::Memory { .. } => (Code::Resource, None),
-            KernelError::Reference(_) | KernelError::Weight { .. } | KernelError::Cancelled => (Code::File, None),
+        RunError::Step { error, .. } => (of_step(error), None),
+    }
+}
+
+/// A compiled step fails where inputs are not what it can take, or where it cannot take anything of the kind.
+fn of_step(error: &KernelError) -> Code {
+    match error {
+        KernelError::Reference(error) => of_reference(error),
+        KernelError::Memory { .. } => Code::Resource,
+        KernelError::Weight { .. } | KernelError::Cancelled => Code::File,
+    }
+}
+
+fn of_reference(error: &ReferenceError) -> Code {
+    match error {
+        ReferenceError::Type(TypeError::Unsupported(_)) => Code::File,
+        ReferenceError::Type(_) | ReferenceError::OutOfRange { .. } => Code::Usage,
+        ReferenceError::Tensor(TensorError::TooLarge { .. }) => Code::Resource,
+        ReferenceError::Tensor(_) => Code::Usage,
+        ReferenceError::Block(error) => match error.downcast_ref::<RunError>() {
+            Some(error) => of_run(error).0,
+            None => Code::File,
         },
     }
 }

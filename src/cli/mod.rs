@@ -5,10 +5,13 @@
 //! stdout, everything else to stderr.
 
 mod arguments;
+mod bench;
 mod compile;
 mod completions;
 mod execute;
 mod failure;
+mod inspect;
+mod ops;
 mod output;
 mod present;
 mod random;
@@ -44,6 +47,9 @@ enum Command {
     Compile(compile::Arguments),
     Run(run::Arguments),
     Verify(verify::Arguments),
+    Bench(bench::Arguments),
+    Inspect(inspect::Arguments),
+    Ops(ops::Arguments),
     Completions(completions::Arguments),
 }
 
@@ -56,6 +62,9 @@ pub fn main() -> ExitCode {
         Command::Compile(arguments) => compile::run(arguments, &mut output),
         Command::Run(arguments) => run::run(arguments, &mut output),
         Command::Verify(arguments) => verify::run(arguments, &mut output),
+        Command::Bench(arguments) => bench::run(arguments, &mut output),
+        Command::Inspect(arguments) => inspect::run(arguments, &mut output),
+        Command::Ops(arguments) => ops::run(arguments, &mut output),
         Command::Completions(arguments) => completions::run(arguments, &mut output),
     });
     let result = result.and_then(|code| output.flush().map(|()| code));

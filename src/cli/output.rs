@@ -33,6 +33,21 @@ impl Output {
         if self.quiet { Ok(()) } else { self.line(text) }
     }
 
+    /// Lines of the result in columns; the last one is not padded.
+    pub(super) fn table<const COLUMNS: usize>(&mut self, rows: Vec<[String; COLUMNS]>) -> anyhow::Result<()> {
+        let mut widths = [0; COLUMNS];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        for row in rows {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+            self.line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
+    }
+
     /// The whole result as JSON, where that is wanted.
     pub(super) fn json(&mut self, result: &impl Serialize) -> anyhow::Result<()> {
         if self.json {

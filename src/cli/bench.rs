@@ -1,0 +1,117 @@
+//! `ipuc bench`: how long a run takes, and what it reads.
+
+use super::Outcome;
+use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
+use super::failure::Code;
+use super::output::{Output, Unit, bytes, count, seconds};
+use clap::Args;
+use ipuc_formats::model::Manifest;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Run a model several times and print how long it takes; inputs that are not given are made up
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    inputs: InputArguments,
+    #[command(flatten)]
+    dimensions: DimensionArguments,
+    /// How often it is run, after one run that is not counted
+    #[arg(long, value_name = "N", default_value = "10")]
+    runs: std::num::NonZeroU32,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary {
+    model: String,
+    entry: String,
+    /// Stored bytes of all weights.
+    weights_bytes: u64,
+    /// Memory that weights and activations may use; null where there is no limit.
+    budget_bytes: Option<u64>,
+    /// Bytes of weights that stay in memory.
+    pinned_bytes: u64,
+    /// Planned bytes of activations.
+    arena_bytes: u64,
+    /// Most memory that the process had at any time, mapped files included; null where the system does not tell.
+    peak_rss_bytes: Option<u64>,
+    /// Of the run that is not counted.
+    first_seconds: f64,
+    runs: Vec<Run>,
+}
+
+#[derive(Serialize)]
+struct Run {
+    seconds: f64,
+    /// Bytes of weights that were read from the file.
+    bytes_read: u64,
+    /// Time that steps waited for weights.
+    stall_seconds: f64,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
+    let entry = loaded.model.entry(arguments.model.entry.as_deref())?;
+    let inputs = arguments.inputs.or_random();
+    let inputs = gather(&loaded, entry, &inputs, &arguments.dimensions.dim, output)?;
+    let mut session = loaded.session()?;
+    let mut timed = || -> anyhow::Result<Duration> {
+        let given = inputs.clone();
+        session.reset();
+        let start = Instant::now();
+        session.run(Some(&entry.name), given)?;
+        Ok(start.elapsed())
+    };
+    let first = timed()?;
+    let total = arguments.runs.get();
+    let bar = output.bar("running", Unit::Items);
+    let mut times = Vec::new();
+    for index in 0..total {
+        bar.set(u64::from(index), u64::from(total));
+        times.push(timed()?);
+    }
+    drop(bar);
+    let weights_bytes = stored_bytes(loaded.model.manifest());
+    let peak_rss_bytes = peak_rss_bytes();
+    let mut sorted = times.clone();
+    sorted.sort();
+    let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
+    output.line(format_args!(
+        "{}: median {}, least {}, first {}",
+        count(times.len(), "run"),
+        seconds(median),
+        seconds(least),
+        seconds(first)
+    ))?;
+    let arena_bytes = session.arena_bytes();
+    let peak = peak_rss_bytes.map_or_else(String::new, |peak| format!(", {} of memory at most", bytes(peak)));
+    output.line(format_args!("{} of weights, {} of activations{peak}", bytes(weights_bytes), bytes(arena_bytes)))?;
+    let run = |time: &Duration| Run { seconds: time.as_secs_f64(), bytes_read: 0, stall_seconds: 0.0 };
+    output.json(&Summary {
+        model: loaded.path.display().to_string(),
+        entry: entry.name.clone(),
+        weights_bytes,
+        budget_bytes: None,
+        pinned_bytes: weights_bytes,
+        arena_bytes,
+        peak_rss_bytes,
+        first_seconds: first.as_secs_f64(),
+        runs: times.iter().map(run).collect(),
+    })?;
+    Ok(Code::Success)
+}
+
+fn stored_bytes(manifest: &Manifest) -> u64 {
+    manifest.extents.iter().map(|extent| extent.length).sum()
+}
+
+/// The high-water mark that Linux keeps of each process.
+fn peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}

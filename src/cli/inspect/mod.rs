@@ -1,0 +1,219 @@
+//! `ipuc inspect`: what is in an `.ipu` file, and why it is where it is.
+//!
+//! `layout` is the table of weights, `program` the steps, `stream` the chunks, `check` the integrity; without any of them
+//! there is a summary.
+
+mod check;
+mod layout;
+mod program;
+mod stream;
+
+use super::Outcome;
+use super::failure::{Code, Failure};
+use super::output::{Output, bytes, count};
+use crate::files::SourceFile;
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest};
+use ipuc_formats::onnx::ReadAt;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Show what is in an .ipu file
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The file
+    #[arg(value_name = "MODEL.ipu")]
+    model: PathBuf,
+    #[command(flatten)]
+    view: View,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct View {
+    /// Show every weight: where it came from, where it is, which steps read it and how
+    #[arg(long)]
+    layout: bool,
+    /// Show the steps in order of execution
+    #[arg(long)]
+    program: bool,
+    /// Show the chunks in order
+    #[arg(long)]
+    stream: bool,
+    /// Verify every checksum and hash; the exit code is 1 where something is damaged
+    #[arg(long)]
+    check: bool,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let file = SourceFile::open(&arguments.model)?;
+    if arguments.view.check {
+        return check::run(&file, output);
+    }
+    let (superblock, manifest) = read_manifest(&file)
+        .map_err(|error| explained(&file, error))
+        .with_context(|| format!("cannot open `{}`", arguments.model.display()))?;
+    let view = &arguments.view;
+    if view.layout {
+        layout::show(&manifest, output)?;
+    } else if view.program {
+        program::show(&manifest, output)?;
+    } else if view.stream {
+        stream::show(&manifest, output)?;
+    } else {
+        summarize(&superblock, &manifest, &file, output)?;
+    }
+    Ok(Code::Success)
+}
+
+/// Someone who inspects a model that is not compiled yet wants to be told so.
+fn explained(file: &SourceFile, error: FormatError) -> anyhow::Error {
+    match error {
+        FormatError::Signature if file.path().extension().is_some_and(|extension| extension == "onnx") => {
+            Failure::file(error.to_string()).with_hint("compile it first: ipuc compile MODEL.onnx").into()
+        }
+        error => error.into(),
+    }
+}
+
+fn hex(hash: &[u8; 32]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn summarize(
+    superblock: &Superblock,
+    manifest: &Manifest,
+    file: &SourceFile,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let weights_bytes: u64 = manifest.extents.iter().map(|extent| extent.length).sum();
+    let steps: usize = manifest.blocks.iter().map(|block| block.steps.len()).sum();
+    let provenance = &manifest.provenance;
+    let models = provenance.models.join(", ");
+    output.line(format_args!("{}: {}", file.path().display(), bytes(file.length())))?;
+    output.line(format_args!("root hash {}", hex(&superblock.root_hash)))?;
+    output.line(format_args!("made from {models} by {}", manifest.producer))?;
+    for (name, value) in &provenance.options {
+        output.line(format_args!("with {name} {value}"))?;
+    }
+    for port in ports(manifest) {
+        output.line(format_args!("{port}"))?;
+    }
+    for symbol in manifest.symbols.iter().filter(|symbol| is_public(manifest, &symbol.name)) {
+        let maximum = if symbol.maximum == i64::MAX { String::new() } else { symbol.maximum.to_string() };
+        output.line(format_args!("dimension {}: {}..{maximum}", symbol.name, symbol.minimum))?;
+    }
+    for obligation in &manifest.obligations {
+        let relation: &'static str = obligation.relation.into();
+        let (left, right, subject) = (&obligation.left, &obligation.right, &obligation.subject);
+        output.line(format_args!("checked at each run: {left} {relation} {right} ({subject})"))?;
+    }
+    let (blocks, chunks) = (manifest.blocks.len(), manifest.chunks.len());
+    output.line(format_args!("{} in {}", count(steps, "step"), count(blocks, "block")))?;
+    let weights = count(manifest.weights.len(), "weight");
+    output.line(format_args!("{weights}, {}, in {}", bytes(weights_bytes), count(chunks, "chunk")))?;
+    let operators = operators(manifest);
+    output.table(operators.iter().map(|(name, number)| [format!("  {number}"), (*name).to_string()]).collect())?;
+    output.json(&json!({
+        "file": file.path(),
+        "file_bytes": file.length(),
+        "root_hash": hex(&superblock.root_hash),
+        "producer": manifest.producer,
+        "models": provenance.models,
+        "weights_hash": hex(&provenance.weights_hash),
+        "options": provenance.options.iter().map(|(name, value)| json!({"name": name, "value": value})).collect::<Json>(),
+        "entries": entries(manifest),
+        "dimensions": manifest.symbols.iter().map(|symbol| {
+            let maximum = (symbol.maximum != i64::MAX).then_some(symbol.maximum);
+            json!({"name": symbol.name, "minimum": symbol.minimum, "maximum": maximum})
+        }).collect::<Json>(),
+        "obligations": manifest.obligations.iter().map(|obligation| json!({
+            "relation": <&'static str>::from(obligation.relation),
+            "left": obligation.left.to_string(),
+            "right": obligation.right.to_string(),
+            "subject": obligation.subject,
+        })).collect::<Json>(),
+        "blocks": blocks,
+        "steps": steps,
+        "operators": operators,
+        "weights": manifest.weights.len(),
+        "weights_bytes": weights_bytes,
+        "chunks": chunks,
+    }))
+}
+
+/// An input of an entry has this dimension, so that a caller decides it.
+fn is_public(manifest: &Manifest, symbol: &str) -> bool {
+    manifest.entries.iter().any(|entry| {
+        let block = &manifest.blocks[entry.block as usize];
+        let parameters = block.values.iter().take(block.parameters as usize);
+        let mut dims = parameters.filter_map(|value| value.kind.as_tensor()?.1.dims()).flatten();
+        dims.any(|dim| dim.symbols().contains(symbol))
+    })
+}
+
+/// The ONNX name of a weight, or its number.
+fn weight_name(manifest: &Manifest, index: usize) -> String {
+    let name = manifest.weights[index].name.clone().filter(|name| !name.is_empty());
+    name.unwrap_or_else(|| format!("#{index}"))
+}
+
+/// How often each operator occurs.
+fn operators(manifest: &Manifest) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for step in manifest.blocks.iter().flat_map(|block| &block.steps) {
+        *counts.entry(step.op.name()).or_default() += 1;
+    }
+    counts
+}
+
+/// One line for each entry and for each of its inputs and outputs.
+fn ports(manifest: &Manifest) -> Vec<String> {
+    let mut lines = Vec::new();
+    for entry in &manifest.entries {
+        lines.push(format!("entry {}", entry.name));
+        let block = &manifest.blocks[entry.block as usize];
+        for (index, name) in entry.inputs.iter().enumerate() {
+            let state = entry.states.iter().find(|state| state.input as usize == index);
+            let state = state.map_or_else(String::new, |state| {
+                let axis = state.append_axis.map_or_else(String::new, |axis| format!(", grows along axis {axis}"));
+                format!(" (state, next {}{axis})", entry.outputs[state.output as usize])
+            });
+            lines.push(format!("  input  {name}: {}{state}", block.values[index].kind));
+        }
+        for (name, operand) in entry.outputs.iter().zip(&block.results) {
+            lines.push(format!("  output {name}: {}", program::operand_type(manifest, block, operand)));
+        }
+    }
+    lines
+}
+
+fn entries(manifest: &Manifest) -> Json {
+    let entry = |entry: &ipuc_formats::model::EntryRecord| {
+        let block = &manifest.blocks[entry.block as usize];
+        let inputs = entry.inputs.iter().zip(&block.values);
+        let inputs = inputs.map(|(name, value)| json!({"name": name, "type": value.kind.to_string()}));
+        let outputs = entry
+            .outputs
+            .iter()
+            .zip(&block.results)
+            .map(|(name, operand)| json!({"name": name, "type": program::operand_type(manifest, block, operand)}));
+        let states = entry.states.iter().map(|state| {
+            json!({
+                "input": entry.inputs[state.input as usize],
+                "output": entry.outputs[state.output as usize],
+                "append_axis": state.append_axis,
+            })
+        });
+        json!({
+            "name": entry.name,
+            "block": entry.block,
+            "inputs": inputs.collect::<Json>(),
+            "outputs": outputs.collect::<Json>(),
+            "states": states.collect::<Json>(),
+        })
+    };
+    manifest.entries.iter().map(entry).collect()
+}
