@@ -1,6 +1,7 @@
 //! Counting n-grams: ONNX `TfIdfVectorizer` (opset 9).
 //!
-//! Weights belong to output columns, as in ONNX Runtime and the reference evaluator, not to n-grams of the pool.
+//! Where several n-grams share a column, their counts (times weights) are added; with `idf` the weight of the last that
+//! is found counts, as in ONNX Runtime.
 
 use crate::attribute::Keyword;
 use crate::attributes;
@@ -31,7 +32,7 @@ attributes! {
         5 since 1 => starts: Vec<i64>,
         /// Column of each n-gram of the pool.
         6 since 1 => columns: Vec<i64>,
-        /// One weight a column; none: all 1.
+        /// One weight an n-gram; none: all 1.
         7 since 1 => weights: Vec<f32>,
         /// Tokens of all n-grams one after the other, where tokens are integers.
         8 since 1 => integer_pool: Vec<i64>,
@@ -57,6 +58,9 @@ fn invalid(subject: &str, found: impl std::fmt::Display, expected: &str) -> Type
     TypeError::Value { subject: subject.to_string(), found: found.to_string(), expected: expected.to_string() }
 }
 
+/// N-grams with column and weight.
+type Vocabulary<'pool, T> = HashMap<&'pool [T], (usize, f32)>;
+
 impl TfIdf {
     /// Number of columns, after checking what the attributes say.
     fn width(&self) -> Result<usize, TypeError> {
@@ -76,14 +80,14 @@ impl TfIdf {
         if self.columns.iter().any(|&column| column < 0) {
             return Err(invalid("columns", "negative", "columns from 0"));
         }
-        if !self.weights.is_empty() && self.weights.len() < width {
-            return Err(invalid("number of weights", self.weights.len(), "one a column"));
+        if !self.weights.is_empty() && self.weights.len() != self.columns.len() {
+            return Err(invalid("number of weights", self.weights.len(), "one an n-gram"));
         }
         Ok(width)
     }
 
-    /// The n-grams of the pool that are counted, each with its column.
-    fn vocabulary<'pool, T: Eq + Hash>(&self, pool: &'pool [T]) -> Result<HashMap<&'pool [T], usize>, TypeError> {
+    /// The n-grams of the pool that are counted, each with its column and weight.
+    fn vocabulary<'pool, T: Eq + Hash>(&self, pool: &'pool [T]) -> Result<Vocabulary<'pool, T>, TypeError> {
         let mut vocabulary = HashMap::new();
         let mut gram = 0usize;
         for (index, &start) in self.starts.iter().enumerate() {
@@ -99,17 +103,17 @@ impl TfIdf {
             for tokens in tokens.chunks_exact(length) {
                 let column = self.columns.get(gram).and_then(|&column| usize::try_from(column).ok());
                 let column = column.ok_or_else(|| invalid("columns", self.columns.len(), "one an n-gram"))?;
-                gram += 1;
                 if counted {
-                    vocabulary.entry(tokens).or_insert(column);
+                    vocabulary.insert(tokens, (column, self.weights.get(gram).copied().unwrap_or(1.0)));
                 }
+                gram += 1;
             }
         }
         Ok(vocabulary)
     }
 
     /// Counts of one row.
-    fn count<T: Eq + Hash + Clone>(&self, row: &[T], vocabulary: &HashMap<&[T], usize>, counts: &mut [f32]) {
+    fn count<T: Eq + Hash + Clone>(&self, row: &[T], vocabulary: &Vocabulary<'_, T>, counts: &mut [f32]) {
         let longest = usize::try_from(self.maximum_length).unwrap_or(usize::MAX).min(row.len());
         let shortest = usize::try_from(self.minimum_length).unwrap_or(1);
         let skips = usize::try_from(self.maximum_skips).unwrap_or(usize::MAX).min(row.len());
@@ -123,8 +127,12 @@ impl TfIdf {
                     if gram.len() < shortest || (gram.len() == 1 && distance > 1) {
                         continue;
                     }
-                    if let Some(&column) = vocabulary.get(gram.as_slice()) {
-                        counts[column] += 1.0;
+                    if let Some(&(column, weight)) = vocabulary.get(gram.as_slice()) {
+                        match self.weighting {
+                            Weighting::Tf => counts[column] += 1.0,
+                            Weighting::Idf => counts[column] = weight,
+                            Weighting::Tfidf => counts[column] += weight,
+                        }
                     }
                 }
             }
@@ -148,15 +156,6 @@ impl TfIdf {
         }
         for (row, counts) in tokens.chunks_exact(row_length).zip(counts.chunks_exact_mut(width)) {
             self.count(row, &vocabulary, counts);
-            for (column, count) in counts.iter_mut().enumerate() {
-                let weight = self.weights.get(column).copied().unwrap_or(1.0);
-                *count = match self.weighting {
-                    Weighting::Tf => *count,
-                    Weighting::Idf if *count > 0.0 => weight,
-                    Weighting::Idf => 0.0,
-                    Weighting::Tfidf => *count * weight,
-                };
-            }
         }
         Ok(counts)
     }
@@ -245,8 +244,11 @@ mod tests {
         assert_eq!(rows, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
         let idf = TfIdf { weighting: Weighting::Idf, weights: vec![2.0; 7], ..operator(1, 0) };
         assert_eq!(floats(run(&idf, row.clone()).unwrap()), [0.0, 2.0, 2.0, 0.0, 2.0, 2.0, 2.0]);
-        let tfidf = TfIdf { weighting: Weighting::Tfidf, weights: vec![2.0; 7], ..operator(1, 0) };
-        assert_eq!(floats(run(&tfidf, row).unwrap())[1], 6.0);
+        let weights: Vec<f32> = (1..8).map(|weight| weight as f32).collect();
+        let tfidf = TfIdf { weighting: Weighting::Tfidf, weights: weights.clone(), ..operator(1, 0) };
+        assert_eq!(floats(run(&tfidf, row.clone()).unwrap()), [0.0, 6.0, 3.0, 0.0, 5.0, 6.0, 7.0]);
+        let reversed = TfIdf { columns: vec![6, 5, 4, 3, 2, 1, 0], ..tfidf };
+        assert_eq!(floats(run(&reversed, row).unwrap()), [7.0, 6.0, 5.0, 0.0, 3.0, 6.0, 0.0]);
     }
 
     #[test]
