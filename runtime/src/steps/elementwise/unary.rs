@@ -2,13 +2,18 @@
 
 use super::{load, reload};
 use crate::kernels::elements::{map, map_in_place};
+use crate::kernels::elementwise::{self, VectorFunction, functions};
+use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::element::Element;
 use ipuc_formats::ops::{Activation, ActivationFunction, Clamp, Unary, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use rayon::prelude::*;
 
 /// Operations that an exponential or the like costs.
 const TRANSCENDENTAL_COST: usize = 16;
@@ -19,12 +24,8 @@ impl Kernel for Unary {
         self.function.check(input.dtype())?;
         let result = match input.dtype() {
             DType::F32 if self.function.is_test() => Some(tested(&input, self.function, context)?),
-            DType::F32 => Some(unary_f32(&mut input, self.function, context)?),
-            DType::F16 if !self.function.is_test() => {
-                Some(through_f32(&mut input, self.function, context, f16::to_f32, f16::from_f32)?)
-            }
-            DType::BF16 if !self.function.is_test() => {
-                Some(through_f32(&mut input, self.function, context, bf16::to_f32, bf16::from_f32)?)
+            DType::F32 | DType::F16 | DType::BF16 if !self.function.is_test() => {
+                vector_unary(self.function, &mut Floats { input: &mut input, context })?
             }
             DType::I64 => integers(&mut input, self.function, context, i64::wrapping_neg, i64::wrapping_abs)?,
             DType::I32 => integers(&mut input, self.function, context, i32::wrapping_neg, i32::wrapping_abs)?,
@@ -56,38 +57,92 @@ fn elements<T: Pod + Send + Sync>(
     Ok(result)
 }
 
-fn unary_f32(input: &mut Tensor, function: UnaryFunction, context: &mut Context<'_>) -> Result<Tensor, KernelError> {
-    use UnaryFunction::*;
-    match function {
-        Abs => elements(input, context, 1, f32::abs),
-        Neg => elements(input, context, 1, |x: f32| -x),
-        Sign => elements(input, context, 1, |x: f32| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
-        Sqrt => elements(input, context, 2, f32::sqrt),
-        Reciprocal => elements(input, context, 2, f32::recip),
-        Ceil => elements(input, context, 1, f32::ceil),
-        Floor => elements(input, context, 1, f32::floor),
-        Round => elements(input, context, 1, f32::round_ties_even),
-        Exp => elements(input, context, TRANSCENDENTAL_COST, f32::exp),
-        Log => elements(input, context, TRANSCENDENTAL_COST, f32::ln),
-        Sin => elements(input, context, TRANSCENDENTAL_COST, f32::sin),
-        Cos => elements(input, context, TRANSCENDENTAL_COST, f32::cos),
-        Tanh => elements(input, context, TRANSCENDENTAL_COST, f32::tanh),
-        Erf | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Not | BitNot | IsNan | IsInfinite
-        | IsPositiveInfinity | IsNegativeInfinity => {
-            elements(input, context, TRANSCENDENTAL_COST, move |x| function.apply_f32(x))
+/// A tensor of f32, f16 or bf16 and where its results go.
+struct Floats<'a, 'c> {
+    input: &'a mut Tensor,
+    context: &'a mut Context<'c>,
+}
+
+/// Elements of a narrow type that are widened at once.
+const BLOCK: usize = 1024;
+
+impl Floats<'_, '_> {
+    /// A vector function of each element; narrow types are computed in f32 and rounded once more.
+    fn vector(&mut self, function: impl VectorFunction) -> Result<Tensor, KernelError> {
+        let instructions = Instructions::best();
+        match self.input.dtype() {
+            DType::F16 => self.narrow::<f16>(
+                function,
+                |x, wide| x.convert_to_f32_slice(wide),
+                |wide, out| out.convert_from_f32_slice(wide),
+            ),
+            DType::BF16 => self.narrow::<bf16>(
+                function,
+                |x, wide| x.convert_to_f32_slice(wide),
+                |wide, out| out.convert_from_f32_slice(wide),
+            ),
+            _ if self.input.is_exclusive() => {
+                elementwise::map_in_place(instructions, function, self.input.elements_mut::<f32>()?);
+                Ok(self.input.clone())
+            }
+            _ => {
+                let mut result = self.context.allocate(0, DType::F32, self.input.shape())?;
+                elementwise::map(instructions, function, self.input.elements()?, result.elements_mut()?);
+                Ok(result)
+            }
+        }
+    }
+
+    fn narrow<T: Element>(
+        &mut self,
+        function: impl VectorFunction,
+        widen: fn(&[T], &mut [f32]),
+        narrow: fn(&[f32], &mut [T]),
+    ) -> Result<Tensor, KernelError> {
+        let mut result = self.context.allocate(0, T::DTYPE, self.input.shape())?;
+        let x = self.input.elements::<T>()?;
+        let out = result.elements_mut::<T>()?;
+        out.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(out, x)| {
+            let mut wide = [0f32; BLOCK];
+            let wide = &mut wide[..x.len()];
+            widen(x, wide);
+            elementwise::map_in_place(Instructions::best(), function, wide);
+            narrow(wide, out);
+        });
+        Ok(result)
+    }
+
+    /// Any function of each element.
+    fn scalar(&mut self, cost: usize, function: impl Fn(f32) -> f32 + Sync) -> Result<Tensor, KernelError> {
+        match self.input.dtype() {
+            DType::F16 => elements(self.input, self.context, cost, |x: f16| f16::from_f32(function(x.to_f32()))),
+            DType::BF16 => elements(self.input, self.context, cost, |x: bf16| bf16::from_f32(function(x.to_f32()))),
+            _ => elements(self.input, self.context, cost, function),
         }
     }
 }
 
-/// Computed in f32 and rounded once more, which is within half a unit of the narrow type.
-fn through_f32<T: Pod + Send + Sync>(
-    input: &mut Tensor,
-    function: UnaryFunction,
-    context: &mut Context<'_>,
-    widen: fn(T) -> f32,
-    narrow: fn(f32) -> T,
-) -> Result<Tensor, KernelError> {
-    elements(input, context, TRANSCENDENTAL_COST, move |x| narrow(function.apply_f32(widen(x))))
+fn vector_unary(function: UnaryFunction, floats: &mut Floats<'_, '_>) -> Result<Option<Tensor>, KernelError> {
+    use UnaryFunction::*;
+    let result = match function {
+        Abs => floats.vector(functions::Absolute {}),
+        Neg => floats.vector(functions::Negate {}),
+        Sqrt => floats.vector(functions::SquareRoot {}),
+        Reciprocal => floats.vector(functions::Reciprocal {}),
+        Ceil => floats.vector(functions::Ceil {}),
+        Floor => floats.vector(functions::Floor {}),
+        Round => floats.vector(functions::Round {}),
+        Exp => floats.vector(functions::Exponential {}),
+        Log => floats.vector(functions::Logarithm {}),
+        Erf => floats.vector(functions::ErrorFunction {}),
+        Tanh => floats.vector(functions::HyperbolicTangent {}),
+        Sign => floats.scalar(1, |x| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
+        Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => {
+            floats.scalar(TRANSCENDENTAL_COST, |x| function.apply_f32(x))
+        }
+        Not | BitNot | IsNan | IsInfinite | IsPositiveInfinity | IsNegativeInfinity => return Ok(None),
+    };
+    result.map(Some)
 }
 
 fn integers<T: Pod + Send + Sync>(
@@ -121,56 +176,36 @@ impl Kernel for Activation {
         // A parameter that the function has not is refused by the reference.
         let (alpha, beta) = self.function.defaults();
         let idle = (self.alpha.is_some() && alpha.is_none()) || (self.beta.is_some() && beta.is_none());
-        let result = match input.dtype() {
-            _ if idle => None,
-            DType::F32 => Some(activation_f32(&mut input, self, context)?),
-            DType::F16 => {
-                let function = |x: f16| f16::from_f32(self.apply_f32(x.to_f32()));
-                Some(elements(&mut input, context, TRANSCENDENTAL_COST, function)?)
-            }
-            DType::BF16 => {
-                let function = |x: bf16| bf16::from_f32(self.apply_f32(x.to_f32()));
-                Some(elements(&mut input, context, TRANSCENDENTAL_COST, function)?)
-            }
-            _ => None,
-        };
-        match result {
-            Some(result) => Ok(vec![result.into()]),
-            None => run_reference(self, reload([input]), context),
+        if !idle && matches!(input.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+            let result = vector_activation(self, &mut Floats { input: &mut input, context })?;
+            return Ok(vec![result.into()]);
         }
+        run_reference(self, reload([input]), context)
     }
 }
 
-fn activation_f32(
-    input: &mut Tensor,
-    activation: &Activation,
-    context: &mut Context<'_>,
-) -> Result<Tensor, KernelError> {
+fn vector_activation(activation: &Activation, floats: &mut Floats<'_, '_>) -> Result<Tensor, KernelError> {
     use ActivationFunction::*;
     let (alpha, beta) = activation.parameters();
-    // Comparisons keep NaN.
-    let limit = |x: f32| {
-        if x < 0.0 {
-            0.0
-        } else if x > 1.0 {
-            1.0
-        } else {
-            x
-        }
-    };
     match activation.function {
-        Relu => elements(input, context, 1, |x: f32| if x < 0.0 { 0.0 } else { x }),
-        LeakyRelu => elements(input, context, 1, |x: f32| if x < 0.0 { alpha * x } else { x }),
-        ThresholdedRelu => elements(input, context, 1, |x: f32| if x <= alpha { 0.0 } else { x }),
-        HardSigmoid => elements(input, context, 1, |x: f32| limit(alpha * x + beta)),
-        HardSwish => elements(input, context, 1, |x: f32| x * limit(x * (1.0 / 6.0) + 0.5)),
-        Softsign => elements(input, context, 2, |x: f32| x / (1.0 + x.abs())),
-        Affine => elements(input, context, 1, |x: f32| alpha * x + beta),
-        Sigmoid => elements(input, context, TRANSCENDENTAL_COST, |x: f32| 1.0 / (1.0 + (-x).exp())),
-        Swish => elements(input, context, TRANSCENDENTAL_COST, |x: f32| x / (1.0 + (-alpha * x).exp())),
-        Softplus | Mish | Gelu | GeluTanh | Elu | Celu | Selu | Shrink | ScaledTanh => {
-            elements(input, context, TRANSCENDENTAL_COST, |x| activation.apply_f32(x))
-        }
+        Relu => floats.vector(functions::Relu {}),
+        Sigmoid => floats.vector(functions::Logistic {}),
+        Softplus => floats.vector(functions::SoftPlus {}),
+        Softsign => floats.vector(functions::SoftSign {}),
+        Mish => floats.vector(functions::Mish {}),
+        HardSwish => floats.vector(functions::HardSwish {}),
+        Gelu => floats.vector(functions::Gelu {}),
+        GeluTanh => floats.vector(functions::GeluTanh {}),
+        LeakyRelu => floats.vector(functions::LeakyRelu { slope: alpha }),
+        Elu => floats.vector(functions::Elu { alpha }),
+        Celu => floats.vector(functions::Celu { alpha }),
+        Swish => floats.vector(functions::Swish { alpha }),
+        Selu => floats.vector(functions::Selu { alpha, gamma: beta }),
+        HardSigmoid => floats.vector(functions::HardSigmoid { alpha, beta }),
+        Shrink => floats.vector(functions::Shrink { alpha, beta }),
+        Affine => floats.vector(functions::Affine { scale: alpha, offset: beta }),
+        ScaledTanh => floats.vector(functions::ScaledTanh { alpha, beta }),
+        ThresholdedRelu => floats.scalar(1, |x| if x <= alpha { 0.0 } else { x }),
     }
 }
 
