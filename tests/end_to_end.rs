@@ -63,7 +63,7 @@ fn load(model: &Model, set: &Path) -> (Vec<(String, Value)>, Vec<Value>) {
 /// Outputs of all data sets, each checked against what is expected.
 fn run_case(case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
     let folder = tempfile::tempdir().unwrap();
-    let model = ipuc::open(&compiled(case, folder.path(), &CompileOptions::default())).unwrap();
+    let model = ipuc::open(compiled(case, folder.path(), &CompileOptions::default())).unwrap();
     let sets = data_sets(case);
     assert!(!sets.is_empty(), "{} has no data", case.display());
     let run = |set: &PathBuf| {
@@ -122,9 +122,7 @@ fn several_models_are_entries_of_one_program() {
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     assert!(session.run(None, Vec::new()).is_err(), "an entry must be named where there are several");
     let x = ipuc_formats::tensor::Tensor::from_elements(&[1, 16], &[0.5f32; 16]).unwrap();
-    let run = |session: &mut Session| {
-        session.run(Some("decoder"), vec![("x".to_string(), x.clone().into())]).unwrap()
-    };
+    let run = |session: &mut Session| session.run(Some("decoder"), vec![("x".to_string(), x.clone().into())]).unwrap();
     let scores = run(&mut session);
     assert_eq!(scores.len(), 1, "state is no output");
     run(&mut session);

@@ -1,6 +1,7 @@
 //! Who may use whom: every `use crate::…` between modules and every path dependency between crates is in a table.
 //!
 //! A new edge is a decision; it is made here, where a reviewer sees it.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

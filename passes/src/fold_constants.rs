@@ -27,6 +27,9 @@ use std::sync::Arc;
 /// Results up to this size are computed at once.
 pub const FOLDED_BYTES: usize = 1 << 20;
 
+/// Transposes of weights above this size stay recipes, so that products may take the weight as it is.
+const FOLDED_TRANSPOSE_BYTES: usize = 1 << 10;
+
 /// Compute what is constant; see the module.
 ///
 /// # Errors
@@ -76,7 +79,8 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
     let Some(operands) = constant_operands(step) else { return Ok(None) };
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
-    if sizes.iter().all(|(_, bytes)| *bytes <= FOLDED_BYTES) {
+    let limit = if matches!(step.op, Op::Transpose(_)) { FOLDED_TRANSPOSE_BYTES } else { FOLDED_BYTES };
+    if sizes.iter().all(|(_, bytes)| *bytes <= limit) {
         let tensors = evaluate(graph, &step.op, &operands, &step.name)?;
         return Ok(tensors.map(|tensors| add_constants(graph, step, tensors)));
     }

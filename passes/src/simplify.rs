@@ -9,13 +9,14 @@
 //! %a in place of %b, and the steps of the known branch in place of %c
 //! ```
 //!
-//! Establishes: no view has the shape of what it views; no `if` has a constant condition. Leaves alone: everything that
+//! A product reads a transposed weight as it is stored. Establishes: no view has the shape of what it views; no `if` has a constant condition. Leaves alone: everything that
 //! costs arithmetic. Cost: one visit a step.
 
 use crate::error::PassError;
-use crate::ir::{Changes, Graph, Operand, Step, ValueId};
+use crate::ir::{Changes, ConstantData, ConstantId, Graph, Operand, Step, ValueId};
 use crate::options::Options;
 use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::ops::Op;
 use std::collections::HashMap;
 
 /// Remove what changes nothing; see the module.
@@ -38,6 +39,7 @@ fn simplify_block(graph: &mut Graph, index: BlockIndex) -> usize {
     pending.reverse();
     while let Some(mut step) = pending.pop() {
         substitute(&mut step.operands, &replaced);
+        changes += usize::from(absorb_transposes(graph, &mut step));
         if let Some(operand) = unchanged_operand(graph, &step) {
             changes += 1;
             replaced.insert(step.results[0], operand);
@@ -65,6 +67,31 @@ fn substitute(operands: &mut [Operand], replaced: &HashMap<ValueId, Operand>) {
     }
 }
 
+/// Let a matrix product read a transposed weight as it is stored, so that one copy serves all readers.
+fn absorb_transposes(graph: &Graph, step: &mut Step) -> bool {
+    let Op::Matmul(product) = &mut step.op else { return false };
+    let mut changed = false;
+    for (operand, flag) in step.operands.iter_mut().zip([&mut product.transpose_a, &mut product.transpose_b]) {
+        let Operand::Constant(id) = operand else { continue };
+        if let Some(stored) = transposed_last_axes(graph, *id) {
+            *operand = Operand::Constant(stored);
+            *flag = !*flag;
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// The constant that a recipe transposes, where it exchanges the last two axes and no others.
+fn transposed_last_axes(graph: &Graph, id: ConstantId) -> Option<ConstantId> {
+    let ConstantData::Recipe { op: Op::Transpose(transpose), operands } = &graph.constant(id).data else { return None };
+    let rank = graph.constant(id).shape.len();
+    let mut exchanged: Vec<i64> = (0..rank as i64).collect();
+    exchanged.swap(rank.checked_sub(2)?, rank - 1);
+    let reversed = transpose.permutation.is_empty() && rank == 2;
+    if reversed || transpose.permutation == exchanged { *operands.first()? } else { None }
+}
+
 /// The operand that a step's only result equals, type and all.
 fn unchanged_operand(graph: &Graph, step: &Step) -> Option<Operand> {
     let [result] = step.results.as_slice() else { return None };
@@ -87,7 +114,7 @@ struct Branch {
 }
 
 fn known_branch(graph: &Graph, step: &Step) -> Option<Branch> {
-    let ipuc_formats::ops::Op::If(choice) = &step.op else { return None };
+    let Op::If(choice) = &step.op else { return None };
     let condition = graph.fact(*step.operands.first()?)?.elements_as_integers()?;
     let taken = *condition.first()? != 0;
     let captures = &step.operands[1..];

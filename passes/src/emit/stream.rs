@@ -14,6 +14,7 @@ use ipuc_formats::model::{ChunkDigest, Manifest, Plan, Superblock, finish, plan}
 use ipuc_formats::tensor::Tensor;
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -166,11 +167,13 @@ impl Loaded<'_> {
         }
         // Held while loading, so that threads which want the same weight load it once.
         let mut tensors = self.tensors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !tensors.contains_key(&filling.constant) {
-            let tensor = Arc::new(self.graph.load_constant(filling.constant)?);
-            tensors.insert(filling.constant, Shared { tensor, parts_left: filling.parts });
-        }
-        let Some(shared) = tensors.get_mut(&filling.constant) else { return Ok(None) };
+        let shared = match tensors.entry(filling.constant) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let tensor = Arc::new(self.graph.load_constant(filling.constant)?);
+                entry.insert(Shared { tensor, parts_left: filling.parts })
+            }
+        };
         let tensor = shared.tensor.clone();
         shared.parts_left -= 1;
         if shared.parts_left == 0 {

@@ -31,10 +31,10 @@ impl Block {
                     graph.add_edge(producer, node, Some(*value));
                 }
             }
-            if step.op.operator().effect() == Effect::State {
-                if let Some(earlier) = last_effect.replace(node) {
-                    graph.add_edge(earlier, node, None);
-                }
+            if step.op.operator().effect() == Effect::State
+                && let Some(earlier) = last_effect.replace(node)
+            {
+                graph.add_edge(earlier, node, None);
             }
         }
         Dependencies { graph }
