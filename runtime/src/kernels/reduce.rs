@@ -1,7 +1,7 @@
 //! Folds over rows and over columns of f32: sums, products, extremes.
 //!
 //! The order: a row is folded in 64 lanes (element modulo 64), which are joined in halves. A column is folded in runs of
-//! [`RUN`] elements from the first on, and the runs in order. Neither depends on threads or on other rows.
+//! `RUN` elements from the first on, and the runs in order. Neither depends on threads or on other rows.
 
 use super::{
     simd::{Instructions, Routine, Simd},

@@ -2,7 +2,7 @@
 //! `ConvTranspose` (opset 22).
 //!
 //! [`convolution`] is a product without a copy of all patches: a block of output positions gathers a run of inputs (channels ×
-//! taps) into panels of 16 positions ([`gather`]), and the register tile of products multiplies them by the
+//! taps) into panels of 16 positions (`gather`), and the register tile of products multiplies them by the
 //! weight's panels, output channels by positions, straight into the output's layout. [`depthwise`] takes channels of their
 //! own without it. [`transposed`] is a product with all taps as outputs, added into place.
 //!

@@ -1,13 +1,13 @@
 //! Matrix products: `out[m, n] = x[m, k] · w[k, n]`.
 //!
-//! All are made of one register tile ([`tile`]) over *panels*: 16 outputs side by side, the inputs one behind the
-//! other. Weights lie in panels in the file ([`panels`]); other operands are packed into them on the way.
+//! All are made of one register tile (`tile`) over *panels*: 16 outputs side by side, the inputs one behind the
+//! other. Weights lie in panels in the file (`panels`); other operands are packed into them on the way.
 //!
-//! The order of every reduction: inputs are cut into runs of [`tile::RUN`] from the first on; a run is summed
+//! The order of every reduction: inputs are cut into runs of `tile::RUN` from the first on; a run is summed
 //! with fused multiply-adds in order, beginning at 0; the output is the sum of its runs in order, beginning at 0 (or
 //! at what the output held, if it accumulates). Nothing else has an influence on the bits: not the number of rows, nor
-//! threads, nor the pieces that a weight comes in (they end at multiples of [`tile::BLOCK`]), nor its element type. One
-//! exception is stated in [`plain`].
+//! threads, nor the pieces that a weight comes in (they end at multiples of `tile::BLOCK`), nor its element type. One
+//! exception is stated in `plain`.
 
 mod epilogue;
 mod multiply;
