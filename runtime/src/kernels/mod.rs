@@ -35,6 +35,7 @@ pub mod reduce;
 pub mod resample;
 pub mod simd;
 pub mod softmax;
+pub mod strided;
 pub mod threads;
 pub mod window;
 

@@ -1,0 +1,155 @@
+//! Slices and elements written by index, over the data where nobody else reads it.
+
+use super::gather::element_places;
+use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
+use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::element::Element;
+use ipuc_formats::ops::{BinaryFunction, ScatterElements, ScatterNd, ScatterReduction, TensorScatter};
+use ipuc_formats::tensor::{Tensor, strides};
+use ipuc_formats::value::Value;
+
+/// Where updates go: slices of `length` elements that begin at `starts`.
+struct Places {
+    starts: Vec<usize>,
+    length: usize,
+}
+
+impl Places {
+    fn targets(&self) -> impl Iterator<Item = usize> {
+        let length = self.length;
+        self.starts.iter().flat_map(move |&start| start..start + length)
+    }
+
+    fn assign<T: bytemuck::Pod>(&self, data: &mut Tensor, updates: &Tensor) {
+        if self.length == 0 {
+            return;
+        }
+        let target = words_mut::<T>(data);
+        for (&start, slice) in self.starts.iter().zip(words::<T>(updates).chunks_exact(self.length)) {
+            target[start..start + self.length].copy_from_slice(slice);
+        }
+    }
+
+    fn combine<T: Element>(
+        &self,
+        data: &mut Tensor,
+        updates: &Tensor,
+        combine: impl Fn(T, T) -> T,
+    ) -> Result<(), KernelError> {
+        let updates = updates.elements::<T>()?;
+        let target = data.elements_mut::<T>()?;
+        for (at, &update) in self.targets().zip(updates) {
+            target[at] = combine(target[at], update);
+        }
+        Ok(())
+    }
+
+    /// False where there is no loop for the type or the reduction.
+    fn apply(&self, data: &mut Tensor, updates: &Tensor, reduction: ScatterReduction) -> Result<bool, KernelError> {
+        use ScatterReduction::{Add, Max, Min, Mul, None};
+        match (reduction, data.dtype()) {
+            (None, dtype) => with_words!(dtype, T => self.assign::<T>(data, updates), otherwise return Ok(false)),
+            (Add, DType::F32) => self.combine::<f32>(data, updates, |x, y| x + y)?,
+            (Mul, DType::F32) => self.combine::<f32>(data, updates, |x, y| x * y)?,
+            (Max, DType::F32) => self.combine::<f32>(data, updates, |x, y| BinaryFunction::Max.apply_f32(x, y))?,
+            (Min, DType::F32) => self.combine::<f32>(data, updates, |x, y| BinaryFunction::Min.apply_f32(x, y))?,
+            (Add, DType::I64) => self.combine::<i64>(data, updates, i64::wrapping_add)?,
+            (Mul, DType::I64) => self.combine::<i64>(data, updates, i64::wrapping_mul)?,
+            (Max, DType::I64) => self.combine::<i64>(data, updates, i64::max)?,
+            (Min, DType::I64) => self.combine::<i64>(data, updates, i64::min)?,
+            (Add, DType::I32) => self.combine::<i32>(data, updates, i32::wrapping_add)?,
+            (Mul, DType::I32) => self.combine::<i32>(data, updates, i32::wrapping_mul)?,
+            (Max, DType::I32) => self.combine::<i32>(data, updates, i32::max)?,
+            (Min, DType::I32) => self.combine::<i32>(data, updates, i32::min)?,
+            (Add | Mul | Max | Min, _) => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// The data with updates written; the reference where there are no places.
+fn written<K: Kernel>(
+    operator: &K,
+    operands: Vec<Operand>,
+    reduction: ScatterReduction,
+    updates_operand: usize,
+    context: &mut Context<'_>,
+    places: impl Fn(&Tensor, &Tensor, &[Option<Value>]) -> Option<Places>,
+) -> Result<Vec<Value>, KernelError> {
+    let mut inputs = load(operands)?;
+    let found = match (tensor(&inputs, 0), tensor(&inputs, updates_operand)) {
+        (Some(data), Some(updates)) if data.dtype() == updates.dtype() => places(data, updates, &inputs),
+        _ => None,
+    };
+    let updates = tensor(&inputs, updates_operand).cloned();
+    if let (Some(places), Some(updates), Some(Some(Value::Tensor(data)))) = (found, updates, inputs.first_mut()) {
+        if !data.is_exclusive() && data.dtype() != DType::String {
+            let mut copy = context.allocate(0, data.dtype(), data.shape())?;
+            copy.bytes_mut().copy_from_slice(data.bytes());
+            *data = copy;
+        }
+        // A type without a loop leaves the data as it was.
+        if places.apply(data, &updates, reduction)? {
+            return Ok(inputs.swap_remove(0).into_iter().collect());
+        }
+    }
+    refer(operator, inputs, context)
+}
+
+impl Kernel for ScatterElements {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        written(self, operands, self.reduction, 2, context, |data, updates, inputs| {
+            let indices = tensor(inputs, 1).filter(|indices| indices.shape() == updates.shape())?;
+            let starts = element_places(data.shape(), indices.shape(), self.axis, &integers(inputs, 1)?)?;
+            Some(Places { starts, length: 1 })
+        })
+    }
+}
+
+impl Kernel for ScatterNd {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        written(self, operands, self.reduction, 2, context, |data, updates, inputs| {
+            let (&tuple, outer) = tensor(inputs, 1)?.shape().split_last()?;
+            if !(1..=data.rank()).contains(&tuple) || updates.shape() != [outer, &data.shape()[tuple..]].concat() {
+                return None;
+            }
+            let own = strides(data.shape());
+            let mut starts = Vec::with_capacity(count(outer));
+            for tuple in integers(inputs, 1)?.chunks_exact(tuple) {
+                let mut start = 0;
+                for (axis, &index) in tuple.iter().enumerate() {
+                    start += position(index, data.shape()[axis])? * own[axis];
+                }
+                starts.push(start);
+            }
+            Some(Places { starts, length: count(&data.shape()[tuple..]) })
+        })
+    }
+}
+
+impl Kernel for TensorScatter {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        written(self, operands, ScatterReduction::None, 1, context, |cache, update, inputs| {
+            let axis = self.cache_axis(cache.rank()).ok()?;
+            let same = |at: usize| at == axis || cache.shape()[at] == update.shape()[at];
+            if cache.rank() != update.rank() || !(0..cache.rank()).all(same) || update.count() == 0 {
+                return None;
+            }
+            let starts = match inputs.get(2) {
+                Some(Some(_)) => integers(inputs, 2).filter(|starts| starts.len() == cache.shape()[0])?,
+                Some(None) | None => vec![0; cache.shape()[0]],
+            };
+            let (capacity, length) = (cache.shape()[axis], update.shape()[axis]);
+            let (outer, inner) = (count(&cache.shape()[..axis]), count(&cache.shape()[axis + 1..]));
+            let mut places = Vec::with_capacity(outer * length);
+            for prefix in 0..outer {
+                let start = starts[prefix / (outer / starts.len())];
+                for at in 0..length {
+                    places.push((prefix * capacity + self.position(start, at, capacity).ok()?) * inner);
+                }
+            }
+            Some(Places { starts: places, length: inner })
+        })
+    }
+}
