@@ -7,7 +7,7 @@ use ipuc_formats::ops::broadcast::{broadcast_extents, broadcast_strides};
 use ipuc_formats::ops::{
     ChannelOrder, Concat, DepthToSpace, Expand, Slice, SpaceToDepth, Split, Tile, Transpose, normalize_axis,
 };
-use ipuc_formats::tensor::{Tensor, strides};
+use ipuc_formats::tensor::{Tensor, element_count, strides};
 use ipuc_formats::value::Value;
 
 /// How a result lies in an operand.
@@ -51,7 +51,8 @@ fn arranged<K: Kernel>(
     arrangement: impl Fn(&Tensor, &[Option<Value>]) -> Option<Arrangement>,
 ) -> Result<Vec<Value>, KernelError> {
     let inputs = load(operands)?;
-    if let Some(data) = tensor(&inputs, 0)
+    // Without elements strides say nothing, and may not even fit.
+    if let Some(data) = tensor(&inputs, 0).filter(|data| data.count() > 0)
         && let Some(arrangement) = arrangement(data, &inputs)
         && let Some(result) = arrangement.apply(data, 0, context)?
     {
@@ -77,6 +78,7 @@ impl Kernel for Expand {
         arranged(self, operands, context, |data, inputs| {
             let target = integers(inputs, 1)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>().ok()?;
             let shape = broadcast_extents(&[data.shape(), &target]).ok()?;
+            element_count(&shape)?;
             let strides = signed(&broadcast_strides(data.shape(), &shape));
             Some(Arrangement::new(shape, &strides, 0))
         })
@@ -116,6 +118,7 @@ impl Kernel for Tile {
                 extents.extend([repeat, data.shape()[axis]]);
                 steps.extend([0, own[axis] as isize]);
             }
+            element_count(&shape)?;
             Some(Arrangement { shape, walk: Strided::new(&extents, &steps, 0) })
         })
     }
@@ -132,7 +135,7 @@ impl Kernel for DepthToSpace {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         arranged(self, operands, context, |data, _| {
             let ([batch, depth, height, width], block, area) = blocks(data, self.block)?;
-            if depth % area != 0 {
+            if !depth.is_multiple_of(area) {
                 return None;
             }
             let (channels, plane) = (depth / area, height.checked_mul(width)?);
@@ -150,7 +153,7 @@ impl Kernel for SpaceToDepth {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         arranged(self, operands, context, |data, _| {
             let ([batch, channels, height, width], block, area) = blocks(data, self.block)?;
-            if height % block != 0 || width % block != 0 {
+            if !height.is_multiple_of(block) || !width.is_multiple_of(block) {
                 return None;
             }
             let plane = height.checked_mul(width)?;

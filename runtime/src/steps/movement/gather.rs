@@ -45,8 +45,8 @@ fn sliced<K: Kernel>(
 /// `outer` times these positions of an axis, as starts of slices.
 fn starts(shape: &[usize], axis: usize, positions: &[usize]) -> (Vec<usize>, usize) {
     let (outer, inner) = (count(&shape[..axis]), count(&shape[axis + 1..]));
-    if inner == 0 {
-        return (Vec::new(), 0);
+    if inner == 0 || positions.is_empty() {
+        return (Vec::new(), inner);
     }
     let start = |prefix: usize| positions.iter().map(move |position| (prefix * shape[axis] + position) * inner);
     ((0..outer).flat_map(start).collect(), inner)
@@ -62,7 +62,9 @@ impl Kernel for Gather {
             if let Some(result) = rows(&weight, indices.as_ref(), context)? {
                 return Ok(vec![result.into()]);
             }
-            operands[1] = indices.map_or(Operand::Absent, Operand::Value);
+            if let Some(operand) = operands.get_mut(1) {
+                *operand = indices.map_or(Operand::Absent, Operand::Value);
+            }
         }
         sliced(self, load(operands)?, context, |data, inputs| {
             let axis = normalize_axis(self.axis, data.rank()).ok()?;

@@ -56,7 +56,8 @@ macro_rules! with_words {
                 $body
             }
             128 => {
-                type $T = u128;
+                // Two words: complex numbers are aligned to one.
+                type $T = [u64; 2];
                 $body
             }
             _ => $otherwise,

@@ -60,11 +60,16 @@ impl Padding {
         if data.rank() == 0 || count(&shape) == 0 {
             return None;
         }
-        let positions = |axis: usize| -> Vec<Option<usize>> {
-            (0..shape[axis]).map(|at| pads[axis].position(mode, data.shape()[axis], at)).collect()
+        // The reference says that a result is too large.
+        let positions = |axis: usize| -> Option<Vec<Option<usize>>> {
+            let mut positions = Vec::new();
+            positions.try_reserve_exact(shape[axis]).ok()?;
+            positions.extend((0..shape[axis]).map(|at| pads[axis].position(mode, data.shape()[axis], at)));
+            Some(positions)
         };
-        let outer: Vec<_> = (0..innermost).map(|axis| (data.shape()[axis], positions(axis))).collect();
-        let row = positions(innermost);
+        let outer = (0..innermost).map(|axis| Some((data.shape()[axis], positions(axis)?)));
+        let outer: Vec<_> = outer.collect::<Option<_>>()?;
+        let row = positions(innermost)?;
         let lost = |positions: &[Option<usize>]| positions.contains(&None);
         if mode != PadMode::Constant && (lost(&row) || outer.iter().any(|(_, positions)| lost(positions))) {
             return None;

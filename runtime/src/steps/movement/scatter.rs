@@ -83,16 +83,21 @@ fn written<K: Kernel>(
         _ => None,
     };
     let updates = tensor(&inputs, updates_operand).cloned();
-    if let (Some(places), Some(updates), Some(Some(Value::Tensor(data)))) = (found, updates, inputs.first_mut()) {
-        if !data.is_exclusive() && data.dtype() != DType::String {
-            let mut copy = context.allocate(0, data.dtype(), data.shape())?;
-            copy.bytes_mut().copy_from_slice(data.bytes());
-            *data = copy;
+    let (Some(places), Some(updates)) = (found, updates) else { return refer(operator, inputs, context) };
+    let applied = match inputs.first_mut() {
+        Some(Some(Value::Tensor(data))) => {
+            if data.dtype().bits() >= 8 && !data.is_exclusive() {
+                let mut copy = context.allocate(0, data.dtype(), data.shape())?;
+                copy.bytes_mut().copy_from_slice(data.bytes());
+                *data = copy;
+            }
+            // A type without a loop leaves the data as it was.
+            places.apply(data, &updates, reduction)?
         }
-        // A type without a loop leaves the data as it was.
-        if places.apply(data, &updates, reduction)? {
-            return Ok(inputs.swap_remove(0).into_iter().collect());
-        }
+        Some(_) | None => false,
+    };
+    if applied {
+        return Ok(inputs.swap_remove(0).into_iter().collect());
     }
     refer(operator, inputs, context)
 }

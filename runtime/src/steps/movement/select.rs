@@ -18,12 +18,12 @@ trait Ordered: Element {
 }
 
 macro_rules! ordered {
-    ($($T:ty)*: integers) => { $(
+    (integers: $($T:ident)*) => { $(
         impl Ordered for $T {
             fn order(self, other: Self) -> Ordering { self.cmp(&other) }
         }
     )* };
-    ($($T:ty)*: floats) => { $(
+    (floats: $($T:ident)*) => { $(
         impl Ordered for $T {
             fn order(self, other: Self) -> Ordering {
                 self.partial_cmp(&other).unwrap_or_else(|| self.is_nan().cmp(&other.is_nan()))
@@ -31,8 +31,8 @@ macro_rules! ordered {
         }
     )* };
 }
-ordered! { u8 i8 u16 i16 u32 i32 u64 i64: integers }
-ordered! { f16 bf16 f32 f64: floats }
+ordered! { integers: u8 i8 u16 i16 u32 i32 u64 i64 }
+ordered! { floats: f16 bf16 f32 f64 }
 
 impl Kernel for TopK {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -79,7 +79,7 @@ fn run(kernel: &dyn Kernel, inputs: impl Iterator<Item = Option<Tensor>>) -> Res
 }
 
 /// The kernel gives what the reference gives, refusals included.
-fn check<K: Kernel>(kernel: &K, inputs: &[Option<Tensor>]) {
+fn check<K: Kernel + Sync>(kernel: &K, inputs: &[Option<Tensor>]) {
     let values: Vec<Option<Value>> = inputs.iter().cloned().map(|input| input.map(Value::from)).collect();
     let mut blocks = NoBlocks;
     let expected = kernel.reference(&values, &mut ReferenceContext::new(&mut blocks));
