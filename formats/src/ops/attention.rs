@@ -104,8 +104,11 @@ impl Attention {
         Ok(())
     }
 
-    /// Element types of the first result and of the values.
-    pub(crate) fn check_types(&self, inputs: &[Option<Fact>]) -> Result<(DType, DType), TypeError> {
+    /// Check attributes and element types; gives those of the first result and of the values.
+    ///
+    /// # Errors
+    /// [`TypeError`] where they do not fit.
+    pub fn check_types(&self, inputs: &[Option<Fact>]) -> Result<(DType, DType), TypeError> {
         self.check()?;
         let (dtype, _) = tensor_operand(inputs, 0)?;
         require_computing_float(dtype, 0)?;

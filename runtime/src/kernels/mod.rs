@@ -21,6 +21,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "arrays that stand for registers are indexed side by side")]
 
+pub mod attention;
 pub mod convolution;
 pub mod elements;
 pub mod elementwise;

@@ -1,9 +1,410 @@
 //! Attention and its relatives.
+//!
+//! Attention of f32 in ONNX's own arithmetic runs in blocks of rows; everything else by its reference.
 
-use crate::steps::Kernel;
-use ipuc_formats::ops::{Attention, CausalConvolution, LinearAttention, RotaryEmbedding};
+use super::floats::computed;
+use super::reduction::{loaded, reference};
+use crate::kernels::attention::{self as kernel, Frontier, Heads, Mask, Stage};
+use crate::kernels::simd::Instructions;
+use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Fact;
+use ipuc_formats::ops::broadcast::broadcast_strides;
+use ipuc_formats::ops::{
+    Attention, CausalConvolution, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor,
+};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use std::borrow::Cow;
 
-impl Kernel for Attention {}
 impl Kernel for RotaryEmbedding {}
 impl Kernel for LinearAttention {}
 impl Kernel for CausalConvolution {}
+
+impl Kernel for Attention {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        match Extents::of(self, &inputs)? {
+            Some(extents) => attend(self, &inputs, extents, context),
+            None => reference(self, inputs, context),
+        }
+    }
+}
+
+/// Known extents of an attention that runs here.
+#[derive(Clone, Copy)]
+struct Extents {
+    batch: usize,
+    query_heads: usize,
+    key_heads: usize,
+    queries: usize,
+    past: usize,
+    /// Keys of this run, behind those of the past.
+    keys: usize,
+    size: usize,
+    value_size: usize,
+    /// Operands have three axes.
+    flat: bool,
+}
+
+impl Extents {
+    /// `None` where the reference has to run (or to refuse).
+    fn of(operator: &Attention, inputs: &[Option<Value>]) -> Result<Option<Extents>, KernelError> {
+        let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
+        let (dtype, value_type) = operator.check_types(&facts)?;
+        let precise = !matches!(operator.softmax_precision, Some(DType::F16 | DType::BF16));
+        if dtype != DType::F32 || value_type != DType::F32 || !precise || !operator.arithmetic.is_default() {
+            return Ok(None);
+        }
+        let heads = |operand: usize, stated: Option<i64>| -> Result<Option<[usize; 4]>, KernelError> {
+            let stated = stated.and_then(|heads| usize::try_from(heads).ok());
+            Ok(match (tensor(inputs, operand)?.shape(), stated) {
+                (&[batch, heads, length, size], stated) if stated.is_none_or(|stated| stated == heads) => {
+                    Some([batch, heads, length, size])
+                }
+                (&[batch, length, hidden], Some(heads)) if heads > 0 && hidden % heads == 0 => {
+                    Some([batch, heads, length, hidden / heads])
+                }
+                _ => None,
+            })
+        };
+        let (q, k, v) = (heads(0, operator.query_heads)?, heads(1, operator.key_heads)?, heads(2, operator.key_heads)?);
+        let (Some(q), Some(k), Some(v)) = (q, k, v) else { return Ok(None) };
+        let ranks = [0, 1, 2].map(|operand| tensor(inputs, operand).map_or(0, Tensor::rank));
+        let [batch, query_heads, queries, size] = q;
+        let [_, key_heads, keys, value_size] = v;
+        let past = optional_tensor(inputs, 4)?.map_or(0, |past| past.shape().get(2).copied().unwrap_or(0));
+        let extents =
+            Extents { batch, query_heads, key_heads, queries, past, keys, size, value_size, flat: ranks[0] == 3 };
+        let fits_past = |operand: usize, size: usize| -> Result<bool, KernelError> {
+            let found = optional_tensor(inputs, operand)?;
+            Ok(found.is_none_or(|found| found.shape() == [batch, key_heads, past, size]))
+        };
+        let fits = k == [batch, key_heads, keys, size]
+            && v[0] == batch
+            && ranks.iter().all(|rank| *rank == ranks[0])
+            && [batch, key_heads, queries, past + keys, size, value_size, query_heads].iter().all(|extent| *extent > 0)
+            && query_heads.is_multiple_of(key_heads)
+            && fits_past(4, size)?
+            && fits_past(5, value_size)?;
+        Ok(fits.then_some(extents))
+    }
+
+    fn total(&self) -> usize {
+        self.past + self.keys
+    }
+
+    /// Distances between batches, heads and keys of an operand of this run.
+    fn strides(&self, size: usize) -> [usize; 3] {
+        match self.flat {
+            true => [self.keys * self.key_heads * size, size, self.key_heads * size],
+            false => [self.key_heads * self.keys * size, self.keys * size, size],
+        }
+    }
+}
+
+/// Queries times scale, head by head.
+fn scaled_queries(operator: &Attention, extents: Extents, values: &[f32]) -> Vec<f32> {
+    let Extents { query_heads, queries, size, .. } = extents;
+    let scale = operator.scale.unwrap_or_else(|| (1.0 / (size as f64).sqrt()) as f32);
+    if !extents.flat {
+        return values.iter().map(|value| value * scale).collect();
+    }
+    let mut moved = Vec::with_capacity(values.len());
+    for batch in values.chunks(queries * query_heads * size) {
+        for head in 0..query_heads {
+            for row in batch.chunks(query_heads * size) {
+                moved.extend(row[head * size..(head + 1) * size].iter().map(|value| value * scale));
+            }
+        }
+    }
+    moved
+}
+
+/// Keys or values behind those of the past: `[batch, heads, past + keys, size]`.
+fn joined(extents: Extents, past: Option<&[f32]>, now: &[f32], size: usize, out: &mut [f32]) {
+    let [by_batch, by_head, by_key] = extents.strides(size);
+    for (index, out) in out.chunks_mut(extents.total() * size).enumerate() {
+        let (batch, head) = (index / extents.key_heads, index % extents.key_heads);
+        let (before, behind) = out.split_at_mut(extents.past * size);
+        if let Some(past) = past {
+            before.copy_from_slice(&past[index * before.len()..(index + 1) * before.len()]);
+        }
+        for (key, row) in behind.chunks_mut(size).enumerate() {
+            let first = batch * by_batch + head * by_head + key * by_key;
+            row.copy_from_slice(&now[first..first + size]);
+        }
+    }
+}
+
+/// A mask as f32: 0 and minus infinity for bools.
+fn mask_values(mask: &Tensor) -> Result<Option<Cow<'_, [f32]>>, KernelError> {
+    Ok(match mask.dtype() {
+        DType::Bool => {
+            let value = |&seen: &u8| if seen != 0 { 0.0 } else { f32::NEG_INFINITY };
+            Some(mask.bytes().iter().map(value).collect())
+        }
+        DType::F32 => Some(Cow::Borrowed(mask.elements::<f32>()?)),
+        _ => None,
+    })
+}
+
+fn stage(stage: ScoreStage) -> Stage {
+    match stage {
+        ScoreStage::Product => Stage::Product,
+        ScoreStage::Softcap => Stage::Softcap,
+        ScoreStage::Bias => Stage::Bias,
+        ScoreStage::Softmax => Stage::Softmax,
+    }
+}
+
+/// Keys (or values) of past and present, as a result where they are one.
+enum Joined<'a> {
+    Borrowed(&'a [f32]),
+    Scratch(Vec<f32>),
+    Result(Tensor),
+}
+
+impl<'a> Joined<'a> {
+    /// Of operand `operand` and the past in `operand + 3`; result `operand` where `present`.
+    fn of(
+        extents: Extents,
+        operand: usize,
+        size: usize,
+        present: bool,
+        inputs: &'a [Option<Value>],
+        context: &mut Context<'_>,
+    ) -> Result<Self, KernelError> {
+        let now = tensor(inputs, operand)?.elements::<f32>()?;
+        let past = optional_tensor(inputs, operand + 3)?.map(|past| past.elements::<f32>()).transpose()?;
+        let shape = [extents.batch, extents.key_heads, extents.total(), size];
+        if present {
+            return Ok(Joined::Result(computed(context, operand, DType::F32, &shape, |out| {
+                joined(extents, past, now, size, out);
+                Ok(())
+            })?));
+        }
+        if past.is_none() {
+            return Ok(Joined::Borrowed(now));
+        }
+        let mut out = vec![0.0; shape.iter().product()];
+        joined(extents, past, now, size, &mut out);
+        Ok(Joined::Scratch(out))
+    }
+
+    fn heads(&self, extents: Extents, size: usize) -> Result<Heads<'_>, KernelError> {
+        let total = extents.total();
+        let whole = [extents.key_heads * total * size, total * size, size];
+        Ok(match self {
+            Joined::Borrowed(values) => Heads { values, strides: extents.strides(size), size },
+            Joined::Scratch(values) => Heads { values, strides: whole, size },
+            Joined::Result(tensor) => Heads { values: tensor.elements::<f32>()?, strides: whole, size },
+        })
+    }
+}
+
+fn attend(
+    operator: &Attention,
+    inputs: &[Option<Value>],
+    extents: Extents,
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    let Extents { batch, query_heads, key_heads, queries, past, size, value_size, .. } = extents;
+    let total = extents.total();
+    let valid = optional_tensor(inputs, 6)?.map(|_| integers(inputs, 6)).transpose()?;
+    let mask = optional_tensor(inputs, 3)?;
+    let mask_elements = mask.map(mask_values).transpose()?;
+    let mask_keys = mask.and_then(|mask| mask.shape().last().copied());
+    let mask_keys = if operator.pad_mask { mask_keys.filter(|keys| *keys <= total).unwrap_or(total) } else { total };
+    let target = [batch, query_heads, queries, mask_keys];
+    let fits = |mask: &Tensor| {
+        mask.rank() <= 4
+            && mask.shape().iter().rev().zip(target.iter().rev()).all(|(own, wanted)| own == wanted || *own == 1)
+    };
+    if matches!(mask_elements, Some(None))
+        || mask.is_some_and(|mask| !fits(mask))
+        || valid.as_ref().is_some_and(|valid| valid.len() != batch)
+    {
+        return reference(operator, inputs.to_vec(), context);
+    }
+    let key = Joined::of(extents, 1, size, operator.present, inputs, context)?;
+    let value = Joined::of(extents, 2, value_size, operator.present, inputs, context)?;
+    let offset = |valid: &i64| valid.saturating_sub(queries as i64);
+    let offsets = valid.as_ref().map_or(vec![past as i64; batch], |valid| valid.iter().map(offset).collect());
+    let mask = mask.zip(mask_elements.as_ref().and_then(Option::as_deref)).map(|(mask, values)| {
+        let strides = broadcast_strides(mask.shape(), &target);
+        Mask { values, strides: [strides[0], strides[1], strides[2], strides[3]], keys: mask_keys }
+    });
+    let kernel = kernel::Attention {
+        batch,
+        key_heads,
+        group: query_heads / key_heads,
+        queries,
+        keys: total,
+        query: &scaled_queries(operator, extents, tensor(inputs, 0)?.elements::<f32>()?),
+        key: key.heads(extents, size)?,
+        value: value.heads(extents, value_size)?,
+        softcap: operator.softcap,
+        mask,
+        frontier: Frontier {
+            offsets: &offsets,
+            valid: valid.as_deref(),
+            causal: operator.causal,
+            left: operator.left_window,
+            right: operator.right_window,
+        },
+    };
+    let mut scores = operator
+        .scores
+        .map(|_| {
+            let result = if operator.present { 3 } else { 1 };
+            context.allocate(result, DType::F32, &[batch, query_heads, queries, total])
+        })
+        .transpose()?;
+    let shown = match (operator.scores, &mut scores) {
+        (Some(shown), Some(scores)) => Some((stage(shown), scores.elements_mut::<f32>()?)),
+        _ => None,
+    };
+    let output = output(&kernel, extents, shown, context)?;
+    let mut results = vec![operator.epilogue.apply_to(output, inputs)?];
+    for joined in [key, value] {
+        if let Joined::Result(tensor) = joined {
+            results.push(tensor);
+        }
+    }
+    results.extend(scores);
+    Ok(results.into_iter().map(Value::from).collect())
+}
+
+/// Run the kernel; the result has the axes of the operands.
+fn output(
+    kernel: &kernel::Attention<'_>,
+    extents: Extents,
+    shown: Option<(Stage, &mut [f32])>,
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    let Extents { batch, query_heads, queries, value_size, flat, .. } = extents;
+    let instructions = Instructions::best();
+    if !flat {
+        return computed(context, 0, DType::F32, &[batch, query_heads, queries, value_size], |out| {
+            kernel::attention(instructions, kernel, out, shown);
+            Ok(())
+        });
+    }
+    let mut by_head = vec![0.0; batch * query_heads * queries * value_size];
+    kernel::attention(instructions, kernel, &mut by_head, shown);
+    computed(context, 0, DType::F32, &[batch, queries, query_heads * value_size], |out| {
+        for (index, row) in by_head.chunks(value_size).enumerate() {
+            let (batch, head, query) = (index / queries / query_heads, index / queries % query_heads, index % queries);
+            let first = ((batch * queries + query) * query_heads + head) * value_size;
+            out[first..first + value_size].copy_from_slice(row);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::ops::{Arithmetic, Epilogue, ScalarOperation, UnaryFunction};
+    use strum::VariantArray;
+
+    fn plain() -> Attention {
+        Attention {
+            scale: None,
+            causal: false,
+            softcap: 0.0,
+            softmax_precision: None,
+            query_heads: None,
+            key_heads: None,
+            left_window: None,
+            right_window: None,
+            pad_mask: false,
+            present: false,
+            scores: None,
+            arithmetic: Arithmetic::default(),
+            epilogue: Epilogue::default(),
+        }
+    }
+
+    /// Queries of 4 heads over keys of 2, `queries` and `keys` long.
+    fn operands(queries: usize, keys: usize) -> Vec<Option<Tensor>> {
+        vec![
+            random(DType::F32, &[2, 4, queries, 8], 1),
+            random(DType::F32, &[2, 2, keys, 8], 2),
+            random(DType::F32, &[2, 2, keys, 6], 3),
+        ]
+    }
+
+    fn bools(shape: &[usize], seed: u32) -> Option<Tensor> {
+        let numbers = random(DType::F32, shape, seed)?;
+        let seen: Vec<bool> = numbers.elements::<f32>().ok()?.iter().map(|value| *value > 0.0).collect();
+        Tensor::from_bools(shape, &seen).ok()
+    }
+
+    #[test]
+    fn frontiers_and_windows_agree_with_the_reference() {
+        for (queries, keys) in [(1, 1), (1, 70), (70, 70), (40, 9), (3, 20)] {
+            for causal in [false, true] {
+                for (left, right) in [(None, None), (Some(2), None), (Some(0), Some(1)), (None, Some(3))] {
+                    let operator = Attention { causal, left_window: left, right_window: right, ..plain() };
+                    check(&operator, &operands(queries, keys), 1e-5);
+                    let mut with_valid = operands(queries, keys);
+                    let valid = [keys as i64, (keys / 2) as i64];
+                    with_valid.extend([None, None, None, Some(Tensor::vector_i64(&valid))]);
+                    check(&operator, &with_valid, 1e-5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn masks_and_stages_agree_with_the_reference() {
+        let masks = [
+            random(DType::F32, &[5, 9], 4),
+            random(DType::F32, &[1, 4, 1, 9], 5),
+            bools(&[2, 1, 5, 9], 6),
+            bools(&[5, 1], 7),
+            Tensor::from_bools(&[1, 1], &[false]).ok(),
+        ];
+        for mask in masks {
+            for stage in [None].into_iter().chain(ScoreStage::VARIANTS.iter().copied().map(Some)) {
+                for pad_mask in [false, true] {
+                    let operator = Attention { scores: stage, softcap: 2.0, causal: pad_mask, pad_mask, ..plain() };
+                    let mut inputs = operands(5, 9);
+                    inputs.push(mask.clone());
+                    check(&operator, &inputs, 1e-5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn flat_heads_past_and_epilogue_agree_with_the_reference() {
+        let epilogue = Epilogue(vec![ScalarOperation::Unary(UnaryFunction::Neg)]);
+        for (present, flat) in [(false, false), (true, false), (false, true), (true, true)] {
+            let heads = |count| flat.then_some(count);
+            let operator = Attention {
+                present,
+                causal: true,
+                scale: Some(0.3),
+                query_heads: heads(4),
+                key_heads: heads(2),
+                epilogue: epilogue.clone(),
+                ..plain()
+            };
+            let mut inputs = match flat {
+                false => operands(5, 7),
+                true => vec![
+                    random(DType::F32, &[2, 5, 32], 1),
+                    random(DType::F32, &[2, 7, 16], 2),
+                    random(DType::F32, &[2, 7, 12], 3),
+                ],
+            };
+            check(&operator, &inputs, 1e-5);
+            inputs.extend([None, random(DType::F32, &[2, 2, 3, 8], 4), random(DType::F32, &[2, 2, 3, 6], 5)]);
+            check(&operator, &inputs, 1e-5);
+        }
+    }
+}
