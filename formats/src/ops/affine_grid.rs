@@ -6,11 +6,10 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
-use crate::ops::windows::{for_each_index, value_error};
+use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
 };
-use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
 
 attributes! {
@@ -111,10 +110,8 @@ impl Operator for AffineGrid {
         shape.extend_from_slice(&extents[2..]);
         let mut with_positions = shape.clone();
         with_positions.push(rank);
-        let too_large = || TensorError::TooLarge { dtype: theta.dtype(), shape: with_positions.clone() };
-        element_count(&with_positions).ok_or_else(too_large)?;
         let map: Vec<f64> = scalars(theta)?.into_iter().map(Scalar::to_f64).collect();
-        let mut grid = Vec::new();
+        let mut grid = listed(theta.dtype(), &with_positions)?;
         for_each_index(&shape, |index| {
             // Innermost axis first, then 1 for the translation.
             let outermost_first = index[1..].iter().zip(&shape[1..]);

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::convolution::require_multiple;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
-use crate::ops::windows::{Windows, for_each_index, for_each_tap, value_error, volume};
+use crate::ops::windows::{Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
 };
@@ -160,7 +160,8 @@ impl Operator for Col2im {
         let sum_part = |part: Tensor| -> Result<Tensor, ReferenceError> {
             let elements = scalars(&part)?;
             let zero = if part.dtype().is_integer() { Scalar::Integer(0) } else { Scalar::Float(0.0) };
-            let mut sums = vec![zero; count];
+            let mut sums = listed(part.dtype(), &shape)?;
+            sums.resize(count, zero);
             if count > 0 {
                 for plane in 0..batch * channels {
                     let mut column = 0;

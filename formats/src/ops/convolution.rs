@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::scalar::from_scalars;
-use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, value_error, volume};
+use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
     Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, WeightMatrix,
     optional, optional_tensor, tensor, tensor_operand,
@@ -174,10 +174,16 @@ pub struct ConvolutionPlan {
 
 impl ConvolutionPlan {
     /// The sums of products, element after element of the result. Taps in the padding count as multiplications.
-    pub(crate) fn convolve<T: Accumulator>(&self, x: &[T], w: &[T], arithmetic: &Arithmetic, macs: &mut u64) -> Vec<T> {
-        let mut result = Vec::new();
+    pub(crate) fn convolve<T: Accumulator>(
+        &self,
+        x: &[T],
+        w: &[T],
+        arithmetic: &Arithmetic,
+        macs: &mut u64,
+    ) -> Result<Vec<T>, TensorError> {
+        let mut result = listed(DType::F64, &self.shape)?;
         if self.count == 0 {
-            return result;
+            return Ok(result);
         }
         let volume = volume(self.axes.iter().map(|axis| axis.input));
         let filters = self.shape[1] / self.groups;
@@ -195,7 +201,7 @@ impl ConvolutionPlan {
             }
             result.push(sum);
         });
-        result
+        Ok(result)
     }
 }
 
@@ -252,7 +258,7 @@ impl Operator for Convolution {
         require_same_type(1, w.dtype(), x.dtype())?;
         let plan = self.grouped().resolve(x.shape(), w.shape())?;
         let elements = |tensor: &Tensor| accumulators::<f64>(tensor, &self.arithmetic);
-        let mut sums = plan.convolve(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs);
+        let mut sums = plan.convolve(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let scalars: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;

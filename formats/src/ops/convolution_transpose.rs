@@ -11,7 +11,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::convolution::{MINIMUM_GROUP_OUTPUTS, add_bias, require_float, require_multiple, require_vector};
 use crate::ops::scalar::from_scalars;
-use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, value_error, volume};
+use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, listed, value_error, volume};
 use crate::ops::{
     Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix,
     optional_tensor, tensor, tensor_operand,
@@ -212,7 +212,7 @@ impl Operator for ConvolutionTranspose {
         require_same_type(1, w.dtype(), x.dtype())?;
         let plan = ScatterPlan::new(self, x.shape(), w.shape())?;
         let elements = |tensor| accumulators::<f64>(tensor, &self.arithmetic);
-        let mut sums = plan.scatter(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs);
+        let mut sums = plan.scatter(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let scalars: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;
@@ -285,13 +285,14 @@ impl ScatterPlan {
         })
     }
 
-    fn scatter(&self, x: &[f64], w: &[f64], arithmetic: &Arithmetic, macs: &mut u64) -> Vec<f64> {
+    fn scatter(&self, x: &[f64], w: &[f64], arithmetic: &Arithmetic, macs: &mut u64) -> Result<Vec<f64>, TensorError> {
         let count = element_count(&self.shape).unwrap_or(0);
-        let mut sums = vec![0.0; count];
+        let mut sums = listed(DType::F64, &self.shape)?;
+        sums.resize(count, 0.0);
         let taps = volume(self.kernel.iter().copied());
         if count == 0 {
             *macs += volume([x.len(), self.group_filters, taps]) as u64;
-            return sums;
+            return Ok(sums);
         }
         let volume = volume(self.shape[2..].iter().copied());
         let mut flat = 0;
@@ -314,7 +315,7 @@ impl ScatterPlan {
                 });
             }
         });
-        sums
+        Ok(sums)
     }
 
     /// Flat spatial position in the result of a tap of an input position.

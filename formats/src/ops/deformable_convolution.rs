@@ -9,7 +9,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, require_same_type};
 use crate::ops::convolution::{Grouped, add_bias, convolution_macs, require_float, require_multiple, require_vector};
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
-use crate::ops::windows::{WindowAxis, Windows, for_each_index, value_error, volume};
+use crate::ops::windows::{WindowAxis, Windows, for_each_index, listed, value_error, volume};
 use crate::ops::{
     Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix, optional,
     optional_tensor, tensor, tensor_operand,
@@ -145,7 +145,7 @@ impl Operator for DeformableConvolution {
             group_channels: w.shape()[1],
             group_filters: plan.shape[1] / usize::try_from(self.groups).unwrap_or(1).max(1),
         };
-        let mut sums: Vec<f64> = Vec::new();
+        let mut sums: Vec<f64> = listed(x.dtype(), &plan.shape)?;
         for_each_index(&plan.shape, |index| sums.push(displaced.sum(index, &mut context.macs)));
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &Arithmetic::default())?;
         let sums: Vec<Scalar> = sums.into_iter().map(Accumulator::scalar).collect();

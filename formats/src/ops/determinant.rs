@@ -4,8 +4,8 @@ use crate::attributes;
 use crate::fact::{Fact, Shape};
 use crate::ops::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
+use crate::ops::windows::{listed, volume};
 use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
-use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
 
 attributes! {
@@ -45,15 +45,15 @@ impl Operator for Determinant {
                 return Err(TypeError::Dimension { subject: "determinant".to_string(), left, right }.into());
             }
         };
-        let too_large = || TensorError::TooLarge { dtype: x.dtype(), shape: batch.to_vec() };
-        let count = element_count(batch).ok_or_else(too_large)?;
+        let mut determinants = listed(x.dtype(), batch)?;
         let elements: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
         let area = size.saturating_mul(size);
-        let determinants: Vec<Scalar> = if area == 0 {
-            vec![Scalar::Float(1.0); count]
+        if area == 0 {
+            determinants.resize(volume(batch.iter().copied()), Scalar::Float(1.0));
         } else {
-            elements.chunks(area).map(|matrix| Scalar::Float(determinant(matrix.to_vec(), size))).collect()
-        };
+            let matrices = elements.chunks(area);
+            determinants.extend(matrices.map(|matrix| Scalar::Float(determinant(matrix.to_vec(), size))));
+        }
         Ok(vec![from_scalars(x.dtype(), batch, &determinants)?.into()])
     }
 }

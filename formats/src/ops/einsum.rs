@@ -10,7 +10,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::broadcast::broadcast_dims;
 use crate::ops::scalar::from_scalars;
-use crate::ops::windows::{for_each_index, value_error};
+use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
     Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand,
 };
@@ -124,6 +124,14 @@ impl Equation {
         Ok(term.labels(covered.ok_or(TypeError::Rank { operand, expected, found: rank })?))
     }
 
+    /// Whether an operand has an axis of this label, as far as its term says.
+    fn may_have(&self, operand: usize, label: Label) -> bool {
+        match label {
+            Label::Letter(letter) => self.operands[operand].letters().any(|own| own == letter),
+            Label::Ellipsis(_) => self.operands[operand].after.is_some(),
+        }
+    }
+
     fn check_count(&self, found: usize) -> Result<(), TypeError> {
         if found == self.operands.len() {
             return Ok(());
@@ -140,7 +148,7 @@ fn find<T: Clone>(extents: &Extents<T>, label: Label) -> Option<T> {
 }
 
 impl Einsum {
-    /// Labels with symbolic extents; `None` where an operand's rank is unknown.
+    /// Labels with symbolic extents, and whether the rank of every operand is known.
     fn dims(
         equation: &Equation,
         inputs: &[Option<Fact>],
@@ -191,7 +199,16 @@ impl Operator for Einsum {
         let result = equation.result();
         let shape = if complete || result.after.is_none() {
             let labels = result.labels(covered(&extents));
-            let dim = |label: &Label| find(&extents, *label).unwrap_or_else(|| context.fresh(&label_name(*label)));
+            // An extent that is or may be 1 broadcasts to that of an operand which nothing is known of.
+            let settled = |label: Label, dim: &Dim| {
+                let unknown = |operand: usize| inputs[operand].as_ref().is_some_and(|fact| fact.rank().is_none());
+                let may_differ = (0..inputs.len()).any(|operand| unknown(operand) && equation.may_have(operand, label));
+                !may_differ || dim.as_known().is_some_and(|extent| extent != 1)
+            };
+            let dim = |label: &Label| {
+                let dim = find(&extents, *label).filter(|dim| settled(*label, dim));
+                dim.unwrap_or_else(|| context.fresh(&label_name(*label)))
+            };
             Shape::Ranked(labels.iter().map(dim).collect())
         } else {
             Shape::Unranked
@@ -308,7 +325,8 @@ impl Plan {
         let count = element_count(&self.shape).ok_or_else(too_large)?;
         let elements =
             operands.iter().map(|tensor| accumulators::<T>(tensor, &arithmetic)).collect::<Result<Vec<_>, _>>()?;
-        let mut sums = vec![T::ZERO; count];
+        let mut sums = listed(dtype, &self.shape)?;
+        sums.resize(count, T::ZERO);
         let own_steps = strides(&self.shape);
         for_each_index(&self.extents, |index| {
             let flat = |steps: &[usize]| index.iter().zip(steps).map(|(index, step)| index * step).sum::<usize>();
@@ -397,6 +415,7 @@ mod tests {
         let unknown = Fact::tensor(DType::F32, Shape::Unranked);
         let operator = Einsum { equation: "bhd,bd->bh".to_string() };
         let facts = operator.infer(&[Some(known), Some(unknown)], &mut context).unwrap();
-        assert_eq!(facts[0].dims().unwrap(), [Dim::symbol("b"), Dim::symbol("h")]);
+        // An extent of `b` that is 1 would broadcast; `h` is in the known operand only.
+        assert_eq!(facts[0].dims().unwrap(), [Dim::symbol("einsum.extent.b"), Dim::symbol("h")]);
     }
 }

@@ -11,7 +11,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::convolution::require_float;
 use crate::ops::resize_axis::{ResizeMode, cubic};
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
-use crate::ops::windows::{value_error, volume};
+use crate::ops::windows::{listed, value_error, volume};
 use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -250,7 +250,9 @@ impl GridSample {
             let terms = taps.iter().map(|&(flat, weight)| flat.map_or(0.0, |flat| elements[start + flat]) * weight);
             Scalar::Float(terms.sum())
         };
-        from_scalars(x.dtype(), shape, &planes.map(sum).collect::<Vec<_>>())
+        let mut sums = listed(x.dtype(), shape)?;
+        sums.extend(planes.map(sum));
+        from_scalars(x.dtype(), shape, &sums)
     }
 }
 

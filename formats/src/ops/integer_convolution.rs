@@ -124,7 +124,7 @@ impl Operator for IntegerConvolution {
         require_byte(w.dtype(), 1)?;
         let arithmetic = Arithmetic::default();
         let plan = self.grouped().resolve(x.shape(), w.shape())?;
-        let mut sums = plan.convolve(&centred(inputs, 0)?, &centred(inputs, 1)?, &arithmetic, &mut context.macs);
+        let mut sums = plan.convolve(&centred(inputs, 0)?, &centred(inputs, 1)?, &arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, DType::I32, &plan.shape, &arithmetic)?;
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])

@@ -6,14 +6,14 @@
 use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::fact::{Fact, Shape};
+use crate::fact::Fact;
 use crate::ops::accumulate::{Accumulator, accumulators, require_same_type};
-use crate::ops::broadcast::{broadcast_shapes, broadcast_strides, strided_indices};
+use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::matmul::{ProductPlan, infer_product, product_macs};
 use crate::ops::scalar::from_scalars;
 use crate::ops::{
-    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, optional,
+    optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -47,17 +47,17 @@ fn check_zero_point(inputs: &[Option<Fact>], operand: usize, context: &mut Infer
     let (found, zero_point) = tensor_operand(inputs, operand + 2)?;
     require_same_type(operand + 2, found, dtype)?;
     let (Some(dims), Some(zero_point)) = (matrix.dims(), zero_point.dims()) else { return Ok(()) };
-    let shape = Shape::Ranked(broadcast_from(zero_point, operand, dims.len(), Dim::ONE));
-    let result = broadcast_shapes(&[matrix, &shape], context)?;
-    if let (Some(result), Some(zero_point)) = (result.dims(), shape.dims()) {
-        let enlarged = result.len() != dims.len()
-            || result.iter().zip(dims).any(|(result, own)| own.as_known() == Some(1) && result.as_known() != Some(1));
-        if enlarged {
-            return Err(TypeError::Dimension {
-                subject: format!("zero point of operand {operand}"),
-                left: format!("{} axes", zero_point.len()),
-                right: matrix.to_string(),
-            });
+    let from = broadcast_from(zero_point, operand, dims.len(), Dim::ONE);
+    if from.len() > dims.len() {
+        let expected = format!("at most {}", dims.len());
+        return Err(TypeError::Rank { operand: operand + 2, expected, found: zero_point.len() });
+    }
+    for (from, into) in from.iter().rev().zip(dims.iter().rev()) {
+        match (from.as_known(), into.as_known()) {
+            (Some(1), _) => {}
+            (Some(_), _) | (None, Some(1)) => drop(context.require_equal(into, from, "zero points")?),
+            // A zero point of unknown extent may be a single one.
+            (None, _) => context.oblige(Relation::Broadcastable, into, from, "zero points"),
         }
     }
     Ok(())
@@ -108,7 +108,7 @@ impl Operator for IntegerMatmul {
         require_byte(b.dtype(), 1)?;
         let plan = ProductPlan::new(a.shape(), b.shape(), (false, false))?;
         let (left, right) = (centred(inputs, 0)?, centred(inputs, 1)?);
-        let sums = plan.multiply(&left, &right, &Arithmetic::default(), &mut context.macs);
+        let sums = plan.multiply(&left, &right, &Arithmetic::default(), &mut context.macs)?;
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
     }

@@ -11,6 +11,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::{Accumulator, accumulators, require_product_type, require_same_type};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::scalar::from_scalars;
+use crate::ops::windows::listed;
 use crate::ops::{
     Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix, tensor,
     tensor_operand,
@@ -152,16 +153,25 @@ impl ProductPlan {
             strided_indices(&batch, &steps.iter().map(|step| step.saturating_mul(size)).collect::<Vec<_>>())
         };
         // Without elements there is nothing to walk, whatever the other extents are.
-        let batches = if count == 0 { Vec::new() } else { offsets(&left).zip(offsets(&right)).collect() };
+        let mut batches = listed(DType::I64, &batch)?;
+        if count > 0 {
+            batches.extend(offsets(&left).zip(offsets(&right)));
+        }
         Ok(ProductPlan { a: left, b: right, shape, batches })
     }
 
     /// The products of all matrices, element after element.
-    pub(crate) fn multiply<T: Accumulator>(&self, a: &[T], b: &[T], arithmetic: &Arithmetic, macs: &mut u64) -> Vec<T> {
+    pub(crate) fn multiply<T: Accumulator>(
+        &self,
+        a: &[T],
+        b: &[T],
+        arithmetic: &Arithmetic,
+        macs: &mut u64,
+    ) -> Result<Vec<T>, TensorError> {
         let (rows, columns, shared) = (self.a.rows, self.b.columns, self.a.columns);
         let (a_row, a_column) = self.a.strides();
         let (b_row, b_column) = self.b.strides();
-        let mut result = Vec::new();
+        let mut result = listed(DType::F64, &self.shape)?;
         for &(a_offset, b_offset) in &self.batches {
             for row in 0..rows {
                 for column in 0..columns {
@@ -176,7 +186,7 @@ impl ProductPlan {
                 }
             }
         }
-        result
+        Ok(result)
     }
 }
 
@@ -242,7 +252,7 @@ impl Matmul {
         let plan = self.resolve(a.shape(), b.shape())?;
         let left = accumulators::<T>(a, &self.arithmetic)?;
         let right = accumulators::<T>(b, &self.arithmetic)?;
-        let sums = plan.multiply(&left, &right, &self.arithmetic, &mut context.macs);
+        let sums = plan.multiply(&left, &right, &self.arithmetic, &mut context.macs)?;
         from_scalars(a.dtype(), &plan.shape, &sums.into_iter().map(T::scalar).collect::<Vec<_>>())
     }
 }

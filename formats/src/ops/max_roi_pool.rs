@@ -9,9 +9,8 @@ use crate::ops::accumulate::require_same_type;
 use crate::ops::convolution::require_float;
 use crate::ops::roi_align::{batch_index, region_extents, region_shape};
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
-use crate::ops::windows::{for_each_index, value_error};
+use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
-use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
 use std::ops::Range;
 
@@ -69,10 +68,9 @@ impl Operator for MaxRoiPool {
         let ([batch, channels, height, width], regions) = region_extents(x.shape(), rois.shape(), 5)?;
         let (rows, columns) = (self.output_height as usize, self.output_width as usize);
         let shape = [regions, channels, rows, columns];
-        element_count(&shape).ok_or_else(|| TensorError::TooLarge { dtype: x.dtype(), shape: shape.to_vec() })?;
         let image: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
         let corners: Vec<f64> = scalars(rois)?.into_iter().map(Scalar::to_f64).collect();
-        let mut result = Vec::new();
+        let mut result = listed(x.dtype(), &shape)?;
         for region in corners.chunks(5) {
             let index = batch_index(region[0] as i64, batch)?;
             for_each_index(&shape[1..], |position| {

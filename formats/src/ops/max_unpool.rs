@@ -10,7 +10,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::convolution::require_float;
-use crate::ops::windows::{at, check_list, for_each_index, value_error};
+use crate::ops::windows::{at, check_list, for_each_index, listed, value_error};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
 };
@@ -153,8 +153,8 @@ impl Operator for MaxUnpool {
         let counted =
             if asked == inferred || self.lie_in_windows(x.shape(), &indices, &asked) { &asked } else { &inferred };
         let count = element_count(counted).ok_or_else(|| too_large(counted))?;
-        element_count(&asked).ok_or_else(|| too_large(&asked))?;
-        let mut sources: Vec<Option<usize>> = vec![None; count];
+        let mut sources: Vec<Option<usize>> = listed(x.dtype(), counted)?;
+        sources.resize(count, None);
         for (source, &index) in indices.iter().enumerate() {
             let target = usize::try_from(index).ok().and_then(|index| sources.get_mut(index));
             *target.ok_or_else(|| ReferenceError::OutOfRange {
@@ -163,7 +163,7 @@ impl Operator for MaxUnpool {
                 range: format!("0..{count}"),
             })? = Some(source);
         }
-        let mut chosen = Vec::new();
+        let mut chosen = listed(x.dtype(), &asked)?;
         for_each_index(&asked, |position| {
             let flat = position
                 .iter()

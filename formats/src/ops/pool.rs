@@ -12,10 +12,10 @@ use crate::fact::{Fact, Shape};
 use crate::ops::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{
-    AutoPad, WindowAxis, Windows, at, check_list, for_each_index, for_each_tap, value_error, volume,
+    AutoPad, WindowAxis, Windows, at, check_list, for_each_index, for_each_tap, listed, value_error, volume,
 };
 use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
-use crate::tensor::{Tensor, TensorError, element_count};
+use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
@@ -186,12 +186,10 @@ impl Operator for Pool {
         let axes = self.resolve(&x.shape()[2..])?;
         let mut shape = x.shape()[..2].to_vec();
         shape.extend(axes.iter().map(|axis| axis.output));
-        let too_large = || TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() };
-        element_count(&shape).ok_or_else(too_large)?;
         let elements = scalars(x)?;
         let volume = volume(x.shape()[2..].iter().copied());
-        let mut pooled = Vec::new();
-        let mut indices: Vec<i64> = Vec::new();
+        let mut pooled = listed(x.dtype(), &shape)?;
+        let mut indices: Vec<i64> = listed(DType::I64, &shape)?;
         for_each_index(&shape, |index| {
             let image = (index[0] * shape[1] + index[1]) * volume;
             match self.function {

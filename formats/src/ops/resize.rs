@@ -12,12 +12,12 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::resize_axis::{ResizeAxis, ResizeCoordinates, ResizeMode, ResizeNearest, ResizeRule, ResizeTaps};
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
-use crate::ops::windows::{value_error, volume};
+use crate::ops::windows::{listed, value_error, volume};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, optional, optional_tensor,
     tensor, tensor_operand,
 };
-use crate::tensor::{Tensor, TensorError, element_count};
+use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
@@ -383,7 +383,7 @@ impl Resize {
     fn move_nearest(&self, x: &Tensor, axes: &[ResizeAxis]) -> Result<Tensor, ReferenceError> {
         let shape: Vec<usize> = axes.iter().map(|axis| axis.output).collect();
         let mut sources: Vec<usize> = vec![0];
-        element_count(&shape).ok_or_else(|| TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() })?;
+        drop(listed::<usize>(x.dtype(), &shape)?);
         if shape.contains(&0) {
             return Ok(x.select(&shape, std::iter::empty())?);
         }
@@ -408,8 +408,7 @@ impl Resize {
     /// The result by weighted sums, one axis after another.
     fn interpolate(&self, x: &Tensor, axes: &[ResizeAxis]) -> Result<Tensor, ReferenceError> {
         let shape: Vec<usize> = axes.iter().map(|axis| axis.output).collect();
-        let too_large = || TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() };
-        element_count(&shape).ok_or_else(too_large)?;
+        drop(listed::<f64>(x.dtype(), &shape)?);
         if shape.contains(&0) {
             return Ok(x.select(&shape, std::iter::empty())?);
         }

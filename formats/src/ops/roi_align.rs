@@ -11,11 +11,10 @@ use crate::fact::{Fact, Shape};
 use crate::ops::accumulate::require_same_type;
 use crate::ops::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
-use crate::ops::windows::{for_each_index, value_error};
+use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
     InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
 };
-use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
 
 attributes! {
@@ -218,10 +217,9 @@ impl Operator for RoiAlign {
         }
         let output = [self.output_height as usize, self.output_width as usize];
         let shape = [regions, channels, output[0], output[1]];
-        element_count(&shape).ok_or_else(|| TensorError::TooLarge { dtype: x.dtype(), shape: shape.to_vec() })?;
         let image: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
         let corners: Vec<f64> = scalars(rois)?.into_iter().map(Scalar::to_f64).collect();
-        let mut result = Vec::new();
+        let mut result = listed(x.dtype(), &shape)?;
         for (region, &index) in indices.iter().enumerate() {
             let index = batch_index(index, batch)?;
             let corner = &corners[region * 4..region * 4 + 4];

@@ -6,7 +6,9 @@
 
 use crate::attribute::Keyword;
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::ops::TypeError;
+use crate::tensor::{TensorError, element_count};
 use std::ops::Range;
 
 /// Padding that follows from the extents.
@@ -228,6 +230,18 @@ impl Windows<'_> {
 /// Number of positions in these extents; saturates, since a tensor without elements may have any other extents.
 pub(crate) fn volume(extents: impl IntoIterator<Item = usize>) -> usize {
     extents.into_iter().fold(1, usize::saturating_mul)
+}
+
+/// An empty list with room for the elements of a tensor: results grow in it, so that one which no memory can hold is
+/// refused before it is computed.
+///
+/// # Errors
+/// [`TensorError::TooLarge`] where there are too many.
+pub(crate) fn listed<T>(dtype: DType, shape: &[usize]) -> Result<Vec<T>, TensorError> {
+    let too_large = || TensorError::TooLarge { dtype, shape: shape.to_vec() };
+    let mut list = Vec::new();
+    list.try_reserve_exact(element_count(shape).ok_or_else(too_large)?).map_err(|_| too_large())?;
+    Ok(list)
 }
 
 /// Calls `visit` with every index below `extents`, in row-major order.

@@ -9,6 +9,7 @@
 mod check;
 mod movement;
 mod random;
+mod windows;
 
 use ipuc_formats::ops::Op;
 use ipuc_formats::tensor::Tensor;
@@ -39,7 +40,7 @@ impl Case {
 pub type Generator = fn(&mut Random) -> Case;
 
 /// The generators of every family.
-const FAMILIES: &[&[Generator]] = &[movement::GENERATORS];
+const FAMILIES: &[&[Generator]] = &[movement::GENERATORS, windows::GENERATORS];
 
 /// Cases of each generator.
 const CASES: usize = 300;
