@@ -1,8 +1,9 @@
 //! The contract between compiler and runtime: ONNX bytes, `.ipu` bytes, encodings, and what every operator means.
 //!
 //! This crate is a leaf: it knows no IR, does no I/O, starts no threads, uses no SIMD and no unsafe code.
-//! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), then the
-//! meaning of operators ([`ops`]); the ONNX reader ([`onnx`]) stands beside.
+//! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), how weights
+//! are stored ([`encodings`]), the meaning of operators ([`ops`]), the file ([`model`]); the ONNX reader ([`onnx`])
+//! stands beside. Bytes are reached through [`read_at`].
 #![forbid(unsafe_code)]
 
 pub mod attribute;

@@ -14,6 +14,7 @@ use crate::fact::{Shape, Type};
 use crate::limits;
 use crate::ops::{Obligation, Op, Read, Relation};
 use crate::tensor::Tensor;
+use std::collections::HashSet;
 
 /// The manifest of a message.
 pub(super) fn decode(manifest: schema::Manifest) -> Result<Manifest, FormatError> {
@@ -98,14 +99,14 @@ impl Dimensions {
             let most = limits::IPU_DIMENSION_TEXT_BYTES;
             return Err(limit("a text of all dimension expressions of", text_bytes, most));
         }
-        let parse = |(index, text): (usize, &String)| {
-            let parsed = text.parse::<Dim>().map_err(Fault::from).and_then(|dim| {
-                // A canonical text is about as long as its expression is large; others could be far shorter.
-                if dim.to_string() == *text { Ok(dim) } else { Err(Fault::NotCanonical(shortened(text))) }
-            });
-            parsed.map_err(|fault| fault.at(format!("dimension {index}")))
-        };
-        texts.iter().enumerate().map(parse).collect::<Result<_, _>>().map(Dimensions)
+        let mut seen = HashSet::with_capacity(texts.len());
+        let mut dims = Vec::with_capacity(texts.len());
+        for (index, text) in texts.iter().enumerate() {
+            let new = seen.insert(text.as_str());
+            let parsed = if new { parse_canonical(text) } else { Err(duplicate(text)) };
+            dims.push(parsed.map_err(|fault| fault.at(format!("dimension {index}")))?);
+        }
+        Ok(Dimensions(dims))
     }
 
     fn get(&self, index: u32) -> Result<Dim, Fault> {
@@ -162,6 +163,16 @@ impl Dimensions {
             }
         }
     }
+}
+
+/// A canonical text is about as long as its expression is large; others could be far shorter.
+fn parse_canonical(text: &str) -> Result<Dim, Fault> {
+    let dim: Dim = text.parse()?;
+    if dim.to_string() == text { Ok(dim) } else { Err(Fault::NotCanonical(shortened(text))) }
+}
+
+fn duplicate(text: &str) -> Fault {
+    Fault::Duplicate { what: "dimension", name: shortened(text) }
 }
 
 fn shortened(text: &str) -> String {
@@ -377,6 +388,8 @@ mod tests {
         assert_eq!(found, "file 0: the length of a hash is 31, expected 32");
         let found = changed(|m| m.dimensions = vec!["1".into(), "b + a".into()]);
         assert_eq!(found, "dimension 1: the dimension `b + a` is not in canonical form");
+        let found = changed(|m| m.dimensions = vec!["a".into(), "a".into()]);
+        assert_eq!(found, "dimension 1: dimension `a` occurs twice");
         let found = changed(|m| m.dimensions = vec!["(".into()]);
         assert!(found.starts_with("dimension 0: expected "), "{found}");
         let found = changed(|m| m.obligations.push(schema::Obligation { relation: 9, ..Default::default() }));
