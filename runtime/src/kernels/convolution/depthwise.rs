@@ -36,37 +36,72 @@ pub fn depthwise(
         return;
     }
     let axes = window::joined(&shape.axes);
+    let plan = Plan::new(&axes);
     let (plane, positions) = (window::inputs(&axes), window::outputs(&axes));
     // A task has some rows along the first axis (where there are others) of one channel.
     let first = axes[0].output;
-    let parts = threads::parts(out.len() * taps, usize::MAX).div_ceil(shape.batch * channels);
+    let all_parts = threads::parts(out.len() * taps, usize::MAX);
+    let parts = all_parts.div_ceil(shape.batch * channels);
     let rows_each = if axes.len() == 1 { first } else { first.div_ceil(parts) };
+    let row_parts = first.div_ceil(rows_each);
     let rows_length = positions / first * rows_each;
-    let task = |(index, out): (usize, &mut [f32])| {
-        let (row_part, channel) = (index % first.div_ceil(rows_each), index / first.div_ceil(rows_each));
+    let task = |padded: &mut Vec<f32>, (index, out): (usize, &mut [f32])| {
+        let (part, channel) = (index % row_parts, index / row_parts);
         let (image, channel) = (channel / channels, channel % channels);
         let input = image * shape.groups + channel / shape.group_outputs;
         instructions.run(Task {
             axes: &axes,
-            rows: row_part * rows_each..first.min((row_part + 1) * rows_each),
+            plan: &plan,
+            rows: part * rows_each..first.min((part + 1) * rows_each),
             input: &x[input * plane..][..plane],
             weight: &weight[channel * taps..][..taps],
             out,
+            padded,
             epilogue,
             channel,
-            place: (image * channels + channel) * positions + row_part * rows_length,
+            place: (image * channels + channel) * positions + part * rows_length,
         });
     };
     let rows = out.chunks_mut(positions).flat_map(|channel| channel.chunks_mut(rows_length)).enumerate();
-    if threads::parts(shape.outputs() * taps, usize::MAX) == 1 {
-        return rows.for_each(task);
+    if all_parts == 1 {
+        let mut padded = Vec::new();
+        return rows.for_each(|row| task(&mut padded, row));
     }
-    rows.collect::<Vec<_>>().into_par_iter().for_each(task);
+    rows.collect::<Vec<_>>().into_par_iter().for_each_init(Vec::new, task);
+}
+
+/// Distances within the copy of a channel, the same for all.
+struct Plan {
+    /// Of neighbours along each axis.
+    strides: Vec<usize>,
+    /// Of each tap from the first.
+    offsets: Vec<usize>,
+}
+
+impl Plan {
+    fn new(axes: &[WindowAxis]) -> Self {
+        let mut strides = vec![1; axes.len()];
+        for index in (1..axes.len()).rev() {
+            strides[index - 1] = strides[index] * extent(&axes[index], axes[index].output);
+        }
+        let mut offsets = vec![0];
+        for (axis, stride) in axes.iter().zip(&strides) {
+            let taps = |offset: usize| (0..axis.kernel).map(move |tap| offset + tap * axis.dilation * stride);
+            offsets = offsets.into_iter().flat_map(taps).collect();
+        }
+        Self { strides, offsets }
+    }
+}
+
+/// Positions that `count` windows see, with padding.
+fn extent(axis: &WindowAxis, count: usize) -> usize {
+    count.saturating_sub(1) * axis.stride + axis.kernel.saturating_sub(1) * axis.dilation + 1
 }
 
 /// Some rows of the outputs of one channel.
 struct Task<'a> {
     axes: &'a [WindowAxis],
+    plan: &'a Plan,
     /// Outputs along the first axis.
     rows: Range<usize>,
     /// The input channel.
@@ -74,106 +109,114 @@ struct Task<'a> {
     /// One weight a tap.
     weight: &'a [f32],
     out: &'a mut [f32],
+    /// Room for the copy of the channel.
+    padded: &'a mut Vec<f32>,
     epilogue: ConvolutionEpilogue<'a>,
     channel: usize,
     /// Where `out` begins in the whole output.
     place: usize,
 }
 
-/// The copy of a channel with its padding.
-struct Padded {
-    values: Vec<f32>,
-    /// Distance of neighbours along each axis.
-    strides: Vec<usize>,
-}
-
 impl Routine for Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let padded = self.pad();
-        let mut offsets = vec![0];
-        for (axis, stride) in self.axes.iter().zip(&padded.strides) {
-            let taps = |offset: usize| (0..axis.kernel).map(move |tap| offset + tap * axis.dilation * stride);
-            offsets = offsets.into_iter().flat_map(taps).collect();
-        }
-        let Some((last, outer)) = self.axes.split_last() else { return };
-        for (row, out) in self.out.chunks_mut(last.output.max(1)).enumerate() {
-            let (mut rest, mut base) = (row, 0);
-            for (index, (axis, stride)) in outer.iter().zip(&padded.strides).enumerate().rev() {
-                let count = if index == 0 { self.rows.len() } else { axis.output };
-                base += rest % count * axis.stride * stride;
-                rest /= count;
-            }
-            for (vector, out) in out.chunks_mut(LANES).enumerate() {
-                let values = &padded.values[base + vector * LANES * last.stride..];
-                let mut sum = simd.splat(0.0);
-                for (&offset, &weight) in offsets.iter().zip(self.weight) {
-                    let tap = match last.stride {
-                        1 => simd.load_partial(&values[offset..]),
-                        2 => simd.load_every_second(&values[offset..]),
-                        stride => {
-                            let mut lanes = [0.0; LANES];
-                            let strided = values[offset..].iter().step_by(stride);
-                            lanes.iter_mut().zip(strided).for_each(|(lane, value)| *lane = *value);
-                            simd.load(&lanes)
-                        }
-                    };
-                    sum = simd.fused(simd.splat(weight), tap, sum);
-                }
-                simd.store_partial(sum, out);
-            }
+    fn run<S: Simd>(mut self, simd: S) {
+        self.pad();
+        match (self.weight.len(), self.axes.last().map_or(1, |last| last.stride)) {
+            (9, 1) => self.slide::<S, 9, 1>(simd),
+            (9, 2) => self.slide::<S, 9, 2>(simd),
+            (25, 1) => self.slide::<S, 25, 1>(simd),
+            (25, 2) => self.slide::<S, 25, 2>(simd),
+            (_, 1) => self.slide::<S, 0, 1>(simd),
+            (_, 2) => self.slide::<S, 0, 2>(simd),
+            _ => self.slide::<S, 0, 0>(simd),
         }
         self.epilogue.apply(simd, self.channel, self.place, self.out);
     }
 }
 
 impl Task<'_> {
-    /// Copies what the windows of these rows see.
+    /// Sums the taps of all outputs. `TAPS` and `STRIDE` (along the last axis) are known, or 0.
     #[inline(always)]
-    fn pad(&self) -> Padded {
-        let extents: Vec<usize> = self
-            .axes
-            .iter()
-            .enumerate()
-            .map(|(index, axis)| {
-                let count = if index == 0 { self.rows.len() } else { axis.output };
-                (count - 1) * axis.stride + axis.kernel.saturating_sub(1) * axis.dilation + 1
-            })
-            .collect();
-        let mut strides = vec![1; extents.len()];
-        for index in (1..extents.len()).rev() {
-            strides[index - 1] = strides[index] * extents[index];
+    fn slide<S: Simd, const TAPS: usize, const STRIDE: usize>(&mut self, simd: S) {
+        let Some((last, outer)) = self.axes.split_last() else { return };
+        let mut weights = [simd.splat(0.0); TAPS];
+        let mut offsets = [0; TAPS];
+        for tap in 0..TAPS {
+            weights[tap] = simd.splat(self.weight[tap]);
+            offsets[tap] = self.plan.offsets[tap];
         }
-        let total: usize = extents.iter().product();
+        for (row, out) in self.out.chunks_mut(last.output.max(1)).enumerate() {
+            let (mut rest, mut base) = (row, 0);
+            for (index, (axis, stride)) in outer.iter().zip(&self.plan.strides).enumerate().rev() {
+                let count = if index == 0 { self.rows.len() } else { axis.output };
+                base += rest % count * axis.stride * stride;
+                rest /= count;
+            }
+            for (vector, out) in out.chunks_mut(LANES).enumerate() {
+                let values = &self.padded[base + vector * LANES * last.stride..];
+                let mut sum = simd.splat(0.0);
+                for tap in 0..TAPS {
+                    let value = tap_values::<S, STRIDE>(simd, values, offsets[tap], last.stride);
+                    sum = simd.fused(weights[tap], value, sum);
+                }
+                if TAPS == 0 {
+                    for (&offset, &weight) in self.plan.offsets.iter().zip(self.weight) {
+                        let value = tap_values::<S, STRIDE>(simd, values, offset, last.stride);
+                        sum = simd.fused(simd.splat(weight), value, sum);
+                    }
+                }
+                simd.store_partial(sum, out);
+            }
+        }
+    }
+
+    /// Copies what the windows of these rows see.
+    fn pad(&mut self) {
+        let Some((last, outer)) = self.axes.split_last() else { return };
+        let count = |index: usize| if index == 0 { self.rows.len() } else { self.axes[index].output };
+        let first = |index: usize| self.axes[index].start(if index == 0 { self.rows.start } else { 0 });
+        let width = extent(last, count(outer.len()));
+        let rows: usize = outer.iter().enumerate().map(|(index, axis)| extent(axis, count(index))).product();
         // Whole vectors may be read at the last position.
-        let mut values = vec![0.0; total + 2 * LANES];
-        let Some(last) = self.axes.last() else { return Padded { values, strides } };
-        let width = extents[extents.len() - 1];
-        let starts: Vec<isize> = self
-            .axes
-            .iter()
-            .enumerate()
-            .map(|(index, axis)| axis.start(if index == 0 { self.rows.start } else { 0 }))
-            .collect();
-        for (row, values) in values[..total].chunks_mut(width).enumerate() {
-            let (mut rest, mut place, mut plane, mut inside) = (row, 0, 1, true);
-            for (index, axis) in self.axes[..self.axes.len() - 1].iter().enumerate().rev() {
-                let position = (rest % extents[index]) as isize + starts[index];
-                rest /= extents[index];
+        self.padded.resize(rows * width + 2 * LANES, 0.0);
+        let start = first(outer.len());
+        let begin = ((-start).max(0) as usize).min(width);
+        let end = (last.input as isize - start).clamp(begin as isize, width as isize) as usize;
+        for (row, values) in self.padded[..rows * width].chunks_mut(width).enumerate() {
+            let (mut rest, mut place, mut plane, mut inside) = (row, 0, 1, begin < end);
+            for (index, axis) in outer.iter().enumerate().rev() {
+                let extent = extent(axis, count(index));
+                let position = (rest % extent) as isize + first(index);
+                rest /= extent;
                 inside &= (0..axis.input as isize).contains(&position);
                 place += position.max(0) as usize * plane;
                 plane *= axis.input;
             }
-            let start = starts[starts.len() - 1];
-            let first = (-start).max(0) as usize;
-            let end = (last.input as isize - start).clamp(0, width as isize) as usize;
-            if inside && first < end {
-                let from = place * last.input + (start + first as isize) as usize;
-                values[first..end].copy_from_slice(&self.input[from..from + end - first]);
+            if !inside {
+                values.fill(0.0);
+                continue;
             }
+            let from = place * last.input + (start + begin as isize) as usize;
+            values[..begin].fill(0.0);
+            values[begin..end].copy_from_slice(&self.input[from..][..end - begin]);
+            values[end..].fill(0.0);
         }
-        Padded { values, strides }
+    }
+}
+
+/// One tap of 16 outputs side by side, where the first output's first tap is `values[0]`.
+#[inline(always)]
+fn tap_values<S: Simd, const STRIDE: usize>(simd: S, values: &[f32], offset: usize, stride: usize) -> S::Vector {
+    let values = &values[offset..];
+    match STRIDE {
+        1 => simd.load_partial(&values[..LANES]),
+        2 => simd.load_every_second(&values[..2 * LANES]),
+        _ => {
+            let mut lanes = [0.0; LANES];
+            lanes.iter_mut().zip(values.iter().step_by(stride)).for_each(|(lane, value)| *lane = *value);
+            simd.load(&lanes)
+        }
     }
 }
