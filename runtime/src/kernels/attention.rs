@@ -10,7 +10,6 @@ use super::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, p
 use super::simd::Instructions;
 use super::softmax::{SoftmaxKind, softmax_in_place};
 use super::threads;
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// Queries of a task.
@@ -151,7 +150,7 @@ pub fn attention(
     if batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS {
         return tasks.into_iter().for_each(|task| task.run(instructions));
     }
-    tasks.into_par_iter().with_max_len(1).for_each(|task| task.run(instructions));
+    threads::each(tasks, |task| task.run(instructions));
 }
 
 /// Some rows of one head of keys.

@@ -1,11 +1,11 @@
 //! Functions of elements over slices: one, two or three operands, with broadcasting, in place where asked.
 //!
-//! The loops are plain and generic; [`Instructions::run`] compiles them for each instruction set, and closures of
-//! arithmetic come out as vector code. Every element is computed alone, so that threads and cuts change no bits.
+//! A function comes as a loop over blocks ([`map_block`], [`zip_block`]), compiled for each instruction set, so that closures
+//! of arithmetic come out as vector code. What walks over shapes is compiled once a type and sees that loop through a
+//! pointer. Every element is computed alone, so that threads and cuts change no bits.
 
 use crate::kernels::simd::{Instructions, Routine, Simd};
-use crate::kernels::threads::parts;
-use rayon::prelude::*;
+use crate::kernels::threads::{chunks, parts};
 use std::ops::Range;
 
 /// How `N` operands are read for the elements of a broadcast shape: axes merged as far as all operands allow.
@@ -80,108 +80,113 @@ impl<const N: usize> Runs<N> {
     }
 }
 
-/// A part of an output and the place of its first element, filled by one thread.
-trait Part<T>: Sync {
-    fn fill<S: Simd>(&self, simd: S, first: usize, out: &mut [T]);
-}
+/// A function of elements over blocks of one length: the results and the operands.
+pub type MapBlock<'f, T, X> = dyn Fn(&mut [T], &[X]) + Sync + 'f;
 
-struct Fill<'a, T, P> {
-    part: &'a P,
-    first: usize,
-    out: &'a mut [T],
-}
+/// A function of two operands' elements over blocks of one length: the results and the operands.
+pub type ZipBlock<'f, T, X, Y> = dyn Fn(&mut [T], &[X], &[Y]) + Sync + 'f;
 
-impl<T, P: Part<T>> Routine for Fill<'_, T, P> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        self.part.fill(simd, self.first, self.out);
-    }
-}
+/// Elements of a block: operands of one that are repeated or copied stay in the first-level cache.
+const BLOCK: usize = 1024;
 
-/// Fills `out` in parts; `cost` is about the number of operations of an element.
-fn fill<T: Send, P: Part<T>>(out: &mut [T], cost: usize, part: &P) {
-    let instructions = Instructions::best();
+/// Calls `run(first, part)` with parts of `out`, side by side; `cost` is about the number of operations of an element.
+pub fn in_parts<T: Send>(out: &mut [T], cost: usize, run: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let count = parts(out.len().saturating_mul(cost), out.len());
     if count == 1 {
-        return instructions.run(Fill { part, first: 0, out });
+        return run(0, out);
     }
     let size = out.len().div_ceil(count);
-    let chunks = out.par_chunks_mut(size).enumerate();
-    chunks.for_each(|(index, out)| instructions.run(Fill { part, first: index * size, out }));
+    chunks(out, size, |index, out| run(index * size, out));
 }
 
-struct Map<'a, X, F> {
+struct MapLoop<'a, T, X, F> {
+    out: &'a mut [T],
     x: &'a [X],
-    function: F,
+    function: &'a F,
 }
 
-impl<X: Copy + Sync, T, F: Fn(X) -> T + Sync> Part<T> for Map<'_, X, F> {
+impl<T, X: Copy, F: Fn(X) -> T> Routine for MapLoop<'_, T, X, F> {
+    type Output = ();
     #[inline(always)]
-    fn fill<S: Simd>(&self, _simd: S, first: usize, out: &mut [T]) {
-        let x = &self.x[first..first + out.len()];
-        for (out, &x) in out.iter_mut().zip(x) {
+    fn run<S: Simd>(self, _simd: S) {
+        for (out, &x) in self.out.iter_mut().zip(self.x) {
             *out = (self.function)(x);
         }
     }
+}
+
+/// A function of one operand over blocks.
+pub fn map_block<T, X: Copy>(function: impl Fn(X) -> T + Sync) -> impl Fn(&mut [T], &[X]) + Sync {
+    let instructions = Instructions::best();
+    move |out: &mut [T], x: &[X]| instructions.run(MapLoop { out, x, function: &function })
 }
 
 /// `out[i] = function(x[i])`.
 ///
 /// # Panics
 /// If `x` is shorter than `out`.
-pub fn map<X: Copy + Sync, T: Send>(out: &mut [T], x: &[X], cost: usize, function: impl Fn(X) -> T + Sync) {
-    fill(out, cost, &Map { x, function });
+pub fn map<X: Sync, T: Send>(out: &mut [T], x: &[X], cost: usize, function: &MapBlock<'_, T, X>) {
+    in_parts(out, cost, &|first, out| function(out, &x[first..first + out.len()]));
 }
 
-struct MapInPlace<F> {
-    function: F,
+/// `out[i] = function(out[i])`.
+pub fn map_in_place<T: Copy + Send>(out: &mut [T], cost: usize, function: &MapBlock<'_, T, T>) {
+    in_parts(out, cost, &|_, out| {
+        let mut own = Vec::new();
+        for out in out.chunks_mut(BLOCK) {
+            own.clear();
+            own.extend_from_slice(out);
+            function(out, &own);
+        }
+    });
 }
 
-impl<T: Copy, F: Fn(T) -> T + Sync> Part<T> for MapInPlace<F> {
+struct ZipLoop<'a, T, X, Y, F> {
+    out: &'a mut [T],
+    x: &'a [X],
+    y: &'a [Y],
+    function: &'a F,
+}
+
+impl<T, X: Copy, Y: Copy, F: Fn(X, Y) -> T> Routine for ZipLoop<'_, T, X, Y, F> {
+    type Output = ();
     #[inline(always)]
-    fn fill<S: Simd>(&self, _simd: S, _first: usize, out: &mut [T]) {
-        for out in out {
-            *out = (self.function)(*out);
+    fn run<S: Simd>(self, _simd: S) {
+        for ((out, &x), &y) in self.out.iter_mut().zip(self.x).zip(self.y) {
+            *out = (self.function)(x, y);
         }
     }
 }
 
-/// `out[i] = function(out[i])`.
-pub fn map_in_place<T: Copy + Send>(out: &mut [T], cost: usize, function: impl Fn(T) -> T + Sync) {
-    fill(out, cost, &MapInPlace { function });
+/// A function of two operands over blocks.
+pub fn zip_block<T, X: Copy, Y: Copy>(function: impl Fn(X, Y) -> T + Sync) -> impl Fn(&mut [T], &[X], &[Y]) + Sync {
+    let instructions = Instructions::best();
+    move |out: &mut [T], x: &[X], y: &[Y]| instructions.run(ZipLoop { out, x, y, function: &function })
 }
 
-struct Zip<'a, X, Y, F> {
-    x: &'a [X],
-    y: &'a [Y],
-    runs: &'a Runs<2>,
-    function: F,
+/// An operand that is read in blocks, or one element of it again and again.
+struct Blocks<'a, X> {
+    elements: &'a [X],
+    moves: bool,
+    repeated: Vec<X>,
 }
 
-impl<X: Copy + Sync, Y: Copy + Sync, T: Copy, F: Fn(X, Y) -> T + Sync> Part<T> for Zip<'_, X, Y, F> {
-    #[inline(always)]
-    fn fill<S: Simd>(&self, _simd: S, first: usize, out: &mut [T]) {
-        let function = &self.function;
-        self.runs.visit(first..first + out.len(), |range, [x, y]| {
-            let out = &mut out[range.start - first..range.end - first];
-            let length = out.len();
-            match self.runs.moves {
-                [true, true] => {
-                    let operands = self.x[x..x + length].iter().zip(&self.y[y..y + length]);
-                    out.iter_mut().zip(operands).for_each(|(out, (&x, &y))| *out = function(x, y));
-                }
-                [true, false] => {
-                    let y = self.y[y];
-                    out.iter_mut().zip(&self.x[x..x + length]).for_each(|(out, &x)| *out = function(x, y));
-                }
-                [false, true] => {
-                    let x = self.x[x];
-                    out.iter_mut().zip(&self.y[y..y + length]).for_each(|(out, &y)| *out = function(x, y));
-                }
-                [false, false] => out.fill(function(self.x[x], self.y[y])),
-            }
-        });
+impl<'a, X: Copy> Blocks<'a, X> {
+    fn new(elements: &'a [X], moves: bool) -> Self {
+        Blocks { elements, moves, repeated: Vec::new() }
+    }
+
+    /// Begins a run of `length` elements at `start`.
+    fn begin(&mut self, start: usize, length: usize) {
+        if !self.moves {
+            self.repeated.clear();
+            self.repeated.resize(length.min(BLOCK), self.elements[start]);
+        }
+    }
+
+    /// `length` elements from `offset` on in the run that begins at `start`.
+    fn block(&self, start: usize, offset: usize, length: usize) -> &[X] {
+        if self.moves { &self.elements[start + offset..][..length] } else { &self.repeated[..length] }
     }
 }
 
@@ -189,38 +194,30 @@ impl<X: Copy + Sync, Y: Copy + Sync, T: Copy, F: Fn(X, Y) -> T + Sync> Part<T> f
 ///
 /// # Panics
 /// If an operand is shorter than `runs` read.
-pub fn zip<X: Copy + Sync, Y: Copy + Sync, T: Copy + Send>(
+pub fn zip<X: Copy + Sync, Y: Copy + Sync, T: Send>(
     out: &mut [T],
     x: &[X],
     y: &[Y],
     runs: &Runs<2>,
     cost: usize,
-    function: impl Fn(X, Y) -> T + Sync,
+    function: &ZipBlock<'_, T, X, Y>,
 ) {
-    fill(out, cost, &Zip { x, y, runs, function });
-}
-
-struct ZipInPlace<'a, Y, F> {
-    y: &'a [Y],
-    runs: &'a Runs<1>,
-    function: F,
-}
-
-impl<Y: Copy + Sync, T: Copy, F: Fn(T, Y) -> T + Sync> Part<T> for ZipInPlace<'_, Y, F> {
-    #[inline(always)]
-    fn fill<S: Simd>(&self, _simd: S, first: usize, out: &mut [T]) {
-        let function = &self.function;
-        self.runs.visit(first..first + out.len(), |range, [y]| {
+    let [x_moves, y_moves] = runs.moves;
+    let size = if x_moves && y_moves { usize::MAX } else { BLOCK };
+    in_parts(out, cost, &|first, out| {
+        let (mut x, mut y) = (Blocks::new(x, x_moves), Blocks::new(y, y_moves));
+        runs.visit(first..first + out.len(), |range, [x_start, y_start]| {
             let out = &mut out[range.start - first..range.end - first];
-            if self.runs.moves[0] {
-                let y = &self.y[y..y + out.len()];
-                out.iter_mut().zip(y).for_each(|(out, &y)| *out = function(*out, y));
-            } else {
-                let y = self.y[y];
-                out.iter_mut().for_each(|out| *out = function(*out, y));
+            x.begin(x_start, out.len());
+            y.begin(y_start, out.len());
+            let mut offset = 0;
+            for out in out.chunks_mut(size) {
+                let length = out.len();
+                function(out, x.block(x_start, offset, length), y.block(y_start, offset, length));
+                offset += length;
             }
         });
-    }
+    });
 }
 
 /// `out[i] = function(out[i], y[..])` as `runs` say.
@@ -232,21 +229,37 @@ pub fn zip_in_place<Y: Copy + Sync, T: Copy + Send>(
     y: &[Y],
     runs: &Runs<1>,
     cost: usize,
-    function: impl Fn(T, Y) -> T + Sync,
+    function: &ZipBlock<'_, T, T, Y>,
 ) {
-    fill(out, cost, &ZipInPlace { y, runs, function });
+    in_parts(out, cost, &|first, out| {
+        let mut y = Blocks::new(y, runs.moves[0]);
+        let mut own = Vec::new();
+        runs.visit(first..first + out.len(), |range, [y_start]| {
+            let out = &mut out[range.start - first..range.end - first];
+            y.begin(y_start, out.len());
+            for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+                own.clear();
+                own.extend_from_slice(out);
+                function(out, &own, y.block(y_start, index * BLOCK, own.len()));
+            }
+        });
+    });
 }
 
 struct Choose<'a, T> {
+    first: usize,
+    out: &'a mut [T],
     condition: &'a [u8],
     x: &'a [T],
     y: &'a [T],
     runs: &'a Runs<3>,
 }
 
-impl<T: Copy + Sync> Part<T> for Choose<'_, T> {
+impl<T: Copy> Routine for Choose<'_, T> {
+    type Output = ();
     #[inline(always)]
-    fn fill<S: Simd>(&self, _simd: S, first: usize, out: &mut [T]) {
+    fn run<S: Simd>(self, _simd: S) {
+        let (first, out) = (self.first, self.out);
         let [condition_moves, x_moves, y_moves] = self.runs.moves;
         self.runs.visit(first..first + out.len(), |range, [condition, x, y]| {
             let out = &mut out[range.start - first..range.end - first];
@@ -289,7 +302,8 @@ impl<T: Copy + Sync> Part<T> for Choose<'_, T> {
 /// # Panics
 /// If an operand is shorter than `runs` read.
 pub fn choose<T: Copy + Send + Sync>(out: &mut [T], condition: &[u8], x: &[T], y: &[T], runs: &Runs<3>) {
-    fill(out, 1, &Choose { condition, x, y, runs });
+    let instructions = Instructions::best();
+    in_parts(out, 1, &|first, out| instructions.run(Choose { first, out, condition, x, y, runs }));
 }
 
 #[cfg(test)]
@@ -332,7 +346,7 @@ mod tests {
                     .collect();
                 let runs = Runs::new(&target, [&x_strides, &y_strides]);
                 let mut out = vec![0; 120];
-                zip(&mut out, &x, &y, &runs, 1, |x, y| x * 1000 + y);
+                zip(&mut out, &x, &y, &runs, 1, &zip_block(|x, y| x * 1000 + y));
                 assert_eq!(out, expected, "{x_shape:?} {y_shape:?}");
                 let condition: Vec<u8> = x.iter().map(|x| (x % 2) as u8).collect();
                 let runs = Runs::new(&target, [&x_strides, &x_strides, &y_strides]);
@@ -343,7 +357,8 @@ mod tests {
                 }
                 if x_shape == target {
                     let mut out = x.clone();
-                    zip_in_place(&mut out, &y, &Runs::new(&target, [&y_strides]), 1, |x, y| x * 1000 + y);
+                    let runs = Runs::new(&target, [&y_strides]);
+                    zip_in_place(&mut out, &y, &runs, 1, &zip_block(|x, y| x * 1000 + y));
                     assert_eq!(out, expected);
                 }
             }
@@ -363,15 +378,16 @@ mod tests {
         with_threads(4, || {
             let x: Vec<f32> = (0..300_001).map(|index| index as f32).collect();
             let mut out = vec![0.0; x.len()];
-            map(&mut out, &x, 4, |x| x + 1.0);
+            map(&mut out, &x, 4, &map_block(|x: f32| x + 1.0));
             assert!(out.iter().zip(&x).all(|(out, x)| *out == x + 1.0));
-            map_in_place(&mut out, 4, |x| x * 2.0);
+            map_in_place(&mut out, 4, &map_block(|x: f32| x * 2.0));
             let runs = Runs::new(&[x.len()], [&[1]]);
-            zip_in_place(&mut out, &x, &runs, 4, |out, x| out - x);
+            zip_in_place(&mut out, &x, &runs, 4, &zip_block(|out: f32, x: f32| out - x));
             assert!(out.iter().zip(&x).all(|(out, x)| *out == x + 2.0));
             let none: &[f32] = &[];
-            map(&mut [0f32; 0], none, 1, |x| x);
-            zip(&mut [0f32; 0], none, none, &Runs::new(&[0, 3], [&[3, 1], &[0, 1]]), 1, |x, y| x + y);
+            map(&mut [0f32; 0], none, 1, &map_block(|x: f32| x));
+            let runs = Runs::new(&[0, 3], [&[3, 1], &[0, 1]]);
+            zip(&mut [0f32; 0], none, none, &runs, 1, &zip_block(|x: f32, y: f32| x + y));
         });
     }
 }

@@ -1,21 +1,19 @@
-//! Fourier transforms of many lines: `rustfft` in the precision of the elements, lines spread over threads.
+//! Fourier transforms of many lines: `rustfft` in f64 for all types of elements, lines spread over threads.
 //!
 //! Each line is transformed by one thread in one way, so the number of threads does not change a bit. Against the sum in
 //! f64 the error of a line is within `length * epsilon` of the norm of its spectrum.
 
 use crate::kernels::threads;
-use rayon::prelude::*;
-pub use rustfft::FftNum;
 pub use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;
 
 /// A prepared transform of one length and direction.
-pub struct Plan<T> {
-    transform: Arc<dyn Fft<T>>,
+pub struct Plan {
+    transform: Arc<dyn Fft<f64>>,
 }
 
-impl<T: FftNum> Plan<T> {
+impl Plan {
     /// Prepares transforms of `length` points; an inverse one is not scaled.
     ///
     /// # Panics
@@ -36,8 +34,8 @@ impl<T: FftNum> Plan<T> {
         &self,
         target: &mut [E],
         line_values: usize,
-        load: impl Fn(usize, &mut [Complex<T>]) + Sync,
-        store: impl Fn(&[Complex<T>], &mut [E]) + Sync,
+        load: impl Fn(usize, &mut [Complex<f64>]) + Sync,
+        store: impl Fn(&[Complex<f64>], &mut [E]) + Sync,
     ) {
         assert!(
             line_values > 0 && target.len().is_multiple_of(line_values),
@@ -48,9 +46,9 @@ impl<T: FftNum> Plan<T> {
         let lines = target.len() / line_values;
         let operations = lines.saturating_mul(length).saturating_mul(length.ilog2() as usize + 1);
         let lines_per_part = lines.div_ceil(threads::parts(operations, lines)).max(1);
-        target.par_chunks_mut(lines_per_part * line_values).enumerate().for_each(|(part, target)| {
-            let mut points = vec![Complex::new(T::zero(), T::zero()); length];
-            let mut scratch = vec![Complex::new(T::zero(), T::zero()); self.transform.get_inplace_scratch_len()];
+        threads::chunks(target, lines_per_part * line_values, |part, target| {
+            let mut points = vec![Complex::default(); length];
+            let mut scratch = vec![Complex::default(); self.transform.get_inplace_scratch_len()];
             for (line, target) in target.chunks_exact_mut(line_values).enumerate() {
                 load(part * lines_per_part + line, &mut points);
                 self.transform.process_with_scratch(&mut points, &mut scratch);
@@ -70,16 +68,13 @@ mod tests {
         let signal = numbers(7, 300 * 40);
         let run = || {
             let mut target = vec![0f32; 600 * 40];
-            let load = |line: usize, points: &mut [Complex<f32>]| {
-                points.iter_mut().zip(&signal[line * 300..]).for_each(|(point, &x)| *point = Complex::new(x, 0.0));
+            let load = |line: usize, points: &mut [Complex<f64>]| {
+                let line = &signal[line * 300..];
+                points.iter_mut().zip(line).for_each(|(point, &x)| *point = Complex::new(x.into(), 0.0));
             };
-            let store = |points: &[Complex<f32>], target: &mut [f32]| {
-                target
-                    .as_chunks_mut()
-                    .0
-                    .iter_mut()
-                    .zip(points)
-                    .for_each(|(target, point)| *target = [point.re, point.im]);
+            let store = |points: &[Complex<f64>], target: &mut [f32]| {
+                let pairs = target.as_chunks_mut().0.iter_mut().zip(points);
+                pairs.for_each(|(target, point)| *target = [point.re as f32, point.im as f32]);
             };
             Plan::new(300, false).lines(&mut target, 600, load, store);
             target

@@ -3,8 +3,6 @@
 //! Sums over a row are made in 64 lanes (element modulo 64), which are joined pairwise; the variance is that of the differences
 //! from the mean, in a pass of its own.
 
-use rayon::prelude::*;
-
 use super::{
     simd::{Instructions, LANES, Routine, Simd},
     threads,
@@ -62,12 +60,10 @@ pub fn normalize_rows(
     }
     let parts = threads::parts(x.len() * COST, rows);
     let rows_each = rows.div_ceil(parts);
-    let run = |((x, out), statistics)| instructions.run(Task { normalization, width, x, out, statistics });
-    if parts == 1 {
-        return run(((x, out), statistics));
-    }
     let block = rows_each * width;
-    x.par_chunks(block).zip(out.par_chunks_mut(block)).zip(statistics.par_chunks_mut(rows_each)).for_each(run);
+    let rows = x.chunks(block).zip(out.chunks_mut(block)).zip(statistics.chunks_mut(rows_each));
+    let task = |((x, out), statistics)| Task { normalization, width, x, out, statistics };
+    threads::each(rows.map(task).collect(), |task| instructions.run(task));
 }
 
 /// Some rows.

@@ -6,7 +6,6 @@
 use super::reduce::lane_sum;
 use super::simd::{Instructions, Routine, Simd};
 use super::threads;
-use rayon::prelude::*;
 
 /// What becomes of the elements of a line: `(x - mean) * factor + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,15 +71,11 @@ pub fn affine_lines(
     let lines = values.len() / length;
     assert_eq!(values.len(), lines * length, "values of whole lines");
     let each = lines.div_ceil(threads::parts(values.len(), lines)).max(1);
-    let run = |(index, chunk): (usize, &mut [f32])| {
+    threads::chunks(values, each * length, |index, chunk| {
         for (at, values) in chunk.chunks_mut(length).enumerate() {
             instructions.run(Affine { values, line: line(index * each + at) });
         }
-    };
-    if each >= lines {
-        return run((0, values));
-    }
-    values.par_chunks_mut(each * length).enumerate().for_each(run);
+    });
 }
 
 /// Standardizes sets of `group` elements, in place; `line(set, line, mean, variance)` says what becomes of each line of
@@ -101,18 +96,14 @@ pub fn standardize_sets(
     let sets = values.len() / group;
     assert_eq!((values.len(), group % length), (sets * group, 0), "values of whole sets and lines");
     let each = sets.div_ceil(threads::parts(values.len(), sets)).max(1);
-    let run = |(index, chunk): (usize, &mut [f32])| {
+    threads::chunks(values, each * group, |index, chunk| {
         for (at, values) in chunk.chunks_mut(group).enumerate() {
             let (mean, variance) = moments(instructions, values);
             for (within, values) in values.chunks_mut(length).enumerate() {
                 instructions.run(Affine { values, line: line(index * each + at, within, mean, variance) });
             }
         }
-    };
-    if each >= sets {
-        return run((0, values));
-    }
-    values.par_chunks_mut(each * group).enumerate().for_each(run);
+    });
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! Windows of a row of outputs are combined tap by tap, in row-major order of the taps, so that neighbouring outputs are
 //! computed side by side. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
-use rayon::prelude::*;
-
 use super::{
     threads,
     window::{self, WindowAxis},
@@ -75,7 +73,7 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
     let whole = axes.iter().all(|axis| axis.output == 1 && axis.pad_begin == 0 && axis.kernel == axis.input);
     let taps: usize = axes.iter().map(|axis| axis.kernel.min(axis.input)).product();
     let counts: Vec<Vec<usize>> = axes.iter().map(|axis| counts(kind, axis)).collect();
-    let one = |(plane, out): (usize, &mut [f32])| {
+    let one = |plane: usize, out: &mut [f32]| {
         let x = &x[plane * inputs..][..inputs];
         if whole {
             out[0] = kind.finish(whole_plane(kind, x), inputs);
@@ -84,11 +82,10 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
             finish_plane(kind, &counts, out);
         }
     };
-    if threads::parts(out.len().saturating_mul(taps), usize::MAX) == 1 {
-        out.chunks_mut(outputs).enumerate().for_each(one);
-    } else {
-        out.par_chunks_mut(outputs).enumerate().for_each(one);
-    }
+    let planes_each = planes.div_ceil(threads::parts(out.len().saturating_mul(taps), planes));
+    threads::chunks(out, planes_each * outputs, |part, out| {
+        out.chunks_mut(outputs).enumerate().for_each(|(plane, out)| one(part * planes_each + plane, out));
+    });
 }
 
 /// Elements of each window along an axis, as the average counts them.

@@ -7,7 +7,6 @@ use super::{
     simd::{Instructions, Routine, Simd},
     threads,
 };
-use rayon::prelude::*;
 
 /// Lanes of a row.
 const ROW_LANES: usize = 64;
@@ -133,14 +132,10 @@ pub fn fold_rows(instructions: Instructions, fold: Fold, values: &[f32], out: &m
     let (rows, length) = (out.len(), values.len().checked_div(out.len()).unwrap_or(0));
     assert_eq!(values.len(), rows * length, "values of {rows} rows");
     let each = rows.div_ceil(threads::parts(values.len(), rows)).max(1);
-    let run = |(index, out): (usize, &mut [f32])| {
+    threads::chunks(out, each, |index, out| {
         let values = &values[index * each * length..][..out.len() * length];
         with_folding!(fold, folding => instructions.run(Rows { folding, values, out }));
-    };
-    if each >= rows {
-        return run((0, out));
-    }
-    out.par_chunks_mut(each).enumerate().for_each(run);
+    });
 }
 
 /// Folds the middle axis of `values: [outer, n, inner]` into `out: [outer, inner]`.
@@ -174,7 +169,7 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
     if values.len() < threads::SERIAL_OPERATIONS {
         return tasks.into_iter().for_each(run);
     }
-    tasks.into_par_iter().for_each(run);
+    threads::each(tasks, run);
 }
 
 /// The fold of one row in 64 lanes.

@@ -2,8 +2,6 @@
 //!
 //! One axis after another, those that shrink first; each output is the sum of its taps in order.
 
-use rayon::prelude::*;
-
 use super::threads;
 
 /// Which positions make each output position along an axis, and with which weights.
@@ -69,7 +67,7 @@ fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Vec<f32>
     }
     let block = taps.input * inner;
     let operations = out.len() * (taps.positions.len() / output).max(1);
-    let task = |(index, out): (usize, &mut [f32])| {
+    let task = |index: usize, out: &mut [f32]| {
         let x = &x[index * block..][..block];
         if inner == 1 {
             for (place, out) in out.iter_mut().enumerate() {
@@ -84,11 +82,12 @@ fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Vec<f32>
             }
         }
     };
-    if threads::parts(operations, usize::MAX) == 1 {
-        out.chunks_mut(output * inner).enumerate().for_each(task);
-    } else {
-        out.par_chunks_mut(output * inner).enumerate().for_each(task);
-    }
+    let size = output * inner;
+    let lines = out.len().checked_div(size).unwrap_or(0);
+    let lines_each = lines.div_ceil(threads::parts(operations, lines)).max(1);
+    threads::chunks(&mut out, (lines_each * size).max(1), |part, out| {
+        out.chunks_mut(size).enumerate().for_each(|(line, out)| task(part * lines_each + line, out));
+    });
     out
 }
 
@@ -120,11 +119,10 @@ pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<u
             out.iter_mut().zip(last).for_each(|(out, &position)| *out = x[position]);
         }
     };
-    if threads::parts(out.len(), usize::MAX) == 1 {
-        out.chunks_mut(last.len()).zip(&rows).for_each(task);
-    } else {
-        out.par_chunks_mut(last.len()).zip(&rows).for_each(task);
-    }
+    let rows_each = rows.len().div_ceil(threads::parts(out.len(), rows.len()));
+    threads::chunks(out, rows_each * last.len(), |part, out| {
+        out.chunks_mut(last.len()).zip(&rows[part * rows_each..]).for_each(task);
+    });
 }
 
 #[cfg(test)]

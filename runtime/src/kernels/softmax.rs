@@ -3,8 +3,6 @@
 //! The largest element is subtracted first, so that nothing overflows. A line of neighbours is summed in 64 lanes (element
 //! modulo 64), which are joined pairwise; a line of elements apart in order. NaN, and nothing but minus infinity, give NaN.
 
-use rayon::prelude::*;
-
 use super::{
     elementwise::functions::{exponential, logarithm},
     simd::{Instructions, LANES, Routine, Simd},
@@ -44,11 +42,9 @@ pub fn softmax_in_place(
     assert!(values.len().is_multiple_of(plane), "{} values are not lines of {length} × {inner}", values.len());
     let planes = values.len() / plane;
     let parts = threads::parts(values.len() * COST, planes);
-    let run = |values: &mut [f32]| instructions.run(Task { kind, values, length, inner });
-    if parts == 1 {
-        return run(values);
-    }
-    values.par_chunks_mut(planes.div_ceil(parts) * plane).for_each(run);
+    threads::chunks(values, planes.div_ceil(parts) * plane, |_, values| {
+        instructions.run(Task { kind, values, length, inner });
+    });
 }
 
 /// Some planes of `[length, inner]`.

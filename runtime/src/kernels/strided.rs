@@ -4,8 +4,7 @@
 //! by side, rows of one repeated element, or matrices that are transposed tile by tile. Threads take parts of the target
 //! along its outer axes, and every element is written once, so that cuts change nothing.
 
-use crate::kernels::threads::parts;
-use rayon::prelude::*;
+use crate::kernels::threads::{chunks, each, parts};
 
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
 const TILE: usize = 32;
@@ -80,7 +79,7 @@ impl Walk<'_> {
         let size = target.len() / extent;
         if extent >= parts || inner.is_empty() {
             let rows = extent.div_ceil(parts);
-            target.par_chunks_mut(rows * size).enumerate().for_each(|(part, target)| {
+            chunks(target, rows * size, |part, target| {
                 let mut extents = self.extents.to_vec();
                 extents[0] = target.len() / size;
                 let base = self.base + (part * rows) as isize * self.strides[0];
@@ -88,7 +87,7 @@ impl Walk<'_> {
             });
             return;
         }
-        target.par_chunks_mut(size).enumerate().for_each(|(row, target)| {
+        chunks(target, size, |row, target| {
             let base = self.base + row as isize * self.strides[0];
             let walk = Walk { extents: inner, strides: &self.strides[1..], base };
             walk.copy_in_parts(source, target, parts.div_ceil(extent));
@@ -224,11 +223,8 @@ pub fn copy_slices<T: Copy + Send + Sync>(source: &[T], starts: &[usize], length
         }
     };
     let slices = starts.len().div_ceil(parts(target.len(), starts.len()));
-    if slices == starts.len() {
-        return fill(starts, target);
-    }
-    let chunks = target.par_chunks_mut(slices * length).zip(starts.par_chunks(slices));
-    chunks.for_each(|(target, starts)| fill(starts, target));
+    let tasks = target.chunks_mut(slices * length).zip(starts.chunks(slices)).collect();
+    each(tasks, |(target, starts)| fill(starts, target));
 }
 
 /// For each index below `outer` the run of that index of every source, one behind the other; the runs of a source have
@@ -252,7 +248,7 @@ pub fn interleave<T: Copy + Send + Sync>(sources: &[(&[T], usize)], outer: usize
         return;
     }
     let rows = outer.div_ceil(parts(target.len(), outer));
-    let fill = |(part, target): (usize, &mut [T])| {
+    chunks(target, rows * total, |part, target| {
         for (row, mut rest) in target.chunks_exact_mut(total).enumerate() {
             let index = part * rows + row;
             for (source, length) in sources {
@@ -261,11 +257,7 @@ pub fn interleave<T: Copy + Send + Sync>(sources: &[(&[T], usize)], outer: usize
                 rest = tail;
             }
         }
-    };
-    if rows == outer {
-        return fill((0, target));
-    }
-    target.par_chunks_mut(rows * total).enumerate().for_each(fill);
+    });
 }
 
 #[cfg(test)]

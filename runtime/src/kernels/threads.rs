@@ -1,4 +1,11 @@
 //! How work is spread over the rayon pool of the caller: when at all, and into how many parts.
+//!
+//! All kernels go through [`each`]: rayon's own iterators would be compiled again for every closure.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    vec,
+};
 
 /// Below this many multiply-accumulate operations a kernel stays on the calling thread: waking another costs more.
 pub const SERIAL_OPERATIONS: usize = 50_000;
@@ -17,4 +24,34 @@ pub fn parts(operations: usize, most: usize) -> usize {
     }
     let worthwhile = operations / (SERIAL_OPERATIONS / 2);
     (threads * PARTS_PER_THREAD).min(worthwhile).min(most).max(1)
+}
+
+/// Runs each task once, side by side where there are several; threads take them in order.
+pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
+    if tasks.len() <= 1 || rayon::current_num_threads() == 1 {
+        return tasks.into_iter().for_each(run);
+    }
+    let count = tasks.len();
+    let rest: Mutex<vec::IntoIter<T>> = Mutex::new(tasks.into_iter());
+    let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
+    on_threads(count, &|| {
+        while let Some(task) = next() {
+            run(task);
+        }
+    });
+}
+
+/// Runs `run(index, chunk)` for each chunk of `size` elements, side by side.
+pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [T]) + Sync) {
+    each(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(index, chunk));
+}
+
+/// Runs `work` on this thread and on as many others of the pool as `most` tasks can use.
+fn on_threads(most: usize, work: &(dyn Fn() + Sync)) {
+    rayon::scope(|scope| {
+        for _ in 1..rayon::current_num_threads().min(most) {
+            scope.spawn(|_| work());
+        }
+        work();
+    });
 }

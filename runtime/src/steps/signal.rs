@@ -1,6 +1,6 @@
 //! Spectra.
 
-use crate::kernels::fourier::{Complex, FftNum, Plan};
+use crate::kernels::fourier::{Complex, Plan};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
@@ -8,8 +8,8 @@ use ipuc_formats::ops::{FourierLines, FourierTransform, Frames, ReferenceError, 
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
-/// Element types that are transformed in their own precision; others by the reference, in f64.
-trait Real: Number + FftNum {}
+/// Element types that are transformed here; others by the reference.
+trait Real: Number + Into<f64> + Default {}
 impl Real for f32 {}
 impl Real for f64 {}
 
@@ -21,9 +21,9 @@ fn reload(inputs: Vec<Option<Value>>) -> Vec<Operand> {
     inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect()
 }
 
-fn store_complex<T: Real>(points: &[Complex<T>], scale: T, target: &mut [T]) {
+fn store_complex<T: Real>(points: &[Complex<f64>], scale: f64, target: &mut [T]) {
     for (target, point) in target.as_chunks_mut::<2>().0.iter_mut().zip(points) {
-        *target = [point.re * scale, point.im * scale];
+        *target = [T::from_f64_lossy(point.re * scale), T::from_f64_lossy(point.im * scale)];
     }
 }
 
@@ -54,13 +54,13 @@ fn transform<T: Real>(
     let FourierLines { extent, inner, parts, length, bins, result_parts, .. } = *lines;
     let source = signal.elements::<T>()?;
     let taken = extent.min(length);
-    let load = |line: usize, points: &mut [Complex<T>]| {
+    let load = |line: usize, points: &mut [Complex<f64>]| {
         let start = (line / inner * extent * inner + line % inner) * parts;
         let point = |position: usize| {
             let at = start + position * inner * parts;
-            Complex::new(source[at], if parts == 2 { source[at + 1] } else { T::zero() })
+            Complex::new(source[at].into(), if parts == 2 { source[at + 1].into() } else { 0.0 })
         };
-        points.fill(Complex::new(T::zero(), T::zero()));
+        points.fill(Complex::default());
         if result_parts == 1 {
             // The spectrum of a real signal: its second half mirrors the first.
             for position in 0..taken.min(length / 2 + 1) {
@@ -73,10 +73,11 @@ fn transform<T: Real>(
             (0..taken).for_each(|position| points[position] = point(position));
         }
     };
-    let scale = if operator.inverse { T::from_f64_lossy(1.0 / length as f64) } else { T::one() };
-    let store = |points: &[Complex<T>], target: &mut [T]| {
+    let scale = if operator.inverse { 1.0 / length as f64 } else { 1.0 };
+    let store = |points: &[Complex<f64>], target: &mut [T]| {
         if result_parts == 1 {
-            target.iter_mut().zip(points).for_each(|(target, point)| *target = point.re * scale);
+            let pairs = target.iter_mut().zip(points);
+            pairs.for_each(|(target, point)| *target = T::from_f64_lossy(point.re * scale));
         } else {
             store_complex(points, scale, target);
         }
@@ -88,7 +89,7 @@ fn transform<T: Real>(
         return Ok(());
     }
     // Lines are strided in the result: transform them side by side, then spread them out.
-    let mut spectra = vec![T::zero(); target.len()];
+    let mut spectra = vec![T::default(); target.len()];
     plan.lines(&mut spectra, bins * result_parts, load, store);
     let blocks = target.chunks_exact_mut(bins * inner * result_parts);
     for (block, spectra) in blocks.zip(spectra.chunks_exact(bins * inner * result_parts)) {
@@ -122,17 +123,16 @@ impl Kernel for ShortTimeFourierTransform {
 
 fn transform_frames<T: Real>(frames: &Frames, signal: &Tensor, result: &mut Tensor) -> Result<(), ReferenceError> {
     let source = signal.elements::<T>()?;
-    let window: Option<Vec<T>> =
-        frames.window.as_ref().map(|window| window.iter().map(|&weight| T::from_f64_lossy(weight)).collect());
-    let load = |line: usize, points: &mut [Complex<T>]| {
+    let load = |line: usize, points: &mut [Complex<f64>]| {
         let start = line / frames.frames * frames.extent + line % frames.frames * frames.step;
         let frame = &source[start * frames.parts..(start + frames.length) * frames.parts];
         for (offset, (point, parts)) in points.iter_mut().zip(frame.chunks_exact(frames.parts)).enumerate() {
-            let weight = window.as_ref().map_or(T::one(), |window| window[offset]);
-            *point = Complex::new(parts[0] * weight, parts.get(1).map_or(T::zero(), |&part| part * weight));
+            let weight = frames.window.as_ref().map_or(1.0, |window| window[offset]);
+            let part = |index: usize| parts.get(index).map_or(0.0, |&part| part.into() * weight);
+            *point = Complex::new(part(0), part(1));
         }
     };
-    let store = |points: &[Complex<T>], target: &mut [T]| store_complex(points, T::one(), target);
+    let store = |points: &[Complex<f64>], target: &mut [T]| store_complex(points, 1.0, target);
     Plan::new(frames.length, false).lines(result.elements_mut::<T>()?, frames.bins * 2, load, store);
     Ok(())
 }

@@ -4,8 +4,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::{ConvolutionEpilogue, ConvolutionShape};
 use crate::kernels::{
     simd::{Instructions, LANES, Routine, Simd},
@@ -45,7 +43,7 @@ pub fn depthwise(
     let rows_each = if axes.len() == 1 { first } else { first.div_ceil(parts) };
     let row_parts = first.div_ceil(rows_each);
     let rows_length = positions / first * rows_each;
-    let task = |padded: &mut Vec<f32>, (index, out): (usize, &mut [f32])| {
+    let task = |padded: &mut Vec<f32>, index: usize, out: &mut [f32]| {
         let (part, channel) = (index % row_parts, index / row_parts);
         let (image, channel) = (channel / channels, channel % channels);
         let input = image * shape.groups + channel / shape.group_outputs;
@@ -62,12 +60,15 @@ pub fn depthwise(
             place: (image * channels + channel) * positions + part * rows_length,
         });
     };
-    let rows = out.chunks_mut(positions).flat_map(|channel| channel.chunks_mut(rows_length)).enumerate();
-    if all_parts == 1 {
+    let rows: Vec<&mut [f32]> = out.chunks_mut(positions).flat_map(|channel| channel.chunks_mut(rows_length)).collect();
+    let rows_each = rows.len().div_ceil(all_parts);
+    let mut rows = rows;
+    threads::chunks(&mut rows, rows_each, |part, rows| {
         let mut padded = Vec::new();
-        return rows.for_each(|row| task(&mut padded, row));
-    }
-    rows.collect::<Vec<_>>().into_par_iter().for_each_init(Vec::new, task);
+        for (index, out) in rows.iter_mut().enumerate() {
+            task(&mut padded, part * rows_each + index, out);
+        }
+    });
 }
 
 /// Distances within the copy of a channel, the same for all.

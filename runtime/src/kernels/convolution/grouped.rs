@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise, gather::Gather};
 use crate::kernels::{
@@ -68,11 +67,12 @@ fn group_panels(shape: &ConvolutionShape) -> usize {
 fn pack(shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
     let (outputs, depth) = (shape.group_outputs, shape.depth());
     assert_eq!(weight.len(), shape.groups * outputs * depth, "weights of {shape:?}");
-    let group = |group: usize| {
+    let mut groups = vec![Vec::new(); shape.groups];
+    threads::chunks(&mut groups, 1, |group, packed| {
         let weight = &weight[group * outputs * depth..];
-        pack_panels::<f32>(depth, outputs, |input, output| weight[output * depth + input])
-    };
-    (0..shape.groups).into_par_iter().flat_map_iter(group).collect()
+        packed[0] = pack_panels::<f32>(depth, outputs, |input, output| weight[output * depth + input]);
+    });
+    groups.concat()
 }
 
 /// Everything that tasks have in common.
@@ -114,10 +114,7 @@ fn by_panels(
     }
     let common = Common { shape, axes: window::joined(&shape.axes), x, epilogue };
     let tasks = split(&common, pieces, out);
-    if tasks.len() == 1 {
-        return tasks.into_iter().for_each(|task| instructions.run(task));
-    }
-    tasks.into_par_iter().with_max_len(1).for_each(|task| instructions.run(task));
+    threads::each(tasks, |task| instructions.run(task));
 }
 
 /// Cuts a convolution into tasks with outputs of their own.

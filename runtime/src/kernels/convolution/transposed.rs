@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::{ConvolutionEpilogue, gather::Gather, grouped};
 use crate::kernels::{
@@ -60,11 +59,13 @@ impl TransposedShape {
     pub fn pack(&self, weight: &[f32]) -> Vec<f32> {
         let outputs = self.group_outputs * window::taps(&self.axes);
         assert_eq!(weight.len(), self.groups * self.group_inputs * outputs, "weights of {self:?}");
-        let group = |group: usize| {
+        let mut groups = vec![Vec::new(); self.groups];
+        threads::chunks(&mut groups, 1, |group, packed| {
             let weight = &weight[group * self.group_inputs * outputs..];
-            pack_panels::<f32>(self.group_inputs, outputs, |input, output| weight[input * outputs + output])
-        };
-        (0..self.groups).into_par_iter().flat_map_iter(group).collect()
+            packed[0] =
+                pack_panels::<f32>(self.group_inputs, outputs, |input, output| weight[input * outputs + output]);
+        });
+        groups.concat()
     }
 }
 
@@ -113,10 +114,7 @@ pub fn transposed(
             tasks.push(Task { shape, x, image, group, channels: first..first + count, elements, out, epilogue });
         }
     }
-    if tasks.len() == 1 {
-        return tasks.into_iter().for_each(|task| instructions.run(task));
-    }
-    tasks.into_par_iter().with_max_len(1).for_each(|task| instructions.run(task));
+    threads::each(tasks, |task| instructions.run(task));
 }
 
 /// Some output channels of one group of one image.

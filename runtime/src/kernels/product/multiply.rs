@@ -1,7 +1,5 @@
 //! Cuts products into tasks; the products of rows of activations with a weight in panels, piece by piece.
 
-use rayon::prelude::*;
-
 use super::{
     Epilogue, PANEL_OUTPUTS, PanelPiece,
     task::{FEW_ROWS, MOST_VECTORS, Operand, Part, Task},
@@ -69,10 +67,7 @@ pub fn panels_product(
 
 /// Runs tasks, side by side if there are several.
 pub(super) fn run_all(instructions: Instructions, tasks: Vec<Task<'_>>) {
-    if tasks.len() == 1 {
-        return tasks.into_iter().for_each(|task| instructions.run(task));
-    }
-    tasks.into_par_iter().with_max_len(1).for_each(|task| instructions.run(task));
+    threads::each(tasks, |task| instructions.run(task));
 }
 
 /// Panics if shapes disagree.

@@ -1,7 +1,7 @@
 //! Arithmetic, logic and bits of two operands.
 
 use super::{reload, runs};
-use crate::kernels::elements::{zip, zip_in_place};
+use crate::kernels::elements::{ZipBlock, zip, zip_block, zip_in_place};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -247,9 +247,9 @@ impl Pair {
     fn truth(&mut self, function: BinaryFunction, context: &mut Context<'_>) -> Outcome {
         use BinaryFunction::*;
         match function {
-            And => self.bytes(context, 1, |x: u8, y| x & y),
-            Or => self.bytes(context, 1, |x: u8, y| x | y),
-            Xor => self.bytes(context, 1, |x: u8, y| x ^ y),
+            And => self.bytes(context, 1, &zip_block(|x: u8, y: u8| x & y)),
+            Or => self.bytes(context, 1, &zip_block(|x: u8, y: u8| x | y)),
+            Xor => self.bytes(context, 1, &zip_block(|x: u8, y: u8| x ^ y)),
             Add | Sub | Mul | Div | Pow | Min | Max | Modulo | Remainder | Prelu | BitAnd | BitOr | BitXor
             | ShiftLeft | ShiftRight => Ok(None),
         }
@@ -261,7 +261,7 @@ impl Pair {
         cost: usize,
         function: impl Fn(T, T) -> T + Sync,
     ) -> Outcome {
-        self.bytes(context, cost, function)
+        self.bytes(context, cost, &zip_block(function))
     }
 
     /// `function` over both operands, whose elements have the size of `T`; written over one of them where possible.
@@ -269,7 +269,7 @@ impl Pair {
         &mut self,
         context: &mut Context<'_>,
         cost: usize,
-        function: impl Fn(T, T) -> T + Sync,
+        function: &ZipBlock<'_, T, T, T>,
     ) -> Outcome {
         let extents = broadcast_extents(&[self.left.shape(), self.right.shape()])?;
         if self.left.shape() == extents && self.left.is_exclusive() {
@@ -282,7 +282,7 @@ impl Pair {
             let runs = runs(&extents, [self.left.shape()]);
             let out = bytemuck::cast_slice_mut(self.right.bytes_mut());
             let left = bytemuck::cast_slice::<u8, T>(self.left.bytes());
-            zip_in_place(out, left, &runs, cost, |right, left| function(left, right));
+            zip_in_place(out, left, &runs, cost, &|out, right, left| function(out, left, right));
             return Ok(Some(self.right.clone()));
         }
         let mut result = context.allocate(0, self.left.dtype(), &extents)?;

@@ -1,7 +1,7 @@
 //! Conversions between the usual number types.
 
 use super::reload;
-use crate::kernels::elements::map;
+use crate::kernels::elements::{map, map_block};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -39,13 +39,13 @@ type Outcome = Result<Option<Tensor>, KernelError>;
 
 fn to<A: Element, B: Element>(input: &Tensor, context: &mut Context<'_>, convert: impl Fn(A) -> B + Sync) -> Outcome {
     let mut result = context.allocate(0, B::DTYPE, input.shape())?;
-    map(result.elements_mut::<B>()?, input.elements::<A>()?, 1, convert);
+    map(result.elements_mut::<B>()?, input.elements::<A>()?, 1, &map_block(convert));
     Ok(Some(result))
 }
 
 fn to_bool<A: Element>(input: &Tensor, context: &mut Context<'_>, truth: impl Fn(A) -> bool + Sync) -> Outcome {
     let mut result = context.allocate(0, DType::Bool, input.shape())?;
-    map(result.bytes_mut(), input.elements::<A>()?, 1, |x| u8::from(truth(x)));
+    map(result.bytes_mut(), input.elements::<A>()?, 1, &map_block(|x| u8::from(truth(x))));
     Ok(Some(result))
 }
 

@@ -1,7 +1,7 @@
 //! Relations between two operands.
 
 use super::{reload, runs};
-use crate::kernels::elements::zip;
+use crate::kernels::elements::{ZipBlock, zip, zip_block};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use ipuc_formats::dtype::DType;
@@ -46,12 +46,13 @@ fn compared<T: Pod + PartialOrd + Send + Sync>(
     let runs = runs(&extents, [left.shape(), right.shape()]);
     let out = result.bytes_mut();
     let (x, y) = (bytemuck::cast_slice::<u8, T>(left.bytes()), bytemuck::cast_slice::<u8, T>(right.bytes()));
+    let mut fill = |function: &ZipBlock<'_, u8, T, T>| zip(out, x, y, &runs, 1, function);
     match relation {
-        CompareRelation::Equal => zip(out, x, y, &runs, 1, |x, y| u8::from(x == y)),
-        CompareRelation::Less => zip(out, x, y, &runs, 1, |x, y| u8::from(x < y)),
-        CompareRelation::LessOrEqual => zip(out, x, y, &runs, 1, |x, y| u8::from(x <= y)),
-        CompareRelation::Greater => zip(out, x, y, &runs, 1, |x, y| u8::from(x > y)),
-        CompareRelation::GreaterOrEqual => zip(out, x, y, &runs, 1, |x, y| u8::from(x >= y)),
+        CompareRelation::Equal => fill(&zip_block(|x: T, y: T| u8::from(x == y))),
+        CompareRelation::Less => fill(&zip_block(|x: T, y: T| u8::from(x < y))),
+        CompareRelation::LessOrEqual => fill(&zip_block(|x: T, y: T| u8::from(x <= y))),
+        CompareRelation::Greater => fill(&zip_block(|x: T, y: T| u8::from(x > y))),
+        CompareRelation::GreaterOrEqual => fill(&zip_block(|x: T, y: T| u8::from(x >= y))),
     }
     Ok(result)
 }

@@ -1,14 +1,14 @@
 //! Quantization between f32 and integers of 8 bits.
 
 use super::{load, runs};
-use crate::kernels::elements::{Runs, map, zip};
+use crate::kernels::elements::{Runs, map, map_block, zip, zip_block};
+use crate::kernels::threads::each;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
 use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_code, dynamic_parameters, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use rayon::prelude::*;
 
 /// A scale and a zero point.
 type Parameter = (f32, i32);
@@ -100,7 +100,7 @@ fn quantized<T: Byte>(
         let rounded = if rounded.is_nan() { 0.0 } else { rounded };
         T::code((rounded + zero as f32).clamp(T::LEAST, T::GREATEST))
     };
-    zip(result.elements_mut::<T>()?, x.elements::<f32>()?, &parameters, &runs, 4, code);
+    zip(result.elements_mut::<T>()?, x.elements::<f32>()?, &parameters, &runs, 4, &zip_block(code));
     Ok(Some(result))
 }
 
@@ -132,7 +132,7 @@ fn dequantized<T: Byte>(
     let Some(x) = operand(inputs, 0) else { return Ok(None) };
     let mut result = context.allocate(0, DType::F32, x.shape())?;
     let value = |x: T, (scale, zero): Parameter| (x.value() - zero) as f32 * scale;
-    zip(result.elements_mut::<f32>()?, x.elements::<T>()?, &parameters, &runs, 2, value);
+    zip(result.elements_mut::<f32>()?, x.elements::<T>()?, &parameters, &runs, 2, &zip_block(value));
     Ok(Some(result))
 }
 
@@ -152,6 +152,13 @@ impl Kernel for Dequantize {
     }
 }
 
+/// Elements of a block whose extremes are sought at once.
+const EXTREMES_BLOCK: usize = 1 << 14;
+
+fn least_and_greatest(elements: &[f32]) -> (f32, f32) {
+    elements.iter().fold((0f32, 0f32), |(low, high), &x| (low.min(x), high.max(x)))
+}
+
 impl Kernel for DynamicQuantize {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let inputs = load(operands)?;
@@ -160,13 +167,14 @@ impl Kernel for DynamicQuantize {
         };
         let elements = x.elements::<f32>()?;
         // The least and the greatest are the same in any order.
-        let (minimum, maximum) = elements
-            .par_chunks(1 << 14)
-            .map(|chunk| chunk.iter().fold((0f32, 0f32), |(low, high), &x| (low.min(x), high.max(x))))
-            .reduce(|| (0.0, 0.0), |left, right| (left.0.min(right.0), left.1.max(right.1)));
+        let mut extremes = vec![(0f32, 0f32); elements.len().div_ceil(EXTREMES_BLOCK)];
+        let tasks = extremes.iter_mut().zip(elements.chunks(EXTREMES_BLOCK)).collect();
+        each(tasks, |(extremes, elements): (&mut (f32, f32), &[f32])| *extremes = least_and_greatest(elements));
+        let (minimum, maximum) =
+            extremes.iter().fold((0f32, 0f32), |low_high, &(low, high)| (low_high.0.min(low), low_high.1.max(high)));
         let (scale, zero_point) = dynamic_parameters(minimum, maximum);
         let mut result = context.allocate(0, DType::U8, x.shape())?;
-        map(result.elements_mut::<u8>()?, elements, 4, |x| dynamic_code(x, scale, zero_point));
+        map(result.elements_mut::<u8>()?, elements, 4, &map_block(|x| dynamic_code(x, scale, zero_point)));
         Ok(vec![result.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
     }
 }

@@ -1,8 +1,8 @@
 //! Functions of one operand, activations, limits.
 
 use super::{load, reload};
-use crate::kernels::elements::{map, map_in_place};
-use crate::kernels::elementwise::{self, VectorFunction, functions};
+use crate::kernels::elements::{MapBlock, in_parts, map, map_block, map_in_place};
+use crate::kernels::elementwise::{VectorFunction, apply, functions};
 use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
@@ -13,7 +13,6 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{Activation, ActivationFunction, Clamp, Unary, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use rayon::prelude::*;
 
 /// Operations that an exponential or the like costs.
 const TRANSCENDENTAL_COST: usize = 16;
@@ -48,6 +47,16 @@ fn elements<T: Pod + Send + Sync>(
     cost: usize,
     function: impl Fn(T) -> T + Sync,
 ) -> Result<Tensor, KernelError> {
+    blocks(input, context, cost, &map_block(function))
+}
+
+/// A function of blocks of elements, written over the input where possible.
+fn blocks<T: Pod + Send + Sync>(
+    input: &mut Tensor,
+    context: &mut Context<'_>,
+    cost: usize,
+    function: &MapBlock<'_, T, T>,
+) -> Result<Tensor, KernelError> {
     if input.is_exclusive() {
         map_in_place(bytemuck::cast_slice_mut(input.bytes_mut()), cost, function);
         return Ok(input.clone());
@@ -63,31 +72,44 @@ struct Floats<'a, 'c> {
     context: &'a mut Context<'c>,
 }
 
-/// Elements of a narrow type that are widened at once.
+/// Elements that are computed at once: as f32 they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 impl Floats<'_, '_> {
     /// A vector function of each element; narrow types are computed in f32 and rounded once more.
     fn vector(&mut self, function: impl VectorFunction) -> Result<Tensor, KernelError> {
         let instructions = Instructions::best();
+        self.apply(function.cost(), &|values| apply(instructions, function, values))
+    }
+
+    /// A change of blocks of f32.
+    fn apply(&mut self, cost: usize, change: &(dyn Fn(&mut [f32]) + Sync)) -> Result<Tensor, KernelError> {
         match self.input.dtype() {
             DType::F16 => self.narrow::<f16>(
-                function,
+                cost,
+                change,
                 |x, wide| x.convert_to_f32_slice(wide),
                 |wide, out| out.convert_from_f32_slice(wide),
             ),
             DType::BF16 => self.narrow::<bf16>(
-                function,
+                cost,
+                change,
                 |x, wide| x.convert_to_f32_slice(wide),
                 |wide, out| out.convert_from_f32_slice(wide),
             ),
             _ if self.input.is_exclusive() => {
-                elementwise::map_in_place(instructions, function, self.input.elements_mut::<f32>()?);
+                in_parts(self.input.elements_mut::<f32>()?, cost, &|_, values| change(values));
                 Ok(self.input.clone())
             }
             _ => {
                 let mut result = self.context.allocate(0, DType::F32, self.input.shape())?;
-                elementwise::map(instructions, function, self.input.elements()?, result.elements_mut()?);
+                let copied = |out: &mut [f32], x: &[f32]| {
+                    for (out, x) in out.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
+                        out.copy_from_slice(x);
+                        change(out);
+                    }
+                };
+                map(result.elements_mut()?, self.input.elements()?, cost, &copied);
                 Ok(result)
             }
         }
@@ -95,20 +117,22 @@ impl Floats<'_, '_> {
 
     fn narrow<T: Element>(
         &mut self,
-        function: impl VectorFunction,
+        cost: usize,
+        change: &(dyn Fn(&mut [f32]) + Sync),
         widen: fn(&[T], &mut [f32]),
         narrow: fn(&[f32], &mut [T]),
     ) -> Result<Tensor, KernelError> {
         let mut result = self.context.allocate(0, T::DTYPE, self.input.shape())?;
-        let x = self.input.elements::<T>()?;
-        let out = result.elements_mut::<T>()?;
-        out.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(out, x)| {
+        let by_f32 = |out: &mut [T], x: &[T]| {
             let mut wide = [0f32; BLOCK];
-            let wide = &mut wide[..x.len()];
-            widen(x, wide);
-            elementwise::map_in_place(Instructions::best(), function, wide);
-            narrow(wide, out);
-        });
+            for (out, x) in out.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
+                let wide = &mut wide[..x.len()];
+                widen(x, wide);
+                change(wide);
+                narrow(wide, out);
+            }
+        };
+        map(result.elements_mut::<T>()?, self.input.elements::<T>()?, cost, &by_f32);
         Ok(result)
     }
 
@@ -163,9 +187,9 @@ fn tested(input: &Tensor, function: UnaryFunction, context: &mut Context<'_>) ->
     let mut result = context.allocate(0, DType::Bool, input.shape())?;
     let (out, x) = (result.bytes_mut(), input.elements::<f32>()?);
     match function {
-        UnaryFunction::IsNan => map(out, x, 1, |x| u8::from(x.is_nan())),
-        UnaryFunction::IsInfinite => map(out, x, 1, |x| u8::from(x.is_infinite())),
-        other => map(out, x, 1, move |x| u8::from(other.apply_f32(x) != 0.0)),
+        UnaryFunction::IsNan => map(out, x, 1, &map_block(|x: f32| u8::from(x.is_nan()))),
+        UnaryFunction::IsInfinite => map(out, x, 1, &map_block(|x: f32| u8::from(x.is_infinite()))),
+        other => map(out, x, 1, &map_block(move |x: f32| u8::from(other.apply_f32(x) != 0.0))),
     }
     Ok(result)
 }

@@ -1,12 +1,11 @@
 //! More or fewer positions at the ends of axes, row by row: the middle of a row is one copy.
 
 use super::{count, load, refer, tensor, with_words, words, words_mut};
-use crate::kernels::threads::parts;
+use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use bytemuck::Pod;
 use ipuc_formats::ops::{AxisPads, Pad, PadMode};
 use ipuc_formats::value::Value;
-use rayon::prelude::*;
 use std::ops::Range;
 
 impl Kernel for Pad {
@@ -85,7 +84,7 @@ impl Padding {
         let length = self.row.len() * self.block;
         let rows = target.len() / length;
         let rows_per_part = rows.div_ceil(parts(target.len(), rows));
-        target.par_chunks_mut(rows_per_part * length).enumerate().for_each(|(part, target)| {
+        chunks(target, rows_per_part * length, |part, target| {
             for (row, target) in target.chunks_exact_mut(length).enumerate() {
                 match self.row_start(part * rows_per_part + row) {
                     Some(start) => self.fill_row(&source[start..][..self.row_total * self.block], value, target),

@@ -1,7 +1,7 @@
 //! The best elements of lines, the places of what is not zero, and triangles of matrices.
 
 use super::{count, load, refer, tensor, with_words, words, words_mut};
-use crate::kernels::threads::parts;
+use crate::kernels::threads::{SERIAL_OPERATIONS, each};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -9,29 +9,41 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{NonZero, TopK, Trilu, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use rayon::prelude::*;
-use std::cmp::Ordering;
 
 /// A number type with the order of `TopK`: NaN is larger than every number and equal to NaN.
 trait Ordered: Element {
-    fn order(self, other: Self) -> Ordering;
+    /// A key that orders as the numbers do.
+    fn key(self) -> u64;
 }
 
 macro_rules! ordered {
-    (integers: $($T:ident)*) => { $(
+    (unsigned: $($T:ident)*) => { $(
         impl Ordered for $T {
-            fn order(self, other: Self) -> Ordering { self.cmp(&other) }
+            fn key(self) -> u64 { self.into() }
+        }
+    )* };
+    (signed: $($T:ident)*) => { $(
+        impl Ordered for $T {
+            fn key(self) -> u64 { i64::from(self) as u64 ^ 1 << 63 }
         }
     )* };
     (floats: $($T:ident)*) => { $(
         impl Ordered for $T {
-            fn order(self, other: Self) -> Ordering {
-                self.partial_cmp(&other).unwrap_or_else(|| self.is_nan().cmp(&other.is_nan()))
+            fn key(self) -> u64 {
+                let wide = f64::from(self);
+                // Both zeros are one number.
+                let bits = if wide == 0.0 { 0 } else { wide.to_bits() };
+                match wide {
+                    _ if wide.is_nan() => u64::MAX,
+                    _ if bits >> 63 == 1 => !bits,
+                    _ => bits | 1 << 63,
+                }
             }
         }
     )* };
 }
-ordered! { integers: u8 i8 u16 i16 u32 i32 u64 i64 }
+ordered! { unsigned: u8 u16 u32 u64 }
+ordered! { signed: i8 i16 i32 i64 }
 ordered! { floats: f16 bf16 f32 f64 }
 
 impl Kernel for TopK {
@@ -70,41 +82,41 @@ fn best<T: Ordered>(
         return Ok(vec![values.into(), places.into()]);
     }
     let source = data.elements::<T>()?;
-    let targets = values.elements_mut::<T>()?.par_chunks_mut(k * inner);
-    let targets = targets.zip(places.elements_mut::<i64>()?.par_chunks_mut(k * inner)).enumerate();
+    let targets = values.elements_mut::<T>()?.chunks_mut(k * inner);
+    let targets = targets.zip(places.elements_mut::<i64>()?.chunks_mut(k * inner)).enumerate();
     let fill = |(outer, (values, places)): (usize, (&mut [T], &mut [i64]))| {
         let source = &source[outer * total * inner..][..total * inner];
-        let mut line: Vec<(T, usize)> = Vec::with_capacity(total);
+        let mut line: Vec<(u64, usize)> = Vec::with_capacity(total);
         for within in 0..inner {
             line.clear();
-            line.extend((0..total).map(|place| (source[place * inner + within], place)));
-            keep_best(top, &mut line, k);
-            for (at, &(value, place)) in line.iter().enumerate() {
-                values[at * inner + within] = value;
+            line.extend((0..total).map(|place| {
+                let key = source[place * inner + within].key();
+                (if top.largest { !key } else { key }, place)
+            }));
+            keep_least(&mut line, k, top.sorted);
+            for (at, &(_, place)) in line.iter().enumerate() {
+                values[at * inner + within] = source[place * inner + within];
                 places[at * inner + within] = place as i64;
             }
         }
     };
-    let lines = data.count() / (total * inner);
-    let lines_per_part = lines.div_ceil(parts(data.count() * 4, lines));
-    targets.with_min_len(lines_per_part).for_each(fill);
+    if data.count() * 4 < SERIAL_OPERATIONS {
+        targets.for_each(fill);
+    } else {
+        each(targets.collect(), fill);
+    }
     Ok(vec![values.into(), places.into()])
 }
 
-/// Leaves the k best of a line, in order or by place.
-fn keep_best<T: Ordered>(top: &TopK, line: &mut Vec<(T, usize)>, k: usize) {
+/// Leaves the k least keys of a line, in order or by place; of equal keys the first.
+fn keep_least(line: &mut Vec<(u64, usize)>, k: usize, sorted: bool) {
     // No two are equal, so that any way of sorting gives the same.
-    let better = |left: &(T, usize), right: &(T, usize)| {
-        let ascending = left.0.order(right.0);
-        let order = if top.largest { ascending.reverse() } else { ascending };
-        order.then(left.1.cmp(&right.1))
-    };
     if k < line.len() {
-        line.select_nth_unstable_by(k, better);
+        line.select_nth_unstable(k);
         line.truncate(k);
     }
-    if top.sorted {
-        line.sort_unstable_by(better);
+    if sorted {
+        line.sort_unstable();
     } else {
         line.sort_unstable_by_key(|&(_, place)| place);
     }

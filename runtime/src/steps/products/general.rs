@@ -2,9 +2,9 @@
 //!
 //! Each element is summed over the shared axis in order, from zero: as the reference does.
 
+use crate::kernels::threads::{chunks, parts};
 use ipuc_formats::element::Element;
 use ipuc_formats::ops::ProductPlan;
-use rayon::prelude::*;
 
 /// Numbers that products are made of.
 pub(super) trait Term: Element {
@@ -41,7 +41,7 @@ pub(super) fn multiply<T: Term>(plan: &ProductPlan, a: &[T], b: &[T], out: &mut 
     }
     let (a_row, a_column) = plan.a.strides();
     let (b_row, b_column) = plan.b.strides();
-    let one_row = |(index, out): (usize, &mut [T])| {
+    let one_row = |index: usize, out: &mut [T]| {
         let (a_start, b_start) = plan.batches[index / rows];
         let a_start = a_start + index % rows * a_row;
         out.fill(T::ZERO);
@@ -57,9 +57,9 @@ pub(super) fn multiply<T: Term>(plan: &ProductPlan, a: &[T], b: &[T], out: &mut 
             }
         }
     };
-    if out.len().saturating_mul(shared) < crate::kernels::threads::SERIAL_OPERATIONS {
-        out.chunks_mut(columns).enumerate().for_each(one_row);
-    } else {
-        out.par_chunks_mut(columns).enumerate().for_each(one_row);
-    }
+    let all_rows = out.len() / columns;
+    let rows_each = all_rows.div_ceil(parts(out.len().saturating_mul(shared), all_rows));
+    chunks(out, rows_each * columns, |part, out| {
+        out.chunks_mut(columns).enumerate().for_each(|(row, out)| one_row(part * rows_each + row, out));
+    });
 }

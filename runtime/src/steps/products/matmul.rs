@@ -9,12 +9,12 @@ use crate::kernels::product::{
     Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, batched_product, panels_product, plain_product,
 };
 use crate::kernels::simd::Instructions;
+use crate::kernels::threads::each;
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use rayon::prelude::*;
 use std::borrow::Cow;
 
 /// Operands of the product itself; further ones are the epilogue's.
@@ -173,7 +173,7 @@ impl InF32<'_> {
                     to.iter_mut().zip(from[row..].iter().step_by(rows)).for_each(|(to, &from)| *to = from);
                 }
             };
-            values.par_chunks(rows * columns).zip(across.par_chunks_mut(rows * columns)).for_each(transpose);
+            each(values.chunks(rows * columns).zip(across.chunks_mut(rows * columns)).collect(), transpose);
         }
         Ok(Left { values: Cow::Owned(across), places })
     }
