@@ -4,7 +4,7 @@ use crate::files::{ExternalFileError, ExternalFiles, OutputFile, SourceFile, Sou
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, ReadAt, TensorSource, read_model};
-use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, NoProgress, Progress, emit};
+use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, emit};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
 use ipuc_passes::options::Options;
@@ -36,6 +36,9 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// Verify after every pass in release builds too.
     pub verify: bool,
+    /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
+    /// depend on it.
+    pub memory: Option<u64>,
 }
 
 /// What came out of a compilation.
@@ -180,7 +183,8 @@ pub fn compile_observed(
     })?;
     let failure = |error| CompileError::Output { path: output.to_owned(), error };
     let file = OutputFile::create(output).map_err(failure)?;
-    let emitted = emit(&graph, &EmitOptions::default(), &file, progress)?;
+    let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
+    let emitted = emit(&graph, &EmitOptions { memory_bytes, ..EmitOptions::default() }, &file, progress)?;
     file.finish().map_err(failure)?;
     let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
     inputs.extend(opened.iter().flat_map(|model| model.external.paths()));

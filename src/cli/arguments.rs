@@ -45,6 +45,45 @@ impl FromStr for NamedModel {
     }
 }
 
+/// Bytes, as `512MiB`, `2GB` or a plain number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) bytes: u64,
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected a size as 512MiB, 2GB or a number of bytes".to_string();
+        let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.')).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let scale: u64 = match unit.trim() {
+            "" | "B" => 1,
+            "kB" | "KB" => 1000,
+            "MB" => 1_000_000,
+            "GB" => 1_000_000_000,
+            "TB" => 1_000_000_000_000,
+            "KiB" | "K" => 1 << 10,
+            "MiB" | "M" => 1 << 20,
+            "GiB" | "G" => 1 << 30,
+            "TiB" | "T" => 1 << 40,
+            _ => return Err(expected()),
+        };
+        let bytes = match number.parse::<u64>() {
+            Ok(whole) => whole.checked_mul(scale).ok_or_else(|| format!("{text} is more than can be counted"))?,
+            Err(_) => {
+                let fraction = number.parse::<f64>().map_err(|_| expected())? * scale as f64;
+                if fraction >= u64::MAX as f64 {
+                    return Err(format!("{text} is more than can be counted"));
+                }
+                fraction as u64
+            }
+        };
+        Ok(Size { bytes })
+    }
+}
+
 /// `NAME=N`, or `NAME=A..B` with both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Dimension {

@@ -1,7 +1,7 @@
 //! `ipuc compile`: ONNX models in, one `.ipu` file out.
 
 use super::Outcome;
-use super::arguments::{Dimension, NamedModel};
+use super::arguments::{Dimension, NamedModel, Size};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use crate::compile::{CompileOptions, Compiled, Source, compile_observed};
@@ -38,6 +38,9 @@ pub(super) struct Arguments {
     /// A folder outside of the models' own whose files they may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
+    /// Most memory for weights while they are written, as 512MiB; the file does not depend on it [default: 192MiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
     /// Threads that share the work [default: all cores]
     #[arg(short = 'j', long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
@@ -118,6 +121,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
         verify: arguments.verify,
+        memory: arguments.memory.map(|size| size.bytes),
     }
 }
 

@@ -142,6 +142,9 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Emit(EmitError::Write { error, .. }) | CompileError::Output { error, .. } => {
             (of_output(error), None)
         }
+        CompileError::Emit(EmitError::Memory { needed_bytes, .. }) => {
+            (Code::Resource, Some(format!("give it at least --memory {needed_bytes}")))
+        }
         CompileError::Emit(EmitError::Constant(_) | EmitError::Encoding { .. } | EmitError::Format(_)) => {
             (Code::File, None)
         }

@@ -1,17 +1,58 @@
 //! Files that appear under their name only when they are whole.
+//!
+//! What is written is brought to the disk while more is made: the system alone would begin when much is waiting, and
+//! putting the file under its name would wait for nearly all of it.
 
 use crate::files::unfinished::Unfinished;
 use ipuc_passes::emit::Output;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use tempfile::NamedTempFile;
+
+/// Bytes that are brought to the disk at a time.
+const FLUSHED_BYTES: u64 = 32 << 20;
 
 /// A file being written; dropping it unfinished leaves nothing behind.
 pub struct OutputFile {
     temporary: NamedTempFile,
     target: PathBuf,
     unfinished: Unfinished,
+    written_bytes: AtomicU64,
+    flusher: Mutex<Option<Flusher>>,
+}
+
+/// A thread that brings to the disk what is written, each time it is told to.
+struct Flusher {
+    more: mpsc::Sender<()>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Flusher {
+    fn start(file: &File) -> io::Result<Self> {
+        let file = file.try_clone()?;
+        let (more, told) = mpsc::channel();
+        let flush = move || {
+            while told.recv().is_ok() {
+                // Told several times since: once is enough.
+                while told.try_recv().is_ok() {}
+                file.sync_data()?;
+            }
+            Ok(())
+        };
+        let thread = std::thread::Builder::new().name("flush".to_string()).spawn(flush)?;
+        Ok(Flusher { more, thread })
+    }
+
+    /// The system reports a failed write once, here or to the last flush of the file.
+    fn finish(self) -> io::Result<()> {
+        drop(self.more);
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("flushing failed")))
+    }
 }
 
 impl OutputFile {
@@ -29,7 +70,8 @@ impl OutputFile {
         }
         let temporary = tempfile::Builder::new().prefix(".ipuc-").suffix(".partial").tempfile_in(folder)?;
         let unfinished = Unfinished::remember(temporary.path());
-        Ok(OutputFile { temporary, target: target.to_owned(), unfinished })
+        let (written_bytes, flusher) = (AtomicU64::new(0), Mutex::new(None));
+        Ok(OutputFile { temporary, target: target.to_owned(), unfinished, written_bytes, flusher })
     }
 
     /// Bring all bytes to the disk, then put the file under its name.
@@ -37,6 +79,9 @@ impl OutputFile {
     /// # Errors
     /// What the file system reports.
     pub fn finish(self) -> io::Result<()> {
+        if let Some(flusher) = self.flusher.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            flusher.finish()?;
+        }
         self.temporary.as_file().sync_all()?;
         set_default_permissions(self.temporary.as_file())?;
         self.temporary.persist(&self.target).map_err(|error| error.error)?;
@@ -53,6 +98,18 @@ fn set_default_permissions(file: &std::fs::File) -> io::Result<()> {
 
 impl Output for OutputFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.temporary.as_file().write_all_at(bytes, offset)
+        self.temporary.as_file().write_all_at(bytes, offset)?;
+        let length = bytes.len() as u64;
+        let before = self.written_bytes.fetch_add(length, Ordering::Relaxed);
+        if before / FLUSHED_BYTES == (before + length) / FLUSHED_BYTES {
+            return Ok(());
+        }
+        let mut flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        if flusher.is_none() {
+            *flusher = Some(Flusher::start(self.temporary.as_file())?);
+        }
+        // A thread that has ended holds an error, which `finish` reports.
+        let _ = flusher.as_ref().map(|flusher| flusher.more.send(()));
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ pub struct Manifest {
 pub struct Provenance {
     /// Names of source files, without folders.
     pub models: Vec<String>,
-    /// BLAKE3 over the hashes of all source tensors.
+    /// BLAKE3 over the hashes of all tensors that weights come from.
     pub weights_hash: [u8; 32],
     /// Options that change bytes: name, value.
     pub options: Vec<(String, String)>,

@@ -1,14 +1,16 @@
 //! The only builder of file records: a graph in order becomes a manifest and a stream of weights.
 //!
 //! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is laid out and in which order
-//! (that of first use); `stream.rs` reads, packs and writes the bytes, chunk by chunk, several at a time, and knows every
-//! offset before it reads the first. Nothing here depends on the number of threads.
+//! (that of first use); `work.rs` divides the stream into pieces of work, `stream.rs` does them within a bound on memory,
+//! and `sources.rs` hashes what weights come from. The bytes depend neither on the number of threads nor on the bound.
 //!
 //! Leaves alone: what steps compute. Knows no files: bytes go to an [`Output`].
 
 mod blocks;
+mod sources;
 mod stream;
 mod weights;
+mod work;
 
 use crate::ir::{ConstantError, Graph};
 use ipuc_formats::encodings::EncodingError;
@@ -63,22 +65,33 @@ pub enum EmitError {
         /// What the medium reports.
         error: io::Error,
     },
+    /// The bound on memory is too low for the largest piece of work.
+    #[error("compiling this model needs {needed_bytes} bytes for weights in memory, {memory_bytes} are allowed")]
+    Memory {
+        /// Bytes that are allowed.
+        memory_bytes: u64,
+        /// The least that is enough.
+        needed_bytes: u64,
+    },
 }
+
+/// What weights may take in memory, unless told otherwise.
+pub const MEMORY_BYTES: u64 = 192 << 20;
 
 /// How weights become bytes.
 #[derive(Debug, Clone)]
 pub struct EmitOptions {
     /// Length of a chunk, about.
     pub chunk_bytes: u64,
-    /// Chunks that are made at a time; memory grows with it, bytes do not depend on it.
-    pub window_chunks: usize,
+    /// Most bytes of weights in memory at a time; what is written does not depend on it.
+    pub memory_bytes: u64,
     /// Options that change bytes, for the provenance.
     pub recorded: Vec<(String, String)>,
 }
 
 impl Default for EmitOptions {
     fn default() -> Self {
-        EmitOptions { chunk_bytes: 2 << 20, window_chunks: 8, recorded: Vec::new() }
+        EmitOptions { chunk_bytes: 2 << 20, memory_bytes: MEMORY_BYTES, recorded: Vec::new() }
     }
 }
 

@@ -1,0 +1,58 @@
+//! The tensors that weights come from, and their hash.
+//!
+//! The hash of a tensor is BLAKE3 of its canonical bytes: it does not depend on how the model stores the tensor, nor on
+//! how the file does. A weight that is computed while the file is written counts by the tensors that it is computed from.
+
+use crate::ir::{ConstantData, ConstantError, ConstantId, Graph};
+use ipuc_formats::encodings::pack_strings;
+use ipuc_formats::tensor::Tensor;
+use std::collections::HashSet;
+
+/// Canonical bytes that are read at a time.
+const READ_BYTES: u64 = 256 << 10;
+
+/// What a constant is read or computed from, in order.
+pub(super) fn leaves(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
+    match &graph.constant(id).data {
+        ConstantData::Tensor(_) | ConstantData::Stored(_) => vec![id],
+        ConstantData::Recipe { operands, .. } => {
+            operands.iter().flatten().flat_map(|&operand| leaves(graph, operand)).collect()
+        }
+    }
+}
+
+/// The leaves of all these constants, each once.
+pub(super) fn seen_once(graph: &Graph, constants: &[ConstantId]) -> Vec<ConstantId> {
+    let mut seen = HashSet::new();
+    constants.iter().flat_map(|&id| leaves(graph, id)).filter(|&id| seen.insert(id)).collect()
+}
+
+/// BLAKE3 of the canonical bytes of a constant that is no recipe; of strings, of their stored bytes.
+pub(super) fn hash(graph: &Graph, id: ConstantId, buffer: &mut Vec<u8>) -> Result<[u8; 32], ConstantError> {
+    let stored = match &graph.constant(id).data {
+        ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
+        ConstantData::Recipe { .. } => return graph.load_constant(id).map(|tensor| hash_of(&tensor)),
+        ConstantData::Stored(stored) => stored,
+    };
+    if stored.tensor.dtype() == ipuc_formats::dtype::DType::String {
+        return graph.load_constant(id).map(|tensor| hash_of(&tensor));
+    }
+    let source = &graph.sources[stored.source as usize];
+    let failure = |error| ConstantError::Read { file: source.name.clone(), error };
+    let mut reader = stored.tensor.reader(&*source.bytes).map_err(failure)?;
+    let mut hasher = blake3::Hasher::new();
+    while reader.remaining_bytes() > 0 {
+        let length = reader.remaining_bytes().min(READ_BYTES) as usize;
+        buffer.resize(length, 0);
+        reader.read(buffer).map_err(failure)?;
+        hasher.update(buffer);
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+fn hash_of(tensor: &Tensor) -> [u8; 32] {
+    match tensor.strings().ok().and_then(|strings| pack_strings(strings).ok()) {
+        Some(packed) => *blake3::hash(&packed).as_bytes(),
+        None => *blake3::hash(tensor.bytes()).as_bytes(),
+    }
+}
