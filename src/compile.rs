@@ -34,6 +34,8 @@ pub struct CompileOptions {
     pub ranges: Vec<(String, i64, i64)>,
     /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`).
     pub states: Vec<String>,
+    /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
+    pub chunk_bytes: Option<u64>,
     /// Verify after every pass in release builds too.
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
@@ -183,10 +185,20 @@ pub fn compile_observed(
     })?;
     let failure = |error| CompileError::Output { path: output.to_owned(), error };
     let file = OutputFile::create(output).map_err(failure)?;
-    let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
-    let emitted = emit(&graph, &EmitOptions { memory_bytes, ..EmitOptions::default() }, &file, progress)?;
+    let emitted = emit(&graph, &emit_options(options), &file, progress)?;
     file.finish().map_err(failure)?;
     let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
     inputs.extend(opened.iter().flat_map(|model| model.external.paths()));
     Ok(Compiled { emitted, peaks: graph.peaks.clone(), reports, inputs })
+}
+
+/// How weights become bytes; what changes them is recorded in the file.
+fn emit_options(options: &CompileOptions) -> EmitOptions {
+    let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
+    let mut emit_options = EmitOptions { memory_bytes, ..EmitOptions::default() };
+    if let Some(chunk_bytes) = options.chunk_bytes {
+        emit_options.chunk_bytes = chunk_bytes;
+        emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));
+    }
+    emit_options
 }

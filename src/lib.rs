@@ -12,4 +12,4 @@ pub mod open;
 #[cfg(feature = "compile")]
 pub use compile::compile;
 #[cfg(feature = "run")]
-pub use open::open;
+pub use open::{OpenOptions, open, open_with};

@@ -1,9 +1,22 @@
 //! A file by its path becomes a model that runs.
+//!
+//! Without a budget the weights are kept in memory where they fit in what the machine has available; else they are streamed
+//! within most of it.
 
-use crate::files::{SourceFile, SourceFileError};
-use ipuc_runtime::{Model, OpenError};
+use crate::files::{DirectFile, SourceFile, SourceFileError};
+use ipuc_formats::model::read_manifest;
+use ipuc_formats::onnx::ReadAt;
+use ipuc_runtime::{Model, ModelOptions, OpenError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thiserror::Error;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Bytes for weights, activations, state, inputs and outputs. What fits is where `None`.
+    pub memory_bytes: Option<u64>,
+}
 
 /// Why a file cannot be opened as a model.
 #[derive(Debug, Error)]
@@ -26,7 +39,70 @@ pub enum OpenFileError {
 /// # Errors
 /// [`OpenFileError`] where it cannot be read, is damaged, or does not fit into memory.
 pub fn open(path: impl AsRef<Path>) -> Result<Model, OpenFileError> {
+    open_with(path, OpenOptions::default())
+}
+
+/// Open an `.ipu` file within a memory budget.
+///
+/// # Errors
+/// [`OpenFileError`] where it cannot be read, is damaged, or the budget is too small.
+pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, OpenFileError> {
     let path = path.as_ref();
-    let file = SourceFile::open(path)?;
-    Model::open(&file).map_err(|error| OpenFileError::Model { path: path.to_owned(), error })
+    let file = DirectFile::open(path)?;
+    let failed = |error| OpenFileError::Model { path: path.to_owned(), error };
+    let memory_bytes = match options.memory_bytes {
+        Some(bytes) => Some(bytes),
+        None => automatic_budget(&file).map_err(failed)?,
+    };
+    match memory_bytes {
+        Some(_) => Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 }).map_err(failed),
+        // Through the page cache: what was compiled or copied just now is still there.
+        None => Model::open(&SourceFile::open(path)?).map_err(failed),
+    }
+}
+
+/// `None` where the weights fit into memory.
+fn automatic_budget(file: &DirectFile) -> Result<Option<u64>, OpenError> {
+    let Some(available) = available_bytes() else { return Ok(None) };
+    // Whatever the weights are, they are no more than the file.
+    if file.length() <= available / 2 {
+        return Ok(None);
+    }
+    let (_, manifest) = read_manifest(file)?;
+    let weights: u64 = manifest.chunks.iter().map(|chunk| chunk.length).sum();
+    // A part is left to activations and to others.
+    let budget = available / 10 * 8;
+    Ok((weights > budget).then_some(budget))
+}
+
+/// Memory that this process may still use, by the system and by the limits of its control groups.
+fn available_bytes() -> Option<u64> {
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    });
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = groups.lines().filter_map(group_available_bytes);
+    system.into_iter().chain(limits).min()
+}
+
+/// What a line of `/proc/self/cgroup` leaves, taking the narrowest of its parents.
+fn group_available_bytes(line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, group) = (fields.next()?, fields.next()?);
+    let unified = controllers.is_empty();
+    if !unified && !controllers.split(',').any(|controller| controller == "memory") {
+        return None;
+    }
+    let (root, limit, usage) = if unified {
+        ("/sys/fs/cgroup", "memory.max", "memory.current")
+    } else {
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+    };
+    let number = |folder: &Path, name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let folder = Path::new(root).join(group.trim_start_matches('/'));
+    let left = folder.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(|folder| {
+        Some(number(folder, limit)?.saturating_sub(number(folder, usage).unwrap_or(0)))
+    });
+    left.min()
 }

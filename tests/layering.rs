@@ -42,10 +42,12 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("memory", &["steps"]),
     ("bind", &["error"]),
     ("state", &["error"]),
-    ("program", &["steps"]),
+    ("stream", &["error", "memory", "steps"]),
     ("resident", &["error", "steps"]),
+    ("program", &["error", "resident", "steps", "stream"]),
     ("execute", &["error", "memory", "program", "steps"]),
-    ("session", &["bind", "error", "execute", "memory", "program", "resident", "state"]),
+    ("working", &["memory"]),
+    ("session", &["bind", "error", "execute", "memory", "program", "state", "steps", "stream", "working"]),
 ];
 
 /// The chain of modules of `formats`: each uses only those before it.

@@ -18,6 +18,14 @@ pub enum OpenError {
         /// What the medium reports.
         error: std::io::Error,
     },
+    /// The budget is too small for the largest dimensions that the file allows, or for any.
+    #[error("a memory budget of {budget_bytes} bytes is too small: {needed_bytes} bytes are needed")]
+    Budget {
+        /// The smallest budget that works.
+        needed_bytes: u64,
+        /// The budget.
+        budget_bytes: u64,
+    },
     /// Memory is short.
     #[error("the weights need {needed_bytes} bytes in memory, {available_bytes} are available")]
     Memory {
@@ -108,6 +116,19 @@ pub enum RunError {
         name: String,
         /// Why.
         reason: String,
+    },
+    /// The budget is too small for the dimensions of this run.
+    #[error(
+        "a memory budget of {budget_bytes} bytes is too small for these inputs: {needed_bytes} bytes are needed, \
+         {working_bytes} of them for activations, state, inputs and outputs"
+    )]
+    Budget {
+        /// The smallest budget that works.
+        needed_bytes: u64,
+        /// The budget.
+        budget_bytes: u64,
+        /// What is needed besides weights.
+        working_bytes: u64,
     },
     /// Threads cannot be started.
     #[error("cannot start threads: {reason}")]

@@ -6,7 +6,7 @@
 use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::program::{BlockPlan, Program};
-use crate::steps::{Allocate, Context, KernelError, Operand, Weight, kernel};
+use crate::steps::{Allocate, Context, KernelError, Operand, Progress, Weight, kernel};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
@@ -34,15 +34,22 @@ impl Execution<'_> {
         let mut frame: Vec<Option<Value>> = arguments.into_iter().map(Some).collect();
         frame.resize(block.values.len(), None);
         for (at, step) in block.steps.iter().enumerate() {
+            let here = at as u32;
+            program.source.progress(Progress::StepBegins { block: index, step: here });
             let operands = self.operands(step, plan, at, &mut frame);
             let results = self.run_step(index, step, operands)?;
+            program.source.progress(Progress::StepEnds { block: index, step: here });
             for (&slot, value) in step.results.iter().zip(results) {
                 if plan.is_read(slot) {
                     frame[slot as usize] = Some(value);
                 }
             }
         }
-        block.results.iter().map(|operand| self.result(operand, &mut frame)).collect()
+        let end = block.steps.len() as u32;
+        program.source.progress(Progress::StepBegins { block: index, step: end });
+        let results = block.results.iter().map(|operand| self.result(operand, &mut frame)).collect();
+        program.source.progress(Progress::StepEnds { block: index, step: end });
+        results
     }
 
     fn operands(&self, step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Value>]) -> Vec<Operand> {
@@ -112,6 +119,7 @@ impl Allocate for StepMemory<'_> {
 
 impl BlockRunner for Execution<'_> {
     fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
+        self.program.source.progress(Progress::BlockBegins { block: block.0 });
         Execution::run_block(self, block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))
     }
 

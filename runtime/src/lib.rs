@@ -14,6 +14,9 @@ mod resident;
 mod session;
 mod state;
 pub mod steps;
+mod stream;
+mod working;
 
 pub use error::{OpenError, RunError};
-pub use session::{Model, Port, Session, SessionOptions};
+pub use session::{Model, ModelOptions, Port, Session, SessionOptions};
+pub use stream::{PassReport, Residency, StepStall};

@@ -1,23 +1,64 @@
 //! A file made ready to run: its manifest, its weights and what follows from the order of steps.
 
+use crate::error::OpenError;
+use crate::resident::Resident;
 use crate::steps::PartSource;
+use crate::stream::{Streamed, StreamedOptions};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
+use ipuc_formats::onnx::ReadAt;
 use std::sync::Arc;
 
 /// A validated file with a source of weights.
 pub(crate) struct Program {
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: Arc<Manifest>,
     pub(crate) weights: Vec<Arc<WeightRecord>>,
     pub(crate) source: Arc<dyn PartSource>,
+    /// The source again, where it works within a budget.
+    pub(crate) streamed: Option<Arc<Streamed>>,
     pub(crate) plans: Vec<BlockPlan>,
 }
 
 impl Program {
-    pub(crate) fn new(mut manifest: Manifest, source: Arc<dyn PartSource>) -> Self {
-        let weights = std::mem::take(&mut manifest.weights).into_iter().map(Arc::new).collect();
-        let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
-        Program { manifest, weights, source, plans }
+    /// All weights in memory.
+    ///
+    /// # Errors
+    /// [`OpenError`] where they cannot be read.
+    pub(crate) fn resident(mut manifest: Manifest, file: &dyn ReadAt) -> Result<Self, OpenError> {
+        let weights = records(&mut manifest);
+        let manifest = Arc::new(manifest);
+        let source = Arc::new(Resident::load(manifest.clone(), weights.clone(), file)?);
+        Ok(Program::new(manifest, weights, source, None))
     }
+
+    /// Weights within a budget.
+    ///
+    /// # Errors
+    /// [`OpenError::Budget`] where it is too small.
+    pub(crate) fn streamed(
+        mut manifest: Manifest,
+        file: Arc<dyn ReadAt>,
+        options: StreamedOptions,
+    ) -> Result<Self, OpenError> {
+        let weights = records(&mut manifest);
+        let manifest = Arc::new(manifest);
+        let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), options)?);
+        Ok(Program::new(manifest, weights, streamed.clone(), Some(streamed)))
+    }
+
+    fn new(
+        manifest: Arc<Manifest>,
+        weights: Vec<Arc<WeightRecord>>,
+        source: Arc<dyn PartSource>,
+        streamed: Option<Arc<Streamed>>,
+    ) -> Self {
+        let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
+        Program { manifest, weights, source, streamed, plans }
+    }
+}
+
+/// The records of weights, which sources and steps share.
+fn records(manifest: &mut Manifest) -> Vec<Arc<WeightRecord>> {
+    std::mem::take(&mut manifest.weights).into_iter().map(Arc::new).collect()
 }
 
 /// Where each value of a block is read last.

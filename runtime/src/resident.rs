@@ -4,7 +4,7 @@ use crate::error::OpenError;
 use crate::steps::{KernelError, PartBytes, PartSource};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::{Layout, unpack};
-use ipuc_formats::model::{ExtentRecord, Manifest, WeightRecord};
+use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::tensor::Tensor;
 use std::ops::Deref;
@@ -15,9 +15,8 @@ type ChunkBytes = AVec<u8, ConstAlign<4096>>;
 /// Every chunk of a file, read once and checked.
 pub(crate) struct Resident {
     chunks: Vec<Arc<ChunkBytes>>,
-    chunk_offsets: Vec<u64>,
-    extents: Vec<ExtentRecord>,
-    weights: Vec<WeightRecord>,
+    manifest: Arc<Manifest>,
+    weights: Vec<Arc<WeightRecord>>,
     /// Canonical tensors of weights that were asked for whole; filled on first use.
     tensors: Vec<OnceLock<Tensor>>,
 }
@@ -27,7 +26,11 @@ impl Resident {
     ///
     /// # Errors
     /// [`OpenError`] where the file cannot be read or a checksum does not match.
-    pub(crate) fn load(manifest: &Manifest, file: &dyn ReadAt) -> Result<Self, OpenError> {
+    pub(crate) fn load(
+        manifest: Arc<Manifest>,
+        weights: Vec<Arc<WeightRecord>>,
+        file: &dyn ReadAt,
+    ) -> Result<Self, OpenError> {
         let mut chunks = Vec::with_capacity(manifest.chunks.len());
         for chunk in &manifest.chunks {
             let needed_bytes = chunk.length;
@@ -39,24 +42,19 @@ impl Resident {
             file.read_exact_at(offset, &mut bytes).map_err(|error| OpenError::Read { offset, error })?;
             chunks.push(Arc::new(bytes));
         }
-        let loaded = Resident {
-            chunks,
-            chunk_offsets: manifest.chunks.iter().map(|chunk| chunk.offset).collect(),
-            extents: manifest.extents.clone(),
-            weights: manifest.weights.clone(),
-            tensors: manifest.weights.iter().map(|_| OnceLock::new()).collect(),
-        };
-        for (index, extent) in loaded.extents.iter().enumerate() {
+        let tensors = weights.iter().map(|_| OnceLock::new()).collect();
+        let loaded = Resident { chunks, manifest: manifest.clone(), weights, tensors };
+        for (index, extent) in manifest.extents.iter().enumerate() {
             extent.check(index as u32, &loaded.extent(index as u32))?;
         }
         Ok(loaded)
     }
 
     fn extent(&self, index: u32) -> ExtentBytes {
-        let extent = &self.extents[index as usize];
+        let extent = &self.manifest.extents[index as usize];
         let chunk = self.chunks[extent.chunk as usize].clone();
         // Validation has checked that an extent lies inside its chunk.
-        let start = (extent.offset - self.chunk_offsets[extent.chunk as usize]) as usize;
+        let start = (extent.offset - self.manifest.chunks[extent.chunk as usize].offset) as usize;
         ExtentBytes { chunk, start, end: start + extent.length as usize }
     }
 
@@ -95,28 +93,30 @@ impl PartSource for Resident {
         Ok(PartBytes::new(Arc::new(self.extent(record.extent))))
     }
 
-    fn tensor(&self, weight: u32) -> Option<Tensor> {
+    fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
         let slot = &self.tensors[weight as usize];
         if let Some(tensor) = slot.get() {
-            return Some(tensor.clone());
+            return Ok(Some(tensor.clone()));
         }
         let record = &self.weights[weight as usize];
+        let failure = |error: &dyn std::fmt::Display| self.failure(weight, &error.to_string());
         let tensor = match (&record.layout, record.parts.as_slice()) {
             (Layout::Plain { dtype }, [part]) if *dtype == record.dtype => {
                 let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
-                Tensor::over(record.dtype, &shape, Arc::new(self.extent(part.extent))).ok()?
+                let bytes = Arc::new(self.extent(part.extent));
+                Tensor::over(record.dtype, &shape, bytes).map_err(|error| failure(&error))?
             }
             _ => {
                 let parts: Vec<ExtentBytes> = record.parts.iter().map(|part| self.extent(part.extent)).collect();
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
-                unpack(record, &bytes).ok()?
+                unpack(record, &bytes).map_err(|error| failure(&error))?
             }
         };
-        Some(slot.get_or_init(|| tensor).clone())
+        Ok(Some(slot.get_or_init(|| tensor).clone()))
     }
 
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        let tensor = self.tensor(weight).ok_or_else(|| self.failure(weight, "cannot be unpacked"))?;
+        let tensor = self.tensor(weight)?.ok_or_else(|| self.failure(weight, "cannot be unpacked"))?;
         let count = tensor.shape().first().copied().unwrap_or(0);
         if tensor.dtype().bits() < 8 || count == 0 {
             return Err(self.failure(weight, "has no rows of whole bytes"));

@@ -5,19 +5,25 @@ use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
 use crate::memory::{BoundMemory, Pool};
 use crate::program::Program;
-use crate::resident::Resident;
 use crate::state::initial;
+use crate::steps::Progress;
+use crate::stream::{PassReport, Residency, StreamedOptions};
+use crate::working::{least_working_bytes, port_bytes};
+use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest, read_manifest};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::value::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An opened file: weights, shared by its sessions.
 #[derive(Clone)]
 pub struct Model {
     program: Arc<Program>,
+    /// Number of the next session.
+    sessions: Arc<AtomicU64>,
 }
 
 /// Name and type of an input or output.
@@ -36,8 +42,28 @@ impl Model {
     /// [`OpenError`] where the file is malformed or cannot be read.
     pub fn open(file: &dyn ReadAt) -> Result<Model, OpenError> {
         let (_, manifest) = read_manifest(file)?;
-        let source = Arc::new(Resident::load(&manifest, file)?);
-        Ok(Model { program: Arc::new(Program::new(manifest, source)) })
+        Ok(Model::over(Program::resident(manifest, file)?))
+    }
+
+    /// Open a file within a memory budget. The file is read at multiples of 4096 bytes, into buffers that begin there.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the file is malformed, cannot be read, or the budget is too small whatever the inputs.
+    pub fn open_with(file: Arc<dyn ReadAt>, options: ModelOptions) -> Result<Model, OpenError> {
+        let Some(budget_bytes) = options.memory_bytes else { return Model::open(&*file) };
+        let (_, manifest) = read_manifest(&*file)?;
+        let working_bytes = least_working_bytes(&manifest);
+        let options = StreamedOptions { budget_bytes, working_bytes, readers: options.readers };
+        Ok(Model::over(Program::streamed(manifest, file, options)?))
+    }
+
+    fn over(program: Program) -> Model {
+        Model { program: Arc::new(program), sessions: Arc::default() }
+    }
+
+    /// What stays in memory and what streams; `None` where the model has no budget.
+    pub fn residency(&self) -> Option<Residency> {
+        self.program.streamed.as_ref().map(|streamed| streamed.residency())
     }
 
     /// What the file says, weights excepted.
@@ -82,6 +108,16 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// How a model is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ModelOptions {
+    /// Bytes for weights, activations, state, inputs and outputs; weights that do not fit are streamed. All weights are in
+    /// memory where this is `None`.
+    pub memory_bytes: Option<u64>,
+    /// Reads in flight while streaming; 0 for what suits most devices.
+    pub readers: usize,
+}
+
 /// What a session may be told.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
@@ -94,6 +130,7 @@ pub struct SessionOptions {
 /// State and options of a caller; several may share a [`Model`].
 pub struct Session {
     model: Model,
+    number: u64,
     threads: Arc<rayon::ThreadPool>,
     random_state: u64,
     /// Contents of state by entry and input.
@@ -112,6 +149,7 @@ impl Session {
         let threads = threads.map_err(|error| RunError::Threads { reason: error.to_string() })?;
         Ok(Session {
             model: model.clone(),
+            number: model.sessions.fetch_add(1, Ordering::Relaxed),
             threads: Arc::new(threads),
             random_state: options.seed,
             states: BTreeMap::new(),
@@ -124,6 +162,7 @@ impl Session {
     pub fn fork(&self) -> Session {
         Session {
             model: self.model.clone(),
+            number: self.model.sessions.fetch_add(1, Ordering::Relaxed),
             threads: self.threads.clone(),
             random_state: self.random_state,
             states: self.states.clone(),
@@ -176,16 +215,42 @@ impl Session {
         let arguments = self.arguments(entry, inputs)?;
         let declared = declared(program, entry);
         let bindings = bind(&program.manifest, entry, &declared, &arguments)?;
+        // Passes over streamed weights come one after another, whatever session they are of.
+        let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
         if !self.memory.as_ref().is_some_and(|memory| memory.fits(entry.block, &bindings)) {
             // The old arenas go before the new ones come.
             self.memory = None;
-            self.memory = Some(BoundMemory::new(&program.manifest, entry.block, bindings, self.pool.clone()));
+            self.memory = Some(self.bound_memory(entry, bindings)?);
         }
         let Some(memory) = &self.memory else { return Ok(Vec::new()) };
         let mut execution = Execution { program, memory, random_state: self.random_state };
+        program.source.progress(Progress::PassBegins { block: entry.block });
         let results = self.threads.install(|| execution.run_block(entry.block, arguments))?;
+        program.source.progress(Progress::PassEnds);
         self.random_state = execution.random_state;
         Ok(self.keep_states(entry, results))
+    }
+
+    /// Memory for a run of the entry at these dimensions, within the budget.
+    fn bound_memory(&self, entry: &EntryRecord, bindings: Bindings) -> Result<BoundMemory, RunError> {
+        let program = &*self.model.program;
+        let ports = port_bytes(&program.manifest, entry, &bindings);
+        let mut memory = BoundMemory::new(&program.manifest, entry.block, bindings, self.pool.clone());
+        if let Some(streamed) = &program.streamed {
+            let working_bytes = memory.arena_bytes().saturating_add(ports);
+            streamed.reserve(self.number, working_bytes).map_err(|needed_bytes| RunError::Budget {
+                needed_bytes,
+                budget_bytes: streamed.residency().budget_bytes,
+                working_bytes,
+            })?;
+        }
+        memory.acquire();
+        Ok(memory)
+    }
+
+    /// What the last run of this model read, and where it waited; `None` where the model has no budget.
+    pub fn last_pass(&self) -> Option<PassReport> {
+        self.model.program.streamed.as_ref().and_then(|streamed| streamed.last_pass())
     }
 
     /// Put the outputs that are state aside; gives the others by name.
@@ -242,6 +307,14 @@ impl Session {
             }
         }
         Ok(slots.into_iter().flatten().collect())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(streamed) = &self.model.program.streamed {
+            streamed.leave(self.number);
+        }
     }
 }
 

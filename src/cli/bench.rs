@@ -38,8 +38,8 @@ struct Summary {
     arena_bytes: u64,
     /// Most memory that the process had at any time, mapped files included; null where the system does not tell.
     peak_rss_bytes: Option<u64>,
-    /// Of the run that is not counted.
-    first_seconds: f64,
+    /// The run that is not counted.
+    first: Run,
     runs: Vec<Run>,
 }
 
@@ -48,6 +48,8 @@ struct Run {
     seconds: f64,
     /// Bytes of weights that were read from the file.
     bytes_read: u64,
+    /// What of that are rows that were chosen by index.
+    row_bytes: u64,
     /// Time that steps waited for weights.
     stall_seconds: f64,
 }
@@ -58,48 +60,65 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let inputs = arguments.inputs.or_random();
     let inputs = gather(&loaded, entry, &inputs, &arguments.dimensions.dim, output)?;
     let mut session = loaded.session()?;
-    let mut timed = || -> anyhow::Result<Duration> {
+    let mut timed = || -> anyhow::Result<Run> {
         let given = inputs.clone();
         session.reset();
         let start = Instant::now();
         session.run(Some(&entry.name), given)?;
-        Ok(start.elapsed())
+        let duration = start.elapsed();
+        let pass = session.last_pass().unwrap_or_default();
+        Ok(Run {
+            seconds: duration.as_secs_f64(),
+            bytes_read: pass.bytes_read(),
+            row_bytes: pass.row_bytes,
+            stall_seconds: pass.stalled().as_secs_f64(),
+        })
     };
     let first = timed()?;
     let total = arguments.runs.get();
     let bar = output.bar("running", Unit::Items);
-    let mut times = Vec::new();
+    let mut runs = Vec::new();
     for index in 0..total {
         bar.set(u64::from(index), u64::from(total));
-        times.push(timed()?);
+        runs.push(timed()?);
     }
     drop(bar);
     let weights_bytes = stored_bytes(loaded.model.manifest());
     let peak_rss_bytes = peak_rss_bytes();
-    let mut sorted = times.clone();
+    let mut sorted: Vec<Duration> = runs.iter().map(|run| Duration::from_secs_f64(run.seconds)).collect();
     sorted.sort();
     let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
     output.line(format_args!(
         "{}: median {}, least {}, first {}",
-        count(times.len(), "run"),
+        count(runs.len(), "run"),
         seconds(median),
         seconds(least),
-        seconds(first)
+        seconds(Duration::from_secs_f64(first.seconds))
     ))?;
     let arena_bytes = session.arena_bytes();
     let peak = peak_rss_bytes.map_or_else(String::new, |peak| format!(", {} of memory at most", bytes(peak)));
     output.line(format_args!("{} of weights, {} of activations{peak}", bytes(weights_bytes), bytes(arena_bytes)))?;
-    let run = |time: &Duration| Run { seconds: time.as_secs_f64(), bytes_read: 0, stall_seconds: 0.0 };
+    let residency = loaded.model.residency();
+    if let Some(residency) = &residency {
+        let last = runs.last().map_or(0, |run| run.bytes_read);
+        output.line(format_args!(
+            "{} of weights stay, {} pass through {}, {} read in the last run",
+            bytes(residency.pinned_bytes),
+            bytes(residency.weights_bytes - residency.pinned_bytes),
+            bytes(residency.ring_bytes),
+            bytes(last)
+        ))?;
+    }
     output.json(&Summary {
         model: loaded.path.display().to_string(),
         entry: entry.name.clone(),
         weights_bytes,
-        budget_bytes: None,
-        pinned_bytes: weights_bytes,
+        budget_bytes: residency.as_ref().map(|residency| residency.budget_bytes),
+        pinned_bytes: residency.as_ref().map_or(weights_bytes, |residency| residency.pinned_bytes),
         arena_bytes,
         peak_rss_bytes,
-        first_seconds: first.as_secs_f64(),
-        runs: times.iter().map(run).collect(),
+        first,
+        runs,
     })?;
     Ok(Code::Success)
 }

@@ -120,6 +120,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         dimensions,
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
+        chunk_bytes: None,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),
     }

@@ -1,12 +1,13 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
-use super::arguments::{Dimension, NamedFile};
+use super::arguments::{Dimension, NamedFile, Size};
 use super::failure::Failure;
-use super::output::{Output, Unit};
+use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use crate::compile::{CompileOptions, Source, compile_observed};
 use crate::files::unfinished::Unfinished;
 use crate::files::{SourceFile, numpy};
+use crate::open::{OpenOptions, open_with};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
@@ -32,6 +33,10 @@ pub(super) struct ModelArguments {
     /// Threads that share the work [default: all cores]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
+    /// Memory for weights, activations, state, inputs and outputs, as 512MiB, 2GB or bytes; weights that do not fit are
+    /// streamed from the file [default: what the machine has available]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
     /// A folder outside of the .onnx model's own whose files it may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
@@ -71,6 +76,8 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     /// How the user calls it.
     pub(super) path: PathBuf,
+    /// The compiled file.
+    pub(super) file: PathBuf,
     threads: usize,
     /// Folder of the compiled file, kept for as long as the model may read it.
     _scratch: Option<Scratch>,
@@ -124,8 +131,16 @@ impl Loaded {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
         }
-        let model = crate::open::open(&path)?;
-        Ok(Loaded { model, path: arguments.model.clone(), threads: arguments.threads, _scratch: scratch })
+        let options = OpenOptions { memory_bytes: arguments.memory.map(|size| size.bytes) };
+        let model = open_with(&path, options)?;
+        if let (None, Some(residency)) = (arguments.memory, model.residency()) {
+            output.note(format_args!(
+                "note: the weights ({}) do not fit into the memory that is available and are streamed within {}",
+                bytes(residency.weights_bytes),
+                bytes(residency.budget_bytes)
+            ));
+        }
+        Ok(Loaded { model, path: arguments.model.clone(), file: path, threads: arguments.threads, _scratch: scratch })
     }
 
     /// A session with the threads that the user wants.

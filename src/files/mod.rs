@@ -3,6 +3,8 @@
 //! `formats` says what bytes mean and opens nothing; here files are opened, and it is decided which files a
 //! model may refer to.
 
+#[cfg(feature = "run")]
+pub mod direct;
 #[cfg(feature = "compile")]
 pub mod external;
 #[cfg(feature = "cli")]
@@ -13,6 +15,8 @@ pub mod source;
 #[cfg(feature = "compile")]
 pub mod unfinished;
 
+#[cfg(feature = "run")]
+pub use direct::DirectFile;
 #[cfg(feature = "compile")]
 pub use external::{ExternalFileError, ExternalFiles};
 #[cfg(feature = "compile")]

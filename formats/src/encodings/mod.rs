@@ -24,7 +24,7 @@ pub use record::{PartRange, PartRecord, WeightRecord, WeightSource};
 pub use row::{RowPlace, locate_row, row};
 pub use split::INPUTS_BORDER;
 pub use strings::{pack_strings, unpack_strings};
-pub use unpack::unpack;
+pub use unpack::{unpack, unpack_each};
 
 use crate::dtype::DType;
 use crate::tensor::TensorError;

@@ -5,44 +5,57 @@ use super::layout::byte_border;
 use super::panels::{InputRows, unpack_input_rows, unpack_output_rows};
 use super::{EncodingError, Layout, PANEL_OUTPUTS, PanelLayout, PartRecord, WeightRecord, unpack_strings};
 use crate::tensor::Tensor;
+use std::ops::Deref;
 
 /// The canonical tensor of a weight from the stored bytes of its parts, in order.
 ///
 /// # Errors
 /// [`EncodingError`] where record, parts and bytes do not agree.
 pub fn unpack(weight: &WeightRecord, parts: &[&[u8]]) -> Result<Tensor, EncodingError> {
+    let count = EncodingError::PartCount { expected: weight.parts.len(), found: parts.len() };
+    if parts.len() != weight.parts.len() {
+        return Err(count);
+    }
+    unpack_each(weight, |index| Ok::<_, EncodingError>(parts[index]))
+}
+
+/// As [`unpack`], with the bytes of one part at a time: `part` is called for each index in order.
+///
+/// # Errors
+/// [`EncodingError`] as for [`unpack`], and what `part` gives.
+pub fn unpack_each<B: Deref<Target = [u8]>, E: From<EncodingError>>(
+    weight: &WeightRecord,
+    mut part: impl FnMut(usize) -> Result<B, E>,
+) -> Result<Tensor, E> {
     let too_large = || EncodingError::TooLarge { shape: weight.shape.clone() };
     weight.check()?;
     let shape: Option<Vec<usize>> = weight.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect();
     let shape = shape.ok_or_else(too_large)?;
-    if parts.len() != weight.parts.len() {
-        return Err(EncodingError::PartCount { expected: weight.parts.len(), found: parts.len() });
-    }
-    for (part, bytes) in weight.parts.iter().zip(parts) {
-        let expected = weight.layout.part_bytes(&weight.shape, &part.range())?;
-        if let Some(expected) = expected.filter(|&expected| expected != bytes.len() as u64) {
-            return Err(EncodingError::Size { expected, found: bytes.len() as u64 });
-        }
-    }
     if weight.layout == Layout::Strings {
-        return unpack_strings(&shape, parts.first().copied().unwrap_or(&[]));
+        let packed = if weight.parts.is_empty() { None } else { Some(part(0)?) };
+        return Ok(unpack_strings(&shape, packed.as_deref().unwrap_or(&[]))?);
     }
-    let mut stored = Tensor::zeros(weight.layout.dtype(), &shape)?;
+    let mut stored = Tensor::zeros(weight.layout.dtype(), &shape).map_err(EncodingError::from)?;
     let canonical = stored.bytes_mut();
-    for (part, bytes) in weight.parts.iter().zip(parts) {
+    for (index, record) in weight.parts.iter().enumerate() {
+        let bytes = part(index)?;
+        let expected = weight.layout.part_bytes(&weight.shape, &record.range())?;
+        if let Some(expected) = expected.filter(|&expected| expected != bytes.len() as u64) {
+            return Err(EncodingError::Size { expected, found: bytes.len() as u64 }.into());
+        }
         match &weight.layout {
-            Layout::Panels(layout) => unpack_panels(layout, part, bytes, canonical),
+            Layout::Panels(layout) => unpack_panels(layout, record, &bytes, canonical),
             Layout::Plain { .. } | Layout::Strings => {
                 let (_, row_elements) = super::layout::rows_of(&weight.shape).ok_or_else(too_large)?;
-                let start = byte_border(weight.layout.dtype(), part.start, row_elements).ok_or_else(too_large)?;
-                canonical[start as usize..][..bytes.len()].copy_from_slice(bytes);
+                let start = byte_border(weight.layout.dtype(), record.start, row_elements).ok_or_else(too_large)?;
+                canonical[start as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
         }
     }
     if stored.dtype() == weight.dtype {
         return Ok(stored);
     }
-    let mut wide = Tensor::zeros(weight.dtype, &shape)?;
+    let mut wide = Tensor::zeros(weight.dtype, &shape).map_err(EncodingError::from)?;
     widen(stored.bytes(), stored.dtype(), wide.bytes_mut());
     Ok(wide)
 }

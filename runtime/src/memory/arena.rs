@@ -2,18 +2,20 @@
 #![allow(unsafe_code, reason = "pieces of one allocation are written through separate owners")]
 
 use ipuc_formats::tensor::Storage;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use memmap2::MmapMut;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Large enough for huge pages to serve it.
-const ALIGNMENT: usize = 2 << 20;
+/// Size of a huge page. Direct reads into huge pages are about three times as fast as into small ones.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A range of memory whose pieces are held by one owner each.
 pub(crate) struct Arena {
     start: NonNull<u8>,
     bytes: usize,
+    /// What `start` points into.
+    _map: MmapMut,
     /// Pieces that are held: offset to end.
     held: Mutex<BTreeMap<usize, usize>>,
 }
@@ -24,12 +26,18 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Zeroed memory of this size; `None` where there is not enough.
+    /// Zeroed memory of this size, on huge pages where it is large; `None` where there is not enough.
     pub(crate) fn new(bytes: usize) -> Option<Arc<Arena>> {
-        let layout = layout(bytes)?;
-        // SAFETY: the layout has a size of at least 1.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Arc::new(Arena { start, bytes, held: Mutex::new(BTreeMap::new()) }))
+        let slack = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let mut map = MmapMut::map_anon(bytes.max(1).checked_add(slack)?).ok()?;
+        #[cfg(target_os = "linux")]
+        if slack > 0 {
+            // Small pages serve as well, only slower.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        let offset = if slack > 0 { map.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
+        let start = NonNull::new(map.get_mut(offset..)?.as_mut_ptr())?;
+        Some(Arc::new(Arena { start, bytes, _map: map, held: Mutex::new(BTreeMap::new()) }))
     }
 
     /// The piece at `offset`; `None` where it is not inside or somebody holds a part of it.
@@ -49,19 +57,6 @@ impl Arena {
     }
 }
 
-fn layout(bytes: usize) -> Option<Layout> {
-    Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        if let Some(layout) = layout(self.bytes) {
-            // SAFETY: allocated in `new` with the same layout; every piece holds an `Arc`, so none is left.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
-        }
-    }
-}
-
 /// A piece of an arena; dropping it gives it back.
 pub(crate) struct ArenaBytes {
     arena: Arc<Arena>,
@@ -71,7 +66,7 @@ pub(crate) struct ArenaBytes {
 
 impl Storage for ArenaBytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the piece lies inside the allocation, which the `Arc` keeps alive; no other piece overlaps it while
+        // SAFETY: the piece lies inside the map, which the `Arc` keeps alive; no other piece overlaps it while
         // it is held, and writing needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.arena.start.as_ptr().add(self.offset), self.bytes) }
     }

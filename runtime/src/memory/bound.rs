@@ -20,20 +20,24 @@ pub(crate) struct BoundMemory {
 }
 
 impl BoundMemory {
-    /// Plan every block that the entry's block runs.
+    /// Plan every block that the entry's block runs; memory comes with [`BoundMemory::acquire`].
     pub(crate) fn new(manifest: &Manifest, entry_block: u32, bindings: Bindings, pool: Arc<Pool>) -> Self {
         let mut blocks = HashMap::new();
         let mut pending = vec![entry_block];
         while let Some(index) = pending.pop() {
             let block = &manifest.blocks[index as usize];
-            let memory = plan_block(block, &bindings);
-            // Where there is no room for the arena, results are allocated one by one.
-            let arena = (memory.bytes > 0).then(|| Arena::new(memory.bytes)).flatten();
-            blocks.insert(index, (memory, arena));
+            blocks.insert(index, (plan_block(block, &bindings), None));
             let bodies = block.steps.iter().flat_map(|step| step.op.operator().blocks());
             pending.extend(bodies.map(|body| body.0).filter(|body| !blocks.contains_key(body)));
         }
         BoundMemory { bindings, entry_block, blocks, pool }
+    }
+
+    /// Allocate what is planned. Where there is no room for an arena, results are allocated one by one.
+    pub(crate) fn acquire(&mut self) {
+        for (memory, arena) in self.blocks.values_mut().filter(|(memory, _)| memory.bytes > 0) {
+            *arena = Arena::new(memory.bytes);
+        }
     }
 
     /// This memory was planned for that entry and binding.

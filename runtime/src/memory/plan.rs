@@ -87,7 +87,7 @@ fn later(one: End, two: End) -> End {
 }
 
 /// Bytes of a tensor at bound dimensions; `None` where they do not follow.
-fn value_bytes(kind: &Type, bindings: &Bindings) -> Option<usize> {
+pub(crate) fn value_bytes(kind: &Type, bindings: &Bindings) -> Option<usize> {
     let Type::Tensor { dtype, shape: Shape::Ranked(dims) } = kind else { return None };
     let extent = |dim: &Dim| usize::try_from(dim.evaluate(bindings).ok()?).ok();
     let count = dims.iter().map(extent).try_fold(1usize, |count, extent| count.checked_mul(extent?))?;

@@ -2,7 +2,7 @@
 
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, unpack};
+use ipuc_formats::encodings::{EncodingError, Layout, unpack_each};
 use ipuc_formats::model::{PartRecord, WeightRecord};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -63,13 +63,56 @@ pub trait PartSource: Send + Sync {
     fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError>;
 
     /// The weight as a canonical tensor, where it is kept in memory that way.
-    fn tensor(&self, weight: u32) -> Option<Tensor>;
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where it cannot be read or does not match its checksum.
+    fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError>;
 
     /// Canonical bytes of rows `rows` (along axis 0) of a plainly stored weight, one after another.
     ///
     /// # Errors
     /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError>;
+
+    /// Bytes of parts that a kernel may hold at a time: enough to share the work that each call of a core repeats, little
+    /// enough to begin before a large weight is complete. A single part may be larger.
+    fn most_held_bytes(&self) -> usize {
+        32 << 20
+    }
+
+    /// The run has come to this place. After a run that failed, no end is told.
+    fn progress(&self, _progress: Progress) {}
+}
+
+/// Where a run is: tells a source what it will be asked for next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// An entry's block begins.
+    PassBegins {
+        /// The block.
+        block: u32,
+    },
+    /// A step runs a block.
+    BlockBegins {
+        /// The block.
+        block: u32,
+    },
+    /// A step begins; the number of its steps stands for the results of the block.
+    StepBegins {
+        /// The block.
+        block: u32,
+        /// The step in it.
+        step: u32,
+    },
+    /// The step has ended.
+    StepEnds {
+        /// The block.
+        block: u32,
+        /// The step in it.
+        step: u32,
+    },
+    /// The entry's block has ended.
+    PassEnds,
 }
 
 /// A weight of the file as an operand.
@@ -131,16 +174,34 @@ impl Weight {
     /// # Errors
     /// [`KernelError::Weight`] where it cannot be read.
     pub fn tensor(&self) -> Result<Tensor, KernelError> {
-        if let Some(tensor) = self.source.tensor(self.index) {
+        if let Some(tensor) = self.source.tensor(self.index)? {
             return Ok(tensor);
         }
-        let parts = (0..self.record.parts.len()).map(|part| self.part(part)).collect::<Result<Vec<_>, _>>()?;
-        let bytes: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
-        unpack(&self.record, &bytes).map_err(|error| self.failure(&error.to_string()))
+        unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part)).map_err(|error| match error {
+            Unpacking::Part(error) => error,
+            Unpacking::Encoding(error) => self.failure(&error.to_string()),
+        })
+    }
+
+    /// Bytes of parts that a kernel may hold at a time; a single part may be larger.
+    pub fn most_held_bytes(&self) -> usize {
+        self.source.most_held_bytes()
     }
 
     fn failure(&self, reason: &str) -> KernelError {
         let weight = self.record.name.clone().unwrap_or_else(|| format!("#{}", self.index));
         KernelError::Weight { weight, reason: reason.to_string() }
+    }
+}
+
+/// Why a weight cannot be made a tensor.
+enum Unpacking {
+    Part(KernelError),
+    Encoding(EncodingError),
+}
+
+impl From<EncodingError> for Unpacking {
+    fn from(error: EncodingError) -> Self {
+        Unpacking::Encoding(error)
     }
 }

@@ -7,10 +7,6 @@ use ipuc_formats::encodings::{Layout, PanelLayout};
 use ipuc_formats::model::PartRecord;
 use std::ops::Range;
 
-/// Parts are handed over together up to this many bytes: enough to share the work that each call repeats, little enough to begin
-/// before a large weight is complete.
-const MOST_BYTES: usize = 32 << 20;
-
 /// The layout of a weight in panels that kernels take.
 pub(super) fn layout(weight: &Weight) -> Option<&PanelLayout> {
     match weight.layout() {
@@ -47,7 +43,7 @@ pub(super) fn for_each_run(
     for (index, part) in weight.parts().iter().enumerate() {
         let loaded = weight.part(index)?;
         let follows = run.last().is_none_or(|(_, last)| last.end <= part.start);
-        if !follows || bytes + loaded.len() > MOST_BYTES {
+        if !follows || bytes + loaded.len() > weight.most_held_bytes() {
             flush(layout, &mut run, &mut multiply)?;
             bytes = 0;
         }

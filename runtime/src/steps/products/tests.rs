@@ -33,8 +33,8 @@ impl PartSource for Parts {
     fn part(&self, _weight: u32, part: usize) -> Result<PartBytes, KernelError> {
         Ok(PartBytes::new(Arc::new(self.0[part].clone())))
     }
-    fn tensor(&self, _weight: u32) -> Option<Tensor> {
-        None
+    fn tensor(&self, _weight: u32) -> Result<Option<Tensor>, KernelError> {
+        Ok(None)
     }
     fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         Err(KernelError::Cancelled)

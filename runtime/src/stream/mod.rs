@@ -1,0 +1,19 @@
+//! Weights within a memory budget: some stay, the rest arrives ahead of use.
+//!
+//! The order in which a run asks for weights is known (`order.rs`), so what to keep is known too (`residency.rs`): a fixed
+//! set of chunks is pinned, the others pass through a ring (`ring.rs`). `state.rs` is the bookkeeping, without threads or
+//! I/O: which chunk is read next, where to, who holds it, when its place is free. `streamed.rs` puts reader threads under
+//! it and is what kernels read from; `report.rs` is what it tells about a pass. A chunk that is asked for out of order is
+//! read directly: slower, counted, never wrong.
+//!
+//! Leaves alone: which file it is and how it is opened (`ReadAt`), and what the bytes mean (encodings).
+
+mod order;
+mod report;
+mod residency;
+mod ring;
+mod state;
+mod streamed;
+
+pub use report::{PassReport, Residency, StepStall};
+pub(crate) use streamed::{Streamed, StreamedOptions};

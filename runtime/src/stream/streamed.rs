@@ -1,0 +1,587 @@
+//! Reader threads under the bookkeeping, and the source of parts that kernels read from.
+
+use super::order::Order;
+use super::report::{PassReport, Residency};
+use super::residency::{Shortage, plan, whole_bytes};
+use super::state::{Job, Location, Pinned, State, Status};
+use crate::error::OpenError;
+use crate::memory::{Arena, ArenaBytes};
+use crate::steps::{KernelError, PartBytes, PartSource, Progress};
+use aligned_vec::{AVec, ConstAlign};
+use ipuc_formats::encodings::Layout;
+use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
+use ipuc_formats::model::{Manifest, WeightRecord};
+use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::tensor::{Storage, Tensor};
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Reads in flight where nobody says how many: enough for the devices that were measured.
+const DEFAULT_READERS: usize = 4;
+
+/// How a file is streamed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamedOptions {
+    /// Bytes for weights, activations, state, inputs and outputs.
+    pub(crate) budget_bytes: u64,
+    /// Bytes of activations, state, inputs and outputs that are known before the first run.
+    pub(crate) working_bytes: u64,
+    /// Reads in flight; 0 for what suits most devices.
+    pub(crate) readers: usize,
+}
+
+type Heap = AVec<u8, ConstAlign<4096>>;
+
+/// Bytes of a chunk: in its place, or elsewhere while somebody still holds that.
+enum ChunkBytes {
+    Placed(ArenaBytes),
+    Heap(Heap),
+}
+
+impl ChunkBytes {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            ChunkBytes::Placed(piece) => piece.bytes(),
+            ChunkBytes::Heap(bytes) => bytes,
+        }
+    }
+}
+
+/// The file and what is known of it: the same for every plan.
+struct Source {
+    file: Arc<dyn ReadAt>,
+    manifest: Arc<Manifest>,
+    weights: Vec<Arc<WeightRecord>>,
+    order: Order,
+}
+
+/// One plan at work: memory, bookkeeping, readers.
+struct Engine {
+    source: Arc<Source>,
+    residency: Residency,
+    /// Offset of the place of each chunk that stays.
+    places: Vec<usize>,
+    /// The ring begins here, behind the places of what stays.
+    ring_start: usize,
+    arena: Option<Arc<Arena>>,
+    state: Mutex<State<ChunkBytes>>,
+    /// Something has been read, or held bytes were given back.
+    arrived: Condvar,
+    /// There is something to read and room for it.
+    wanted: Condvar,
+    closing: Mutex<bool>,
+}
+
+/// Weights of a file within a budget.
+pub(crate) struct Streamed {
+    source: Arc<Source>,
+    options: StreamedOptions,
+    /// Weights that a step takes as whole tensors, at most.
+    whole_bytes: u64,
+    plan: Mutex<Planned>,
+    /// One pass at a time: several sessions share one order of reads.
+    pass: Mutex<()>,
+}
+
+struct Planned {
+    engine: Arc<Engine>,
+    readers: Vec<JoinHandle<()>>,
+    /// Bytes that each session works with, by its number.
+    working: BTreeMap<u64, u64>,
+    begun: Option<Instant>,
+    last: Option<PassReport>,
+}
+
+impl Streamed {
+    /// Plan for a budget, and begin to wait for passes.
+    ///
+    /// # Errors
+    /// [`OpenError::Budget`] where the budget is too small, [`OpenError::Read`] where threads cannot be started.
+    pub(crate) fn new(
+        file: Arc<dyn ReadAt>,
+        manifest: Arc<Manifest>,
+        weights: Vec<Arc<WeightRecord>>,
+        options: StreamedOptions,
+    ) -> Result<Self, OpenError> {
+        let whole_bytes = whole_bytes(&manifest, &weights);
+        let order = Order::new(&manifest, &weights);
+        let source = Arc::new(Source { file, manifest, weights, order });
+        let (engine, readers) = Engine::start(&source, options, options.working_bytes.saturating_add(whole_bytes))
+            .map_err(|Shortage { needed_bytes }| OpenError::Budget { needed_bytes, budget_bytes: options.budget_bytes })?;
+        let plan = Planned { engine, readers, working: BTreeMap::new(), begun: None, last: None };
+        Ok(Streamed { source, options, whole_bytes, plan: Mutex::new(plan), pass: Mutex::new(()) })
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Planned> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn engine(&self) -> Arc<Engine> {
+        self.plan().engine.clone()
+    }
+
+    /// What stays and what streams.
+    pub(crate) fn residency(&self) -> Residency {
+        self.engine().residency.clone()
+    }
+
+    /// What the last pass read.
+    pub(crate) fn last_pass(&self) -> Option<PassReport> {
+        self.plan().last.clone()
+    }
+
+    /// Nobody else runs while this is held.
+    pub(crate) fn pass(&self) -> MutexGuard<'_, ()> {
+        self.pass.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Session `session` works with this many bytes from now on; the plan changes where they were not planned for.
+    ///
+    /// # Errors
+    /// The smallest budget that works, where this one does not.
+    pub(crate) fn reserve(&self, session: u64, bytes: u64) -> Result<(), u64> {
+        let mut plan = self.plan();
+        let before = plan.working.insert(session, bytes);
+        let working = plan.working.values().fold(self.whole_bytes, |sum, &bytes| sum.saturating_add(bytes));
+        if working <= plan.engine.residency.working_bytes {
+            return Ok(());
+        }
+        // The old memory goes before the new comes.
+        plan.stop();
+        match Engine::start(&self.source, self.options, working) {
+            Ok((engine, readers)) => {
+                plan.engine = engine;
+                plan.readers = readers;
+                Ok(())
+            }
+            Err(shortage) => {
+                match before {
+                    Some(before) => plan.working.insert(session, before),
+                    None => plan.working.remove(&session),
+                };
+                let working = plan.engine.residency.working_bytes;
+                if let Ok((engine, readers)) = Engine::start(&self.source, self.options, working) {
+                    plan.engine = engine;
+                    plan.readers = readers;
+                }
+                Err(shortage.needed_bytes)
+            }
+        }
+    }
+
+    /// A session has ended.
+    pub(crate) fn leave(&self, session: u64) {
+        self.plan().working.remove(&session);
+    }
+}
+
+impl Planned {
+    fn stop(&mut self) {
+        self.engine.close();
+        for reader in self.readers.drain(..) {
+            // A reader that panicked has nothing more to say.
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        self.plan.get_mut().unwrap_or_else(PoisonError::into_inner).stop();
+    }
+}
+
+impl PartSource for Streamed {
+    fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        self.engine().part(weight, part)
+    }
+
+    fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
+        self.engine().tensor(weight)
+    }
+
+    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        self.engine().rows(weight, rows)
+    }
+
+    fn most_held_bytes(&self) -> usize {
+        let residency = &self.engine().residency;
+        if residency.ring_bytes == 0 { 32 << 20 } else { residency.ring_bytes as usize / 4 }
+    }
+
+    fn progress(&self, progress: Progress) {
+        let engine = self.engine();
+        match progress {
+            Progress::PassBegins { block } => {
+                self.plan().begun = Some(Instant::now());
+                engine.begin_pass(block);
+            }
+            Progress::BlockBegins { block } => engine.enter_block(block),
+            Progress::StepBegins { block, step } => engine.begin_step(block, step),
+            Progress::StepEnds { block, step } => engine.end_step(block, step),
+            Progress::PassEnds => {
+                let mut report = engine.end_pass();
+                let mut plan = self.plan();
+                report.duration = plan.begun.take().map_or(Duration::ZERO, |begun| begun.elapsed());
+                plan.last = Some(report);
+            }
+        }
+    }
+}
+
+impl Engine {
+    fn start(
+        source: &Arc<Source>,
+        options: StreamedOptions,
+        working_bytes: u64,
+    ) -> Result<(Arc<Engine>, Vec<JoinHandle<()>>), Shortage> {
+        let residency = plan(&source.manifest, &source.order, options.budget_bytes, working_bytes)?;
+        let lengths: Vec<usize> = source.manifest.chunks.iter().map(|chunk| chunk.length as usize).collect();
+        let mut places = vec![0; lengths.len()];
+        let mut end = 0;
+        for (chunk, place) in places.iter_mut().enumerate().filter(|(chunk, _)| residency.pinned[*chunk]) {
+            *place = end;
+            end += lengths[chunk];
+        }
+        let ring_bytes = residency.ring_bytes as usize;
+        let state = State::new(lengths, &residency.pinned, ring_bytes);
+        let engine = Arc::new(Engine {
+            source: source.clone(),
+            arena: if end + ring_bytes > 0 { Arena::new(end + ring_bytes) } else { None },
+            residency,
+            places,
+            ring_start: end,
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+            wanted: Condvar::new(),
+            closing: Mutex::new(false),
+        });
+        let count = if options.readers == 0 { DEFAULT_READERS } else { options.readers };
+        let reader = |index: usize| {
+            let engine = engine.clone();
+            // Where a thread cannot be started the others do its work; where none can, parts are read directly.
+            std::thread::Builder::new().name(format!("ipuc-read-{index}")).spawn(move || engine.read()).ok()
+        };
+        let readers = (0..count).filter_map(reader).collect();
+        Ok((engine, readers))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<ChunkBytes>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        // Taken once, so that no reader is between its check and its wait.
+        drop(self.lock());
+        self.wanted.notify_all();
+    }
+
+    /// A reader thread.
+    fn read(&self) {
+        let mut state = self.lock();
+        while !self.is_closing() {
+            let Some(job) = state.next_job() else {
+                state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let result = self.fetch(job).map(Arc::new);
+            state = self.lock();
+            state.finish(job, result);
+            self.arrived.notify_all();
+            self.wanted.notify_all();
+        }
+    }
+
+    /// Read and check one chunk.
+    fn fetch(&self, job: Job) -> Result<ChunkBytes, String> {
+        let record = self.source.manifest.chunks[job.chunk as usize];
+        let length = record.length as usize;
+        let place = job.ring_offset.map_or(self.places[job.chunk as usize], |offset| self.ring_start + offset);
+        let piece = self.arena.as_ref().and_then(|arena| arena.take(place, length));
+        let mut chunk = match piece {
+            Some(piece) => ChunkBytes::Placed(piece),
+            None => ChunkBytes::Heap(heap(length)),
+        };
+        let target = match &mut chunk {
+            ChunkBytes::Placed(piece) => piece.bytes_mut().unwrap_or_default(),
+            ChunkBytes::Heap(bytes) => bytes,
+        };
+        let failure = |error: &dyn std::fmt::Display| {
+            format!("chunk {} at offset {} cannot be used: {error}", job.chunk, record.offset)
+        };
+        self.source.file.read_exact_at(record.offset, target).map_err(|error| failure(&error))?;
+        let manifest = &self.source.manifest;
+        for index in manifest.extents_of_chunk(job.chunk) {
+            let extent = &manifest.extents[index];
+            let start = (extent.offset - record.offset) as usize;
+            let bytes = &chunk.bytes()[start..start + extent.length as usize];
+            extent.check(index as u32, bytes).map_err(|error| failure(&error))?;
+        }
+        Ok(chunk)
+    }
+
+    fn begin_pass(&self, entry: u32) {
+        let mut state = self.lock();
+        if !state.is_aligned(entry) {
+            state.generation += 1;
+            while state.in_flight > 0 {
+                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.forget();
+        }
+        state.begin_pass(&self.source.order, entry);
+        self.wanted.notify_all();
+    }
+
+    fn enter_block(&self, block: u32) {
+        self.lock().enter_block(&self.source.order, block);
+        self.wanted.notify_all();
+    }
+
+    fn begin_step(&self, block: u32, step: u32) {
+        if self.source.order.stops_at(block, step) {
+            self.lock().begin_step(block, step);
+        }
+    }
+
+    fn end_step(&self, block: u32, step: u32) {
+        if self.source.order.stops_at(block, step) {
+            self.lock().end_step(&self.source.order, block, step);
+            self.wanted.notify_all();
+        }
+    }
+
+    fn end_pass(&self) -> PassReport {
+        self.lock().end_pass()
+    }
+
+    fn failure(&self, weight: u32, reason: &str) -> KernelError {
+        let name = self.source.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
+        KernelError::Weight { weight: name, reason: reason.to_string() }
+    }
+
+    /// The bytes of a part: waits until they are there.
+    fn part(self: &Arc<Self>, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        let mut state = self.lock();
+        let Some(location) = state.expect(weight, part as u32) else {
+            drop(state);
+            return self.direct(weight, part);
+        };
+        let begun = Instant::now();
+        let mut waited = false;
+        let found = loop {
+            match self.look(&mut state, location) {
+                Found::Bytes(chunk) => break Ok(chunk),
+                Found::Failed(reason) => break Err(self.failure(weight, &reason)),
+                Found::Nowhere => {
+                    drop(state);
+                    return self.direct(weight, part);
+                }
+                Found::Later => {
+                    waited = true;
+                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        if waited {
+            state.stalled(begun.elapsed());
+        }
+        let chunk = found?;
+        let release = match location {
+            Location::Pinned(_) => None,
+            Location::Visit(visit) => {
+                state.hold(visit);
+                Some((self.clone(), visit, state.generation))
+            }
+        };
+        drop(state);
+        let range = self.range(weight, part)?;
+        Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk), range, release })))
+    }
+
+    fn look(&self, state: &mut State<ChunkBytes>, location: Location) -> Found {
+        let starved = state.in_flight == 0 && !state.can_read();
+        match location {
+            Location::Pinned(chunk) => match &state.pinned[chunk as usize] {
+                Pinned::Loaded(bytes) => Found::Bytes(bytes.clone()),
+                Pinned::Failed(reason) => Found::Failed(reason.clone()),
+                Pinned::Queued if !starved => Found::Later,
+                Pinned::Queued | Pinned::Absent | Pinned::No => Found::Nowhere,
+            },
+            Location::Visit(visit) => match state.status(visit) {
+                Some(Status::Ready(bytes)) => Found::Bytes(bytes.clone()),
+                Some(Status::Failed(reason)) => Found::Failed(reason.clone()),
+                Some(Status::Queued | Status::Reading) if !starved => Found::Later,
+                // What the ring has no room for, since the step itself holds all of it, is read beside it.
+                Some(Status::Queued | Status::Reading | Status::Skipped) | None => Found::Nowhere,
+            },
+        }
+    }
+
+    /// Where the bytes of a part lie in its chunk.
+    fn range(&self, weight: u32, part: usize) -> Result<Range<usize>, KernelError> {
+        let record = self.source.weights[weight as usize].parts.get(part);
+        let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
+        let extent = &self.source.manifest.extents[record.extent as usize];
+        let chunk = &self.source.manifest.chunks[extent.chunk as usize];
+        // Validation has checked that an extent lies inside its chunk.
+        let start = (extent.offset - chunk.offset) as usize;
+        Ok(start..start + extent.length as usize)
+    }
+
+    /// The bytes of a part, out of order: read for this alone.
+    fn direct(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        let record = self.source.weights[weight as usize].parts.get(part);
+        let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
+        let extent = &self.source.manifest.extents[record.extent as usize];
+        if let Pinned::Loaded(chunk) = &self.lock().pinned[extent.chunk as usize] {
+            let range = self.range(weight, part)?;
+            return Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk.clone()), range, release: None })));
+        }
+        let (bytes, range) = self.read_around(extent.offset..extent.offset + extent.length, weight)?;
+        let checked = extent.check(record.extent, &bytes[range.clone()]);
+        checked.map_err(|error| self.failure(weight, &error.to_string()))?;
+        let mut state = self.lock();
+        let report = state.report();
+        report.unplanned_bytes += bytes.len() as u64;
+        report.checked_bytes += extent.length;
+        drop(state);
+        let chunk = Some(Arc::new(ChunkBytes::Heap(bytes)));
+        Ok(PartBytes::new(Arc::new(Held { chunk, range, release: None })))
+    }
+
+    /// Bytes of the file, read from and to borders that direct reads need; and where in them the wanted ones are.
+    fn read_around(&self, wanted: Range<u64>, weight: u32) -> Result<(Heap, Range<usize>), KernelError> {
+        let border = IPU_CHUNK_ALIGNMENT;
+        let start = wanted.start / border * border;
+        let end = wanted.end.div_ceil(border) * border;
+        let mut bytes = heap((end - start) as usize);
+        let read = self.source.file.read_exact_at(start, &mut bytes);
+        read.map_err(|error| self.failure(weight, &format!("offset {start} cannot be read: {error}")))?;
+        Ok((bytes, (wanted.start - start) as usize..(wanted.end - start) as usize))
+    }
+
+    /// A weight that stays, in one piece and as canonical bytes, is a tensor as it lies there.
+    fn tensor(self: &Arc<Self>, weight: u32) -> Result<Option<Tensor>, KernelError> {
+        let record = &self.source.weights[weight as usize];
+        let (Layout::Plain { dtype }, [part]) = (&record.layout, record.parts.as_slice()) else { return Ok(None) };
+        let chunk = self.source.manifest.extents[part.extent as usize].chunk;
+        if *dtype != record.dtype || !self.residency.pinned[chunk as usize] {
+            return Ok(None);
+        }
+        let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
+        let bytes = Lasting(self.part(weight, 0)?);
+        Tensor::over(record.dtype, &shape, Arc::new(bytes))
+            .map(Some)
+            .map_err(|error| self.failure(weight, &error.to_string()))
+    }
+
+    /// Rows of a plain weight: only the checksum blocks around them are read.
+    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        let record = &self.source.weights[weight as usize];
+        let fault = |reason: &str| self.failure(weight, reason);
+        let count = record.shape.first().copied().unwrap_or(0);
+        let elements = record.shape.iter().skip(1).fold(1u64, |count, &extent| count.saturating_mul(extent));
+        let wide = record.dtype.bits() >= 8 && matches!(&record.layout, Layout::Plain { dtype } if *dtype == record.dtype);
+        if !wide {
+            return Err(fault("has no rows of whole bytes"));
+        }
+        let width = elements.saturating_mul(record.dtype.bits() as u64 / 8);
+        let width = usize::try_from(width).map_err(|_| fault("has rows that do not fit in memory"))?;
+        let mut gathered = Vec::with_capacity(rows.len().saturating_mul(width));
+        for &row in rows {
+            let part = record.parts.iter().position(|part| (part.start..part.end).contains(&row));
+            let part = part.filter(|_| row < count).ok_or_else(|| fault("a row is out of range"))?;
+            let start = (row - record.parts[part].start) * width as u64;
+            self.row(weight, part, start..start + width as u64, &mut gathered)?;
+        }
+        Ok(gathered)
+    }
+
+    fn row(&self, weight: u32, part: usize, row: Range<u64>, gathered: &mut Vec<u8>) -> Result<(), KernelError> {
+        let index = self.source.weights[weight as usize].parts[part].extent;
+        let extent = &self.source.manifest.extents[index as usize];
+        if let Pinned::Loaded(chunk) = &self.lock().pinned[extent.chunk as usize] {
+            let start = self.range(weight, part)?.start;
+            gathered.extend_from_slice(&chunk.bytes()[start + row.start as usize..start + row.end as usize]);
+            return Ok(());
+        }
+        let (first, blocks) = extent.blocks_around(row.clone());
+        let place = extent.offset + blocks.start..extent.offset + blocks.end;
+        let (bytes, range) = self.read_around(place, weight)?;
+        let content = &bytes[range];
+        let checked = extent.check_blocks(index, first, content);
+        checked.map_err(|error| self.failure(weight, &error.to_string()))?;
+        let start = (row.start - blocks.start) as usize;
+        gathered.extend_from_slice(&content[start..start + (row.end - row.start) as usize]);
+        let mut state = self.lock();
+        let report = state.report();
+        report.row_bytes += bytes.len() as u64;
+        report.checked_bytes += content.len() as u64;
+        Ok(())
+    }
+}
+
+fn heap(bytes: usize) -> Heap {
+    let mut heap = Heap::new(4096);
+    heap.resize(bytes, 0);
+    heap
+}
+
+/// What a look for bytes finds.
+enum Found {
+    Bytes(Arc<ChunkBytes>),
+    Failed(String),
+    Later,
+    Nowhere,
+}
+
+/// Bytes of a part that a kernel holds.
+struct Held {
+    chunk: Option<Arc<ChunkBytes>>,
+    range: Range<usize>,
+    release: Option<(Arc<Engine>, u64, u64)>,
+}
+
+impl Deref for Held {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.chunk.as_ref().map_or(&[], |chunk| &chunk.bytes()[self.range.clone()])
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The place must be free before the ring gives it to another chunk.
+        self.chunk = None;
+        let Some((engine, visit, generation)) = self.release.take() else { return };
+        let mut state = engine.lock();
+        if state.generation == generation {
+            state.release(visit);
+        }
+        drop(state);
+        engine.wanted.notify_all();
+        engine.arrived.notify_all();
+    }
+}
+
+/// Bytes of a chunk that stays, as the storage of a tensor.
+struct Lasting(PartBytes);
+
+impl Storage for Lasting {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
