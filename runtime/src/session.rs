@@ -137,6 +137,7 @@ pub struct Session {
     states: BTreeMap<(String, String), Value>,
     pool: Arc<Pool>,
     memory: Option<BoundMemory>,
+    working_bytes: u64,
 }
 
 impl Session {
@@ -155,6 +156,7 @@ impl Session {
             states: BTreeMap::new(),
             pool: Arc::default(),
             memory: None,
+            working_bytes: 0,
         })
     }
 
@@ -168,6 +170,7 @@ impl Session {
             states: self.states.clone(),
             pool: Arc::default(),
             memory: None,
+            working_bytes: 0,
         }
     }
 
@@ -232,12 +235,13 @@ impl Session {
     }
 
     /// Memory for a run of the entry at these dimensions, within the budget.
-    fn bound_memory(&self, entry: &EntryRecord, bindings: Bindings) -> Result<BoundMemory, RunError> {
-        let program = &*self.model.program;
+    fn bound_memory(&mut self, entry: &EntryRecord, bindings: Bindings) -> Result<BoundMemory, RunError> {
+        let program = self.model.program.clone();
         let ports = port_bytes(&program.manifest, entry, &bindings);
         let mut memory = BoundMemory::new(&program.manifest, entry.block, bindings, self.pool.clone());
+        let working_bytes = memory.arena_bytes().saturating_add(ports);
+        self.working_bytes = working_bytes;
         if let Some(streamed) = &program.streamed {
-            let working_bytes = memory.arena_bytes().saturating_add(ports);
             streamed.reserve(self.number, working_bytes).map_err(|needed_bytes| RunError::Budget {
                 needed_bytes,
                 budget_bytes: streamed.residency().budget_bytes,
@@ -246,6 +250,12 @@ impl Session {
         }
         memory.acquire();
         Ok(memory)
+    }
+
+    /// Bytes besides weights that the entry that ran last needs at the dimensions of that run: planned results, inputs,
+    /// outputs, and state. What is sized while running is left out.
+    pub fn working_bytes(&self) -> u64 {
+        self.working_bytes
     }
 
     /// What the last run of this model read, and where it waited; `None` where the model has no budget.

@@ -16,6 +16,7 @@ mod output;
 mod present;
 mod random;
 mod run;
+mod streamed;
 mod verify;
 
 use clap::{Parser, Subcommand};

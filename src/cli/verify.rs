@@ -6,7 +6,8 @@
 use super::Outcome;
 use super::execute::{DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types};
 use super::failure::{Code, Failure};
-use super::output::{Output, Unit, count, seconds};
+use super::output::{Output, Unit, bytes, count, seconds};
+use super::streamed::{Run, Trial};
 use crate::compare::{Closeness, Tolerance, compare};
 use crate::files::SourceFile;
 use anyhow::Context;
@@ -33,6 +34,9 @@ pub(super) struct Arguments {
     /// Relative tolerance: the rule becomes |found - expected| <= atol + rtol * |expected|
     #[arg(long, value_name = "R")]
     rtol: Option<f64>,
+    /// Run again within budgets of 100, 75, 50, 25 and 10 % of the weights, with 1 and 2 threads: the bits must be the same
+    #[arg(long, conflicts_with = "memory")]
+    streamed: bool,
     /// Absolute tolerance of that rule
     #[arg(long, value_name = "A")]
     atol: Option<f64>,
@@ -53,6 +57,9 @@ struct Checked {
     agree: bool,
     seconds: f64,
     outputs: Vec<CheckedOutput>,
+    /// Runs within budgets, where they are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streamed: Vec<Trial>,
 }
 
 #[derive(Serialize)]
@@ -116,11 +123,18 @@ fn check(
     let (states, inputs): (Vec<_>, Vec<_>) = set.inputs.into_iter().partition(|(name, _)| is_state(name));
     let inputs = complete(&loaded.model, &ports, inputs, None, dimensions, output).with_context(context)?;
     session.reset();
-    session.restore(states.into_iter().map(|(input, value)| (entry.name.clone(), input, value)).collect())?;
+    let state = |(input, value): &(String, Value)| (entry.name.clone(), input.clone(), value.clone());
+    session.restore(states.iter().map(state).collect())?;
     let start = Instant::now();
-    let mut found = session.run(Some(&entry.name), inputs).with_context(context)?;
+    let mut found = session.run(Some(&entry.name), inputs.clone()).with_context(context)?;
     let elapsed = start.elapsed();
     found.extend(state_outputs(entry, session));
+    let mut streamed = Vec::new();
+    if arguments.streamed {
+        let working_bytes = session.working_bytes();
+        let run = Run { loaded, entry, states: &states, inputs: &inputs, expected: &found, working_bytes };
+        streamed = run.trials().with_context(context)?;
+    }
     let mut outputs = Vec::with_capacity(set.outputs.len());
     for (name, expected) in &set.outputs {
         let value = found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
@@ -136,12 +150,12 @@ fn check(
             largest_magnitude: closeness.largest_magnitude,
         });
     }
-    let agree = outputs.iter().all(|output| output.agree);
-    Ok(Checked { name: set.name, agree, seconds: elapsed.as_secs_f64(), outputs })
+    let agree = outputs.iter().all(|output| output.agree) && streamed.iter().all(|trial| trial.same_bits);
+    Ok(Checked { name: set.name, agree, seconds: elapsed.as_secs_f64(), outputs, streamed })
 }
 
 /// What state has become, under the names of the outputs that it is.
-fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
+pub(super) fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
     let saved = session.save();
     let contents = entry.states.iter().filter_map(|state| {
         let (input, output) = (&entry.inputs[state.input as usize], &entry.outputs[state.output as usize]);
@@ -156,6 +170,14 @@ fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {
     for mismatch in set.outputs.iter().filter(|output| !output.agree) {
         let difference = mismatch.difference.as_deref().unwrap_or("differs");
         output.line(format_args!("{}: output `{}` {difference}", set.name, mismatch.name))?;
+    }
+    for trial in set.streamed.iter().filter(|trial| !trial.same_bits) {
+        let (budget, threads) = (bytes(trial.budget_bytes), count(trial.threads, "thread"));
+        output.line(format_args!("{}: other bits within {budget} with {threads}", set.name))?;
+    }
+    if set.agree && !set.streamed.is_empty() {
+        let runs = count(set.streamed.len(), "run");
+        output.remark(format_args!("{}: the same bits in {runs} within a budget", set.name))?;
     }
     if set.outputs.is_empty() {
         output.line(format_args!("{}: ran in {time}; it states no expected outputs", set.name))?;

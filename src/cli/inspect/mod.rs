@@ -6,9 +6,11 @@
 mod check;
 mod layout;
 mod program;
+mod residency;
 mod stream;
 
 use super::Outcome;
+use super::arguments::Size;
 use super::failure::{Code, Failure};
 use super::output::{Output, bytes, count};
 use crate::files::SourceFile;
@@ -28,6 +30,9 @@ pub(super) struct Arguments {
     model: PathBuf,
     #[command(flatten)]
     view: View,
+    /// With --stream: what stays and what streams within this budget, as 512MiB, 2GB or bytes
+    #[arg(long, value_name = "SIZE", requires = "stream")]
+    memory: Option<Size>,
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +66,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     } else if view.program {
         program::show(&manifest, output)?;
     } else if view.stream {
-        stream::show(&manifest, output)?;
+        match arguments.memory {
+            Some(budget) => residency::show(&arguments.model, &manifest, budget, output)?,
+            None => stream::show(&manifest, output)?,
+        }
     } else {
         summarize(&superblock, &manifest, &file, output)?;
     }

@@ -1,0 +1,176 @@
+//! `--stream --memory SIZE`: what stays, what streams, and what a pass costs at the rate of the disk.
+
+use super::weight_name;
+use crate::cli::arguments::Size;
+use crate::cli::output::{Output, bytes, seconds};
+use crate::files::DirectFile;
+use crate::open::{OpenOptions, open_with};
+use aligned_vec::{AVec, ConstAlign};
+use ipuc_formats::model::{Manifest, OperandRecord};
+use ipuc_formats::onnx::ReadAt;
+use ipuc_runtime::Residency;
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes that are read to measure the disk, at most, and at a time.
+const MEASURED_BYTES: u64 = 256 << 20;
+const BLOCK_BYTES: u64 = 2 << 20;
+const READS_IN_FLIGHT: u64 = 4;
+/// Steps that are listed: those that stream most.
+const LISTED_STEPS: usize = 10;
+
+#[derive(Serialize)]
+struct Plan {
+    weights_bytes: u64,
+    budget_bytes: u64,
+    working_bytes: u64,
+    pinned_bytes: u64,
+    ring_bytes: u64,
+    disk_bytes_per_second: f64,
+    entries: Vec<Entry>,
+    /// Indices of the chunks that stay.
+    pinned_chunks: Vec<usize>,
+    /// Where a pass waits first if steps take less time than reading: those that stream most.
+    steps: Vec<Step>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: String,
+    bytes_per_pass: u64,
+    /// Reading alone, at the measured rate.
+    seconds_per_pass: f64,
+}
+
+#[derive(Serialize)]
+struct Step {
+    block: usize,
+    step: usize,
+    name: String,
+    streamed_bytes: u64,
+    seconds: f64,
+}
+
+pub(super) fn show(path: &Path, manifest: &Manifest, budget: Size, output: &mut Output) -> anyhow::Result<()> {
+    let model = open_with(path, OpenOptions { memory_bytes: Some(budget.bytes) })?;
+    let Some(residency) = model.residency() else { return Ok(()) };
+    let rate = disk_rate(path, manifest)?;
+    let plan = plan(manifest, &residency, rate);
+    let passing = residency.weights_bytes - residency.pinned_bytes;
+    output.line(format_args!(
+        "{} of weights: {} stay, {} pass through {}; {} are for other things",
+        bytes(plan.weights_bytes),
+        bytes(plan.pinned_bytes),
+        bytes(passing),
+        bytes(plan.ring_bytes),
+        bytes(plan.working_bytes)
+    ))?;
+    for entry in &plan.entries {
+        output.line(format_args!(
+            "entry `{}`: a pass reads {} in {} at {}/s",
+            entry.name,
+            bytes(entry.bytes_per_pass),
+            seconds(Duration::from_secs_f64(entry.seconds_per_pass)),
+            bytes(rate as u64)
+        ))?;
+    }
+    let mut table = vec![["block", "step", "streams", "takes", "name"].map(str::to_string)];
+    for step in &plan.steps {
+        table.push([
+            step.block.to_string(),
+            step.step.to_string(),
+            bytes(step.streamed_bytes),
+            seconds(Duration::from_secs_f64(step.seconds)),
+            step.name.clone(),
+        ]);
+    }
+    if !plan.steps.is_empty() {
+        output.line("a step that computes faster than its weights arrive waits for them; most arrives for")?;
+        output.table(table)?;
+    }
+    let mut chunks = vec![["chunk", "bytes", "where", "weights"].map(str::to_string)];
+    for (index, chunk) in manifest.chunks.iter().enumerate() {
+        let place = if residency.pinned[index] { "stays" } else { "streams" };
+        chunks.push([index.to_string(), chunk.length.to_string(), place.to_string(), names(manifest, index)]);
+    }
+    output.table(chunks)?;
+    output.json(&plan)
+}
+
+fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
+    let entry = |(entry, &bytes_per_pass): (&ipuc_formats::model::EntryRecord, &u64)| Entry {
+        name: entry.name.clone(),
+        bytes_per_pass,
+        seconds_per_pass: bytes_per_pass as f64 / rate,
+    };
+    let mut steps: Vec<Step> = Vec::new();
+    for (block, record) in manifest.blocks.iter().enumerate() {
+        for (step, record) in record.steps.iter().enumerate() {
+            let streamed_bytes = record.operands.iter().map(|operand| streamed(manifest, residency, operand)).sum();
+            let (name, seconds) = (record.name.clone(), streamed_bytes as f64 / rate);
+            steps.push(Step { block, step, name, streamed_bytes, seconds });
+        }
+    }
+    steps.retain(|step| step.streamed_bytes > 0);
+    steps.sort_by_key(|step| std::cmp::Reverse(step.streamed_bytes));
+    steps.truncate(LISTED_STEPS);
+    let pinned = residency.pinned.iter().enumerate().filter(|(_, pinned)| **pinned);
+    Plan {
+        weights_bytes: residency.weights_bytes,
+        budget_bytes: residency.budget_bytes,
+        working_bytes: residency.working_bytes,
+        pinned_bytes: residency.pinned_bytes,
+        ring_bytes: residency.ring_bytes,
+        disk_bytes_per_second: rate,
+        entries: manifest.entries.iter().zip(&residency.bytes_per_pass).map(entry).collect(),
+        pinned_chunks: pinned.map(|(index, _)| index).collect(),
+        steps,
+    }
+}
+
+/// Bytes of an operand that lie in chunks that stream.
+fn streamed(manifest: &Manifest, residency: &Residency, operand: &OperandRecord) -> u64 {
+    let OperandRecord::Weight(weight) = *operand else { return 0 };
+    let extents = manifest.weights[weight as usize].parts.iter().map(|part| &manifest.extents[part.extent as usize]);
+    extents.filter(|extent| !residency.pinned[extent.chunk as usize]).map(|extent| extent.length).sum()
+}
+
+fn names(manifest: &Manifest, chunk: usize) -> String {
+    let extents = manifest.extents_of_chunk(chunk as u32);
+    let holds = |weight: &&usize| {
+        manifest.weights[**weight].parts.iter().any(|part| extents.contains(&(part.extent as usize)))
+    };
+    let all: Vec<usize> = (0..manifest.weights.len()).collect();
+    let mut held = all.iter().filter(holds);
+    let first = held.next().map_or_else(|| "-".to_string(), |&weight| weight_name(manifest, weight));
+    match held.next_back() {
+        Some(&last) => format!("{first} to {}", weight_name(manifest, last)),
+        None => first,
+    }
+}
+
+/// Bytes a second that direct reads of the stream deliver.
+fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
+    let file = DirectFile::open(path)?;
+    let start = manifest.chunks.first().map_or(0, |chunk| chunk.offset);
+    let length = (file.length().saturating_sub(start)).min(MEASURED_BYTES);
+    if length == 0 {
+        return Ok(f64::INFINITY);
+    }
+    let begun = Instant::now();
+    let read = |lane: u64| -> std::io::Result<()> {
+        let mut buffer = AVec::<u8, ConstAlign<4096>>::new(4096);
+        buffer.resize(BLOCK_BYTES as usize, 0);
+        for offset in (lane * BLOCK_BYTES..length).step_by((READS_IN_FLIGHT * BLOCK_BYTES) as usize) {
+            let bytes = BLOCK_BYTES.min(length - offset) as usize;
+            file.read_exact_at(start + offset, &mut buffer[..bytes])?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..READS_IN_FLIGHT).map(|lane| scope.spawn(move || read(lane))).collect();
+        lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
+    })?;
+    Ok(length as f64 / begun.elapsed().as_secs_f64())
+}
