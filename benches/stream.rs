@@ -173,10 +173,8 @@ fn chain(folder: &Path, layers: u64) -> Result<PathBuf> {
         ..NodeProto::default()
     };
     let port = |name: String| {
-        let extent = |extent: u64| Dimension {
-            value: Some(dimension::Value::DimValue(extent as i64)),
-            ..Dimension::default()
-        };
+        let extent =
+            |extent: u64| Dimension { value: Some(dimension::Value::DimValue(extent as i64)), ..Dimension::default() };
         let shape = TensorShapeProto { dim: vec![extent(1), extent(WIDTH)] };
         let tensor = type_proto::Tensor { elem_type: Some(1), shape: Some(shape) };
         let value = Some(type_proto::Value::TensorType(tensor));

@@ -99,10 +99,12 @@ fn group_available_bytes(line: &str) -> Option<u64> {
     } else {
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
     };
-    let number = |folder: &Path, name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number =
+        |folder: &Path, name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let folder = Path::new(root).join(group.trim_start_matches('/'));
-    let left = folder.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(|folder| {
-        Some(number(folder, limit)?.saturating_sub(number(folder, usage).unwrap_or(0)))
-    });
+    let left = folder
+        .ancestors()
+        .take_while(|folder| folder.starts_with(root))
+        .filter_map(|folder| Some(number(folder, limit)?.saturating_sub(number(folder, usage).unwrap_or(0))));
     left.min()
 }

@@ -145,10 +145,8 @@ fn everything(folder: &Path) -> PathBuf {
         output: vec![port(name, 1, &[1, width])],
         ..GraphProto::default()
     };
-    let attribute = vec![
-        body("then_branch", branch("taken", "then_w")),
-        body("else_branch", branch("untaken", "else_w")),
-    ];
+    let attribute =
+        vec![body("then_branch", branch("taken", "then_w")), body("else_branch", branch("untaken", "else_w"))];
     graph.node.push(NodeProto { attribute, ..node("If", &["flag"], &["b0"]) });
     let iteration = GraphProto {
         name: Some("iteration".to_string()),
@@ -157,10 +155,9 @@ fn everything(folder: &Path) -> PathBuf {
         node: vec![node("Identity", &["go"], &["go_on"]), node("MatMul", &["before", "loop_w"], &["after"])],
         ..GraphProto::default()
     };
-    graph.node.push(NodeProto {
-        attribute: vec![body("body", iteration)],
-        ..node("Loop", &["trips", "", "b0"], &["c0"])
-    });
+    graph
+        .node
+        .push(NodeProto { attribute: vec![body("body", iteration)], ..node("Loop", &["trips", "", "b0"], &["c0"]) });
     graph.node.push(node("MatMul", &["c0", "shared"], &["y"]));
     write(folder, graph)
 }
@@ -372,7 +369,7 @@ impl ReadAt for Watched {
         }
         self.file.read_exact_at(offset, buffer)?;
         let flipped = self.flipped.load(Ordering::SeqCst);
-        if range.contains(&flipped) {
+        if flipped != 0 && range.contains(&flipped) {
             buffer[(flipped - offset) as usize] ^= 1;
         }
         Ok(())

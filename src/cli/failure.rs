@@ -163,7 +163,9 @@ fn of_open(error: &OpenError) -> Verdict {
         }
         OpenError::Format(_) | OpenError::Read { .. } => (Code::File, None),
         OpenError::Memory { .. } => (Code::Resource, None),
-        OpenError::Budget { needed_bytes, .. } => (Code::Resource, Some(format!("give at least --memory {needed_bytes}"))),
+        OpenError::Budget { needed_bytes, .. } => {
+            (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
+        }
     }
 }
 
@@ -178,7 +180,9 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::Obligation { .. }
         | RunError::State { .. } => (Code::Usage, None),
         RunError::Threads { .. } => (Code::Resource, None),
-        RunError::Budget { needed_bytes, .. } => (Code::Resource, Some(format!("give at least --memory {needed_bytes}"))),
+        RunError::Budget { needed_bytes, .. } => {
+            (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
+        }
         RunError::Step { error, .. } => (of_step(error), None),
     }
 }

@@ -69,7 +69,8 @@ impl Run<'_> {
         let mut same_bits = true;
         for _ in 0..PASSES {
             session.reset();
-            let states = self.states.iter().map(|(input, value)| (self.entry.name.clone(), input.clone(), value.clone()));
+            let states =
+                self.states.iter().map(|(input, value)| (self.entry.name.clone(), input.clone(), value.clone()));
             session.restore(states.collect())?;
             let mut found = session.run(Some(&self.entry.name), self.inputs.to_vec())?;
             found.extend(state_outputs(self.entry, &session));

@@ -84,11 +84,11 @@ fn parts(manifest: &Manifest, weights: &[Arc<WeightRecord>], weight: u32) -> imp
 }
 
 fn stop(manifest: &Manifest, weights: &[Arc<WeightRecord>], index: usize, step: &StepRecord) -> Stop {
-    let by_rows = |operand: usize| {
-        step.reads.iter().any(|read| read.operand as usize == operand && read.read == Read::Rows)
-    };
+    let by_rows =
+        |operand: usize| step.reads.iter().any(|read| read.operand as usize == operand && read.read == Read::Rows);
     let streamed = step.operands.iter().enumerate().filter(|(position, _)| !by_rows(*position));
-    let accesses = streamed.filter_map(|(_, operand)| weight(operand)).flat_map(|weight| parts(manifest, weights, weight));
+    let accesses =
+        streamed.filter_map(|(_, operand)| weight(operand)).flat_map(|weight| parts(manifest, weights, weight));
     let blocks: Vec<u32> = step.op.operator().blocks().into_iter().map(|block| block.0).collect();
     let bodies = if blocks.is_empty() {
         Bodies::None
@@ -147,7 +147,8 @@ impl Walker {
                 return None;
             }
             if let Some(stop) = order.block(cursor.block).get(cursor.next) {
-                let upcoming = Upcoming { serial: self.serial, pass: self.pass, block: cursor.block, stop: cursor.next };
+                let upcoming =
+                    Upcoming { serial: self.serial, pass: self.pass, block: cursor.block, stop: cursor.next };
                 match stop.bodies {
                     Bodies::None => cursor.next += 1,
                     Bodies::Branch | Bodies::Loop => cursor.waiting = Some(self.serial),

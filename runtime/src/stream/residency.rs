@@ -146,7 +146,8 @@ pub(super) fn plan(
     residency.pinned = pin(&survey, &lengths, available - residency.ring_bytes);
     residency.pinned_bytes = lengths.iter().zip(&residency.pinned).filter(|(_, pinned)| **pinned).map(|(l, _)| l).sum();
     for (bytes, entry) in residency.bytes_per_pass.iter_mut().zip(&manifest.entries) {
-        let mut pass = Pass { order, lengths: &lengths, pinned: &residency.pinned, window: Window::default(), bytes: 0 };
+        let mut pass =
+            Pass { order, lengths: &lengths, pinned: &residency.pinned, window: Window::default(), bytes: 0 };
         pass.block(entry.block);
         *bytes = pass.bytes;
     }

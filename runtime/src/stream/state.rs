@@ -290,7 +290,8 @@ impl<B> State<B> {
             return None;
         }
         let accesses = &mut self.current.last_mut()?.accesses;
-        let access = accesses.iter_mut().find(|access| !access.over && (access.weight, access.part) == (weight, part))?;
+        let access =
+            accesses.iter_mut().find(|access| !access.over && (access.weight, access.part) == (weight, part))?;
         access.over = true;
         Some(access.location)
     }
@@ -356,7 +357,9 @@ impl<B> State<B> {
     pub(super) fn can_read(&self) -> bool {
         let index = (self.next_read - self.first_visit) as usize;
         let waiting = self.visits.iter().skip(index);
-        let next = waiting.skip_while(|visit| !visit.pinned && visit.pending == 0).find(|visit| visit.pinned || visit.pending > 0);
+        let next = waiting
+            .skip_while(|visit| !visit.pinned && visit.pending == 0)
+            .find(|visit| visit.pinned || visit.pending > 0);
         next.is_some_and(|visit| visit.pinned || self.ring.room(self.lengths[visit.chunk as usize]).is_some())
     }
 

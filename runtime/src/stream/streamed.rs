@@ -109,8 +109,10 @@ impl Streamed {
         let whole_bytes = whole_bytes(&manifest, &weights);
         let order = Order::new(&manifest, &weights);
         let source = Arc::new(Source { file, manifest, weights, order });
-        let (engine, readers) = Engine::start(&source, options, options.working_bytes.saturating_add(whole_bytes))
-            .map_err(|Shortage { needed_bytes }| OpenError::Budget { needed_bytes, budget_bytes: options.budget_bytes })?;
+        let (engine, readers) =
+            Engine::start(&source, options, options.working_bytes.saturating_add(whole_bytes)).map_err(
+                |Shortage { needed_bytes }| OpenError::Budget { needed_bytes, budget_bytes: options.budget_bytes },
+            )?;
         let plan = Planned { engine, readers, working: BTreeMap::new(), begun: None, last: None };
         Ok(Streamed { source, options, whole_bytes, plan: Mutex::new(plan), pass: Mutex::new(()) })
     }
@@ -491,7 +493,8 @@ impl Engine {
         let fault = |reason: &str| self.failure(weight, reason);
         let count = record.shape.first().copied().unwrap_or(0);
         let elements = record.shape.iter().skip(1).fold(1u64, |count, &extent| count.saturating_mul(extent));
-        let wide = record.dtype.bits() >= 8 && matches!(&record.layout, Layout::Plain { dtype } if *dtype == record.dtype);
+        let wide =
+            record.dtype.bits() >= 8 && matches!(&record.layout, Layout::Plain { dtype } if *dtype == record.dtype);
         if !wide {
             return Err(fault("has no rows of whole bytes"));
         }

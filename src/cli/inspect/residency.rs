@@ -138,9 +138,8 @@ fn streamed(manifest: &Manifest, residency: &Residency, operand: &OperandRecord)
 
 fn names(manifest: &Manifest, chunk: usize) -> String {
     let extents = manifest.extents_of_chunk(chunk as u32);
-    let holds = |weight: &&usize| {
-        manifest.weights[**weight].parts.iter().any(|part| extents.contains(&(part.extent as usize)))
-    };
+    let holds =
+        |weight: &&usize| manifest.weights[**weight].parts.iter().any(|part| extents.contains(&(part.extent as usize)));
     let all: Vec<usize> = (0..manifest.weights.len()).collect();
     let mut held = all.iter().filter(holds);
     let first = held.next().map_or_else(|| "-".to_string(), |&weight| weight_name(manifest, weight));
