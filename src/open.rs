@@ -108,3 +108,11 @@ fn group_available_bytes(line: &str) -> Option<u64> {
         .filter_map(|folder| Some(number(folder, limit)?.saturating_sub(number(folder, usage).unwrap_or(0))));
     left.min()
 }
+
+/// Open the bytes of an `.ipu` file.
+///
+/// # Errors
+/// [`OpenError`] where they are damaged or do not fit into memory.
+pub fn open_bytes(bytes: &[u8]) -> Result<Model, OpenError> {
+    Model::open(&bytes)
+}

@@ -1,0 +1,108 @@
+//! For build scripts: compile a model while a program is built, and give the program a typed handle to it.
+//!
+//! ```toml
+//! [dependencies]
+//! ipuc = { version = "0.1", default-features = false, features = ["run"] }
+//! [build-dependencies]
+//! ipuc = { version = "0.1", default-features = false, features = ["compile"] }
+//! ```
+//!
+//! In `build.rs`:
+//!
+//! ```no_run
+//! fn main() -> Result<(), ipuc::build::BuildError> {
+//!     ipuc::build::compile("models/digits.onnx")
+//! }
+//! ```
+//!
+//! In the program, where the model has an input `image` and an output `scores`:
+//!
+//! ```ignore
+//! ipuc::include_model!(digits);
+//!
+//! let mut session = digits::Model::embedded()?.session(&ipuc::SessionOptions::default())?;
+//! let outputs = session.main(digits::MainInputs { image: ipuc::Array::new([1, 784], pixels) })?;
+//! println!("{:?}", outputs.scores.elements);
+//! ```
+//!
+//! The compiled file and the handle go to `OUT_DIR`; the program is built again when the model or its external data
+//! change. `Model::embedded` uses a copy inside the program; `Model::open` reads the file, so that the program stays
+//! small: `PATH` says where it was built.
+
+mod generate;
+
+use crate::compile::{CompileError, CompileOptions, Source};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a model cannot be compiled for a build.
+///
+/// Its `Debug` form is that of its `Display`, since a build script that returns an error shows it so.
+#[derive(Error)]
+pub enum BuildError {
+    /// Not called by a build script.
+    #[error("OUT_DIR is not set: this is for build scripts, which cargo runs")]
+    NoOutputFolder,
+    /// The name cannot be that of a module.
+    #[error("`{0}` has no file name that could name a module")]
+    Name(PathBuf),
+    /// The model cannot be compiled.
+    #[error("cannot compile `{}`: {error}", path.display())]
+    Compile {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        error: Box<CompileError>,
+    },
+    /// The handle cannot be written.
+    #[error("cannot write `{}`: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system reports.
+        error: std::io::Error,
+    },
+}
+
+impl fmt::Debug for BuildError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Compile a model, for [`include_model!`](crate::include_model) under the name of its file.
+///
+/// # Errors
+/// [`BuildError`] where it cannot be compiled or cargo does not run this.
+pub fn compile(model: impl AsRef<Path>) -> Result<(), BuildError> {
+    let model = model.as_ref();
+    let stem = model.file_stem().map(|stem| generate::snake_case(&stem.to_string_lossy()));
+    let name = stem.ok_or_else(|| BuildError::Name(model.to_owned()))?;
+    let source = Source { entry: "main".to_string(), path: model.to_owned() };
+    compile_with(&name, &[source], &CompileOptions::default())
+}
+
+/// [`compile`] with options, or several models as entries; `name` is that of the module.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with(name: &str, models: &[Source], options: &CompileOptions) -> Result<(), BuildError> {
+    let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(BuildError::NoOutputFolder)?;
+    // Said first, so that a model that does not compile is tried again once it has changed.
+    models.iter().for_each(|model| rerun_if_changed(&model.path));
+    let file = folder.join(format!("{name}.ipu"));
+    let compiled = crate::compile::compile(models, &file, options).map_err(|error| {
+        let path = models.first().map(|model| model.path.clone()).unwrap_or_default();
+        BuildError::Compile { path, error: Box::new(error) }
+    })?;
+    compiled.inputs.iter().for_each(|path| rerun_if_changed(path));
+    let module = folder.join(format!("{name}.rs"));
+    let code = generate::module(name, &file, &compiled.emitted.manifest);
+    std::fs::write(&module, code).map_err(|error| BuildError::Write { path: module, error })
+}
+
+#[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]
+fn rerun_if_changed(path: &Path) {
+    println!("cargo:rerun-if-changed={}", path.display());
+}

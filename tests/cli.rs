@@ -1,0 +1,201 @@
+//! The command line as a user sees it: every `tests/cli/*.txt` is a session with expected output.
+//!
+//! ```text
+//! $ ipuc compile empty.onnx       a command, run in a folder of small models
+//! ? 3                             its exit code, left out where 0
+//! ! error: the file is empty      a line of stderr
+//! a line of stdout
+//! ```
+//!
+//! `+ NAME` at the end lists files that the session has left behind. Times, hashes and the folder are replaced, since
+//! they differ from run to run. `BLESS=1` rewrites; a plain run compares.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::*;
+
+/// The folder that commands run in.
+fn write_models(folder: &Path) {
+    let weight = linear_weight();
+    let good = linear(weight.clone());
+    write(folder, "linear.onnx", &good);
+    write(folder, "relu.onnx", &{
+        let nodes = vec![node("Relu", &["x"], &["y"])];
+        model(graph(vec![port("x", &["2", "n"])], Vec::new(), nodes, vec![port("y", &["2", "n"])]))
+    });
+    write(folder, "counter.onnx", &{
+        let nodes = vec![node("Add", &["x", "past"], &["present"]), node("Neg", &["present"], &["y"])];
+        let (inputs, outputs) =
+            (vec![port("x", &["2"]), port("past", &["2"])], vec![port("y", &["2"]), port("present", &["2"])]);
+        model(graph(inputs, Vec::new(), nodes, outputs))
+    });
+    write(folder, "empty.onnx", b"");
+    write(folder, "text.onnx", b"Dear reader,\nthis is no model.\n");
+    write(folder, "truncated.onnx", &good[..good.len() / 2]);
+    write(folder, "cyclic.onnx", &{
+        let nodes = vec![node("Add", &["x", "b"], &["a"]), node("Relu", &["a"], &["b"])];
+        model(graph(vec![port("x", &["2"])], Vec::new(), nodes, vec![port("b", &["2"])]))
+    });
+    write(folder, "nested.onnx", &nested(40));
+    write(folder, "missing.onnx", &linear(external("w", &[3, 2], "weights.bin")));
+    write(folder, "escape.onnx", &linear(external("w", &[3, 2], "../weights.bin")));
+    write(folder, "absolute.onnx", &linear(external("w", &[3, 2], "/etc/passwd")));
+    write(folder, "shape.onnx", &{
+        let nodes = vec![node("Add", &["x", "z"], &["y"])];
+        model(graph(vec![port("x", &["2"]), port("z", &["3"])], Vec::new(), nodes, vec![port("y", &["3"])]))
+    });
+    write(folder, "unknown.onnx", &{
+        let nodes = vec![node("Frobnicate", &["x"], &["a"]), node("Twist", &["a"], &["y"])];
+        model(graph(vec![port("x", &["2"])], Vec::new(), nodes, vec![port("y", &["2"])]))
+    });
+    let floats = |elements: &[f32]| elements.iter().flat_map(|element| element.to_le_bytes()).collect::<Vec<u8>>();
+    write(folder, "x.npy", &npy("<f4", "(1, 3)", &floats(&[1.0, 1.0, 1.0])));
+    write(folder, "wide.npy", &npy("<f4", "(1, 4)", &floats(&[1.0; 4])));
+    write(folder, "flat.npy", &npy("<f4", "(3,)", &floats(&[1.0; 3])));
+    write(folder, "double.npy", &npy("<f8", "(1, 3)", &[0; 24]));
+    write(folder, "x.pb", &tensor_file(&[1, 3], &[1.0, 0.0, 0.0]));
+    for (name, expected) in [("data", [9.5, 11.5]), ("wrong", [9.5, 12.0])] {
+        write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
+        write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &expected));
+    }
+    write(folder, "unstated/test_data_set_0/input_0.pb", &tensor_file(&[1, 3], &[1.0; 3]));
+    write(folder, "excess/test_data_set_0/input_0.pb", &tensor_file(&[1, 3], &[1.0; 3]));
+    write(folder, "excess/test_data_set_0/input_1.pb", &tensor_file(&[1, 3], &[1.0; 3]));
+    let damaged = folder.join("damaged.ipu");
+    let status = ipuc(folder).args(["compile", "-q", "linear.onnx", "-o", "damaged.ipu"]).output().unwrap();
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    write(folder, "short.ipu", &bytes[..bytes.len() - 1]);
+    let mut manifest = bytes.clone();
+    manifest[4096 + 10] ^= 1;
+    write(folder, "manifest.ipu", &manifest);
+    let last = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+    bytes[last] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+}
+
+fn ipuc(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+    command.current_dir(folder).env("TMPDIR", folder).env("NO_COLOR", "1").env_remove("RAYON_NUM_THREADS");
+    command
+}
+
+fn files(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut pending = vec![folder.to_owned()];
+    while let Some(next) = pending.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                found.insert(path.strip_prefix(folder).unwrap().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// What the commands of a session give, in the form of its file.
+fn play(session: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    let before = files(folder.path());
+    let mut played = String::new();
+    for line in session.lines() {
+        if let Some(command) = line.strip_prefix("$ ipuc") {
+            played.push_str(&format!("{line}\n"));
+            let output = ipuc(folder.path()).args(command.split_whitespace()).stdin(Stdio::null()).output().unwrap();
+            let code = output.status.code().unwrap();
+            if code != 0 {
+                played.push_str(&format!("? {code}\n"));
+            }
+            for line in String::from_utf8(output.stderr).unwrap().lines() {
+                played.push_str(format!("! {line}").trim_end());
+                played.push('\n');
+            }
+            played.push_str(&String::from_utf8(output.stdout).unwrap());
+        } else if line.starts_with('#') || line.is_empty() {
+            played.push_str(&format!("{line}\n"));
+        }
+    }
+    for left in files(folder.path()).difference(&before) {
+        played.push_str(&format!("+ {left}\n"));
+    }
+    without_what_differs(&played, folder.path())
+}
+
+fn without_what_differs(text: &str, folder: &Path) -> String {
+    let text = text.replace(&folder.canonicalize().unwrap().display().to_string(), "FOLDER");
+    let text = text.replace(&folder.display().to_string(), "FOLDER");
+    let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let replace =
+        |text: &str, pattern: &str, by: &str| regex::Regex::new(pattern).unwrap().replace_all(text, by).into_owned();
+    let text = replace(&text, r"\b[0-9]+(\.[0-9]+)? (us|ms|s)\b", "TIME");
+    let text = replace(&text, r#"("[a-z_]*seconds": )[0-9.e-]+"#, "${1}TIME");
+    let text = replace(&text, r#"("peak_rss_bytes": )[0-9]+"#, "${1}BYTES");
+    let text = replace(&text, r", [0-9.]+ [KMG]iB of memory at most", ", BYTES of memory at most");
+    replace(&text, r"\b[0-9a-f]{64}\b", "HASH")
+}
+
+#[test]
+fn sessions_are_as_recorded() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    let mut wrong = Vec::new();
+    let mut played = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let session = std::fs::read_to_string(&path).unwrap();
+        let found = play(&session);
+        played += 1;
+        if found == session {
+            continue;
+        }
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, found).unwrap();
+        } else {
+            wrong.push(format!("{}: found\n{found}", path.display()));
+        }
+    }
+    assert!(played > 5, "the sessions are not where they should be");
+    assert!(wrong.is_empty(), "{}\nBLESS=1 accepts this", wrong.join("\n"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    use std::io::{BufRead, BufReader};
+    let folder = tempfile::tempdir().unwrap();
+    let mut child =
+        ipuc(folder.path()).args(["ops", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+    assert_eq!(line, "{\n");
+}
+
+/// A program that is interrupted while it reads a model from a pipe has a temporary file by then.
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = ipuc(folder.path())
+        .args(["run", "-", "--random", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = std::time::Instant::now();
+    while files(folder.path()).is_empty() {
+        assert!(started.elapsed().as_secs() < 60, "no temporary file");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(files(folder.path()), BTreeSet::new());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a folder is left");
+}
