@@ -47,6 +47,8 @@ pub struct Mismatch {
     pub output: String,
     /// What differs, in words.
     pub difference: String,
+    /// How close it came, where elements were compared.
+    pub closeness: Option<Closeness>,
 }
 
 impl fmt::Display for Mismatch {
@@ -71,7 +73,7 @@ pub struct Closeness {
 /// # Errors
 /// [`Mismatch`] for the first difference that is not within tolerance.
 pub fn compare(name: &str, found: &Value, expected: &Value, tolerance: Tolerance) -> Result<Closeness, Mismatch> {
-    let mismatch = |difference: String| Mismatch { output: name.to_string(), difference };
+    let mismatch = |difference: String| Mismatch { output: name.to_string(), difference, closeness: None };
     match (found, expected) {
         (Value::Tensor(found), Value::Tensor(expected)) => compare_tensors(name, found, expected, tolerance),
         (Value::Sequence { items: found, .. }, Value::Sequence { items: expected, .. }) => {
@@ -116,7 +118,7 @@ impl Closeness {
 }
 
 fn compare_tensors(name: &str, found: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<Closeness, Mismatch> {
-    let mismatch = |difference: String| Mismatch { output: name.to_string(), difference };
+    let mismatch = |difference: String| Mismatch { output: name.to_string(), difference, closeness: None };
     if (found.dtype(), found.shape()) != (expected.dtype(), expected.shape()) {
         let describe = |tensor: &Tensor| format!("{}{:?}", tensor.dtype(), tensor.shape());
         return Err(mismatch(format!("is {}, expected {}", describe(found), describe(expected))));
@@ -132,17 +134,26 @@ fn compare_tensors(name: &str, found: &Tensor, expected: &Tensor, tolerance: Tol
     let finite = expected_floats.iter().filter(|element| element.is_finite());
     let largest_magnitude = finite.fold(0f64, |largest, element| largest.max(element.abs()));
     let mut largest_difference = 0f64;
+    let mut first = None;
+    let mut off = 0;
     for (index, (&one, &two)) in found_floats.iter().zip(&expected_floats).enumerate() {
         if !tolerance.accepts(one, two, largest_magnitude) {
-            let place = position(index, expected);
-            return Err(mismatch(format!("element {place} is {one}, expected {two} (largest {largest_magnitude})")));
+            first.get_or_insert((index, one, two));
+            off += 1;
         }
         let difference = (one - two).abs();
         if difference.is_finite() {
             largest_difference = largest_difference.max(difference);
         }
     }
-    Ok(Closeness { elements, largest_difference, largest_magnitude })
+    let closeness = Closeness { elements, largest_difference, largest_magnitude };
+    let Some((index, one, two)) = first else { return Ok(closeness) };
+    let (place, count) = (position(index, expected), expected_floats.len());
+    let difference = format!(
+        "element {place} is {one}, expected {two} (elements off: {off} of {count}, largest difference \
+         {largest_difference}, largest magnitude {largest_magnitude})"
+    );
+    Err(Mismatch { output: name.to_string(), difference, closeness: Some(closeness) })
 }
 
 /// Elements of a floating-point or complex tensor (real and imaginary parts in turn); `None` for other types.

@@ -9,6 +9,8 @@ use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
 use ipuc_passes::options::Options;
 use ipuc_passes::pipeline::{PipelineError, Report, run};
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,7 +68,7 @@ pub enum CompileError {
     #[error(transparent)]
     External(#[from] ExternalFileError),
     /// The model is malformed.
-    #[error("{}: {error}", path.display())]
+    #[error("cannot compile `{}`: {error}", path.display())]
     Onnx {
         /// The file.
         path: PathBuf,
@@ -82,8 +84,30 @@ pub enum CompileError {
     /// The file cannot be emitted.
     #[error(transparent)]
     Emit(#[from] EmitError),
+    /// Elements of a weight lie in a file that cannot be used.
+    #[error("cannot compile `{}`: {error}", path.display())]
+    ExternalData {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        error: ExternalFileError,
+    },
+    /// The output would replace a file that is compiled.
+    #[error("the output `{}` is a file that the model is made of", path.display())]
+    Overwrites {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No input has a dimension of this name.
+    #[error("the inputs have no dimension `{name}`; there {}", known_dimensions(known))]
+    UnknownDimension {
+        /// The name.
+        name: String,
+        /// Names of all open dimensions of inputs.
+        known: Vec<String>,
+    },
     /// The output cannot be created or put in its place.
-    #[error("cannot write {}: {error}", path.display())]
+    #[error("cannot write `{}`: {error}", path.display())]
     Output {
         /// The file.
         path: PathBuf,
@@ -95,17 +119,32 @@ pub enum CompileError {
     Range(#[from] ipuc_formats::dim::DimError),
 }
 
-/// Hands external data to the importer, and keeps the error with its type.
-struct Opener<'a>(&'a ExternalFiles);
+/// `is only `a``, as the end of a sentence.
+pub(crate) fn known_dimensions(known: &[String]) -> String {
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [] => "is none that is open".to_string(),
+        [only] => format!("is only {only}"),
+        names => format!("are {}", names.join(", ")),
+    }
+}
+
+/// Hands external data to the importer, and keeps the first error with its type.
+struct Opener<'a> {
+    files: &'a ExternalFiles,
+    failed: OnceCell<ExternalFileError>,
+}
 
 impl ipuc_passes::import::ExternalFiles for Opener<'_> {
     fn open(&self, tensor: &TensorSource) -> Result<Arc<dyn ReadAt>, String> {
-        match self.0.open(tensor) {
+        match self.files.open(tensor) {
             Ok(file) => Ok(file),
-            Err(error) => Err(match error.hint() {
-                Some(hint) => format!("{error} ({hint})"),
-                None => error.to_string(),
-            }),
+            Err(error) => {
+                let message = error.to_string();
+                // The importer stops there, so that there is no second one.
+                let _ = self.failed.set(error);
+                Err(message)
+            }
         }
     }
 }
@@ -133,7 +172,8 @@ fn optimize(
     options: &CompileOptions,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<Graph, CompileError> {
-    let openers: Vec<Opener<'_>> = opened.iter().map(|model| Opener(&model.external)).collect();
+    let openers = opened.iter().map(|model| Opener { files: &model.external, failed: OnceCell::new() });
+    let mut openers: Vec<Opener<'_>> = openers.collect();
     let models: Vec<Model<'_>> = opened
         .iter()
         .zip(&openers)
@@ -146,7 +186,19 @@ fn optimize(
         })
         .collect();
     let start = Instant::now();
-    let mut graph = import(&models)?;
+    let imported = import(&models);
+    drop(models);
+    let mut graph = imported.map_err(|error| {
+        let mut failures = opened.iter().zip(&mut openers);
+        let external = failures.find_map(|(model, opener)| Some((model.file.path(), opener.failed.take()?)));
+        match (error, external) {
+            (ImportError::Weight { .. }, Some((path, error))) => {
+                CompileError::ExternalData { path: path.to_owned(), error }
+            }
+            (error, _) => error.into(),
+        }
+    })?;
+    check_dimensions(&graph, options)?;
     let time = start.elapsed();
     observe(&Report { pass: "import", time, changes: Changes(0), steps: graph.step_count() }, &graph);
     for (symbol, minimum, maximum) in &options.ranges {
@@ -156,6 +208,30 @@ fn optimize(
         Options { dimensions: options.dimensions.clone(), states: options.states.clone(), verify: options.verify };
     run(&mut graph, &passes, observe)?;
     Ok(graph)
+}
+
+/// Every dimension that the options name must be one of an input: a misspelt one would bind nothing.
+fn check_dimensions(graph: &Graph, options: &CompileOptions) -> Result<(), CompileError> {
+    let inputs = graph.entries.iter().flat_map(|entry| &graph.block(entry.block).parameters);
+    let known: BTreeSet<Arc<str>> = inputs.flat_map(|&input| graph.value(input).fact.kind.symbols()).collect();
+    let ranges = options.ranges.iter().map(|(name, _, _)| name.as_str());
+    let mut named = ranges.chain(options.dimensions.iter().map(|(name, _)| &**name));
+    match named.find(|name| !known.contains(*name)) {
+        Some(name) => {
+            let known = known.iter().map(ToString::to_string).collect();
+            Err(CompileError::UnknownDimension { name: name.to_string(), known })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The output must not be a model or its data: these are still read while it is written.
+fn check_output(output: &Path, inputs: &[PathBuf]) -> Result<(), CompileError> {
+    let Ok(target) = output.canonicalize() else { return Ok(()) };
+    if inputs.iter().any(|input| input.canonicalize().is_ok_and(|input| input == target)) {
+        return Err(CompileError::Overwrites { path: output.to_owned() });
+    }
+    Ok(())
 }
 
 /// Compile models into one file, which appears under its name only when it is whole.
@@ -183,12 +259,13 @@ pub fn compile_observed(
         reports.push(report.clone());
         observe(report, graph);
     })?;
+    let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
+    inputs.extend(opened.iter().flat_map(|model| model.external.paths()));
+    check_output(output, &inputs)?;
     let failure = |error| CompileError::Output { path: output.to_owned(), error };
     let file = OutputFile::create(output).map_err(failure)?;
     let emitted = emit(&graph, &emit_options(options), &file, progress)?;
     file.finish().map_err(failure)?;
-    let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
-    inputs.extend(opened.iter().flat_map(|model| model.external.paths()));
     Ok(Compiled { emitted, peaks: graph.peaks.clone(), reports, inputs })
 }
 

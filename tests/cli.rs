@@ -10,6 +10,8 @@
 //! `+ NAME` at the end lists files that the session has left behind. Times, hashes and the folder are replaced, since
 //! they differ from run to run. `BLESS=1` rewrites; a plain run compares.
 
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 mod support;
 
 use std::collections::BTreeSet;
@@ -40,7 +42,7 @@ fn write_models(folder: &Path) {
         model(graph(vec![port("x", &["2"])], Vec::new(), nodes, vec![port("b", &["2"])]))
     });
     write(folder, "nested.onnx", &nested(40));
-    write(folder, "missing.onnx", &linear(external("w", &[3, 2], "weights.bin")));
+    write(folder, "missing.onnx", &linear(external("w", &[3, 2], "missing.bin")));
     write(folder, "escape.onnx", &linear(external("w", &[3, 2], "../weights.bin")));
     write(folder, "absolute.onnx", &linear(external("w", &[3, 2], "/etc/passwd")));
     write(folder, "shape.onnx", &{
@@ -61,6 +63,14 @@ fn write_models(folder: &Path) {
         write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
         write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &expected));
     }
+    for (number, expected) in [9.5f32, 9.0].into_iter().enumerate() {
+        write(folder, &format!("mixed/test_data_set_{number}/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
+        write(folder, &format!("mixed/test_data_set_{number}/output_0.pb"), &tensor_file(&[1, 2], &[expected, 11.5]));
+    }
+    write(folder, "shaped/test_data_set_0/input_0.pb", &tensor_file(&[1, 3], &[1.0; 3]));
+    write(folder, "shaped/test_data_set_0/output_0.pb", &tensor_file(&[2], &[9.5, 11.5]));
+    write(folder, "weights.bin", &floats(&[1.0; 6]));
+    write(folder, "stored.onnx", &linear(external("w", &[3, 2], "weights.bin")));
     write(folder, "unstated/test_data_set_0/input_0.pb", &tensor_file(&[1, 3], &[1.0; 3]));
     write(folder, "excess/test_data_set_0/input_0.pb", &tensor_file(&[1, 3], &[1.0; 3]));
     write(folder, "excess/test_data_set_0/input_1.pb", &tensor_file(&[1, 3], &[1.0; 3]));
@@ -69,6 +79,12 @@ fn write_models(folder: &Path) {
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
     let mut bytes = std::fs::read(&damaged).unwrap();
     write(folder, "short.ipu", &bytes[..bytes.len() - 1]);
+    write(folder, "head.ipu", &bytes[..100]);
+    write(folder, "newer.ipu", &{
+        let mut newer = bytes.clone();
+        newer[8] = 9;
+        newer
+    });
     let mut manifest = bytes.clone();
     manifest[4096 + 10] ^= 1;
     write(folder, "manifest.ipu", &manifest);
@@ -108,7 +124,9 @@ fn play(session: &str) -> String {
     for line in session.lines() {
         if let Some(command) = line.strip_prefix("$ ipuc") {
             played.push_str(&format!("{line}\n"));
-            let output = ipuc(folder.path()).args(command.split_whitespace()).stdin(Stdio::null()).output().unwrap();
+            let (command, stdin) = command.split_once('<').unwrap_or((command, "/dev/null"));
+            let stdin = std::fs::File::open(folder.path().join(stdin.trim())).unwrap();
+            let output = ipuc(folder.path()).args(command.split_whitespace()).stdin(stdin).output().unwrap();
             let code = output.status.code().unwrap();
             if code != 0 {
                 played.push_str(&format!("? {code}\n"));
@@ -177,6 +195,11 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(line, "{\n");
 }
 
+fn interrupt(child: &std::process::Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
 /// A program that is interrupted while it reads a model from a pipe has a temporary file by then.
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
@@ -193,9 +216,31 @@ fn an_interrupt_leaves_nothing_behind() {
         assert!(started.elapsed().as_secs() < 60, "no temporary file");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(interrupt.success());
+    interrupt(&child);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(files(folder.path()), BTreeSet::new());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a folder is left");
+}
+
+/// A weight of zeros that takes longer to write than a signal to arrive.
+#[test]
+fn an_interrupted_compilation_leaves_nothing_behind() {
+    const ROWS: i64 = 1 << 17;
+    let folder = tempfile::tempdir().unwrap();
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    let inputs = vec![port("x", &["1", &ROWS.to_string()])];
+    let weight = external("w", &[ROWS, 1024], "weights.bin");
+    write(folder.path(), "large.onnx", &model(graph(inputs, vec![weight], nodes, vec![port("y", &["1", "1024"])])));
+    std::fs::File::create(folder.path().join("weights.bin")).unwrap().set_len(ROWS as u64 * 4096).unwrap();
+    let before = files(folder.path());
+    let mut child =
+        ipuc(folder.path()).args(["compile", "large.onnx", "-j", "1"]).stderr(Stdio::null()).spawn().unwrap();
+    let started = std::time::Instant::now();
+    while files(folder.path()) == before {
+        assert!(started.elapsed().as_secs() < 60, "no temporary file");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(files(folder.path()), before);
 }

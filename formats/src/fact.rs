@@ -4,7 +4,9 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::tensor::Tensor;
 use crate::with_number;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 /// Integer tensors of up to this many elements have their contents followed as dimensions.
 pub const MAXIMUM_FOLLOWED_ELEMENTS: usize = 1024;
@@ -96,6 +98,14 @@ impl Type {
     /// The type of an existing tensor.
     pub fn of_tensor(tensor: &Tensor) -> Type {
         Type::Tensor { dtype: tensor.dtype(), shape: Shape::known(tensor.shape()) }
+    }
+
+    /// Names of all open dimensions.
+    pub fn symbols(&self) -> BTreeSet<Arc<str>> {
+        match self {
+            Type::Tensor { shape, .. } => shape.dims().unwrap_or(&[]).iter().flat_map(Dim::symbols).collect(),
+            Type::Sequence(element) | Type::Optional(element) | Type::Map { element, .. } => element.symbols(),
+        }
     }
 
     /// Element type and shape, if this is a tensor.

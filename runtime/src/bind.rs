@@ -120,7 +120,7 @@ fn check_obligation(obligation: &Obligation, bindings: &Bindings, entry: &EntryR
         Relation::Equal => left == right,
         Relation::Broadcastable => left == right || left == 1 || right == 1,
         Relation::AtMost => left <= right,
-        Relation::Multiple => right != 0 && left % right == 0,
+        Relation::Multiple => left.checked_rem(right) == Some(0),
     };
     if holds {
         return Ok(());

@@ -2,6 +2,7 @@
 
 use crate::steps::KernelError;
 use ipuc_formats::model::FormatError;
+use ipuc_formats::ops::TypeError;
 use thiserror::Error;
 
 /// Why a file cannot be opened.
@@ -10,6 +11,18 @@ pub enum OpenError {
     /// The file is malformed, truncated or of another version.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// A step whose records do not fit its operator.
+    #[error("block {block}, step `{step}` ({operator}): {error}")]
+    Step {
+        /// Index of its block.
+        block: u32,
+        /// Name of the step.
+        step: String,
+        /// Name of the operator.
+        operator: &'static str,
+        /// What does not fit.
+        error: TypeError,
+    },
     /// The file cannot be read.
     #[error("cannot read weights at offset {offset}: {error}")]
     Read {
@@ -86,7 +99,7 @@ pub enum RunError {
         found: usize,
     },
     /// A dimension outside the range that was compiled for.
-    #[error("dimension `{symbol}` is {value}, outside {minimum}..={maximum}")]
+    #[error("dimension `{symbol}` must be {}, found {value}", range(*minimum, *maximum))]
     OutOfRange {
         /// The symbol.
         symbol: String,
@@ -146,4 +159,12 @@ pub enum RunError {
         /// Why.
         error: KernelError,
     },
+}
+
+fn range(minimum: i64, maximum: i64) -> String {
+    match maximum {
+        _ if minimum == maximum => minimum.to_string(),
+        i64::MAX => format!("at least {minimum}"),
+        maximum => format!("from {minimum} to {maximum}"),
+    }
 }

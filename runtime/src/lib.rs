@@ -5,6 +5,7 @@
 //! known: the file is all there is.
 
 mod bind;
+mod check;
 mod error;
 mod execute;
 pub mod kernels;

@@ -11,7 +11,8 @@ use crate::stream::{PassReport, Residency, StreamedOptions};
 use crate::working::{least_working_bytes, port_bytes};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
-use ipuc_formats::model::{EntryRecord, Manifest, read_manifest};
+use crate::check::checked_manifest;
+use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::value::Value;
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ impl Model {
     /// # Errors
     /// [`OpenError`] where the file is malformed or cannot be read.
     pub fn open(file: &dyn ReadAt) -> Result<Model, OpenError> {
-        let (_, manifest) = read_manifest(file)?;
+        let manifest = checked_manifest(file)?;
         Ok(Model::over(Program::resident(manifest, file)?))
     }
 
@@ -51,7 +52,7 @@ impl Model {
     /// [`OpenError`] where the file is malformed, cannot be read, or the budget is too small whatever the inputs.
     pub fn open_with(file: Arc<dyn ReadAt>, options: ModelOptions) -> Result<Model, OpenError> {
         let Some(budget_bytes) = options.memory_bytes else { return Model::open(&*file) };
-        let (_, manifest) = read_manifest(&*file)?;
+        let manifest = checked_manifest(&*file)?;
         let working_bytes = least_working_bytes(&manifest);
         let options = StreamedOptions { budget_bytes, working_bytes, readers: options.readers };
         Ok(Model::over(Program::streamed(manifest, file, options)?))

@@ -1,5 +1,6 @@
 //! What flags hold: names with values, sizes of dimensions.
 
+use super::failure::Failure;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -120,6 +121,35 @@ impl FromStr for Dimension {
         }
         Ok(Dimension { name: name.to_string(), minimum, maximum })
     }
+}
+
+/// A dimension has one size or range.
+pub(super) fn check_once(dimensions: &[Dimension]) -> Result<(), Failure> {
+    let mut names = std::collections::BTreeSet::new();
+    match dimensions.iter().find(|dimension| !names.insert(&dimension.name)) {
+        Some(twice) => Err(Failure::usage(format!("dimension `{}` is given twice", twice.name))),
+        None => Ok(()),
+    }
+}
+
+/// A tolerance.
+pub(super) fn tolerance(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number >= 0.0);
+    number.ok_or_else(|| "expected a number of at least 0".to_string())
+}
+
+/// A number of threads; 0 is as many as there are cores.
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    /// More than this many is a slip of the finger, which the system would answer for us.
+    const MOST: usize = 1 << 10;
+    let number = text.parse::<usize>().ok().filter(|number| *number <= MOST);
+    number.ok_or_else(|| format!("expected a number from 0 to {MOST}"))
+}
+
+/// How often something is done.
+pub(super) fn times(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "expected a number of at least 1".to_string())
 }
 
 #[cfg(test)]

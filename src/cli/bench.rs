@@ -1,6 +1,7 @@
 //! `ipuc bench`: how long a run takes, and what it reads.
 
 use super::Outcome;
+use super::arguments::times;
 use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
 use super::failure::Code;
 use super::output::{Output, Unit, bytes, count, seconds};
@@ -19,8 +20,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     dimensions: DimensionArguments,
     /// How often it is run, after one run that is not counted
-    #[arg(long, value_name = "N", default_value = "10")]
-    runs: std::num::NonZeroU32,
+    #[arg(long, value_name = "N", default_value = "10", value_parser = times)]
+    runs: u32,
 }
 
 /// What `--json` prints.
@@ -75,7 +76,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         })
     };
     let first = timed()?;
-    let total = arguments.runs.get();
+    let total = arguments.runs;
     let bar = output.bar("running", Unit::Items);
     let mut runs = Vec::new();
     for index in 0..total {

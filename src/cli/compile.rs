@@ -1,10 +1,10 @@
 //! `ipuc compile`: ONNX models in, one `.ipu` file out.
 
 use super::Outcome;
-use super::arguments::{Dimension, NamedModel, Size};
+use super::arguments::{Dimension, NamedModel, Size, check_once, threads};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
-use crate::compile::{CompileOptions, Compiled, Source, compile_observed};
+use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_observed};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Threads that share the work [default: all cores]
-    #[arg(short = 'j', long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(short = 'j', long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
     threads: usize,
 }
 
@@ -86,12 +86,9 @@ struct PassSummary {
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
+    check_once(&arguments.dim)?;
     let sources = sources(&arguments.models)?;
     let target = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
-    if let Some(source) = sources.iter().find(|source| source.path == target) {
-        let message = format!("the output `{}` is one of the models", source.path.display());
-        return Err(Failure::usage(message).with_hint("name another file with -o FILE.ipu").into());
-    }
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build();
@@ -101,7 +98,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         })
     });
     drop(bar);
-    let compiled = compiled.with_context(|| format!("cannot compile {}", names(&sources)))?;
+    let compiled = compiled.map_err(|error| in_models(error, &sources))?;
     listing.finish()?;
     print(&compiled, &target, start, output)?;
     Ok(Code::Success)
@@ -145,8 +142,22 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
     Ok(sources)
 }
 
-fn names(sources: &[Source]) -> String {
-    sources.iter().map(|source| format!("`{}`", source.path.display())).collect::<Vec<_>>().join(", ")
+/// An error that names no file, with the models in which it occurred.
+pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Error {
+    match error {
+        CompileError::Import(_) | CompileError::Pipeline(_) | CompileError::Emit(_) => {
+            let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
+            anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
+        }
+        CompileError::Source(_)
+        | CompileError::External(_)
+        | CompileError::Onnx { .. }
+        | CompileError::ExternalData { .. }
+        | CompileError::Overwrites { .. }
+        | CompileError::UnknownDimension { .. }
+        | CompileError::Output { .. }
+        | CompileError::Range(_) => error.into(),
+    }
 }
 
 /// The files of `--emit-ir`.

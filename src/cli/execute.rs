@@ -1,13 +1,14 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
-use super::arguments::{Dimension, NamedFile, Size};
+use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
+use super::compile::in_models;
 use super::failure::Failure;
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
-use crate::compile::{CompileOptions, Source, compile_observed};
+use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::unfinished::Unfinished;
 use crate::files::{SourceFile, numpy};
-use crate::open::{OpenOptions, open_with};
+use crate::open::{OpenFileError, OpenOptions, open_with};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
@@ -31,7 +32,7 @@ pub(super) struct ModelArguments {
     #[arg(long, value_name = "NAME")]
     pub(super) entry: Option<String>,
     /// Threads that share the work [default: all cores]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
     threads: usize,
     /// Memory for weights, activations, state, inputs and outputs, as 512MiB, 2GB or bytes; weights that do not fit are
     /// streamed from the file [default: what the machine has available]
@@ -104,6 +105,7 @@ impl Loaded {
         dimensions: &DimensionArguments,
         output: &Output,
     ) -> anyhow::Result<Loaded> {
+        check_once(&dimensions.dim)?;
         let mut scratch = None;
         let mut path = arguments.model.clone();
         if path == Path::new("-") {
@@ -122,17 +124,21 @@ impl Loaded {
                 ranges: ranges(&dimensions.dim),
                 ..CompileOptions::default()
             };
-            let source = Source { entry: "main".to_string(), path: path.clone() };
+            let source = Source { entry: "main".to_string(), path };
+            let shown = Source { path: shown(&arguments.model), ..source.clone() };
             let bar = output.bar("compiling", Unit::Bytes);
             compile_observed(&[source], &compiled, &options, &bar, &mut |_, _| {})
-                .with_context(|| format!("cannot compile `{}`", arguments.model.display()))?;
+                .map_err(|error| in_models(renamed(error, &shown.path), &[shown]))?;
             path = compiled;
         } else if let Some(range) = dimensions.dim.iter().find(|dimension| dimension.value().is_none()) {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
         }
         let options = OpenOptions { memory_bytes: arguments.memory.map(|size| size.bytes) };
-        let model = open_with(&path, options)?;
+        let model = open_with(&path, options).map_err(|error| match error {
+            OpenFileError::Model { error, .. } => OpenFileError::Model { path: shown(&arguments.model), error },
+            error @ OpenFileError::Source(_) => error,
+        })?;
         if let (None, Some(residency)) = (arguments.memory, model.residency()) {
             output.note(format_args!(
                 "note: the weights ({}) do not fit into the memory that is available and are streamed within {}",
@@ -146,6 +152,21 @@ impl Loaded {
     /// A session with the threads that the user wants.
     pub(super) fn session(&self) -> anyhow::Result<Session> {
         Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
+    }
+}
+
+/// How messages call a model.
+fn shown(model: &Path) -> PathBuf {
+    if model == Path::new("-") { PathBuf::from("stdin") } else { model.to_owned() }
+}
+
+/// The error with the name that the user knows in place of that of a copy.
+fn renamed(error: CompileError, shown: &Path) -> CompileError {
+    let path = shown.to_owned();
+    match error {
+        CompileError::Onnx { error, .. } => CompileError::Onnx { path, error },
+        CompileError::ExternalData { error, .. } => CompileError::ExternalData { path, error },
+        error => error,
     }
 }
 
@@ -250,7 +271,7 @@ pub(super) fn complete(
 ) -> anyhow::Result<Vec<(String, Value)>> {
     let missing: Vec<&Port> = ports.iter().filter(|port| !given.iter().any(|(name, _)| *name == port.name)).collect();
     let mut bindings = bind(ports, &given, dimensions)?;
-    let open: BTreeSet<Arc<str>> = missing.iter().flat_map(|port| symbols(&port.kind)).collect();
+    let open: BTreeSet<Arc<str>> = missing.iter().flat_map(|port| port.kind.symbols()).collect();
     let open: Vec<Arc<str>> = open.into_iter().filter(|symbol| bindings.get(symbol).is_none()).collect();
     let Some(seed) = seed else {
         for port in missing {
@@ -291,15 +312,13 @@ fn missing_inputs(ports: &[Port], given: &[(String, Value)], open: &[Arc<str>]) 
 
 /// Sizes of dimensions by what the user says and by the inputs that are given.
 fn bind(ports: &[Port], given: &[(String, Value)], dimensions: &[Dimension]) -> anyhow::Result<Bindings> {
-    let known: BTreeSet<Arc<str>> = ports.iter().flat_map(|port| symbols(&port.kind)).collect();
+    let known: BTreeSet<Arc<str>> = ports.iter().flat_map(|port| port.kind.symbols()).collect();
     let mut bindings = Bindings::new();
     for dimension in dimensions {
         let Some(value) = dimension.value() else { continue };
         if !known.contains(dimension.name.as_str()) {
-            let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-            let known = if names.is_empty() { "none is open".to_string() } else { names.join(", ") };
-            let message = format!("the inputs have no dimension `{}`; there are {known}", dimension.name);
-            return Err(Failure::usage(message).into());
+            let (name, known) = (dimension.name.clone(), known.iter().map(ToString::to_string).collect());
+            return Err(CompileError::UnknownDimension { name, known }.into());
         }
         bindings.insert(dimension.name.as_str(), value);
     }
@@ -332,12 +351,5 @@ fn solve(name: &str, axis: usize, dim: &Dim, found: usize, bindings: &mut Bindin
             Ok(())
         }
         Solution::Contradiction { expression } => Err(mismatch(&expression)),
-    }
-}
-
-fn symbols(kind: &Type) -> BTreeSet<Arc<str>> {
-    match kind {
-        Type::Tensor { shape, .. } => shape.dims().unwrap_or(&[]).iter().flat_map(Dim::symbols).collect(),
-        Type::Sequence(element) | Type::Optional(element) | Type::Map { element, .. } => symbols(element),
     }
 }

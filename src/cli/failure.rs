@@ -49,6 +49,11 @@ impl Failure {
         Failure { code: Code::File, message: message.into(), hint: None }
     }
 
+    /// A file cannot be written.
+    pub(super) fn output(message: String, error: &io::Error) -> Self {
+        Failure { code: of_output(error), message: format!("{message}: {error}"), hint: None }
+    }
+
     pub(super) fn with_hint(self, hint: impl Into<String>) -> Self {
         Failure { hint: Some(hint.into()), ..self }
     }
@@ -94,8 +99,11 @@ fn sentence(error: &anyhow::Error) -> String {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(broken)
+    let kind = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<io::Error>() {
+        Some(error) => Some(error.kind()),
+        None => cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind),
+    };
+    error.chain().filter_map(kind).any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
 type Verdict = (Code, Option<String>);
@@ -119,8 +127,10 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return Some((of_io(error), None));
     }
-    let is_file_error = cause.is::<FormatError>()
-        || cause.is::<SourceFileError>()
+    if let Some(error) = cause.downcast_ref::<FormatError>() {
+        return Some(of_format(error));
+    }
+    let is_file_error = cause.is::<SourceFileError>()
         || cause.is::<NumpyError>()
         || cause.is::<ValueError>()
         || cause.is::<OnnxError>();
@@ -130,7 +140,11 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
 fn of_compile(error: &CompileError) -> Verdict {
     match error {
         CompileError::Source(_) | CompileError::Import(_) => (Code::File, None),
-        CompileError::External(error) => (Code::File, hint_of_external(error)),
+        // Folders are named on the command line, files in the model.
+        CompileError::External(error) => (Code::Usage, hint_of_external(error)),
+        CompileError::ExternalData { error, .. } => (Code::File, hint_of_external(error)),
+        CompileError::Overwrites { .. } => (Code::Usage, Some("name another file with -o FILE.ipu".to_string())),
+        CompileError::UnknownDimension { .. } => (Code::Usage, None),
         CompileError::Onnx { error, .. } => (Code::File, error.hint().map(str::to_string)),
         CompileError::Pipeline(PipelineError::Pass(PassError::State { .. })) => (Code::Usage, None),
         CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
@@ -158,15 +172,29 @@ fn hint_of_external(error: &ExternalFileError) -> Option<String> {
 
 fn of_open(error: &OpenError) -> Verdict {
     match error {
-        OpenError::Format(FormatError::Version { .. }) => {
-            (Code::File, Some("compile the model again with this version of ipuc".to_string()))
-        }
-        OpenError::Format(_) | OpenError::Read { .. } => (Code::File, None),
+        OpenError::Format(error) => of_format(error),
+        OpenError::Step { .. } | OpenError::Read { .. } => (Code::File, None),
         OpenError::Memory { .. } => (Code::Resource, None),
         OpenError::Budget { needed_bytes, .. } => {
             (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
         }
     }
+}
+
+fn of_format(error: &FormatError) -> Verdict {
+    let hint = match error {
+        FormatError::Version { .. } => Some("compile the model again with this version of ipuc"),
+        FormatError::TooShort { .. }
+        | FormatError::TextTransfer
+        | FormatError::SuperblockChecksum { .. }
+        | FormatError::Truncated { .. }
+        | FormatError::Excess { .. }
+        | FormatError::ManifestHash
+        | FormatError::Checksum { .. }
+        | FormatError::ChunkHash { .. } => Some("copy the file again, or compile the model again"),
+        _ => None,
+    };
+    (Code::File, hint.map(str::to_string))
 }
 
 fn of_run(error: &RunError) -> Verdict {

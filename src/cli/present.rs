@@ -97,7 +97,7 @@ fn complex_parts(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// Six significant digits, which is what f32 is good for.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
     }

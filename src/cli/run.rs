@@ -12,7 +12,7 @@ use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_passes::emit::Output as _;
 use serde_json::json;
-use std::io::Cursor;
+use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -67,12 +67,17 @@ fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
         flatten(name, value, &mut arrays)?;
     }
     let failure = |path: &Path| format!("cannot write `{}`", path.display());
+    let unwritten = |path: &Path, error: io::Error| Failure::output(failure(path), &error);
     if target.extension().is_some_and(|extension| extension == "npz") {
         let mut bytes = Cursor::new(Vec::new());
         numpy::write_npz(&arrays, &mut bytes).with_context(|| failure(target))?;
-        return write(target, bytes.get_ref())?.finish().with_context(|| failure(target));
+        return write(target, bytes.get_ref())?.finish().map_err(|error| unwritten(target, error).into());
     }
-    std::fs::create_dir_all(target).with_context(|| format!("cannot create `{}`", target.display()))?;
+    if target.exists() && !target.is_dir() {
+        let message = format!("the output `{}` is neither a folder nor called FILE.npz", target.display());
+        return Err(Failure::usage(message).into());
+    }
+    std::fs::create_dir_all(target).map_err(|error| unwritten(target, error))?;
     let mut files = Vec::with_capacity(arrays.len());
     let mut names = std::collections::BTreeSet::new();
     for (name, tensor) in &arrays {
@@ -87,13 +92,16 @@ fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
         numpy::write_npy(tensor, &mut bytes).with_context(|| failure(&path))?;
         files.push((write(&path, &bytes)?, path));
     }
-    files.into_iter().try_for_each(|(file, path)| file.finish().with_context(|| failure(&path)))
+    for (file, path) in files {
+        file.finish().map_err(|error| unwritten(&path, error))?;
+    }
+    Ok(())
 }
 
-fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<OutputFile> {
-    let context = || format!("cannot write `{}`", path.display());
-    let file = OutputFile::create(path).with_context(context)?;
-    file.write_at(0, bytes).with_context(context)?;
+fn write(path: &Path, bytes: &[u8]) -> Result<OutputFile, Failure> {
+    let failure = |error: io::Error| Failure::output(format!("cannot write `{}`", path.display()), &error);
+    let file = OutputFile::create(path).map_err(failure)?;
+    file.write_at(0, bytes).map_err(failure)?;
     Ok(file)
 }
 

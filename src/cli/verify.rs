@@ -4,11 +4,13 @@
 //! that holds inputs and outputs by name.
 
 use super::Outcome;
+use super::arguments::tolerance;
 use super::execute::{DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
+use super::present::short;
 use super::streamed::{Run, Trial};
-use crate::compare::{Closeness, Tolerance, compare};
+use crate::compare::{Tolerance, compare};
 use crate::files::SourceFile;
 use anyhow::Context;
 use clap::Args;
@@ -32,14 +34,14 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR|FILE.npz")]
     data: Option<PathBuf>,
     /// Relative tolerance: the rule becomes |found - expected| <= atol + rtol * |expected|
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
+    /// Absolute tolerance of that rule
+    #[arg(long, value_name = "A", value_parser = tolerance, allow_negative_numbers = true)]
+    atol: Option<f64>,
     /// Run again within budgets of 100, 75, 50, 25 and 10 % of the weights, with 1 and 2 threads: the bits must be the same
     #[arg(long, conflicts_with = "memory")]
     streamed: bool,
-    /// Absolute tolerance of that rule
-    #[arg(long, value_name = "A")]
-    atol: Option<f64>,
 }
 
 /// What `--json` prints.
@@ -68,16 +70,16 @@ struct CheckedOutput {
     agree: bool,
     /// What differs, in words.
     difference: Option<String>,
-    elements: u64,
-    largest_difference: f64,
-    largest_magnitude: f64,
+    /// Elements compared; this and what follows is null where type or shape differ already.
+    elements: Option<u64>,
+    largest_difference: Option<f64>,
+    largest_magnitude: Option<f64>,
 }
 
 /// Inputs and expected outputs by name.
 struct DataSet {
     name: String,
     inputs: Vec<(String, Value)>,
-    /// None at all where the data set states none.
     outputs: Vec<(String, Value)>,
 }
 
@@ -100,11 +102,29 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     drop(bar);
     let agreeing = checked.iter().filter(|set| set.agree).count();
-    let (agree, total) = (agreeing == checked.len(), count(checked.len(), "data set"));
-    let verdict = if agree { format!("ok: {total}") } else { format!("MISMATCH: {agreeing} of {total} agree") };
-    output.line(verdict)?;
+    let (agree, differing) = (agreeing == checked.len(), checked.len() - agreeing);
+    output.line(match (agreeing, differing) {
+        (agreeing, 0) => format!("ok: {} {}", count(agreeing, "data set"), agrees(agreeing)),
+        (0, differing) => format!("MISMATCH: {} {}", count(differing, "data set"), differs(differing)),
+        (agreeing, differing) => {
+            format!(
+                "MISMATCH: {} {}, {agreeing} {}",
+                count(differing, "data set"),
+                differs(differing),
+                agrees(agreeing)
+            )
+        }
+    })?;
     output.json(&Summary { model: &loaded.path, entry: &entry.name, agree, data_sets: checked })?;
     Ok(if agree { Code::Success } else { Code::Negative })
+}
+
+fn agrees(number: usize) -> &'static str {
+    if number == 1 { "agrees" } else { "agree" }
+}
+
+fn differs(number: usize) -> &'static str {
+    if number == 1 { "differs" } else { "differ" }
 }
 
 fn check(
@@ -140,14 +160,17 @@ fn check(
         let value = found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
         let value = value.ok_or_else(|| Failure::file(format!("the model has no output `{name}`")))?;
         let result = compare(name, value, expected, tolerance);
-        let closeness = result.as_ref().copied().unwrap_or(Closeness::default());
+        let closeness = match &result {
+            Ok(closeness) => Some(*closeness),
+            Err(mismatch) => mismatch.closeness,
+        };
         outputs.push(CheckedOutput {
             name: name.clone(),
             agree: result.is_ok(),
             difference: result.err().map(|mismatch| mismatch.difference),
-            elements: closeness.elements,
-            largest_difference: closeness.largest_difference,
-            largest_magnitude: closeness.largest_magnitude,
+            elements: closeness.map(|closeness| closeness.elements),
+            largest_difference: closeness.map(|closeness| closeness.largest_difference),
+            largest_magnitude: closeness.map(|closeness| closeness.largest_magnitude),
         });
     }
     let agree = outputs.iter().all(|output| output.agree) && streamed.iter().all(|trial| trial.same_bits);
@@ -179,12 +202,11 @@ fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {
         let runs = count(set.streamed.len(), "run");
         output.remark(format_args!("{}: the same bits in {runs} within a budget", set.name))?;
     }
-    if set.outputs.is_empty() {
-        output.line(format_args!("{}: ran in {time}; it states no expected outputs", set.name))?;
-    } else if set.agree {
-        let largest = set.outputs.iter().fold(0f64, |largest, output| largest.max(output.largest_difference));
-        let outputs = count(set.outputs.len(), "output");
-        output.remark(format_args!("{}: {outputs} agree, largest difference {largest:.1e}, {time}", set.name))?;
+    if set.agree {
+        let differences = set.outputs.iter().filter_map(|output| output.largest_difference);
+        let largest = short(differences.fold(0f64, f64::max));
+        let outputs = format!("{} {}", count(set.outputs.len(), "output"), agrees(set.outputs.len()));
+        output.remark(format_args!("{}: {outputs}, largest difference {largest}, {time}", set.name))?;
     }
     Ok(())
 }
@@ -195,7 +217,7 @@ fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
         return Ok(vec![data.to_owned()]);
     }
     let entries = std::fs::read_dir(data)
-        .map_err(|error| Failure::usage(format!("cannot read the data folder `{}`: {error}", data.display())))?;
+        .map_err(|error| Failure::file(format!("cannot read the data folder `{}`: {error}", data.display())))?;
     let mut numbered = Vec::new();
     let mut is_data_set = false;
     for entry in entries {
@@ -234,30 +256,27 @@ fn read_data_set(path: &Path, loaded: &Loaded, entry: &EntryRecord) -> anyhow::R
     if path.is_file() {
         return read_archived(name, path, &inputs, &outputs);
     }
-    let inputs = read_numbered(path, "input", &inputs, true)?;
-    let outputs = read_numbered(path, "output", &outputs, false)?;
+    let inputs = read_numbered(path, "input", &inputs)?;
+    let outputs = read_numbered(path, "output", &outputs)?;
     Ok(DataSet { name, inputs, outputs })
 }
 
-/// `KIND_K.pb` for the K-th of these; optionals may be left out, and so may all outputs.
-fn read_numbered(
-    folder: &Path,
-    kind: &str,
-    wanted: &[(&String, Type)],
-    required: bool,
-) -> anyhow::Result<Vec<(String, Value)>> {
+/// `KIND_K.pb` for the K-th of these; optionals may be left out.
+fn read_numbered(folder: &Path, kind: &str, wanted: &[(&String, Type)]) -> anyhow::Result<Vec<(String, Value)>> {
     let files = std::fs::read_dir(folder).with_context(|| format!("cannot read `{}`", folder.display()))?;
     let mut present = vec![false; wanted.len()];
     for file in files.flatten() {
         let Some(index) = file.file_name().to_str().and_then(|name| numbered_file(name, kind)) else { continue };
         let slot = present.get_mut(index).ok_or_else(|| {
             let path = file.path();
-            Failure::file(format!("`{}` is for none of the model's {} {kind}s", path.display(), wanted.len()))
+            let wanted = count(wanted.len(), kind);
+            Failure::file(format!("`{}` is one too many: the model has {wanted}, counted from 0", path.display()))
         })?;
         *slot = true;
     }
-    if !required && !present.contains(&true) {
-        return Ok(Vec::new());
+    if !present.contains(&true) && !wanted.is_empty() && kind == "output" {
+        let message = format!("`{}` holds no expected outputs", folder.display());
+        return Err(Failure::file(message).with_hint("`ipuc run` runs a model without comparing").into());
     }
     let mut values = Vec::with_capacity(wanted.len());
     for (index, (name, kind_of_value)) in wanted.iter().enumerate() {
@@ -265,7 +284,7 @@ fn read_numbered(
         if !present[index] && matches!(kind_of_value, Type::Optional(_)) {
             continue;
         }
-        let file = SourceFile::open(&path)?;
+        let file = SourceFile::open(&path).with_context(|| format!("{kind} `{name}` is missing"))?;
         let value = read_value(&file, kind_of_value).with_context(|| format!("cannot read `{}`", path.display()))?;
         values.push(((*name).clone(), value));
     }
@@ -290,11 +309,9 @@ fn read_archived(
             return Err(Failure::file(message).into());
         }
     }
-    if !data.outputs.is_empty() {
-        let missing = outputs.iter().find(|(name, _)| !data.outputs.iter().any(|(found, _)| found == *name));
-        if let Some((name, _)) = missing {
-            return Err(Failure::file(format!("`{}` lacks output `{name}`", path.display())).into());
-        }
+    let missing = outputs.iter().find(|(name, _)| !data.outputs.iter().any(|(found, _)| found == *name));
+    if let Some((name, _)) = missing {
+        return Err(Failure::file(format!("`{}` lacks output `{name}`", path.display())).into());
     }
     Ok(data)
 }

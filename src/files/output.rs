@@ -68,7 +68,14 @@ impl OutputFile {
         if target.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        let temporary = tempfile::Builder::new().prefix(".ipuc-").suffix(".partial").tempfile_in(folder)?;
+        let temporary = tempfile::Builder::new().prefix(".ipuc-").suffix(".partial").tempfile_in(&folder);
+        // The name of the temporary file tells a user nothing.
+        let temporary = temporary.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::new(error.kind(), format!("there is no folder `{}`", folder.display()))
+            }
+            kind => kind.into(),
+        })?;
         let unfinished = Unfinished::remember(temporary.path());
         let (written_bytes, flusher) = (AtomicU64::new(0), Mutex::new(None));
         Ok(OutputFile { temporary, target: target.to_owned(), unfinished, written_bytes, flusher })

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FormatError {
     /// Too short to be any file of this format.
-    #[error("the file has {length} bytes, its first part alone has {expected}")]
+    #[error("{}", too_short(*length, *expected))]
     TooShort {
         /// Length of the file.
         length: u64,
@@ -165,6 +165,13 @@ pub enum FormatError {
         /// What the medium reports.
         source: io::Error,
     },
+}
+
+fn too_short(length: u64, expected: u64) -> String {
+    match length {
+        0 => "the file is empty".to_string(),
+        _ => format!("the file is truncated: it has {length} bytes, its first part alone has {expected}"),
+    }
 }
 
 /// What is wrong with the bytes of a message.

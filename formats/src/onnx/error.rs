@@ -122,13 +122,21 @@ pub enum OnnxError {
         element_bytes: u64,
     },
     /// Graphs inside graphs without end.
-    #[error("`{path}` is nested too deep: more than {} graphs inside each other", limits::ONNX_GRAPH_NESTING)]
+    #[error(
+        "`{}` is nested too deep: more than {} graphs inside each other",
+        shortened(path),
+        limits::ONNX_GRAPH_NESTING
+    )]
     GraphNesting {
         /// The message beyond the limit.
         path: String,
     },
     /// Messages inside messages without end.
-    #[error("`{path}` is nested too deep: more than {} messages inside each other", limits::ONNX_MESSAGE_NESTING)]
+    #[error(
+        "`{}` is nested too deep: more than {} messages inside each other",
+        shortened(path),
+        limits::ONNX_MESSAGE_NESTING
+    )]
     MessageNesting {
         /// The message beyond the limit.
         path: String,
@@ -186,4 +194,17 @@ impl OnnxError {
             _ => None,
         }
     }
+}
+
+/// A path that is too long to read, with its middle left out.
+fn shortened(path: &str) -> String {
+    /// Characters that are kept at either end.
+    const KEPT: usize = 40;
+    let letters = path.chars().count();
+    if letters <= 2 * KEPT {
+        return path.to_string();
+    }
+    let (first, last): (String, String) =
+        (path.chars().take(KEPT).collect(), path.chars().skip(letters - KEPT).collect());
+    format!("{first} .. {last}")
 }

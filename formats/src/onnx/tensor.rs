@@ -102,7 +102,7 @@ pub struct TensorSource {
 
 /// What is wrong with the data of a tensor.
 #[derive(Debug, thiserror::Error)]
-#[error("tensor `{name}` {fault}")]
+#[error("{} {fault}", named_tensor(name))]
 pub struct TensorDataError {
     /// Name of the tensor, which may be empty.
     pub name: String,
@@ -110,12 +110,23 @@ pub struct TensorDataError {
     pub fault: Box<TensorFault>,
 }
 
+fn unknown_type(number: i32) -> String {
+    match number {
+        0 => "states no element type".to_string(),
+        number => format!("has the unknown element type {number}"),
+    }
+}
+
+fn named_tensor(name: &str) -> String {
+    if name.is_empty() { "the tensor".to_string() } else { format!("tensor `{}`", name.escape_debug()) }
+}
+
 /// What can be wrong with the data of a tensor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorFault {
     /// A type from the future, or none.
-    #[error("has the unknown element type {number}")]
+    #[error("{}", unknown_type(*number))]
     UnknownType {
         /// Number of the type.
         number: i32,

@@ -162,18 +162,14 @@ fn content(graph: &Graph, id: ConstantId) -> Content {
     }
 }
 
+/// Where the elements of a constant come from: those of a computed one from its first operand.
 fn source(graph: &Graph, constant: &Constant) -> Option<WeightSource> {
-    let ConstantData::Stored(stored) = &constant.data else { return None };
-    let offset = match stored.tensor.data() {
-        TensorData::External(external) => external.offset,
-        TensorData::InFile { segments, .. } => match segments.as_slice() {
-            [only] => only.offset,
-            _ => return None,
-        },
-        TensorData::Inline(_) => return None,
+    let (source, offset, length) = match &constant.data {
+        ConstantData::Stored(stored) => (stored.source, stored.tensor.source_offset()?, stored.tensor.length_bytes()),
+        ConstantData::Tensor(_) => constant.origin.map(|origin| (origin.source, origin.offset, origin.length))?,
+        ConstantData::Recipe { operands, .. } => return source(graph, graph.constant((*operands.first()?)?)),
     };
-    let file = graph.sources[stored.source as usize].name.clone();
-    Some(WeightSource { file, offset, length: stored.tensor.length_bytes() })
+    Some(WeightSource { file: graph.sources[source as usize].name.clone(), offset, length })
 }
 
 fn string_bytes(constant: &Constant) -> u64 {

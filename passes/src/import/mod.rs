@@ -110,15 +110,18 @@ impl fmt::Display for Refusal {
 }
 
 fn list(refusals: &[Refusal]) -> String {
+    if let [only] = refusals {
+        return only.to_string();
+    }
     let lines: Vec<String> = refusals.iter().map(|refusal| format!("\n  {refusal}")).collect();
-    lines.concat()
+    format!("{} of the model's nodes cannot be compiled:{}", refusals.len(), lines.concat())
 }
 
 /// Why a model cannot be imported.
 #[derive(Debug, Error)]
 pub enum ImportError {
     /// Nodes that cannot be imported; all of them.
-    #[error("{} of the model's nodes cannot be compiled:{}", .0.len(), list(.0))]
+    #[error("{}", list(.0))]
     Refused(Vec<Refusal>),
     /// The nodes of a graph wait for each other.
     #[error("the graph has a cycle through `{name}`")]

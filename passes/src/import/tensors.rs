@@ -3,7 +3,7 @@
 use crate::import::ImportError;
 use crate::import::importer::Importer;
 use crate::import::lowering::LowerError;
-use crate::ir::{Constant, ConstantData, Operand, Source, Stored};
+use crate::ir::{Constant, ConstantData, Operand, Origin, Source, Stored};
 use ipuc_formats::fact::integers;
 use ipuc_formats::onnx::schema::{SparseTensorProto, TensorProto};
 use ipuc_formats::onnx::{TensorData, TensorSource};
@@ -17,6 +17,11 @@ fn unreadable(error: impl std::fmt::Display) -> LowerError {
     LowerError::Weight(error.to_string())
 }
 
+/// Where a tensor's elements lie in the file of this number.
+fn origin(tensor: &TensorSource, source: u32) -> Option<Origin> {
+    tensor.source_offset().map(|offset| Origin { source, offset, length: tensor.length_bytes() })
+}
+
 impl Importer<'_> {
     /// A tensor as a constant; a large one stays in its file.
     pub(crate) fn import_tensor(&mut self, proto: &TensorProto) -> Result<Operand, LowerError> {
@@ -27,7 +32,10 @@ impl Importer<'_> {
     fn constant_of(&mut self, proto: &TensorProto) -> Result<Constant, LowerError> {
         let tensor = TensorSource::of(proto).map_err(unreadable)?;
         let source = match tensor.data() {
-            TensorData::Inline(inline) => return Ok(Constant::of(inline.clone(), proto.name.as_deref())),
+            TensorData::Inline(inline) => {
+                let origin = origin(&tensor, self.model_source);
+                return Ok(Constant { origin, ..Constant::of(inline.clone(), proto.name.as_deref()) });
+            }
             TensorData::InFile { .. } => self.model_source,
             TensorData::External(external) => self.external_source(&external.location, &tensor)?,
         };
@@ -35,11 +43,12 @@ impl Importer<'_> {
         let bytes = self.graph.sources[source as usize].bytes.clone();
         if tensor.length_bytes() <= READ_AT_IMPORT_BYTES {
             let loaded = tensor.load(&*bytes).map_err(unreadable)?;
-            return Ok(Constant::of(loaded, proto.name.as_deref()));
+            let origin = origin(&tensor, source);
+            return Ok(Constant { origin, ..Constant::of(loaded, proto.name.as_deref()) });
         }
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
         let data = ConstantData::Stored(Stored { source, tensor: Arc::new(tensor) });
-        Ok(Constant { name, dtype, shape, data })
+        Ok(Constant { name, dtype, shape, data, origin: None })
     }
 
     fn external_source(&mut self, location: &str, tensor: &TensorSource) -> Result<u32, LowerError> {

@@ -21,6 +21,19 @@ pub struct Constant {
     pub shape: Vec<usize>,
     /// Where the bytes are.
     pub data: ConstantData,
+    /// Where the bytes of a constant in memory came from, if they are those of a file.
+    pub origin: Option<Origin>,
+}
+
+/// A place in a file of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Index into [`Graph::sources`].
+    pub source: u32,
+    /// Where the bytes begin.
+    pub offset: u64,
+    /// How many there are.
+    pub length: u64,
 }
 
 /// Where the bytes of a constant are.
@@ -75,7 +88,7 @@ impl Constant {
     /// A constant in memory.
     pub fn of(tensor: Tensor, name: Option<&str>) -> Constant {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
-        Constant { name: name.map(Arc::from), dtype, shape, data: ConstantData::Tensor(tensor) }
+        Constant { name: name.map(Arc::from), dtype, shape, data: ConstantData::Tensor(tensor), origin: None }
     }
 
     /// The tensor, where it is in memory.

@@ -21,7 +21,7 @@ mod dependencies;
 pub mod text;
 mod typing;
 
-pub use constants::{Constant, ConstantData, ConstantError, Stored};
+pub use constants::{Constant, ConstantData, ConstantError, Origin, Stored};
 pub use dependencies::Dependencies;
 pub use typing::BlockTyping;
 

@@ -28,7 +28,7 @@ struct Row {
 /// Where the bytes were in the model.
 #[derive(Serialize)]
 struct Source {
-    /// The file of external data; empty for the model itself.
+    /// Name of the file: that of the model, or of external data.
     file: String,
     offset: u64,
     bytes: u64,

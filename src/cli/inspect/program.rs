@@ -94,7 +94,7 @@ fn json_block(manifest: &Manifest, block: &BlockRecord) -> Json {
             "node": step.name,
             "attributes": attributes.collect::<Json>(),
             "operands": step.operands.iter().map(|one| json!(operand(manifest, one))).collect::<Json>(),
-            "results": step.results,
+            "results": step.results.iter().map(|&slot| json!(value(slot))).collect::<Json>(),
         })
     });
     json!({

@@ -129,7 +129,7 @@ impl Parser {
             ConstantData::Recipe { op, operands: operands.collect::<Result<_, _>>()? }
         };
         let label = (!name.chars().all(|digit| digit.is_ascii_digit())).then(|| Arc::from(name.as_str()));
-        let id = self.graph.add_constant(Constant { name: label, dtype, shape, data });
+        let id = self.graph.add_constant(Constant { name: label, dtype, shape, data, origin: None });
         self.constants.insert(name, id);
         Ok(())
     }

@@ -1,0 +1,36 @@
+//! Finds speech in a recording, with a model inside the program; names and types of inputs are checked by the compiler.
+
+use ipuc::{Array, SessionOptions};
+use std::error::Error;
+
+ipuc::include_model!(model);
+ipuc::include_model!(speech);
+
+/// The model looks at a window of new samples behind some of the window before.
+const WINDOW_SAMPLES: usize = 512;
+const CONTEXT_SAMPLES: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let recording = include_bytes!("../../../fixtures/recording.wav");
+    let samples: Vec<f32> = recording[44..]
+        .chunks_exact(2)
+        .map(|pair| f32::from(i16::from_le_bytes([pair[0], pair[1]])) / 32768.0)
+        .collect();
+    let mut session = speech::Model::embedded()?.session(&SessionOptions::default())?;
+    let mut heard = 0;
+    for end in (WINDOW_SAMPLES..=samples.len()).step_by(WINDOW_SAMPLES) {
+        let start = end.saturating_sub(WINDOW_SAMPLES + CONTEXT_SAMPLES);
+        let mut window = vec![0.0; WINDOW_SAMPLES + CONTEXT_SAMPLES - (end - start)];
+        window.extend_from_slice(&samples[start..end]);
+        let inputs = speech::ListenInputs { input: Array::new([1, window.len()], window), sr: Array::scalar(16_000) };
+        let outputs = session.listen(inputs)?;
+        heard += usize::from(outputs.output.elements[0] >= 0.5);
+    }
+    println!("speech in {heard} of {} windows", samples.len() / WINDOW_SAMPLES);
+
+    // The same from a file beside the program, which stays small.
+    let mut session = model::Model::open(model::PATH)?.session(&SessionOptions::default())?;
+    let outputs = session.main(model::MainInputs { x: Array::new([1, 48], vec![1.0; 48]) })?;
+    println!("{:?}", outputs);
+    Ok(())
+}

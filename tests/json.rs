@@ -1,0 +1,107 @@
+//! `docs/json.md` against the program: every key that a command prints is on the page, and every key of the page is
+//! printed.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod support;
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use support::*;
+
+/// Keys of the page by command.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
+    let mut commands: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut command = String::new();
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## `ipuc ") {
+            command = heading.trim_end_matches('`').to_string();
+            commands.insert(command.clone(), BTreeSet::new());
+        } else if let Some((key, _)) = line.strip_prefix("| `").and_then(|row| row.split_once('`')) {
+            assert!(commands.get_mut(&command).unwrap().insert(key.to_string()), "{command}: {key} is there twice");
+        }
+    }
+    commands
+}
+
+/// Paths of everything that is no object and no list; of an empty one, its own.
+fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                let key = if path == "operators" { "*" } else { key };
+                paths(member, &if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }, found);
+            }
+        }
+        Value::Array(elements) => elements.iter().for_each(|element| paths(element, &format!("{path}[]"), found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            found.insert(path.to_string());
+        }
+    }
+}
+
+/// Two inputs whose dimensions must fit, a weight that is computed while compiling, and state.
+fn model_with_everything() -> Vec<u8> {
+    let nodes = vec![
+        node("Add", &["a", "b"], &["sum"]),
+        node("MatMul", &["sum", "w"], &["product"]),
+        node("Add", &["product", "past"], &["present"]),
+        node("Neg", &["one"], &["minus"]),
+        node("Mul", &["present", "minus"], &["y"]),
+    ];
+    let inputs = vec![port("a", &["n", "3"]), port("b", &["m", "3"]), port("past", &["1", "2"])];
+    let outputs = vec![port("y", &["n", "2"]), port("present", &["n", "2"])];
+    model(graph(inputs, vec![linear_weight(), tensor("one", &[], &[1.0])], nodes, outputs))
+}
+
+#[test]
+fn the_page_has_every_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "linear.onnx", &linear(linear_weight()));
+    write(folder, "all.onnx", &model_with_everything());
+    for (name, expected) in [("data", 9.5), ("wrong", 9.0)] {
+        write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
+        write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &[expected, 11.5]));
+    }
+    let run = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        let output = command.current_dir(folder).args(arguments.split_whitespace()).arg("--json").output().unwrap();
+        let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments}: {error}\n{stdout}\n{stderr}"))
+    };
+    let sessions = [
+        ("compile", "compile all.onnx --state past=present --dim n=2 -o all.ipu"),
+        ("compile", "compile linear.onnx"),
+        ("run", "run linear.onnx --random 1"),
+        ("verify", "verify linear.onnx --data data"),
+        ("verify", "verify linear.onnx --data wrong"),
+        ("bench", "bench linear.onnx --runs 1"),
+        ("inspect", "inspect all.ipu"),
+        ("inspect --layout", "inspect all.ipu --layout"),
+        ("inspect --program", "inspect all.ipu --program"),
+        ("inspect --stream", "inspect all.ipu --stream"),
+        ("inspect --check", "inspect all.ipu --check"),
+        ("ops", "ops"),
+    ];
+    let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (command, session) in sessions {
+        paths(&run(session), "", printed.entry(command.to_string()).or_default());
+    }
+    let mut bytes = std::fs::read(folder.join("linear.ipu")).unwrap();
+    bytes[4096] ^= 1;
+    std::fs::write(folder.join("damaged.ipu"), bytes).unwrap();
+    paths(&run("inspect damaged.ipu --check"), "", printed.entry("inspect --check".to_string()).or_default());
+    let documented = documented();
+    assert_eq!(documented.keys().collect::<Vec<_>>(), printed.keys().collect::<Vec<_>>());
+    for (command, keys) in &printed {
+        let missing: Vec<&String> = keys.difference(&documented[command]).collect();
+        let excess: Vec<&String> = documented[command].difference(keys).collect();
+        assert!(missing.is_empty(), "{command} prints keys that docs/json.md lacks: {missing:?}");
+        // What this version never has is documented all the same.
+        let excess: Vec<&&String> = excess.iter().filter(|key| !key.starts_with("options[]")).collect();
+        assert!(excess.is_empty(), "{command} does not print {excess:?}");
+    }
+}
