@@ -210,6 +210,23 @@ fn optimize(
     Ok(graph)
 }
 
+impl CompileError {
+    /// Its sentence names the file; the others are about the models as a whole.
+    pub(crate) fn names_file(&self) -> bool {
+        match self {
+            CompileError::Import(_) | CompileError::Pipeline(_) | CompileError::Emit(_) => false,
+            CompileError::Source(_)
+            | CompileError::External(_)
+            | CompileError::Onnx { .. }
+            | CompileError::ExternalData { .. }
+            | CompileError::Overwrites { .. }
+            | CompileError::UnknownDimension { .. }
+            | CompileError::Output { .. }
+            | CompileError::Range(_) => true,
+        }
+    }
+}
+
 /// Every dimension that the options name must be one of an input: a misspelt one would bind nothing.
 fn check_dimensions(graph: &Graph, options: &CompileOptions) -> Result<(), CompileError> {
     let inputs = graph.entries.iter().flat_map(|entry| &graph.block(entry.block).parameters);

@@ -1,4 +1,33 @@
 //! ipuc compiles ONNX models into execution-ordered `.ipu` files and runs them.
+//!
+//! A model is compiled once, by the command line (`ipuc compile`), by [`fn@compile`], or by a build script ([`build`]),
+//! which also gives the program a handle with the names and types of the model. [`fn@open`] opens the file; a [`Session`]
+//! keeps the state of one caller and runs it.
+//!
+//! ```no_run
+//! use ipuc::compile::{CompileOptions, Source};
+//! use ipuc::{Session, SessionOptions, Tensor};
+//!
+//! let source = Source { entry: "main".to_string(), path: "digits.onnx".into() };
+//! ipuc::compile(&[source], "digits.ipu".as_ref(), &CompileOptions::default())?;
+//!
+//! let model = ipuc::open("digits.ipu")?;
+//! let mut session = Session::new(&model, &SessionOptions::default())?;
+//! let image = Tensor::from_elements(&[1, 784], &[0f32; 784])?;
+//! let outputs = session.run(None, vec![("image".to_string(), image.into())])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | crate | what it is for | what it knows nothing of |
+//! | --- | --- | --- |
+//! | `ipuc` | this facade and the command line: files, errors for people | |
+//! | `ipuc-formats` | the contract: ONNX bytes, `.ipu` bytes, encodings of weights, and what every operator means | graphs, files, threads |
+//! | `ipuc-passes` | the compiler: import, the graph, the passes over it, emission | the runtime, files |
+//! | `ipuc-runtime` | the executor: memory, kernels, sessions | the compiler, ONNX |
+//!
+//! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
+//! Features: `compile` and `run` bring one half each, `cli` (the default) the command line. A program that only opens
+//! files builds no compiler, and a build script no runtime.
 
 #[cfg(feature = "compile")]
 pub mod build;

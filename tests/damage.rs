@@ -19,8 +19,8 @@ fn compiled(folder: &Path) -> Vec<u8> {
 }
 
 /// Bytes of superblock and manifest.
-fn head_bytes(bytes: &Vec<u8>) -> usize {
-    SUPERBLOCK_BYTES + read_manifest(bytes).unwrap().0.manifest_length as usize
+fn head_bytes(bytes: &[u8]) -> usize {
+    SUPERBLOCK_BYTES + read_manifest(&bytes).unwrap().0.manifest_length as usize
 }
 
 #[test]

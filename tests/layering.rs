@@ -41,13 +41,14 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("error", &["steps"]),
     ("memory", &["steps"]),
     ("bind", &["error"]),
+    ("check", &["error"]),
     ("state", &["error"]),
     ("stream", &["error", "memory", "steps"]),
     ("resident", &["error", "steps"]),
     ("program", &["error", "resident", "steps", "stream"]),
     ("execute", &["error", "memory", "program", "steps"]),
     ("working", &["memory"]),
-    ("session", &["bind", "error", "execute", "memory", "program", "state", "steps", "stream", "working"]),
+    ("session", &["bind", "check", "error", "execute", "memory", "program", "state", "steps", "stream", "working"]),
 ];
 
 /// The chain of modules of `formats`: each uses only those before it.

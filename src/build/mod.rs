@@ -48,7 +48,7 @@ pub enum BuildError {
     #[error("`{0}` has no file name that could name a module")]
     Name(PathBuf),
     /// The model cannot be compiled.
-    #[error("cannot compile `{}`: {error}", path.display())]
+    #[error("{}", sentence(path, error))]
     Compile {
         /// The model.
         path: PathBuf,
@@ -63,6 +63,10 @@ pub enum BuildError {
         /// What the system reports.
         error: std::io::Error,
     },
+}
+
+fn sentence(path: &Path, error: &CompileError) -> String {
+    if error.names_file() { error.to_string() } else { format!("cannot compile `{}`: {error}", path.display()) }
 }
 
 impl fmt::Debug for BuildError {

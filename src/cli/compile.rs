@@ -144,20 +144,11 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
 
 /// An error that names no file, with the models in which it occurred.
 pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Error {
-    match error {
-        CompileError::Import(_) | CompileError::Pipeline(_) | CompileError::Emit(_) => {
-            let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
-            anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
-        }
-        CompileError::Source(_)
-        | CompileError::External(_)
-        | CompileError::Onnx { .. }
-        | CompileError::ExternalData { .. }
-        | CompileError::Overwrites { .. }
-        | CompileError::UnknownDimension { .. }
-        | CompileError::Output { .. }
-        | CompileError::Range(_) => error.into(),
+    if error.names_file() {
+        return error.into();
     }
+    let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
+    anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
 }
 
 /// The files of `--emit-ir`.
