@@ -5,6 +5,7 @@
 //! ? 3                             its exit code, left out where 0
 //! ! error: the file is empty      a line of stderr
 //! a line of stdout
+//! # a remark
 //! ```
 //!
 //! `+ NAME` at the end lists files that the session has left behind. Times, hashes and the folder are replaced, since
@@ -136,7 +137,7 @@ fn play(session: &str) -> String {
                 played.push('\n');
             }
             played.push_str(&String::from_utf8(output.stdout).unwrap());
-        } else if line.starts_with('#') || line.is_empty() {
+        } else if line.starts_with('#') {
             played.push_str(&format!("{line}\n"));
         }
     }

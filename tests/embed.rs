@@ -23,7 +23,7 @@ fn cargo(arguments: &[&str]) -> String {
 fn a_program_has_its_models_inside() {
     let printed = cargo(if cfg!(debug_assertions) { &["run", "--quiet"] } else { &["run", "--quiet", "--release"] });
     let lines: Vec<&str> = printed.lines().collect();
-    assert_eq!(lines, ["speech", "y"]);
+    assert_eq!(lines, ["speech in 87 of 165 windows", "the product begins with 4.068"]);
 }
 
 /// Neither the program nor its build script builds what only the command line needs, and the program no compiler.

@@ -266,7 +266,7 @@ fn value_of(kind: &Type, bindings: &Bindings, random: &mut Random) -> Option<Val
             if dtype.is_float() && !dtype.is_sub_byte() {
                 tensor.bytes_mut().iter_mut().for_each(|byte| *byte = random.below(64) as u8);
             } else if *dtype == DType::Bool || dtype.is_integer() && !dtype.is_sub_byte() {
-                let width = (dtype.bits() / 8) as usize;
+                let width = dtype.bits() / 8;
                 tensor.bytes_mut().iter_mut().step_by(width.max(1)).for_each(|byte| *byte = random.below(2) as u8);
             }
             Some(Value::Tensor(tensor))
@@ -290,7 +290,6 @@ fn no_file_panics() {
     for (number, sample) in samples.iter().enumerate() {
         let unchanged = sample.sealed(sample.manifest.clone()).unwrap();
         assert!(Model::open(&unchanged).is_ok(), "{} is refused as it is", sample.name);
-        let started = std::time::Instant::now();
         for round in 0..rounds {
             let mut random = Random::new(number as u64 * 1_000_003 + round);
             let mut manifest = sample.manifest.clone();

@@ -62,6 +62,10 @@ fn the_page_has_every_key() {
     let folder = folder.path();
     write(folder, "linear.onnx", &linear(linear_weight()));
     write(folder, "all.onnx", &model_with_everything());
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    let (inputs, outputs) = (vec![port("x", &["1", "4096"])], vec![port("y", &["1", "2048"])]);
+    write(folder, "large.onnx", &model(graph(inputs, vec![external("w", &[4096, 2048], "w.bin")], nodes, outputs)));
+    std::fs::File::create(folder.join("w.bin")).unwrap().set_len(4096 * 2048 * 4).unwrap();
     for (name, expected) in [("data", 9.5), ("wrong", 9.0)] {
         write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
         write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &[expected, 11.5]));
@@ -78,11 +82,14 @@ fn the_page_has_every_key() {
         ("run", "run linear.onnx --random 1"),
         ("verify", "verify linear.onnx --data data"),
         ("verify", "verify linear.onnx --data wrong"),
+        ("verify", "verify linear.onnx --data data --streamed"),
         ("bench", "bench linear.onnx --runs 1"),
         ("inspect", "inspect all.ipu"),
         ("inspect --layout", "inspect all.ipu --layout"),
         ("inspect --program", "inspect all.ipu --program"),
         ("inspect --stream", "inspect all.ipu --stream"),
+        ("compile", "compile large.onnx"),
+        ("inspect --stream --memory", "inspect large.ipu --stream --memory 24MiB"),
         ("inspect --check", "inspect all.ipu --check"),
         ("ops", "ops"),
     ];

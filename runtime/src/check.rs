@@ -9,7 +9,9 @@ use crate::error::OpenError;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::{Equality, Ranges, equality};
 use ipuc_formats::fact::{Contents, Fact, Shape, Type};
-use ipuc_formats::model::{BlockRecord, Fault, FormatError, Manifest, OperandRecord, StepRecord, ValueRecord, read_manifest};
+use ipuc_formats::model::{
+    BlockRecord, Fault, FormatError, Manifest, OperandRecord, StepRecord, ValueRecord, read_manifest,
+};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::ops::{BlockInference, InferContext, TypeError};
 use ipuc_formats::tensor::element_count;

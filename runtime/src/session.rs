@@ -1,6 +1,7 @@
 //! The daily interface: open a model, write inputs, run, read outputs.
 
 use crate::bind::{Declared, bind, bind_symbols};
+use crate::check::checked_manifest;
 use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
 use crate::memory::{BoundMemory, Pool};
@@ -11,7 +12,6 @@ use crate::stream::{PassReport, Residency, StreamedOptions};
 use crate::working::{least_working_bytes, port_bytes};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
-use crate::check::checked_manifest;
 use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::value::Value;
