@@ -300,7 +300,8 @@ impl Runner {
 }
 
 fn run_here(file: &Path, budget: u64, threads: usize) -> Result<()> {
-    let model = open_with(file, OpenOptions { memory_bytes: Some(budget.max(WORKING_BYTES)) })?;
+    let model =
+        open_with(file, OpenOptions { memory_bytes: Some(budget.max(WORKING_BYTES)), ..OpenOptions::default() })?;
     let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 })?;
     let ones: Vec<u8> = (0..WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
     let input = Tensor::from_bytes(DType::F32, &[1, WIDTH as usize], &ones)?;

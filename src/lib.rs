@@ -52,7 +52,7 @@ pub use ipuc_formats::value::Value;
 #[cfg(feature = "run")]
 pub use ipuc_runtime::{Model, OpenError, RunError, Session, SessionOptions};
 #[cfg(feature = "run")]
-pub use open::{OpenFileError, OpenOptions, open, open_bytes, open_with};
+pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pipe, open_with};
 
 /// The module of a model that [`build::compile`](crate::build) compiled, under the name of the model's file.
 #[cfg(feature = "run")]

@@ -3,19 +3,38 @@
 //! Without a budget the weights are kept in memory where they fit in what the machine has available; else they are streamed
 //! within most of it.
 
-use crate::files::{DirectFile, SourceFile, SourceFileError};
+use crate::files::{ArrivingFile, DirectFile, SourceFile, SourceFileError};
 use ipuc_formats::model::read_manifest;
 use ipuc_formats::onnx::ReadAt;
-use ipuc_runtime::{Model, ModelOptions, OpenError};
+use ipuc_runtime::{Model, ModelOptions, OpenError, SharedBytes};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
+
+/// Room for what a small file needs besides its weights.
+const ROOM_BYTES: u64 = 1 << 30;
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
     /// Bytes for weights, activations, state, inputs and outputs. What fits is where `None`.
     pub memory_bytes: Option<u64>,
+    /// How weights that all fit are held; without meaning for those that are streamed.
+    pub resident: Resident,
+    /// Take weights as they come, where the file is still being written; how long nothing may come before that is an error.
+    pub follow: Option<Duration>,
+}
+
+/// How weights are held in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resident {
+    /// In a copy of their own, on huge pages.
+    #[default]
+    Copy,
+    /// In the page cache: processes that run the same file share one copy, and start at once. The file must not change.
+    Map,
 }
 
 /// Why a file cannot be opened as a model.
@@ -24,6 +43,14 @@ pub enum OpenFileError {
     /// The file cannot be opened.
     #[error(transparent)]
     Source(#[from] SourceFileError),
+    /// A file that is still coming does not come.
+    #[error("cannot open {name}: {error}")]
+    Arriving {
+        /// What is read.
+        name: String,
+        /// Why.
+        error: io::Error,
+    },
     /// The file is no sound `.ipu` file, or its weights do not fit into memory.
     #[error("cannot open `{}`: {error}", path.display())]
     Model {
@@ -48,6 +75,11 @@ pub fn open(path: impl AsRef<Path>) -> Result<Model, OpenFileError> {
 /// [`OpenFileError`] where it cannot be read, is damaged, or the budget is too small.
 pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, OpenFileError> {
     let path = path.as_ref();
+    if let Some(patience) = options.follow {
+        let arriving = ArrivingFile::follow(path, patience)
+            .map_err(|error| OpenFileError::Arriving { name: path.display().to_string(), error })?;
+        return open_arriving(arriving, &path.display().to_string(), options);
+    }
     let file = DirectFile::open(path)?;
     let failed = |error| OpenFileError::Model { path: path.to_owned(), error };
     let memory_bytes = match options.memory_bytes {
@@ -57,8 +89,39 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
     match memory_bytes {
         Some(_) => Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 }).map_err(failed),
         // Through the page cache: what was compiled or copied just now is still there.
-        None => Model::open(&SourceFile::open(path)?).map_err(failed),
+        None => match options.resident {
+            Resident::Copy => Model::open(&SourceFile::open(path)?).map_err(failed),
+            Resident::Map => Model::open_shared(mapped(&SourceFile::open(path)?)?).map_err(failed),
+        },
     }
+}
+
+/// Open what a pipe brings: a run begins as soon as the first weights are there.
+///
+/// # Errors
+/// [`OpenFileError`] where the pipe ends early or brings no sound file, or the budget is too small.
+pub fn open_pipe(pipe: impl Read + Send + 'static, options: OpenOptions) -> Result<Model, OpenFileError> {
+    let name = "the pipe".to_string();
+    let arriving = ArrivingFile::from_pipe(pipe);
+    let arriving = arriving.map_err(|error| OpenFileError::Arriving { name: name.clone(), error })?;
+    open_arriving(arriving, &name, options)
+}
+
+fn open_arriving(file: ArrivingFile, name: &str, options: OpenOptions) -> Result<Model, OpenFileError> {
+    // Twice the file is room for all weights and for whatever a run of it needs besides.
+    let memory_bytes = options.memory_bytes.or(Some(file.length().saturating_mul(2).max(ROOM_BYTES)));
+    Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 })
+        .map_err(|error| OpenFileError::Model { path: PathBuf::from(name), error })
+}
+
+/// The bytes of a file, shared with everybody who maps it.
+#[allow(unsafe_code, reason = "a map of a file")]
+fn mapped(file: &SourceFile) -> Result<SharedBytes, OpenFileError> {
+    // SAFETY: the bytes are read only. That nobody changes the file meanwhile is asked of the user (`Resident::Map`), and
+    // every weight is checked against its checksum when it is used first.
+    let map = unsafe { memmap2::Mmap::map(file.file()) };
+    let failed = |error| SourceFileError::Open { path: file.path().to_owned(), error };
+    Ok(Arc::new(map.map_err(failed)?))
 }
 
 /// `None` where the weights fit into memory.

@@ -44,11 +44,14 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("check", &["error"]),
     ("state", &["error"]),
     ("stream", &["error", "memory", "steps"]),
-    ("resident", &["error", "steps"]),
+    ("resident", &["error", "memory", "steps"]),
     ("program", &["error", "resident", "steps", "stream"]),
     ("execute", &["error", "memory", "program", "steps"]),
     ("working", &["memory"]),
-    ("session", &["bind", "check", "error", "execute", "memory", "program", "state", "steps", "stream", "working"]),
+    (
+        "session",
+        &["bind", "check", "error", "execute", "memory", "program", "resident", "state", "steps", "stream", "working"],
+    ),
 ];
 
 /// The chain of modules of `formats`: each uses only those before it.

@@ -31,6 +31,12 @@ pub enum OpenError {
         /// What the medium reports.
         error: std::io::Error,
     },
+    /// Weights lie in other files.
+    #[error("the file uses weights of {count} other files, which is not supported")]
+    OtherFiles {
+        /// How many.
+        count: usize,
+    },
     /// The budget is too small for the largest dimensions that the file allows, or for any.
     #[error("a memory budget of {budget_bytes} bytes is too small: {needed_bytes} bytes are needed")]
     Budget {

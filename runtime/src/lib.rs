@@ -19,5 +19,6 @@ mod stream;
 mod working;
 
 pub use error::{OpenError, RunError};
+pub use resident::SharedBytes;
 pub use session::{Model, ModelOptions, Port, Session, SessionOptions};
 pub use stream::{PassReport, Residency, StepStall};

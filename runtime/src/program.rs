@@ -1,7 +1,7 @@
 //! A file made ready to run: its manifest, its weights and what follows from the order of steps.
 
 use crate::error::OpenError;
-use crate::resident::Resident;
+use crate::resident::{Resident, SharedBytes};
 use crate::steps::PartSource;
 use crate::stream::{Streamed, StreamedOptions};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
@@ -24,9 +24,20 @@ impl Program {
     /// # Errors
     /// [`OpenError`] where they cannot be read.
     pub(crate) fn resident(mut manifest: Manifest, file: &dyn ReadAt) -> Result<Self, OpenError> {
-        let weights = records(&mut manifest);
+        let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
-        let source = Arc::new(Resident::load(manifest.clone(), weights.clone(), file)?);
+        let source = Arc::new(Resident::copy(manifest.clone(), weights.clone(), file)?);
+        Ok(Program::new(manifest, weights, source, None))
+    }
+
+    /// Weights where they lie in the bytes of a whole file.
+    ///
+    /// # Errors
+    /// [`OpenError::OtherFiles`].
+    pub(crate) fn mapped(mut manifest: Manifest, file: SharedBytes) -> Result<Self, OpenError> {
+        let weights = records(&mut manifest)?;
+        let manifest = Arc::new(manifest);
+        let source = Arc::new(Resident::over_file(manifest.clone(), weights.clone(), file));
         Ok(Program::new(manifest, weights, source, None))
     }
 
@@ -39,7 +50,7 @@ impl Program {
         file: Arc<dyn ReadAt>,
         options: StreamedOptions,
     ) -> Result<Self, OpenError> {
-        let weights = records(&mut manifest);
+        let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), options)?);
         Ok(Program::new(manifest, weights, streamed.clone(), Some(streamed)))
@@ -57,8 +68,11 @@ impl Program {
 }
 
 /// The records of weights, which sources and steps share.
-fn records(manifest: &mut Manifest) -> Vec<Arc<WeightRecord>> {
-    std::mem::take(&mut manifest.weights).into_iter().map(Arc::new).collect()
+fn records(manifest: &mut Manifest) -> Result<Vec<Arc<WeightRecord>>, OpenError> {
+    if !manifest.files.is_empty() {
+        return Err(OpenError::OtherFiles { count: manifest.files.len() });
+    }
+    Ok(std::mem::take(&mut manifest.weights).into_iter().map(Arc::new).collect())
 }
 
 /// Where each value of a block is read last.

@@ -1,61 +1,107 @@
-//! Weights that are wholly in memory.
+//! Weights that are wholly in memory: copied into huge pages, or mapped and shared with other processes.
 
 use crate::error::OpenError;
+use crate::memory::Arena;
 use crate::steps::{KernelError, PartBytes, PartSource};
-use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::{Layout, unpack};
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::ReadAt;
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Storage, Tensor};
+use rayon::prelude::*;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-type ChunkBytes = AVec<u8, ConstAlign<4096>>;
+/// Bytes that outlive whoever reads them.
+pub type SharedBytes = Arc<dyn Deref<Target = [u8]> + Send + Sync>;
 
-/// Every chunk of a file, read once and checked.
+/// The stream of a file.
 pub(crate) struct Resident {
-    chunks: Vec<Arc<ChunkBytes>>,
+    bytes: SharedBytes,
+    /// Where in the file they begin.
+    start: u64,
     manifest: Arc<Manifest>,
     weights: Vec<Arc<WeightRecord>>,
+    /// Extents whose checksums have been verified.
+    checked: Vec<AtomicBool>,
     /// Canonical tensors of weights that were asked for whole; filled on first use.
     tensors: Vec<OnceLock<Tensor>>,
 }
 
+/// A copy on huge pages.
+struct Copied<S: Storage>(S);
+
+impl<S: Storage> Deref for Copied<S> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
 impl Resident {
-    /// Read all chunks.
+    /// Copy the whole stream, and check it.
     ///
     /// # Errors
-    /// [`OpenError`] where the file cannot be read or a checksum does not match.
-    pub(crate) fn load(
+    /// [`OpenError`] where the file cannot be read, a checksum does not match, or memory is short.
+    pub(crate) fn copy(
         manifest: Arc<Manifest>,
         weights: Vec<Arc<WeightRecord>>,
         file: &dyn ReadAt,
     ) -> Result<Self, OpenError> {
-        let mut chunks = Vec::with_capacity(manifest.chunks.len());
-        for chunk in &manifest.chunks {
-            let needed_bytes = chunk.length;
-            let length =
-                usize::try_from(chunk.length).map_err(|_| OpenError::Memory { needed_bytes, available_bytes: 0 })?;
-            let mut bytes = ChunkBytes::new(4096);
-            bytes.resize(length, 0);
-            let offset = chunk.offset;
-            file.read_exact_at(offset, &mut bytes).map_err(|error| OpenError::Read { offset, error })?;
-            chunks.push(Arc::new(bytes));
-        }
+        let start = manifest.chunks.first().map_or(0, |chunk| chunk.offset);
+        let needed_bytes: u64 = manifest.chunks.iter().map(|chunk| chunk.length).sum();
+        let short = || OpenError::Memory { needed_bytes, available_bytes: 0 };
+        let length = usize::try_from(needed_bytes).map_err(|_| short())?;
+        let arena = Arena::new(length).ok_or_else(short)?;
+        let read = |chunk: &ipuc_formats::model::ChunkRecord| -> Result<(), OpenError> {
+            // Chunks follow one another without gaps, as validation has checked; so their places do not overlap.
+            let place = (chunk.offset - start) as usize;
+            let mut piece = arena.take(place, chunk.length as usize).ok_or_else(short)?;
+            let target = piece.bytes_mut().unwrap_or_default();
+            file.read_exact_at(chunk.offset, target).map_err(|error| OpenError::Read { offset: chunk.offset, error })
+        };
+        manifest.chunks.par_iter().try_for_each(read)?;
+        let bytes: SharedBytes = match arena.take(0, length) {
+            Some(piece) => Arc::new(Copied(piece)),
+            None if length == 0 => Arc::new(Vec::new()),
+            None => return Err(short()),
+        };
+        let resident = Resident::over(manifest, weights, bytes, start);
+        let all = 0..resident.manifest.extents.len() as u32;
+        all.into_par_iter().try_for_each(|index| resident.check(index))?;
+        Ok(resident)
+    }
+
+    /// Over the bytes of a whole file, each extent checked when it is used first.
+    pub(crate) fn over_file(manifest: Arc<Manifest>, weights: Vec<Arc<WeightRecord>>, file: SharedBytes) -> Self {
+        Resident::over(manifest, weights, file, 0)
+    }
+
+    fn over(manifest: Arc<Manifest>, weights: Vec<Arc<WeightRecord>>, bytes: SharedBytes, start: u64) -> Self {
         let tensors = weights.iter().map(|_| OnceLock::new()).collect();
-        let loaded = Resident { chunks, manifest: manifest.clone(), weights, tensors };
-        for (index, extent) in manifest.extents.iter().enumerate() {
-            extent.check(index as u32, &loaded.extent(index as u32))?;
-        }
-        Ok(loaded)
+        let checked = manifest.extents.iter().map(|_| AtomicBool::new(false)).collect();
+        Resident { bytes, start, manifest, weights, checked, tensors }
     }
 
     fn extent(&self, index: u32) -> ExtentBytes {
         let extent = &self.manifest.extents[index as usize];
-        let chunk = self.chunks[extent.chunk as usize].clone();
-        // Validation has checked that an extent lies inside its chunk.
-        let start = (extent.offset - self.manifest.chunks[extent.chunk as usize].offset) as usize;
-        ExtentBytes { chunk, start, end: start + extent.length as usize }
+        // Validation has checked that an extent lies inside its chunk, and chunks inside the file.
+        let start = (extent.offset - self.start) as usize;
+        ExtentBytes { bytes: self.bytes.clone(), start, end: start + extent.length as usize }
+    }
+
+    fn check(&self, index: u32) -> Result<(), OpenError> {
+        self.manifest.extents[index as usize].check(index, &self.extent(index))?;
+        self.checked[index as usize].store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The bytes of a part, whose checksums match.
+    fn checked(&self, weight: u32, index: u32) -> Result<ExtentBytes, KernelError> {
+        if !self.checked[index as usize].load(Ordering::Relaxed) {
+            self.check(index).map_err(|error| self.failure(weight, &error.to_string()))?;
+        }
+        Ok(self.extent(index))
     }
 
     fn failure(&self, weight: u32, reason: &str) -> KernelError {
@@ -65,7 +111,7 @@ impl Resident {
 }
 
 struct ExtentBytes {
-    chunk: Arc<ChunkBytes>,
+    bytes: SharedBytes,
     start: usize,
     end: usize,
 }
@@ -73,11 +119,11 @@ struct ExtentBytes {
 impl Deref for ExtentBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.chunk[self.start..self.end]
+        &self.bytes[self.start..self.end]
     }
 }
 
-impl ipuc_formats::tensor::Storage for ExtentBytes {
+impl Storage for ExtentBytes {
     fn bytes(&self) -> &[u8] {
         self
     }
@@ -90,7 +136,7 @@ impl PartSource for Resident {
     fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
         let record = self.weights[weight as usize].parts.get(part);
         let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
-        Ok(PartBytes::new(Arc::new(self.extent(record.extent))))
+        Ok(PartBytes::new(Arc::new(self.checked(weight, record.extent)?)))
     }
 
     fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
@@ -103,11 +149,12 @@ impl PartSource for Resident {
         let tensor = match (&record.layout, record.parts.as_slice()) {
             (Layout::Plain { dtype }, [part]) if *dtype == record.dtype => {
                 let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
-                let bytes = Arc::new(self.extent(part.extent));
+                let bytes = Arc::new(self.checked(weight, part.extent)?);
                 Tensor::over(record.dtype, &shape, bytes).map_err(|error| failure(&error))?
             }
             _ => {
-                let parts: Vec<ExtentBytes> = record.parts.iter().map(|part| self.extent(part.extent)).collect();
+                let parts = record.parts.iter().map(|part| self.checked(weight, part.extent));
+                let parts = parts.collect::<Result<Vec<ExtentBytes>, _>>()?;
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
                 unpack(record, &bytes).map_err(|error| failure(&error))?
             }

@@ -6,6 +6,7 @@ use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
 use crate::memory::{BoundMemory, Pool};
 use crate::program::Program;
+use crate::resident::SharedBytes;
 use crate::state::initial;
 use crate::steps::Progress;
 use crate::stream::{PassReport, Residency, StreamedOptions};
@@ -56,6 +57,17 @@ impl Model {
         let working_bytes = least_working_bytes(&manifest);
         let options = StreamedOptions { budget_bytes, working_bytes, readers: options.readers };
         Ok(Model::over(Program::streamed(manifest, file, options)?))
+    }
+
+    /// Open the bytes of a whole file, which several processes may share: weights stay where they are, and each is checked
+    /// when it is used first.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the file is malformed.
+    pub fn open_shared(file: SharedBytes) -> Result<Model, OpenError> {
+        let bytes: &[u8] = &file;
+        let manifest = checked_manifest(&bytes)?;
+        Ok(Model::over(Program::mapped(manifest, file)?))
     }
 
     fn over(program: Program) -> Model {

@@ -8,7 +8,7 @@ use super::random::Generator;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::unfinished::Unfinished;
 use crate::files::{SourceFile, numpy};
-use crate::open::{OpenFileError, OpenOptions, open_with};
+use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
@@ -19,9 +19,10 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Which model is executed, and how.
 #[derive(Debug, Args)]
@@ -38,9 +39,34 @@ pub(super) struct ModelArguments {
     /// streamed from the file [default: what the machine has available]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
+    /// How weights that fit are held: in a copy of their own, or mapped and shared with other processes
+    #[arg(long, value_name = "HOW", value_enum, default_value = "copy", hide_default_value = true)]
+    resident: Resident,
+    /// Run while the .ipu file is still being written, and wait for the weights that are not there yet
+    #[arg(long)]
+    follow: bool,
     /// A folder outside of the .onnx model's own whose files it may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
+}
+
+/// How long a file that is followed may stand still.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How weights that fit are held.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Resident {
+    Copy,
+    Map,
+}
+
+impl From<Resident> for crate::open::Resident {
+    fn from(resident: Resident) -> Self {
+        match resident {
+            Resident::Copy => crate::open::Resident::Copy,
+            Resident::Map => crate::open::Resident::Map,
+        }
+    }
 }
 
 /// Where inputs come from.
@@ -108,12 +134,28 @@ impl Loaded {
         check_once(&dimensions.dim)?;
         let mut scratch = None;
         let mut path = arguments.model.clone();
+        let options = OpenOptions {
+            memory_bytes: arguments.memory.map(|size| size.bytes),
+            resident: arguments.resident.into(),
+            follow: arguments.follow.then_some(PATIENCE),
+        };
         if path == Path::new("-") {
+            let mut first = Vec::new();
+            let signature_bytes = superblock::SIGNATURE.len() as u64;
+            io::stdin().take(signature_bytes).read_to_end(&mut first).context("cannot read stdin")?;
+            let signed = first == superblock::SIGNATURE;
+            let pipe = io::Cursor::new(first).chain(io::stdin());
+            if signed {
+                let model = open_pipe(pipe, options)?;
+                let threads = arguments.threads;
+                return Ok(Loaded { model, path: path.clone(), file: path, threads, _scratch: None });
+            }
             let folder = scratch.insert(Scratch::new()?);
             path = folder.folder.path().join("stdin");
-            io::copy(&mut io::stdin().lock(), &mut File::create(&path)?).context("cannot read stdin")?;
+            io::copy(&mut { pipe }, &mut File::create(&path)?).context("cannot read stdin")?;
         }
-        if !is_compiled(&path)? {
+        let compiled_elsewhere = arguments.follow || is_compiled(&path)?;
+        if !compiled_elsewhere {
             let folder = match &scratch {
                 Some(scratch) => scratch,
                 None => scratch.insert(Scratch::new()?),
@@ -134,10 +176,9 @@ impl Loaded {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
         }
-        let options = OpenOptions { memory_bytes: arguments.memory.map(|size| size.bytes) };
         let model = open_with(&path, options).map_err(|error| match error {
             OpenFileError::Model { error, .. } => OpenFileError::Model { path: shown(&arguments.model), error },
-            error @ OpenFileError::Source(_) => error,
+            error @ (OpenFileError::Source(_) | OpenFileError::Arriving { .. }) => error,
         })?;
         if let (None, Some(residency)) = (arguments.memory, model.residency()) {
             output.note(format_args!(

@@ -117,7 +117,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     }
     if let Some(error) = cause.downcast_ref::<OpenFileError>() {
         return Some(match error {
-            OpenFileError::Source(_) => (Code::File, None),
+            OpenFileError::Source(_) | OpenFileError::Arriving { .. } => (Code::File, None),
             OpenFileError::Model { error, .. } => of_open(error),
         });
     }
@@ -173,7 +173,7 @@ fn hint_of_external(error: &ExternalFileError) -> Option<String> {
 fn of_open(error: &OpenError) -> Verdict {
     match error {
         OpenError::Format(error) => of_format(error),
-        OpenError::Step { .. } | OpenError::Read { .. } => (Code::File, None),
+        OpenError::Step { .. } | OpenError::OtherFiles { .. } | OpenError::Read { .. } => (Code::File, None),
         OpenError::Memory { .. } => (Code::Resource, None),
         OpenError::Budget { needed_bytes, .. } => {
             (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))

@@ -64,7 +64,8 @@ impl Run<'_> {
     }
 
     fn trial(&self, percent: u64, budget_bytes: u64, threads: usize) -> anyhow::Result<Trial> {
-        let model = open_with(&self.loaded.file, OpenOptions { memory_bytes: Some(budget_bytes) })?;
+        let model =
+            open_with(&self.loaded.file, OpenOptions { memory_bytes: Some(budget_bytes), ..OpenOptions::default() })?;
         let mut session = Session::new(&model, &SessionOptions { threads, ..SessionOptions::default() })?;
         let mut same_bits = true;
         for _ in 0..PASSES {
@@ -88,6 +89,6 @@ fn needed_bytes(error: &anyhow::Error) -> Option<u64> {
     }
     match error.downcast_ref()? {
         OpenFileError::Model { error: OpenError::Budget { needed_bytes, .. }, .. } => Some(*needed_bytes),
-        OpenFileError::Model { .. } | OpenFileError::Source(_) => None,
+        OpenFileError::Model { .. } | OpenFileError::Source(_) | OpenFileError::Arriving { .. } => None,
     }
 }

@@ -4,6 +4,8 @@
 //! model may refer to.
 
 #[cfg(feature = "run")]
+pub mod arriving;
+#[cfg(feature = "run")]
 pub mod direct;
 #[cfg(feature = "compile")]
 pub mod external;
@@ -15,6 +17,8 @@ pub mod source;
 #[cfg(feature = "compile")]
 pub mod unfinished;
 
+#[cfg(feature = "run")]
+pub use arriving::ArrivingFile;
 #[cfg(feature = "run")]
 pub use direct::DirectFile;
 #[cfg(feature = "compile")]

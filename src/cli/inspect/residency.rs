@@ -53,7 +53,7 @@ struct Step {
 }
 
 pub(super) fn show(path: &Path, manifest: &Manifest, budget: Size, output: &mut Output) -> anyhow::Result<()> {
-    let model = open_with(path, OpenOptions { memory_bytes: Some(budget.bytes) })?;
+    let model = open_with(path, OpenOptions { memory_bytes: Some(budget.bytes), ..OpenOptions::default() })?;
     let Some(residency) = model.residency() else { return Ok(()) };
     let rate = disk_rate(path, manifest)?;
     let plan = plan(manifest, &residency, rate);
