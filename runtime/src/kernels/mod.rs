@@ -34,6 +34,7 @@ pub mod product;
 pub mod recurrence;
 pub mod reduce;
 pub mod resample;
+mod scratch;
 pub mod simd;
 pub mod softmax;
 pub mod strided;

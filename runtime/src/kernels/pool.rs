@@ -5,6 +5,7 @@
 //! computed side by side. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
 use super::{
+    simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
 };
@@ -146,17 +147,7 @@ fn add_plane(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
 }
 
 /// Adds the windows of a row to totals, tap by tap.
-#[inline(always)]
 fn one_row(kind: PoolKind, axis: &WindowAxis, x: &[f32], out: &mut [f32]) {
-    match kind {
-        PoolKind::Max => row_of(axis, x, out, |total, value| PoolKind::Max.add(total, value)),
-        PoolKind::Average | PoolKind::PaddedAverage => row_of(axis, x, out, |total, value| total + value),
-        PoolKind::Norm(_) => row_of(axis, x, out, |total, value| kind.add(total, value)),
-    }
-}
-
-#[inline(always)]
-fn row_of(axis: &WindowAxis, x: &[f32], out: &mut [f32], add: impl Fn(f32, f32) -> f32) {
     for tap in 0..axis.kernel {
         // Windows whose tap is not padding: from the first whose position is 0 or more to the last below the input's end.
         let offset = tap * axis.dilation;
@@ -165,14 +156,37 @@ fn row_of(axis: &WindowAxis, x: &[f32], out: &mut [f32], add: impl Fn(f32, f32) 
         if first >= end {
             continue;
         }
-        let start = first * axis.stride + offset - axis.pad_begin;
+        let x = &x[first * axis.stride + offset - axis.pad_begin..];
         let out = &mut out[first..end];
-        if axis.stride == 1 {
-            let length = out.len();
-            out.iter_mut().zip(&x[start..start + length]).for_each(|(total, &value)| *total = add(*total, value));
-        } else {
-            let values = x[start..].iter().step_by(axis.stride);
-            out.iter_mut().zip(values).for_each(|(total, &value)| *total = add(*total, value));
+        match (kind, axis.stride) {
+            (PoolKind::Norm(_), _) | (_, 3..) => {
+                let values = x.iter().step_by(axis.stride);
+                out.iter_mut().zip(values).for_each(|(total, &value)| *total = kind.add(*total, value));
+            }
+            (_, stride) => Instructions::best().run(RowTap { largest: kind == PoolKind::Max, stride, x, out }),
+        }
+    }
+}
+
+/// One tap of windows side by side, a stride of 1 or 2 apart, that is added to totals or a candidate for the largest.
+struct RowTap<'a> {
+    largest: bool,
+    stride: usize,
+    /// From the tap of the first window on.
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Routine for RowTap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (out, x) in self.out.chunks_mut(LANES).zip(self.x.chunks(self.stride * LANES)) {
+            let total = simd.load_partial(out);
+            let values = if self.stride == 1 { simd.load_partial(x) } else { simd.load_every_second(x) };
+            let total = if self.largest { simd.maximum(total, values) } else { simd.add(total, values) };
+            simd.store_partial(total, out);
         }
     }
 }

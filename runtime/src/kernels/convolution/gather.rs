@@ -117,7 +117,7 @@ impl<'a> Gather<'a> {
 
 /// Every `stride`-th value of `row` from `start` on, 0 outside of it.
 #[inline(always)]
-fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usize, line: &mut [f32]) {
+pub(super) fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usize, line: &mut [f32]) {
     let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line.len());
     let (first, end) = (below(-start), below(row.len() as isize - start));
     let first = first.min(end);

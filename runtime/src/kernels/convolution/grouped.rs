@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise, gather::Gather};
+use super::{
+    ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise,
+    direct::{Block, Finish, Grid},
+    gather::Gather,
+};
 use crate::kernels::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, pack_panels, tile},
     simd::{Instructions, LANES, Routine, Simd},
@@ -79,6 +83,8 @@ fn pack(shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
 struct Common<'a> {
     shape: &'a ConvolutionShape,
     axes: Vec<WindowAxis>,
+    /// Where positions are read from padded copies of channels.
+    grid: Option<Grid>,
     x: &'a [f32],
     epilogue: ConvolutionEpilogue<'a>,
 }
@@ -112,7 +118,8 @@ fn by_panels(
         piece.check(shape.depth(), shape.groups * group_panels(shape));
         next = piece.panels.end;
     }
-    let common = Common { shape, axes: window::joined(&shape.axes), x, epilogue };
+    let axes = window::joined(&shape.axes);
+    let common = Common { shape, grid: Grid::new(&axes), axes, x, epilogue };
     let tasks = split(&common, pieces, out);
     threads::each(tasks, |task| instructions.run(task));
 }
@@ -126,8 +133,13 @@ fn split<'a>(common: &'a Common<'a>, pieces: &'a [PanelPiece<'a>], out: &'a mut 
     let operations = shape.batch * positions * panels * PANEL_OUTPUTS * depth;
     // Images and groups are tasks of their own; positions are shared out next, as panels of one task share what is gathered.
     let parts = threads::parts(operations, usize::MAX).div_ceil(shape.batch * shape.groups);
-    let positions_each =
-        positions.div_ceil(parts).next_multiple_of(FEWEST_POSITIONS).clamp(FEWEST_POSITIONS, MOST_POSITIONS);
+    let positions_each = match &common.grid {
+        Some(grid) => {
+            let rows = common.axes[0].output;
+            grid.rows_each(rows, shape.group_outputs, parts) * (positions / rows)
+        }
+        None => positions.div_ceil(parts).next_multiple_of(FEWEST_POSITIONS).clamp(FEWEST_POSITIONS, MOST_POSITIONS),
+    };
     let panels_each = panels.div_ceil(shape.groups).div_ceil(parts.div_ceil(positions.div_ceil(positions_each))).max(1);
 
     let runs: Vec<(usize, Range<usize>, &PanelPiece<'_>)> =
@@ -188,7 +200,7 @@ impl Routine for Task<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        if self.inputs.start == 0 {
+        if self.inputs.start == 0 && self.common.grid.is_none() {
             self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
         }
         match self.elements {
@@ -196,20 +208,46 @@ impl Routine for Task<'_> {
             PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
             PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
         }
-        let shape = self.common.shape;
-        if self.inputs.end == shape.depth() {
-            let (channels, positions) = (shape.groups * shape.group_outputs, window::outputs(&shape.axes));
-            let first = self.group * shape.group_outputs + self.panels.start * PANEL_OUTPUTS;
-            for (row, outputs) in self.out.iter_mut().enumerate() {
-                let channel = first + row;
-                let place = (self.image * channels + channel) * positions + self.positions.start;
-                self.common.epilogue.apply(simd, channel, place, outputs);
+        if self.is_last() && self.common.grid.is_none() {
+            for row in 0..self.out.len() {
+                let (channel, place) = (self.channel(row), self.place(row));
+                self.common.epilogue.apply(simd, channel, place, self.out[row]);
             }
         }
     }
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    /// Whether the outputs are complete afterwards.
+    fn is_last(&self) -> bool {
+        self.inputs.end == self.common.shape.depth()
+    }
+
+    /// The output channel, of all groups, of a row of outputs.
+    fn channel(&self, row: usize) -> usize {
+        self.group * self.common.shape.group_outputs + self.panels.start * PANEL_OUTPUTS + row
+    }
+
+    /// Where a row of outputs begins in the whole output.
+    fn place(&self, row: usize) -> usize {
+        let shape = self.common.shape;
+        let channel = self.image * shape.groups * shape.group_outputs + self.channel(row);
+        channel * window::outputs(&shape.axes) + self.positions.start
+    }
+
+    /// What follows for a row of complete outputs.
+    fn finish(&self, row: usize) -> Finish<'a> {
+        if !self.is_last() {
+            return Finish::default();
+        }
+        let epilogue = self.common.epilogue;
+        Finish {
+            bias: epilogue.bias.map(|bias| bias[self.channel(row)]),
+            addend: epilogue.addend.map(|addend| &addend[self.place(row)..]),
+            clamp: epilogue.clamp,
+        }
+    }
+
     /// Adds the product of gathered positions and panels, run by run of the inputs.
     #[inline(always)]
     fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
@@ -219,6 +257,14 @@ impl Task<'_> {
         let first_channel = self.image * channels + self.group * common.shape.group_inputs;
         let image = &common.x[first_channel * plane..][..common.shape.group_inputs * plane];
 
+        if let Some(grid) = &common.grid {
+            let row = window::outputs(&common.axes) / common.axes[0].output;
+            let rows = self.positions.start / row..self.positions.end / row;
+            let block = Block::new(&common.axes, grid, rows);
+            let mut out = std::mem::take(&mut self.out);
+            let finish = |row: usize| self.finish(row);
+            return block.multiply::<S, W>(simd, (image, plane), self.inputs.clone(), elements, &mut out, finish);
+        }
         let mut gather = Gather::new(&common.axes, self.positions.clone());
         let mut packed = vec![[0.0; LANES]; gather.vectors() * PANEL_INPUTS];
         let mut wide = vec![[0.0; LANES]; tile::RUN];
@@ -307,5 +353,5 @@ fn one_tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
     first: usize,
 ) {
     let left = tile::PanelLeft(weight);
-    simd.run(tile::AddTile::<f32, _, ROWS, VECTORS> { left, panels, length, out, first, ahead: 0 });
+    simd.run(tile::AddTile::<f32, _, ROWS, VECTORS> { left, panels, length, out, first, ahead: 0, fresh: false });
 }

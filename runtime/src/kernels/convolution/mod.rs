@@ -1,14 +1,15 @@
 //! Convolutions of f32, batch × channels × any number of spatial axes, in the sense of ONNX `Conv` (opset 22) and
 //! `ConvTranspose` (opset 22).
 //!
-//! [`convolution`] is a product without a copy of all patches: a block of output positions gathers a run of inputs (channels ×
-//! taps) into panels of 16 positions (`gather`), and the register tile of products multiplies them by the
-//! weight's panels, output channels by positions, straight into the output's layout. [`depthwise`] takes channels of their
-//! own without it. [`transposed`] is a product with all taps as outputs, added into place.
+//! [`convolution`] is a product without a copy of all patches: vectors of 16 positions are read from padded copies of
+//! channels (`direct`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
+//! a register tile multiplies them by the weight's panels, output channels by positions, straight into the output's layout.
+//! [`depthwise`] takes channels of their own without it. [`transposed`] is a product with all taps as outputs, added into place.
 //!
 //! The order of each sum is that of a product (see `product`), over channels and, within, taps.
 
 mod depthwise;
+mod direct;
 mod gather;
 mod grouped;
 mod transposed;

@@ -124,6 +124,11 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     /// Up to 16 values side by side, those that are missing 0.
     fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector;
 
+    /// The groups as f32, if they are.
+    fn as_f32(_groups: &[Self::Group]) -> Option<&[[f32; LANES]]> {
+        None
+    }
+
     /// Rounds.
     fn from_f32(value: f32) -> Self;
 }
@@ -145,6 +150,11 @@ impl Weight for f32 {
     #[inline(always)]
     fn load_plain<S: Simd>(simd: S, values: &[Self]) -> S::Vector {
         simd.load_partial(values)
+    }
+
+    #[inline(always)]
+    fn as_f32(groups: &[Self::Group]) -> Option<&[[f32; LANES]]> {
+        Some(groups)
     }
 
     fn from_f32(value: f32) -> Self {

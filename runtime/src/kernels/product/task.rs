@@ -12,6 +12,7 @@ use super::{
 };
 use crate::kernels::{
     matrix::Matrix,
+    scratch::scratch,
     simd::{LANES, Routine, Simd},
 };
 
@@ -34,6 +35,17 @@ pub(super) enum Operand<'a> {
     Panels(PanelElements<'a>),
     /// A whole matrix that is not in panels.
     Plain(PlainMatrix<'a>),
+}
+
+/// Where the products of a run go, and how.
+#[derive(Clone, Copy)]
+struct Place {
+    /// First output.
+    output: usize,
+    /// How many inputs ahead the first rows ask for.
+    ahead: usize,
+    /// Whether outputs are overwritten.
+    fresh: bool,
 }
 
 /// Some panels of outputs of a product.
@@ -61,9 +73,6 @@ impl Routine for Task<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        if self.start == Start::Zero && self.part.inputs.start == 0 {
-            self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
-        }
         match self.part.operand {
             Operand::Panels(PanelElements::F32(elements)) => self.multiply::<S, f32>(simd, elements),
             Operand::Panels(PanelElements::F16(elements)) => self.multiply::<S, f16>(simd, elements),
@@ -82,37 +91,107 @@ impl Routine for Task<'_> {
     }
 }
 
+/// Runs of inputs of panels, as f32.
+trait Runs {
+    /// Inputs `inputs` of panel `panel` of a task, where they lie or written to `wide`.
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]];
+}
+
+/// The panels of a task.
+struct PanelRuns<'e, W>(&'e [W]);
+
+impl<W: Weight> Runs for PanelRuns<'_, W> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..];
+        if let Some(groups) = W::as_f32(groups) {
+            return &groups[..inputs.len()];
+        }
+        tile::widen_panel::<S, W>(simd, groups, wide);
+        wide
+    }
+}
+
+/// A matrix that is not in panels.
+struct PlainRuns<'e, W> {
+    matrix: PlainMatrix<'e>,
+    elements: &'e [W],
+}
+
+impl<W: Weight> Runs for PlainRuns<'_, W> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        let first = task.part.first_output + panel * PANEL_OUTPUTS;
+        simd.run(FillPanel::<W> { matrix: self.matrix, elements: self.elements, first, inputs, wide: &mut *wide });
+        wide
+    }
+}
+
 impl Task<'_> {
+    /// Whether what the outputs hold is overwritten.
+    fn is_fresh(&self) -> bool {
+        self.start == Start::Zero && self.part.inputs.start == 0
+    }
+
+    /// Outputs that are overwritten are what the sums of several runs begin with.
+    fn clear(&mut self) {
+        if self.is_fresh() {
+            self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
+        }
+    }
+
     /// The product by element type of the weight.
     #[inline(always)]
     fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
-        match self.out.len() {
+        let rows = self.out.len();
+        if rows > SEVERAL_TILES * S::TILE_ROWS {
+            return self.many(simd, &PanelRuns(elements));
+        }
+        self.clear();
+        match rows {
             1 => simd.run(Few::<W, 1> { task: self, elements }),
             2 => simd.run(Few::<W, 2> { task: self, elements }),
             3 => simd.run(Few::<W, 3> { task: self, elements }),
             FEW_ROWS => simd.run(Few::<W, FEW_ROWS> { task: self, elements }),
-            rows if rows <= SEVERAL_TILES * S::TILE_ROWS => self.several::<S, W>(simd, elements),
-            _ => self.many(simd, |task, panel, inputs, wide| {
-                let groups = &task.panel(elements, panel)[inputs.start / W::GROUP..];
-                tile::widen_panel::<S, W>(simd, groups, wide);
-            }),
+            _ => self.several::<S, W>(simd, elements),
         }
     }
 
     /// The product with a matrix that is not in panels, by its element type.
     #[inline(always)]
     fn multiply_plain<S: Simd, W: Weight>(&mut self, simd: S, plain: PlainMatrix<'_>, elements: &[W]) {
+        if self.x.rows() > FEW_ROWS {
+            return self.many(simd, &PlainRuns { matrix: plain, elements });
+        }
+        self.clear();
         match self.x.rows() {
-            1 => return simd.run(PlainFew::<W, 1> { task: self, matrix: plain, elements }),
-            2 => return simd.run(PlainFew::<W, 2> { task: self, matrix: plain, elements }),
-            3 => return simd.run(PlainFew::<W, 3> { task: self, matrix: plain, elements }),
-            FEW_ROWS => return simd.run(PlainFew::<W, FEW_ROWS> { task: self, matrix: plain, elements }),
+            1 => simd.run(PlainFew::<W, 1> { task: self, matrix: plain, elements }),
+            2 => simd.run(PlainFew::<W, 2> { task: self, matrix: plain, elements }),
+            3 => simd.run(PlainFew::<W, 3> { task: self, matrix: plain, elements }),
+            FEW_ROWS => simd.run(PlainFew::<W, FEW_ROWS> { task: self, matrix: plain, elements }),
             _ => {}
         }
-        self.many(simd, |task, panel, inputs, wide| {
-            let first = task.part.first_output + panel * PANEL_OUTPUTS;
-            simd.run(FillPanel::<W> { matrix: plain, elements, first, inputs, wide });
-        });
     }
 
     /// The elements of one panel, in groups.
@@ -135,18 +214,23 @@ impl Task<'_> {
                 }
                 let first = self.part.inputs.start + first_input;
                 let x = self.x.part(self.first_row, self.out.len(), first..first + length);
-                self.column_of_tiles::<S, W>(simd, x, first_panel * PANEL_OUTPUTS, &weights[..panels], AHEAD);
+                let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: AHEAD, fresh: false };
+                self.column_of_tiles::<S, W>(simd, x, place, &weights[..panels]);
             }
         }
     }
 
     /// Many rows: a run of inputs of three panels stays in the first-level cache while all rows pass by, and the rows' inputs
-    /// stay in the second-level cache for all panels. `fill` gives some inputs of a panel as f32.
+    /// stay in the second-level cache for all panels.
     #[inline(always)]
-    fn many<S: Simd>(&mut self, simd: S, fill: impl Fn(&Self, usize, Range<usize>, &mut [[f32; LANES]])) {
+    fn many<S: Simd>(&mut self, simd: S, weights: &impl Runs) {
         let (rows, panels, inputs) = (self.out.len(), self.part.panels, self.part.inputs.len());
-        let mut near = vec![0.0; rows * RUN];
-        let mut wide = vec![[[0.0; LANES]; RUN]; MOST_VECTORS];
+        let fresh = self.is_fresh();
+        if inputs == 0 {
+            self.clear();
+        }
+        let mut near = scratch(rows * RUN);
+        let mut wide = scratch(MOST_VECTORS * RUN * LANES);
         for first_input in (0..inputs).step_by(RUN) {
             let length = RUN.min(inputs - first_input);
             let first = self.part.inputs.start + first_input;
@@ -157,37 +241,31 @@ impl Task<'_> {
             let x = Matrix::with_stride(&near, rows, length, RUN);
             for first_panel in (0..panels).step_by(S::TILE_VECTORS) {
                 let panels = S::TILE_VECTORS.min(panels - first_panel);
-                for (panel, wide) in wide[..panels].iter_mut().enumerate() {
-                    fill(self, first_panel + panel, first_input..first_input + length, &mut wide[..length]);
+                let mut runs = [&[][..]; MOST_VECTORS];
+                for (panel, wide) in wide.chunks_mut(RUN * LANES).take(panels).enumerate() {
+                    let wide = &mut wide.as_chunks_mut().0[..length];
+                    let run = first_input..first_input + length;
+                    runs[panel] = weights.run(simd, self, first_panel + panel, run, wide);
                 }
-                let weights = [&wide[0][..length], &wide[1][..length], &wide[2][..length]];
-                self.column_of_tiles::<S, f32>(simd, x, first_panel * PANEL_OUTPUTS, &weights[..panels], 0);
+                let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: 0, fresh: fresh && first_input == 0 };
+                self.column_of_tiles::<S, f32>(simd, x, place, &runs[..panels]);
             }
         }
     }
 
-    /// Adds the product of all rows of `x` (one run of inputs) and up to three panels. The first rows ask for the inputs
-    /// that lie `ahead`.
+    /// Adds the product of all rows of `x` (one run of inputs) and up to three panels.
     #[inline(always)]
-    fn column_of_tiles<S: Simd, W: Weight>(
-        &mut self,
-        simd: S,
-        x: Matrix<'_>,
-        first_output: usize,
-        weights: &[&[W::Group]],
-        ahead: usize,
-    ) {
+    fn column_of_tiles<S: Simd, W: Weight>(&mut self, simd: S, x: Matrix<'_>, place: Place, weights: &[&[W::Group]]) {
         let mut row = 0;
         while row < x.rows() {
-            let place = (row, first_output);
-            let ahead = if row == 0 { ahead } else { 0 };
+            let place = Place { ahead: if row == 0 { place.ahead } else { 0 }, ..place };
             let rows = tile::tile_rows::<S>(x.rows() - row);
             match rows {
-                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, place, weights, ahead),
-                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, place, weights, ahead),
-                4 => self.row_of_tiles::<S, W, 4>(simd, x, place, weights, ahead),
-                2 => self.row_of_tiles::<S, W, 2>(simd, x, place, weights, ahead),
-                _ => self.row_of_tiles::<S, W, 1>(simd, x, place, weights, ahead),
+                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, row, place, weights),
+                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, row, place, weights),
+                4 => self.row_of_tiles::<S, W, 4>(simd, x, row, place, weights),
+                2 => self.row_of_tiles::<S, W, 2>(simd, x, row, place, weights),
+                _ => self.row_of_tiles::<S, W, 1>(simd, x, row, place, weights),
             }
             row += rows;
         }
@@ -199,9 +277,9 @@ impl Task<'_> {
         &mut self,
         simd: S,
         x: Matrix<'_>,
-        (row, first_output): (usize, usize),
+        row: usize,
+        Place { output, ahead, fresh }: Place,
         weights: &[&[W::Group]],
-        ahead: usize,
     ) {
         let mut left = [&[][..]; ROWS];
         for (index, left) in left.iter_mut().enumerate() {
@@ -211,12 +289,12 @@ impl Task<'_> {
         let out = &mut self.out[row..row + ROWS];
         if let (3, &[first, second, third]) = (S::TILE_VECTORS, weights) {
             let panels = [first, second, third];
-            simd.run(AddTile::<W, _, ROWS, 3> { left, panels, length, out, first: first_output, ahead });
+            simd.run(AddTile::<W, _, ROWS, 3> { left, panels, length, out, first: output, ahead, fresh });
             return;
         }
         for (panel, &weights) in weights.iter().enumerate() {
-            let first = first_output + panel * PANEL_OUTPUTS;
-            simd.run(AddTile::<W, _, ROWS, 1> { left, panels: [weights], length, out, first, ahead });
+            let first = output + panel * PANEL_OUTPUTS;
+            simd.run(AddTile::<W, _, ROWS, 1> { left, panels: [weights], length, out, first, ahead, fresh });
         }
     }
 }

@@ -199,6 +199,8 @@ pub(crate) struct AddTile<'a, 'o, W: Weight, L, const ROWS: usize, const PANELS:
     pub first: usize,
     /// How many inputs ahead memory is asked for, or 0.
     pub ahead: usize,
+    /// Whether the outputs are overwritten.
+    pub fresh: bool,
 }
 
 impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine for AddTile<'_, '_, W, L, ROWS, PANELS> {
@@ -211,15 +213,17 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
             let out = &mut self.out[row][self.first..];
             if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
                 for panel in 0..PANELS {
-                    let total = simd.add(simd.load(&full[panel]), simd.load(&sums[row][panel]));
-                    simd.store(total, &mut full[panel]);
+                    let sum = simd.load(&sums[row][panel]);
+                    let before = if self.fresh { simd.splat(0.0) } else { simd.load(&full[panel]) };
+                    simd.store(simd.add(before, sum), &mut full[panel]);
                 }
                 continue;
             }
             for panel in 0..PANELS {
                 let outputs = at_most_a_vector(&mut out[panel * LANES..]);
-                let total = simd.add(simd.load_partial(outputs), simd.load(&sums[row][panel]));
-                simd.store_partial(total, outputs);
+                let sum = simd.load(&sums[row][panel]);
+                let before = if self.fresh { simd.splat(0.0) } else { simd.load_partial(outputs) };
+                simd.store_partial(simd.add(before, sum), outputs);
             }
         }
     }
