@@ -15,8 +15,9 @@
 //! Leaves alone: parameters and results of blocks. Cost: one backward visit a step.
 
 use crate::error::PassError;
-use crate::ir::{Block, Changes, Graph, Operand, ValueId};
+use crate::ir::{Changes, Graph, Operand, ValueId};
 use crate::options::Options;
+use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::ops::Effect;
 use std::collections::HashSet;
 
@@ -27,25 +28,28 @@ use std::collections::HashSet;
 pub fn remove_dead_code(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
     let mut changes = 0;
     for index in graph.reachable_blocks() {
-        changes += sweep(graph.block_mut(index));
+        changes += sweep(graph, index);
     }
     Ok(Changes(changes))
 }
 
-fn sweep(block: &mut Block) -> usize {
+fn sweep(graph: &mut Graph, index: BlockIndex) -> usize {
+    let block = graph.block_mut(index);
     let before = block.steps.len();
     let mut used: HashSet<ValueId> = block.results.iter().filter_map(as_value).collect();
     let mut kept = Vec::with_capacity(before);
     for step in std::mem::take(&mut block.steps).into_iter().rev() {
         let needed = step.results.iter().any(|result| used.contains(result));
-        if needed || step.op.operator().effect() == Effect::State {
+        // An effect in a body is one of the step that runs the body.
+        if needed || graph.effect(&step) == Effect::State {
             used.extend(step.operands.iter().filter_map(as_value));
             kept.push(step);
         }
     }
     kept.reverse();
-    block.steps = kept;
-    before - block.steps.len()
+    let removed = before - kept.len();
+    graph.block_mut(index).steps = kept;
+    removed
 }
 
 fn as_value(operand: &Operand) -> Option<ValueId> {

@@ -11,17 +11,21 @@
 //!
 //! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
 //! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are
-//! emitted, so that the weight behind it is stored once. Leaves alone: random steps, steps with bodies, sequences.
+//! emitted, so that the weight behind it is stored once. Parameters of bodies whose contents are known are constants too.
+//! Leaves alone: random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the reference of each folded one.
 
 use crate::error::PassError;
-use crate::ir::{Changes, Constant, ConstantData, ConstantError, ConstantId, Graph, Operand, Step, ValueId};
+use crate::ir::{
+    Changes, Constant, ConstantData, ConstantError, ConstantId, Graph, Operand, Step, ValueId, substitute,
+};
 use crate::options::Options;
+use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::fact::{Contents, Fact, Shape};
 use ipuc_formats::ops::{Effect, NoBlocks, Op, ReferenceContext};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Results up to this size are computed at once.
@@ -37,7 +41,8 @@ const FOLDED_TRANSPOSE_BYTES: usize = 1 << 10;
 pub fn fold_constants(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
     let mut changes = 0;
     for index in graph.reachable_blocks() {
-        let mut folded: HashMap<ValueId, Operand> = HashMap::new();
+        let mut folded = known_parameters(graph, index);
+        changes += folded.len();
         let steps = std::mem::take(&mut graph.block_mut(index).steps);
         let mut kept = Vec::with_capacity(steps.len());
         for mut step in steps {
@@ -57,24 +62,30 @@ pub fn fold_constants(graph: &mut Graph, _options: &Options) -> Result<Changes, 
     Ok(Changes(changes))
 }
 
-/// Replace operands by what they were found to be.
-fn substitute(operands: &mut [Operand], found: &HashMap<ValueId, Operand>) {
-    for operand in operands {
-        if let Operand::Value(value) = operand
-            && let Some(replacement) = found.get(value)
-        {
-            *operand = *replacement;
-        }
-    }
+/// Parameters of a body that are the same known numbers in every run of it, and are used.
+fn known_parameters(graph: &mut Graph, index: BlockIndex) -> HashMap<ValueId, Operand> {
+    let block = graph.block(index);
+    let read = block.steps.iter().flat_map(|step| &step.operands).chain(&block.results);
+    let read: HashSet<Operand> = read.copied().collect();
+    let used = block.parameters.iter().filter(|&&parameter| read.contains(&Operand::Value(parameter)));
+    let known = used.filter_map(|&parameter| {
+        let value = graph.value(parameter);
+        Some((parameter, Constant::of(contents(&value.fact)?, value.name.as_deref())))
+    });
+    let known: Vec<(ValueId, Constant)> = known.collect();
+    known.into_iter().map(|(value, constant)| (value, Operand::Constant(graph.add_constant(constant)))).collect()
 }
 
 /// The constants that a step's results are, or `None` where they are not.
 fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassError> {
-    if step.op.operator().effect() != Effect::Pure || !step.op.operator().blocks().is_empty() {
+    if graph.effect(step) != Effect::Pure {
         return Ok(None);
     }
     if let Some(tensors) = known_contents(graph, step) {
         return Ok(Some(add_constants(graph, step, tensors)));
+    }
+    if !step.op.operator().blocks().is_empty() {
+        return Ok(None);
     }
     let Some(operands) = constant_operands(step) else { return Ok(None) };
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();

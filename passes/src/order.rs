@@ -13,7 +13,7 @@
 //! then the one that came first) is kept where its peak is lower. Cost: steps × log(ready steps).
 
 use crate::error::PassError;
-use crate::ir::{Block, Changes, Graph, Operand, Peak, Step, ValueId};
+use crate::ir::{Block, Changes, Dependencies, Graph, Operand, Peak, Step, ValueId};
 use crate::options::Options;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Bindings;
@@ -30,9 +30,10 @@ pub fn order(graph: &mut Graph, options: &Options) -> Result<Changes, PassError>
     graph.peaks.clear();
     for index in graph.reachable_blocks() {
         let sizes = sizes(graph, index, &options.dimensions);
+        let dependencies = graph.dependencies(index);
         let block = graph.block_mut(index);
         let given_bytes = peak(&block.steps, &(0..block.steps.len()).collect::<Vec<_>>(), block, &sizes);
-        let schedule = schedule(block, &sizes);
+        let schedule = schedule(block, &dependencies, &sizes);
         let scheduled_bytes = peak(&block.steps, &schedule, block, &sizes);
         let better = scheduled_bytes < given_bytes;
         if better {
@@ -137,8 +138,8 @@ fn released(step: &Step, reads: &mut HashMap<ValueId, usize>, roots: &HashMap<Va
 }
 
 /// A greedy schedule: of the ready steps the one that adds least live memory, then the one that came first.
-fn schedule(block: &Block, sizes: &Sizes) -> Vec<usize> {
-    let graph = block.dependencies().graph;
+fn schedule(block: &Block, dependencies: &Dependencies, sizes: &Sizes) -> Vec<usize> {
+    let graph = &dependencies.graph;
     let roots = view_roots(block);
     let mut reads = remaining_reads(block, &roots);
     let mut readers: HashMap<ValueId, Vec<usize>> = HashMap::new();

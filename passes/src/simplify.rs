@@ -9,11 +9,11 @@
 //! %a in place of %b, and the steps of the known branch in place of %c
 //! ```
 //!
-//! A product reads a transposed weight as it is stored. Establishes: no view has the shape of what it views; no `if` has a constant condition. Leaves alone: everything that
-//! costs arithmetic. Cost: one visit a step.
+//! A product reads a transposed weight as it is stored. Establishes: no view has the shape of what it views; no `if` has a
+//! constant condition; in bodies too. Leaves alone: everything that costs arithmetic. Cost: one visit a step.
 
 use crate::error::PassError;
-use crate::ir::{Changes, ConstantData, ConstantId, Graph, Operand, Step, ValueId};
+use crate::ir::{Changes, ConstantData, ConstantId, Graph, Operand, Step, ValueId, substitute};
 use crate::options::Options;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::ops::Op;
@@ -54,17 +54,6 @@ fn simplify_block(graph: &mut Graph, index: BlockIndex) -> usize {
     block.steps = kept;
     substitute(&mut block.results, &replaced);
     changes
-}
-
-fn substitute(operands: &mut [Operand], replaced: &HashMap<ValueId, Operand>) {
-    for operand in operands {
-        // A replacement may have been replaced itself since it was found.
-        while let Operand::Value(value) = operand
-            && let Some(replacement) = replaced.get(value)
-        {
-            *operand = *replacement;
-        }
-    }
 }
 
 /// Let a matrix product read a transposed weight as it is stored, so that one copy serves all readers.

@@ -202,7 +202,8 @@ pub enum Read {
 }
 
 /// What running an operator may do besides computing its results from its operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// In the order of how much it forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// Nothing: it may be folded, shared, removed.
     Pure,
@@ -281,7 +282,7 @@ pub trait Operator: std::fmt::Debug {
         false
     }
 
-    /// What it does besides computing.
+    /// What it does besides computing, without what the blocks do that it runs.
     fn effect(&self) -> Effect {
         Effect::Pure
     }

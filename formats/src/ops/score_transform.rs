@@ -17,7 +17,7 @@ attributes! {
 }
 
 /// Transforms of [`ScoreTransform`], named as in ONNX.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ScoreFunction {
     /// Exponentials divided by their sum.

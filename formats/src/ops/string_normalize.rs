@@ -27,7 +27,7 @@ attributes! {
 }
 
 /// What [`StringNormalize`] does to letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum TextCase {
     /// They stay as they are.

@@ -29,7 +29,18 @@ attributes! {
 }
 
 /// How [`TreeEnsemble`] combines votes; a target without votes is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::FromRepr)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    strum::IntoStaticStr,
+    strum::EnumString,
+    strum::FromRepr,
+    strum::VariantArray,
+)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Aggregate {

@@ -23,7 +23,7 @@ attributes! {
 }
 
 /// Formulas of [`Window`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum WindowFunction {
     /// 0.5 - 0.5 cos.

@@ -96,7 +96,8 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
 
 fn linear_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     at_most_inputs(node, 6)?;
-    node.ignore("chunk_size", "a hint for tuning");
+    // A hint for tuning.
+    node.ignore("chunk_size");
     let mut heads = |name: &str| node.int(name)?.ok_or_else(|| LowerError::MissingAttribute(name.to_string()));
     let (query_heads, key_heads) = (heads("q_num_heads")?, heads("kv_num_heads")?);
     let operator = LinearAttention {

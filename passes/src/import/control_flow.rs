@@ -20,7 +20,8 @@ fn branch(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
     let known = node.fact(&condition).and_then(|fact| fact.elements_as_integers());
     if let Some(&[taken]) = known.as_deref() {
         let (taken, other) = if taken != 0 { ("then_branch", "else_branch") } else { ("else_branch", "then_branch") };
-        node.ignore(other, "the condition is known");
+        // The condition is known.
+        node.ignore(other);
         return node.in_place(taken, &[]);
     }
     let then = node.body("then_branch", Vec::new())?;

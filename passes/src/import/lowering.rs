@@ -279,7 +279,7 @@ impl<'a, 'm> Lowering<'a, 'm> {
     }
 
     /// Accept an attribute that cannot change the result.
-    pub fn ignore(&mut self, name: &str, _why: &'static str) {
+    pub fn ignore(&mut self, name: &str) {
         self.attributes.ignore(name);
     }
 

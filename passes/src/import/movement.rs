@@ -161,7 +161,8 @@ fn range(node: &mut Lowering<'_, '_>) -> Lowered {
 
 fn reshape(node: &mut Lowering<'_, '_>) -> Lowered {
     if node.since() < 5 {
-        node.ignore("consumed_inputs", "allows a runtime to overwrite operands");
+        // Allows a runtime to overwrite operands.
+        node.ignore("consumed_inputs");
         let data = node.required(0)?;
         let shape = integers(node, "shape")?;
         return node.emit(Reshape { allow_zero: false }, vec![data, shape]);

@@ -90,7 +90,8 @@ fn multinomial(node: &mut Lowering<'_, '_>) -> Lowered {
 
 /// Versions without a training mode: always inference.
 fn dropout_of_attribute(node: &mut Lowering<'_, '_>) -> Lowered {
-    node.ignore("ratio", "it matters while training only");
+    // It matters while training only.
+    node.ignore("ratio");
     let data = node.required(0)?;
     if !node.output_used(1) {
         return Ok(vec![data]);

@@ -249,7 +249,8 @@ fn linear_classifier(node: &mut Lowering<'_, '_>) -> Lowered {
     let mut coefficients = node.floats("coefficients")?.ok_or_else(|| missing("coefficients"))?;
     let mut intercepts = node.floats("intercepts")?;
     let transform = node.keyword("post_transform")?.unwrap_or(PostTransform::None);
-    node.ignore("multi_class", "neither ONNX Runtime nor the reference evaluator of ONNX uses it");
+    // Neither ONNX Runtime nor the reference evaluator of ONNX uses it.
+    node.ignore("multi_class");
     let classes = labels.count();
     if classes == 2 && intercepts.as_ref().is_some_and(|list| list.len() == 1) {
         // One score for two classes: that of the other class is its opposite.

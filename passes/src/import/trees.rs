@@ -126,7 +126,8 @@ impl NodeLists {
         let leaf_flags = [required_ints(node, "nodes_trueleafs")?, required_ints(node, "nodes_falseleafs")?];
         let missing = node.ints("nodes_missing_value_tracks_true")?.filter(|list| !list.is_empty());
         let missing = missing.unwrap_or_else(|| vec![0; features.len()]);
-        node.ignore("nodes_hitrates", "it is about speed");
+        // It is about speed.
+        node.ignore("nodes_hitrates");
         let [true_children, false_children] = &children;
         let [true_flags, false_flags] = &leaf_flags;
         let lists = [&modes, true_children, false_children, true_flags, false_flags, &missing];
@@ -272,8 +273,10 @@ fn older_trees(node: &mut Lowering<'_, '_>) -> Result<(Trees, LeafIndices), Lowe
     let values = values.ok_or_else(|| LowerError::MissingAttribute("nodes_values".to_string()))?;
     let missing = node.ints("nodes_missing_value_tracks_true")?.filter(|list| !list.is_empty());
     let missing = missing.unwrap_or_else(|| vec![0; modes.len()]);
-    node.ignore("nodes_hitrates", "it is about speed");
-    node.ignore("nodes_hitrates_as_tensor", "it is about speed");
+    // It is about speed.
+    node.ignore("nodes_hitrates");
+    // It is about speed.
+    node.ignore("nodes_hitrates_as_tensor");
     let lengths = [&tree_ids, &node_ids, &features, &children[0], &children[1], &missing].map(|list| list.len());
     same_lengths(node, "nodes", &[&lengths[..], &[modes.len(), values.len()]].concat())?;
 

@@ -1,6 +1,7 @@
-//! The graph of a block's steps, derived from the list.
+//! What steps of a block mean for each other: the graph of dependencies, derived from the list; effects; substitution.
 
-use crate::ir::{Block, Operand, ValueId};
+use crate::ir::{Graph, Operand, Step, ValueId};
+use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::ops::Effect;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::HashMap;
@@ -12,17 +13,25 @@ pub struct Dependencies {
     pub graph: DiGraph<(), Option<ValueId>>,
 }
 
-impl Block {
-    /// Derive the graph of dependencies. Linear in steps and operands.
-    pub fn dependencies(&self) -> Dependencies {
+impl Graph {
+    /// What a step does besides computing: what its operator does, and what the steps of the blocks do that it runs.
+    pub fn effect(&self, step: &Step) -> Effect {
+        let operator = step.op.operator();
+        let bodies = operator.blocks().into_iter().flat_map(|index| &self.block(index).steps);
+        bodies.map(|inner| self.effect(inner)).fold(operator.effect(), Effect::max)
+    }
+
+    /// Derive the graph of dependencies of a block. Linear in steps and operands, bodies included.
+    pub fn dependencies(&self, index: BlockIndex) -> Dependencies {
+        let steps = &self.block(index).steps;
         let mut producers: HashMap<ValueId, NodeIndex> = HashMap::new();
-        let mut graph = DiGraph::with_capacity(self.steps.len(), 2 * self.steps.len());
-        for step in &self.steps {
+        let mut graph = DiGraph::with_capacity(steps.len(), 2 * steps.len());
+        for step in steps {
             let node = graph.add_node(());
             producers.extend(step.results.iter().map(|&result| (result, node)));
         }
         let mut last_effect = None;
-        for (index, step) in self.steps.iter().enumerate() {
+        for (index, step) in steps.iter().enumerate() {
             let node = NodeIndex::new(index);
             for operand in &step.operands {
                 if let Operand::Value(value) = operand
@@ -31,7 +40,7 @@ impl Block {
                     graph.add_edge(producer, node, Some(*value));
                 }
             }
-            if step.op.operator().effect() == Effect::State
+            if self.effect(step) == Effect::State
                 && let Some(earlier) = last_effect.replace(node)
             {
                 graph.add_edge(earlier, node, None);
@@ -39,36 +48,52 @@ impl Block {
         }
         Dependencies { graph }
     }
+}
 
-    /// Put the steps into an order in which they can run, keeping the given order where it can be kept.
-    /// Gives the index of a step on a cycle where there is none.
-    ///
-    /// # Errors
-    /// The index (in the given order) of a step that waits for itself.
-    pub fn sort_steps(&mut self) -> Result<(), usize> {
-        let graph = self.dependencies().graph;
-        if graph.edge_indices().all(|edge| graph.edge_endpoints(edge).is_none_or(|(from, to)| from < to)) {
-            return Ok(());
+/// Replace operands by what they were found to be; a replacement may have been replaced itself since.
+pub fn substitute(operands: &mut [Operand], found: &HashMap<ValueId, Operand>) {
+    for operand in operands {
+        while let Operand::Value(value) = operand
+            && let Some(replacement) = found.get(value)
+        {
+            *operand = *replacement;
         }
-        petgraph::algo::toposort(&graph, None).map_err(|cycle| cycle.node_id().index())?;
-        // The smallest ready index first: stable, unlike the depth-first order of `toposort`.
-        let mut waiting: Vec<usize> = graph
-            .node_indices()
-            .map(|node| graph.neighbors_directed(node, petgraph::Direction::Incoming).count())
-            .collect();
-        let mut ready: std::collections::BTreeSet<usize> = (0..waiting.len()).filter(|&at| waiting[at] == 0).collect();
-        let mut order = Vec::with_capacity(waiting.len());
-        while let Some(next) = ready.pop_first() {
-            order.push(next);
-            for follower in graph.neighbors(NodeIndex::new(next)) {
-                waiting[follower.index()] -= 1;
-                if waiting[follower.index()] == 0 {
-                    ready.insert(follower.index());
-                }
-            }
-        }
-        let mut steps: Vec<Option<_>> = std::mem::take(&mut self.steps).into_iter().map(Some).collect();
-        self.steps = order.into_iter().filter_map(|index| steps[index].take()).collect();
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::text::parse;
+
+    #[test]
+    fn steps_have_the_effects_of_their_bodies() {
+        let graph = parse(
+            r#"entry "main"("c", "x") -> ("y", "z", "r") = block 0
+block 0(%c : bool[], %x : f32[2]) {
+  %y : f32[2] = if then=1 otherwise=2 then_captures=1 %c, %x, %x from "drawn"
+  %z : f32[2] = if then=3 otherwise=4 then_captures=1 %c, %x, %x from "plain"
+  return %y, %z
+}
+block 1(%a : f32[2]) {
+  return %a
+}
+block 2(%b : f32[2]) {
+  %r : f32[2] = random distribution=uniform to=f32 low=0 high=1 shape=[2]
+  return %r
+}
+block 3(%d : f32[2]) {
+  return %d
+}
+block 4(%e : f32[2]) {
+  %n : f32[2] = unary function=neg %e
+  return %n
+}
+"#,
+        )
+        .unwrap();
+        let effects: Vec<Effect> = graph.blocks[0].steps.iter().map(|step| graph.effect(step)).collect();
+        assert_eq!(effects, [Effect::Random, Effect::Pure]);
+        assert_eq!(graph.blocks[0].steps[0].op.operator().effect(), Effect::Pure);
     }
 }

@@ -10,7 +10,7 @@
 //! A [`ValueId`] is given once and survives all passes, so that a value traces back to its ONNX name and what was
 //! measured of it.
 //!
-//! Passes sweep over the list of steps; where they need the graph of dependencies, [`Block::dependencies`] derives a
+//! Passes sweep over the list of steps; where they need the graph of dependencies, [`Graph::dependencies`] derives a
 //! petgraph from it. Storing the list, and not the graph, keeps a sweep over 60,000 steps linear and free of the traps
 //! of reused indices and of hub nodes.
 //!
@@ -22,7 +22,7 @@ pub mod text;
 mod typing;
 
 pub use constants::{Constant, ConstantData, ConstantError, Origin, Stored};
-pub use dependencies::Dependencies;
+pub use dependencies::{Dependencies, substitute};
 pub use typing::BlockTyping;
 
 use ipuc_formats::attribute::BlockIndex;
