@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ipuc_formats::onnx::{ReadAt, TensorData, TensorSource};
 use sha1::{Digest, Sha1};
@@ -42,6 +42,8 @@ const KEPT_OPEN: usize = 64;
 struct State {
     /// By location as written in the model.
     open: BTreeMap<String, Arc<SourceFile>>,
+    /// All files that were opened; who reads them holds them.
+    opened: Vec<Weak<SourceFile>>,
     /// Real paths of all files that were opened.
     paths: BTreeSet<PathBuf>,
     /// Real paths whose SHA-1 is known to be this.
@@ -223,6 +225,15 @@ impl ExternalFiles {
         self.state().paths.clone()
     }
 
+    /// Whether all files that are still held are what they were when they were opened.
+    ///
+    /// # Errors
+    /// [`SourceFileError::Changed`] for the first that is not.
+    pub fn check_unchanged(&self) -> Result<(), SourceFileError> {
+        let held: Vec<Arc<SourceFile>> = self.state().opened.iter().filter_map(Weak::upgrade).collect();
+        held.iter().try_for_each(|file| file.check_unchanged())
+    }
+
     /// A thread that panicked has left nothing half-written here.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -246,6 +257,7 @@ impl ExternalFiles {
         if state.open.len() >= KEPT_OPEN {
             state.open.pop_first();
         }
+        state.opened.push(Arc::downgrade(&file));
         state.paths.insert(real);
         state.open.insert(request.location.to_owned(), Arc::clone(&file));
         Ok(file)

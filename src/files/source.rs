@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use ipuc_formats::onnx::ReadAt;
 
@@ -12,6 +13,7 @@ pub struct SourceFile {
     file: File,
     path: PathBuf,
     length: u64,
+    modified: Option<SystemTime>,
 }
 
 /// Why a file could not be opened.
@@ -30,6 +32,12 @@ pub enum SourceFileError {
     #[error("`{}` is not a regular file", path.display())]
     NotAFile {
         /// The path.
+        path: PathBuf,
+    },
+    /// The file is not what it was when it was opened.
+    #[error("`{}` was changed while it was read", path.display())]
+    Changed {
+        /// The file.
         path: PathBuf,
     },
 }
@@ -52,13 +60,30 @@ impl SourceFile {
         if !metadata.is_file() {
             return Err(not_a_file());
         }
-        Ok(Self { file, path: path.to_owned(), length: metadata.len() })
+        // Where times of files are not kept, lengths alone tell of changes.
+        let modified = metadata.modified().ok();
+        Ok(Self { file, path: path.to_owned(), length: metadata.len(), modified })
     }
 
     /// The path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the file, by its length and the time of its last change, still is what was opened. Another file of the
+    /// same name is no change: this one stays open.
+    ///
+    /// # Errors
+    /// [`SourceFileError::Changed`] where it was written to or cut off since.
+    pub fn check_unchanged(&self) -> Result<(), SourceFileError> {
+        let metadata =
+            self.file.metadata().map_err(|error| SourceFileError::Open { path: self.path.clone(), error })?;
+        if (metadata.len(), metadata.modified().ok()) == (self.length, self.modified) {
+            Ok(())
+        } else {
+            Err(SourceFileError::Changed { path: self.path.clone() })
+        }
     }
 
     /// The open file.
