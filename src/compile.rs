@@ -5,6 +5,8 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, ReadAt, TensorSource, read_model};
 use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, emit};
+#[cfg(feature = "cli")]
+use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
 use ipuc_passes::options::Options;
@@ -38,7 +40,7 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
-    /// Verify after every pass in release builds too.
+    /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cli`).
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
     /// depend on it.
@@ -56,6 +58,9 @@ pub struct Compiled {
     pub reports: Vec<Report>,
     /// Files that the result depends on.
     pub inputs: Vec<PathBuf>,
+    /// For each entry, what tract says of its types and shapes, or why it says nothing; where verifying was asked for.
+    #[cfg(feature = "cli")]
+    pub cross_checks: Vec<(String, Result<CrossCheck, String>)>,
 }
 
 /// Why a model cannot be compiled.
@@ -271,8 +276,16 @@ pub fn compile_observed(
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<Compiled, CompileError> {
     let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
-    let mut reports = Vec::new();
+    let mut reports: Vec<Report> = Vec::new();
+    #[cfg(feature = "cli")]
+    let mut cross_checks = Vec::new();
     let graph = optimize(&opened, options, &mut |report, graph| {
+        // Types are known for the first time, and nothing is folded yet.
+        #[cfg(feature = "cli")]
+        if options.verify && report.pass == "infer" && cross_checks.is_empty() {
+            let check = |model: &Opened| (model.entry.clone(), cross_check(&model.proto, graph, &model.entry));
+            cross_checks = opened.iter().map(check).collect();
+        }
         reports.push(report.clone());
         observe(report, graph);
     })?;
@@ -282,8 +295,20 @@ pub fn compile_observed(
     let failure = |error| CompileError::Output { path: output.to_owned(), error };
     let file = OutputFile::create(output).map_err(failure)?;
     let emitted = emit(&graph, &emit_options(options), &file, progress)?;
+    // What was read before and after a change belongs to no model.
+    for model in &opened {
+        model.file.check_unchanged()?;
+        model.external.check_unchanged()?;
+    }
     file.finish().map_err(failure)?;
-    Ok(Compiled { emitted, peaks: graph.peaks.clone(), reports, inputs })
+    Ok(Compiled {
+        emitted,
+        peaks: graph.peaks.clone(),
+        reports,
+        inputs,
+        #[cfg(feature = "cli")]
+        cross_checks,
+    })
 }
 
 /// How weights become bytes; what changes them is recorded in the file.

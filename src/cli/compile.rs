@@ -8,6 +8,7 @@ use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_obs
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
+use ipuc_passes::import::{CrossCheck, Disagreement};
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
 use serde::Serialize;
@@ -32,7 +33,7 @@ pub(super) struct Arguments {
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
-    /// Check the invariants of the compiler after every pass
+    /// Check every pass, and compare shapes with those of tract
     #[arg(long)]
     verify: bool,
     /// A folder outside of the models' own whose files they may use as external data
@@ -60,6 +61,26 @@ struct Summary<'a> {
     /// Blocks with their peak of live activations, where sizes are known.
     peaks: Vec<PeakSummary>,
     passes: Vec<PassSummary>,
+    /// With --verify: what tract says of the types of each entry's values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cross_checks: Vec<CrossCheckSummary>,
+}
+
+#[derive(Serialize)]
+struct CrossCheckSummary {
+    entry: String,
+    agreeing: usize,
+    unknown: usize,
+    disagreements: Vec<DisagreementSummary>,
+    /// Why tract says nothing, or not all.
+    failure: Option<String>,
+}
+
+#[derive(Serialize)]
+struct DisagreementSummary {
+    value: String,
+    ipuc: String,
+    tract: String,
 }
 
 #[derive(Serialize)]
@@ -217,6 +238,11 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
         topological_bytes: peak.given_bytes,
         ordered_bytes: peak.kept_bytes,
     });
+    let cross_checks: Vec<CrossCheckSummary> =
+        compiled.cross_checks.iter().map(|(entry, found)| summary(entry, found)).collect();
+    for check in &cross_checks {
+        remark(check, output)?;
+    }
     let passes = compiled.reports.iter().map(|report| PassSummary {
         pass: report.pass,
         seconds: report.time.as_secs_f64(),
@@ -239,5 +265,37 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
         weights: manifest.weights.len(),
         peaks: peaks.collect(),
         passes: passes.collect(),
+        cross_checks,
     })
+}
+
+fn summary(entry: &str, found: &Result<CrossCheck, String>) -> CrossCheckSummary {
+    let (found, failure) = match found {
+        Ok(found) => (found.clone(), found.failure.clone()),
+        Err(failure) => (CrossCheck::default(), Some(failure.clone())),
+    };
+    let disagreement = |one: Disagreement| DisagreementSummary { value: one.value, ipuc: one.ours, tract: one.theirs };
+    CrossCheckSummary {
+        entry: entry.to_string(),
+        agreeing: found.agreeing,
+        unknown: found.unknown,
+        disagreements: found.disagreements.into_iter().map(disagreement).collect(),
+        failure,
+    }
+}
+
+fn remark(check: &CrossCheckSummary, output: &mut Output) -> anyhow::Result<()> {
+    let entry = &check.entry;
+    if let Some(failure) = &check.failure {
+        output.remark(format_args!("  tract does not know all types of entry {entry}: {failure}"))?;
+    }
+    let agreeing = count(check.agreeing, "value");
+    output.remark(format_args!("  tract agrees on the types of {agreeing} of entry {entry}"))?;
+    for one in &check.disagreements {
+        output.remark(format_args!(
+            "  tract disagrees on `{}`: it is {} here, {} there",
+            one.value, one.ipuc, one.tract
+        ))?;
+    }
+    Ok(())
 }

@@ -10,6 +10,8 @@ mod attention;
 mod attributes;
 mod constant;
 mod control_flow;
+#[cfg(feature = "tract")]
+mod cross_check;
 mod elementwise;
 mod functions;
 mod image;
@@ -35,6 +37,8 @@ mod trees;
 mod types;
 mod windows;
 
+#[cfg(feature = "tract")]
+pub use cross_check::{CrossCheck, Disagreement, cross_check};
 pub use lowering::{Body, LowerError, Lowering, Row, row};
 pub use registry::{NEWEST_OPSET, all as rows};
 
