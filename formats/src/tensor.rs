@@ -32,6 +32,14 @@ pub enum TensorError {
         /// Shape.
         shape: Vec<usize>,
     },
+    /// The system has no memory for it.
+    #[error("there is no memory for a tensor {dtype}{shape:?}")]
+    Memory {
+        /// Element type.
+        dtype: DType,
+        /// Shape.
+        shape: Vec<usize>,
+    },
     /// The tensor holds another element type.
     #[error("expected elements of type {expected}, found {found}")]
     ElementType {
@@ -106,6 +114,7 @@ impl Tensor {
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
         let bytes = required_bytes(dtype, shape)?;
         let mut storage = HeapBytes::new(64);
+        storage.try_reserve_exact(bytes).map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
         storage.resize(bytes, 0);
         Ok(Tensor { dtype, shape: shape.to_vec(), data: Data::Bytes(Arc::new(storage)) })
     }

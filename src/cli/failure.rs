@@ -49,6 +49,11 @@ impl Failure {
         Failure { code: Code::File, message: message.into(), hint: None }
     }
 
+    /// Memory is short.
+    pub(super) fn memory(message: impl Into<String>) -> Self {
+        Failure { code: Code::Resource, message: message.into(), hint: None }
+    }
+
     /// A file cannot be written.
     pub(super) fn output(message: String, error: &io::Error) -> Self {
         Failure { code: of_output(error), message: format!("{message}: {error}"), hint: None }
@@ -228,7 +233,7 @@ fn of_reference(error: &ReferenceError) -> Code {
     match error {
         ReferenceError::Type(TypeError::Unsupported(_)) => Code::File,
         ReferenceError::Type(_) | ReferenceError::OutOfRange { .. } => Code::Usage,
-        ReferenceError::Tensor(TensorError::TooLarge { .. }) => Code::Resource,
+        ReferenceError::Tensor(TensorError::TooLarge { .. } | TensorError::Memory { .. }) => Code::Resource,
         ReferenceError::Tensor(_) => Code::Usage,
         ReferenceError::Block(error) => match error.downcast_ref::<RunError>() {
             Some(error) => of_run(error).0,

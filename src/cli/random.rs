@@ -7,9 +7,12 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use ipuc_formats::{narrow, with_number};
+
+/// Strings take memory each.
+const MOST_STRINGS: usize = 1 << 26;
 
 /// A generator of 64-bit numbers: SplitMix64 (Steele, Lea, Flood 2014).
 pub(super) struct Generator {
@@ -61,9 +64,11 @@ impl Generator {
     }
 
     fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Failure> {
-        let too_large = |error| Failure::usage(format!("input `{name}`: {error}"));
+        let too_large = |error| Failure::memory(format!("input `{name}`: {error}"));
         if dtype == DType::String {
-            let count = shape.iter().product();
+            let count = element_count(shape).filter(|&count| count <= MOST_STRINGS);
+            let many = || Failure::memory(format!("input `{name}` would be more than {MOST_STRINGS} strings"));
+            let count = count.ok_or_else(many)?;
             let strings = (0..count).map(|_| if self.bit() { "a" } else { "b" }.to_string()).collect();
             return Tensor::from_strings(shape, strings).map_err(too_large);
         }

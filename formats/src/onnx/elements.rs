@@ -53,7 +53,7 @@ fn tensor_fault(error: TensorError, shape: &[usize]) -> TensorFault {
         TensorError::Size { dtype, shape, expected, found } => {
             TensorFault::Size { dtype, shape, expected: expected as u64, found: found as u64 }
         }
-        TensorError::TooLarge { .. } | TensorError::ElementType { .. } => {
+        TensorError::TooLarge { .. } | TensorError::Memory { .. } | TensorError::ElementType { .. } => {
             TensorFault::TooLarge { shape: signed(shape) }
         }
     }

@@ -70,6 +70,7 @@ impl BoundMemory {
         {
             return Ok(Tensor::over(dtype, shape, Arc::new(piece))?);
         }
-        Ok(Tensor::over(dtype, shape, Arc::new(self.pool.take(bytes)))?)
+        let buffer = self.pool.take(bytes).ok_or_else(|| TensorError::Memory { dtype, shape: shape.to_vec() })?;
+        Ok(Tensor::over(dtype, shape, Arc::new(buffer))?)
     }
 }

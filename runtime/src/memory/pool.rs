@@ -16,20 +16,24 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A buffer of this many bytes with unspecified contents.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> PoolBytes {
+    /// A buffer of this many bytes with unspecified contents; `None` where there is no memory for it.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<PoolBytes> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         // The smallest that is large enough, unless it is more than twice as large.
         let fitting = free.partition_point(|buffer| buffer.len() < bytes);
         let kept = free.get(fitting).filter(|buffer| buffer.len() / 2 <= bytes).map(|_| fitting);
         let buffer = kept.map(|index| free.remove(index));
         drop(free);
-        let buffer = buffer.unwrap_or_else(|| {
-            let mut buffer = Buffer::new(64);
-            buffer.resize(bytes, 0);
-            buffer
-        });
-        PoolBytes { pool: self.clone(), buffer, bytes }
+        let buffer = match buffer {
+            Some(buffer) => buffer,
+            None => {
+                let mut buffer = Buffer::new(64);
+                buffer.try_reserve_exact(bytes).ok()?;
+                buffer.resize(bytes, 0);
+                buffer
+            }
+        };
+        Some(PoolBytes { pool: self.clone(), buffer, bytes })
     }
 
     fn give_back(&self, buffer: Buffer) {
@@ -72,12 +76,12 @@ mod tests {
     #[test]
     fn buffers_come_back() {
         let pool = Arc::new(Pool::default());
-        let first = pool.take(1000);
+        let first = pool.take(1000).unwrap();
         let address = first.bytes().as_ptr();
         drop(first);
-        assert_eq!(pool.take(900).bytes().as_ptr(), address);
-        assert_ne!(pool.take(100).bytes().len(), 1000);
-        let held = pool.take(900);
-        assert_ne!(pool.take(900).bytes().as_ptr(), held.bytes().as_ptr());
+        assert_eq!(pool.take(900).unwrap().bytes().as_ptr(), address);
+        assert_ne!(pool.take(100).unwrap().bytes().len(), 1000);
+        let held = pool.take(900).unwrap();
+        assert_ne!(pool.take(900).unwrap().bytes().as_ptr(), held.bytes().as_ptr());
     }
 }
