@@ -13,7 +13,7 @@ use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::model::{Manifest, OperandRecord, ReadRecord, finish, plan, read_manifest};
+use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, ReadRecord, finish, plan, read_manifest};
 use ipuc_formats::ops::Op;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -95,24 +95,33 @@ fn change(manifest: &mut Manifest, operators: &[Op], random: &mut Random) -> Str
         return change_weight(manifest, random);
     }
     let block = &mut manifest.blocks[chosen];
-    let values = block.values.len();
-    if block.steps.is_empty() || (values > 0 && random.below(4) == 0) {
-        let slot = random.below(values.max(1));
-        let Some(value) = block.values.get_mut(slot) else { return "nothing".to_string() };
-        if random.below(3) == 0 {
-            value.contents = Some((0..random.below(4)).map(|_| Dim::known(random.below(4) as i64)).collect());
-        } else {
-            value.kind = other_type(&value.kind, random);
-        }
-        return format!("block {chosen} value {slot}: {} {:?}", value.kind, value.contents);
+    let changed = if block.steps.is_empty() || random.below(4) == 0 {
+        change_value(block, random)
+    } else {
+        change_step(block, weights, operators, random)
+    };
+    format!("block {chosen} {changed}")
+}
+
+fn change_value(block: &mut BlockRecord, random: &mut Random) -> String {
+    let slot = random.below(block.values.len().max(1));
+    let Some(value) = block.values.get_mut(slot) else { return "as it is".to_string() };
+    if random.below(3) == 0 {
+        value.contents = Some((0..random.below(4)).map(|_| Dim::known(random.below(4) as i64)).collect());
+    } else {
+        value.kind = other_type(&value.kind, random);
     }
-    let at = random.below(block.steps.len());
-    let other = random.below(block.steps.len());
-    let operand = |random: &mut Random| match random.below(8) {
+    format!("value {slot}: {} {:?}", value.kind, value.contents)
+}
+
+fn change_step(block: &mut BlockRecord, weights: usize, operators: &[Op], random: &mut Random) -> String {
+    let (at, other) = (random.below(block.steps.len()), random.below(block.steps.len()));
+    let new = match random.below(8) {
         0 => OperandRecord::Absent,
         1 | 2 if weights > 0 => OperandRecord::Weight(random.below(weights) as u32),
-        _ => OperandRecord::Value(random.below(values.max(1)) as u32),
+        _ => OperandRecord::Value(random.below(block.values.len().max(1)) as u32),
     };
+    let operands = &mut block.steps[at].operands;
     match random.below(9) {
         0 => block.steps[at].op = operators[random.below(operators.len())].clone(),
         1 | 2 => {
@@ -120,17 +129,8 @@ fn change(manifest: &mut Manifest, operators: &[Op], random: &mut Random) -> Str
                 block.steps[at].op = op;
             }
         }
-        3 => {
-            let new = operand(random);
-            let operands = &mut block.steps[at].operands;
-            operands.insert(random.below(operands.len() + 1), new);
-        }
-        4 => {
-            let operands = &mut block.steps[at].operands;
-            if !operands.is_empty() {
-                operands.remove(random.below(operands.len()));
-            }
-        }
+        3 => operands.insert(random.below(operands.len() + 1), new),
+        4 if !operands.is_empty() => drop(operands.remove(random.below(operands.len()))),
         5 => {
             let one = std::mem::take(&mut block.steps[at].results);
             let two = std::mem::replace(&mut block.steps[other].results, one);
@@ -139,23 +139,15 @@ fn change(manifest: &mut Manifest, operators: &[Op], random: &mut Random) -> Str
             }
         }
         6 => {
-            let Some(result) = block.steps[other].results.pop() else { return "nothing".to_string() };
-            block.steps[at].results.push(result);
+            let moved = block.steps[other].results.pop();
+            block.steps[at].results.extend(moved);
         }
-        7 => {
-            let new = operand(random);
-            if let Some(result) = block.results.first_mut() {
-                *result = new;
-            }
+        7 if !block.results.is_empty() => block.results[0] = new,
+        _ if !operands.is_empty() => {
+            let position = random.below(operands.len());
+            operands[position] = new;
         }
-        _ => {
-            let new = operand(random);
-            let operands = &mut block.steps[at].operands;
-            if !operands.is_empty() {
-                let position = random.below(operands.len());
-                operands[position] = new;
-            }
-        }
+        _ => {}
     }
     let step = &mut block.steps[at];
     let read = |(position, operand): (usize, &OperandRecord)| match operand {
@@ -165,7 +157,7 @@ fn change(manifest: &mut Manifest, operators: &[Op], random: &mut Random) -> Str
         OperandRecord::Absent | OperandRecord::Value(_) => None,
     };
     step.reads = step.operands.iter().enumerate().filter_map(read).collect();
-    format!("block {chosen} step {at}: {:?} {:?} {:?}", step.op, step.operands, step.results)
+    format!("step {at}: {:?} {:?} {:?}", step.op, step.operands, step.results)
 }
 
 fn change_weight(manifest: &mut Manifest, random: &mut Random) -> String {
