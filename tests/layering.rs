@@ -43,14 +43,18 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("bind", &["error"]),
     ("check", &["error"]),
     ("state", &["error"]),
-    ("stream", &["error", "memory", "steps"]),
+    ("trace", &["kernels"]),
+    ("stream", &["error", "memory", "steps", "trace"]),
     ("resident", &["error", "memory", "steps"]),
     ("program", &["error", "resident", "steps", "stream"]),
-    ("execute", &["error", "memory", "program", "steps"]),
+    ("execute", &["error", "memory", "program", "steps", "trace"]),
     ("working", &["memory"]),
     (
         "session",
-        &["bind", "check", "error", "execute", "memory", "program", "resident", "state", "steps", "stream", "working"],
+        &[
+            "bind", "check", "error", "execute", "memory", "program", "resident", "state", "steps", "stream", "trace",
+            "working",
+        ],
     ),
 ];
 

@@ -492,3 +492,28 @@ fn mapped_weights_give_the_same_bits_and_are_checked() {
     let error = run(&ipuc::open_with(&damaged, options).unwrap()).unwrap_err().to_string();
     assert!(error.contains("checksum"), "{error}");
 }
+
+#[test]
+fn a_trace_shows_reads_beside_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 8);
+    let model = open(&path, Some(stream_bytes(&path) / 2 + (128 << 10)));
+    let mut session = session(&model, 2);
+    let mut run = |trace: Option<Arc<ipuc_runtime::Trace>>| {
+        session.set_trace(trace);
+        session.run(None, vec![("x".to_string(), x())]).unwrap();
+        session.last_pass().unwrap()
+    };
+    let trace = Arc::new(ipuc_runtime::Trace::default());
+    run(Some(trace.clone()));
+    run(None);
+    let spans = trace.spans();
+    let on = |wanted: fn(&ipuc_runtime::Track) -> bool| spans.iter().filter(move |span| wanted(&span.track));
+    assert_eq!(on(|track| *track == ipuc_runtime::Track::Steps).count(), 16, "8 products, 8 activations");
+    let read: u64 = on(|track| matches!(track, ipuc_runtime::Track::Reader(_))).filter_map(|span| span.bytes).sum();
+    assert!(read >= stream_bytes(&path), "the first pass reads everything");
+    assert!(on(|track| matches!(track, ipuc_runtime::Track::Worker(_))).count() > 0);
+    let count = spans.len();
+    run(None);
+    assert_eq!(trace.spans().len(), count, "nothing is noted after the trace has ended");
+}

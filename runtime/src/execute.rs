@@ -7,6 +7,7 @@ use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::program::{BlockPlan, Program};
 use crate::steps::{Allocate, Context, KernelError, Operand, Progress, Weight, kernel};
+use crate::trace::{Trace, Track};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
@@ -14,12 +15,14 @@ use ipuc_formats::model::{OperandRecord, StepRecord};
 use ipuc_formats::ops::{BlockRunner, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use std::time::Instant;
 
 /// One run of an entry.
 pub(crate) struct Execution<'a> {
     pub(crate) program: &'a Program,
     pub(crate) memory: &'a BoundMemory,
     pub(crate) random_state: u64,
+    pub(crate) trace: Option<&'a Trace>,
 }
 
 impl Execution<'_> {
@@ -36,8 +39,12 @@ impl Execution<'_> {
         for (at, step) in block.steps.iter().enumerate() {
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
+            let begun = Instant::now();
             let operands = self.operands(step, plan, at, &mut frame);
             let results = self.run_step(index, step, operands)?;
+            if let Some(trace) = self.trace {
+                trace.add(Track::Steps, format!("{} {}", step.op.name(), step.name), begun, None);
+            }
             program.source.progress(Progress::StepEnds { block: index, step: here });
             for (&slot, value) in step.results.iter().zip(results) {
                 if plan.is_read(slot) {

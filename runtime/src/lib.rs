@@ -16,9 +16,11 @@ mod session;
 mod state;
 pub mod steps;
 mod stream;
+mod trace;
 mod working;
 
 pub use error::{OpenError, RunError};
 pub use resident::SharedBytes;
 pub use session::{Model, ModelOptions, Port, Session, SessionOptions};
 pub use stream::{PassReport, Residency, StepStall};
+pub use trace::{Span, Trace, Track};

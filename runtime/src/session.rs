@@ -10,6 +10,7 @@ use crate::resident::SharedBytes;
 use crate::state::initial;
 use crate::steps::Progress;
 use crate::stream::{PassReport, Residency, StreamedOptions};
+use crate::trace::{Trace, watch_workers};
 use crate::working::{least_working_bytes, port_bytes};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
@@ -151,6 +152,7 @@ pub struct Session {
     pool: Arc<Pool>,
     memory: Option<BoundMemory>,
     working_bytes: u64,
+    trace: Option<Arc<Trace>>,
 }
 
 impl Session {
@@ -170,6 +172,7 @@ impl Session {
             pool: Arc::default(),
             memory: None,
             working_bytes: 0,
+            trace: None,
         })
     }
 
@@ -184,7 +187,17 @@ impl Session {
             pool: Arc::default(),
             memory: None,
             working_bytes: 0,
+            trace: None,
         }
+    }
+
+    /// Note what happens when in the runs to come, or no more; reads that other sessions of the model cause included.
+    pub fn set_trace(&mut self, trace: Option<Arc<Trace>>) {
+        watch_workers(&self.threads, trace.as_ref());
+        if let Some(streamed) = &self.model.program.streamed {
+            streamed.set_trace(trace.clone());
+        }
+        self.trace = trace;
     }
 
     /// Forget all state; the next run begins anew.
@@ -239,7 +252,8 @@ impl Session {
             self.memory = Some(self.bound_memory(entry, bindings)?);
         }
         let Some(memory) = &self.memory else { return Ok(Vec::new()) };
-        let mut execution = Execution { program, memory, random_state: self.random_state };
+        let mut execution =
+            Execution { program, memory, random_state: self.random_state, trace: self.trace.as_deref() };
         program.source.progress(Progress::PassBegins { block: entry.block });
         let results = self.threads.install(|| execution.run_block(entry.block, arguments))?;
         program.source.progress(Progress::PassEnds);

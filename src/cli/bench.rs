@@ -5,9 +5,11 @@ use super::arguments::times;
 use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
 use super::failure::Code;
 use super::output::{Output, Unit, bytes, count, seconds};
+use super::profile;
 use clap::Args;
 use ipuc_formats::model::Manifest;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Run a model several times and print how long it takes; inputs that are not given are made up
@@ -22,6 +24,9 @@ pub(super) struct Arguments {
     /// How often it is run, after one run that is not counted
     #[arg(long, value_name = "N", default_value = "10", value_parser = times)]
     runs: u32,
+    /// Store a trace of reads, waits, steps and workers, which Perfetto shows
+    #[arg(long, value_name = "TRACE.json")]
+    profile: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -61,6 +66,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let inputs = arguments.inputs.or_random();
     let inputs = gather(&loaded, entry, &inputs, &arguments.dimensions.dim, output)?;
     let mut session = loaded.session()?;
+    let target = arguments.profile.as_deref();
+    let trace = profile::begin(&mut session, target);
     let mut timed = || -> anyhow::Result<Run> {
         let given = inputs.clone();
         session.reset();
@@ -84,6 +91,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         runs.push(timed()?);
     }
     drop(bar);
+    profile::end(&mut session, trace, target)?;
     let weights_bytes = stored_bytes(loaded.model.manifest());
     let peak_rss_bytes = peak_rss_bytes();
     let mut sorted: Vec<Duration> = runs.iter().map(|run| Duration::from_secs_f64(run.seconds)).collect();

@@ -14,6 +14,7 @@ mod inspect;
 mod ops;
 mod output;
 mod present;
+mod profile;
 mod random;
 mod run;
 mod streamed;

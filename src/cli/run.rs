@@ -5,6 +5,7 @@ use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments,
 use super::failure::{Code, Failure};
 use super::output::{Output, seconds};
 use super::present;
+use super::profile;
 use crate::files::{OutputFile, numpy};
 use anyhow::Context;
 use clap::Args;
@@ -28,6 +29,9 @@ pub(super) struct Arguments {
     /// Store the outputs: as NAME.npy in a folder, or in one archive
     #[arg(long, short, value_name = "DIR|FILE.npz")]
     output: Option<PathBuf>,
+    /// Store a trace of reads, waits, steps and workers, which Perfetto shows
+    #[arg(long, value_name = "TRACE.json")]
+    profile: Option<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
@@ -36,9 +40,12 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let entry = loaded.model.entry(name)?;
     let inputs = gather(&loaded, entry, &arguments.inputs, &arguments.dimensions.dim, output)?;
     let mut session = loaded.session()?;
+    let target = arguments.profile.as_deref();
+    let trace = profile::begin(&mut session, target);
     let start = Instant::now();
     let outputs = session.run(name, inputs)?;
     let elapsed = start.elapsed();
+    profile::end(&mut session, trace, target)?;
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
     }

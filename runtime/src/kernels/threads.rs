@@ -3,7 +3,9 @@
 //! All kernels go through [`each`]: rayon's own iterators would be compiled again for every closure.
 
 use std::{
+    cell::RefCell,
     sync::{Mutex, PoisonError},
+    time::Instant,
     vec,
 };
 
@@ -46,12 +48,32 @@ pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [
     each(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(index, chunk));
 }
 
+/// Is told when a piece of work ends, with the time at which it began.
+pub type Observer = Box<dyn Fn(Instant)>;
+
+thread_local! {
+    static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
+}
+
+/// Have what this thread works on observed from now on, or no more.
+pub fn observe(observer: Option<Observer>) {
+    OBSERVER.with(|slot| *slot.borrow_mut() = observer);
+}
+
+fn observed(work: &(dyn Fn() + Sync)) {
+    let begun = OBSERVER.with(|observer| observer.borrow().is_some()).then(Instant::now);
+    work();
+    if let Some(begun) = begun {
+        OBSERVER.with(|observer| observer.borrow().as_ref().map(|told| told(begun)));
+    }
+}
+
 /// Runs `work` on this thread and on as many others of the pool as `most` tasks can use.
 fn on_threads(most: usize, work: &(dyn Fn() + Sync)) {
     rayon::scope(|scope| {
         for _ in 1..rayon::current_num_threads().min(most) {
-            scope.spawn(|_| work());
+            scope.spawn(|_| observed(work));
         }
-        work();
+        observed(work);
     });
 }

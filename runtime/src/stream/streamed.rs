@@ -7,6 +7,7 @@ use super::state::{Job, Location, Pinned, State, Status};
 use crate::error::OpenError;
 use crate::memory::{Arena, ArenaBytes};
 use crate::steps::{KernelError, PartBytes, PartSource, Progress};
+use crate::trace::{Trace, Track};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::Layout;
 use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
@@ -56,6 +57,7 @@ struct Source {
     manifest: Arc<Manifest>,
     weights: Vec<Arc<WeightRecord>>,
     order: Order,
+    trace: Watch,
 }
 
 /// One plan at work: memory, bookkeeping, readers.
@@ -74,6 +76,9 @@ struct Engine {
     wanted: Condvar,
     closing: Mutex<bool>,
 }
+
+/// Where reads and waits are noted; shared by all plans of a file.
+type Watch = Arc<Mutex<Option<Arc<Trace>>>>;
 
 /// Weights of a file within a budget.
 pub(crate) struct Streamed {
@@ -108,7 +113,7 @@ impl Streamed {
     ) -> Result<Self, OpenError> {
         let whole_bytes = whole_bytes(&manifest, &weights);
         let order = Order::new(&manifest, &weights);
-        let source = Arc::new(Source { file, manifest, weights, order });
+        let source = Arc::new(Source { file, manifest, weights, order, trace: Watch::default() });
         let (engine, readers) =
             Engine::start(&source, options, options.working_bytes.saturating_add(whole_bytes)).map_err(
                 |Shortage { needed_bytes }| OpenError::Budget { needed_bytes, budget_bytes: options.budget_bytes },
@@ -123,6 +128,11 @@ impl Streamed {
 
     fn engine(&self) -> Arc<Engine> {
         self.plan().engine.clone()
+    }
+
+    /// Note reads and waits from now on, or no more.
+    pub(crate) fn set_trace(&self, trace: Option<Arc<Trace>>) {
+        *self.source.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
     }
 
     /// What stays and what streams.
@@ -265,7 +275,7 @@ impl Engine {
         let reader = |index: usize| {
             let engine = engine.clone();
             // Where a thread cannot be started the others do its work; where none can, parts are read directly.
-            std::thread::Builder::new().name(format!("ipuc-read-{index}")).spawn(move || engine.read()).ok()
+            std::thread::Builder::new().name(format!("ipuc-read-{index}")).spawn(move || engine.read(index)).ok()
         };
         let readers = (0..count).filter_map(reader).collect();
         Ok((engine, readers))
@@ -286,8 +296,15 @@ impl Engine {
         self.wanted.notify_all();
     }
 
-    /// A reader thread.
-    fn read(&self) {
+    fn note(&self, track: Track, name: impl FnOnce() -> String, begun: Instant, bytes: Option<u64>) {
+        let trace = self.source.trace.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(trace) = trace {
+            trace.add(track, name(), begun, bytes);
+        }
+    }
+
+    /// Reader thread `reader`.
+    fn read(&self, reader: usize) {
         let mut state = self.lock();
         while !self.is_closing() {
             let Some(job) = state.next_job() else {
@@ -295,7 +312,10 @@ impl Engine {
                 continue;
             };
             drop(state);
+            let begun = Instant::now();
             let result = self.fetch(job).map(Arc::new);
+            let bytes = self.source.manifest.chunks[job.chunk as usize].length;
+            self.note(Track::Reader(reader), || format!("chunk {}", job.chunk), begun, Some(bytes));
             state = self.lock();
             state.finish(job, result);
             self.arrived.notify_all();
@@ -396,6 +416,7 @@ impl Engine {
         };
         if waited {
             state.stalled(begun.elapsed());
+            self.note(Track::Stalls, || format!("part {part} of weight {weight}"), begun, None);
         }
         let chunk = found?;
         let release = match location {

@@ -1,0 +1,72 @@
+//! What happened when: steps, waits, reads, and work on each thread, as spans on tracks of their own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a span is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Track {
+    /// Steps, one after another.
+    Steps,
+    /// Steps that wait for weights.
+    Stalls,
+    /// A reader of weights.
+    Reader(usize),
+    /// A thread that shares the work of steps.
+    Worker(usize),
+}
+
+/// Something that took time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Where it is shown.
+    pub track: Track,
+    /// What it was.
+    pub name: String,
+    /// Since the beginning of the trace.
+    pub start: Duration,
+    /// How long it took.
+    pub duration: Duration,
+    /// Bytes that were read.
+    pub bytes: Option<u64>,
+}
+
+/// Spans of a session, as they end.
+#[derive(Debug)]
+pub struct Trace {
+    begun: Instant,
+    spans: Mutex<Vec<Span>>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Trace { begun: Instant::now(), spans: Mutex::default() }
+    }
+}
+
+impl Trace {
+    /// All spans so far, by their begin.
+    pub fn spans(&self) -> Vec<Span> {
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        spans.sort_by_key(|span| (span.start, span.track));
+        spans
+    }
+
+    /// Add a span that ends now.
+    pub(crate) fn add(&self, track: Track, name: String, begun: Instant, bytes: Option<u64>) {
+        let (start, duration) = (begun.saturating_duration_since(self.begun), begun.elapsed());
+        let span = Span { track, name, start, duration, bytes };
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).push(span);
+    }
+}
+
+/// Have each thread of a pool tell what it does, or no more.
+pub(crate) fn watch_workers(pool: &rayon::ThreadPool, trace: Option<&Arc<Trace>>) {
+    pool.broadcast(|worker| {
+        let index = worker.index();
+        let observer = trace.cloned().map(|trace| -> crate::kernels::threads::Observer {
+            Box::new(move |begun| trace.add(Track::Worker(index), "work".to_string(), begun, None))
+        });
+        crate::kernels::threads::observe(observer);
+    });
+}
