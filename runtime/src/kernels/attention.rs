@@ -1,6 +1,6 @@
 //! Scaled dot-product attention in f32, some rows of scores at a time.
 //!
-//! A task is up to [`ROWS`] queries that share a head of keys: scores for the keys that one of them sees, their softmax,
+//! A task is up to `ROWS` queries that share a head of keys: scores for the keys that one of them sees, their softmax,
 //! and the product with the values. Heads that share keys lie side by side, so that keys are read once for all of them.
 //! What a query does not see has no part in its sums. Bits depend on shapes and masks only.
 

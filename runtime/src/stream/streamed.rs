@@ -16,6 +16,7 @@ use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -75,6 +76,8 @@ struct Engine {
     /// There is something to read and room for it.
     wanted: Condvar,
     closing: Mutex<bool>,
+    /// Reader threads that could be started.
+    readers: AtomicUsize,
 }
 
 /// Where reads and waits are noted; shared by all plans of a file.
@@ -270,6 +273,7 @@ impl Engine {
             arrived: Condvar::new(),
             wanted: Condvar::new(),
             closing: Mutex::new(false),
+            readers: AtomicUsize::new(0),
         });
         let count = if options.readers == 0 { DEFAULT_READERS } else { options.readers };
         let reader = |index: usize| {
@@ -277,7 +281,8 @@ impl Engine {
             // Where a thread cannot be started the others do its work; where none can, parts are read directly.
             std::thread::Builder::new().name(format!("ipuc-read-{index}")).spawn(move || engine.read(index)).ok()
         };
-        let readers = (0..count).filter_map(reader).collect();
+        let readers: Vec<JoinHandle<()>> = (0..count).filter_map(reader).collect();
+        engine.readers.store(readers.len(), Ordering::Relaxed);
         Ok((engine, readers))
     }
 
@@ -432,7 +437,8 @@ impl Engine {
     }
 
     fn look(&self, state: &mut State<ChunkBytes>, location: Location) -> Found {
-        let starved = state.in_flight == 0 && !state.can_read();
+        let nobody_reads = self.readers.load(Ordering::Relaxed) == 0;
+        let starved = state.in_flight == 0 && (nobody_reads || !state.can_read());
         match location {
             Location::Pinned(chunk) => match &state.pinned[chunk as usize] {
                 Pinned::Loaded(bytes) => Found::Bytes(bytes.clone()),
