@@ -508,7 +508,9 @@ mod tests {
         let source = TensorSource::of(&floats(&[2, 3])).unwrap();
         assert_eq!((source.name(), source.dtype(), source.shape()), ("w", DType::F32, [2, 3].as_slice()));
         assert_eq!(source.length_bytes(), 24);
-        for number in [0, 29, -1] {
+        let undefined = TensorProto { data_type: Some(0), ..floats(&[6]) };
+        assert_eq!(message(&undefined), "tensor `w` states no element type");
+        for number in [29, -1] {
             let tensor = TensorProto { data_type: Some(number), ..floats(&[6]) };
             assert_eq!(message(&tensor), format!("tensor `w` has the unknown element type {number}"));
         }

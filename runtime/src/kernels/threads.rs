@@ -31,7 +31,7 @@ pub fn parts(operations: usize, most: usize) -> usize {
 /// Runs each task once, side by side where there are several; threads take them in order.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
     if tasks.len() <= 1 || rayon::current_num_threads() == 1 {
-        return tasks.into_iter().for_each(run);
+        return observed(|| tasks.into_iter().for_each(run));
     }
     let count = tasks.len();
     let rest: Mutex<vec::IntoIter<T>> = Mutex::new(tasks.into_iter());
@@ -60,7 +60,7 @@ pub fn observe(observer: Option<Observer>) {
     OBSERVER.with(|slot| *slot.borrow_mut() = observer);
 }
 
-fn observed(work: &(dyn Fn() + Sync)) {
+fn observed(work: impl FnOnce()) {
     let begun = OBSERVER.with(|observer| observer.borrow().is_some()).then(Instant::now);
     work();
     if let Some(begun) = begun {
