@@ -21,8 +21,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Reads in flight where nobody says how many: enough for the devices that were measured.
-const DEFAULT_READERS: usize = 4;
+/// Reads in flight where nobody says how many. A reader checks what it has read before it reads on, so that more are needed
+/// than the device asks for.
+const DEFAULT_READERS: usize = 8;
 
 /// How a file is streamed.
 #[derive(Debug, Clone, Copy)]
