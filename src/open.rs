@@ -90,8 +90,8 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
         Some(_) => Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 }).map_err(failed),
         // Through the page cache: what was compiled or copied just now is still there.
         None => match options.resident {
-            Resident::Copy => Model::open(&SourceFile::open(path)?).map_err(failed),
-            Resident::Map => Model::open_shared(mapped(&SourceFile::open(path)?)?).map_err(failed),
+            Resident::Copy => Model::open(file.buffered()).map_err(failed),
+            Resident::Map => Model::open_shared(mapped(file.buffered())?).map_err(failed),
         },
     }
 }

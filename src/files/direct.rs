@@ -43,6 +43,12 @@ impl DirectFile {
             direct,
         })
     }
+
+    /// The same file, read through the page cache.
+    #[must_use]
+    pub fn buffered(&self) -> &SourceFile {
+        &self.buffered
+    }
 }
 
 impl ReadAt for DirectFile {

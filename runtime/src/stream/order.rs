@@ -83,12 +83,16 @@ fn parts(manifest: &Manifest, weights: &[Arc<WeightRecord>], weight: u32) -> imp
     })
 }
 
-fn stop(manifest: &Manifest, weights: &[Arc<WeightRecord>], index: usize, step: &StepRecord) -> Stop {
+/// Weights that a step takes other than by rows.
+pub(super) fn streamed_weights(step: &StepRecord) -> impl Iterator<Item = u32> {
     let by_rows =
         |operand: usize| step.reads.iter().any(|read| read.operand as usize == operand && read.read == Read::Rows);
-    let streamed = step.operands.iter().enumerate().filter(|(position, _)| !by_rows(*position));
-    let accesses =
-        streamed.filter_map(|(_, operand)| weight(operand)).flat_map(|weight| parts(manifest, weights, weight));
+    let streamed = step.operands.iter().enumerate().filter(move |(position, _)| !by_rows(*position));
+    streamed.filter_map(|(_, operand)| weight(operand))
+}
+
+fn stop(manifest: &Manifest, weights: &[Arc<WeightRecord>], index: usize, step: &StepRecord) -> Stop {
+    let accesses = streamed_weights(step).flat_map(|weight| parts(manifest, weights, weight));
     let blocks: Vec<u32> = step.op.operator().blocks().into_iter().map(|block| block.0).collect();
     let bodies = if blocks.is_empty() {
         Bodies::None

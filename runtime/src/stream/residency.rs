@@ -5,12 +5,11 @@
 //! chunks that several places use. Of the rest, kept and streamed chunks alternate in proportion, so that the disk works
 //! while steps compute on what is kept.
 
-use super::order::{Access, Bodies, Order};
+use super::order::{Access, Bodies, Order, streamed_weights};
 use super::report::Residency;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Layout;
-use ipuc_formats::model::{Manifest, OperandRecord, WeightRecord};
-use ipuc_formats::ops::Read;
+use ipuc_formats::model::{Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -19,13 +18,13 @@ const MOST_RING_BYTES: u64 = 48 << 20;
 /// Chunks that the ring holds at least: one in use, one being read, and what fragments at its end.
 const LEAST_RING_CHUNKS: u64 = 4;
 /// Chunks that a walk returns to without reading them again.
-pub(super) const WINDOW: usize = 2;
+const WINDOW: usize = 2;
 
 /// A budget that is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shortage {
+pub(super) struct Shortage {
     /// The smallest that works.
-    pub(crate) needed_bytes: u64,
+    pub(super) needed_bytes: u64,
 }
 
 /// Most bytes of weights that a step takes as whole tensors, copied out of chunks.
@@ -40,17 +39,7 @@ pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) ->
         };
         bytes(&weight.shape, weight.dtype).saturating_add(narrow)
     };
-    let step_bytes = |step: &ipuc_formats::model::StepRecord| {
-        let by_rows = |position: usize| {
-            step.reads.iter().any(|read| read.operand as usize == position && read.read == Read::Rows)
-        };
-        let operands = step.operands.iter().enumerate().filter(|(position, _)| !by_rows(*position));
-        let weights = operands.filter_map(|(_, operand)| match *operand {
-            OperandRecord::Weight(index) => Some(whole(index)),
-            OperandRecord::Absent | OperandRecord::Value(_) => None,
-        });
-        weights.fold(0, u64::saturating_add)
-    };
+    let step_bytes = |step| streamed_weights(step).map(whole).fold(0, u64::saturating_add);
     let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
     steps.map(step_bytes).max().unwrap_or(0)
 }

@@ -106,6 +106,8 @@ pub(super) struct State<B> {
     pub(super) pass: u64,
     /// The run went where no walk had been: what it asks for is read directly until the pass is over.
     lost: bool,
+    /// Readers are to end.
+    pub(super) closing: bool,
     reports: BTreeMap<u64, PassReport>,
 }
 
@@ -128,6 +130,7 @@ impl<B> State<B> {
             generation: 0,
             pass: 0,
             lost: false,
+            closing: false,
             reports: BTreeMap::new(),
         }
     }
@@ -356,10 +359,7 @@ impl<B> State<B> {
     /// A read can be begun.
     pub(super) fn can_read(&self) -> bool {
         let index = (self.next_read - self.first_visit) as usize;
-        let waiting = self.visits.iter().skip(index);
-        let next = waiting
-            .skip_while(|visit| !visit.pinned && visit.pending == 0)
-            .find(|visit| visit.pinned || visit.pending > 0);
+        let next = self.visits.iter().skip(index).find(|visit| visit.pinned || visit.pending > 0);
         next.is_some_and(|visit| visit.pinned || self.ring.room(self.lengths[visit.chunk as usize]).is_some())
     }
 

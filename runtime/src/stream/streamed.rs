@@ -59,7 +59,8 @@ struct Source {
     manifest: Arc<Manifest>,
     weights: Vec<Arc<WeightRecord>>,
     order: Order,
-    trace: Watch,
+    /// Where reads and waits are noted.
+    trace: Mutex<Option<Arc<Trace>>>,
 }
 
 /// One plan at work: memory, bookkeeping, readers.
@@ -76,13 +77,9 @@ struct Engine {
     arrived: Condvar,
     /// There is something to read and room for it.
     wanted: Condvar,
-    closing: Mutex<bool>,
     /// Reader threads that could be started.
     readers: AtomicUsize,
 }
-
-/// Where reads and waits are noted; shared by all plans of a file.
-type Watch = Arc<Mutex<Option<Arc<Trace>>>>;
 
 /// Weights of a file within a budget.
 pub(crate) struct Streamed {
@@ -108,7 +105,7 @@ impl Streamed {
     /// Plan for a budget, and begin to wait for passes.
     ///
     /// # Errors
-    /// [`OpenError::Budget`] where the budget is too small, [`OpenError::Read`] where threads cannot be started.
+    /// [`OpenError::Budget`] where the budget is too small.
     pub(crate) fn new(
         file: Arc<dyn ReadAt>,
         manifest: Arc<Manifest>,
@@ -117,11 +114,13 @@ impl Streamed {
     ) -> Result<Self, OpenError> {
         let whole_bytes = whole_bytes(&manifest, &weights);
         let order = Order::new(&manifest, &weights);
-        let source = Arc::new(Source { file, manifest, weights, order, trace: Watch::default() });
-        let (engine, readers) =
-            Engine::start(&source, options, options.working_bytes.saturating_add(whole_bytes)).map_err(
-                |Shortage { needed_bytes }| OpenError::Budget { needed_bytes, budget_bytes: options.budget_bytes },
-            )?;
+        let source = Arc::new(Source { file, manifest, weights, order, trace: Mutex::default() });
+        let working_bytes = options.working_bytes.saturating_add(whole_bytes);
+        let residency = source.plan(options, working_bytes).map_err(|Shortage { needed_bytes }| OpenError::Budget {
+            needed_bytes,
+            budget_bytes: options.budget_bytes,
+        })?;
+        let (engine, readers) = Engine::start(&source, options, residency);
         let plan = Planned { engine, readers, working: BTreeMap::new(), begun: None, last: None };
         Ok(Streamed { source, options, whole_bytes, plan: Mutex::new(plan), pass: Mutex::new(()) })
     }
@@ -165,12 +164,10 @@ impl Streamed {
         if working <= plan.engine.residency.working_bytes {
             return Ok(());
         }
-        // The old memory goes before the new comes.
-        plan.stop();
-        match Engine::start(&self.source, self.options, working) {
-            Ok((engine, readers)) => {
-                plan.engine = engine;
-                plan.readers = readers;
+        match self.source.plan(self.options, working) {
+            Ok(residency) => {
+                plan.stop();
+                (plan.engine, plan.readers) = Engine::start(&self.source, self.options, residency);
                 Ok(())
             }
             Err(shortage) => {
@@ -178,11 +175,6 @@ impl Streamed {
                     Some(before) => plan.working.insert(session, before),
                     None => plan.working.remove(&session),
                 };
-                let working = plan.engine.residency.working_bytes;
-                if let Ok((engine, readers)) = Engine::start(&self.source, self.options, working) {
-                    plan.engine = engine;
-                    plan.readers = readers;
-                }
                 Err(shortage.needed_bytes)
             }
         }
@@ -248,13 +240,19 @@ impl PartSource for Streamed {
     }
 }
 
+impl Source {
+    /// What stays within the budget when this much of it is for other things than weights.
+    fn plan(&self, options: StreamedOptions, working_bytes: u64) -> Result<Residency, Shortage> {
+        plan(&self.manifest, &self.order, options.budget_bytes, working_bytes)
+    }
+}
+
 impl Engine {
     fn start(
         source: &Arc<Source>,
         options: StreamedOptions,
-        working_bytes: u64,
-    ) -> Result<(Arc<Engine>, Vec<JoinHandle<()>>), Shortage> {
-        let residency = plan(&source.manifest, &source.order, options.budget_bytes, working_bytes)?;
+        residency: Residency,
+    ) -> (Arc<Engine>, Vec<JoinHandle<()>>) {
         let lengths: Vec<usize> = source.manifest.chunks.iter().map(|chunk| chunk.length as usize).collect();
         let mut places = vec![0; lengths.len()];
         let mut end = 0;
@@ -273,7 +271,6 @@ impl Engine {
             state: Mutex::new(state),
             arrived: Condvar::new(),
             wanted: Condvar::new(),
-            closing: Mutex::new(false),
             readers: AtomicUsize::new(0),
         });
         let count = if options.readers == 0 { DEFAULT_READERS } else { options.readers };
@@ -284,21 +281,15 @@ impl Engine {
         };
         let readers: Vec<JoinHandle<()>> = (0..count).filter_map(reader).collect();
         engine.readers.store(readers.len(), Ordering::Relaxed);
-        Ok((engine, readers))
+        (engine, readers)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<ChunkBytes>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_closing(&self) -> bool {
-        *self.closing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn close(&self) {
-        *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        // Taken once, so that no reader is between its check and its wait.
-        drop(self.lock());
+        self.lock().closing = true;
         self.wanted.notify_all();
     }
 
@@ -312,7 +303,7 @@ impl Engine {
     /// Reader thread `reader`.
     fn read(&self, reader: usize) {
         let mut state = self.lock();
-        while !self.is_closing() {
+        while !state.closing {
             let Some(job) = state.next_job() else {
                 state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
