@@ -295,6 +295,138 @@ fn only_chosen_rows_and_branches_are_read() {
 }
 
 #[test]
+fn rows_that_were_used_last_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let model = open(&path, Some(stream_bytes(&path) / 4 + WORKING_BYTES));
+    let mut session = session(&model, 1);
+    let mut row_bytes = |ids| {
+        session.run(None, all_inputs(true, ids)).unwrap();
+        session.last_pass().unwrap().row_bytes
+    };
+    assert!(row_bytes([7, 3000]) > 0);
+    assert_eq!(row_bytes([3000, 7]), 0);
+    let one = row_bytes([7, 2000]);
+    assert!(one > 0 && one <= 2 * 4096);
+    // More rows than there is room for: the oldest has gone.
+    let rows_of_room = model.residency().unwrap().kept_rows_bytes / 1024;
+    assert!((8..3000).contains(&rows_of_room), "{rows_of_room}");
+    for id in 100..(100 + rows_of_room as i64 + 8) {
+        row_bytes([id, id]);
+    }
+    assert!(row_bytes([7, 7]) > 0);
+}
+
+#[test]
+fn rows_of_weights_that_fit_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let file = Arc::new(Watched::new(&path));
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + 2 * WORKING_BYTES), readers: 1 };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let mut session = session(&model, 1);
+    let table_is_there = (0..2000).any(|id| {
+        let before = file.reads.lock().unwrap().len();
+        session.run(None, all_inputs(id % 2 == 0, [id, id + 2000])).unwrap();
+        file.reads.lock().unwrap().len() == before
+    });
+    assert!(table_is_there, "every pass reads");
+    let before = file.reads.lock().unwrap().len();
+    for id in 0..100 {
+        session.run(None, all_inputs(true, [2 * id + 1, 3999 - id])).unwrap();
+        assert_eq!(session.last_pass().unwrap().bytes_read(), 0, "rows {id}");
+    }
+    assert_eq!(file.reads.lock().unwrap().len(), before);
+}
+
+/// One of several matrices is chosen by index, and is multiplied with.
+fn experts(folder: &Path, count: usize, size: usize) -> PathBuf {
+    let width = size as i64;
+    let graph = GraphProto {
+        input: vec![port("h", 1, &[1, width]), port("chosen", 7, &[2])],
+        output: vec![port("y", 1, &[2, 1, width])],
+        initializer: vec![weight("matrices", &[count, size, size], 7)],
+        node: vec![node("Gather", &["matrices", "chosen"], &["matrix"]), node("MatMul", &["h", "matrix"], &["y"])],
+        ..GraphProto::default()
+    };
+    write(folder, graph)
+}
+
+#[test]
+fn only_chosen_experts_are_read_and_recent_ones_are_kept() {
+    use ipuc_formats::dtype::DType;
+    let (count, size) = (16, 512);
+    let expert_bytes = (size * size * 4) as u64;
+    let folder = tempfile::tempdir().unwrap();
+    let path = experts(folder.path(), count, size);
+    let inputs = |chosen: [i64; 2]| {
+        let h: Vec<u8> = (0..size).flat_map(|index| ((index % 7) as f32 - 3.0).to_le_bytes()).collect();
+        let chosen: Vec<u8> = chosen.iter().flat_map(|id| id.to_le_bytes()).collect();
+        vec![
+            ("h".to_string(), Value::from(Tensor::from_bytes(DType::F32, &[1, size], &h).unwrap())),
+            ("chosen".to_string(), Tensor::from_bytes(DType::I64, &[2], &chosen).unwrap().into()),
+        ]
+    };
+    let mut resident = session(&open(&path, None), 1);
+    // What a run works with, and room for four of the matrices.
+    let working_bytes = 3 * expert_bytes;
+    let model = open(&path, Some(working_bytes + 4 * expert_bytes));
+    let mut streamed = session(&model, 2);
+    let most = |experts: u64| experts * (expert_bytes + 2 * 4096);
+    for (chosen, experts) in [([3, 9], 2), ([9, 3], 0), ([3, 12], 1), ([5, 5], 1), ([0, 15], 2), ([15, 0], 0)] {
+        let found = bits(&streamed.run(None, inputs(chosen)).unwrap());
+        assert!(found == bits(&resident.run(None, inputs(chosen)).unwrap()), "{chosen:?}");
+        let report = streamed.last_pass().unwrap();
+        assert!(
+            report.row_bytes >= experts * expert_bytes && report.row_bytes <= most(experts),
+            "{chosen:?} {report:?}"
+        );
+        assert_eq!((report.stream_bytes, report.unplanned_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = port("x", 1, &[1, WIDTH as i64]);
+    let Some(type_proto::Value::TensorType(tensor)) = rows.r#type.as_mut().and_then(|kind| kind.value.as_mut()) else {
+        panic!("a port is a tensor")
+    };
+    tensor.shape.as_mut().unwrap().dim[0].value = Some(dimension::Value::DimParam("seq".to_string()));
+    let mut result = rows.clone();
+    result.name = Some("y".to_string());
+    let graph = GraphProto {
+        input: vec![rows],
+        output: vec![result],
+        initializer: vec![weight("w", &[WIDTH, WIDTH], 3)],
+        node: vec![node("MatMul", &["x", "w"], &["y"])],
+        ..GraphProto::default()
+    };
+    let plain = write(folder.path(), graph);
+    let bounded = folder.path().join("bounded.ipu");
+    let source = Source { entry: "main".to_string(), path: folder.path().join("model.onnx") };
+    let ranges = vec![("seq".to_string(), 1, 4096)];
+    compile(&[source], &bounded, &CompileOptions { ranges, ..CompileOptions::default() }).unwrap();
+    // Input and output of 4096 rows take 8 MiB, which a budget of 4 MiB cannot hold.
+    let budget = ModelOptions { memory_bytes: Some(4 << 20), readers: 0 };
+    let open = |path: &Path| Model::open_with(Arc::new(DirectFile::open(path).unwrap()), budget);
+    let Err(OpenError::Budget { needed_bytes, .. }) = open(&bounded) else { panic!("4 MiB suffice for 4096 rows") };
+    assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
+    // Where it has no bound, what is too large is refused when it is known, and again says what would do.
+    let mut session = session(&open(&plain).unwrap(), 1);
+    let input = |rows: usize| {
+        let zeros = vec![0u8; rows * WIDTH * 4];
+        let zeros = Tensor::from_bytes(ipuc_formats::dtype::DType::F32, &[rows, WIDTH], &zeros).unwrap();
+        vec![("x".to_string(), Value::from(zeros))]
+    };
+    session.run(None, input(16)).unwrap();
+    let error = session.run(None, input(4096)).unwrap_err();
+    let RunError::Budget { needed_bytes, .. } = error else { panic!("{error}") };
+    assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
+    session.run(None, input(16)).unwrap();
+}
+
+#[test]
 fn a_budget_that_is_too_small_names_one_that_works() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 8);

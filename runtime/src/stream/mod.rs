@@ -4,7 +4,8 @@
 //! set of chunks is pinned, the others pass through a ring (`ring.rs`). `state.rs` is the bookkeeping, without threads or
 //! I/O: which chunk is read next, where to, who holds it, when its place is free. `streamed.rs` puts reader threads under
 //! it and is what kernels read from; `report.rs` is what it tells about a pass. A chunk that is asked for out of order is
-//! read directly: slower, counted, never wrong.
+//! read directly: slower, counted, never wrong. Rows that are chosen by index (`rows.rs`) are read when they are known,
+//! and kept while there is room.
 //!
 //! Leaves alone: which file it is and how it is opened (`ReadAt`), and what the bytes mean (encodings).
 
@@ -12,6 +13,8 @@ mod order;
 mod report;
 mod residency;
 mod ring;
+mod rows;
+mod source;
 mod state;
 mod streamed;
 

@@ -62,6 +62,14 @@ impl Order {
         &self.blocks[block as usize]
     }
 
+    /// By chunk, whether any stop takes a part of it.
+    pub(super) fn awaited(&self, chunks: usize) -> Vec<bool> {
+        let mut awaited = vec![false; chunks];
+        let accesses = self.blocks.iter().flatten().flat_map(|stop| &stop.accesses);
+        accesses.for_each(|access| awaited[access.chunk as usize] = true);
+        awaited
+    }
+
     /// The step takes weights or runs blocks.
     pub(super) fn stops_at(&self, block: u32, step: u32) -> bool {
         self.block(block).binary_search_by_key(&step, |stop| stop.step).is_ok()

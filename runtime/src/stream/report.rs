@@ -15,6 +15,8 @@ pub struct Residency {
     pub pinned_bytes: u64,
     /// Room for the chunks that pass through.
     pub ring_bytes: u64,
+    /// Room for rows that were chosen by index and used last.
+    pub kept_rows_bytes: u64,
     /// For each chunk of the file, whether it stays.
     pub pinned: Vec<bool>,
     /// Bytes that a pass of each entry reads, by entry; each body once where there is control flow, rows not included.

@@ -2,7 +2,8 @@
 //!
 //! Reads repeat in the same order each pass, so the best that any policy can do is to keep a fixed set and to stream the
 //! rest: a pass then reads W less what is kept. Kept first is what would be read most often: chunks of loop bodies, then
-//! chunks that several places use. Of the rest, kept and streamed chunks alternate in proportion, so that the disk works
+//! chunks that several places use. What is left when all that every pass reads is kept goes to rows that are chosen by
+//! index: all of them where they fit, else those used last. Of the rest, kept and streamed chunks alternate in proportion, so that the disk works
 //! while steps compute on what is kept.
 
 use super::order::{Access, Bodies, Order, streamed_weights};
@@ -13,8 +14,17 @@ use ipuc_formats::model::{Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The ring never needs to be larger: reads in flight and what kernels hold.
-const MOST_RING_BYTES: u64 = 48 << 20;
+/// What reads in flight and kernels hold fits in a ring of this size.
+const USUAL_RING_BYTES: u64 = 48 << 20;
+/// Where much streams, a larger ring costs little and spares the processor's cache: lines of a place that is read into
+/// again have left it, so that the device writes to memory that nobody else holds.
+const MOST_RING_BYTES: u64 = 128 << 20;
+/// The ring is about this part of what streams in a pass.
+const STREAM_SHARE: u64 = 24;
+/// Rows that are chosen by index get at least this part of what there is for weights,
+const ROWS_SHARE: u64 = 64;
+/// but no more than this before all else that fits is pinned: a fixed set saves every pass a read, a row only some.
+const SET_APART_BYTES: u64 = 8 << 20;
 /// Chunks that the ring holds at least: one in use, one being read, and what fragments at its end.
 const LEAST_RING_CHUNKS: u64 = 4;
 /// Chunks that a walk returns to without reading them again.
@@ -113,6 +123,7 @@ pub(super) fn plan(
         working_bytes,
         pinned_bytes: weights_bytes,
         ring_bytes: 0,
+        kept_rows_bytes: 0,
         pinned: vec![true; lengths.len()],
         bytes_per_pass: vec![0; manifest.entries.len()],
     };
@@ -131,8 +142,24 @@ pub(super) fn plan(
     if available < least {
         return Err(Shortage { needed_bytes: working_bytes.saturating_add(least) });
     }
-    residency.ring_bytes = (available / 8).min(MOST_RING_BYTES).max(least);
-    residency.pinned = pin(&survey, &lengths, available - residency.ring_bytes);
+    let wanted = ((weights_bytes - available) / STREAM_SHARE).clamp(USUAL_RING_BYTES, MOST_RING_BYTES);
+    residency.ring_bytes = (available / 8).min(wanted).max(least);
+    let chosen: Vec<u32> = (0..lengths.len() as u32).filter(|&chunk| survey.uses[chunk as usize].runs == 0).collect();
+    let rows_bytes: u64 = chosen.iter().map(|&chunk| lengths[chunk as usize]).sum();
+    let set_apart = rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES);
+    let mut room = Room {
+        lengths: &lengths,
+        pinned: vec![false; lengths.len()],
+        bytes: available - residency.ring_bytes - set_apart,
+    };
+    pin(&survey, &mut room);
+    room.bytes += set_apart;
+    if rows_bytes <= room.bytes {
+        chosen.iter().for_each(|&chunk| _ = room.keep(chunk));
+    } else {
+        residency.kept_rows_bytes = room.bytes;
+    }
+    residency.pinned = room.pinned;
     residency.pinned_bytes = lengths.iter().zip(&residency.pinned).filter(|(_, pinned)| **pinned).map(|(l, _)| l).sum();
     for (bytes, entry) in residency.bytes_per_pass.iter_mut().zip(&manifest.entries) {
         let mut pass =
@@ -163,8 +190,9 @@ impl Room<'_> {
     }
 }
 
-fn pin(survey: &Survey<'_>, lengths: &[u64], bytes: u64) -> Vec<bool> {
-    let mut room = Room { lengths, pinned: vec![false; lengths.len()], bytes };
+/// Keeps what is read most often; chunks of which only rows are read are left out.
+fn pin(survey: &Survey<'_>, room: &mut Room<'_>) {
+    let lengths = room.lengths;
     let using = |chunk: &u32| survey.uses[*chunk as usize];
     let often = |chunk: &u32| using(chunk).in_loop || using(chunk).runs > 1;
     let (mut repeated, once): (Vec<u32>, Vec<u32>) = survey.touched.iter().copied().partition(often);
@@ -182,11 +210,10 @@ fn pin(survey: &Survey<'_>, lengths: &[u64], bytes: u64) -> Vec<bool> {
             kept += u128::from(room.keep(chunk));
         }
     }
-    // What rounding left, then chunks of which only rows are read.
-    for chunk in once.into_iter().chain(0..lengths.len() as u32) {
+    // What rounding left.
+    for chunk in once {
         room.keep(chunk);
     }
-    room.pinned
 }
 
 /// The chunks that were visited last, to which a walk returns without reading them again.

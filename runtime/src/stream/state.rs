@@ -91,6 +91,8 @@ struct Planned {
 pub(super) struct State<B> {
     pub(super) pinned: Vec<Pinned<B>>,
     lengths: Vec<usize>,
+    /// Chunks that stay and that no step waits for: only rows of them are used.
+    unawaited: Vec<u32>,
     ring: Ring,
     walker: Option<Walker>,
     window: Window,
@@ -113,8 +115,9 @@ pub(super) struct State<B> {
 
 impl<B> State<B> {
     /// Nothing is in memory; `lengths` and `pinned` are by chunk.
-    pub(super) fn new(lengths: Vec<usize>, pinned: &[bool], ring_bytes: usize) -> Self {
+    pub(super) fn new(lengths: Vec<usize>, pinned: &[bool], unawaited: Vec<u32>, ring_bytes: usize) -> Self {
         State {
+            unawaited,
             pinned: pinned.iter().map(|&stays| if stays { Pinned::Absent } else { Pinned::No }).collect(),
             lengths,
             ring: Ring::new(ring_bytes),
@@ -173,6 +176,9 @@ impl<B> State<B> {
             self.walker = Some(Walker::new(entry, self.pass, 0));
         }
         self.extend(order);
+        for index in 0..self.unawaited.len() {
+            self.visit(self.unawaited[index], self.pass);
+        }
     }
 
     /// What the pass read; it is over.

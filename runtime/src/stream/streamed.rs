@@ -2,15 +2,15 @@
 
 use super::order::Order;
 use super::report::{PassReport, Residency};
-use super::residency::{Shortage, plan, whole_bytes};
+use super::residency::{Shortage, whole_bytes};
+use super::rows::KeptRows;
+use super::source::{ChunkBytes, Source, heap};
 use super::state::{Job, Location, Pinned, State, Status};
 use crate::error::OpenError;
-use crate::memory::{Arena, ArenaBytes};
+use crate::memory::Arena;
 use crate::steps::{KernelError, PartBytes, PartSource, Progress};
 use crate::trace::{Trace, Track};
-use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::Layout;
-use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
@@ -36,32 +36,10 @@ pub(crate) struct StreamedOptions {
     pub(crate) readers: usize,
 }
 
-type Heap = AVec<u8, ConstAlign<4096>>;
-
-/// Bytes of a chunk: in its place, or elsewhere while somebody still holds that.
-enum ChunkBytes {
-    Placed(ArenaBytes),
-    Heap(Heap),
-}
-
-impl ChunkBytes {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            ChunkBytes::Placed(piece) => piece.bytes(),
-            ChunkBytes::Heap(bytes) => bytes,
-        }
-    }
-}
-
-/// The file and what is known of it: the same for every plan.
-struct Source {
-    file: Arc<dyn ReadAt>,
-    manifest: Arc<Manifest>,
-    weights: Vec<Arc<WeightRecord>>,
-    order: Order,
-    /// Where reads and waits are noted.
-    trace: Mutex<Option<Arc<Trace>>>,
-}
+/// Bytes that a kernel holds at a time where nothing streams.
+const RESIDENT_HELD_BYTES: usize = 32 << 20;
+/// The same where they come through the ring: enough to share among threads, few enough to be in a cache still.
+const MOST_HELD_BYTES: usize = 8 << 20;
 
 /// One plan at work: memory, bookkeeping, readers.
 struct Engine {
@@ -73,6 +51,7 @@ struct Engine {
     ring_start: usize,
     arena: Option<Arc<Arena>>,
     state: Mutex<State<ChunkBytes>>,
+    kept_rows: KeptRows,
     /// Something has been read, or held bytes were given back.
     arrived: Condvar,
     /// There is something to read and room for it.
@@ -216,8 +195,10 @@ impl PartSource for Streamed {
     }
 
     fn most_held_bytes(&self) -> usize {
-        let residency = &self.engine().residency;
-        if residency.ring_bytes == 0 { 32 << 20 } else { residency.ring_bytes as usize / 4 }
+        match self.engine().residency.ring_bytes as usize {
+            0 => RESIDENT_HELD_BYTES,
+            ring_bytes => (ring_bytes / 4).min(MOST_HELD_BYTES),
+        }
     }
 
     fn progress(&self, progress: Progress) {
@@ -240,13 +221,6 @@ impl PartSource for Streamed {
     }
 }
 
-impl Source {
-    /// What stays within the budget when this much of it is for other things than weights.
-    fn plan(&self, options: StreamedOptions, working_bytes: u64) -> Result<Residency, Shortage> {
-        plan(&self.manifest, &self.order, options.budget_bytes, working_bytes)
-    }
-}
-
 impl Engine {
     fn start(
         source: &Arc<Source>,
@@ -261,10 +235,14 @@ impl Engine {
             end += lengths[chunk];
         }
         let ring_bytes = residency.ring_bytes as usize;
-        let state = State::new(lengths, &residency.pinned, ring_bytes);
+        let awaited = source.order.awaited(lengths.len()).into_iter().zip(&residency.pinned);
+        let unawaited = (0..).zip(awaited).filter(|(_, (awaited, pinned))| !awaited && **pinned);
+        let unawaited = unawaited.map(|(chunk, _)| chunk).collect();
+        let state = State::new(lengths, &residency.pinned, unawaited, ring_bytes);
         let engine = Arc::new(Engine {
             source: source.clone(),
             arena: if end + ring_bytes > 0 { Arena::new(end + ring_bytes) } else { None },
+            kept_rows: KeptRows::new(residency.kept_rows_bytes),
             residency,
             places,
             ring_start: end,
@@ -383,11 +361,6 @@ impl Engine {
         self.lock().end_pass()
     }
 
-    fn failure(&self, weight: u32, reason: &str) -> KernelError {
-        let name = self.source.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
-        KernelError::Weight { weight: name, reason: reason.to_string() }
-    }
-
     /// The bytes of a part: waits until they are there.
     fn part(self: &Arc<Self>, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
         let mut state = self.lock();
@@ -400,7 +373,7 @@ impl Engine {
         let found = loop {
             match self.look(&mut state, location) {
                 Found::Bytes(chunk) => break Ok(chunk),
-                Found::Failed(reason) => break Err(self.failure(weight, &reason)),
+                Found::Failed(reason) => break Err(self.source.failure(weight, &reason)),
                 Found::Nowhere => {
                     drop(state);
                     return self.direct(weight, part);
@@ -424,7 +397,7 @@ impl Engine {
             }
         };
         drop(state);
-        let range = self.range(weight, part)?;
+        let range = self.source.range(weight, part)?;
         Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk), range, release })))
     }
 
@@ -448,29 +421,18 @@ impl Engine {
         }
     }
 
-    /// Where the bytes of a part lie in its chunk.
-    fn range(&self, weight: u32, part: usize) -> Result<Range<usize>, KernelError> {
-        let record = self.source.weights[weight as usize].parts.get(part);
-        let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
-        let extent = &self.source.manifest.extents[record.extent as usize];
-        let chunk = &self.source.manifest.chunks[extent.chunk as usize];
-        // Validation has checked that an extent lies inside its chunk.
-        let start = (extent.offset - chunk.offset) as usize;
-        Ok(start..start + extent.length as usize)
-    }
-
     /// The bytes of a part, out of order: read for this alone.
     fn direct(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
         let record = self.source.weights[weight as usize].parts.get(part);
-        let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
+        let record = record.ok_or_else(|| self.source.failure(weight, "a part is missing"))?;
         let extent = &self.source.manifest.extents[record.extent as usize];
         if let Pinned::Loaded(chunk) = &self.lock().pinned[extent.chunk as usize] {
-            let range = self.range(weight, part)?;
+            let range = self.source.range(weight, part)?;
             return Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk.clone()), range, release: None })));
         }
-        let (bytes, range) = self.read_around(extent.offset..extent.offset + extent.length, weight)?;
+        let (bytes, range) = self.source.read_around(extent.offset..extent.offset + extent.length, weight)?;
         let checked = extent.check(record.extent, &bytes[range.clone()]);
-        checked.map_err(|error| self.failure(weight, &error.to_string()))?;
+        checked.map_err(|error| self.source.failure(weight, &error.to_string()))?;
         let mut state = self.lock();
         let report = state.report();
         report.unplanned_bytes += bytes.len() as u64;
@@ -478,17 +440,6 @@ impl Engine {
         drop(state);
         let chunk = Some(Arc::new(ChunkBytes::Heap(bytes)));
         Ok(PartBytes::new(Arc::new(Held { chunk, range, release: None })))
-    }
-
-    /// Bytes of the file, read from and to borders that direct reads need; and where in them the wanted ones are.
-    fn read_around(&self, wanted: Range<u64>, weight: u32) -> Result<(Heap, Range<usize>), KernelError> {
-        let border = IPU_CHUNK_ALIGNMENT;
-        let start = wanted.start / border * border;
-        let end = wanted.end.div_ceil(border) * border;
-        let mut bytes = heap((end - start) as usize);
-        let read = self.source.file.read_exact_at(start, &mut bytes);
-        read.map_err(|error| self.failure(weight, &format!("offset {start} cannot be read: {error}")))?;
-        Ok((bytes, (wanted.start - start) as usize..(wanted.end - start) as usize))
     }
 
     /// A weight that stays, in one piece and as canonical bytes, is a tensor as it lies there.
@@ -503,60 +454,22 @@ impl Engine {
         let bytes = Lasting(self.part(weight, 0)?);
         Tensor::over(record.dtype, &shape, Arc::new(bytes))
             .map(Some)
-            .map_err(|error| self.failure(weight, &error.to_string()))
+            .map_err(|error| self.source.failure(weight, &error.to_string()))
     }
 
-    /// Rows of a plain weight: only the checksum blocks around them are read.
+    /// Rows of a plain weight: only the checksum blocks around them are read, where they are not kept.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        let record = &self.source.weights[weight as usize];
-        let fault = |reason: &str| self.failure(weight, reason);
-        let count = record.shape.first().copied().unwrap_or(0);
-        let elements = record.shape.iter().skip(1).fold(1u64, |count, &extent| count.saturating_mul(extent));
-        let wide =
-            record.dtype.bits() >= 8 && matches!(&record.layout, Layout::Plain { dtype } if *dtype == record.dtype);
-        if !wide {
-            return Err(fault("has no rows of whole bytes"));
-        }
-        let width = elements.saturating_mul(record.dtype.bits() as u64 / 8);
-        let width = usize::try_from(width).map_err(|_| fault("has rows that do not fit in memory"))?;
-        let mut gathered = Vec::with_capacity(rows.len().saturating_mul(width));
-        for &row in rows {
-            let part = record.parts.iter().position(|part| (part.start..part.end).contains(&row));
-            let part = part.filter(|_| row < count).ok_or_else(|| fault("a row is out of range"))?;
-            let start = (row - record.parts[part].start) * width as u64;
-            self.row(weight, part, start..start + width as u64, &mut gathered)?;
-        }
-        Ok(gathered)
-    }
-
-    fn row(&self, weight: u32, part: usize, row: Range<u64>, gathered: &mut Vec<u8>) -> Result<(), KernelError> {
-        let index = self.source.weights[weight as usize].parts[part].extent;
-        let extent = &self.source.manifest.extents[index as usize];
-        if let Pinned::Loaded(chunk) = &self.lock().pinned[extent.chunk as usize] {
-            let start = self.range(weight, part)?.start;
-            gathered.extend_from_slice(&chunk.bytes()[start + row.start as usize..start + row.end as usize]);
-            return Ok(());
-        }
-        let (first, blocks) = extent.blocks_around(row.clone());
-        let place = extent.offset + blocks.start..extent.offset + blocks.end;
-        let (bytes, range) = self.read_around(place, weight)?;
-        let content = &bytes[range];
-        let checked = extent.check_blocks(index, first, content);
-        checked.map_err(|error| self.failure(weight, &error.to_string()))?;
-        let start = (row.start - blocks.start) as usize;
-        gathered.extend_from_slice(&content[start..start + (row.end - row.start) as usize]);
+        let pinned = |chunk: u32| match &self.lock().pinned[chunk as usize] {
+            Pinned::Loaded(bytes) => Some(bytes.clone()),
+            Pinned::No | Pinned::Absent | Pinned::Queued | Pinned::Failed(_) => None,
+        };
+        let gathered = self.kept_rows.gather(&self.source, weight, rows, &pinned)?;
         let mut state = self.lock();
         let report = state.report();
-        report.row_bytes += bytes.len() as u64;
-        report.checked_bytes += content.len() as u64;
-        Ok(())
+        report.row_bytes += gathered.read_bytes;
+        report.checked_bytes += gathered.checked_bytes;
+        Ok(gathered.bytes)
     }
-}
-
-fn heap(bytes: usize) -> Heap {
-    let mut heap = Heap::new(4096);
-    heap.resize(bytes, 0);
-    heap
 }
 
 /// What a look for bytes finds.

@@ -6,8 +6,9 @@ use crate::cli::output::{Output, bytes, seconds};
 use crate::files::DirectFile;
 use crate::open::{OpenOptions, open_with};
 use aligned_vec::{AVec, ConstAlign};
-use ipuc_formats::model::{Manifest, OperandRecord};
+use ipuc_formats::model::{Manifest, OperandRecord, StepRecord};
 use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::ops::Read;
 use ipuc_runtime::Residency;
 use serde::Serialize;
 use std::path::Path;
@@ -27,6 +28,7 @@ struct Plan {
     working_bytes: u64,
     pinned_bytes: u64,
     ring_bytes: u64,
+    kept_rows_bytes: u64,
     disk_bytes_per_second: f64,
     entries: Vec<Entry>,
     /// Indices of the chunks that stay.
@@ -66,6 +68,10 @@ pub(super) fn show(path: &Path, manifest: &Manifest, budget: Size, output: &mut 
         bytes(plan.ring_bytes),
         bytes(plan.working_bytes)
     ))?;
+    if plan.kept_rows_bytes > 0 {
+        output
+            .line(format_args!("rows chosen by index: those used last are kept in {}", bytes(plan.kept_rows_bytes)))?;
+    }
     for entry in &plan.entries {
         output.line(format_args!(
             "entry `{}`: a pass reads {} in {} at {}/s",
@@ -107,7 +113,8 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
     let mut steps: Vec<Step> = Vec::new();
     for (block, record) in manifest.blocks.iter().enumerate() {
         for (step, record) in record.steps.iter().enumerate() {
-            let streamed_bytes = record.operands.iter().map(|operand| streamed(manifest, residency, operand)).sum();
+            let awaited = record.operands.iter().enumerate().filter(|(position, _)| !by_rows(record, *position));
+            let streamed_bytes = awaited.map(|(_, operand)| streamed(manifest, residency, operand)).sum();
             let (name, seconds) = (record.name.clone(), streamed_bytes as f64 / rate);
             steps.push(Step { block, step, name, streamed_bytes, seconds });
         }
@@ -122,11 +129,17 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
         working_bytes: residency.working_bytes,
         pinned_bytes: residency.pinned_bytes,
         ring_bytes: residency.ring_bytes,
+        kept_rows_bytes: residency.kept_rows_bytes,
         disk_bytes_per_second: rate,
         entries: manifest.entries.iter().zip(&residency.bytes_per_pass).map(entry).collect(),
         pinned_chunks: pinned.map(|(index, _)| index).collect(),
         steps,
     }
+}
+
+/// Only rows of the operand at this position are read, once it is known which.
+fn by_rows(step: &StepRecord, position: usize) -> bool {
+    step.reads.iter().any(|read| read.operand as usize == position && read.read == Read::Rows)
 }
 
 /// Bytes of an operand that lie in chunks that stream.
