@@ -60,7 +60,7 @@ pub trait Storage: Send + Sync {
 
 type HeapBytes = AVec<u8, ConstAlign<64>>;
 
-impl Storage for HeapBytes {
+impl<const ALIGNMENT: usize> Storage for AVec<u8, ConstAlign<ALIGNMENT>> {
     fn bytes(&self) -> &[u8] {
         self
     }

@@ -3,8 +3,12 @@
 //! What is streamed is read once a pass, in a known order: a cache would only hold memory that others need. Direct reads
 //! want offset, length and buffer at multiples of a block; reads that are not go through the cache.
 
+#[cfg(target_os = "linux")]
+use super::queue::UringQueue;
 use super::source::{SourceFile, SourceFileError};
 use ipuc_formats::onnx::ReadAt;
+#[cfg(target_os = "linux")]
+use ipuc_formats::onnx::ReadQueue;
 use std::io;
 use std::path::Path;
 
@@ -70,6 +74,12 @@ impl ReadAt for DirectFile {
             }
         }
         self.buffered.read_exact_at(offset, buffer)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn queue(&self, depth: usize) -> Option<Box<dyn ReadQueue>> {
+        let queue = UringQueue::new(self.direct.as_ref()?, depth)?;
+        Some(Box::new(queue))
     }
 }
 

@@ -13,6 +13,8 @@ pub mod external;
 pub mod numpy;
 #[cfg(feature = "compile")]
 pub mod output;
+#[cfg(all(feature = "run", target_os = "linux"))]
+mod queue;
 pub mod source;
 #[cfg(feature = "compile")]
 pub mod unfinished;

@@ -26,7 +26,7 @@ mod values;
 mod walker;
 mod window;
 
-pub use crate::read_at::ReadAt;
+pub use crate::read_at::{EndedRead, ReadAt, ReadQueue};
 pub use attribute::{AttributeError, AttributeValue, attribute_value};
 pub use element_reader::ElementReader;
 pub use error::OnnxError;

@@ -9,7 +9,7 @@ mod bound;
 mod plan;
 mod pool;
 
-pub(crate) use arena::{Arena, ArenaBytes};
+pub(crate) use arena::Arena;
 pub(crate) use bound::BoundMemory;
 pub(crate) use plan::value_bytes;
 pub(crate) use pool::Pool;

@@ -4,14 +4,13 @@ use super::order::Order;
 use super::report::Residency;
 use super::residency::{Shortage, plan};
 use super::streamed::StreamedOptions;
-use crate::memory::ArenaBytes;
 use crate::steps::KernelError;
 use crate::trace::Trace;
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::ReadAt;
-use ipuc_formats::tensor::Storage as _;
+use ipuc_formats::tensor::Storage;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -25,19 +24,7 @@ pub(super) fn heap(bytes: usize) -> Heap {
 }
 
 /// Bytes of a chunk: in its place, or elsewhere while somebody still holds that.
-pub(super) enum ChunkBytes {
-    Placed(ArenaBytes),
-    Heap(Heap),
-}
-
-impl ChunkBytes {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match self {
-            ChunkBytes::Placed(piece) => piece.bytes(),
-            ChunkBytes::Heap(bytes) => bytes,
-        }
-    }
-}
+pub(super) type ChunkBytes = Box<dyn Storage>;
 
 /// A file with its manifest.
 pub(super) struct Source {

@@ -1,0 +1,274 @@
+//! One plan at work: the memory of chunks, the bookkeeping, and whoever waits for bytes.
+
+use super::report::{PassReport, Residency};
+use super::rows::KeptRows;
+use super::source::{ChunkBytes, Source};
+use super::state::{Location, Pinned, State, Status};
+use crate::memory::Arena;
+use crate::steps::{KernelError, PartBytes};
+use crate::trace::Track;
+use ipuc_formats::encodings::Layout;
+use ipuc_formats::tensor::{Storage, Tensor};
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// One plan at work: memory, bookkeeping, readers.
+pub(super) struct Engine {
+    pub(super) source: Arc<Source>,
+    pub(super) residency: Residency,
+    /// Offset of the place of each chunk that stays.
+    pub(super) places: Vec<usize>,
+    /// The ring begins here, behind the places of what stays.
+    pub(super) ring_start: usize,
+    pub(super) arena: Option<Arc<Arena>>,
+    pub(super) state: Mutex<State<ChunkBytes>>,
+    pub(super) kept_rows: KeptRows,
+    /// Something has been read, or held bytes were given back.
+    pub(super) arrived: Condvar,
+    /// There is something to read and room for it.
+    pub(super) wanted: Condvar,
+    /// Reader threads that could be started.
+    pub(super) readers: AtomicUsize,
+}
+
+impl Engine {
+    /// A plan, with nothing in memory yet.
+    pub(super) fn new(source: Arc<Source>, residency: Residency) -> Self {
+        let lengths: Vec<usize> = source.manifest.chunks.iter().map(|chunk| chunk.length as usize).collect();
+        let mut places = vec![0; lengths.len()];
+        let mut end = 0;
+        for (chunk, place) in places.iter_mut().enumerate().filter(|(chunk, _)| residency.pinned[*chunk]) {
+            *place = end;
+            end += lengths[chunk];
+        }
+        let ring_bytes = residency.ring_bytes as usize;
+        let awaited = source.order.awaited(lengths.len()).into_iter().zip(&residency.pinned);
+        let unawaited = (0..).zip(awaited).filter(|(_, (awaited, pinned))| !awaited && **pinned);
+        let unawaited = unawaited.map(|(chunk, _)| chunk).collect();
+        let state = State::new(lengths, &residency.pinned, unawaited, ring_bytes);
+        Engine {
+            source,
+            arena: if end + ring_bytes > 0 { Arena::new(end + ring_bytes) } else { None },
+            kept_rows: KeptRows::new(residency.kept_rows_bytes),
+            residency,
+            places,
+            ring_start: end,
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+            wanted: Condvar::new(),
+            readers: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<ChunkBytes>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.wanted.notify_all();
+    }
+
+    pub(super) fn note(&self, track: Track, name: impl FnOnce() -> String, begun: Instant, bytes: Option<u64>) {
+        let trace = self.source.trace.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(trace) = trace {
+            trace.add(track, name(), begun, bytes);
+        }
+    }
+
+    pub(super) fn begin_pass(&self, entry: u32) {
+        let mut state = self.lock();
+        if !state.is_aligned(entry) {
+            state.generation += 1;
+            while state.in_flight > 0 {
+                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.forget();
+        }
+        state.begin_pass(&self.source.order, entry);
+        self.wanted.notify_all();
+    }
+
+    pub(super) fn enter_block(&self, block: u32) {
+        self.lock().enter_block(&self.source.order, block);
+        self.wanted.notify_all();
+    }
+
+    pub(super) fn begin_step(&self, block: u32, step: u32) {
+        if self.source.order.stops_at(block, step) {
+            self.lock().begin_step(block, step);
+        }
+    }
+
+    pub(super) fn end_step(&self, block: u32, step: u32) {
+        if self.source.order.stops_at(block, step) {
+            self.lock().end_step(&self.source.order, block, step);
+            self.wanted.notify_all();
+        }
+    }
+
+    pub(super) fn end_pass(&self) -> PassReport {
+        self.lock().end_pass()
+    }
+
+    /// The bytes of a part: waits until they are there.
+    pub(super) fn part(self: &Arc<Self>, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        let mut state = self.lock();
+        let Some(location) = state.expect(weight, part as u32) else {
+            drop(state);
+            return self.direct(weight, part);
+        };
+        let begun = Instant::now();
+        let mut waited = false;
+        let found = loop {
+            match self.look(&mut state, location) {
+                Found::Bytes(chunk) => break Ok(chunk),
+                Found::Failed(reason) => break Err(self.source.failure(weight, &reason)),
+                Found::Nowhere => {
+                    drop(state);
+                    return self.direct(weight, part);
+                }
+                Found::Later => {
+                    waited = true;
+                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        if waited {
+            state.stalled(begun.elapsed());
+            self.note(Track::Stalls, || format!("part {part} of weight {weight}"), begun, None);
+        }
+        let chunk = found?;
+        let release = match location {
+            Location::Pinned(_) => None,
+            Location::Visit(visit) => {
+                state.hold(visit);
+                Some((self.clone(), visit, state.generation))
+            }
+        };
+        drop(state);
+        let range = self.source.range(weight, part)?;
+        Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk), range, release })))
+    }
+
+    fn look(&self, state: &mut State<ChunkBytes>, location: Location) -> Found {
+        let nobody_reads = self.readers.load(Ordering::Relaxed) == 0;
+        let starved = state.in_flight == 0 && (nobody_reads || !state.can_read());
+        match location {
+            Location::Pinned(chunk) => match &state.pinned[chunk as usize] {
+                Pinned::Loaded(bytes) => Found::Bytes(bytes.clone()),
+                Pinned::Failed(reason) => Found::Failed(reason.clone()),
+                Pinned::Queued if !starved => Found::Later,
+                Pinned::Queued | Pinned::Absent | Pinned::No => Found::Nowhere,
+            },
+            Location::Visit(visit) => match state.status(visit) {
+                Some(Status::Ready(bytes)) => Found::Bytes(bytes.clone()),
+                Some(Status::Failed(reason)) => Found::Failed(reason.clone()),
+                Some(Status::Queued | Status::Reading) if !starved => Found::Later,
+                // What the ring has no room for, since the step itself holds all of it, is read beside it.
+                Some(Status::Queued | Status::Reading | Status::Skipped) | None => Found::Nowhere,
+            },
+        }
+    }
+
+    /// The bytes of a part, out of order: read for this alone.
+    fn direct(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        let record = self.source.weights[weight as usize].parts.get(part);
+        let record = record.ok_or_else(|| self.source.failure(weight, "a part is missing"))?;
+        let extent = &self.source.manifest.extents[record.extent as usize];
+        if let Pinned::Loaded(chunk) = &self.lock().pinned[extent.chunk as usize] {
+            let range = self.source.range(weight, part)?;
+            return Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk.clone()), range, release: None })));
+        }
+        let (bytes, range) = self.source.read_around(extent.offset..extent.offset + extent.length, weight)?;
+        let checked = extent.check(record.extent, &bytes[range.clone()]);
+        checked.map_err(|error| self.source.failure(weight, &error.to_string()))?;
+        let mut state = self.lock();
+        let report = state.report();
+        report.unplanned_bytes += bytes.len() as u64;
+        report.checked_bytes += extent.length;
+        drop(state);
+        let chunk = Some(Arc::new(Box::new(bytes) as ChunkBytes));
+        Ok(PartBytes::new(Arc::new(Held { chunk, range, release: None })))
+    }
+
+    /// A weight that stays, in one piece and as canonical bytes, is a tensor as it lies there.
+    pub(super) fn tensor(self: &Arc<Self>, weight: u32) -> Result<Option<Tensor>, KernelError> {
+        let record = &self.source.weights[weight as usize];
+        let (Layout::Plain { dtype }, [part]) = (&record.layout, record.parts.as_slice()) else { return Ok(None) };
+        let chunk = self.source.manifest.extents[part.extent as usize].chunk;
+        if *dtype != record.dtype || !self.residency.pinned[chunk as usize] {
+            return Ok(None);
+        }
+        let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
+        let bytes = Lasting(self.part(weight, 0)?);
+        Tensor::over(record.dtype, &shape, Arc::new(bytes))
+            .map(Some)
+            .map_err(|error| self.source.failure(weight, &error.to_string()))
+    }
+
+    /// Rows of a plain weight: only the checksum blocks around them are read, where they are not kept.
+    pub(super) fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        let pinned = |chunk: u32| match &self.lock().pinned[chunk as usize] {
+            Pinned::Loaded(bytes) => Some(bytes.clone()),
+            Pinned::No | Pinned::Absent | Pinned::Queued | Pinned::Failed(_) => None,
+        };
+        let gathered = self.kept_rows.gather(&self.source, weight, rows, &pinned)?;
+        let mut state = self.lock();
+        let report = state.report();
+        report.row_bytes += gathered.read_bytes;
+        report.checked_bytes += gathered.checked_bytes;
+        Ok(gathered.bytes)
+    }
+}
+
+/// What a look for bytes finds.
+enum Found {
+    Bytes(Arc<ChunkBytes>),
+    Failed(String),
+    Later,
+    Nowhere,
+}
+
+/// Bytes of a part that a kernel holds.
+struct Held {
+    chunk: Option<Arc<ChunkBytes>>,
+    range: Range<usize>,
+    release: Option<(Arc<Engine>, u64, u64)>,
+}
+
+impl Deref for Held {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.chunk.as_ref().map_or(&[], |chunk| &chunk.bytes()[self.range.clone()])
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The place must be free before the ring gives it to another chunk.
+        self.chunk = None;
+        let Some((engine, visit, generation)) = self.release.take() else { return };
+        let mut state = engine.lock();
+        if state.generation == generation {
+            state.release(visit);
+        }
+        drop(state);
+        engine.wanted.notify_all();
+        engine.arrived.notify_all();
+    }
+}
+
+/// Bytes of a chunk that stays, as the storage of a tensor.
+struct Lasting(PartBytes);
+
+impl Storage for Lasting {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
