@@ -1,0 +1,171 @@
+//! How fast weights stream within a budget, beside what the disk delivers and beside a run with all weights in memory.
+//!
+//! ```text
+//! cargo bench --bench stream [-- [--size 4GiB] [--budgets 5,10,25,50,75] [--passes 5] [--threads 2] [--folder DIR]]
+//! ```
+//!
+//! The model is a chain of products of one row with square f32 matrices: nothing is computed that could hide a read. Each
+//! budget (percent of the weights) has a process of its own, so that its peak memory is that of the budget. Its passes
+//! alternate with raw reads of the same file: direct, blocks of 2 MiB, huge pages that were touched before, the best
+//! of 1 to 8 in flight. The first pass, which also loads what stays, is printed and not counted. Medians are compared:
+//!
+//! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90);
+//! - *used* and *of it*: the rate of raw reads whose bytes are looked at once, into as many buffers as streaming has, and
+//!   what the pass reached of it. Where the device's bytes come through a cache that the processor shares (a virtual disk),
+//!   reading into a few buffers that nobody looks at is faster than any use of the bytes can be;
+//! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1).
+//!
+//! Before that, all weights in memory: a budget in which they fit beside one contiguous copy (goal: within 5 %), and the
+//! proportional set size of two processes that map the same file.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
+
+mod chain;
+mod raw;
+mod runner;
+
+use anyhow::{Context, Result, bail, ensure};
+use chain::{LAYER_BYTES, chain};
+use raw::Raw;
+use runner::{Held, Pass, Runner, run_here, side_by_side};
+use std::path::{Path, PathBuf};
+
+/// Memory that a process has besides its budget: code, records, stacks.
+const SLACK_BYTES: u64 = 64 << 20;
+/// Passes in memory that are compared.
+const TURNS: usize = 20;
+
+struct Arguments {
+    size: u64,
+    budgets: Vec<u64>,
+    passes: usize,
+    threads: usize,
+    folder: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let given: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [mode, file, held, threads] = given.as_slice()
+        && mode == "--child"
+    {
+        return run_here(Path::new(file), held, threads.parse()?);
+    }
+    let arguments = parse(&given)?;
+    let folder = tempfile::Builder::new().prefix("ipuc-stream-").tempdir_in(&arguments.folder)?;
+    let file = chain(folder.path(), arguments.size / LAYER_BYTES)?;
+    let weights = std::fs::metadata(&file)?.len();
+    println!("weights {:.2} GiB, {} threads, {} passes", gib(weights), arguments.threads, arguments.passes);
+    let resident_seconds = in_memory(&file, weights, &arguments)?;
+    shared(&file, weights, &arguments)?;
+    let mut raw = Raw::new(&file)?;
+    println!(
+        "budget  kept GiB  first s  pass s  read GiB  raw GB/s  device  used GB/s  of it  time  stalls s  over budget MiB"
+    );
+    for &percent in &arguments.budgets {
+        within_budget(&file, percent, weights / 100 * percent, resident_seconds, &mut raw, &arguments)?;
+    }
+    Ok(())
+}
+
+/// A pass in which all weights fit, beside the same kernels over one contiguous copy. Gives its seconds.
+fn in_memory(file: &Path, weights: u64, arguments: &Arguments) -> Result<f64> {
+    let (copy, fits) = side_by_side(file, weights * 2, arguments.threads, TURNS)?;
+    let (copy, fits) = (median(&copy), median(&fits));
+    println!(
+        "all in memory: {fits:.4} s a pass, no read, no checksum; one contiguous copy {copy:.4} s: {:.3}",
+        fits / copy
+    );
+    Ok(fits)
+}
+
+/// Two processes that map the same file.
+fn shared(file: &Path, weights: u64, arguments: &Arguments) -> Result<()> {
+    let mut runners =
+        [(); 2].map(|()| Runner::start(file, Held::Map, arguments.threads)).into_iter().collect::<Result<Vec<_>>>()?;
+    for runner in &mut runners {
+        runner.pass()?;
+    }
+    let proportional: Vec<u64> = runners.iter().map(Runner::proportional_bytes).collect::<Result<_>>()?;
+    let sum: u64 = proportional.iter().sum();
+    println!(
+        "two processes that map it: {:.2} GiB in all, {:.3} of the weights",
+        gib(sum),
+        sum as f64 / weights as f64
+    );
+    runners.into_iter().try_for_each(|runner| runner.finish().map(drop))
+}
+
+fn within_budget(
+    file: &Path,
+    percent: u64,
+    budget: u64,
+    resident_seconds: f64,
+    raw: &mut Raw,
+    arguments: &Arguments,
+) -> Result<()> {
+    let mut runner = Runner::start(file, Held::Budget(budget), arguments.threads)?;
+    let first = runner.pass()?;
+    runner.pass()?;
+    let (mut passes, mut raws, mut used) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..arguments.passes {
+        raws.push(raw.rate()?);
+        passes.push(runner.pass()?);
+        used.push(raw.rate_of_use()?);
+        passes.push(runner.pass()?);
+    }
+    let peak = runner.finish()?;
+    let (raw, used) = (median(&raws), median(&used));
+    let of = |value: fn(&Pass) -> f64| median(&passes.iter().map(value).collect::<Vec<_>>());
+    let (seconds, read) = (of(|pass| pass.seconds), of(|pass| pass.bytes_read));
+    let stalled = of(|pass| pass.stall_seconds);
+    let bound = (read / raw).max(resident_seconds);
+    println!(
+        "{percent:>5} %  {:>8.2}  {:>7.3}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>9.2}  {:>5.2}  {:>4.2}  {stalled:>8.3}  {:>8.1} {}",
+        first.pinned_bytes / (1u64 << 30) as f64,
+        first.seconds,
+        read / (1u64 << 30) as f64,
+        raw / 1e9,
+        read / seconds / raw,
+        used / 1e9,
+        read / seconds / used,
+        seconds / bound,
+        (peak as f64 - budget as f64) / (1 << 20) as f64,
+        if peak <= budget + SLACK_BYTES { "ok" } else { "TOO MUCH" },
+    );
+    Ok(())
+}
+
+fn parse(given: &[String]) -> Result<Arguments> {
+    let folder = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let mut arguments = Arguments { size: 4 << 30, budgets: vec![5, 10, 25, 50, 75], passes: 5, threads: 2, folder };
+    let mut given = given.iter();
+    while let Some(flag) = given.next() {
+        let mut value = || given.next().with_context(|| format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--size" => arguments.size = bytes_of(value()?)?,
+            "--budgets" => arguments.budgets = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            "--passes" => arguments.passes = value()?.parse()?,
+            "--threads" => arguments.threads = value()?.parse()?,
+            "--folder" => arguments.folder = PathBuf::from(value()?),
+            _ => bail!("unknown argument {flag}"),
+        }
+    }
+    ensure!(arguments.passes > 0 && arguments.size >= LAYER_BYTES, "at least one pass over one layer of 64 MiB");
+    Ok(arguments)
+}
+
+fn bytes_of(text: &str) -> Result<u64> {
+    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("", 1)];
+    let split = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (number, factor) = split.context("a size ends in GiB or MiB, or is plain bytes")?;
+    Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * factor)
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
