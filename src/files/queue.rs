@@ -96,6 +96,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn reads_end_with_the_bytes_of_the_file_or_unfilled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.bin");
