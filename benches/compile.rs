@@ -2,28 +2,40 @@
 //!
 //! ```text
 //! cargo bench --bench compile [-- [--size 1GiB] [--external-only] [--runs 5] [--memory SIZE] [--threads N] [--folder DIR]
-//!                                 [--nodes 15000,30000,60000] [--keep]]
+//!                                 [--nodes 15000,30000,60000] [--cold] [--keep]]
 //! ```
 //!
 //! *Weights*: a seeded model of this size is generated into the folder, with weights inline (up to 2 GiB, which is as much
 //! as a protobuf message holds) and in a file beside it. Compiling it alternates with copying the same bytes within the
-//! same folder (read, write, fsync in blocks of 2 MiB); medians are compared. Each compilation runs in a process of its
-//! own, so that its peak resident memory (`VmHWM`) is that of the compilation. The figure for other sizes: `--size 8GiB`.
+//! same folder, in two ways; medians are compared:
+//!
+//! - *cp*: the system's `cp`, then fsync of what it wrote;
+//! - *dd*: one stream of blocks of 2 MiB, read and written just as the compiler reads models and writes its output
+//!   (through the same types: read through the page cache, written past it into reserved room, fsync, rename).
+//!
+//! Each compilation runs in a process of its own, so that its peak resident memory (`VmHWM`) is that of the compilation;
+//! its processor time, which depends less on what else the machine does, is printed too. The figure for other sizes:
+//! `--size 8GiB`. With `--cold` the page cache forgets the model before each run, of all three.
 //!
 //! *Nodes*: graphs of so many nodes without weights are imported and put in order; times must grow as the nodes do.
 //!
 //! What the figures should be stands beside them. Everything that is generated is removed at the end.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
+use aligned_vec::{AVec, ConstAlign};
 use anyhow::{Context, Result, bail, ensure};
 use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::files::{OutputFile, SourceFile};
+use ipuc_formats::onnx::ReadAt as _;
 use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TensorShapeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
+use ipuc_passes::emit::Output as _;
 use prost::Message;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -50,6 +62,7 @@ struct Arguments {
     threads: usize,
     folder: PathBuf,
     nodes: Vec<usize>,
+    cold: bool,
     keep: bool,
 }
 
@@ -86,6 +99,7 @@ fn parse(given: &[String]) -> Result<Arguments> {
         threads: 0,
         folder,
         nodes: vec![15_000, 30_000, 60_000],
+        cold: false,
         keep: false,
     };
     let mut given = given.iter();
@@ -99,6 +113,7 @@ fn parse(given: &[String]) -> Result<Arguments> {
             "--threads" => arguments.threads = value()?.parse()?,
             "--folder" => arguments.folder = PathBuf::from(value()?),
             "--nodes" => arguments.nodes = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            "--cold" => arguments.cold = true,
             "--keep" => arguments.keep = true,
             _ => bail!("unknown argument {flag}"),
         }
@@ -115,7 +130,7 @@ fn bytes_of(text: &str) -> Result<u64> {
     Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * factor)
 }
 
-/// Compile in this process, and print seconds and peak memory for the parent.
+/// Compile in this process, and print seconds, those of the processor and peak memory for the parent.
 fn compile_here(model: &Path, output: &Path, memory: u64, threads: usize) -> Result<()> {
     let memory = (memory > 0).then_some(memory);
     let options = CompileOptions { memory, ..CompileOptions::default() };
@@ -123,7 +138,10 @@ fn compile_here(model: &Path, output: &Path, memory: u64, threads: usize) -> Res
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let start = Instant::now();
     pool.install(|| compile(&[source], output, &options))?;
-    println!("{} {}", start.elapsed().as_secs_f64(), peak_resident_bytes().unwrap_or(0));
+    let elapsed = start.elapsed().as_secs_f64();
+    let processor = clock_gettime(ClockId::ProcessCPUTime);
+    let processor = processor.tv_sec as f64 + processor.tv_nsec as f64 / 1e9;
+    println!("{elapsed} {processor} {}", peak_resident_bytes().unwrap_or(0));
     Ok(())
 }
 
@@ -134,8 +152,15 @@ fn peak_resident_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// Seconds of one compilation in a process of its own, and its peak memory.
-fn compile_apart(model: &Path, output: &Path, arguments: &Arguments) -> Result<(f64, u64)> {
+/// One compilation.
+struct Run {
+    seconds: f64,
+    processor_seconds: f64,
+    peak_bytes: u64,
+}
+
+/// A compilation in a process of its own.
+fn compile_apart(model: &Path, output: &Path, arguments: &Arguments) -> Result<Run> {
     let memory = arguments.memory.unwrap_or(0).to_string();
     let child = Command::new(std::env::current_exe()?)
         .arg("--child")
@@ -144,27 +169,63 @@ fn compile_apart(model: &Path, output: &Path, arguments: &Arguments) -> Result<(
         .output()?;
     ensure!(child.status.success(), "the compilation failed: {}", String::from_utf8_lossy(&child.stderr));
     let line = String::from_utf8(child.stdout)?;
-    let (seconds, peak) = line.trim().split_once(' ').context("the compilation reports nothing")?;
-    Ok((seconds.parse()?, peak.parse()?))
+    let mut fields = line.split_whitespace();
+    let mut next = || fields.next().context("the compilation reports too little");
+    Ok(Run { seconds: next()?.parse()?, processor_seconds: next()?.parse()?, peak_bytes: next()?.parse()? })
 }
 
-/// Seconds to copy files within a folder as `dd` does: read and write in blocks, then fsync.
+/// Seconds to copy files with `cp`, which ends before the bytes are on the disk, and to bring them there.
 fn copy(files: &[PathBuf], target: &Path) -> Result<f64> {
+    std::fs::create_dir_all(target)?;
     let start = Instant::now();
-    let mut output = File::create(target)?;
-    let mut block = vec![0; 2 * MIB as usize];
+    let status = Command::new("cp").args(files).arg(target).status().context("there is no `cp`")?;
+    ensure!(status.success(), "`cp` failed");
     for file in files {
-        let mut input = File::open(file)?;
-        loop {
-            let count = input.read(&mut block)?;
-            if count == 0 {
-                break;
-            }
-            output.write_all(&block[..count])?;
+        File::open(target.join(file.file_name().context("a file has a name")?))?.sync_all()?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    std::fs::remove_dir_all(target)?;
+    Ok(seconds)
+}
+
+/// Seconds to copy files into one as `dd` does, by the reads and writes of the compiler; what is left after the last
+/// whole block of 4 KiB is written as zeros.
+fn copy_alike(files: &[PathBuf], target: &Path) -> Result<f64> {
+    const ALIGNMENT: usize = 4096;
+    let start = Instant::now();
+    let inputs = files.iter().map(|file| Ok(SourceFile::open(file)?)).collect::<Result<Vec<_>>>()?;
+    let output = OutputFile::create(target)?;
+    let whole = |input: &SourceFile| input.length().next_multiple_of(ALIGNMENT as u64);
+    output.reserve(inputs.iter().map(whole).sum())?;
+    let mut block = AVec::<u8, ConstAlign<ALIGNMENT>>::new(ALIGNMENT);
+    block.resize(2 * MIB as usize, 0);
+    let mut written = 0;
+    for input in &inputs {
+        let mut offset = 0;
+        while offset < input.length() {
+            let length = (input.length() - offset).min(block.len() as u64) as usize;
+            input.read_exact_at(offset, &mut block[..length])?;
+            let padded = length.next_multiple_of(ALIGNMENT);
+            block[length..padded].fill(0);
+            output.write_at(written, &block[..padded])?;
+            offset += length as u64;
+            written += padded as u64;
         }
     }
-    output.sync_all()?;
-    Ok(start.elapsed().as_secs_f64())
+    output.finish()?;
+    let seconds = start.elapsed().as_secs_f64();
+    std::fs::remove_file(target)?;
+    Ok(seconds)
+}
+
+/// Let the page cache forget these files, where that is asked for.
+fn forget(files: &[PathBuf], arguments: &Arguments) -> Result<()> {
+    for file in files.iter().filter(|_| arguments.cold) {
+        let file = File::open(file)?;
+        #[cfg(target_os = "linux")]
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -179,28 +240,35 @@ fn weights(place: &str, folder: &Path, arguments: &Arguments) -> Result<()> {
     for file in &files {
         File::open(file)?.sync_all()?;
     }
-    let (mut compiled, mut copies, mut peaks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut compiled, mut copies, mut alike) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.runs {
+        forget(&files, arguments)?;
         copies.push(copy(&files, &copied)?);
-        std::fs::remove_file(&copied)?;
-        let (seconds, peak) = compile_apart(model, &output, arguments)?;
-        compiled.push(seconds);
-        peaks.push(peak);
+        forget(&files, arguments)?;
+        alike.push(copy_alike(&files, &copied)?);
+        forget(&files, arguments)?;
+        compiled.push(compile_apart(model, &output, arguments)?);
         std::fs::remove_file(&output)?;
     }
     let list = |values: &[f64]| values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(" ");
-    println!("{place}: copy {} s, compile {} s", list(&copies), list(&compiled));
-    let peak = peaks.iter().copied().max().unwrap_or(0);
+    let seconds: Vec<f64> = compiled.iter().map(|run| run.seconds).collect();
+    let processor: Vec<f64> = compiled.iter().map(|run| run.processor_seconds).collect();
+    println!("{place}: cp {} s, dd {} s, compile {} s", list(&copies), list(&alike), list(&seconds));
+    println!("{place}: processor time of compiling {} s", list(&processor));
+    let peak = compiled.iter().map(|run| run.peak_bytes).max().unwrap_or(0);
     let size: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
-    let (copied, compiled) = (median(copies), median(compiled));
+    let (copied, alike, compiled) = (median(copies), median(alike), median(seconds));
     let rate = |seconds: f64| size as f64 / 1e6 / seconds;
     println!(
-        "{place}: {:.2} GiB, largest weight {} MiB; copying {:.0} MB/s, compiling {:.0} MB/s: {:.0} % (should be 60 or more)",
+        "{place}: {:.2} GiB, largest weight {} MiB; cp {:.0} MB/s, dd {:.0} MB/s, compiling {:.0} MB/s: {:.0} % of cp \
+         (should be 60 or more), {:.0} % of dd (should be 70 or more from 8 GiB on)",
         size as f64 / GIB as f64,
         HEAD_BYTES / MIB,
         rate(copied),
+        rate(alike),
         rate(compiled),
-        100.0 * copied / compiled
+        100.0 * copied / compiled,
+        100.0 * alike / compiled,
     );
     let limit = (256 * MIB + HEAD_BYTES).min(512 * MIB);
     println!("{place}: peak resident memory {} MiB (should be under {})", peak / MIB, limit / MIB);

@@ -1,7 +1,11 @@
 //! Files that appear under their name only when they are whole.
 //!
-//! What is written is brought to the disk while more is made: the system alone would begin when much is waiting, and
-//! putting the file under its name would wait for nearly all of it.
+//! Large files are written past the page cache where the system allows it: nothing of them is needed again soon, copying
+//! them there takes time, and threads that write to the cache of one file wait for each other. Their room is reserved
+//! first, so that a write changes nothing but its own blocks, and a disk without room is found before the work.
+//!
+//! What goes through the cache is brought to the disk while more is made: the system alone would begin when much is
+//! waiting, and putting the file under its name would wait for nearly all of it.
 
 use crate::files::unfinished::Unfinished;
 use ipuc_passes::emit::Output;
@@ -9,13 +13,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use tempfile::NamedTempFile;
 
-/// Bytes that are brought to the disk at a time.
+/// Bytes that are brought to the disk at a time; shorter files always go through the cache.
 const FLUSHED_BYTES: u64 = 32 << 20;
+/// Offsets, lengths and addresses of direct writes are multiples of this: no device asks for more.
+#[cfg(target_os = "linux")]
+const BLOCK_BYTES: usize = 4096;
 
 /// A file being written; dropping it unfinished leaves nothing behind.
 pub struct OutputFile {
@@ -24,6 +33,9 @@ pub struct OutputFile {
     unfinished: Unfinished,
     written_bytes: AtomicU64,
     flusher: Mutex<Option<Flusher>>,
+    /// The same file for direct writes, once its room is reserved.
+    #[cfg(target_os = "linux")]
+    direct: OnceLock<File>,
 }
 
 /// A thread that brings to the disk what is written, each time it is told to.
@@ -78,7 +90,51 @@ impl OutputFile {
         })?;
         let unfinished = Unfinished::remember(temporary.path());
         let (written_bytes, flusher) = (AtomicU64::new(0), Mutex::new(None));
-        Ok(OutputFile { temporary, target: target.to_owned(), unfinished, written_bytes, flusher })
+        Ok(OutputFile {
+            temporary,
+            target: target.to_owned(),
+            unfinished,
+            written_bytes,
+            flusher,
+            #[cfg(target_os = "linux")]
+            direct: OnceLock::new(),
+        })
+    }
+
+    /// Reserve room for so many bytes, and write directly from now on; where the file system cannot, nothing changes.
+    #[cfg(target_os = "linux")]
+    fn write_directly(&self, bytes: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, OFlags, fallocate};
+        use rustix::io::Errno;
+        use std::os::fd::AsRawFd as _;
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let file = self.temporary.as_file();
+        let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::DIRECT.bits() as i32;
+        let Ok(direct) = File::options().write(true).custom_flags(flags).open(same) else { return Ok(()) };
+        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) => {
+                let _ = self.direct.set(direct);
+                Ok(())
+            }
+            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
+            // Not every file system reserves room.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether the bytes were written directly.
+    #[cfg(target_os = "linux")]
+    fn write_directly_at(&self, offset: u64, bytes: &[u8]) -> io::Result<bool> {
+        let aligned = |value: usize| value.is_multiple_of(BLOCK_BYTES);
+        let whole =
+            offset.is_multiple_of(BLOCK_BYTES as u64) && aligned(bytes.len()) && aligned(bytes.as_ptr() as usize);
+        let Some(direct) = self.direct.get().filter(|_| whole) else { return Ok(false) };
+        match direct.write_all_at(bytes, offset) {
+            // The file system took the flag but not the write.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
+            written => written.map(|()| true),
+        }
     }
 
     /// Bring all bytes to the disk, then put the file under its name.
@@ -104,7 +160,16 @@ fn set_default_permissions(file: &std::fs::File) -> io::Result<()> {
 }
 
 impl Output for OutputFile {
+    #[cfg(target_os = "linux")]
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        if bytes < FLUSHED_BYTES { Ok(()) } else { self.write_directly(bytes) }
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.write_directly_at(offset, bytes)? {
+            return Ok(());
+        }
         self.temporary.as_file().write_all_at(bytes, offset)?;
         let length = bytes.len() as u64;
         let before = self.written_bytes.fetch_add(length, Ordering::Relaxed);
@@ -118,5 +183,44 @@ impl Output for OutputFile {
         // A thread that has ended holds an error, which `finish` reports.
         let _ = flusher.as_ref().map(|flusher| flusher.more.send(()));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aligned_vec::{AVec, ConstAlign};
+
+    /// Aligned or not, large or small, all bytes are where they were written.
+    #[test]
+    fn bytes_are_written_whether_aligned_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut content = AVec::<u8, ConstAlign<4096>>::new(4096);
+        content.extend_from_slice(&Vec::from_iter((0..4 * 4096u32).map(|index| (index % 251) as u8)));
+        for length in [content.len() as u64, FLUSHED_BYTES] {
+            let target = folder.path().join("out.bin");
+            let output = OutputFile::create(&target).unwrap();
+            output.reserve(length).unwrap();
+            for (start, end) in [(8192, 12288), (0, 4000), (4000, 8192), (12288, 16384)] {
+                output.write_at(start as u64, &content[start..end]).unwrap();
+            }
+            output.finish().unwrap();
+            let written = std::fs::read(&target).unwrap();
+            assert!(written[..content.len()] == content[..], "{length}");
+            assert!(written[content.len()..].iter().all(|&byte| byte == 0), "{length}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn more_than_a_disk_holds_is_refused_before_anything_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = OutputFile::create(&folder.path().join("out.bin")).unwrap();
+        if output.reserve(FLUSHED_BYTES).is_ok() && output.direct.get().is_some() {
+            let output = OutputFile::create(&folder.path().join("out.bin")).unwrap();
+            let error = output.reserve(1 << 62).unwrap_err();
+            assert!(matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::StorageFull), "{error}");
+        }
+        drop(output);
     }
 }

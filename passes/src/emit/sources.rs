@@ -9,7 +9,7 @@ use ipuc_formats::tensor::Tensor;
 use std::collections::HashSet;
 
 /// Canonical bytes that are read at a time.
-const READ_BYTES: u64 = 256 << 10;
+pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// What a constant is read or computed from, in order.
 pub(super) fn leaves(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
@@ -28,7 +28,8 @@ pub(super) fn seen_once(graph: &Graph, constants: &[ConstantId]) -> Vec<Constant
 }
 
 /// BLAKE3 of the canonical bytes of a constant that is no recipe; of strings, of their stored bytes.
-pub(super) fn hash(graph: &Graph, id: ConstantId, buffer: &mut Vec<u8>) -> Result<[u8; 32], ConstantError> {
+/// It is read as much at a time as the buffer holds.
+pub(super) fn hash(graph: &Graph, id: ConstantId, buffer: &mut [u8]) -> Result<[u8; 32], ConstantError> {
     let stored = match &graph.constant(id).data {
         ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
         ConstantData::Recipe { .. } => return graph.load_constant(id).map(|tensor| hash_of(&tensor)),
@@ -42,10 +43,10 @@ pub(super) fn hash(graph: &Graph, id: ConstantId, buffer: &mut Vec<u8>) -> Resul
     let mut reader = stored.tensor.reader(&*source.bytes).map_err(failure)?;
     let mut hasher = blake3::Hasher::new();
     while reader.remaining_bytes() > 0 {
-        let length = reader.remaining_bytes().min(READ_BYTES) as usize;
-        buffer.resize(length, 0);
-        reader.read(buffer).map_err(failure)?;
-        hasher.update(buffer);
+        let length = reader.remaining_bytes().min(buffer.len() as u64) as usize;
+        let block = &mut buffer[..length];
+        reader.read(block).map_err(failure)?;
+        hasher.update(block);
     }
     Ok(*hasher.finalize().as_bytes())
 }

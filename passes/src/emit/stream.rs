@@ -3,13 +3,19 @@
 //! Every offset is known before the first byte is read, so that pieces of work (see `work.rs`) are done on all threads and
 //! written where they belong. A piece begins when the memory that it takes is free, in order: [`EmitOptions::memory_bytes`]
 //! bounds what all of them hold at a time. Which thread does a piece, and how the stream is divided, change no byte.
+//!
+//! Writing waits for the disk, so that there are more workers than threads that compute: one that writes lets another
+//! compute.
 
 use crate::emit::blocks::Numbering;
-use crate::emit::sources;
+use crate::emit::sources::{self, READ_BYTES};
+use crate::emit::turns::Turns;
 use crate::emit::work::{Filling, Piece, Task, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantData, ConstantId, Graph};
+use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::{EncodingError, Layout, PartRange, pack, pack_strings};
+use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
 use ipuc_formats::model::{ChunkDigest, Manifest, Plan, Superblock, finish, plan};
 use ipuc_formats::tensor::Tensor;
 use std::collections::HashMap;
@@ -17,6 +23,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Workers that write while others compute.
+const WRITERS: usize = 2;
+/// Direct writes of chunks want buffers that begin at multiples of this.
+const BUFFER_ALIGNMENT: usize = IPU_CHUNK_ALIGNMENT as usize;
 
 /// Write the stream, then the manifest with its checksums.
 pub(super) fn write(
@@ -28,6 +39,7 @@ pub(super) fn write(
     progress: &dyn Progress,
 ) -> Result<Emitted, EmitError> {
     let mut plan = plan(manifest, options.chunk_bytes)?;
+    output.reserve(plan.total_length()).map_err(|error| EmitError::Write { offset: 0, error })?;
     let written = write_chunks(graph, &plan, numbering, options, output, progress)?;
     let mut weights_hash = blake3::Hasher::new();
     written.source_hashes.iter().for_each(|hash| {
@@ -57,7 +69,9 @@ fn write_chunks(
 ) -> Result<Written, EmitError> {
     let work = Work::new(graph, plan.manifest(), numbering);
     let threads = rayon::current_num_threads().max(1);
-    let pieces = work.pieces(options.memory_bytes / threads as u64);
+    let workers = threads + WRITERS;
+    let piece_bytes = options.memory_bytes / workers as u64;
+    let pieces = work.pieces(piece_bytes);
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     if needed_bytes > options.memory_bytes {
         return Err(EmitError::Memory { memory_bytes: options.memory_bytes, needed_bytes });
@@ -68,17 +82,24 @@ fn write_chunks(
         plan,
         output,
         progress,
+        turns: Turns::new(threads),
         written_bytes: AtomicU64::new(0),
         digests: Mutex::new(vec![None; work.extents.len()]),
         source_hashes: Mutex::new(vec![[0; 32]; work.sources.len()]),
     };
-    rayon::scope(|scope| {
-        for _ in 0..threads.min(pieces.len()) {
-            scope.spawn(|_| {
-                let mut buffer = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..workers.min(pieces.len()) {
+            scope.spawn(|| {
+                let mut buffer = Buffer::new();
                 while let Some(taken) = queue.take() {
+                    let turn = writer.turns.take();
                     if let Err(error) = writer.perform(&taken.piece.task, &mut buffer) {
                         queue.fail(taken.number, error);
+                    }
+                    drop(turn);
+                    // What a worker keeps between pieces is within its share.
+                    if buffer.bytes.len() as u64 > piece_bytes {
+                        buffer = Buffer::new();
                     }
                 }
             });
@@ -158,22 +179,45 @@ impl Drop for Taken<'_> {
     }
 }
 
+/// Bytes that begin where direct writes want them, kept from piece to piece.
+struct Buffer {
+    bytes: AVec<u8, ConstAlign<BUFFER_ALIGNMENT>>,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        Buffer { bytes: AVec::new(BUFFER_ALIGNMENT) }
+    }
+
+    /// So many bytes of any content.
+    fn of_length(&mut self, length: usize) -> &mut [u8] {
+        if self.bytes.len() < length {
+            // Exactly so many, and never two buffers at a time.
+            *self = Buffer::new();
+            self.bytes.reserve_exact(length);
+            self.bytes.resize(length, 0);
+        }
+        &mut self.bytes[..length]
+    }
+}
+
 /// Does pieces of work, on any thread.
 struct Writer<'a> {
     work: &'a Work<'a>,
     plan: &'a Plan,
     output: &'a dyn Output,
     progress: &'a dyn Progress,
+    turns: Turns,
     written_bytes: AtomicU64,
     digests: Mutex<Vec<Option<ChunkDigest>>>,
     source_hashes: Mutex<Vec<[u8; 32]>>,
 }
 
 impl Writer<'_> {
-    fn perform(&self, task: &Task, buffer: &mut Vec<u8>) -> Result<(), EmitError> {
+    fn perform(&self, task: &Task, buffer: &mut Buffer) -> Result<(), EmitError> {
         match task {
             Task::Hash(number) => {
-                let hash = sources::hash(self.work.graph, self.work.sources[*number], buffer)?;
+                let hash = sources::hash(self.work.graph, self.work.sources[*number], buffer.of_length(READ_BYTES))?;
                 lock(&self.source_hashes)[*number] = hash;
                 Ok(())
             }
@@ -190,11 +234,11 @@ impl Writer<'_> {
         &self,
         chunk: usize,
         loaded: &mut HashMap<ConstantId, Tensor>,
-        buffer: &mut Vec<u8>,
+        buffer: &mut Buffer,
     ) -> Result<(), EmitError> {
         let manifest = self.work.manifest;
         let record = manifest.chunks[chunk];
-        buffer.resize(record.length as usize, 0);
+        let buffer = buffer.of_length(record.length as usize);
         let extents = self.work.extents[chunk].clone();
         let filled: Vec<Filling> = extents.clone().filter_map(|extent| self.work.fillings[extent]).collect();
         loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
@@ -219,7 +263,7 @@ impl Writer<'_> {
     }
 
     /// Fill chunks that hold consecutive panels of one weight, and write them.
-    fn fill_panels(&self, chunks: &Range<usize>, buffer: &mut Vec<u8>) -> Result<(), EmitError> {
+    fn fill_panels(&self, chunks: &Range<usize>, buffer: &mut Buffer) -> Result<(), EmitError> {
         let manifest = self.work.manifest;
         let extents = chunks.clone().flat_map(|chunk| self.work.extents[chunk].clone());
         let (mut range, mut packed_bytes): (Option<(Filling, PartRange)>, usize) = (None, 0);
@@ -231,7 +275,7 @@ impl Writer<'_> {
         }
         let Some((filling, range)) = range else { return Ok(()) };
         let total_bytes = chunks.clone().map(|chunk| manifest.chunks[chunk].length as usize).sum();
-        buffer.resize(total_bytes, 0);
+        let buffer = buffer.of_length(total_bytes);
         self.pack(&filling, range, None, &mut buffer[..packed_bytes])?;
         // Move the parts to where their chunks begin, the last one first, and fill up what is between them.
         let (mut packed_end, mut chunk_end) = (packed_bytes, total_bytes);
@@ -257,7 +301,9 @@ impl Writer<'_> {
     fn write(&self, chunk: usize, bytes: &[u8]) -> Result<(), EmitError> {
         let digest = self.plan.digest(chunk as u32, bytes)?;
         let offset = self.work.manifest.chunks[chunk].offset;
-        self.output.write_at(offset, bytes).map_err(|error| EmitError::Write { offset, error })?;
+        self.turns
+            .without(|| self.output.write_at(offset, bytes))
+            .map_err(|error| EmitError::Write { offset, error })?;
         lock(&self.digests)[chunk] = Some(digest);
         let length = bytes.len() as u64;
         let written_bytes = self.written_bytes.fetch_add(length, Ordering::Relaxed) + length;
