@@ -1,11 +1,10 @@
 //! `--stream --memory SIZE`: what stays, what streams, and what a pass costs at the rate of the disk.
 
-use super::weight_name;
+use super::stream::{first_to_last, owners};
 use crate::cli::arguments::Size;
 use crate::cli::output::{Output, bytes, seconds};
 use crate::files::DirectFile;
 use crate::open::{OpenOptions, open_with};
-use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::model::{Manifest, OperandRecord, StepRecord};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::ops::Read;
@@ -96,9 +95,13 @@ pub(super) fn show(path: &Path, manifest: &Manifest, budget: Size, output: &mut 
         output.table(table)?;
     }
     let mut chunks = vec![["chunk", "bytes", "where", "weights"].map(str::to_string)];
+    let owners = owners(manifest);
     for (index, chunk) in manifest.chunks.iter().enumerate() {
+        let extents = manifest.extents_of_chunk(index as u32);
+        let names = extents.filter_map(|extent| owners.get(&(extent as u32))).flatten().map(String::as_str);
+        let names = first_to_last(&names.collect::<Vec<_>>());
         let place = if residency.pinned[index] { "stays" } else { "streams" };
-        chunks.push([index.to_string(), chunk.length.to_string(), place.to_string(), names(manifest, index)]);
+        chunks.push([index.to_string(), chunk.length.to_string(), place.to_string(), names]);
     }
     output.table(chunks)?;
     output.json(&plan)
@@ -149,19 +152,6 @@ fn streamed(manifest: &Manifest, residency: &Residency, operand: &OperandRecord)
     extents.filter(|extent| !residency.pinned[extent.chunk as usize]).map(|extent| extent.length).sum()
 }
 
-fn names(manifest: &Manifest, chunk: usize) -> String {
-    let extents = manifest.extents_of_chunk(chunk as u32);
-    let holds =
-        |weight: &&usize| manifest.weights[**weight].parts.iter().any(|part| extents.contains(&(part.extent as usize)));
-    let all: Vec<usize> = (0..manifest.weights.len()).collect();
-    let mut held = all.iter().filter(holds);
-    let first = held.next().map_or_else(|| "-".to_string(), |&weight| weight_name(manifest, weight));
-    match held.next_back() {
-        Some(&last) => format!("{first} to {}", weight_name(manifest, last)),
-        None => first,
-    }
-}
-
 /// Bytes a second that direct reads of the stream deliver.
 fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
     let file = DirectFile::open(path)?;
@@ -170,10 +160,14 @@ fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
     if length == 0 {
         return Ok(f64::INFINITY);
     }
+    // As streaming does: on huge pages that were touched before.
+    let mut buffers = memmap2::MmapMut::map_anon(((READS_IN_FLIGHT + 1) * BLOCK_BYTES) as usize)?;
+    #[cfg(target_os = "linux")]
+    let _ = buffers.advise(memmap2::Advice::HugePage);
+    buffers.fill(1);
+    let first = buffers.as_ptr().align_offset(BLOCK_BYTES as usize);
     let begun = Instant::now();
-    let read = |lane: u64| -> std::io::Result<()> {
-        let mut buffer = AVec::<u8, ConstAlign<4096>>::new(4096);
-        buffer.resize(BLOCK_BYTES as usize, 0);
+    let read = |(lane, buffer): (u64, &mut [u8])| -> std::io::Result<()> {
         for offset in (lane * BLOCK_BYTES..length).step_by((READS_IN_FLIGHT * BLOCK_BYTES) as usize) {
             let bytes = BLOCK_BYTES.min(length - offset) as usize;
             file.read_exact_at(start + offset, &mut buffer[..bytes])?;
@@ -181,7 +175,8 @@ fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..READS_IN_FLIGHT).map(|lane| scope.spawn(move || read(lane))).collect();
+        let lanes = (0..READS_IN_FLIGHT).zip(buffers[first..].chunks_exact_mut(BLOCK_BYTES as usize));
+        let lanes: Vec<_> = lanes.map(|lane| scope.spawn(move || read(lane))).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
     })?;
     Ok(length as f64 / begun.elapsed().as_secs_f64())

@@ -32,17 +32,12 @@ pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<(
     let mut table = vec![["chunk", "offset", "bytes", "extents", "weights"].map(str::to_string)];
     for chunk in &chunks {
         let names: Vec<&str> = chunk.extents.iter().flat_map(|extent| &extent.weights).map(String::as_str).collect();
-        let weights = match names.as_slice() {
-            [] => "-".to_string(),
-            [only] => (*only).to_string(),
-            [first, .., last] => format!("{first} to {last}"),
-        };
         table.push([
             chunk.chunk.to_string(),
             chunk.offset.to_string(),
             chunk.bytes.to_string(),
             chunk.extents.len().to_string(),
-            weights,
+            first_to_last(&names),
         ]);
     }
     output.table(table)?;
@@ -50,13 +45,7 @@ pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<(
 }
 
 fn chunks(manifest: &Manifest) -> Vec<Chunk> {
-    let mut owners: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for (index, weight) in manifest.weights.iter().enumerate() {
-        let name = weight_name(manifest, index);
-        for part in &weight.parts {
-            owners.entry(part.extent).or_default().push(name.clone());
-        }
-    }
+    let owners = owners(manifest);
     let extent = |index: usize| {
         let record = &manifest.extents[index];
         Extent {
@@ -76,4 +65,25 @@ fn chunks(manifest: &Manifest) -> Vec<Chunk> {
         extents: manifest.extents_of_chunk(index as u32).map(extent).collect(),
     };
     manifest.chunks.iter().enumerate().map(chunk).collect()
+}
+
+/// The weights that have the bytes of each extent.
+pub(super) fn owners(manifest: &Manifest) -> BTreeMap<u32, Vec<String>> {
+    let mut owners: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (index, weight) in manifest.weights.iter().enumerate() {
+        let name = weight_name(manifest, index);
+        for part in &weight.parts {
+            owners.entry(part.extent).or_default().push(name.clone());
+        }
+    }
+    owners
+}
+
+/// Names in short.
+pub(super) fn first_to_last(names: &[&str]) -> String {
+    match names {
+        [] => "-".to_string(),
+        [first, .., last] if first != last => format!("{first} to {last}"),
+        [first, ..] => (*first).to_string(),
+    }
 }
