@@ -231,7 +231,9 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
     // Bodies come and go within the block that runs them, so that the largest tells most.
     if let Some(peak) = compiled.peaks.iter().max_by_key(|peak| peak.given_bytes) {
         let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
-        output.remark(format_args!("  live activations peak at {kept}; in the model's order at {given}"))?;
+        let open = manifest.symbols.iter().any(|symbol| symbol.minimum != symbol.maximum);
+        let counted = if open { " (open dimensions count as 1)" } else { "" };
+        output.remark(format_args!("  live activations peak at {kept}; in the model's order at {given}{counted}"))?;
     }
     let peaks = compiled.peaks.iter().map(|peak| PeakSummary {
         block: peak.block.0,
