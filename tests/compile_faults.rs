@@ -10,6 +10,7 @@ use ipuc_formats::onnx::schema::{
 use ipuc_passes::emit::Progress;
 use prost::Message;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,10 +94,13 @@ impl<F: Fn() + Sync> Progress for Meanwhile<F> {
     }
 }
 
+/// Workers fill a chunk each, of two layers, before the first is written: by far not all layers are read then.
+const MEANWHILE_LAYERS: u64 = 24;
+
 /// Compile on one thread while something happens to the weights; gives the error and the files that are there after it.
 fn compile_meanwhile(action: impl Fn(&Path) + Sync) -> (Option<String>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
-    let (model, weights) = chain(folder.path(), 6);
+    let (model, weights) = chain(folder.path(), MEANWHILE_LAYERS);
     let output = folder.path().join("chain.ipu");
     let progress = Meanwhile { done: AtomicBool::new(false), action: || action(&weights) };
     let source = Source { entry: "main".to_string(), path: model };
@@ -123,7 +127,9 @@ fn a_source_that_is_written_to_meanwhile_is_an_error() {
     let overwrite = |weights: &Path| {
         // Times of files are kept to some milliseconds.
         std::thread::sleep(Duration::from_millis(20));
-        fs::write(weights, vec![1; 6 * LAYER_BYTES as usize]).unwrap();
+        // In place: workers that read meanwhile must not meet a shorter file.
+        let mut file = fs::OpenOptions::new().write(true).open(weights).unwrap();
+        file.write_all(&vec![1; (MEANWHILE_LAYERS * LAYER_BYTES) as usize]).unwrap();
     };
     let (error, files) = compile_meanwhile(overwrite);
     let error = error.unwrap();
@@ -135,7 +141,7 @@ fn a_source_that_is_written_to_meanwhile_is_an_error() {
 fn a_source_whose_name_another_file_takes_is_read_to_its_end() {
     let replace = |weights: &Path| {
         let other = weights.with_extension("new");
-        fs::write(&other, vec![1; 6 * LAYER_BYTES as usize]).unwrap();
+        fs::write(&other, vec![1; (MEANWHILE_LAYERS * LAYER_BYTES) as usize]).unwrap();
         fs::rename(other, weights).unwrap();
     };
     let (error, files) = compile_meanwhile(replace);
