@@ -61,11 +61,11 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// The chain of modules of `formats`: each uses only those before it.
 const FORMATS_CHAIN: &[&str] = &[
     "limits",
-    "read_at",
     "dtype",
     "element",
     "dim",
     "tensor",
+    "read_at",
     "fact",
     "value",
     "attribute",
