@@ -120,7 +120,7 @@ impl ExtentRecord {
     }
 
     /// Where the extent lies in its chunk. Validation has checked that it does.
-    fn range_in(&self, chunk: &ChunkRecord) -> Range<usize> {
+    pub fn range_in(&self, chunk: &ChunkRecord) -> Range<usize> {
         let start = (self.offset - chunk.offset) as usize;
         start..start + self.length as usize
     }

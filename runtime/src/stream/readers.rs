@@ -172,8 +172,7 @@ impl Engine {
         let record = manifest.chunks[job.chunk as usize];
         for index in manifest.extents_of_chunk(job.chunk) {
             let extent = &manifest.extents[index];
-            let start = (extent.offset - record.offset) as usize;
-            let bytes = &chunk.bytes()[start..start + extent.length as usize];
+            let bytes = &chunk.bytes()[extent.range_in(&record)];
             extent.check(index as u32, bytes).map_err(|error| unusable(job, record.offset, &error))?;
         }
         Ok(chunk)

@@ -76,8 +76,8 @@ impl KeptRows {
         for row in &rows {
             let extent = &source.manifest.extents[row.extent as usize];
             if let Some(chunk) = pinned(extent.chunk) {
-                let start = (extent.offset - source.manifest.chunks[extent.chunk as usize].offset) as usize;
-                let bytes = &chunk.bytes()[start..][row.bytes.start as usize..row.bytes.end as usize];
+                let place = extent.range_in(&source.manifest.chunks[extent.chunk as usize]);
+                let bytes = &chunk.bytes()[place][row.bytes.start as usize..row.bytes.end as usize];
                 gathered.bytes[row.target..row.target + bytes.len()].copy_from_slice(bytes);
                 continue;
             }

@@ -52,10 +52,7 @@ impl Source {
         let record = self.weights[weight as usize].parts.get(part);
         let record = record.ok_or_else(|| self.failure(weight, "a part is missing"))?;
         let extent = &self.manifest.extents[record.extent as usize];
-        let chunk = &self.manifest.chunks[extent.chunk as usize];
-        // Validation has checked that an extent lies inside its chunk.
-        let start = (extent.offset - chunk.offset) as usize;
-        Ok(start..start + extent.length as usize)
+        Ok(extent.range_in(&self.manifest.chunks[extent.chunk as usize]))
     }
 
     /// Bytes of the file, read from and to borders that direct reads need; and where in them the wanted ones are.
