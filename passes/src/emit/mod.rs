@@ -1,16 +1,14 @@
 //! The only builder of file records: a graph in order becomes a manifest and a stream of weights.
 //!
 //! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is laid out and in which order
-//! (that of first use); `work.rs` divides the stream into pieces of work, `stream.rs` does them within a bound on memory
-//! (as many at a time as `turns.rs` gives turns), and `sources.rs` hashes what weights come from. The bytes depend neither
-//! on the number of threads nor on the bound.
+//! (that of first use); `work.rs` divides the stream into pieces of work, `stream.rs` does them within a bound on memory,
+//! and `sources.rs` hashes what weights come from. The bytes depend neither on the number of threads nor on the bound.
 //!
 //! Leaves alone: what steps compute. Knows no files: bytes go to an [`Output`].
 
 mod blocks;
 mod sources;
 mod stream;
-mod turns;
 mod weights;
 mod work;
 

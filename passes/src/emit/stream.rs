@@ -4,12 +4,10 @@
 //! written where they belong. A piece begins when the memory that it takes is free, in order: [`EmitOptions::memory_bytes`]
 //! bounds what all of them hold at a time. Which thread does a piece, and how the stream is divided, change no byte.
 //!
-//! Writing waits for the disk, so that there are more workers than threads that compute: one that writes lets another
-//! compute.
+//! Writing waits for the disk, so that there are more workers than processors: while some wait, others compute.
 
 use crate::emit::blocks::Numbering;
 use crate::emit::sources::{self, READ_BYTES};
-use crate::emit::turns::Turns;
 use crate::emit::work::{Filling, Piece, Task, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantData, ConstantId, Graph};
@@ -24,8 +22,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Workers that write while others compute.
-const WRITERS: usize = 2;
+/// Workers beyond one for each processor: about so many wait for the disk at a time.
+const WAITING_WORKERS: usize = 4;
 /// Direct writes of chunks want buffers that begin at multiples of this.
 const BUFFER_ALIGNMENT: usize = IPU_CHUNK_ALIGNMENT as usize;
 
@@ -68,8 +66,7 @@ fn write_chunks(
     progress: &dyn Progress,
 ) -> Result<Written, EmitError> {
     let work = Work::new(graph, plan.manifest(), numbering);
-    let threads = rayon::current_num_threads().max(1);
-    let workers = threads + WRITERS;
+    let workers = rayon::current_num_threads().max(1) + WAITING_WORKERS;
     let piece_bytes = options.memory_bytes / workers as u64;
     let pieces = work.pieces(piece_bytes);
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
@@ -82,7 +79,6 @@ fn write_chunks(
         plan,
         output,
         progress,
-        turns: Turns::new(threads),
         written_bytes: AtomicU64::new(0),
         digests: Mutex::new(vec![None; work.extents.len()]),
         source_hashes: Mutex::new(vec![[0; 32]; work.sources.len()]),
@@ -92,11 +88,9 @@ fn write_chunks(
             scope.spawn(|| {
                 let mut buffer = Buffer::new();
                 while let Some(taken) = queue.take() {
-                    let turn = writer.turns.take();
                     if let Err(error) = writer.perform(&taken.piece.task, &mut buffer) {
                         queue.fail(taken.number, error);
                     }
-                    drop(turn);
                     // What a worker keeps between pieces is within its share.
                     if buffer.bytes.len() as u64 > piece_bytes {
                         buffer = Buffer::new();
@@ -207,7 +201,6 @@ struct Writer<'a> {
     plan: &'a Plan,
     output: &'a dyn Output,
     progress: &'a dyn Progress,
-    turns: Turns,
     written_bytes: AtomicU64,
     digests: Mutex<Vec<Option<ChunkDigest>>>,
     source_hashes: Mutex<Vec<[u8; 32]>>,
@@ -301,9 +294,7 @@ impl Writer<'_> {
     fn write(&self, chunk: usize, bytes: &[u8]) -> Result<(), EmitError> {
         let digest = self.plan.digest(chunk as u32, bytes)?;
         let offset = self.work.manifest.chunks[chunk].offset;
-        self.turns
-            .without(|| self.output.write_at(offset, bytes))
-            .map_err(|error| EmitError::Write { offset, error })?;
+        self.output.write_at(offset, bytes).map_err(|error| EmitError::Write { offset, error })?;
         lock(&self.digests)[chunk] = Some(digest);
         let length = bytes.len() as u64;
         let written_bytes = self.written_bytes.fetch_add(length, Ordering::Relaxed) + length;
