@@ -164,6 +164,9 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Emit(EmitError::Memory { needed_bytes, .. }) => {
             (Code::Resource, Some(format!("give it at least --memory {needed_bytes}")))
         }
+        CompileError::Emit(EmitError::Buffer { .. }) => {
+            (Code::Resource, Some("less is needed with a lower --memory".to_string()))
+        }
         CompileError::Emit(EmitError::Constant(_) | EmitError::Encoding { .. } | EmitError::Format(_)) => {
             (Code::File, None)
         }

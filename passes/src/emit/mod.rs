@@ -7,6 +7,7 @@
 //! Leaves alone: what steps compute. Knows no files: bytes go to an [`Output`].
 
 mod blocks;
+mod buffer;
 mod sources;
 mod stream;
 mod weights;
@@ -72,6 +73,14 @@ pub enum EmitError {
         /// Where.
         offset: u64,
         /// What the medium reports.
+        error: io::Error,
+    },
+    /// The system gives no memory for a piece of work.
+    #[error("there is no memory for a buffer of {bytes} bytes: {error}")]
+    Buffer {
+        /// Length of the buffer.
+        bytes: u64,
+        /// What the system reports.
         error: io::Error,
     },
     /// The bound on memory is too low for the largest piece of work.

@@ -7,13 +7,12 @@
 //! Writing waits for the disk, so that there are more workers than processors: while some wait, others compute.
 
 use crate::emit::blocks::Numbering;
+use crate::emit::buffer::Buffer;
 use crate::emit::sources::{self, READ_BYTES};
 use crate::emit::work::{Filling, Piece, Task, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantData, ConstantId, Graph};
-use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::encodings::{EncodingError, Layout, PartRange, pack, pack_strings};
-use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
 use ipuc_formats::model::{ChunkDigest, Manifest, Plan, Superblock, finish, plan};
 use ipuc_formats::tensor::Tensor;
 use std::collections::HashMap;
@@ -24,8 +23,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Workers beyond one for each processor: about so many wait for the disk at a time.
 const WAITING_WORKERS: usize = 4;
-/// Direct writes of chunks want buffers that begin at multiples of this.
-const BUFFER_ALIGNMENT: usize = IPU_CHUNK_ALIGNMENT as usize;
 
 /// Write the stream, then the manifest with its checksums.
 pub(super) fn write(
@@ -86,14 +83,14 @@ fn write_chunks(
     std::thread::scope(|scope| {
         for _ in 0..workers.min(pieces.len()) {
             scope.spawn(|| {
-                let mut buffer = Buffer::new();
+                let mut buffer = Buffer::default();
                 while let Some(taken) = queue.take() {
                     if let Err(error) = writer.perform(&taken.piece.task, &mut buffer) {
                         queue.fail(taken.number, error);
                     }
                     // What a worker keeps between pieces is within its share.
-                    if buffer.bytes.len() as u64 > piece_bytes {
-                        buffer = Buffer::new();
+                    if buffer.length() as u64 > piece_bytes {
+                        buffer = Buffer::default();
                     }
                 }
             });
@@ -173,28 +170,6 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Bytes that begin where direct writes want them, kept from piece to piece.
-struct Buffer {
-    bytes: AVec<u8, ConstAlign<BUFFER_ALIGNMENT>>,
-}
-
-impl Buffer {
-    fn new() -> Self {
-        Buffer { bytes: AVec::new(BUFFER_ALIGNMENT) }
-    }
-
-    /// So many bytes of any content.
-    fn of_length(&mut self, length: usize) -> &mut [u8] {
-        if self.bytes.len() < length {
-            // Exactly so many, and never two buffers at a time.
-            *self = Buffer::new();
-            self.bytes.reserve_exact(length);
-            self.bytes.resize(length, 0);
-        }
-        &mut self.bytes[..length]
-    }
-}
-
 /// Does pieces of work, on any thread.
 struct Writer<'a> {
     work: &'a Work<'a>,
@@ -210,7 +185,7 @@ impl Writer<'_> {
     fn perform(&self, task: &Task, buffer: &mut Buffer) -> Result<(), EmitError> {
         match task {
             Task::Hash(number) => {
-                let hash = sources::hash(self.work.graph, self.work.sources[*number], buffer.of_length(READ_BYTES))?;
+                let hash = sources::hash(self.work.graph, self.work.sources[*number], buffer.of_length(READ_BYTES)?)?;
                 lock(&self.source_hashes)[*number] = hash;
                 Ok(())
             }
@@ -231,7 +206,7 @@ impl Writer<'_> {
     ) -> Result<(), EmitError> {
         let manifest = self.work.manifest;
         let record = manifest.chunks[chunk];
-        let buffer = buffer.of_length(record.length as usize);
+        let buffer = buffer.of_length(record.length as usize)?;
         let extents = self.work.extents[chunk].clone();
         let filled: Vec<Filling> = extents.clone().filter_map(|extent| self.work.fillings[extent]).collect();
         loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
@@ -268,7 +243,7 @@ impl Writer<'_> {
         }
         let Some((filling, range)) = range else { return Ok(()) };
         let total_bytes = chunks.clone().map(|chunk| manifest.chunks[chunk].length as usize).sum();
-        let buffer = buffer.of_length(total_bytes);
+        let buffer = buffer.of_length(total_bytes)?;
         self.pack(&filling, range, None, &mut buffer[..packed_bytes])?;
         // Move the parts to where their chunks begin, the last one first, and fill up what is between them.
         let (mut packed_end, mut chunk_end) = (packed_bytes, total_bytes);
