@@ -124,6 +124,14 @@ fn interleave_in<const WIDTH: usize>(rows: &[u8], block: InputRows, group: usize
         let start = input * block.stride + block.offset;
         rows[start..start + block.outputs * WIDTH].as_chunks::<WIDTH>().0
     };
+    if group == 1 && block.outputs == PANEL_OUTPUTS {
+        // Moves of a constant length, not calls.
+        let lines = panel.as_chunks_mut::<WIDTH>().0.as_chunks_mut::<PANEL_OUTPUTS>().0;
+        for (input, line) in lines.iter_mut().enumerate().take(block.inputs) {
+            *line = row(input).as_chunks().0[0];
+        }
+        return;
+    }
     for (index, line) in panel.chunks_exact_mut(PANEL_OUTPUTS * group * WIDTH).enumerate() {
         let first = index * group;
         let inputs = block.inputs.saturating_sub(first).min(group);
