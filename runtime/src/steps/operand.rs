@@ -80,6 +80,11 @@ pub trait PartSource: Send + Sync {
         32 << 20
     }
 
+    /// Whether [`part`](PartSource::part) would give this part without waiting.
+    fn is_ready(&self, _weight: u32, _part: usize) -> bool {
+        true
+    }
+
     /// The run has come to this place. After a run that failed, no end is told.
     fn progress(&self, _progress: Progress) {}
 }
@@ -186,6 +191,11 @@ impl Weight {
     /// Bytes of parts that a kernel may hold at a time; a single part may be larger.
     pub fn most_held_bytes(&self) -> usize {
         self.source.most_held_bytes()
+    }
+
+    /// Whether [`part`](Weight::part) would give this part without waiting.
+    pub fn is_ready(&self, part: usize) -> bool {
+        self.source.is_ready(self.index, part)
     }
 
     fn failure(&self, reason: &str) -> KernelError {

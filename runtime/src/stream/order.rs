@@ -37,7 +37,7 @@ pub(super) struct Stop {
 /// The stops of every block.
 #[derive(Debug)]
 pub(super) struct Order {
-    blocks: Vec<Vec<Stop>>,
+    pub(super) blocks: Vec<Vec<Stop>>,
 }
 
 impl Order {

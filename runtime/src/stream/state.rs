@@ -305,6 +305,20 @@ impl<B> State<B> {
         Some(access.location)
     }
 
+    /// Whether the step would get this part without waiting for it to be read on its turn.
+    pub(super) fn is_ready(&self, weight: u32, part: u32) -> bool {
+        let accesses = self.current.last().map_or(&[][..], |planned| &planned.accesses);
+        let expected = accesses.iter().find(|access| !access.over && (access.weight, access.part) == (weight, part));
+        expected.is_none_or(|access| match access.location {
+            Location::Pinned(chunk) => !matches!(self.pinned[chunk as usize], Pinned::Queued),
+            Location::Visit(id) => {
+                let index = id.checked_sub(self.first_visit).map(|index| index as usize);
+                let visit = index.and_then(|index| self.visits.get(index));
+                visit.is_none_or(|visit| !matches!(visit.status, Status::Queued | Status::Reading))
+            }
+        })
+    }
+
     /// The block and step where the run is.
     fn position(&self) -> Option<(u32, u32)> {
         self.current.last().map(|planned| (planned.upcoming.block, planned.step))
@@ -415,5 +429,33 @@ impl<B> State<B> {
         report.checked_bytes += length;
         report.reads += 1;
         self.retire();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::order::{Access, Bodies, Stop};
+    use super::*;
+
+    /// One step takes a part of a chunk that stays and two parts of chunks that stream, of which the ring holds one.
+    #[test]
+    fn parts_are_ready_once_they_are_read_and_until_they_are_given_out() {
+        let accesses = (0..3).map(|part| Access { weight: 0, part, chunk: part }).collect();
+        let stop = Stop { step: 0, accesses, bodies: Bodies::None, blocks: Vec::new() };
+        let order = Order { blocks: vec![vec![stop]] };
+        let mut state = State::new(vec![10; 3], &[true, false, false], Vec::new(), 10);
+        state.begin_pass(&order, 0);
+        state.begin_step(0, 0);
+        let ready = |state: &State<()>| [0, 1, 2].map(|part| state.is_ready(0, part));
+        assert_eq!(ready(&state), [false, false, false]);
+        let (stays, first) = (state.next_job().unwrap(), state.next_job().unwrap());
+        assert!(state.next_job().is_none(), "the ring is full");
+        assert_eq!(ready(&state), [false, false, false], "both are being read");
+        state.finish(stays, Ok(Arc::new(())));
+        assert_eq!(ready(&state), [true, false, false]);
+        state.finish(first, Err("broken".to_string()));
+        assert_eq!(ready(&state), [true, true, false], "nobody has to wait for what has failed");
+        assert_eq!(state.expect(0, 1), Some(Location::Visit(first.visit)));
+        assert!(state.is_ready(0, 1), "what is not expected is read beside the ring, without waiting for a turn");
     }
 }

@@ -174,6 +174,10 @@ impl PartSource for Streamed {
         }
     }
 
+    fn is_ready(&self, weight: u32, part: usize) -> bool {
+        self.engine().lock().is_ready(weight, part as u32)
+    }
+
     fn progress(&self, progress: Progress) {
         let engine = self.engine();
         match progress {

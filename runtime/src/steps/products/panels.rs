@@ -41,6 +41,11 @@ pub(super) fn for_each_run(
     let mut run: Vec<(PartBytes, &PartRecord)> = Vec::new();
     let mut bytes = 0;
     for (index, part) in weight.parts().iter().enumerate() {
+        // What is there is taken at once: it is in a cache still, and its place is wanted for what comes.
+        if !run.is_empty() && !weight.is_ready(index) {
+            flush(layout, &mut run, &mut multiply)?;
+            bytes = 0;
+        }
         let loaded = weight.part(index)?;
         let follows = run.last().is_none_or(|(_, last)| last.end <= part.start);
         if !follows || bytes + loaded.len() > weight.most_held_bytes() {

@@ -13,7 +13,8 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, Weak};
 
 struct Heap;
 
@@ -43,6 +44,11 @@ impl PartSource for Parts {
 
 /// A tensor as the weight that the compiler would store for operand `operand`, in parts of at most `budget` bytes.
 fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> Operand {
+    let (record, parts) = parts_of(op, operand, tensor, stored, budget);
+    Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)))
+}
+
+fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> (WeightRecord, Parts) {
     let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
     let layout = match op.operator().weight_matrix(operand, &shape) {
         Some(matrix) => {
@@ -63,9 +69,43 @@ fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) 
         bytes
     };
     let parts = Parts(ranges.iter().map(pack_one).collect());
-    let parts_of = ranges.iter().map(|range| range.in_extent(0)).collect();
-    let record = WeightRecord { name: None, dtype: tensor.dtype(), shape, layout, parts: parts_of, source: None };
-    Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)))
+    let records = ranges.iter().map(|range| range.in_extent(0)).collect();
+    (WeightRecord { name: None, dtype: tensor.dtype(), shape, layout, parts: records, source: None }, parts)
+}
+
+/// Parts of which none is there before it is asked for.
+struct Late {
+    parts: Parts,
+    given: Mutex<Vec<Weak<AVec<u8, ConstAlign<64>>>>>,
+}
+
+/// Bytes that show whether somebody holds them.
+struct Shown(Arc<AVec<u8, ConstAlign<64>>>);
+
+impl Deref for Shown {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl PartSource for Late {
+    fn part(&self, _weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        let mut given = self.given.lock().unwrap();
+        assert!(given.iter().all(|earlier| earlier.strong_count() == 0), "parts are held while one is waited for");
+        let bytes = Arc::new(self.parts.0[part].clone());
+        given.push(Arc::downgrade(&bytes));
+        Ok(PartBytes::new(Arc::new(Shown(bytes))))
+    }
+    fn tensor(&self, _weight: u32) -> Result<Option<Tensor>, KernelError> {
+        Ok(None)
+    }
+    fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        Err(KernelError::Cancelled)
+    }
+    fn is_ready(&self, _weight: u32, _part: usize) -> bool {
+        false
+    }
 }
 
 /// Multiples of 1/8 from -2 to 2: exact in bf16 too.
@@ -134,6 +174,21 @@ fn check(op: impl Into<Op>, inputs: Vec<Option<Tensor>>, what: &str) {
             assert_close(&run(&op, operands), &expected, &format!("{what}, stored as {stored} in parts of {budget}"));
         }
     }
+}
+
+/// What is there is computed, and its place given back, before anything is waited for.
+#[test]
+fn no_part_is_held_while_another_is_waited_for() {
+    let op = Op::from(Matmul::new(false, false));
+    let inputs = [Some(tensor(DType::F32, &[3, 40], 1)), Some(tensor(DType::F32, &[40, 100], 2))];
+    let (record, parts) = parts_of(&op, 1, inputs[1].as_ref().unwrap(), DType::F32, 1 << 8);
+    let count = parts.0.len();
+    let late = Arc::new(Late { parts, given: Mutex::default() });
+    let mut operands = values(&inputs);
+    operands[1] = Operand::Weight(Weight::new(0, Arc::new(record), late.clone()));
+    assert_close(&run(&op, operands), &reference(&op, &inputs), "late parts");
+    assert!(count > 1);
+    assert_eq!(late.given.lock().unwrap().len(), count);
 }
 
 #[test]
