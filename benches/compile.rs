@@ -7,16 +7,16 @@
 //!
 //! *Weights*: a seeded model of this size is generated into the folder, with weights inline (up to 2 GiB, which is as much
 //! as a protobuf message holds) and in a file beside it. Compiling it alternates with copying the same bytes within the
-//! same folder, in two ways; medians are compared:
+//! same folder; medians are compared:
 //!
 //! - *cp*: the system's `cp`, then fsync of what it wrote;
 //! - *dd*: one stream of blocks of 2 MiB, read and written just as the compiler reads models and writes its output
-//!   (through the same types: read through the page cache, written past it into reserved room out of memory on huge
-//!   pages, fsync, rename).
+//!   (through the same types: read through the page cache, written past it into reserved room, fsync, rename); once out
+//!   of a buffer as `dd` has it, and once out of one on a huge page, as the compiler has them.
 //!
 //! Each compilation runs in a process of its own, so that its peak resident memory (`VmHWM`) is that of the compilation;
 //! its processor time, which depends less on what else the machine does, is printed too. The figure for other sizes:
-//! `--size 8GiB`. With `--cold` the page cache forgets the model before each run, of all three.
+//! `--size 8GiB`. With `--cold` the page cache forgets the model before each run, of all.
 //!
 //! *Nodes*: graphs of so many nodes without weights are imported and put in order; times must grow as the nodes do.
 //!
@@ -190,7 +190,7 @@ fn copy(files: &[PathBuf], target: &Path) -> Result<f64> {
 
 /// Seconds to copy files into one as `dd` does, by the reads and writes of the compiler; what is left after the last
 /// whole block of 4 KiB is written as zeros.
-fn copy_alike(files: &[PathBuf], target: &Path) -> Result<f64> {
+fn copy_alike(files: &[PathBuf], target: &Path, huge_pages: bool) -> Result<f64> {
     const ALIGNMENT: usize = 4096;
     const BLOCK_BYTES: usize = 2 << 20;
     let begun = Instant::now();
@@ -200,7 +200,9 @@ fn copy_alike(files: &[PathBuf], target: &Path) -> Result<f64> {
     output.reserve(inputs.iter().map(whole).sum())?;
     let mut map = memmap2::MmapMut::map_anon(2 * BLOCK_BYTES)?;
     #[cfg(target_os = "linux")]
-    map.advise(memmap2::Advice::HugePage)?;
+    if huge_pages {
+        map.advise(memmap2::Advice::HugePage)?;
+    }
     let start = map.as_ptr().align_offset(BLOCK_BYTES);
     let block = &mut map[start..start + BLOCK_BYTES];
     let mut written = 0;
@@ -244,12 +246,15 @@ fn weights(place: &str, folder: &Path, arguments: &Arguments) -> Result<()> {
     for file in &files {
         File::open(file)?.sync_all()?;
     }
-    let (mut compiled, mut copies, mut alike) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut compiled, mut copies, mut alike, mut alike_on_huge_pages) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.runs {
         forget(&files, arguments)?;
         copies.push(copy(&files, &copied)?);
         forget(&files, arguments)?;
-        alike.push(copy_alike(&files, &copied)?);
+        alike.push(copy_alike(&files, &copied, false)?);
+        forget(&files, arguments)?;
+        alike_on_huge_pages.push(copy_alike(&files, &copied, true)?);
         forget(&files, arguments)?;
         compiled.push(compile_apart(model, &output, arguments)?);
         std::fs::remove_file(&output)?;
@@ -257,15 +262,22 @@ fn weights(place: &str, folder: &Path, arguments: &Arguments) -> Result<()> {
     let list = |values: &[f64]| values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(" ");
     let seconds: Vec<f64> = compiled.iter().map(|run| run.seconds).collect();
     let processor: Vec<f64> = compiled.iter().map(|run| run.processor_seconds).collect();
-    println!("{place}: cp {} s, dd {} s, compile {} s", list(&copies), list(&alike), list(&seconds));
+    println!(
+        "{place}: cp {} s, dd {} s, dd on huge pages {} s, compile {} s",
+        list(&copies),
+        list(&alike),
+        list(&alike_on_huge_pages),
+        list(&seconds)
+    );
     println!("{place}: processor time of compiling {} s", list(&processor));
     let peak = compiled.iter().map(|run| run.peak_bytes).max().unwrap_or(0);
     let size: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
     let (copied, alike, compiled) = (median(copies), median(alike), median(seconds));
+    let alike_on_huge_pages = median(alike_on_huge_pages);
     let rate = |seconds: f64| size as f64 / 1e6 / seconds;
     println!(
         "{place}: {:.2} GiB, largest weight {} MiB; cp {:.0} MB/s, dd {:.0} MB/s, compiling {:.0} MB/s: {:.0} % of cp \
-         (should be 60 or more), {:.0} % of dd (should be 70 or more from 8 GiB on)",
+         (should be 60 or more), {:.0} % of dd (should be 70 or more from 8 GiB on), {:.0} % of dd on huge pages",
         size as f64 / GIB as f64,
         HEAD_BYTES / MIB,
         rate(copied),
@@ -273,6 +285,7 @@ fn weights(place: &str, folder: &Path, arguments: &Arguments) -> Result<()> {
         rate(compiled),
         100.0 * copied / compiled,
         100.0 * alike / compiled,
+        100.0 * alike_on_huge_pages / compiled,
     );
     let limit = (256 * MIB + HEAD_BYTES).min(512 * MIB);
     println!("{place}: peak resident memory {} MiB (should be under {})", peak / MIB, limit / MIB);
