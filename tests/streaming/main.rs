@@ -1,0 +1,204 @@
+//! Weights within a budget: the same bits, the bytes of the plan, and errors that end a run but not a session.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+mod arrival;
+mod faults;
+mod models;
+mod rows;
+mod watched;
+
+use crate::models::{
+    WIDTH, WORKING_BYTES, all_inputs, bits, chain, everything, manifest, node, open, port, session, stream_bytes,
+    weight, write, x,
+};
+use crate::watched::Watched;
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::files::DirectFile;
+use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::onnx::schema::tensor_shape_proto::dimension;
+use ipuc_formats::onnx::schema::{GraphProto, type_proto};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Model, ModelOptions, OpenError, RunError};
+use std::path::Path;
+use std::sync::Arc;
+
+#[test]
+fn streamed_and_resident_results_are_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let weights = stream_bytes(&path);
+    let runs = [(true, [0, 3999]), (false, [17, 17]), (false, [-1, 5]), (true, [1, 2])];
+    let mut resident = session(&open(&path, None), 1);
+    let expected: Vec<Vec<u8>> =
+        runs.iter().map(|&(flag, ids)| bits(&resident.run(None, all_inputs(flag, ids)).unwrap())).collect();
+    assert!(expected[0] != expected[1]);
+    for percent in [100, 75, 50, 25, 10] {
+        for threads in [1, 2] {
+            let budget = weights * percent / 100 + WORKING_BYTES;
+            let model = open(&path, Some(budget));
+            let mut streamed = session(&model, threads);
+            for (&(flag, ids), expected) in runs.iter().zip(&expected) {
+                let found = bits(&streamed.run(None, all_inputs(flag, ids)).unwrap());
+                assert!(found == *expected, "{percent} % of the weights, {threads} threads, {flag} {ids:?}");
+                assert_eq!(streamed.last_pass().unwrap().unplanned_bytes, 0, "{percent} %");
+            }
+            let residency = model.residency().unwrap();
+            assert!(residency.pinned_bytes + residency.ring_bytes + residency.working_bytes <= budget.max(weights));
+        }
+    }
+}
+
+#[test]
+fn a_pass_reads_what_the_plan_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 16);
+    let weights = stream_bytes(&path);
+    for percent in [10, 25, 50, 75, 90] {
+        let model = open(&path, Some(weights * percent / 100 + (64 << 10)));
+        let mut session = session(&model, 2);
+        let residency = model.residency().unwrap();
+        for pass in 0..4 {
+            session.run(None, vec![("x".to_string(), x())]).unwrap();
+            let residency = model.residency().unwrap();
+            let report = session.last_pass().unwrap();
+            let first = if pass == 0 { residency.pinned_bytes } else { 0 };
+            assert_eq!(report.stream_bytes, residency.bytes_per_pass[0] + first, "{percent} %, pass {pass}");
+            assert_eq!((report.row_bytes, report.unplanned_bytes), (0, 0));
+        }
+        let streamed = residency.weights_bytes - residency.pinned_bytes;
+        assert_eq!(residency.bytes_per_pass[0], streamed, "each streamed chunk is read once");
+    }
+}
+
+#[test]
+fn a_pass_over_weights_that_fit_reads_and_checks_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 4);
+    let file = Arc::new(Watched::new(&path));
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + (1 << 20)), readers: 1 };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let mut session = session(&model, 1);
+    session.run(None, vec![("x".to_string(), x())]).unwrap();
+    let before = file.reads.lock().unwrap().len();
+    session.run(None, vec![("x".to_string(), x())]).unwrap();
+    assert_eq!(file.reads.lock().unwrap().len(), before);
+    let report = session.last_pass().unwrap();
+    assert_eq!((report.bytes_read(), report.checked_bytes, report.reads), (0, 0, 0));
+}
+
+#[test]
+fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = port("x", 1, &[1, WIDTH as i64]);
+    let Some(type_proto::Value::TensorType(tensor)) = rows.r#type.as_mut().and_then(|kind| kind.value.as_mut()) else {
+        panic!("a port is a tensor")
+    };
+    tensor.shape.as_mut().unwrap().dim[0].value = Some(dimension::Value::DimParam("seq".to_string()));
+    let mut result = rows.clone();
+    result.name = Some("y".to_string());
+    let graph = GraphProto {
+        input: vec![rows],
+        output: vec![result],
+        initializer: vec![weight("w", &[WIDTH, WIDTH], 3)],
+        node: vec![node("MatMul", &["x", "w"], &["y"])],
+        ..GraphProto::default()
+    };
+    let plain = write(folder.path(), graph);
+    let bounded = folder.path().join("bounded.ipu");
+    let source = Source { entry: "main".to_string(), path: folder.path().join("model.onnx") };
+    let ranges = vec![("seq".to_string(), 1, 4096)];
+    compile(&[source], &bounded, &CompileOptions { ranges, ..CompileOptions::default() }).unwrap();
+    // Input and output of 4096 rows take 8 MiB, which a budget of 4 MiB cannot hold.
+    let budget = ModelOptions { memory_bytes: Some(4 << 20), readers: 0 };
+    let open = |path: &Path| Model::open_with(Arc::new(DirectFile::open(path).unwrap()), budget);
+    let Err(OpenError::Budget { needed_bytes, .. }) = open(&bounded) else { panic!("4 MiB suffice for 4096 rows") };
+    assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
+    // Where it has no bound, what is too large is refused when it is known, and again says what would do.
+    let mut session = session(&open(&plain).unwrap(), 1);
+    let input = |rows: usize| {
+        let zeros = vec![0u8; rows * WIDTH * 4];
+        let zeros = Tensor::from_bytes(ipuc_formats::dtype::DType::F32, &[rows, WIDTH], &zeros).unwrap();
+        vec![("x".to_string(), Value::from(zeros))]
+    };
+    session.run(None, input(16)).unwrap();
+    let error = session.run(None, input(4096)).unwrap_err();
+    let RunError::Budget { needed_bytes, .. } = error else { panic!("{error}") };
+    assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
+    session.run(None, input(16)).unwrap();
+}
+
+#[test]
+fn a_budget_that_is_too_small_names_one_that_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 8);
+    let file: Arc<dyn ReadAt> = Arc::new(DirectFile::open(&path).unwrap());
+    let open = |bytes| Model::open_with(file.clone(), ModelOptions { memory_bytes: Some(bytes), readers: 0 });
+    let Err(OpenError::Budget { needed_bytes, budget_bytes: 1000 }) = open(1000) else { panic!("1000 bytes suffice") };
+    let model = open(needed_bytes).unwrap();
+    let mut session = session(&model, 1);
+    let outputs = session.run(None, vec![("x".to_string(), x())]).unwrap();
+    assert_eq!(outputs.len(), 1);
+    assert!(open(needed_bytes - 1).is_err());
+}
+
+#[test]
+fn sessions_share_a_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 8);
+    let model = open(&path, Some(stream_bytes(&path) / 3 + WORKING_BYTES));
+    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut session = session(&model, 1);
+                for _ in 0..5 {
+                    assert!(bits(&session.run(None, vec![("x".to_string(), x())]).unwrap()) == expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn mapped_weights_give_the_same_bits_and_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let options = ipuc::OpenOptions { resident: ipuc::Resident::Map, ..ipuc::OpenOptions::default() };
+    let run = |model: &Model| session(model, 1).run(None, all_inputs(true, [3, 4])).map(|outputs| bits(&outputs));
+    let expected = run(&open(&path, None)).unwrap();
+    assert!(run(&ipuc::open_with(&path, options).unwrap()).unwrap() == expected);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let manifest = manifest(&path);
+    let used = manifest.weights.iter().find(|weight| weight.name.as_deref() == Some("then_w")).unwrap();
+    bytes[manifest.extents[used.parts[0].extent as usize].offset as usize] ^= 1;
+    let damaged = folder.path().join("damaged.ipu");
+    std::fs::write(&damaged, bytes).unwrap();
+    let error = run(&ipuc::open_with(&damaged, options).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("checksum"), "{error}");
+}
+
+#[test]
+fn a_trace_shows_reads_beside_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 8);
+    let model = open(&path, Some(stream_bytes(&path) / 2 + (128 << 10)));
+    let mut session = session(&model, 2);
+    let mut run = |trace: Option<Arc<ipuc_runtime::Trace>>| {
+        session.set_trace(trace);
+        session.run(None, vec![("x".to_string(), x())]).unwrap();
+        session.last_pass().unwrap()
+    };
+    let trace = Arc::new(ipuc_runtime::Trace::default());
+    run(Some(trace.clone()));
+    run(None);
+    let spans = trace.spans();
+    let on = |wanted: fn(&ipuc_runtime::Track) -> bool| spans.iter().filter(move |span| wanted(&span.track));
+    assert_eq!(on(|track| *track == ipuc_runtime::Track::Steps).count(), 16, "8 products, 8 activations");
+    let read: u64 = on(|track| matches!(track, ipuc_runtime::Track::Reader(_))).filter_map(|span| span.bytes).sum();
+    assert!(read >= stream_bytes(&path), "the first pass reads everything");
+    assert!(on(|track| matches!(track, ipuc_runtime::Track::Worker(_))).count() > 0);
+    let count = spans.len();
+    run(None);
+    assert_eq!(trace.spans().len(), count, "nothing is noted after the trace has ended");
+}

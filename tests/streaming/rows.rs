@@ -1,0 +1,135 @@
+//! Rows and experts that are chosen by index: only they are read, and those that were used last are kept.
+
+use crate::models::{
+    CHUNK_BYTES, WORKING_BYTES, all_inputs, bits, everything, manifest, node, open, port, session, stream_bytes,
+    weight, write,
+};
+use crate::watched::Watched;
+use ipuc_formats::onnx::schema::GraphProto;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Model, ModelOptions};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[test]
+fn only_chosen_rows_and_branches_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let file = Arc::new(Watched::new(&path));
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 10 + WORKING_BYTES), readers: 2 };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let mut session = session(&model, 1);
+    let manifest = manifest(&path);
+    let place = |name: &str| {
+        let weight = manifest.weights.iter().find(|weight| weight.name.as_deref() == Some(name)).unwrap();
+        let extents = weight.parts.iter().map(|part| &manifest.extents[part.extent as usize]);
+        extents.map(|extent| extent.offset..extent.offset + extent.length).collect::<Vec<_>>()
+    };
+    for pass in 0..3 {
+        session.run(None, all_inputs(true, [7, 3000])).unwrap();
+        // A row of 1 KiB lies in one block of 4 KiB of the weight, which lies in at most two of the file.
+        assert!(session.last_pass().unwrap().row_bytes <= 2 * 2 * 4096, "pass {pass}");
+    }
+    let touched = |places: &[Range<u64>]| {
+        let reads = file.reads.lock().unwrap();
+        let overlaps = |read: &&Range<u64>| places.iter().any(|place| place.start < read.end && read.start < place.end);
+        reads.iter().filter(overlaps).map(|read| read.end - read.start).sum::<u64>()
+    };
+    assert!(touched(&place("then_w")) > 0);
+    // Chunks at its borders hold ends of its neighbours.
+    assert!(touched(&place("else_w")[1..3]) == 0, "a branch that is not taken is read");
+    assert!(touched(&place("table")) <= 3 * 4 * 4096 + 2 * 3 * CHUNK_BYTES, "the table is read");
+}
+
+#[test]
+fn rows_that_were_used_last_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let model = open(&path, Some(stream_bytes(&path) / 4 + WORKING_BYTES));
+    let mut session = session(&model, 1);
+    let mut row_bytes = |ids| {
+        session.run(None, all_inputs(true, ids)).unwrap();
+        session.last_pass().unwrap().row_bytes
+    };
+    assert!(row_bytes([7, 3000]) > 0);
+    assert_eq!(row_bytes([3000, 7]), 0);
+    let one = row_bytes([7, 2000]);
+    assert!(one > 0 && one <= 2 * 4096);
+    // More rows than there is room for: the oldest has gone.
+    let rows_of_room = model.residency().unwrap().kept_rows_bytes / 1024;
+    assert!((8..3000).contains(&rows_of_room), "{rows_of_room}");
+    for id in 100..(100 + rows_of_room as i64 + 8) {
+        row_bytes([id, id]);
+    }
+    assert!(row_bytes([7, 7]) > 0);
+}
+
+#[test]
+fn rows_of_weights_that_fit_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = everything(folder.path());
+    let file = Arc::new(Watched::new(&path));
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + 2 * WORKING_BYTES), readers: 1 };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let mut session = session(&model, 1);
+    let table_is_there = (0..2000).any(|id| {
+        let before = file.reads.lock().unwrap().len();
+        session.run(None, all_inputs(id % 2 == 0, [id, id + 2000])).unwrap();
+        file.reads.lock().unwrap().len() == before
+    });
+    assert!(table_is_there, "every pass reads");
+    let before = file.reads.lock().unwrap().len();
+    for id in 0..100 {
+        session.run(None, all_inputs(true, [2 * id + 1, 3999 - id])).unwrap();
+        assert_eq!(session.last_pass().unwrap().bytes_read(), 0, "rows {id}");
+    }
+    assert_eq!(file.reads.lock().unwrap().len(), before);
+}
+
+/// One of several matrices is chosen by index, and is multiplied with.
+fn experts(folder: &Path, count: usize, size: usize) -> PathBuf {
+    let width = size as i64;
+    let graph = GraphProto {
+        input: vec![port("h", 1, &[1, width]), port("chosen", 7, &[2])],
+        output: vec![port("y", 1, &[2, 1, width])],
+        initializer: vec![weight("matrices", &[count, size, size], 7)],
+        node: vec![node("Gather", &["matrices", "chosen"], &["matrix"]), node("MatMul", &["h", "matrix"], &["y"])],
+        ..GraphProto::default()
+    };
+    write(folder, graph)
+}
+
+#[test]
+fn only_chosen_experts_are_read_and_recent_ones_are_kept() {
+    use ipuc_formats::dtype::DType;
+    let (count, size) = (16, 512);
+    let expert_bytes = (size * size * 4) as u64;
+    let folder = tempfile::tempdir().unwrap();
+    let path = experts(folder.path(), count, size);
+    let inputs = |chosen: [i64; 2]| {
+        let h: Vec<u8> = (0..size).flat_map(|index| ((index % 7) as f32 - 3.0).to_le_bytes()).collect();
+        let chosen: Vec<u8> = chosen.iter().flat_map(|id| id.to_le_bytes()).collect();
+        vec![
+            ("h".to_string(), Value::from(Tensor::from_bytes(DType::F32, &[1, size], &h).unwrap())),
+            ("chosen".to_string(), Tensor::from_bytes(DType::I64, &[2], &chosen).unwrap().into()),
+        ]
+    };
+    let mut resident = session(&open(&path, None), 1);
+    // What a run works with, and room for four of the matrices.
+    let working_bytes = 3 * expert_bytes;
+    let model = open(&path, Some(working_bytes + 4 * expert_bytes));
+    let mut streamed = session(&model, 2);
+    let most = |experts: u64| experts * (expert_bytes + 2 * 4096);
+    for (chosen, experts) in [([3, 9], 2), ([9, 3], 0), ([3, 12], 1), ([5, 5], 1), ([0, 15], 2), ([15, 0], 0)] {
+        let found = bits(&streamed.run(None, inputs(chosen)).unwrap());
+        assert!(found == bits(&resident.run(None, inputs(chosen)).unwrap()), "{chosen:?}");
+        let report = streamed.last_pass().unwrap();
+        assert!(
+            report.row_bytes >= experts * expert_bytes && report.row_bytes <= most(experts),
+            "{chosen:?} {report:?}"
+        );
+        assert_eq!((report.stream_bytes, report.unplanned_bytes), (0, 0));
+    }
+}
