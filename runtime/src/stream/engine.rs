@@ -123,7 +123,7 @@ impl Engine {
         let begun = Instant::now();
         let mut waited = false;
         let found = loop {
-            match self.look(&mut state, location) {
+            match self.look(&state, location) {
                 Found::Bytes(chunk) => break Ok(chunk),
                 Found::Failed(reason) => break Err(self.source.failure(weight, &reason)),
                 Found::Nowhere => {
@@ -153,7 +153,7 @@ impl Engine {
         Ok(PartBytes::new(Arc::new(Held { chunk: Some(chunk), range, release })))
     }
 
-    fn look(&self, state: &mut State<ChunkBytes>, location: Location) -> Found {
+    fn look(&self, state: &State<ChunkBytes>, location: Location) -> Found {
         let nobody_reads = self.readers.load(Ordering::Relaxed) == 0;
         let starved = state.in_flight == 0 && (nobody_reads || !state.can_read());
         match location {

@@ -280,8 +280,14 @@ impl<B> State<B> {
         Location::Visit(id)
     }
 
+    /// Where a visit stands among those that are open or to come.
+    fn index(&self, id: u64) -> Option<usize> {
+        usize::try_from(id.checked_sub(self.first_visit)?).ok()
+    }
+
     fn find_mut(&mut self, id: u64) -> Option<&mut Visit<B>> {
-        self.visits.get_mut(usize::try_from(id.checked_sub(self.first_visit)?).ok()?)
+        let index = self.index(id)?;
+        self.visits.get_mut(index)
     }
 
     /// An access has been given out or has gone by.
@@ -311,11 +317,7 @@ impl<B> State<B> {
         let expected = accesses.iter().find(|access| !access.over && (access.weight, access.part) == (weight, part));
         expected.is_none_or(|access| match access.location {
             Location::Pinned(chunk) => !matches!(self.pinned[chunk as usize], Pinned::Queued),
-            Location::Visit(id) => {
-                let index = id.checked_sub(self.first_visit).map(|index| index as usize);
-                let visit = index.and_then(|index| self.visits.get(index));
-                visit.is_none_or(|visit| !matches!(visit.status, Status::Queued | Status::Reading))
-            }
+            Location::Visit(id) => !matches!(self.status(id), Some(Status::Queued | Status::Reading)),
         })
     }
 
@@ -335,8 +337,8 @@ impl<B> State<B> {
     }
 
     /// How far the reading of a visit is.
-    pub(super) fn status(&mut self, id: u64) -> Option<&Status<B>> {
-        self.find_mut(id).map(|visit| &visit.status)
+    pub(super) fn status(&self, id: u64) -> Option<&Status<B>> {
+        self.visits.get(self.index(id)?).map(|visit| &visit.status)
     }
 
     /// The bytes of a visit that is ready, which somebody holds from now on.
@@ -388,7 +390,7 @@ impl<B> State<B> {
         loop {
             let id = self.next_read;
             let length_of = |chunk: u32| self.lengths[chunk as usize];
-            let index = usize::try_from(id.checked_sub(self.first_visit)?).ok()?;
+            let index = self.index(id)?;
             let visit = self.visits.get_mut(index)?;
             if !visit.pinned && visit.pending == 0 {
                 visit.status = Status::Skipped;
