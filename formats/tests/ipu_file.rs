@@ -110,7 +110,7 @@ fn every_truncation_is_found() {
 fn resealed(bytes: &[u8], at: usize, field: &[u8]) -> Result<(Superblock, Manifest), FormatError> {
     let mut bytes = bytes.to_vec();
     bytes[at..at + field.len()].copy_from_slice(field);
-    let checksum = crc32c::crc32c(&bytes[..4092]);
+    let checksum = crc_fast::crc32_iscsi(&bytes[..4092]);
     bytes[4092..4096].copy_from_slice(&checksum.to_le_bytes());
     read_manifest(&bytes)
 }

@@ -29,7 +29,7 @@ impl Manifest {
         let record = self.chunk_of(chunk, bytes)?;
         let checksums = self.extents[self.extents_of_chunk(chunk)].iter().map(|extent| {
             let content = &bytes[extent.range_in(record)];
-            content.chunks(extent.checksum_block as usize).map(crc32c::crc32c).collect()
+            content.chunks(extent.checksum_block as usize).map(crc_fast::crc32_iscsi).collect()
         });
         Ok(ChunkDigest { hash: *blake3::hash(bytes).as_bytes(), checksums: checksums.collect() })
     }
@@ -103,7 +103,7 @@ impl ExtentRecord {
             let Some(stored) = stored.filter(|_| block.len() as u64 == expected) else {
                 return Err(FormatError::Length { what: "a checksum block", expected, found: block.len() as u64 });
             };
-            let computed = crc32c::crc32c(block);
+            let computed = crc_fast::crc32_iscsi(block);
             if stored != computed {
                 return Err(FormatError::Checksum { extent, offset: self.offset + start, stored, computed });
             }

@@ -91,7 +91,7 @@ impl Superblock {
         put(STREAM_LENGTH, &self.stream_length.to_le_bytes());
         put(TOTAL_LENGTH, &self.total_length().to_le_bytes());
         put(ROOT_HASH, &self.root_hash);
-        let checksum = crc32c::crc32c(&bytes[..CHECKSUM]);
+        let checksum = crc_fast::crc32_iscsi(&bytes[..CHECKSUM]);
         bytes[CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -115,7 +115,7 @@ impl Superblock {
             let (known_major, known_minor) = VERSION;
             return Err(FormatError::Version { found_major, found_minor, known_major, known_minor });
         }
-        let (stored, computed) = (u32_at(block, CHECKSUM), crc32c::crc32c(&block[..CHECKSUM]));
+        let (stored, computed) = (u32_at(block, CHECKSUM), crc_fast::crc32_iscsi(&block[..CHECKSUM]));
         if stored != computed {
             return Err(FormatError::SuperblockChecksum { stored, computed });
         }
