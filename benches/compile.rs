@@ -31,6 +31,7 @@ use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TensorShapeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
+use ipuc_formats::pages::Pages;
 use ipuc_passes::emit::Output as _;
 use prost::Message;
 use rustix::time::{ClockId, clock_gettime};
@@ -198,13 +199,10 @@ fn copy_alike(files: &[PathBuf], target: &Path, huge_pages: bool) -> Result<f64>
     let output = OutputFile::create(target)?;
     let whole = |input: &SourceFile| input.length().next_multiple_of(ALIGNMENT as u64);
     output.reserve(inputs.iter().map(whole).sum())?;
-    let mut map = memmap2::MmapMut::map_anon(2 * BLOCK_BYTES)?;
-    #[cfg(target_os = "linux")]
-    if huge_pages {
-        map.advise(memmap2::Advice::HugePage)?;
-    }
-    let start = map.as_ptr().align_offset(BLOCK_BYTES);
-    let block = &mut map[start..start + BLOCK_BYTES];
+    let mut huge = Pages::zeroed(BLOCK_BYTES)?;
+    let mut small = vec![0; BLOCK_BYTES + ALIGNMENT];
+    let start = small.as_ptr().align_offset(ALIGNMENT);
+    let block = if huge_pages { &mut huge[..] } else { &mut small[start..start + BLOCK_BYTES] };
     let mut written = 0;
     for input in &inputs {
         let mut offset = 0;

@@ -65,6 +65,7 @@ const FORMATS_CHAIN: &[&str] = &[
     "element",
     "dim",
     "tensor",
+    "pages",
     "read_at",
     "fact",
     "value",

@@ -10,9 +10,9 @@
 //! of 1 to 8 in flight. The first pass, which also loads what stays, is printed and not counted. Medians are compared:
 //!
 //! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90);
-//! - *used* and *of it*: the rate of raw reads whose bytes are looked at once, into as many buffers as streaming has, and
-//!   what the pass reached of it. Where the device's bytes come through a cache that the processor shares (a virtual disk),
-//!   reading into a few buffers that nobody looks at is faster than any use of the bytes can be;
+//! - *used* and *of it*: the rate of raw reads whose bytes are looked at once, and what the pass reached of it. Where the
+//!   device's bytes come through a cache (a virtual disk whose host copies them), reading into buffers that nobody looks at
+//!   is faster than any use of the bytes can be, unless that cache is also ours;
 //! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1).
 //!
 //! Before that, all weights in memory: a budget in which they fit beside one contiguous copy (goal: within 5 %), and the

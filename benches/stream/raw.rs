@@ -3,6 +3,7 @@
 use anyhow::Result;
 use ipuc::files::DirectFile;
 use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::pages::Pages;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
@@ -10,24 +11,20 @@ use std::time::Instant;
 const BLOCK_BYTES: usize = 2 << 20;
 /// Raw reads stop after this many bytes: enough for a rate.
 const RAW_BYTES: u64 = 2 << 30;
-/// Buffers that are used in turn when what is read is also looked at: as many as streaming has places.
+/// Buffers that are used in turn, at most, when what is read is also looked at.
 const PLACES: usize = 64;
 
 /// Direct reads of a file from its begin on.
 pub struct Raw {
     file: DirectFile,
-    buffers: memmap2::MmapMut,
-    first: usize,
+    buffers: Pages,
 }
 
 impl Raw {
     pub fn new(path: &Path) -> Result<Self> {
-        let mut buffers = memmap2::MmapMut::map_anon((PLACES + 1) * BLOCK_BYTES)?;
-        #[cfg(target_os = "linux")]
-        buffers.advise(memmap2::Advice::HugePage)?;
+        let mut buffers = Pages::zeroed(PLACES * BLOCK_BYTES)?;
         buffers.fill(1);
-        let first = buffers.as_ptr().align_offset(BLOCK_BYTES);
-        Ok(Raw { file: DirectFile::open(path)?, buffers, first })
+        Ok(Raw { file: DirectFile::open(path)?, buffers })
     }
 
     /// Bytes a second with the best number of reads in flight, into one buffer for each.
@@ -35,15 +32,17 @@ impl Raw {
         [1, 2, 4, 8].into_iter().try_fold(0f64, |best, lanes| Ok(best.max(self.rate_of(lanes, 1, |_| {})?)))
     }
 
-    /// The same into as many buffers as streaming has places, each line of which is loaded once when its read has ended.
+    /// The same where each line of what was read is loaded once, into few or many buffers.
     pub fn rate_of_use(&mut self) -> Result<f64> {
         let load = |buffer: &[u8]| _ = black_box(buffer.iter().step_by(64).fold(0, |sum, &byte| sum ^ byte));
-        [4, 8].into_iter().try_fold(0f64, |best, lanes| Ok(best.max(self.rate_of(lanes, PLACES / lanes, load)?)))
+        [(2, 1), (4, 1), (4, PLACES / 4), (8, PLACES / 8)]
+            .into_iter()
+            .try_fold(0f64, |best, (lanes, places)| Ok(best.max(self.rate_of(lanes, places, load)?)))
     }
 
     fn rate_of(&mut self, lanes: usize, places: usize, use_of: impl Fn(&[u8]) + Sync) -> Result<f64> {
         let length = (self.file.length() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).min(RAW_BYTES);
-        let (file, first, use_of) = (&self.file, self.first, &use_of);
+        let (file, use_of) = (&self.file, &use_of);
         let begun = Instant::now();
         let read = |lane: usize, buffers: &mut [u8]| -> std::io::Result<()> {
             let offsets = ((lane * BLOCK_BYTES) as u64..length).step_by(lanes * BLOCK_BYTES);
@@ -56,7 +55,7 @@ impl Raw {
         };
         let read = &read;
         std::thread::scope(|scope| {
-            let buffers = self.buffers[first..].chunks_exact_mut(places * BLOCK_BYTES).take(lanes).enumerate();
+            let buffers = self.buffers.chunks_exact_mut(places * BLOCK_BYTES).take(lanes).enumerate();
             let lanes: Vec<_> = buffers.map(|(lane, buffers)| scope.spawn(move || read(lane, buffers))).collect();
             lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
         })?;

@@ -1,25 +1,18 @@
 //! Memory that a worker fills and writes, kept from piece to piece.
 
 use crate::emit::EmitError;
-use memmap2::MmapMut;
-use std::io;
+use ipuc_formats::pages::Pages;
 
-/// Size of a huge page: large buffers begin at a multiple of it.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-/// Bytes that begin where direct writes want them, on huge pages where they are many: the system finds, holds and hands
-/// to the disk one page instead of 512.
+/// Bytes that begin where direct writes want them.
 #[derive(Default)]
 pub(super) struct Buffer {
-    map: Option<MmapMut>,
-    start: usize,
-    length: usize,
+    pages: Option<Pages>,
 }
 
 impl Buffer {
     /// Bytes that it keeps in memory.
     pub(super) fn length(&self) -> usize {
-        self.length
+        self.pages.as_ref().map_or(0, |pages| pages.len())
     }
 
     /// So many bytes of any content.
@@ -27,25 +20,13 @@ impl Buffer {
     /// # Errors
     /// [`EmitError::Buffer`] where the system has no more memory.
     pub(super) fn of_length(&mut self, length: usize) -> Result<&mut [u8], EmitError> {
-        if self.length < length {
+        if self.length() < length {
             // Exactly so many, and never two buffers at a time.
-            *self = Buffer::default();
-            *self = Buffer::new(length).map_err(|error| EmitError::Buffer { bytes: length as u64, error })?;
+            self.pages = None;
+            let pages = Pages::zeroed(length).map_err(|error| EmitError::Buffer { bytes: length as u64, error })?;
+            self.pages = Some(pages);
         }
-        Ok(self.map.as_mut().map_or(&mut [], |map| &mut map[self.start..self.start + length]))
-    }
-
-    fn new(length: usize) -> io::Result<Self> {
-        let slack = if length >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
-        let map = MmapMut::map_anon(length.saturating_add(slack))?;
-        #[cfg(target_os = "linux")]
-        if slack > 0 {
-            // Small pages serve as well, only slower.
-            let _ = map.advise(memmap2::Advice::HugePage);
-        }
-        // Maps begin at a page, which is as much as direct writes ask for.
-        let start = if slack > 0 { map.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
-        Ok(Buffer { map: Some(map), start, length })
+        Ok(self.pages.as_mut().map_or(&mut [], |pages| &mut pages[..length]))
     }
 }
 

@@ -1,21 +1,18 @@
 //! One allocation, handed out in pieces that never overlap while they are held.
 #![allow(unsafe_code, reason = "pieces of one allocation are written through separate owners")]
 
+use ipuc_formats::pages::Pages;
 use ipuc_formats::tensor::Storage;
-use memmap2::MmapMut;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Size of a huge page. Direct reads into huge pages are about three times as fast as into small ones.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A range of memory whose pieces are held by one owner each.
 pub(crate) struct Arena {
     start: NonNull<u8>,
     bytes: usize,
     /// What `start` points into.
-    _map: MmapMut,
+    _pages: Pages,
     /// Pieces that are held: offset to end.
     held: Mutex<BTreeMap<usize, usize>>,
 }
@@ -26,18 +23,11 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Zeroed memory of this size, on huge pages where it is large; `None` where there is not enough.
+    /// Zeroed memory of this size; `None` where there is not enough.
     pub(crate) fn new(bytes: usize) -> Option<Arc<Arena>> {
-        let slack = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
-        let mut map = MmapMut::map_anon(bytes.max(1).checked_add(slack)?).ok()?;
-        #[cfg(target_os = "linux")]
-        if slack > 0 {
-            // Small pages serve as well, only slower.
-            let _ = map.advise(memmap2::Advice::HugePage);
-        }
-        let offset = if slack > 0 { map.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
-        let start = NonNull::new(map.get_mut(offset..)?.as_mut_ptr())?;
-        Some(Arc::new(Arena { start, bytes, _map: map, held: Mutex::new(BTreeMap::new()) }))
+        let mut pages = Pages::zeroed(bytes).ok()?;
+        let start = NonNull::new(pages.as_mut_ptr())?;
+        Some(Arc::new(Arena { start, bytes, _pages: pages, held: Mutex::new(BTreeMap::new()) }))
     }
 
     /// The piece at `offset`; `None` where it is not inside or somebody holds a part of it.
@@ -66,7 +56,7 @@ pub(crate) struct ArenaBytes {
 
 impl Storage for ArenaBytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the piece lies inside the map, which the `Arc` keeps alive; no other piece overlaps it while
+        // SAFETY: the piece lies inside the pages, which the `Arc` keeps alive; no other piece overlaps it while
         // it is held, and writing needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.arena.start.as_ptr().add(self.offset), self.bytes) }
     }

@@ -8,6 +8,7 @@ use crate::open::{OpenOptions, open_with};
 use ipuc_formats::model::{Manifest, OperandRecord, StepRecord};
 use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::ops::Read;
+use ipuc_formats::pages::Pages;
 use ipuc_runtime::Residency;
 use serde::Serialize;
 use std::path::Path;
@@ -161,11 +162,8 @@ fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
         return Ok(f64::INFINITY);
     }
     // As streaming does: on huge pages that were touched before.
-    let mut buffers = memmap2::MmapMut::map_anon(((READS_IN_FLIGHT + 1) * BLOCK_BYTES) as usize)?;
-    #[cfg(target_os = "linux")]
-    let _ = buffers.advise(memmap2::Advice::HugePage);
+    let mut buffers = Pages::zeroed((READS_IN_FLIGHT * BLOCK_BYTES) as usize)?;
     buffers.fill(1);
-    let first = buffers.as_ptr().align_offset(BLOCK_BYTES as usize);
     let begun = Instant::now();
     let read = |(lane, buffer): (u64, &mut [u8])| -> std::io::Result<()> {
         for offset in (lane * BLOCK_BYTES..length).step_by((READS_IN_FLIGHT * BLOCK_BYTES) as usize) {
@@ -175,7 +173,7 @@ fn disk_rate(path: &Path, manifest: &Manifest) -> anyhow::Result<f64> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let lanes = (0..READS_IN_FLIGHT).zip(buffers[first..].chunks_exact_mut(BLOCK_BYTES as usize));
+        let lanes = (0..READS_IN_FLIGHT).zip(buffers.chunks_exact_mut(BLOCK_BYTES as usize));
         let lanes: Vec<_> = lanes.map(|lane| scope.spawn(move || read(lane))).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
     })?;
