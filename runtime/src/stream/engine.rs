@@ -1,6 +1,7 @@
 //! One plan at work: the memory of chunks, the bookkeeping, and whoever waits for bytes.
 
 use super::report::{PassReport, Residency};
+use super::ring::Ring;
 use super::rows::KeptRows;
 use super::source::{ChunkBytes, Source};
 use super::state::{Location, Pinned, State, Status};
@@ -44,10 +45,14 @@ impl Engine {
             end += lengths[chunk];
         }
         let ring_bytes = residency.ring_bytes as usize;
-        let awaited = source.order.awaited(lengths.len()).into_iter().zip(&residency.pinned);
-        let unawaited = (0..).zip(awaited).filter(|(_, (awaited, pinned))| !awaited && **pinned);
-        let unawaited = unawaited.map(|(chunk, _)| chunk).collect();
-        let state = State::new(lengths, &residency.pinned, unawaited, ring_bytes);
+        let awaited = source.order.awaited(lengths.len());
+        let chunks = || (0..).zip(awaited.iter().zip(&residency.pinned));
+        let unawaited = chunks().filter(|(_, (awaited, pinned))| !**awaited && **pinned).map(|(chunk, _)| chunk);
+        let streamed = chunks().filter(|(_, (awaited, pinned))| **awaited && !**pinned);
+        let place_bytes = streamed.map(|(chunk, _)| lengths[chunk as usize]).max().unwrap_or(0);
+        let ring = Ring::new(ring_bytes, place_bytes);
+        let unawaited = unawaited.collect();
+        let state = State::new(lengths, &residency.pinned, unawaited, ring);
         Engine {
             source,
             arena: if end + ring_bytes > 0 { Arena::new(end + ring_bytes) } else { None },

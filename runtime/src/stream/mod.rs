@@ -3,7 +3,7 @@
 //! The order in which a run asks for weights is known (`order.rs`), so what to keep is known too (`residency.rs`): a fixed
 //! set of chunks is pinned, the others pass through a ring (`ring.rs`). `state.rs` is the bookkeeping, without threads or
 //! I/O: which chunk is read next, where to, who holds it, when its place is free. `engine.rs` waits for it, `readers.rs`
-//! puts threads under it, and `streamed.rs` is what kernels read from; `report.rs` is what it tells about a pass. A chunk that is asked for out of order is
+//! puts threads under it (`pace.rs`: how many reads at a time; `promptness.rs`: whom the system runs first), and `streamed.rs` is what kernels read from; `report.rs` is what it tells about a pass. A chunk that is asked for out of order is
 //! read directly: slower, counted, never wrong. Rows that are chosen by index (`rows.rs`) are read when they are known,
 //! and kept while there is room.
 //!
@@ -11,6 +11,8 @@
 
 mod engine;
 mod order;
+mod pace;
+mod promptness;
 mod readers;
 mod report;
 mod residency;

@@ -2,6 +2,9 @@
 //! there is no such queue, several that read and check in turn.
 
 use super::engine::Engine;
+use super::pace::Pace;
+use super::promptness::run_promptly;
+use super::ring::Reuse;
 use super::source::{ChunkBytes, heap};
 use super::state::Job;
 use crate::trace::Track;
@@ -13,9 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Reads in flight where nobody says how many. Where threads read, they check before they read on, so that more are needed
-/// than the device asks for.
-const DEFAULT_READS: usize = 8;
 /// Threads that check what a queue brings.
 const CHECKERS: usize = 2;
 
@@ -27,13 +27,22 @@ struct Arrival {
     chunk: Result<ChunkBytes, String>,
 }
 
+/// A queue, with what is in it by token, and the numbers that a trace gives to reads side by side.
+struct Lanes {
+    queue: Box<dyn ReadQueue>,
+    idle: Vec<usize>,
+    under_way: BTreeMap<u64, (Job, usize, Instant)>,
+}
+
 /// Starts whatever reads: `reads` in flight, 0 for what suits most devices. Where not all threads can be started the others
 /// do their work; where none can, parts are read directly.
 pub(super) fn start(engine: &Arc<Engine>, reads: usize) -> Vec<JoinHandle<()>> {
-    let reads = if reads == 0 { DEFAULT_READS } else { reads };
-    let threads = match engine.source.file.queue(reads) {
-        Some(queue) => queued(engine, queue, reads),
-        None => (0..reads).filter_map(|lane| thread(engine, "read", move |engine| engine.read(lane))).collect(),
+    let pace = Pace::new(reads);
+    let most = pace.most_reads();
+    let threads = match engine.source.file.queue(most) {
+        Some(queue) => queued(engine, queue, pace),
+        // They check before they read on, so that more are needed than the device asks for.
+        None => (0..most).filter_map(|lane| thread(engine, "read", move |engine| engine.read(lane))).collect(),
     };
     engine.readers.store(threads.len(), Ordering::Relaxed);
     threads
@@ -41,11 +50,17 @@ pub(super) fn start(engine: &Arc<Engine>, reads: usize) -> Vec<JoinHandle<()>> {
 
 fn thread(engine: &Arc<Engine>, name: &str, work: impl FnOnce(&Engine) + Send + 'static) -> Option<JoinHandle<()>> {
     let engine = engine.clone();
-    Builder::new().name(format!("ipuc-{name}")).spawn(move || work(&engine)).ok()
+    Builder::new()
+        .name(format!("ipuc-{name}"))
+        .spawn(move || {
+            run_promptly();
+            work(&engine);
+        })
+        .ok()
 }
 
 /// A thread for the queue and those that check.
-fn queued(engine: &Arc<Engine>, queue: Box<dyn ReadQueue>, reads: usize) -> Vec<JoinHandle<()>> {
+fn queued(engine: &Arc<Engine>, queue: Box<dyn ReadQueue>, pace: Pace) -> Vec<JoinHandle<()>> {
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
     let checker = |_| {
@@ -56,7 +71,7 @@ fn queued(engine: &Arc<Engine>, queue: Box<dyn ReadQueue>, reads: usize) -> Vec<
     if threads.is_empty() {
         return threads;
     }
-    match thread(engine, "read", move |engine| engine.keep_full(queue, reads, &sender)) {
+    match thread(engine, "read", move |engine| engine.keep_full(queue, pace, &sender)) {
         Some(thread) => threads.push(thread),
         // Those that check end with the sender.
         None => threads.clear(),
@@ -67,7 +82,7 @@ fn queued(engine: &Arc<Engine>, queue: Box<dyn ReadQueue>, reads: usize) -> Vec<
 impl Engine {
     /// Reads and checks chunks, one after another.
     fn read(&self, lane: usize) {
-        while let Some(job) = self.next_job() {
+        while let Some(job) = self.next_job(Reuse::Latest) {
             let begun = Instant::now();
             let chunk = self.read_in_place(job, self.place(job));
             self.take_in(Arrival { job, lane, begun, chunk });
@@ -75,10 +90,10 @@ impl Engine {
     }
 
     /// The next chunk to be read, as soon as there is one; `None` when the plan ends.
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self, reuse: Reuse) -> Option<Job> {
         let mut state = self.lock();
         while !state.closing {
-            if let Some(job) = state.next_job() {
+            if let Some(job) = state.next_job(reuse) {
                 return Some(job);
             }
             state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -87,48 +102,53 @@ impl Engine {
     }
 
     /// Chunks that can be read at once, at most `most`.
-    fn jobs(&self, most: usize) -> Vec<Job> {
+    fn jobs(&self, most: usize, reuse: Reuse) -> Vec<Job> {
         let mut state = self.lock();
-        if state.closing { Vec::new() } else { (0..most).map_while(|_| state.next_job()).collect() }
+        if state.closing { Vec::new() } else { (0..most).map_while(|_| state.next_job(reuse)).collect() }
     }
 
-    /// Keeps `reads` reads in the queue as long as there is something to read and room for it.
-    fn keep_full(&self, mut queue: Box<dyn ReadQueue>, reads: usize, arrivals: &Sender<Arrival>) {
-        let mut idle: Vec<usize> = (0..reads).rev().collect();
-        let mut under_way: BTreeMap<u64, (Job, usize, Instant)> = BTreeMap::new();
+    /// Keeps as many reads in the queue as the pace says, as long as there is something to read and room for it.
+    fn keep_full(&self, queue: Box<dyn ReadQueue>, mut pace: Pace, arrivals: &Sender<Arrival>) {
+        let idle = (0..pace.most_reads()).rev().collect();
+        let mut lanes = Lanes { queue, idle, under_way: BTreeMap::new() };
+        let mut ended: Vec<Arrival> = Vec::new();
         loop {
-            let jobs = match under_way.is_empty() {
-                true => self.next_job().into_iter().chain(self.jobs(idle.len() - 1)).collect(),
-                false => self.jobs(idle.len()),
-            };
-            if under_way.is_empty() && jobs.is_empty() {
-                return;
+            let most = pace.reads().saturating_sub(lanes.under_way.len());
+            ended.extend(self.jobs(most, pace.reuse()).into_iter().filter_map(|job| self.begin(&mut lanes, job)));
+            // Now that the device has work again. Nobody listens any more only when the plan has ended.
+            ended.drain(..).for_each(|arrival| _ = arrivals.send(arrival));
+            if lanes.under_way.is_empty() {
+                let Some(job) = self.next_job(pace.reuse()) else { return };
+                ended.extend(self.begin(&mut lanes, job));
+                continue;
             }
-            for job in jobs {
-                let (begun, lane) = (Instant::now(), idle.pop().unwrap_or(0));
-                let offset = self.source.manifest.chunks[job.chunk as usize].offset;
-                match queue.begin(job.visit, offset, self.place(job)) {
-                    Ok(()) => _ = under_way.insert(job.visit, (job, lane, begun)),
-                    Err(buffer) => {
-                        idle.push(lane);
-                        let chunk = self.read_in_place(job, buffer);
-                        _ = arrivals.send(Arrival { job, lane, begun, chunk });
-                    }
-                }
-            }
-            let ended = queue.wait().unwrap_or_else(|_| {
+            let reads = lanes.queue.wait().unwrap_or_else(|_| {
                 // The reads go on; asking again at once would only take the processor from them.
                 std::thread::sleep(Duration::from_millis(1));
                 Vec::new()
             });
-            for EndedRead { token, buffer, filled } in ended {
-                let Some((job, lane, begun)) = under_way.remove(&token) else { continue };
-                idle.push(lane);
+            for EndedRead { token, buffer, filled } in reads {
+                let Some((job, lane, begun)) = lanes.under_way.remove(&token) else { continue };
+                lanes.idle.push(lane);
+                if job.ring_offset.is_some() {
+                    pace.ended(begun, Instant::now(), buffer.bytes().len() as u64);
+                }
                 let chunk = if filled { Ok(buffer) } else { self.read_in_place(job, buffer) };
-                // Nobody listens any more only when the plan has ended.
-                _ = arrivals.send(Arrival { job, lane, begun, chunk });
+                ended.push(Arrival { job, lane, begun, chunk });
             }
         }
+    }
+
+    /// Puts a read into the queue; one that the queue does not take is done here.
+    fn begin(&self, lanes: &mut Lanes, job: Job) -> Option<Arrival> {
+        let (begun, lane) = (Instant::now(), lanes.idle.pop().unwrap_or(0));
+        let offset = self.source.manifest.chunks[job.chunk as usize].offset;
+        let Err(buffer) = lanes.queue.begin(job.visit, offset, self.place(job)) else {
+            lanes.under_way.insert(job.visit, (job, lane, begun));
+            return None;
+        };
+        lanes.idle.push(lane);
+        Some(Arrival { job, lane, begun, chunk: self.read_in_place(job, buffer) })
     }
 
     fn check_arrivals(&self, arrivals: &Mutex<Receiver<Arrival>>) {

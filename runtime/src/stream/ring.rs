@@ -1,61 +1,58 @@
-//! Places for chunks that pass through: given in order, free again in order.
+//! Places for chunks that pass through, all of one size.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// A range of bytes whose oldest place is freed first.
-#[derive(Debug)]
-pub(super) struct Ring {
-    bytes: usize,
-    places: VecDeque<Place>,
+/// Which free place is used next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// The one that was given back last: few places go round as long as chunks are used as fast as they come, and their
+    /// lines are still in the caches that the device and the processor share.
+    Latest,
+    /// The one that was given back first: all places go round, and the lines of each have left all caches.
+    Oldest,
 }
 
+/// Memory cut into places, each of which holds one chunk at a time.
 #[derive(Debug)]
-struct Place {
-    owner: u64,
-    start: usize,
-    end: usize,
-    free: bool,
+pub(super) struct Ring {
+    place_bytes: usize,
+    places: usize,
+    /// Free places, the one that was given back last at the end.
+    free: VecDeque<usize>,
+    taken: BTreeMap<u64, usize>,
 }
 
 impl Ring {
-    pub(super) fn new(bytes: usize) -> Self {
-        Ring { bytes, places: VecDeque::new() }
+    /// `bytes` in places of `place_bytes`.
+    pub(super) fn new(bytes: usize, place_bytes: usize) -> Self {
+        let places = bytes.checked_div(place_bytes).unwrap_or(0);
+        Ring { place_bytes, places, free: (0..places).collect(), taken: BTreeMap::new() }
     }
 
-    /// Offset of a place of this length; `None` where there is no room yet.
-    pub(super) fn take(&mut self, owner: u64, length: usize) -> Option<usize> {
-        let start = self.room(length)?;
-        self.places.push_back(Place { owner, start, end: start + length, free: false });
-        Some(start)
+    /// Offset of a place for `owner`; `None` where none is free.
+    pub(super) fn take(&mut self, owner: u64, reuse: Reuse) -> Option<usize> {
+        let place = match reuse {
+            Reuse::Latest => self.free.pop_back(),
+            Reuse::Oldest => self.free.pop_front(),
+        }?;
+        self.taken.insert(owner, place);
+        Some(place * self.place_bytes)
     }
 
-    /// Where a place of this length would begin.
-    pub(super) fn room(&self, length: usize) -> Option<usize> {
-        let (Some(first), Some(last)) = (self.places.front(), self.places.back()) else {
-            return (length <= self.bytes).then_some(0);
-        };
-        if last.start >= first.start {
-            if self.bytes - last.end >= length {
-                return Some(last.end);
-            }
-            return (first.start >= length).then_some(0);
-        }
-        (first.start - last.end >= length).then_some(last.end)
+    /// A place is free.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
     }
 
-    /// Give the place of `owner` back; it is used again when all older ones are free too.
+    /// Give the place of `owner` back.
     pub(super) fn free(&mut self, owner: u64) {
-        if let Some(place) = self.places.iter_mut().find(|place| place.owner == owner) {
-            place.free = true;
-        }
-        while self.places.front().is_some_and(|place| place.free) {
-            self.places.pop_front();
-        }
+        self.free.extend(self.taken.remove(&owner));
     }
 
     /// Give all places back.
     pub(super) fn clear(&mut self) {
-        self.places.clear();
+        self.taken.clear();
+        self.free = (0..self.places).collect();
     }
 }
 
@@ -65,28 +62,32 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn places_wrap_and_wait_for_the_oldest() {
-        let mut ring = Ring::new(10);
-        assert_eq!((ring.take(0, 4), ring.take(1, 4), ring.take(2, 3)), (Some(0), Some(4), None));
-        ring.free(1);
-        assert_eq!(ring.take(2, 3), None);
-        ring.free(0);
-        assert_eq!((ring.take(2, 3), ring.take(3, 11)), (Some(0), None));
+    fn the_latest_or_the_oldest_free_place_is_used() {
+        let mut ring = Ring::new(35, 10);
+        assert_eq!([0, 1, 2, 3].map(|owner| ring.take(owner, Reuse::Oldest)), [Some(0), Some(10), Some(20), None]);
+        [2, 0, 1, 1, 7].into_iter().for_each(|owner| ring.free(owner));
+        assert_eq!(ring.take(4, Reuse::Latest), Some(10));
+        assert_eq!(ring.take(5, Reuse::Oldest), Some(20));
+        ring.clear();
+        assert_eq!(ring.take(6, Reuse::Oldest), Some(0));
+        assert_eq!(Ring::new(0, 0).take(0, Reuse::Latest), None);
     }
 
     proptest! {
         #[test]
-        fn held_places_never_overlap(lengths in proptest::collection::vec((1usize..40, any::<bool>()), 1..200)) {
-            let mut ring = Ring::new(100);
-            let mut held: VecDeque<(u64, usize, usize)> = VecDeque::new();
-            for (owner, (length, release)) in lengths.into_iter().enumerate() {
-                if release && let Some((oldest, _, _)) = held.pop_front() {
+        fn held_places_never_overlap(turns in proptest::collection::vec((any::<bool>(), any::<bool>()), 1..200)) {
+            let mut ring = Ring::new(100, 30);
+            let mut held: VecDeque<(u64, usize)> = VecDeque::new();
+            for (owner, (latest, release)) in turns.into_iter().enumerate() {
+                if release && let Some((oldest, _)) = held.pop_front() {
                     ring.free(oldest);
                 }
-                if let Some(start) = ring.take(owner as u64, length) {
-                    prop_assert!(start + length <= 100);
-                    prop_assert!(held.iter().all(|&(_, other, end)| end <= start || start + length <= other));
-                    held.push_back((owner as u64, start, start + length));
+                let taken = ring.take(owner as u64, if latest { Reuse::Latest } else { Reuse::Oldest });
+                prop_assert_eq!(taken.is_some(), held.len() < 3);
+                if let Some(start) = taken {
+                    prop_assert!(start + 30 <= 100);
+                    prop_assert!(held.iter().all(|&(_, other)| other + 30 <= start || start + 30 <= other));
+                    held.push_back((owner as u64, start));
                 }
             }
         }

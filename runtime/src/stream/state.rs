@@ -7,7 +7,7 @@
 use super::order::{Order, Upcoming, Walker};
 use super::report::{PassReport, StepStall};
 use super::residency::Window;
-use super::ring::Ring;
+use super::ring::{Reuse, Ring};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,12 +115,12 @@ pub(super) struct State<B> {
 
 impl<B> State<B> {
     /// Nothing is in memory; `lengths` and `pinned` are by chunk.
-    pub(super) fn new(lengths: Vec<usize>, pinned: &[bool], unawaited: Vec<u32>, ring_bytes: usize) -> Self {
+    pub(super) fn new(lengths: Vec<usize>, pinned: &[bool], unawaited: Vec<u32>, ring: Ring) -> Self {
         State {
             unawaited,
             pinned: pinned.iter().map(|&stays| if stays { Pinned::Absent } else { Pinned::No }).collect(),
             lengths,
-            ring: Ring::new(ring_bytes),
+            ring,
             walker: None,
             window: Window::default(),
             window_pass: 0,
@@ -382,14 +382,13 @@ impl<B> State<B> {
     pub(super) fn can_read(&self) -> bool {
         let index = (self.next_read - self.first_visit) as usize;
         let next = self.visits.iter().skip(index).find(|visit| visit.pinned || visit.pending > 0);
-        next.is_some_and(|visit| visit.pinned || self.ring.room(self.lengths[visit.chunk as usize]).is_some())
+        next.is_some_and(|visit| visit.pinned || self.ring.has_room())
     }
 
     /// The next chunk to be read, where there is room for it.
-    pub(super) fn next_job(&mut self) -> Option<Job> {
+    pub(super) fn next_job(&mut self, reuse: Reuse) -> Option<Job> {
         loop {
             let id = self.next_read;
-            let length_of = |chunk: u32| self.lengths[chunk as usize];
             let index = self.index(id)?;
             let visit = self.visits.get_mut(index)?;
             if !visit.pinned && visit.pending == 0 {
@@ -398,7 +397,7 @@ impl<B> State<B> {
                 continue;
             }
             let chunk = visit.chunk;
-            let ring_offset = if visit.pinned { None } else { Some(self.ring.take(id, length_of(chunk))?) };
+            let ring_offset = if visit.pinned { None } else { Some(self.ring.take(id, reuse)?) };
             visit.status = Status::Reading;
             self.next_read += 1;
             self.in_flight += 1;
@@ -445,13 +444,13 @@ mod tests {
         let accesses = (0..3).map(|part| Access { weight: 0, part, chunk: part }).collect();
         let stop = Stop { step: 0, accesses, bodies: Bodies::None, blocks: Vec::new() };
         let order = Order { blocks: vec![vec![stop]] };
-        let mut state = State::new(vec![10; 3], &[true, false, false], Vec::new(), 10);
+        let mut state = State::new(vec![10; 3], &[true, false, false], Vec::new(), Ring::new(10, 10));
         state.begin_pass(&order, 0);
         state.begin_step(0, 0);
         let ready = |state: &State<()>| [0, 1, 2].map(|part| state.is_ready(0, part));
         assert_eq!(ready(&state), [false, false, false]);
-        let (stays, first) = (state.next_job().unwrap(), state.next_job().unwrap());
-        assert!(state.next_job().is_none(), "the ring is full");
+        let (stays, first) = (state.next_job(Reuse::Latest).unwrap(), state.next_job(Reuse::Latest).unwrap());
+        assert!(state.next_job(Reuse::Latest).is_none(), "the ring is full");
         assert_eq!(ready(&state), [false, false, false], "both are being read");
         state.finish(stays, Ok(Arc::new(())));
         assert_eq!(ready(&state), [true, false, false]);

@@ -1,0 +1,212 @@
+//! How many reads are under way and which places they go to: whatever the device delivers more with.
+//!
+//! *Few* reads into the places that were used last keep what goes round small enough for a cache. Where the device writes
+//! into a cache that the processor shares (a virtual disk whose host copies on a core beside ours, DDIO), nothing has to go
+//! to memory and back: 1.4 times the bytes a second were measured. *Many* reads into the places that lay longest hide the
+//! latency of a device that is far away, and spare a device whose caches are not ours from asking for lines that we hold.
+//! Which of the two holds can change from second to second on a shared machine, so that the other is tried now and then.
+
+use super::ring::Reuse;
+use std::time::{Duration, Instant};
+
+/// Reads in flight of the one: while one is under way, the next is known.
+const FEW_READS: usize = 2;
+/// Reads in flight of the other.
+const MANY_READS: usize = 8;
+/// Reads after a change that are not counted: the places of before are still in use.
+const SETTLING_READS: u32 = 8;
+/// Reads that are timed together.
+const TIMED_READS: u32 = 24;
+/// The other has to deliver this much more to be kept, which is more than two equal ones differ by chance.
+const KEPT_GAIN: f64 = 1.05;
+/// The other is tried at once where the rate has fallen to this.
+const FALLEN: f64 = 0.85;
+/// Timings between two tries: first and, doubled by each try that changes nothing, at most.
+const FIRST_PAUSE: u32 = 4;
+const LONGEST_PAUSE: u32 = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Few,
+    Many,
+}
+
+/// Times reads, and chooses.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Said by the user; 0 for what is found to be better.
+    reads: usize,
+    mode: Mode,
+    /// Bytes a second of the mode that is kept, as timed last; set while the other is tried.
+    kept_rate: Option<f64>,
+    last_rate: Option<f64>,
+    pause: u32,
+    timings: u32,
+    settling: u32,
+    timed: u32,
+    bytes: u64,
+    busy: Duration,
+    last_end: Option<Instant>,
+}
+
+impl Pace {
+    /// `reads` in flight, 0 for what the device delivers more with.
+    pub(super) fn new(reads: usize) -> Self {
+        Pace {
+            reads,
+            mode: Mode::Few,
+            kept_rate: None,
+            last_rate: None,
+            pause: FIRST_PAUSE,
+            timings: 0,
+            settling: SETTLING_READS,
+            timed: 0,
+            bytes: 0,
+            busy: Duration::ZERO,
+            last_end: None,
+        }
+    }
+
+    /// Most reads that are ever in flight.
+    pub(super) fn most_reads(&self) -> usize {
+        if self.reads == 0 { MANY_READS } else { self.reads }
+    }
+
+    /// Reads to keep in flight now.
+    pub(super) fn reads(&self) -> usize {
+        match (self.reads, self.mode) {
+            (0, Mode::Few) => FEW_READS,
+            (0, Mode::Many) => MANY_READS,
+            (reads, _) => reads,
+        }
+    }
+
+    /// Which places to use now.
+    pub(super) fn reuse(&self) -> Reuse {
+        match self.mode {
+            Mode::Few => Reuse::Latest,
+            Mode::Many => Reuse::Oldest,
+        }
+    }
+
+    /// A read of this many bytes was under way from `begun` to `ended`. Reads end in the order of these calls.
+    pub(super) fn ended(&mut self, begun: Instant, ended: Instant, bytes: u64) {
+        // While an earlier read was under way, the device was busy with that.
+        let from = self.last_end.map_or(begun, |last| last.max(begun));
+        self.last_end = Some(ended);
+        if self.settling > 0 {
+            self.settling -= 1;
+            return;
+        }
+        self.bytes += bytes;
+        self.busy += ended.saturating_duration_since(from);
+        self.timed += 1;
+        if self.timed == TIMED_READS {
+            let rate = self.bytes as f64 / self.busy.as_secs_f64().max(1e-9);
+            (self.timed, self.bytes, self.busy) = (0, 0, Duration::ZERO);
+            self.judge(rate);
+        }
+    }
+
+    fn judge(&mut self, rate: f64) {
+        self.timings += 1;
+        let last = self.last_rate.replace(rate);
+        let Some(kept) = self.kept_rate else {
+            let fell = last.is_some_and(|last| rate < last * FALLEN);
+            if fell || self.timings >= self.pause {
+                if fell {
+                    self.pause = FIRST_PAUSE;
+                }
+                self.kept_rate = Some(rate);
+                self.change();
+            }
+            return;
+        };
+        self.kept_rate = None;
+        if rate > kept * KEPT_GAIN {
+            self.pause = FIRST_PAUSE;
+        } else {
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.change();
+        }
+        self.timings = 0;
+    }
+
+    fn change(&mut self) {
+        self.mode = match self.mode {
+            Mode::Few => Mode::Many,
+            Mode::Many => Mode::Few,
+        };
+        self.settling = SETTLING_READS;
+        self.last_rate = None;
+        self.timings = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 2 << 20;
+
+    /// Reads one after another at the rates (bytes a second) of few and of many; gives how many had the mode `few`.
+    fn read(pace: &mut Pace, clock: &mut Instant, reads: u32, few_rate: f64, many_rate: f64) -> u32 {
+        let mut few = 0;
+        for _ in 0..reads {
+            let rate = if pace.reuse() == Reuse::Latest { few_rate } else { many_rate };
+            few += u32::from(pace.reuse() == Reuse::Latest);
+            let begun = *clock;
+            *clock += Duration::from_secs_f64(BYTES as f64 / rate);
+            pace.ended(begun, *clock, BYTES);
+        }
+        few
+    }
+
+    #[test]
+    fn what_delivers_more_is_kept_and_the_other_is_tried_seldom() {
+        for (few_rate, many_rate, mostly_few) in [(7e9, 5e9, true), (4e9, 5e9, false), (5e9, 5e9, true)] {
+            let (mut pace, mut clock) = (Pace::new(0), Instant::now());
+            read(&mut pace, &mut clock, 4096, few_rate, many_rate);
+            let few = read(&mut pace, &mut clock, 100_000, few_rate, many_rate);
+            let better = if mostly_few { few } else { 100_000 - few };
+            assert!((97_000..100_000).contains(&better), "{few_rate} {many_rate}: {few}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_followed() {
+        let (mut pace, mut clock) = (Pace::new(0), Instant::now());
+        read(&mut pace, &mut clock, 10_000, 7e9, 5e9);
+        // It falls: seen with the next timing. It rises: seen when the other is tried next.
+        let few = read(&mut pace, &mut clock, 1000, 4e9, 5e9);
+        assert!(few < 150, "{few}");
+        read(&mut pace, &mut clock, 10_000, 4e9, 5e9);
+        let few = read(&mut pace, &mut clock, 5000, 7e9, 5e9);
+        assert!(few > 3000, "{few}");
+    }
+
+    #[test]
+    fn the_device_is_timed_only_while_it_reads() {
+        let (mut pace, start) = (Pace::new(0), Instant::now());
+        let at = |microseconds: u64| start + Duration::from_micros(microseconds);
+        pace.settling = 0;
+        pace.ended(at(0), at(100), BYTES);
+        assert_eq!(pace.busy, Duration::from_micros(100));
+        // Begun while the one before was under way: from the end of that on.
+        pace.ended(at(50), at(180), BYTES);
+        assert_eq!(pace.busy, Duration::from_micros(180));
+        // Begun later: the time between was nobody's.
+        pace.ended(at(1000), at(1010), BYTES);
+        assert_eq!((pace.busy, pace.bytes), (Duration::from_micros(190), 3 * BYTES));
+    }
+
+    #[test]
+    fn who_says_how_many_gets_as_many() {
+        let (mut pace, mut clock) = (Pace::new(5), Instant::now());
+        for _ in 0..100 {
+            assert_eq!((pace.reads(), pace.most_reads()), (5, 5));
+            read(&mut pace, &mut clock, 100, 4e9, 5e9);
+        }
+        assert_eq!((Pace::new(0).reads(), Pace::new(0).most_reads()), (FEW_READS, MANY_READS));
+    }
+}
