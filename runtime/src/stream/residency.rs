@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 /// What reads in flight and kernels hold fits in a ring of this size.
 const USUAL_RING_BYTES: u64 = 48 << 20;
-/// Where much streams, a larger ring costs little and spares the processor's cache: lines of a place that is read into
-/// again have left it, so that the device writes to memory that nobody else holds.
+/// Where much streams, a larger ring costs little, and where all its places go round (`pace.rs`), lines of a place that is
+/// read into again have left the processor's cache, so that the device writes to memory that nobody else holds.
 const MOST_RING_BYTES: u64 = 128 << 20;
 /// The ring is about this part of what streams in a pass.
 const STREAM_SHARE: u64 = 12;
@@ -25,7 +25,7 @@ const STREAM_SHARE: u64 = 12;
 const ROWS_SHARE: u64 = 64;
 /// but no more than this before all else that fits is pinned: a fixed set saves every pass a read, a row only some.
 const SET_APART_BYTES: u64 = 8 << 20;
-/// Chunks that the ring holds at least: one in use, one being read, and what fragments at its end.
+/// Chunks that the ring holds at least: one in use, one being checked, and two being read.
 const LEAST_RING_CHUNKS: u64 = 4;
 /// Chunks that a walk returns to without reading them again.
 const WINDOW: usize = 2;
