@@ -17,6 +17,9 @@ pub(crate) const BLOCK: usize = 2 * RUN;
 /// Bytes that a prefetch brings.
 const CACHE_LINE_BYTES: usize = 64;
 
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+
 /// Inputs between two checks of bounds; a multiple of each weight's group.
 const STEP: usize = 4;
 
@@ -173,7 +176,14 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
         let runs = rows[row].as_chunks::<RUN>().0;
         (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
     }
+    // What the processor asks for by itself ends with a page: a run that is no longer than that has ended when it begins.
+    let asks = half * size_of::<W::Group>() <= PAGE_BYTES;
+    let groups_of_a_line = CACHE_LINE_BYTES.div_ceil(size_of::<W::Group>());
     for group in 0..half {
+        if asks && group % groups_of_a_line == 0 {
+            simd.prefetch(first, group + 2 * half);
+            simd.prefetch(second, group + 2 * half);
+        }
         for step in 0..W::GROUP {
             let input = group * W::GROUP + step;
             let weights = [W::load(simd, &first[group], step), W::load(simd, &second[group], step)];
