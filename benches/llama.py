@@ -18,9 +18,9 @@ between the products is small on both sides. A pass and a token each use all mat
 
 Each round starts one process of either side in a memory cgroup of its own (version 1 or 2, as root), with nothing of
 the files in the page cache. Limits are percents of the bytes of all matrices. Ours is told `--memory` of the limit less
-32 MiB, twice what a process was seen to have besides its budget. One pass, or token, warms up and is not counted. llama.cpp
-runs with each number of threads up to ours, and the one that is fastest here counts: its threads wait for each other
-without spinning, which would collapse where anything else runs. Printed are medians over all rounds:
+32 MiB, twice what a process was seen to have besides its budget. One pass, or token, warms up and is not counted.
+llama.cpp runs with each number of threads up to ours, and the one that is fastest here counts: its threads wait for
+each other without spinning, which would collapse where anything else runs. Printed are medians over all rounds:
 
 - *raw*: GB a second of direct reads of our file, before and after each round;
 - *llama.cpp*, *ipuc*: GB of matrices that are used a second, and the *ratio*; *least* is that of the least times, which
@@ -69,7 +69,7 @@ MATRICES.append(("output", WIDTH, VOCABULARY))
 MATRIX_BYTES = sum(2 * inputs * outputs for _, inputs, outputs in MATRICES)
 # Least ratio to llama.cpp, by percent of the weights.
 GOALS = {25: 1.4, 50: 2.0, 75: 3.0}
-# What a process may have besides its budget.
+# Twice what a process was seen to have besides its budget.
 SLACK_BYTES = 32 << 20
 # What the mapping reader touches, and gives up, at a time.
 READER_BYTES = 16 << 20

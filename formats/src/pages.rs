@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 
 /// Size of a huge page.
-pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Bytes that begin at a page, as direct reads and writes ask for; where they are as many as a huge page holds, they begin
 /// at such a page and lie on them: the system finds, holds and hands to the disk one page instead of 512, and direct reads

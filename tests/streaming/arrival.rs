@@ -1,13 +1,19 @@
 //! Files that run while they arrive.
 
 use crate::models::{bits, chain, open, session, x};
+use std::path::Path;
+
+/// The bytes of a compiled file, and of what it gives when it is all there.
+fn compiled(folder: &Path) -> (Vec<u8>, Vec<u8>) {
+    let path = chain(folder, 8);
+    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
+    (std::fs::read(&path).unwrap(), expected)
+}
 
 #[test]
 fn a_file_runs_while_it_arrives_through_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
-    let path = chain(folder.path(), 8);
-    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
-    let bytes = std::fs::read(&path).unwrap();
+    let (bytes, expected) = compiled(folder.path());
     let run = |bytes: &[u8], memory_bytes| {
         let (reader, mut writer) = std::io::pipe().unwrap();
         std::thread::scope(|scope| {
@@ -40,9 +46,7 @@ fn a_file_runs_while_it_arrives_through_a_pipe() {
 #[test]
 fn a_file_runs_while_it_grows() {
     let folder = tempfile::tempdir().unwrap();
-    let path = chain(folder.path(), 8);
-    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
-    let bytes = std::fs::read(&path).unwrap();
+    let (bytes, expected) = compiled(folder.path());
     let growing = folder.path().join("growing.ipu");
     let mut file = std::fs::File::create(&growing).unwrap();
     let options =

@@ -141,7 +141,6 @@ impl Pace {
         };
         self.settling = SETTLING_READS;
         self.last_rate = None;
-        self.timings = 0;
     }
 }
 
