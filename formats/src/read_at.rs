@@ -32,6 +32,9 @@ pub trait ReadQueue: Send {
     /// The buffer, where this queue cannot begin the read.
     fn begin(&mut self, token: u64, offset: u64, buffer: Box<dyn Storage>) -> Result<(), Box<dyn Storage>>;
 
+    /// The reads that have ended; does not wait.
+    fn ended(&mut self) -> Vec<EndedRead>;
+
     /// Wait until at least one read has ended; none where none is under way.
     ///
     /// # Errors

@@ -24,17 +24,6 @@ impl UringQueue {
         let ring = IoUring::new(u32::try_from(depth).ok()?.max(1).next_power_of_two()).ok()?;
         Some(UringQueue { ring, file: file.try_clone().ok()?, under_way: BTreeMap::new(), depth })
     }
-
-    /// Take what has ended from the completion queue.
-    fn ended(&mut self) -> Vec<EndedRead> {
-        let completions: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-        let ended = completions.into_iter().filter_map(|(token, result)| {
-            let buffer = self.under_way.remove(&token)?;
-            let filled = usize::try_from(result).is_ok_and(|bytes| bytes == buffer.bytes().len());
-            Some(EndedRead { token, buffer, filled })
-        });
-        ended.collect()
-    }
 }
 
 impl ReadQueue for UringQueue {
@@ -56,6 +45,16 @@ impl ReadQueue for UringQueue {
         // What cannot be submitted now is submitted with the next wait.
         let _ = self.ring.submit();
         Ok(())
+    }
+
+    fn ended(&mut self) -> Vec<EndedRead> {
+        let completions: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+        let ended = completions.into_iter().filter_map(|(token, result)| {
+            let buffer = self.under_way.remove(&token)?;
+            let filled = usize::try_from(result).is_ok_and(|bytes| bytes == buffer.bytes().len());
+            Some(EndedRead { token, buffer, filled })
+        });
+        ended.collect()
     }
 
     fn wait(&mut self) -> io::Result<Vec<EndedRead>> {

@@ -12,8 +12,8 @@ fn faults_end_a_run_with_a_reason_and_the_session_goes_on() {
     let path = chain(folder.path(), 8);
     let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
     let last = manifest(&path).extents.last().unwrap().offset;
-    for readers in [1, 4] {
-        let file = Arc::new(Watched::new(&path));
+    for (readers, file) in [(1, Watched::new(&path)), (4, Watched::new(&path)), (4, Watched::queued(&path))] {
+        let file = Arc::new(file);
         let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 2 + (128 << 10)), readers };
         let model = Model::open_with(file.clone(), options).unwrap();
         let mut session = session(&model, 2);

@@ -22,6 +22,7 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, ModelOptions, OpenError, RunError};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[test]
 fn streamed_and_resident_results_are_the_same_bits() {
@@ -69,6 +70,31 @@ fn a_pass_reads_what_the_plan_says() {
         let streamed = residency.weights_bytes - residency.pinned_bytes;
         assert_eq!(residency.bytes_per_pass[0], streamed, "each streamed chunk is read once");
     }
+}
+
+#[test]
+fn a_run_that_waits_looks_after_the_reads_itself_and_another_thread_while_it_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 16);
+    let input = || vec![("x".to_string(), x())];
+    let expected = bits(&session(&open(&path, None), 1).run(None, input()).unwrap());
+    let file = Arc::new(Watched::queued(&path));
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 4), readers: 2 };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let mut session = session(&model, 2);
+    for _ in 0..4 {
+        assert!(bits(&session.run(None, input()).unwrap()) == expected);
+    }
+    let by_others = || file.waits.lock().unwrap().iter().filter(|&&waited| waited).count();
+    let all = file.waits.lock().unwrap().len();
+    let others = by_others();
+    assert!(all > 2 * others, "{others} of {all} reads were not awaited by the run");
+    // What comes first in the next run is read after this one.
+    let begun = Instant::now();
+    while by_others() == 0 && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(by_others() > 0, "nobody reads between runs");
 }
 
 #[test]

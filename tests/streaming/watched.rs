@@ -1,15 +1,24 @@
 //! A file that sees what is read of it, and fails when it is told to.
 
 use ipuc::files::DirectFile;
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::onnx::{EndedRead, ReadAt, ReadQueue};
+use ipuc_formats::tensor::Storage;
+use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A file that remembers what is read, and fails or lies when it is told to.
 pub struct Watched {
+    seen: Arc<Seen>,
+    queued: bool,
+}
+
+/// What a watched file has seen, and what it is told.
+pub struct Seen {
     file: DirectFile,
     pub reads: Mutex<Vec<Range<u64>>>,
     pub count: AtomicUsize,
@@ -19,18 +28,35 @@ pub struct Watched {
     pub flipped: AtomicU64,
     /// Where the file ends for reads; its length where it is 0.
     pub end: AtomicU64,
+    /// For each read of the queue, whether a thread of its own waited for it, and not the run.
+    pub waits: Mutex<Vec<bool>>,
 }
 
 impl Watched {
+    /// A file that is read by threads.
     pub fn new(path: &Path) -> Self {
-        Watched {
+        let seen = Seen {
             file: DirectFile::open(path).unwrap(),
             reads: Mutex::default(),
             count: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
             flipped: AtomicU64::new(0),
             end: AtomicU64::new(0),
-        }
+            waits: Mutex::default(),
+        };
+        Watched { seen: Arc::new(seen), queued: false }
+    }
+
+    /// A file that is read through a queue, in which reads end one by one and only when somebody waits.
+    pub fn queued(path: &Path) -> Self {
+        Watched { queued: true, ..Watched::new(path) }
+    }
+}
+
+impl Deref for Watched {
+    type Target = Seen;
+    fn deref(&self) -> &Seen {
+        &self.seen
     }
 }
 
@@ -55,5 +81,38 @@ impl ReadAt for Watched {
             buffer[(flipped - offset) as usize] ^= 1;
         }
         Ok(())
+    }
+
+    fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
+        let queue = OneByOne { seen: self.seen.clone(), begun: VecDeque::new() };
+        self.queued.then(|| Box::new(queue) as Box<dyn ReadQueue>)
+    }
+}
+
+struct OneByOne {
+    seen: Arc<Seen>,
+    begun: VecDeque<(u64, u64, Box<dyn Storage>)>,
+}
+
+impl ReadQueue for OneByOne {
+    fn begin(&mut self, token: u64, offset: u64, buffer: Box<dyn Storage>) -> Result<(), Box<dyn Storage>> {
+        self.begun.push_back((token, offset, buffer));
+        Ok(())
+    }
+
+    fn ended(&mut self) -> Vec<EndedRead> {
+        Vec::new()
+    }
+
+    fn wait(&mut self) -> io::Result<Vec<EndedRead>> {
+        let Some((token, offset, mut buffer)) = self.begun.pop_front() else { return Ok(Vec::new()) };
+        self.seen.waits.lock().unwrap().push(std::thread::current().name() == Some("ipuc-read"));
+        std::thread::sleep(Duration::from_millis(1));
+        // What the file is told to do wrong, it does in the usual way.
+        let told = self.seen.failing.load(Ordering::SeqCst) as u64
+            + self.seen.flipped.load(Ordering::SeqCst)
+            + self.seen.end.load(Ordering::SeqCst);
+        let filled = told == 0 && self.seen.file.read_exact_at(offset, buffer.bytes_mut().unwrap()).is_ok();
+        Ok(vec![EndedRead { token, buffer, filled }])
     }
 }

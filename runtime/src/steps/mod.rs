@@ -24,7 +24,7 @@ mod signal;
 mod testing;
 
 pub use context::{Allocate, Context};
-pub use operand::{Operand, PartBytes, PartSource, Progress, Weight};
+pub use operand::{Crew, Operand, PartBytes, PartSource, Progress, Weight};
 
 use ipuc_formats::for_each_operator;
 use ipuc_formats::ops::{Op, Operator, ReferenceContext, ReferenceError, TypeError};

@@ -85,8 +85,22 @@ pub trait PartSource: Send + Sync {
         true
     }
 
+    /// A kernel begins this many operations with the parts that it has got, before it asks for more: who should do them.
+    fn begin_work(&self, _operations: usize) -> Crew {
+        Crew::All
+    }
+
     /// The run has come to this place. After a run that failed, no end is told.
     fn progress(&self, _progress: Progress) {}
+}
+
+/// Who does a piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crew {
+    /// The thread of the run: bytes are awaited, and waking others would not bring them sooner.
+    Alone,
+    /// All threads of the pool, as far as there is enough to do.
+    All,
 }
 
 /// Where a run is: tells a source what it will be asked for next.
@@ -182,7 +196,9 @@ impl Weight {
         if let Some(tensor) = self.source.tensor(self.index)? {
             return Ok(tensor);
         }
-        unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part)).map_err(|error| match error {
+        let tensor = unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part));
+        self.begin_work(usize::MAX);
+        tensor.map_err(|error| match error {
             Unpacking::Part(error) => error,
             Unpacking::Encoding(error) => self.failure(&error.to_string()),
         })
@@ -196,6 +212,11 @@ impl Weight {
     /// Whether [`part`](Weight::part) would give this part without waiting.
     pub fn is_ready(&self, part: usize) -> bool {
         self.source.is_ready(self.index, part)
+    }
+
+    /// Work of this many operations begins with the parts that a kernel has got; gives who should do it.
+    pub fn begin_work(&self, operations: usize) -> Crew {
+        self.source.begin_work(operations)
     }
 
     fn failure(&self, reason: &str) -> KernelError {

@@ -1,18 +1,19 @@
 //! One plan at work: the memory of chunks, the bookkeeping, and whoever waits for bytes.
 
+use super::lanes::{Lanes, Patience};
 use super::report::{PassReport, Residency};
 use super::ring::Ring;
 use super::rows::KeptRows;
 use super::source::{ChunkBytes, Source};
 use super::state::{Location, Pinned, State, Status};
 use crate::memory::Arena;
-use crate::steps::{KernelError, PartBytes};
+use crate::steps::{Crew, KernelError, PartBytes};
 use crate::trace::Track;
 use ipuc_formats::encodings::Layout;
 use ipuc_formats::tensor::{Storage, Tensor};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// One plan at work: memory, bookkeeping, readers.
@@ -26,6 +27,8 @@ pub(super) struct Engine {
     pub(super) arena: Option<Arc<Arena>>,
     pub(super) state: Mutex<State<ChunkBytes>>,
     pub(super) kept_rows: KeptRows,
+    /// Reads that the system carries out, where it does.
+    pub(super) lanes: Option<Mutex<Lanes>>,
     /// Something has been read, or held bytes were given back.
     pub(super) arrived: Condvar,
     /// There is something to read and room for it.
@@ -36,7 +39,7 @@ pub(super) struct Engine {
 
 impl Engine {
     /// A plan, with nothing in memory yet.
-    pub(super) fn new(source: Arc<Source>, residency: Residency) -> Self {
+    pub(super) fn new(source: Arc<Source>, residency: Residency, lanes: Option<Lanes>) -> Self {
         let lengths: Vec<usize> = source.manifest.chunks.iter().map(|chunk| chunk.length as usize).collect();
         let mut places = vec![0; lengths.len()];
         let mut end = 0;
@@ -57,6 +60,7 @@ impl Engine {
             source,
             arena: if end + ring_bytes > 0 { Arena::new(end + ring_bytes) } else { None },
             kept_rows: KeptRows::new(residency.kept_rows_bytes),
+            lanes: lanes.map(Mutex::new),
             residency,
             places,
             ring_start: end,
@@ -88,34 +92,105 @@ impl Engine {
         if !state.is_aligned(entry) {
             state.generation += 1;
             while state.in_flight > 0 {
-                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.await_arrival(state);
             }
             state.forget();
         }
         state.begin_pass(&self.source.order, entry);
-        self.wanted.notify_all();
+        self.hand_over(state);
     }
 
     pub(super) fn enter_block(&self, block: u32) {
-        self.lock().enter_block(&self.source.order, block);
-        self.wanted.notify_all();
+        let mut state = self.lock();
+        state.enter_block(&self.source.order, block);
+        self.hand_over(state);
     }
 
     pub(super) fn begin_step(&self, block: u32, step: u32) {
+        let mut state = self.lock();
         if self.source.order.stops_at(block, step) {
-            self.lock().begin_step(block, step);
+            state.begin_step(block, step);
+        } else if state.tended {
+            // It asks for nothing, and may take long.
+            self.hand_over(state);
         }
     }
 
     pub(super) fn end_step(&self, block: u32, step: u32) {
         if self.source.order.stops_at(block, step) {
-            self.lock().end_step(&self.source.order, block, step);
-            self.wanted.notify_all();
+            let mut state = self.lock();
+            state.end_step(&self.source.order, block, step);
+            self.call_readers(state);
         }
     }
 
     pub(super) fn end_pass(&self) -> PassReport {
-        self.lock().end_pass()
+        let mut state = self.lock();
+        let report = state.end_pass();
+        self.hand_over(state);
+        report
+    }
+
+    /// There may be something to read: tell whoever reads, unless that is the run.
+    pub(super) fn call_readers(&self, state: MutexGuard<'_, State<ChunkBytes>>) {
+        let tended = state.tended;
+        drop(state);
+        if !tended {
+            self.wanted.notify_all();
+        }
+    }
+
+    /// The run does something else than waiting for reads.
+    fn hand_over(&self, mut state: MutexGuard<'_, State<ChunkBytes>>) {
+        state.tended = false;
+        self.call_readers(state);
+    }
+
+    /// The lanes, where nobody else looks after them.
+    fn free_lanes(&self) -> Option<MutexGuard<'_, Lanes>> {
+        match self.lanes.as_ref()?.try_lock() {
+            Ok(lanes) => Some(lanes),
+            Err(TryLockError::Poisoned(lanes)) => Some(lanes.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Wait until something has been read; where nobody else looks after the reads, do so.
+    fn await_arrival<'a>(&'a self, mut state: MutexGuard<'a, State<ChunkBytes>>) -> MutexGuard<'a, State<ChunkBytes>> {
+        state.waits();
+        state.tended = self.lanes.is_some();
+        let Some(mut lanes) = self.free_lanes() else {
+            // Who has them tells when a read has ended, and when it leaves them.
+            return self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        self.tend(&mut lanes, Patience::Waits);
+        drop(lanes);
+        let state = self.lock();
+        self.arrived.notify_all();
+        state
+    }
+
+    /// A kernel begins this many operations before it asks for more.
+    pub(super) fn begin_work(&self, operations: usize) -> Crew {
+        if self.residency.ring_bytes == 0 {
+            return Crew::All;
+        }
+        let mut state = self.lock();
+        if state.tended
+            && let Some(mut lanes) = self.free_lanes()
+        {
+            drop(state);
+            self.tend(&mut lanes, Patience::Looks);
+            drop(lanes);
+            state = self.lock();
+            self.arrived.notify_all();
+        }
+        if state.stays_ahead(operations) {
+            return Crew::Alone;
+        }
+        self.hand_over(state);
+        Crew::All
     }
 
     /// The bytes of a part: waits until they are there.
@@ -137,7 +212,7 @@ impl Engine {
                 }
                 Found::Later => {
                     waited = true;
-                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.await_arrival(state);
                 }
             }
         };
@@ -159,7 +234,7 @@ impl Engine {
     }
 
     fn look(&self, state: &State<ChunkBytes>, location: Location) -> Found {
-        let nobody_reads = self.readers.load(Ordering::Relaxed) == 0;
+        let nobody_reads = self.lanes.is_none() && self.readers.load(Ordering::Relaxed) == 0;
         let starved = state.in_flight == 0 && (nobody_reads || !state.can_read());
         match location {
             Location::Pinned(chunk) => match &state.pinned[chunk as usize] {
@@ -260,8 +335,7 @@ impl Drop for Held {
         if state.generation == generation {
             state.release(visit);
         }
-        drop(state);
-        engine.wanted.notify_all();
+        engine.call_readers(state);
         engine.arrived.notify_all();
     }
 }

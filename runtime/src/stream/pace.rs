@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Reads in flight of the one: while one is under way, the next is known.
 const FEW_READS: usize = 2;
 /// Reads in flight of the other.
-const MANY_READS: usize = 8;
+pub(super) const MANY_READS: usize = 8;
 /// Reads after a change that are not counted: the places of before are still in use.
 const SETTLING_READS: u32 = 8;
 /// Reads that are timed together.
@@ -110,6 +110,13 @@ impl Pace {
         }
     }
 
+    /// The device was busy until now with what goes elsewhere, and is not timed until that shows no more.
+    pub(super) fn interrupted(&mut self, ended: Instant) {
+        self.last_end = Some(ended);
+        self.settling = SETTLING_READS;
+        (self.timed, self.bytes, self.busy) = (0, 0, Duration::ZERO);
+    }
+
     fn judge(&mut self, rate: f64) {
         self.timings = self.timings.saturating_add(1);
         let last = self.last_rate.replace(rate);
@@ -202,6 +209,19 @@ mod tests {
         // Begun later: the time between was nobody's.
         pace.ended(at(1000), at(1010), BYTES);
         assert_eq!((pace.busy, pace.bytes), (Duration::from_micros(190), 3 * BYTES));
+    }
+
+    #[test]
+    fn what_is_read_between_is_not_timed() {
+        let (mut pace, mut clock) = (Pace::new(0), Instant::now());
+        read(&mut pace, &mut clock, SETTLING_READS + 1, 5e9, 5e9);
+        assert_eq!((pace.timed, pace.bytes), (1, BYTES));
+        clock += Duration::from_secs(1);
+        pace.interrupted(clock);
+        read(&mut pace, &mut clock, SETTLING_READS, 5e9, 5e9);
+        assert_eq!((pace.timed, pace.busy), (0, Duration::ZERO));
+        read(&mut pace, &mut clock, 1, 5e9, 5e9);
+        assert!(pace.timed == 1 && pace.busy < Duration::from_millis(1), "{pace:?}");
     }
 
     #[test]

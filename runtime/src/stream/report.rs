@@ -49,7 +49,7 @@ pub struct StepStall {
     pub block: u32,
     /// The step in it; the number of its steps stands for its results.
     pub step: u32,
-    /// How long.
+    /// How long, checks of what had come included.
     pub duration: Duration,
 }
 

@@ -12,6 +12,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A run that has begun no more since it waited last is ahead of the device: one processor does as many in less time than
+/// it takes to read what is under way.
+const AHEAD_OPERATIONS: usize = 8_000_000;
+
 /// Where the bytes of an access are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
@@ -108,6 +112,10 @@ pub(super) struct State<B> {
     pub(super) pass: u64,
     /// The run went where no walk had been: what it asks for is read directly until the pass is over.
     lost: bool,
+    /// Whoever runs the pass looks after the reads, since it waits for them or comes back soon: no thread need be woken.
+    pub(super) tended: bool,
+    /// Operations that kernels have begun since the run waited last.
+    begun_operations: usize,
     /// Readers are to end.
     pub(super) closing: bool,
     reports: BTreeMap<u64, PassReport>,
@@ -133,6 +141,8 @@ impl<B> State<B> {
             generation: 0,
             pass: 0,
             lost: false,
+            tended: false,
+            begun_operations: usize::MAX,
             closing: false,
             reports: BTreeMap::new(),
         }
@@ -321,6 +331,17 @@ impl<B> State<B> {
         })
     }
 
+    /// The run waits for bytes.
+    pub(super) fn waits(&mut self) {
+        self.begun_operations = 0;
+    }
+
+    /// Kernels begin this many operations; whether the run will soon wait again.
+    pub(super) fn stays_ahead(&mut self, operations: usize) -> bool {
+        self.begun_operations = self.begun_operations.saturating_add(operations);
+        self.begun_operations <= AHEAD_OPERATIONS
+    }
+
     /// The block and step where the run is.
     fn position(&self) -> Option<(u32, u32)> {
         self.current.last().map(|planned| (planned.upcoming.block, planned.step))
@@ -437,6 +458,17 @@ impl<B> State<B> {
 mod tests {
     use super::super::order::{Access, Bodies, Stop};
     use super::*;
+
+    #[test]
+    fn a_run_is_ahead_from_when_it_waits_until_it_has_done_much() {
+        let mut state: State<()> = State::new(Vec::new(), &[], Vec::new(), Ring::new(0, 0));
+        assert!(!state.stays_ahead(0), "it has not waited yet");
+        state.waits();
+        assert!(state.stays_ahead(AHEAD_OPERATIONS - 1) && state.stays_ahead(1));
+        assert!(!state.stays_ahead(1) && !state.stays_ahead(usize::MAX) && !state.stays_ahead(0));
+        state.waits();
+        assert!(state.stays_ahead(1));
+    }
 
     /// One step takes a part of a chunk that stays and two parts of chunks that stream, of which the ring holds one.
     #[test]

@@ -1,13 +1,15 @@
 //! The source of parts that kernels read from: one plan after another, as sessions need more or less memory.
 
 use super::engine::Engine;
+use super::lanes::Lanes;
 use super::order::Order;
+use super::pace::Pace;
 use super::readers;
 use super::report::{PassReport, Residency};
 use super::residency::{Shortage, whole_bytes};
 use super::source::Source;
 use crate::error::OpenError;
-use crate::steps::{KernelError, PartBytes, PartSource, Progress};
+use crate::steps::{Crew, KernelError, PartBytes, PartSource, Progress};
 use crate::trace::Trace;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::ReadAt;
@@ -178,6 +180,10 @@ impl PartSource for Streamed {
         self.engine().lock().is_ready(weight, part as u32)
     }
 
+    fn begin_work(&self, operations: usize) -> Crew {
+        self.engine().begin_work(operations)
+    }
+
     fn progress(&self, progress: Progress) {
         let engine = self.engine();
         match progress {
@@ -200,7 +206,9 @@ impl PartSource for Streamed {
 
 /// Puts a plan to work.
 fn start(source: &Arc<Source>, options: StreamedOptions, residency: Residency) -> (Arc<Engine>, Vec<JoinHandle<()>>) {
-    let engine = Arc::new(Engine::new(source.clone(), residency));
+    let pace = Pace::new(options.readers);
+    let lanes = source.file.queue(pace.most_reads()).map(|queue| Lanes::new(queue, pace));
+    let engine = Arc::new(Engine::new(source.clone(), residency, lanes));
     let readers = readers::start(&engine, options.readers);
     (engine, readers)
 }

@@ -120,8 +120,11 @@ fn multiply(
             convolution(instructions, &shape, x, ConvolutionWeight::Plain(&weights), out, post);
             Ok(())
         }
-        Weights::Panels(weight, layout) => panels::for_each_run(weight, layout, |pieces| {
-            convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
-        }),
+        Weights::Panels(weight, layout) => {
+            let positions = out.len() / plan.shape[1];
+            panels::for_each_run(weight, layout, positions, |pieces| {
+                convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
+            })
+        }
     }
 }

@@ -192,14 +192,15 @@ impl InF32<'_> {
         if layout.groups == 1 {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
-            return panels::for_each_run(weight, layout, |pieces| {
+            return panels::for_each_run(weight, layout, rows, |pieces| {
                 let x = Matrix::new(&left.values, rows, inputs);
                 let out = MatrixMut::new(out, rows, outputs);
                 panels_product(instructions, x, pieces, out, Start::Zero, post);
             });
         }
         let group_panels = outputs.div_ceil(crate::kernels::product::PANEL_OUTPUTS);
-        panels::for_each_run(weight, layout, |pieces| {
+        let rows_of_a_group = rows * self.plan.batches.len() / (layout.groups as usize).max(1);
+        panels::for_each_run(weight, layout, rows_of_a_group, |pieces| {
             let products = self.plan.batches.iter().zip(out.chunks_mut(rows * outputs));
             for (&(left_place, right_place), out) in products {
                 let group = right_place / (inputs * outputs);

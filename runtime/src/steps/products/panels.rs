@@ -1,7 +1,8 @@
 //! A weight in panels, part by part, as the pieces that kernels take.
 
 use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
-use crate::steps::{KernelError, PartBytes, Weight};
+use crate::kernels::threads::alone;
+use crate::steps::{Crew, KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Layout, PanelLayout};
 use ipuc_formats::model::PartRecord;
@@ -29,33 +30,41 @@ fn elements<'a>(dtype: DType, bytes: &'a [u8]) -> Result<PanelElements<'a>, Kern
 }
 
 /// Calls `multiply` with pieces in order: pieces of one call have disjoint panels, pieces of the same panel come in later
-/// calls, in order of inputs.
+/// calls, in order of inputs. Each element of the weight is multiplied `rows` times.
 ///
 /// # Errors
 /// [`KernelError`] where a part cannot be read.
 pub(super) fn for_each_run(
     weight: &Weight,
     layout: &PanelLayout,
+    rows: usize,
     mut multiply: impl FnMut(&[PanelPiece<'_>]),
 ) -> Result<(), KernelError> {
+    let mut work = |pieces: &[PanelPiece<'_>]| {
+        let elements: usize = pieces.iter().map(|piece| piece.elements.len()).sum();
+        match weight.begin_work(elements.saturating_mul(rows)) {
+            Crew::Alone => alone(|| multiply(pieces)),
+            Crew::All => multiply(pieces),
+        }
+    };
     let mut run: Vec<(PartBytes, &PartRecord)> = Vec::new();
     let mut bytes = 0;
     for (index, part) in weight.parts().iter().enumerate() {
         // What is there is taken at once: it is in a cache still, and its place is wanted for what comes.
         if !run.is_empty() && !weight.is_ready(index) {
-            flush(layout, &mut run, &mut multiply)?;
+            flush(layout, &mut run, &mut work)?;
             bytes = 0;
         }
         let loaded = weight.part(index)?;
         let follows = run.last().is_none_or(|(_, last)| last.end <= part.start);
         if !follows || bytes + loaded.len() > weight.most_held_bytes() {
-            flush(layout, &mut run, &mut multiply)?;
+            flush(layout, &mut run, &mut work)?;
             bytes = 0;
         }
         bytes += loaded.len();
         run.push((loaded, part));
     }
-    flush(layout, &mut run, &mut multiply)
+    flush(layout, &mut run, &mut work)
 }
 
 fn flush(
