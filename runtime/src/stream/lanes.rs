@@ -4,8 +4,8 @@
 //! Whoever waits for bytes looks after the reads itself, so that the end of a read wakes the one thread that goes on with it:
 //! it begins the next read, checks what has come, and computes. A thread in between would have to be woken, and to wake the
 //! run, some thousand times a second each. That costs more than it says: the processors of a virtual machine that are woken
-//! so often are hardly ever idle for its host, which then runs the thread that copies for a virtual disk in another cache
-//! than ours.
+//! so often are hardly ever idle for its host, which then more often runs the thread that fills a virtual disk beside
+//! another cache than ours.
 
 use super::engine::Engine;
 use super::pace::Pace;
