@@ -133,10 +133,12 @@ impl Pace {
         self.kept_rate = None;
         self.pause = SHORTEST_PAUSE;
         if rate <= kept * KEPT_GAIN {
-            let reads_lost = f64::from(SETTLING_READS + TIMED_READS) * (kept / rate - 1.0);
+            self.change();
+            // Places that were used last have to come into the cache again, which loses as much once more.
+            let times = if self.mode == Mode::Few { 2.0 } else { 1.0 };
+            let reads_lost = times * f64::from(SETTLING_READS + TIMED_READS) * (kept / rate - 1.0);
             let reads_between = reads_lost / COST_OF_TRIES;
             self.pause = self.pause.max((reads_between / f64::from(TIMED_READS)) as u32);
-            self.change();
         }
         self.timings = 0;
     }
