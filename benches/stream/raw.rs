@@ -9,12 +9,14 @@ use std::path::Path;
 use std::time::Instant;
 
 const BLOCK_BYTES: usize = 2 << 20;
-/// Raw reads stop after this many bytes: enough for a rate.
-const RAW_BYTES: u64 = 2 << 30;
+/// Raw reads take this many bytes, enough for a rate, in stretches from all of the file: a disk need not deliver all parts
+/// of it at the same rate.
+const RAW_BYTES: usize = 2 << 30;
+const STRETCH_BLOCKS: usize = 32;
 /// Buffers that are used in turn, at most, when what is read is also looked at.
 const PLACES: usize = 64;
 
-/// Direct reads of a file from its begin on.
+/// Direct reads of a file.
 pub struct Raw {
     file: DirectFile,
     buffers: Pages,
@@ -41,14 +43,16 @@ impl Raw {
     }
 
     fn rate_of(&mut self, lanes: usize, places: usize, use_of: impl Fn(&[u8]) + Sync) -> Result<f64> {
-        let length = (self.file.length() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).min(RAW_BYTES);
+        let all = usize::try_from(self.file.length())? / BLOCK_BYTES;
+        let blocks = all.min(RAW_BYTES / BLOCK_BYTES);
+        let stretches_apart = all / blocks.max(1);
+        let place = |block: usize| block / STRETCH_BLOCKS * stretches_apart * STRETCH_BLOCKS + block % STRETCH_BLOCKS;
         let (file, use_of) = (&self.file, &use_of);
         let begun = Instant::now();
         let read = |lane: usize, buffers: &mut [u8]| -> std::io::Result<()> {
-            let offsets = ((lane * BLOCK_BYTES) as u64..length).step_by(lanes * BLOCK_BYTES);
-            for (turn, offset) in offsets.enumerate() {
+            for (turn, block) in (lane..blocks).step_by(lanes).enumerate() {
                 let buffer = &mut buffers[turn % places * BLOCK_BYTES..][..BLOCK_BYTES];
-                file.read_exact_at(offset, buffer)?;
+                file.read_exact_at((place(block) * BLOCK_BYTES) as u64, buffer)?;
                 use_of(buffer);
             }
             Ok(())
@@ -59,6 +63,6 @@ impl Raw {
             let lanes: Vec<_> = buffers.map(|(lane, buffers)| scope.spawn(move || read(lane, buffers))).collect();
             lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
         })?;
-        Ok(length as f64 / begun.elapsed().as_secs_f64())
+        Ok((blocks * BLOCK_BYTES) as f64 / begun.elapsed().as_secs_f64())
     }
 }
