@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Reads in flight of the one: while one is under way, the next is known.
 const FEW_READS: usize = 2;
 /// Reads in flight of the other.
-pub(super) const MANY_READS: usize = 8;
+const MANY_READS: usize = 8;
 /// Reads after a change that are not counted: the places of before are still in use.
 const SETTLING_READS: u32 = 8;
 /// Reads that are timed together.

@@ -3,7 +3,6 @@
 
 use super::engine::Engine;
 use super::lanes::{Arrival, Patience};
-use super::pace::MANY_READS;
 use super::promptness::run_promptly;
 use super::ring::Reuse;
 use super::source::{ChunkBytes, heap};
@@ -14,14 +13,13 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// Starts whatever reads: `reads` in flight, 0 for what suits most devices. Where not all threads can be started the others
+/// Starts whatever reads, at most `most` at a time. Where not all threads can be started the others
 /// do their work; where none can, the run reads what it waits for.
-pub(super) fn start(engine: &Arc<Engine>, reads: usize) -> Vec<JoinHandle<()>> {
+pub(super) fn start(engine: &Arc<Engine>, most: usize) -> Vec<JoinHandle<()>> {
     let threads: Vec<_> = if engine.lanes.is_some() {
         thread(engine, Engine::look_after_lanes).into_iter().collect()
     } else {
         // They check before they read on, so that more are needed than the device asks for.
-        let most = if reads == 0 { MANY_READS } else { reads };
         (0..most).filter_map(|lane| thread(engine, move |engine| engine.read(lane))).collect()
     };
     engine.readers.store(threads.len(), Ordering::Relaxed);
