@@ -193,10 +193,11 @@ impl Weight {
     /// # Errors
     /// [`KernelError::Weight`] where it cannot be read.
     pub fn tensor(&self) -> Result<Tensor, KernelError> {
-        if let Some(tensor) = self.source.tensor(self.index)? {
-            return Ok(tensor);
-        }
-        let tensor = unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part));
+        let tensor = match self.source.tensor(self.index)? {
+            Some(tensor) => Ok(tensor),
+            None => unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part)),
+        };
+        // Whatever is done with all of it may take long.
         self.begin_work(usize::MAX);
         tensor.map_err(|error| match error {
             Unpacking::Part(error) => error,
