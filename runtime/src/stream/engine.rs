@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
+/// The bookkeeping, locked.
+type Locked<'a> = MutexGuard<'a, State<ChunkBytes>>;
+
 /// One plan at work: memory, bookkeeping, readers.
 pub(super) struct Engine {
     pub(super) source: Arc<Source>,
@@ -71,7 +74,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<ChunkBytes>> {
+    pub(super) fn lock(&self) -> Locked<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +135,7 @@ impl Engine {
     }
 
     /// There may be something to read: tell whoever reads, unless that is the run.
-    pub(super) fn call_readers(&self, state: MutexGuard<'_, State<ChunkBytes>>) {
+    pub(super) fn call_readers(&self, state: Locked<'_>) {
         let tended = state.tended;
         drop(state);
         if !tended {
@@ -141,34 +144,36 @@ impl Engine {
     }
 
     /// The run does something else than waiting for reads.
-    fn hand_over(&self, mut state: MutexGuard<'_, State<ChunkBytes>>) {
+    fn hand_over(&self, mut state: Locked<'_>) {
         state.tended = false;
         self.call_readers(state);
     }
 
-    /// The lanes, where nobody else looks after them.
-    fn free_lanes(&self) -> Option<MutexGuard<'_, Lanes>> {
-        match self.lanes.as_ref()?.try_lock() {
-            Ok(lanes) => Some(lanes),
-            Err(TryLockError::Poisoned(lanes)) => Some(lanes.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    /// Looks after the reads; gives the state back as an error where somebody else does, or nobody can.
+    fn look_after_reads<'a>(&'a self, state: Locked<'a>, patience: Patience) -> Result<Locked<'a>, Locked<'a>> {
+        let Some(lanes) = &self.lanes else { return Err(state) };
+        let mut lanes = match lanes.try_lock() {
+            Ok(lanes) => lanes,
+            Err(TryLockError::Poisoned(lanes)) => lanes.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(state),
+        };
+        drop(state);
+        self.tend(&mut lanes, patience);
+        drop(lanes);
+        let state = self.lock();
+        // Whoever else waits finds the lanes free.
+        self.arrived.notify_all();
+        Ok(state)
     }
 
     /// Wait until something has been read; where nobody else looks after the reads, do so.
-    fn await_arrival<'a>(&'a self, mut state: MutexGuard<'a, State<ChunkBytes>>) -> MutexGuard<'a, State<ChunkBytes>> {
+    fn await_arrival<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
         state.waits();
         state.tended = self.lanes.is_some();
-        let Some(mut lanes) = self.free_lanes() else {
+        self.look_after_reads(state, Patience::Waits).unwrap_or_else(|state| {
             // Who has them tells when a read has ended, and when it leaves them.
-            return self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(state);
-        self.tend(&mut lanes, Patience::Waits);
-        drop(lanes);
-        let state = self.lock();
-        self.arrived.notify_all();
-        state
+            self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner)
+        })
     }
 
     /// A kernel begins this many operations before it asks for more.
@@ -177,14 +182,8 @@ impl Engine {
             return Crew::All;
         }
         let mut state = self.lock();
-        if state.tended
-            && let Some(mut lanes) = self.free_lanes()
-        {
-            drop(state);
-            self.tend(&mut lanes, Patience::Looks);
-            drop(lanes);
-            state = self.lock();
-            self.arrived.notify_all();
+        if state.tended {
+            state = self.look_after_reads(state, Patience::Looks).unwrap_or_else(|state| state);
         }
         if state.stays_ahead(operations) {
             return Crew::Alone;
