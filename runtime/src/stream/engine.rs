@@ -6,13 +6,13 @@ use super::ring::Ring;
 use super::rows::KeptRows;
 use super::source::{ChunkBytes, Source};
 use super::state::{Location, Pinned, State, Status};
-use crate::memory::Arena;
+use crate::memory::{Arena, flush_lines};
 use crate::steps::{Crew, KernelError, PartBytes};
 use crate::trace::Track;
 use ipuc_formats::encodings::Layout;
 use ipuc_formats::tensor::{Storage, Tensor};
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -38,6 +38,8 @@ pub(super) struct Engine {
     pub(super) wanted: Condvar,
     /// Reader threads that could be started.
     pub(super) readers: AtomicUsize,
+    /// Lines that chunks were read into leave the caches when they have been used.
+    pub(super) lines_leave: AtomicBool,
 }
 
 impl Engine {
@@ -71,6 +73,7 @@ impl Engine {
             arrived: Condvar::new(),
             wanted: Condvar::new(),
             readers: AtomicUsize::new(0),
+            lines_leave: AtomicBool::new(false),
         }
     }
 
@@ -327,9 +330,12 @@ impl Deref for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        let Some((engine, visit, generation)) = self.release.take() else { return };
+        if engine.lines_leave.load(Ordering::Relaxed) {
+            flush_lines(self);
+        }
         // The place must be free before the ring gives it to another chunk.
         self.chunk = None;
-        let Some((engine, visit, generation)) = self.release.take() else { return };
         let mut state = engine.lock();
         if state.generation == generation {
             state.release(visit);

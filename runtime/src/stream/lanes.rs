@@ -8,11 +8,12 @@
 //! another cache than ours.
 
 use super::engine::Engine;
-use super::pace::Pace;
+use super::pace::{Lines, Pace};
 use super::source::ChunkBytes;
 use super::state::Job;
 use ipuc_formats::onnx::{EndedRead, ReadQueue};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A chunk that has been read, or what stands in its way; the read began at this time.
@@ -73,10 +74,10 @@ impl Engine {
     /// Begins reads; gives those that the queue does not take, which are done here.
     fn begin_reads(&self, lanes: &mut Lanes) -> Vec<Arrival> {
         let most = lanes.pace.reads().saturating_sub(lanes.under_way.len());
-        let reuse = lanes.pace.reuse();
+        self.lines_leave.store(lanes.pace.lines() == Lines::Leave, Ordering::Relaxed);
         let mut state = self.lock();
         let jobs: Vec<Job> =
-            if state.closing { Vec::new() } else { (0..most).map_while(|_| state.next_job(reuse)).collect() };
+            if state.closing { Vec::new() } else { (0..most).map_while(|_| state.next_job()).collect() };
         drop(state);
         jobs.into_iter().filter_map(|job| self.begin(lanes, job)).collect()
     }

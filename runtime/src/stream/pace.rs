@@ -1,18 +1,18 @@
-//! How many reads are under way and which places they go to: whatever the device delivers more with.
+//! How many reads are under way and what becomes of the lines they filled: whatever the device delivers more with.
 //!
-//! *Few* reads into the places that were used last keep what goes round small enough for a cache. Where the device writes
-//! into a cache that the processor shares (a virtual disk whose host copies on a core beside ours, DDIO), nothing has to go
-//! to memory and back: 1.4 times the bytes a second were measured. *Many* reads into the places that lay longest hide the
-//! latency of a device that is far away, and spare a device whose caches are not ours from asking for lines that we hold.
-//! Which of the two holds can change from second to second on a shared machine, so that the other is tried now and then.
+//! With few reads, what goes round is small enough for a cache, and lines that *stay* there are where the device writes next
+//! if it shares that cache (a virtual disk whose host copies on a core beside ours, DDIO): nothing has to go to memory and
+//! back. A device beside another cache has to ask for each line that we hold, which is slower than to find it in memory;
+//! there, lines *leave* our caches as soon as they have been used, and more reads hide the longer way. On one machine whose
+//! host moved its threads, either was 1.2 times as fast as the other at its time, from second to second, so that the other
+//! is tried now and then.
 
-use super::ring::Reuse;
 use std::time::{Duration, Instant};
 
-/// Reads in flight of the one: while one is under way, the next is known.
+/// Reads in flight where lines stay: while one is under way, the next is known.
 const FEW_READS: usize = 2;
-/// Reads in flight of the other.
-const MANY_READS: usize = 8;
+/// Reads in flight where lines leave.
+const MANY_READS: usize = 4;
 /// Reads after a change that are not counted: the places of before are still in use.
 const SETTLING_READS: u32 = 8;
 /// Reads that are timed together.
@@ -26,10 +26,13 @@ const SHORTEST_PAUSE: u32 = 8;
 /// What tries may cost, of all the time: the more the last one did, the later the next one.
 const COST_OF_TRIES: f64 = 0.01;
 
+/// What becomes of lines of the ring when they have been used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Few,
-    Many,
+pub(super) enum Lines {
+    /// They stay in the caches where they are.
+    Stay,
+    /// They are dropped from all caches.
+    Leave,
 }
 
 /// Times reads, and chooses.
@@ -37,8 +40,8 @@ enum Mode {
 pub(super) struct Pace {
     /// Said by the user; 0 for what is found to be better.
     reads: usize,
-    mode: Mode,
-    /// Bytes a second of the mode that is kept, as timed last; set while the other is tried.
+    lines: Lines,
+    /// Bytes a second of the way that is kept, as timed last; set while the other is tried.
     kept_rate: Option<f64>,
     last_rate: Option<f64>,
     pause: u32,
@@ -55,8 +58,7 @@ impl Pace {
     pub(super) fn new(reads: usize) -> Self {
         Pace {
             reads,
-            // All places are touched once before anything is compared: memory that is new is slow.
-            mode: Mode::Many,
+            lines: Lines::Stay,
             kept_rate: None,
             last_rate: None,
             pause: SHORTEST_PAUSE,
@@ -76,19 +78,16 @@ impl Pace {
 
     /// Reads to keep in flight now.
     pub(super) fn reads(&self) -> usize {
-        match (self.reads, self.mode) {
-            (0, Mode::Few) => FEW_READS,
-            (0, Mode::Many) => MANY_READS,
+        match (self.reads, self.lines) {
+            (0, Lines::Stay) => FEW_READS,
+            (0, Lines::Leave) => MANY_READS,
             (reads, _) => reads,
         }
     }
 
-    /// Which places to use now.
-    pub(super) fn reuse(&self) -> Reuse {
-        match self.mode {
-            Mode::Few => Reuse::Latest,
-            Mode::Many => Reuse::Oldest,
-        }
+    /// What becomes now of lines that have been used.
+    pub(super) fn lines(&self) -> Lines {
+        self.lines
     }
 
     /// A read of this many bytes was under way from `begun` to `ended`. Reads end in the order of these calls.
@@ -134,8 +133,8 @@ impl Pace {
         self.pause = SHORTEST_PAUSE;
         if rate <= kept * KEPT_GAIN {
             self.change();
-            // Places that were used last have to come into the cache again, which loses as much once more.
-            let times = if self.mode == Mode::Few { 2.0 } else { 1.0 };
+            // Lines that are to stay have to come into the cache again, which loses as much once more.
+            let times = if self.lines == Lines::Stay { 2.0 } else { 1.0 };
             let reads_lost = times * f64::from(SETTLING_READS + TIMED_READS) * (kept / rate - 1.0);
             let reads_between = reads_lost / COST_OF_TRIES;
             self.pause = self.pause.max((reads_between / f64::from(TIMED_READS)) as u32);
@@ -144,9 +143,9 @@ impl Pace {
     }
 
     fn change(&mut self) {
-        self.mode = match self.mode {
-            Mode::Few => Mode::Many,
-            Mode::Many => Mode::Few,
+        self.lines = match self.lines {
+            Lines::Stay => Lines::Leave,
+            Lines::Leave => Lines::Stay,
         };
         self.settling = SETTLING_READS;
         self.last_rate = None;
@@ -159,30 +158,30 @@ mod tests {
 
     const BYTES: u64 = 2 << 20;
 
-    /// Reads one after another at the rates (bytes a second) of few and of many; gives how many were those of few.
-    fn read(pace: &mut Pace, clock: &mut Instant, reads: u32, few_rate: f64, many_rate: f64) -> u32 {
-        let mut few = 0;
+    /// Reads one after another at the rates (bytes a second) at which lines stay and leave; gives how many stayed.
+    fn read(pace: &mut Pace, clock: &mut Instant, reads: u32, stay_rate: f64, leave_rate: f64) -> u32 {
+        let mut stayed = 0;
         for _ in 0..reads {
-            let rate = if pace.reuse() == Reuse::Latest { few_rate } else { many_rate };
-            few += u32::from(pace.reuse() == Reuse::Latest);
+            let rate = if pace.lines() == Lines::Stay { stay_rate } else { leave_rate };
+            stayed += u32::from(pace.lines() == Lines::Stay);
             let begun = *clock;
             *clock += Duration::from_secs_f64(BYTES as f64 / rate);
             pace.ended(begun, *clock, BYTES);
         }
-        few
+        stayed
     }
 
     #[test]
     fn what_delivers_more_is_kept_and_the_other_is_tried_seldom() {
-        for (few_rate, many_rate) in [(7e9, 5e9), (4e9, 5e9), (5e9, 5e9), (1e9, 5e9)] {
+        for (stay_rate, leave_rate) in [(7e9, 5e9), (4e9, 5e9), (5e9, 5e9), (1e9, 5e9)] {
             let (mut pace, mut clock) = (Pace::new(0), Instant::now());
-            read(&mut pace, &mut clock, 4096, few_rate, many_rate);
+            read(&mut pace, &mut clock, 4096, stay_rate, leave_rate);
             let begun = clock;
-            let few = read(&mut pace, &mut clock, 100_000, few_rate, many_rate);
-            let least = 100_000.0 * BYTES as f64 / f64::max(few_rate, many_rate);
+            let stayed = read(&mut pace, &mut clock, 100_000, stay_rate, leave_rate);
+            let least = 100_000.0 * BYTES as f64 / f64::max(stay_rate, leave_rate);
             let seconds = (clock - begun).as_secs_f64();
-            assert!(seconds < least * 1.015, "{few_rate} {many_rate}: {seconds} s instead of {least}");
-            assert!((1..100_000).contains(&few), "{few_rate} {many_rate}: the other is tried");
+            assert!(seconds < least * 1.015, "{stay_rate} {leave_rate}: {seconds} s instead of {least}");
+            assert!((1..100_000).contains(&stayed), "{stay_rate} {leave_rate}: the other is tried");
         }
     }
 
@@ -191,11 +190,11 @@ mod tests {
         let (mut pace, mut clock) = (Pace::new(0), Instant::now());
         read(&mut pace, &mut clock, 10_000, 7e9, 5e9);
         // A fall is seen at once; that the other has risen, when it is tried next.
-        let few = read(&mut pace, &mut clock, 1000, 4e9, 5e9);
-        assert!(few < 150, "{few}");
+        let stayed = read(&mut pace, &mut clock, 1000, 4e9, 5e9);
+        assert!(stayed < 150, "{stayed}");
         read(&mut pace, &mut clock, 10_000, 4e9, 5e9);
-        let few = read(&mut pace, &mut clock, 5000, 7e9, 5e9);
-        assert!(few > 3000, "{few}");
+        let stayed = read(&mut pace, &mut clock, 5000, 7e9, 5e9);
+        assert!(stayed > 3000, "{stayed}");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use super::engine::Engine;
 use super::lanes::{Arrival, Patience};
 use super::promptness::run_promptly;
-use super::ring::Reuse;
 use super::source::{ChunkBytes, heap};
 use super::state::Job;
 use crate::trace::Track;
@@ -13,14 +12,17 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// Starts whatever reads, at most `most` at a time. Where not all threads can be started the others
-/// do their work; where none can, the run reads what it waits for.
-pub(super) fn start(engine: &Arc<Engine>, most: usize) -> Vec<JoinHandle<()>> {
+/// Threads that read in turn. They check before they read on, so that more are needed than the device asks for.
+const USUAL_READERS: usize = 8;
+
+/// Starts whatever reads; `readers` are the threads that read in turn, 0 for as many as suit most devices. Where not all
+/// threads can be started the others do their work; where none can, the run reads what it waits for.
+pub(super) fn start(engine: &Arc<Engine>, readers: usize) -> Vec<JoinHandle<()>> {
     let threads: Vec<_> = if engine.lanes.is_some() {
         thread(engine, Engine::look_after_lanes).into_iter().collect()
     } else {
-        // They check before they read on, so that more are needed than the device asks for.
-        (0..most).filter_map(|lane| thread(engine, move |engine| engine.read(lane))).collect()
+        let readers = if readers == 0 { USUAL_READERS } else { readers };
+        (0..readers).filter_map(|lane| thread(engine, move |engine| engine.read(lane))).collect()
     };
     engine.readers.store(threads.len(), Ordering::Relaxed);
     threads
@@ -40,7 +42,7 @@ fn thread(engine: &Arc<Engine>, work: impl FnOnce(&Engine) + Send + 'static) -> 
 impl Engine {
     /// Reads and checks chunks, one after another.
     fn read(&self, lane: usize) {
-        while let Some(job) = self.next_job(Reuse::Latest) {
+        while let Some(job) = self.next_job() {
             let begun = Instant::now();
             let chunk = self.read_in_place(job, self.place(job));
             self.take_in(Arrival { job, lane, begun, chunk });
@@ -48,10 +50,10 @@ impl Engine {
     }
 
     /// The next chunk to be read, as soon as there is one; `None` when the plan ends.
-    fn next_job(&self, reuse: Reuse) -> Option<Job> {
+    fn next_job(&self) -> Option<Job> {
         let mut state = self.lock();
         while !state.closing {
-            if let Some(job) = state.next_job(reuse) {
+            if let Some(job) = state.next_job() {
                 return Some(job);
             }
             state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -1,24 +1,15 @@
 //! Places for chunks that pass through, all of one size.
 
-use std::collections::{BTreeMap, VecDeque};
-
-/// Which free place is used next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reuse {
-    /// The one that was given back last: few places go round as long as chunks are used as fast as they come, and their
-    /// lines are still in the caches that the device and the processor share.
-    Latest,
-    /// The one that was given back first: all places go round, and the lines of each have left all caches.
-    Oldest,
-}
+use std::collections::BTreeMap;
 
 /// Memory cut into places, each of which holds one chunk at a time.
 #[derive(Debug)]
 pub(super) struct Ring {
     place_bytes: usize,
     places: usize,
-    /// Free places, the one that was given back last at the end.
-    free: VecDeque<usize>,
+    /// Free places, taken from the end: few go round as long as chunks are used as fast as they come, and caches that the
+    /// device and the processor share still have them.
+    free: Vec<usize>,
     taken: BTreeMap<u64, usize>,
 }
 
@@ -30,11 +21,8 @@ impl Ring {
     }
 
     /// Offset of a place for `owner`; `None` where none is free.
-    pub(super) fn take(&mut self, owner: u64, reuse: Reuse) -> Option<usize> {
-        let place = match reuse {
-            Reuse::Latest => self.free.pop_back(),
-            Reuse::Oldest => self.free.pop_front(),
-        }?;
+    pub(super) fn take(&mut self, owner: u64) -> Option<usize> {
+        let place = self.free.pop()?;
         self.taken.insert(owner, place);
         Some(place * self.place_bytes)
     }
@@ -60,29 +48,29 @@ impl Ring {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     #[test]
-    fn the_latest_or_the_oldest_free_place_is_used() {
+    fn the_place_that_was_given_back_last_is_used_first() {
         let mut ring = Ring::new(35, 10);
-        assert_eq!([0, 1, 2, 3].map(|owner| ring.take(owner, Reuse::Oldest)), [Some(0), Some(10), Some(20), None]);
+        assert_eq!([0, 1, 2, 3].map(|owner| ring.take(owner)), [Some(20), Some(10), Some(0), None]);
         [2, 0, 1, 1, 7].into_iter().for_each(|owner| ring.free(owner));
-        assert_eq!(ring.take(4, Reuse::Latest), Some(10));
-        assert_eq!(ring.take(5, Reuse::Oldest), Some(20));
+        assert_eq!([4, 5].map(|owner| ring.take(owner)), [Some(10), Some(20)]);
         ring.clear();
-        assert_eq!(ring.take(6, Reuse::Oldest), Some(0));
-        assert_eq!(Ring::new(0, 0).take(0, Reuse::Latest), None);
+        assert_eq!([6, 7, 8, 9].map(|owner| ring.take(owner)), [Some(20), Some(10), Some(0), None]);
+        assert_eq!(Ring::new(0, 0).take(0), None);
     }
 
     proptest! {
         #[test]
-        fn held_places_never_overlap(turns in proptest::collection::vec((any::<bool>(), any::<bool>()), 1..200)) {
+        fn held_places_never_overlap(turns in proptest::collection::vec(any::<bool>(), 1..200)) {
             let mut ring = Ring::new(100, 30);
             let mut held: VecDeque<(u64, usize)> = VecDeque::new();
-            for (owner, (latest, release)) in turns.into_iter().enumerate() {
+            for (owner, release) in turns.into_iter().enumerate() {
                 if release && let Some((oldest, _)) = held.pop_front() {
                     ring.free(oldest);
                 }
-                let taken = ring.take(owner as u64, if latest { Reuse::Latest } else { Reuse::Oldest });
+                let taken = ring.take(owner as u64);
                 prop_assert_eq!(taken.is_some(), held.len() < 3);
                 if let Some(start) = taken {
                     prop_assert!(start + 30 <= 100);

@@ -7,7 +7,7 @@
 use super::order::{Order, Upcoming, Walker};
 use super::report::{PassReport, StepStall};
 use super::residency::Window;
-use super::ring::{Reuse, Ring};
+use super::ring::Ring;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -407,7 +407,7 @@ impl<B> State<B> {
     }
 
     /// The next chunk to be read, where there is room for it.
-    pub(super) fn next_job(&mut self, reuse: Reuse) -> Option<Job> {
+    pub(super) fn next_job(&mut self) -> Option<Job> {
         loop {
             let id = self.next_read;
             let index = self.index(id)?;
@@ -418,7 +418,7 @@ impl<B> State<B> {
                 continue;
             }
             let chunk = visit.chunk;
-            let ring_offset = if visit.pinned { None } else { Some(self.ring.take(id, reuse)?) };
+            let ring_offset = if visit.pinned { None } else { Some(self.ring.take(id)?) };
             visit.status = Status::Reading;
             self.next_read += 1;
             self.in_flight += 1;
@@ -481,8 +481,8 @@ mod tests {
         state.begin_step(0, 0);
         let ready = |state: &State<()>| [0, 1, 2].map(|part| state.is_ready(0, part));
         assert_eq!(ready(&state), [false, false, false]);
-        let (stays, first) = (state.next_job(Reuse::Latest).unwrap(), state.next_job(Reuse::Latest).unwrap());
-        assert!(state.next_job(Reuse::Latest).is_none(), "the ring is full");
+        let (stays, first) = (state.next_job().unwrap(), state.next_job().unwrap());
+        assert!(state.next_job().is_none(), "the ring is full");
         assert_eq!(ready(&state), [false, false, false], "both are being read");
         state.finish(stays, Ok(Arc::new(())));
         assert_eq!(ready(&state), [true, false, false]);

@@ -207,9 +207,8 @@ impl PartSource for Streamed {
 /// Puts a plan to work.
 fn start(source: &Arc<Source>, options: StreamedOptions, residency: Residency) -> (Arc<Engine>, Vec<JoinHandle<()>>) {
     let pace = Pace::new(options.readers);
-    let most = pace.most_reads();
-    let lanes = source.file.queue(most).map(|queue| Lanes::new(queue, pace));
+    let lanes = source.file.queue(pace.most_reads()).map(|queue| Lanes::new(queue, pace));
     let engine = Arc::new(Engine::new(source.clone(), residency, lanes));
-    let readers = readers::start(&engine, most);
+    let readers = readers::start(&engine, options.readers);
     (engine, readers)
 }
