@@ -1,18 +1,19 @@
 //! How fast weights stream within a budget, beside what the disk delivers and beside a run with all weights in memory.
 //!
 //! ```text
-//! cargo bench --bench stream [-- [--size 4GiB] [--budgets 5,10,25,50,75] [--passes 5] [--threads 2] [--folder DIR]]
+//! cargo bench --bench stream [-- [--size 4GiB] [--budgets 5,10,25,50,75] [--turns 5] [--threads 2] [--folder DIR]]
 //! ```
 //!
 //! The model is a chain of products of one row with square f32 matrices: nothing is computed that could hide a read. Each
-//! budget (percent of the weights) has a process of its own, so that its peak memory is that of the budget. Its passes
-//! alternate with raw reads of the same file: direct, blocks of 2 MiB, huge pages that were touched before, the best
-//! of 1 to 8 in flight. The first pass, which also loads what stays, is printed and not counted. Medians are compared:
+//! budget (percent of the weights) has a process of its own, so that its peak memory is that of the budget. The first pass,
+//! which also loads what stays, is printed and not counted. The others alternate with raw reads of the same file (direct,
+//! blocks of 2 MiB, huge pages that were touched before, the best of 1 to 8 in flight), in turns of a second each: passes
+//! follow each other as they do in use, and the little that was read ahead before the first of a turn does not count for
+//! much. Medians are compared, of all passes and of the raw rates:
 //!
-//! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90);
-//! - *used* and *of it*: the rate of raw reads whose bytes are looked at once, and what the pass reached of it. Where the
-//!   device's bytes come through a cache (a virtual disk whose host copies them), reading into buffers that nobody looks at
-//!   is faster than any use of the bytes can be, unless that cache is also ours;
+//! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90). Where a virtual disk is
+//!   filled by its host's copying, raw reads into buffers that nobody looks at are faster than any use of the bytes can be,
+//!   unless the host's core shares our cache;
 //! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1).
 //!
 //! Before that, all weights in memory: a budget in which they fit beside one contiguous copy (goal: within 5 %), and the
@@ -28,16 +29,19 @@ use chain::{LAYER_BYTES, chain};
 use raw::Raw;
 use runner::{Held, Pass, Runner, run_here, side_by_side};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Memory that a process has besides its budget: code, records, stacks.
 const SLACK_BYTES: u64 = 64 << 20;
 /// Passes in memory that are compared.
-const TURNS: usize = 20;
+const RESIDENT_PASSES: usize = 20;
+/// Passes within a budget follow each other for as long as raw reads take, which is about this.
+const TURN: Duration = Duration::from_secs(1);
 
 struct Arguments {
     size: u64,
     budgets: Vec<u64>,
-    passes: usize,
+    turns: usize,
     threads: usize,
     folder: PathBuf,
 }
@@ -53,13 +57,11 @@ fn main() -> Result<()> {
     let folder = tempfile::Builder::new().prefix("ipuc-stream-").tempdir_in(&arguments.folder)?;
     let file = chain(folder.path(), arguments.size / LAYER_BYTES)?;
     let weights = std::fs::metadata(&file)?.len();
-    println!("weights {:.2} GiB, {} threads, {} passes", gib(weights), arguments.threads, arguments.passes);
+    println!("weights {:.2} GiB, {} threads, {} turns", gib(weights), arguments.threads, arguments.turns);
     let resident_seconds = in_memory(&file, weights, &arguments)?;
     shared(&file, weights, &arguments)?;
     let mut raw = Raw::new(&file)?;
-    println!(
-        "budget  kept GiB  first s  pass s  read GiB  raw GB/s  device  used GB/s  of it  time  stalls s  over budget MiB"
-    );
+    println!("budget  kept GiB  first s  passes  pass s  read GiB  raw GB/s  device  time  stalls s  over budget MiB");
     for &percent in &arguments.budgets {
         within_budget(&file, percent, weights / 100 * percent, resident_seconds, &mut raw, &arguments)?;
     }
@@ -68,7 +70,7 @@ fn main() -> Result<()> {
 
 /// A pass in which all weights fit, beside the same kernels over one contiguous copy. Gives its seconds.
 fn in_memory(file: &Path, weights: u64, arguments: &Arguments) -> Result<f64> {
-    let (copy, fits) = side_by_side(file, weights * 2, arguments.threads, TURNS)?;
+    let (copy, fits) = side_by_side(file, weights * 2, arguments.threads, RESIDENT_PASSES)?;
     let (copy, fits) = (median(&copy), median(&fits));
     println!(
         "all in memory: {fits:.4} s a pass, no read, no checksum; one contiguous copy {copy:.4} s: {:.3}",
@@ -105,28 +107,28 @@ fn within_budget(
     let mut runner = Runner::start(file, Held::Budget(budget), arguments.threads)?;
     let first = runner.pass()?;
     runner.pass()?;
-    let (mut passes, mut raws, mut used) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..arguments.passes {
+    let (mut passes, mut raws) = (Vec::new(), Vec::new());
+    for _ in 0..arguments.turns {
         raws.push(raw.rate()?);
-        passes.push(runner.pass()?);
-        used.push(raw.rate_of_use()?);
-        passes.push(runner.pass()?);
+        let begun = Instant::now();
+        while begun.elapsed() < TURN {
+            passes.push(runner.pass()?);
+        }
     }
     let peak = runner.finish()?;
-    let (raw, used) = (median(&raws), median(&used));
+    let raw = median(&raws);
     let of = |value: fn(&Pass) -> f64| median(&passes.iter().map(value).collect::<Vec<_>>());
     let (seconds, read) = (of(|pass| pass.seconds), of(|pass| pass.bytes_read));
     let stalled = of(|pass| pass.stall_seconds);
     let bound = (read / raw).max(resident_seconds);
     println!(
-        "{percent:>5} %  {:>8.2}  {:>7.3}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>9.2}  {:>5.2}  {:>4.2}  {stalled:>8.3}  {:>8.1} {}",
+        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>4.2}  {stalled:>8.3}  {:>8.1} {}",
         first.pinned_bytes / (1u64 << 30) as f64,
         first.seconds,
+        passes.len(),
         read / (1u64 << 30) as f64,
         raw / 1e9,
         read / seconds / raw,
-        used / 1e9,
-        read / seconds / used,
         seconds / bound,
         (peak as f64 - budget as f64) / (1 << 20) as f64,
         if peak <= budget + SLACK_BYTES { "ok" } else { "TOO MUCH" },
@@ -136,20 +138,20 @@ fn within_budget(
 
 fn parse(given: &[String]) -> Result<Arguments> {
     let folder = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    let mut arguments = Arguments { size: 4 << 30, budgets: vec![5, 10, 25, 50, 75], passes: 5, threads: 2, folder };
+    let mut arguments = Arguments { size: 4 << 30, budgets: vec![5, 10, 25, 50, 75], turns: 5, threads: 2, folder };
     let mut given = given.iter();
     while let Some(flag) = given.next() {
         let mut value = || given.next().with_context(|| format!("{flag} needs a value"));
         match flag.as_str() {
             "--size" => arguments.size = bytes_of(value()?)?,
             "--budgets" => arguments.budgets = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
-            "--passes" => arguments.passes = value()?.parse()?,
+            "--turns" => arguments.turns = value()?.parse()?,
             "--threads" => arguments.threads = value()?.parse()?,
             "--folder" => arguments.folder = PathBuf::from(value()?),
             _ => bail!("unknown argument {flag}"),
         }
     }
-    ensure!(arguments.passes > 0 && arguments.size >= LAYER_BYTES, "at least one pass over one layer of 64 MiB");
+    ensure!(arguments.turns > 0 && arguments.size >= LAYER_BYTES, "at least one turn over one layer of 64 MiB");
     Ok(arguments)
 }
 
