@@ -14,13 +14,8 @@ use ipuc_formats::model::{Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What reads in flight and kernels hold fits in a ring of this size.
+/// What reads in flight and kernels hold fits in a ring of this size, with as much again to read ahead.
 const USUAL_RING_BYTES: u64 = 48 << 20;
-/// Where much streams, a larger ring costs little, and where all its places go round (`pace.rs`), lines of a place that is
-/// read into again have left the processor's cache, so that the device writes to memory that nobody else holds.
-const MOST_RING_BYTES: u64 = 128 << 20;
-/// The ring is about this part of what streams in a pass.
-const STREAM_SHARE: u64 = 12;
 /// Rows that are chosen by index get at least this part of what there is for weights,
 const ROWS_SHARE: u64 = 64;
 /// but no more than this before all else that fits is pinned: a fixed set saves every pass a read, a row only some.
@@ -142,8 +137,7 @@ pub(super) fn plan(
     if available < least {
         return Err(Shortage { needed_bytes: working_bytes.saturating_add(least) });
     }
-    let wanted = ((weights_bytes - available) / STREAM_SHARE).clamp(USUAL_RING_BYTES, MOST_RING_BYTES);
-    residency.ring_bytes = (available / 4).min(wanted).max(least);
+    residency.ring_bytes = (available / 4).min(USUAL_RING_BYTES).max(least);
     let chosen: Vec<u32> = (0..lengths.len() as u32).filter(|&chunk| survey.uses[chunk as usize].runs == 0).collect();
     let rows_bytes: u64 = chosen.iter().map(|&chunk| lengths[chunk as usize]).sum();
     let set_apart = rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES);
