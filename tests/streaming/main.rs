@@ -98,6 +98,23 @@ fn a_run_that_waits_looks_after_the_reads_itself_and_another_thread_while_it_doe
 }
 
 #[test]
+fn the_bits_are_the_same_however_many_reads_are_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 16);
+    let input = || vec![("x".to_string(), x())];
+    let expected = bits(&session(&open(&path, None), 1).run(None, input()).unwrap());
+    let chunks = manifest(&path).chunks;
+    let model = open(&path, Some(stream_bytes(&path) / 10 + WORKING_BYTES));
+    let mut session = session(&model, 2);
+    // The other way to read is tried after some hundred reads.
+    let mut read_bytes = 0;
+    while read_bytes < 1000 * chunks[0].length {
+        assert!(bits(&session.run(None, input()).unwrap()) == expected, "after {read_bytes} bytes");
+        read_bytes += session.last_pass().unwrap().stream_bytes;
+    }
+}
+
+#[test]
 fn a_pass_over_weights_that_fit_reads_and_checks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 4);

@@ -14,7 +14,7 @@ use ipuc_formats::model::{Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What reads in flight and kernels hold fits in a ring of this size, with as much again to read ahead.
+/// Reads in flight and what kernels hold take a third of a ring of this size; the rest is read ahead while steps compute.
 const USUAL_RING_BYTES: u64 = 48 << 20;
 /// Rows that are chosen by index get at least this part of what there is for weights,
 const ROWS_SHARE: u64 = 64;

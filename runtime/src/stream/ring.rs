@@ -7,8 +7,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(super) struct Ring {
     place_bytes: usize,
-    /// Free places that were used before, taken from the end: few go round as long as chunks are used as fast as they come, and caches that the
-    /// device and the processor share still have them.
+    /// Free places that were used before, taken from the end: few go round as long as chunks are used as fast as they come,
+    /// and caches that the device and the processor share still have them.
     free: Vec<usize>,
     /// Places that were never used. They come first: memory that is new is slow, and should be so at the beginning, not when
     /// more reads are tried later.
