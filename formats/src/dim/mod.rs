@@ -365,4 +365,6 @@ operator!(Sub, sub, subtract);
 operator!(Mul, mul, multiply);
 
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;
