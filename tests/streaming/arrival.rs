@@ -1,12 +1,12 @@
 //! Files that run while they arrive.
 
-use crate::models::{bits, chain, open, session, x};
+use crate::models::{bits, chain, chain_bits, chain_inputs, session};
 use std::path::Path;
 
 /// The bytes of a compiled file, and of what it gives when it is all there.
 fn compiled(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     let path = chain(folder, 8);
-    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
+    let expected = chain_bits(&path);
     (std::fs::read(&path).unwrap(), expected)
 }
 
@@ -27,7 +27,7 @@ fn a_file_runs_while_it_arrives_through_a_pipe() {
             });
             let options = ipuc::OpenOptions { memory_bytes, ..ipuc::OpenOptions::default() };
             let mut session = session(&ipuc::open_pipe(reader, options).map_err(|error| error.to_string())?, 2);
-            let mut run = || session.run(None, vec![("x".to_string(), x())]).map_err(|error| error.to_string());
+            let mut run = || session.run(None, chain_inputs()).map_err(|error| error.to_string());
             run()?;
             Ok::<_, String>(bits(&run()?))
         })
@@ -54,7 +54,7 @@ fn a_file_runs_while_it_grows() {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
             let mut session = session(&ipuc::open_with(&growing, options).unwrap(), 1);
-            bits(&session.run(None, vec![("x".to_string(), x())]).unwrap())
+            bits(&session.run(None, chain_inputs()).unwrap())
         });
         for block in bytes.chunks(bytes.len() / 5) {
             std::io::Write::write_all(&mut file, block).unwrap();
@@ -65,6 +65,6 @@ fn a_file_runs_while_it_grows() {
     std::fs::write(&growing, &bytes[..bytes.len() / 2]).unwrap();
     let options = ipuc::OpenOptions { follow: Some(std::time::Duration::from_millis(100)), ..options };
     let mut session = session(&ipuc::open_with(&growing, options).unwrap(), 1);
-    let error = session.run(None, vec![("x".to_string(), x())]).unwrap_err().to_string();
+    let error = session.run(None, chain_inputs()).unwrap_err().to_string();
     assert!(error.contains("has not grown"), "{error}");
 }

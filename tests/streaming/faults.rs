@@ -1,6 +1,6 @@
 //! Reads that fail or lie end a run with a reason, and not the session.
 
-use crate::models::{bits, chain, manifest, open, session, stream_bytes, x};
+use crate::models::{bits, chain, chain_bits, chain_inputs, manifest, session, stream_bytes};
 use crate::watched::Watched;
 use ipuc_runtime::{Model, ModelOptions, RunError};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn faults_end_a_run_with_a_reason_and_the_session_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 8);
-    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
+    let expected = chain_bits(&path);
     let last = manifest(&path).extents.last().unwrap().offset;
     for (readers, file) in [(1, Watched::new(&path)), (4, Watched::new(&path)), (4, Watched::queued(&path))] {
         let file = Arc::new(file);
         let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 2 + (128 << 10)), readers };
         let model = Model::open_with(file.clone(), options).unwrap();
         let mut session = session(&model, 2);
-        let mut run = || session.run(None, vec![("x".to_string(), x())]);
+        let mut run = || session.run(None, chain_inputs());
         let mut fails = |break_it: &dyn Fn(), mend: &dyn Fn(), reason: &str| {
             break_it();
             // What was read ahead may serve one more pass.

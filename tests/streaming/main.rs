@@ -8,8 +8,8 @@ mod rows;
 mod watched;
 
 use crate::models::{
-    WIDTH, WORKING_BYTES, all_inputs, bits, chain, everything, manifest, node, open, port, session, stream_bytes,
-    weight, write, x,
+    WIDTH, WORKING_BYTES, all_inputs, bits, chain, chain_bits, chain_inputs, everything, manifest, node, open, port,
+    session, stream_bytes, weight, write,
 };
 use crate::watched::Watched;
 use ipuc::compile::{CompileOptions, Source, compile};
@@ -60,7 +60,7 @@ fn a_pass_reads_what_the_plan_says() {
         let mut session = session(&model, 2);
         let residency = model.residency().unwrap();
         for pass in 0..4 {
-            session.run(None, vec![("x".to_string(), x())]).unwrap();
+            session.run(None, chain_inputs()).unwrap();
             let residency = model.residency().unwrap();
             let report = session.last_pass().unwrap();
             let first = if pass == 0 { residency.pinned_bytes } else { 0 };
@@ -76,14 +76,13 @@ fn a_pass_reads_what_the_plan_says() {
 fn a_run_that_waits_looks_after_the_reads_itself_and_another_thread_while_it_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 16);
-    let input = || vec![("x".to_string(), x())];
-    let expected = bits(&session(&open(&path, None), 1).run(None, input()).unwrap());
+    let expected = chain_bits(&path);
     let file = Arc::new(Watched::queued(&path));
     let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 4), readers: 2 };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 2);
     for _ in 0..4 {
-        assert!(bits(&session.run(None, input()).unwrap()) == expected);
+        assert!(bits(&session.run(None, chain_inputs()).unwrap()) == expected);
     }
     let by_others = || file.waits.lock().unwrap().iter().filter(|&&waited| waited).count();
     let all = file.waits.lock().unwrap().len();
@@ -101,15 +100,14 @@ fn a_run_that_waits_looks_after_the_reads_itself_and_another_thread_while_it_doe
 fn the_bits_are_the_same_however_many_reads_are_tried() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 16);
-    let input = || vec![("x".to_string(), x())];
-    let expected = bits(&session(&open(&path, None), 1).run(None, input()).unwrap());
+    let expected = chain_bits(&path);
     let chunks = manifest(&path).chunks;
     let model = open(&path, Some(stream_bytes(&path) / 10 + WORKING_BYTES));
     let mut session = session(&model, 2);
     // The other way to read is tried after some hundred reads.
     let mut read_bytes = 0;
     while read_bytes < 1000 * chunks[0].length {
-        assert!(bits(&session.run(None, input()).unwrap()) == expected, "after {read_bytes} bytes");
+        assert!(bits(&session.run(None, chain_inputs()).unwrap()) == expected, "after {read_bytes} bytes");
         read_bytes += session.last_pass().unwrap().stream_bytes;
     }
 }
@@ -122,9 +120,9 @@ fn a_pass_over_weights_that_fit_reads_and_checks_nothing() {
     let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + (1 << 20)), readers: 1 };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 1);
-    session.run(None, vec![("x".to_string(), x())]).unwrap();
+    session.run(None, chain_inputs()).unwrap();
     let before = file.reads.lock().unwrap().len();
-    session.run(None, vec![("x".to_string(), x())]).unwrap();
+    session.run(None, chain_inputs()).unwrap();
     assert_eq!(file.reads.lock().unwrap().len(), before);
     let report = session.last_pass().unwrap();
     assert_eq!((report.bytes_read(), report.checked_bytes, report.reads), (0, 0, 0));
@@ -180,7 +178,7 @@ fn a_budget_that_is_too_small_names_one_that_works() {
     let Err(OpenError::Budget { needed_bytes, budget_bytes: 1000 }) = open(1000) else { panic!("1000 bytes suffice") };
     let model = open(needed_bytes).unwrap();
     let mut session = session(&model, 1);
-    let outputs = session.run(None, vec![("x".to_string(), x())]).unwrap();
+    let outputs = session.run(None, chain_inputs()).unwrap();
     assert_eq!(outputs.len(), 1);
     assert!(open(needed_bytes - 1).is_err());
 }
@@ -190,13 +188,13 @@ fn sessions_share_a_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 8);
     let model = open(&path, Some(stream_bytes(&path) / 3 + WORKING_BYTES));
-    let expected = bits(&session(&open(&path, None), 1).run(None, vec![("x".to_string(), x())]).unwrap());
+    let expected = chain_bits(&path);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut session = session(&model, 1);
                 for _ in 0..5 {
-                    assert!(bits(&session.run(None, vec![("x".to_string(), x())]).unwrap()) == expected);
+                    assert!(bits(&session.run(None, chain_inputs()).unwrap()) == expected);
                 }
             });
         }
@@ -229,7 +227,7 @@ fn a_trace_shows_reads_beside_steps() {
     let mut session = session(&model, 2);
     let mut run = |trace: Option<Arc<ipuc_runtime::Trace>>| {
         session.set_trace(trace);
-        session.run(None, vec![("x".to_string(), x())]).unwrap();
+        session.run(None, chain_inputs()).unwrap();
         session.last_pass().unwrap()
     };
     let trace = Arc::new(ipuc_runtime::Trace::default());

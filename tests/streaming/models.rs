@@ -157,9 +157,14 @@ pub fn everything(folder: &Path) -> PathBuf {
     write(folder, graph)
 }
 
-pub fn x() -> Value {
+fn x() -> Value {
     let values: Vec<u8> = (0..WIDTH).flat_map(|index| ((index as f32) / 64.0 - 2.0).to_le_bytes()).collect();
     Tensor::from_bytes(ipuc_formats::dtype::DType::F32, &[1, WIDTH], &values).unwrap().into()
+}
+
+/// The input of a chain.
+pub fn chain_inputs() -> Vec<(String, Value)> {
+    vec![("x".to_string(), x())]
 }
 
 pub fn all_inputs(flag: bool, ids: [i64; 2]) -> Vec<(String, Value)> {
@@ -182,6 +187,11 @@ pub fn open(path: &Path, memory_bytes: Option<u64>) -> Model {
 
 pub fn session(model: &Model, threads: usize) -> Session {
     Session::new(model, &SessionOptions { threads, seed: 0 }).unwrap()
+}
+
+/// What a chain gives with all weights in memory.
+pub fn chain_bits(path: &Path) -> Vec<u8> {
+    bits(&session(&open(path, None), 1).run(None, chain_inputs()).unwrap())
 }
 
 pub fn manifest(path: &Path) -> Manifest {
