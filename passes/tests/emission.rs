@@ -18,6 +18,7 @@ use ipuc_passes::options::Options;
 use ipuc_passes::pipeline::run;
 use prost::Message;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -242,6 +243,45 @@ fn the_hash_of_weights_is_that_of_their_tensors() {
         hasher.update(blake3::hash(&bytes).as_bytes());
     }
     assert_eq!(found, *hasher.finalize().as_bytes());
+}
+
+/// A model's bytes, and where they have been read.
+struct Watched {
+    bytes: Vec<u8>,
+    reads: Mutex<Vec<Range<u64>>>,
+}
+
+impl ReadAt for Watched {
+    fn length(&self) -> u64 {
+        self.bytes.length()
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.reads.lock().unwrap().push(offset..offset + buffer.len() as u64);
+        self.bytes.read_exact_at(offset, buffer)
+    }
+}
+
+#[test]
+fn tensors_are_read_once_where_memory_allows() {
+    let source = Arc::new(Watched { bytes: model(), reads: Mutex::default() });
+    let graph = graph(source.clone());
+    let least = least_memory(&graph);
+    // What is read across its rows has to be in memory as a whole to be read once, else it is hashed before.
+    for (memory_bytes, times_across) in [(1 << 30, 1), (least, 2)] {
+        source.reads.lock().unwrap().clear();
+        emitted(&graph, &options(CHUNK_BYTES, memory_bytes), 2).unwrap();
+        let reads = source.reads.lock().unwrap();
+        for (name, times) in [("across", times_across), ("along", 1), ("table", 1), ("half", times_across)] {
+            let constant = graph.constants.iter().find(|constant| constant.name.as_deref() == Some(name)).unwrap();
+            let ConstantData::Stored(stored) = &constant.data else { panic!("{name} is in memory") };
+            let start = stored.tensor.source_offset().unwrap();
+            let range = start..start + stored.tensor.length_bytes();
+            let read_bytes: u64 =
+                reads.iter().filter(|read| range.contains(&read.start)).map(|read| read.end - read.start).sum();
+            assert_eq!(read_bytes, times * stored.tensor.length_bytes(), "{name} with {memory_bytes} bytes");
+        }
+    }
 }
 
 #[test]

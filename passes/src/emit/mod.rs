@@ -94,7 +94,7 @@ pub enum EmitError {
 }
 
 /// What weights may take in memory, unless told otherwise.
-pub const MEMORY_BYTES: u64 = 192 << 20;
+pub const MEMORY_BYTES: u64 = 272 << 20;
 
 /// How weights become bytes.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 //! how the file does. A weight that is computed while the file is written counts by the tensors that it is computed from.
 
 use crate::ir::{ConstantData, ConstantError, ConstantId, Graph};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::pack_strings;
 use ipuc_formats::tensor::Tensor;
 use std::collections::HashSet;
@@ -27,28 +28,50 @@ pub(super) fn seen_once(graph: &Graph, constants: &[ConstantId]) -> Vec<Constant
     constants.iter().flat_map(|&id| leaves(graph, id)).filter(|&id| seen.insert(id)).collect()
 }
 
-/// BLAKE3 of the canonical bytes of a constant that is no recipe; of strings, of their stored bytes.
-/// It is read as much at a time as the buffer holds.
-pub(super) fn hash(graph: &Graph, id: ConstantId, buffer: &mut [u8]) -> Result<[u8; 32], ConstantError> {
-    let stored = match &graph.constant(id).data {
-        ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
-        ConstantData::Recipe { .. } => return graph.load_constant(id).map(|tensor| hash_of(&tensor)),
-        ConstantData::Stored(stored) => stored,
-    };
-    if stored.tensor.dtype() == ipuc_formats::dtype::DType::String {
-        return graph.load_constant(id).map(|tensor| hash_of(&tensor));
+/// BLAKE3 of the canonical bytes of a tensor, while they are read for something else; of strings, of their stored bytes.
+#[derive(Default)]
+pub(super) struct SourceHash {
+    /// Of all bytes up to its count.
+    hasher: blake3::Hasher,
+}
+
+impl SourceHash {
+    /// Canonical bytes have been read. Only those that follow what is hashed already help.
+    pub(super) fn see(&mut self, offset: u64, bytes: &[u8]) {
+        if offset == self.hasher.count() {
+            self.hasher.update(bytes);
+        }
     }
-    let source = &graph.sources[stored.source as usize];
-    let failure = |error| ConstantError::Read { file: source.name.clone(), error };
-    let mut reader = stored.tensor.reader(&*source.bytes).map_err(failure)?;
-    let mut hasher = blake3::Hasher::new();
-    while reader.remaining_bytes() > 0 {
-        let length = reader.remaining_bytes().min(buffer.len() as u64) as usize;
-        let block = &mut buffer[..length];
-        reader.read(block).map_err(failure)?;
-        hasher.update(block);
+
+    /// The hash of a constant that is no recipe. What has not been seen is read, as much at a time as the buffer holds.
+    ///
+    /// # Errors
+    /// [`ConstantError`] where it cannot be read.
+    pub(super) fn finish(
+        mut self,
+        graph: &Graph,
+        id: ConstantId,
+        buffer: &mut [u8],
+    ) -> Result<[u8; 32], ConstantError> {
+        let stored = match &graph.constant(id).data {
+            ConstantData::Stored(stored) if stored.tensor.dtype() != DType::String => stored,
+            ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
+            ConstantData::Stored(_) | ConstantData::Recipe { .. } => {
+                return graph.load_constant(id).map(|tensor| hash_of(&tensor));
+            }
+        };
+        let source = &graph.sources[stored.source as usize];
+        let failure = |error| ConstantError::Read { file: source.name.clone(), error };
+        let mut reader = stored.tensor.reader(&*source.bytes).map_err(failure)?;
+        reader.skip(self.hasher.count()).map_err(failure)?;
+        while reader.remaining_bytes() > 0 {
+            let length = reader.remaining_bytes().min(buffer.len() as u64) as usize;
+            let block = &mut buffer[..length];
+            reader.read(block).map_err(failure)?;
+            self.hasher.update(block);
+        }
+        Ok(*self.hasher.finalize().as_bytes())
     }
-    Ok(*hasher.finalize().as_bytes())
 }
 
 fn hash_of(tensor: &Tensor) -> [u8; 32] {

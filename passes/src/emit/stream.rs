@@ -8,7 +8,7 @@
 
 use crate::emit::blocks::Numbering;
 use crate::emit::buffer::Buffer;
-use crate::emit::sources::{self, READ_BYTES};
+use crate::emit::sources::{READ_BYTES, SourceHash};
 use crate::emit::work::{Filling, Piece, Task, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantData, ConstantId, Graph};
@@ -62,10 +62,9 @@ fn write_chunks(
     output: &dyn Output,
     progress: &dyn Progress,
 ) -> Result<Written, EmitError> {
-    let work = Work::new(graph, plan.manifest(), numbering);
     let workers = rayon::current_num_threads().max(1) + WAITING_WORKERS;
-    let piece_bytes = options.memory_bytes / workers as u64;
-    let pieces = work.pieces(piece_bytes);
+    let work = Work::new(graph, plan.manifest(), numbering, workers, options.memory_bytes);
+    let pieces = work.pieces();
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     if needed_bytes > options.memory_bytes {
         return Err(EmitError::Memory { memory_bytes: options.memory_bytes, needed_bytes });
@@ -83,14 +82,9 @@ fn write_chunks(
     std::thread::scope(|scope| {
         for _ in 0..workers.min(pieces.len()) {
             scope.spawn(|| {
-                let mut buffer = Buffer::default();
-                while let Some(taken) = queue.take() {
-                    if let Err(error) = writer.perform(&taken.piece.task, &mut buffer) {
+                while let Some(mut taken) = queue.take() {
+                    if let Err(error) = writer.perform(taken.piece, &mut taken.buffer) {
                         queue.fail(taken.number, error);
-                    }
-                    // What a worker keeps between pieces is within its share.
-                    if buffer.length() as u64 > piece_bytes {
-                        buffer = Buffer::default();
                     }
                 }
             });
@@ -120,13 +114,16 @@ struct Queue<'a> {
 struct QueueState {
     next: usize,
     free_bytes: u64,
+    /// Of earlier pieces, the shortest first; together not more than what is free.
+    buffers: Vec<Buffer>,
     /// The first failure in the order of the stream, whichever thread met it first.
     failure: Option<(usize, EmitError)>,
 }
 
 impl<'a> Queue<'a> {
     fn new(pieces: &'a [Piece], free_bytes: u64) -> Self {
-        Queue { pieces, state: Mutex::new(QueueState { next: 0, free_bytes, failure: None }), freed: Condvar::new() }
+        let state = QueueState { next: 0, free_bytes, buffers: Vec::new(), failure: None };
+        Queue { pieces, state: Mutex::new(state), freed: Condvar::new() }
     }
 
     fn take(&self) -> Option<Taken<'_>> {
@@ -137,7 +134,8 @@ impl<'a> Queue<'a> {
             if piece.bytes <= state.free_bytes {
                 state.free_bytes -= piece.bytes;
                 state.next += 1;
-                return Some(Taken { queue: self, number, piece });
+                let buffer = state.buffer(piece.bytes);
+                return Some(Taken { queue: self, number, piece, buffer });
             }
             // Whoever holds the memory gives it back without waiting for anybody.
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -156,18 +154,47 @@ impl<'a> Queue<'a> {
     }
 }
 
+impl QueueState {
+    /// The longest buffer that a piece of so many bytes may hold; others go where its memory is to come from them.
+    fn buffer(&mut self, piece_bytes: u64) -> Buffer {
+        let fitting = self.buffers.iter().rposition(|buffer| buffer.length() as u64 <= piece_bytes);
+        let taken = fitting.map(|at| self.buffers.remove(at)).unwrap_or_default();
+        while self.buffers.iter().map(|buffer| buffer.length() as u64).sum::<u64>() > self.free_bytes {
+            self.buffers.pop();
+        }
+        taken
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
+        let at = self.buffers.partition_point(|shorter| shorter.length() < buffer.length());
+        self.buffers.insert(at, buffer);
+    }
+}
+
 /// A piece that is being done; its memory is given back when this is dropped, by a panic too.
 struct Taken<'a> {
     queue: &'a Queue<'a>,
     number: usize,
     piece: &'a Piece,
+    buffer: Buffer,
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        lock(&self.queue.state).free_bytes += self.piece.bytes;
+        let mut state = lock(&self.queue.state);
+        state.free_bytes += self.piece.bytes;
+        state.keep(std::mem::take(&mut self.buffer));
+        drop(state);
         self.queue.freed.notify_all();
     }
+}
+
+/// What a piece knows of the tensors that it packs.
+struct Tensors {
+    /// Those that are loaded for it.
+    loaded: HashMap<ConstantId, Tensor>,
+    /// Hashes of those that it reads as a whole.
+    hashes: HashMap<ConstantId, SourceHash>,
 }
 
 /// Does pieces of work, on any thread.
@@ -182,34 +209,33 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn perform(&self, task: &Task, buffer: &mut Buffer) -> Result<(), EmitError> {
-        match task {
-            Task::Hash(number) => {
-                let hash = sources::hash(self.work.graph, self.work.sources[*number], buffer.of_length(READ_BYTES)?)?;
-                lock(&self.source_hashes)[*number] = hash;
-                Ok(())
-            }
+    fn perform(&self, piece: &Piece, buffer: &mut Buffer) -> Result<(), EmitError> {
+        let sources = piece.sources.iter().map(|&number| (self.work.sources[number], SourceHash::default()));
+        let mut tensors = Tensors { loaded: HashMap::new(), hashes: sources.collect() };
+        match &piece.task {
+            Task::Hash => {}
             Task::Chunks(chunks) => {
-                let mut loaded = HashMap::new();
-                chunks.clone().try_for_each(|chunk| self.fill(chunk, &mut loaded, buffer))
+                chunks.clone().try_for_each(|chunk| self.fill(chunk, &mut tensors, buffer))?;
             }
-            Task::Panels(chunks) => self.fill_panels(chunks, buffer),
+            Task::Panels(chunks) => self.fill_panels(chunks, &mut tensors, buffer)?,
         }
+        for &number in &piece.sources {
+            let id = self.work.sources[number];
+            let hash = tensors.hashes.remove(&id).unwrap_or_default();
+            let hash = hash.finish(self.work.graph, id, buffer.of_length(READ_BYTES)?)?;
+            lock(&self.source_hashes)[number] = hash;
+        }
+        Ok(())
     }
 
     /// Fill one chunk, extent by extent, and write it.
-    fn fill(
-        &self,
-        chunk: usize,
-        loaded: &mut HashMap<ConstantId, Tensor>,
-        buffer: &mut Buffer,
-    ) -> Result<(), EmitError> {
+    fn fill(&self, chunk: usize, tensors: &mut Tensors, buffer: &mut Buffer) -> Result<(), EmitError> {
         let manifest = self.work.manifest;
         let record = manifest.chunks[chunk];
         let buffer = buffer.of_length(record.length as usize)?;
         let extents = self.work.extents[chunk].clone();
         let filled: Vec<Filling> = extents.clone().filter_map(|extent| self.work.fillings[extent]).collect();
-        loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
+        tensors.loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
         let mut end = 0;
         for index in extents {
             let extent = &manifest.extents[index];
@@ -218,10 +244,10 @@ impl Writer<'_> {
             end = start + extent.length as usize;
             match &self.work.fillings[index] {
                 Some(filling) => {
-                    if self.work.is_loaded(filling.constant) && !loaded.contains_key(&filling.constant) {
-                        loaded.insert(filling.constant, self.work.graph.load_constant(filling.constant)?);
+                    if self.work.is_loaded(filling.constant) && !tensors.loaded.contains_key(&filling.constant) {
+                        tensors.loaded.insert(filling.constant, self.work.graph.load_constant(filling.constant)?);
                     }
-                    self.pack(filling, filling.range, loaded.get(&filling.constant), &mut buffer[start..end])?;
+                    self.pack(filling, filling.range, tensors, &mut buffer[start..end])?;
                 }
                 None => buffer[start..end].fill(0),
             }
@@ -231,7 +257,7 @@ impl Writer<'_> {
     }
 
     /// Fill chunks that hold consecutive panels of one weight, and write them.
-    fn fill_panels(&self, chunks: &Range<usize>, buffer: &mut Buffer) -> Result<(), EmitError> {
+    fn fill_panels(&self, chunks: &Range<usize>, tensors: &mut Tensors, buffer: &mut Buffer) -> Result<(), EmitError> {
         let manifest = self.work.manifest;
         let extents = chunks.clone().flat_map(|chunk| self.work.extents[chunk].clone());
         let (mut range, mut packed_bytes): (Option<(Filling, PartRange)>, usize) = (None, 0);
@@ -244,7 +270,7 @@ impl Writer<'_> {
         let Some((filling, range)) = range else { return Ok(()) };
         let total_bytes = chunks.clone().map(|chunk| manifest.chunks[chunk].length as usize).sum();
         let buffer = buffer.of_length(total_bytes)?;
-        self.pack(&filling, range, None, &mut buffer[..packed_bytes])?;
+        self.pack(&filling, range, tensors, &mut buffer[..packed_bytes])?;
         // Move the parts to where their chunks begin, the last one first, and fill up what is between them.
         let (mut packed_end, mut chunk_end) = (packed_bytes, total_bytes);
         for chunk in chunks.clone().rev() {
@@ -282,13 +308,15 @@ impl Writer<'_> {
         &self,
         filling: &Filling,
         range: PartRange,
-        loaded: Option<&Tensor>,
+        tensors: &mut Tensors,
         target: &mut [u8],
     ) -> Result<(), EmitError> {
         let record = &self.work.manifest.weights[filling.weight];
         let constant = self.work.graph.constant(filling.constant);
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };
-        let in_memory = loaded.or_else(|| constant.tensor());
+        let Tensors { loaded, hashes } = tensors;
+        let in_memory = loaded.get(&filling.constant).or_else(|| constant.tensor());
+        let mut hash = hashes.get_mut(&filling.constant);
         if record.layout == Layout::Strings {
             let strings = in_memory.map(Tensor::strings).unwrap_or(Ok(&[])).map_err(EncodingError::from);
             target.copy_from_slice(&strings.and_then(pack_strings).map_err(failure)?);
@@ -306,8 +334,12 @@ impl Writer<'_> {
                 (None, ConstantData::Stored(stored)) => {
                     self.work.graph.read_stored(stored, offset, buffer).map_err(|error| {
                         unreadable = Some(error);
-                        io::ErrorKind::Other.into()
-                    })
+                        io::Error::from(io::ErrorKind::Other)
+                    })?;
+                    if let Some(hash) = &mut hash {
+                        hash.see(offset, buffer);
+                    }
+                    Ok(())
                 }
                 (None, ConstantData::Tensor(_) | ConstantData::Recipe { .. }) => Err(io::ErrorKind::NotFound.into()),
             }
@@ -317,5 +349,42 @@ impl Writer<'_> {
             (_, Some(error)) => Err(error.into()),
             (packed, None) => packed.map_err(failure),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_kept_within_what_is_free() {
+        let piece = |bytes| Piece { task: Task::Hash, sources: Vec::new(), bytes };
+        let pieces = [100, 60, 60, 20, 100, 90].map(|kibibytes: u64| piece(kibibytes << 10));
+        let queue = Queue::new(&pieces, 160 << 10);
+        let take = |length: usize| {
+            let mut taken = queue.take().unwrap();
+            let kept = taken.buffer.length() >> 10;
+            taken.buffer.of_length(length << 10).unwrap();
+            (taken, kept)
+        };
+        let kept = || lock(&queue.state).buffers.iter().map(|buffer| buffer.length() >> 10).collect::<Vec<_>>();
+        let (first, second) = (take(96), take(56));
+        assert_eq!((first.1, second.1), (0, 0));
+        drop(first);
+        drop(second);
+        assert_eq!(kept(), [56, 96]);
+        // A piece gets no buffer that is longer than what it may take.
+        let (third, fourth) = (take(50), take(20));
+        assert_eq!(
+            (third.1, fourth.1, kept()),
+            (56, 0, vec![]),
+            "96 KiB and 60 are more than 160 less what pieces take"
+        );
+        drop(third);
+        let fifth = take(90);
+        assert_eq!((fifth.1, kept()), (56, vec![]));
+        drop((fifth, fourth));
+        assert_eq!((take(80).1, kept()), (90, vec![20]));
+        assert!(queue.take().is_none());
     }
 }

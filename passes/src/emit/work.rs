@@ -1,11 +1,12 @@
 //! Divides the stream into pieces of work, in its order, and says how much memory each takes.
 //!
-//! A chunk is a piece by itself, with two exceptions. Canonical `[inputs, outputs]` matrices are read across their rows:
-//! a piece of them is as many chunks as make runs worth reading. And a tensor that has to be in memory as a whole (a
-//! recipe, integers that are stored as varints) is loaded once for all chunks with a part of it.
+//! A piece is, where that takes neither too much memory nor too long, all chunks with a part of a tensor: it is hashed
+//! while it is read for packing. Otherwise a chunk is a piece by itself, with two exceptions. Canonical `[inputs, outputs]`
+//! matrices are read across their rows: a piece of them is as many chunks as make runs worth reading. And a tensor that has
+//! to be in memory as a whole (a recipe, integers that are stored as varints) is loaded once for all chunks with a part.
 //!
-//! Before the chunks of a weight stands the hashing of the tensor that it comes from: its one sequential read brings the
-//! tensor into the page cache, so that reading across its rows asks nothing of the disk.
+//! Before the chunks of a tensor that no piece reads as a whole stands its hashing: the one sequential read brings it into
+//! the page cache, so that reading across its rows asks nothing of the disk.
 
 use crate::emit::blocks::Numbering;
 use crate::emit::sources::{leaves, seen_once};
@@ -23,6 +24,10 @@ const RUN_BYTES: u64 = 8 << 10;
 pub(super) const BLOCK_BYTES: u64 = 512 << 10;
 /// Rows of a block of canonical bytes, at least.
 const BLOCK_ROWS: u64 = 16;
+/// Pieces that pack whole tensors are no longer than this, so that threads end together, ...
+const WHOLE_BYTES: u64 = 128 << 20;
+/// ... and so many of them fit into memory at a time.
+const WHOLE_AT_A_TIME: u64 = 4;
 
 /// Where the bytes of one extent come from.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +43,9 @@ pub(super) struct Filling {
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Hash the source tensor of this number.
-    Hash(usize),
-    /// Fill and write these chunks one by one; they share tensors that are loaded.
+    /// Nothing but hashing.
+    Hash,
+    /// Fill and write these chunks one by one; they hold parts of the same tensors.
     Chunks(Range<usize>),
     /// Fill these chunks at once, each of which holds whole panels of the same weight, and write them.
     Panels(Range<usize>),
@@ -51,6 +56,8 @@ pub(super) enum Task {
 pub(super) struct Piece {
     /// What to do.
     pub(super) task: Task,
+    /// Numbers of the source tensors that are hashed meanwhile, and at the end as far as they have not been read.
+    pub(super) sources: Vec<usize>,
     /// Memory that it takes.
     pub(super) bytes: u64,
 }
@@ -65,10 +72,23 @@ pub(super) struct Work<'a> {
     pub(super) sources: Vec<ConstantId>,
     /// Extents of each chunk.
     pub(super) extents: Vec<Range<usize>>,
+    /// Chunks that hold elements of each constant.
+    spans: HashMap<ConstantId, Range<usize>>,
+    /// What a piece takes where it may as well be smaller, at most.
+    piece_bytes: u64,
+    /// What a piece takes that packs whole tensors, at most.
+    whole_bytes: u64,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(graph: &'a Graph, manifest: &'a Manifest, numbering: &Numbering) -> Self {
+    /// The work of so many threads with so much memory.
+    pub(super) fn new(
+        graph: &'a Graph,
+        manifest: &'a Manifest,
+        numbering: &Numbering,
+        workers: usize,
+        memory_bytes: u64,
+    ) -> Self {
         let stored: Vec<ConstantId> = numbering.constants.iter().map(|&id| stored_constant(graph, id)).collect();
         let mut fillings: Vec<Option<Filling>> = vec![None; manifest.extents.len()];
         for (weight, record) in manifest.weights.iter().enumerate() {
@@ -79,24 +99,45 @@ impl<'a> Work<'a> {
             }
         }
         let extents = (0..manifest.chunks.len()).map(|chunk| manifest.extents_of_chunk(chunk as u32)).collect();
-        Work { graph, manifest, fillings, sources: seen_once(graph, &stored), extents }
+        let mut spans: HashMap<ConstantId, Range<usize>> = HashMap::new();
+        for (extent, filling) in manifest.extents.iter().zip(&fillings) {
+            let Some(filling) = filling else { continue };
+            let chunk = extent.chunk as usize;
+            spans.entry(filling.constant).or_insert(chunk..chunk + 1).end = chunk + 1;
+        }
+        Work {
+            graph,
+            manifest,
+            fillings,
+            sources: seen_once(graph, &stored),
+            extents,
+            spans,
+            piece_bytes: memory_bytes / workers as u64,
+            whole_bytes: WHOLE_BYTES.min(memory_bytes / WHOLE_AT_A_TIME),
+        }
     }
 
-    /// The pieces in the order of the stream; none that could be smaller takes more than `piece_bytes`.
-    pub(super) fn pieces(&self, piece_bytes: u64) -> Vec<Piece> {
+    /// The pieces in the order of the stream.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
         let source_numbers: HashMap<ConstantId, usize> =
             self.sources.iter().enumerate().map(|(number, &id)| (id, number)).collect();
         let mut hashed = HashSet::new();
         let mut pieces = Vec::new();
         let mut next = 0;
         while next < self.extents.len() {
-            let piece = self.piece_at(next, piece_bytes);
-            let (Task::Chunks(chunks) | Task::Panels(chunks)) = &piece.task else { break };
+            let mut piece = self.piece_at(next);
+            let (Task::Chunks(chunks) | Task::Panels(chunks)) = piece.task.clone() else { break };
             next = chunks.end;
             for constant in chunks.clone().flat_map(|chunk| self.constants(chunk)) {
                 for source in leaves(self.graph, constant) {
-                    if hashed.insert(source) {
-                        pieces.push(Piece { task: Task::Hash(source_numbers[&source]), bytes: BLOCK_BYTES });
+                    let number = source_numbers[&source];
+                    if !hashed.insert(source) {
+                        continue;
+                    }
+                    if source == constant && !self.is_loaded(source) && self.spans[&source].end <= chunks.end {
+                        piece.sources.push(number);
+                    } else {
+                        pieces.push(Piece { task: Task::Hash, sources: vec![number], bytes: BLOCK_BYTES });
                     }
                 }
             }
@@ -104,30 +145,36 @@ impl<'a> Work<'a> {
         }
         // Tensors without bytes fill nothing, and are sources all the same.
         let left = (0..self.sources.len()).filter(|&number| !hashed.contains(&self.sources[number]));
-        pieces.extend(left.map(|number| Piece { task: Task::Hash(number), bytes: BLOCK_BYTES }));
+        pieces.extend(left.map(|number| Piece { task: Task::Hash, sources: vec![number], bytes: BLOCK_BYTES }));
         pieces
     }
 
-    fn piece_at(&self, first: usize, piece_bytes: u64) -> Piece {
+    fn piece_at(&self, first: usize) -> Piece {
         if let Some(filling) = self.across(first) {
-            let panels = self.run(first, piece_bytes, filling);
+            let panels = self.run(first, filling);
             if panels.len() > 1 {
-                let bytes = panels.clone().map(|chunk| self.chunk_bytes(chunk)).sum::<u64>();
-                let bytes = bytes + self.block_bytes(&panels);
-                return Piece { task: Task::Panels(panels), bytes };
+                let bytes = self.panels_need(&panels);
+                return Piece { task: Task::Panels(panels), sources: Vec::new(), bytes };
             }
         }
-        let mut end = first + 1;
-        let mut bytes = self.chunk_need(first);
-        while end < self.extents.len() && self.share_loaded(end - 1, end) {
-            bytes = bytes.max(self.chunk_need(end));
-            end += 1;
-        }
-        Piece { task: Task::Chunks(first..end), bytes }
+        let chunks = self.along(first);
+        let bytes = chunks.clone().map(|chunk| self.chunk_need(chunk)).max().unwrap_or(0);
+        Piece { task: Task::Chunks(chunks), sources: Vec::new(), bytes }
     }
 
     fn chunk_bytes(&self, chunk: usize) -> u64 {
         self.manifest.chunks[chunk].length
+    }
+
+    /// Bytes of consecutive chunks, which lie one after another.
+    fn bytes(&self, chunks: &Range<usize>) -> u64 {
+        let (first, last) = (&self.manifest.chunks[chunks.start], &self.manifest.chunks[chunks.end - 1]);
+        last.offset + last.length - first.offset
+    }
+
+    /// Memory that filling these chunks at once takes.
+    fn panels_need(&self, chunks: &Range<usize>) -> u64 {
+        self.bytes(chunks) + self.block_bytes(chunks)
     }
 
     /// Memory that filling one chunk by itself takes.
@@ -144,11 +191,6 @@ impl<'a> Work<'a> {
 
     fn constants(&self, chunk: usize) -> impl Iterator<Item = ConstantId> + '_ {
         self.fillings_of(chunk).map(|filling| filling.constant)
-    }
-
-    fn share_loaded(&self, one: usize, other: usize) -> bool {
-        let loaded = |constant: &ConstantId| self.is_loaded(*constant);
-        self.constants(one).filter(loaded).any(|constant| self.constants(other).any(|next| next == constant))
     }
 
     /// Whether a constant has to be in memory as a whole, and is not yet.
@@ -204,22 +246,49 @@ impl<'a> Work<'a> {
         (panels.output_axis == 1 && whole && direct).then_some(filling)
     }
 
-    /// The chunks from `first` on that are filled together.
-    fn run(&self, first: usize, piece_bytes: u64, filling: Filling) -> Range<usize> {
-        let Layout::Panels(panels) = &self.manifest.weights[filling.weight].layout else { return first..first + 1 };
-        let wanted = panels.inputs.saturating_mul(RUN_BYTES).min(piece_bytes);
-        let (mut end, mut bytes, mut last) = (first + 1, self.chunk_bytes(first), filling);
-        while end < self.extents.len()
-            && bytes + self.chunk_bytes(end) + self.block_bytes(&(first..end + 1)) <= wanted
-            && let Some(next) = self.across(end)
-            && next.weight == filling.weight
-            && next.range.start == last.range.end
-        {
-            bytes += self.chunk_bytes(end);
-            last = next;
-            end += 1;
+    /// Whether these chunks hold consecutive panels of one matrix that is read across its rows, and nothing else.
+    fn are_joined(&self, chunks: &Range<usize>) -> bool {
+        let fillings: Option<Vec<Filling>> = chunks.clone().map(|chunk| self.across(chunk)).collect();
+        let joins = |pair: &[Filling]| pair[0].weight == pair[1].weight && pair[0].range.end == pair[1].range.start;
+        fillings.is_some_and(|fillings| fillings.windows(2).all(joins))
+    }
+
+    /// The chunks from `first` on that are filled one by one in a piece: to the end of what is loaded for them, and of
+    /// tensors that are not read across their rows, where that is near.
+    fn along(&self, first: usize) -> Range<usize> {
+        let (mut chunk, mut end) = (first, first + 1);
+        while chunk < end {
+            for filling in self.fillings_of(chunk) {
+                let span = &self.spans[&filling.constant];
+                let layout = &self.manifest.weights[filling.weight].layout;
+                let across = matches!(layout, Layout::Panels(panels) if panels.output_axis == 1);
+                let near = self.bytes(&(first..span.end)) <= self.whole_bytes;
+                if near && !across || self.is_loaded(filling.constant) {
+                    end = end.max(span.end);
+                }
+            }
+            chunk += 1;
         }
         first..end
+    }
+
+    /// The chunks from `first` on that are filled at once: all of the matrix, or as many as make its rows worth reading.
+    fn run(&self, first: usize, filling: Filling) -> Range<usize> {
+        let Layout::Panels(panels) = &self.manifest.weights[filling.weight].layout else { return first..first + 1 };
+        let span = &self.spans[&filling.constant];
+        if span.start == first && self.panels_need(span) <= self.whole_bytes && self.are_joined(span) {
+            return span.clone();
+        }
+        let wanted = panels.inputs.saturating_mul(RUN_BYTES).min(self.piece_bytes);
+        let mut run = first..first + 1;
+        while run.end < span.end {
+            let longer = first..run.end + 1;
+            if self.panels_need(&longer) > wanted || !self.are_joined(&(run.end - 1..longer.end)) {
+                break;
+            }
+            run = longer;
+        }
+        run
     }
 }
 
