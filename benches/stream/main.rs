@@ -21,11 +21,14 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 mod chain;
+#[path = "../figures/mod.rs"]
+mod figures;
 mod raw;
 mod runner;
 
 use anyhow::{Context, Result, bail, ensure};
 use chain::{LAYER_BYTES, chain};
+use figures::{bytes_of, median};
 use raw::Raw;
 use runner::{Held, Pass, Runner, run_here, side_by_side};
 use std::path::{Path, PathBuf};
@@ -155,19 +158,6 @@ fn parse(given: &[String]) -> Result<Arguments> {
     Ok(arguments)
 }
 
-fn bytes_of(text: &str) -> Result<u64> {
-    let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("", 1)];
-    let split = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
-    let (number, factor) = split.context("a size ends in GiB or MiB, or is plain bytes")?;
-    Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * factor)
-}
-
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

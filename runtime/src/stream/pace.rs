@@ -104,7 +104,7 @@ impl Pace {
         self.timed += 1;
         if self.timed == TIMED_READS {
             let rate = self.bytes as f64 / self.busy.as_secs_f64().max(1e-9);
-            (self.timed, self.bytes, self.busy) = (0, 0, Duration::ZERO);
+            self.count_anew();
             self.judge(rate);
         }
     }
@@ -113,6 +113,10 @@ impl Pace {
     pub(super) fn interrupted(&mut self, ended: Instant) {
         self.last_end = Some(ended);
         self.settling = SETTLING_READS;
+        self.count_anew();
+    }
+
+    fn count_anew(&mut self) {
         (self.timed, self.bytes, self.busy) = (0, 0, Duration::ZERO);
     }
 
