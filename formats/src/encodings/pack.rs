@@ -10,6 +10,18 @@ use std::io;
 /// Canonical bytes held at once; a block of these stays in the second-level cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
+/// Rows of a panel up to this length are read in one run, though they are more than a block.
+const WHOLE_ROWS_BYTES: u64 = 512 << 10;
+
+impl PanelLayout {
+    /// Whether the rows of a panel of an `[outputs, inputs]` weight are read as a whole, one after another, so that
+    /// packing all of it reads its bytes in their order.
+    pub fn is_packed_by_whole_rows(&self) -> bool {
+        let row_bytes = self.inputs.saturating_mul(self.dtype.bits() as u64 / 8);
+        row_bytes.saturating_mul(PANEL_OUTPUTS as u64) <= WHOLE_ROWS_BYTES
+    }
+}
+
 /// Fills a buffer with the canonical bytes that begin at an offset.
 type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
@@ -121,7 +133,10 @@ fn pack_from_output_rows(
 ) -> Result<(), EncodingError> {
     let (width, group) = (layout.dtype.bits() / 8, layout.group as usize);
     let panel_bytes = packed.len() / (part.end - part.start) as usize;
-    let block_inputs = (BLOCK_BYTES / (PANEL_OUTPUTS * width)) as u64;
+    let block_inputs = match layout.is_packed_by_whole_rows() {
+        true => layout.inputs.next_multiple_of(u64::from(layout.group)),
+        false => (BLOCK_BYTES / (PANEL_OUTPUTS * width)) as u64,
+    };
     for (panel, packed) in (part.start..part.end).zip(packed.chunks_exact_mut(panel_bytes)) {
         let place = layout.place(panel);
         let first_row = (place.matrix * layout.outputs + place.output) * layout.inputs;

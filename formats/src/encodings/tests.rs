@@ -192,6 +192,33 @@ fn rows_are_found_in_their_parts() {
     }
 }
 
+#[test]
+fn rows_of_any_length_are_packed_whole_or_in_blocks() {
+    for (dtype, group) in [(DType::F32, 1), (DType::F16, 1), (DType::BF16, 2), (DType::I8, 4)] {
+        let most = (512 << 10) / 16 / (dtype.bits() as u64 / 8);
+        for (inputs, whole) in [(most - 3, true), (most, true), (most + 1, false), (2 * most + 7, false)] {
+            let matrix = PanelLayout { group, ..PanelLayout::matrix(dtype, 21, inputs, 0) };
+            assert_eq!(matrix.is_packed_by_whole_rows(), whole, "{dtype} {inputs}");
+            let (layout, shape) = (Layout::Panels(matrix), [21, inputs]);
+            let tensor = canonical(dtype, &shape);
+            for budget_bytes in [100 << 10, 64 << 20] {
+                round_trip(&record(layout.clone(), dtype, &shape, budget_bytes), &tensor);
+            }
+            // Whole rows are read in their order.
+            let part = layout.split(&shape, 64 << 20).unwrap()[0];
+            let mut packed = vec![0; layout.stored_bytes(&shape).unwrap() as usize];
+            let (mut end, mut ordered) = (0, true);
+            let mut read = |offset: u64, buffer: &mut [u8]| {
+                ordered &= offset == end;
+                end = offset + buffer.len() as u64;
+                reader(tensor.bytes())(offset, buffer)
+            };
+            pack(&layout, dtype, &shape, part, &mut read, &mut packed).unwrap();
+            assert_eq!(ordered, whole, "{dtype} {inputs}");
+        }
+    }
+}
+
 fn stored_types() -> impl Strategy<Value = DType> {
     prop::sample::select(vec![DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I16, DType::F64])
 }

@@ -1,13 +1,15 @@
 //! The only builder of file records: a graph in order becomes a manifest and a stream of weights.
 //!
 //! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is laid out and in which order
-//! (that of first use); `work.rs` divides the stream into pieces of work, `stream.rs` does them within a bound on memory,
-//! and `sources.rs` hashes what weights come from. The bytes depend neither on the number of threads nor on the bound.
+//! (that of first use); `work.rs` knows what fills the stream, `division.rs` divides that into pieces of work, `stream.rs`
+//! does them within a bound on memory, and `sources.rs` hashes what weights come from. The bytes depend neither on the
+//! number of threads nor on the bound.
 //!
 //! Leaves alone: what steps compute. Knows no files: bytes go to an [`Output`].
 
 mod blocks;
 mod buffer;
+mod division;
 mod sources;
 mod stream;
 mod weights;
@@ -93,7 +95,8 @@ pub enum EmitError {
     },
 }
 
-/// What weights may take in memory, unless told otherwise.
+/// What weights may take in memory, unless told otherwise: on two processors, room for four matrices of 4096 × 4096 f32
+/// that are packed as a whole.
 pub const MEMORY_BYTES: u64 = 272 << 20;
 
 /// How weights become bytes.

@@ -10,7 +10,7 @@ use ipuc_formats::tensor::Tensor;
 use std::collections::HashSet;
 
 /// Canonical bytes that are read at a time.
-pub(super) const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: u64 = 256 << 10;
 
 /// What a constant is read or computed from, in order.
 pub(super) fn leaves(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
@@ -43,16 +43,11 @@ impl SourceHash {
         }
     }
 
-    /// The hash of a constant that is no recipe. What has not been seen is read, as much at a time as the buffer holds.
+    /// The hash of a constant that is no recipe. What has not been seen is read.
     ///
     /// # Errors
     /// [`ConstantError`] where it cannot be read.
-    pub(super) fn finish(
-        mut self,
-        graph: &Graph,
-        id: ConstantId,
-        buffer: &mut [u8],
-    ) -> Result<[u8; 32], ConstantError> {
+    pub(super) fn finish(mut self, graph: &Graph, id: ConstantId) -> Result<[u8; 32], ConstantError> {
         let stored = match &graph.constant(id).data {
             ConstantData::Stored(stored) if stored.tensor.dtype() != DType::String => stored,
             ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
@@ -64,8 +59,9 @@ impl SourceHash {
         let failure = |error| ConstantError::Read { file: source.name.clone(), error };
         let mut reader = stored.tensor.reader(&*source.bytes).map_err(failure)?;
         reader.skip(self.hasher.count()).map_err(failure)?;
+        let mut buffer = vec![0; reader.remaining_bytes().min(READ_BYTES) as usize];
         while reader.remaining_bytes() > 0 {
-            let length = reader.remaining_bytes().min(buffer.len() as u64) as usize;
+            let length = reader.remaining_bytes().min(READ_BYTES) as usize;
             let block = &mut buffer[..length];
             reader.read(block).map_err(failure)?;
             self.hasher.update(block);

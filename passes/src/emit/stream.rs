@@ -1,6 +1,6 @@
 //! Reads, packs, checks and writes the bytes of the stream.
 //!
-//! Every offset is known before the first byte is read, so that pieces of work (see `work.rs`) are done on all threads and
+//! Every offset is known before the first byte is read, so that pieces of work (see `division.rs`) are done on all threads and
 //! written where they belong. A piece begins when the memory that it takes is free, in order: [`EmitOptions::memory_bytes`]
 //! bounds what all of them hold at a time. Which thread does a piece, and how the stream is divided, change no byte.
 //!
@@ -8,8 +8,9 @@
 
 use crate::emit::blocks::Numbering;
 use crate::emit::buffer::Buffer;
-use crate::emit::sources::{READ_BYTES, SourceHash};
-use crate::emit::work::{Filling, Piece, Task, Work};
+use crate::emit::division::{Division, Piece, Room, Task, divide};
+use crate::emit::sources::SourceHash;
+use crate::emit::work::{Filling, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantData, ConstantId, Graph};
 use ipuc_formats::encodings::{EncodingError, Layout, PartRange, pack, pack_strings};
@@ -23,6 +24,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Workers beyond one for each processor: about so many wait for the disk at a time.
 const WAITING_WORKERS: usize = 4;
+/// The same where pieces are whole matrices, which compute for longer between writes.
+const WAITING_WHOLE: usize = 2;
 
 /// Write the stream, then the manifest with its checksums.
 pub(super) fn write(
@@ -62,9 +65,13 @@ fn write_chunks(
     output: &dyn Output,
     progress: &dyn Progress,
 ) -> Result<Written, EmitError> {
-    let workers = rayon::current_num_threads().max(1) + WAITING_WORKERS;
-    let work = Work::new(graph, plan.manifest(), numbering, workers, options.memory_bytes);
-    let pieces = work.pieces();
+    let processors = rayon::current_num_threads().max(1);
+    let room = Room {
+        run_bytes: options.memory_bytes / (processors + WAITING_WORKERS) as u64,
+        whole_bytes: options.memory_bytes / (processors + WAITING_WHOLE) as u64,
+    };
+    let work = Work::new(graph, plan.manifest(), numbering);
+    let Division { pieces, hashed } = divide(&work, room);
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     if needed_bytes > options.memory_bytes {
         return Err(EmitError::Memory { memory_bytes: options.memory_bytes, needed_bytes });
@@ -72,6 +79,7 @@ fn write_chunks(
     let queue = Queue::new(&pieces, options.memory_bytes);
     let writer = Writer {
         work: &work,
+        hashed: &hashed,
         plan,
         output,
         progress,
@@ -80,10 +88,10 @@ fn write_chunks(
         source_hashes: Mutex::new(vec![[0; 32]; work.sources.len()]),
     };
     std::thread::scope(|scope| {
-        for _ in 0..workers.min(pieces.len()) {
+        for _ in 0..(processors + WAITING_WORKERS).min(pieces.len()) {
             scope.spawn(|| {
                 while let Some(mut taken) = queue.take() {
-                    if let Err(error) = writer.perform(taken.piece, &mut taken.buffer) {
+                    if let Err(error) = writer.perform(&mut taken) {
                         queue.fail(taken.number, error);
                     }
                 }
@@ -134,7 +142,7 @@ impl<'a> Queue<'a> {
             if piece.bytes <= state.free_bytes {
                 state.free_bytes -= piece.bytes;
                 state.next += 1;
-                let buffer = state.buffer(piece.bytes);
+                let buffer = state.buffer(piece.buffer_bytes);
                 return Some(Taken { queue: self, number, piece, buffer });
             }
             // Whoever holds the memory gives it back without waiting for anybody.
@@ -149,15 +157,20 @@ impl<'a> Queue<'a> {
         }
     }
 
+    /// Whether what a piece does is for nothing.
+    fn has_failed_before(&self, number: usize) -> bool {
+        lock(&self.state).failure.as_ref().is_some_and(|(failed, _)| *failed < number)
+    }
+
     fn finish(self) -> Result<(), EmitError> {
         into_inner(self.state).failure.map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 
 impl QueueState {
-    /// The longest buffer that a piece of so many bytes may hold; others go where its memory is to come from them.
-    fn buffer(&mut self, piece_bytes: u64) -> Buffer {
-        let fitting = self.buffers.iter().rposition(|buffer| buffer.length() as u64 <= piece_bytes);
+    /// The longest buffer for a piece that needs no longer one; others go where its memory is to come from them.
+    fn buffer(&mut self, needed_bytes: u64) -> Buffer {
+        let fitting = self.buffers.iter().rposition(|buffer| buffer.length() as u64 <= needed_bytes);
         let taken = fitting.map(|at| self.buffers.remove(at)).unwrap_or_default();
         while self.buffers.iter().map(|buffer| buffer.length() as u64).sum::<u64>() > self.free_bytes {
             self.buffers.pop();
@@ -190,16 +203,19 @@ impl Drop for Taken<'_> {
 }
 
 /// What a piece knows of the tensors that it packs.
+#[derive(Default)]
 struct Tensors {
     /// Those that are loaded for it.
     loaded: HashMap<ConstantId, Tensor>,
-    /// Hashes of those that it reads as a whole.
-    hashes: HashMap<ConstantId, SourceHash>,
+    /// Of the one that is being read, where that gives its hash.
+    hash: SourceHash,
 }
 
 /// Does pieces of work, on any thread.
 struct Writer<'a> {
     work: &'a Work<'a>,
+    /// Source tensors that are hashed while weights are packed.
+    hashed: &'a [Option<usize>],
     plan: &'a Plan,
     output: &'a dyn Output,
     progress: &'a dyn Progress,
@@ -209,22 +225,29 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn perform(&self, piece: &Piece, buffer: &mut Buffer) -> Result<(), EmitError> {
-        let sources = piece.sources.iter().map(|&number| (self.work.sources[number], SourceHash::default()));
-        let mut tensors = Tensors { loaded: HashMap::new(), hashes: sources.collect() };
+    fn perform(&self, taken: &mut Taken<'_>) -> Result<(), EmitError> {
+        let Taken { queue, number, piece, buffer } = taken;
+        let goes_on = |_: &usize| !queue.has_failed_before(*number);
+        let mut tensors = Tensors::default();
         match &piece.task {
-            Task::Hash => {}
+            Task::Hash(source) => self.finish_hash(*source, SourceHash::default()),
             Task::Chunks(chunks) => {
-                chunks.clone().try_for_each(|chunk| self.fill(chunk, &mut tensors, buffer))?;
+                chunks.clone().take_while(goes_on).try_for_each(|chunk| self.fill(chunk, &mut tensors, buffer))
             }
-            Task::Panels(chunks) => self.fill_panels(chunks, &mut tensors, buffer)?,
+            Task::Panels(chunks) => {
+                let mut rest = &*self.fill_panels(chunks, &mut tensors, buffer)?;
+                chunks.clone().take_while(goes_on).try_for_each(|chunk| {
+                    let (bytes, others) = rest.split_at(self.work.chunk_bytes(chunk) as usize);
+                    rest = others;
+                    self.write(chunk, bytes)
+                })
+            }
         }
-        for &number in &piece.sources {
-            let id = self.work.sources[number];
-            let hash = tensors.hashes.remove(&id).unwrap_or_default();
-            let hash = hash.finish(self.work.graph, id, buffer.of_length(READ_BYTES)?)?;
-            lock(&self.source_hashes)[number] = hash;
-        }
+    }
+
+    fn finish_hash(&self, source: usize, hash: SourceHash) -> Result<(), EmitError> {
+        let hash = hash.finish(self.work.graph, self.work.sources[source])?;
+        lock(&self.source_hashes)[source] = hash;
         Ok(())
     }
 
@@ -248,6 +271,12 @@ impl Writer<'_> {
                         tensors.loaded.insert(filling.constant, self.work.graph.load_constant(filling.constant)?);
                     }
                     self.pack(filling, filling.range, tensors, &mut buffer[start..end])?;
+                    let parts = &manifest.weights[filling.weight].parts;
+                    if let Some(source) = self.hashed[filling.weight]
+                        && parts.last().is_some_and(|part| part.extent as usize == index)
+                    {
+                        self.finish_hash(source, std::mem::take(&mut tensors.hash))?;
+                    }
                 }
                 None => buffer[start..end].fill(0),
             }
@@ -256,8 +285,13 @@ impl Writer<'_> {
         self.write(chunk, buffer)
     }
 
-    /// Fill chunks that hold consecutive panels of one weight, and write them.
-    fn fill_panels(&self, chunks: &Range<usize>, tensors: &mut Tensors, buffer: &mut Buffer) -> Result<(), EmitError> {
+    /// Fill chunks that hold consecutive panels of one weight; gives their bytes.
+    fn fill_panels<'b>(
+        &self,
+        chunks: &Range<usize>,
+        tensors: &mut Tensors,
+        buffer: &'b mut Buffer,
+    ) -> Result<&'b mut [u8], EmitError> {
         let manifest = self.work.manifest;
         let extents = chunks.clone().flat_map(|chunk| self.work.extents[chunk].clone());
         let (mut range, mut packed_bytes): (Option<(Filling, PartRange)>, usize) = (None, 0);
@@ -267,10 +301,13 @@ impl Writer<'_> {
             let (_, range) = range.get_or_insert((filling, filling.range));
             range.end = filling.range.end;
         }
-        let Some((filling, range)) = range else { return Ok(()) };
-        let total_bytes = chunks.clone().map(|chunk| manifest.chunks[chunk].length as usize).sum();
+        let Some((filling, range)) = range else { return Ok(&mut []) };
+        let total_bytes = self.work.bytes(chunks) as usize;
         let buffer = buffer.of_length(total_bytes)?;
         self.pack(&filling, range, tensors, &mut buffer[..packed_bytes])?;
+        if let Some(source) = self.hashed[filling.weight] {
+            self.finish_hash(source, std::mem::take(&mut tensors.hash))?;
+        }
         // Move the parts to where their chunks begin, the last one first, and fill up what is between them.
         let (mut packed_end, mut chunk_end) = (packed_bytes, total_bytes);
         for chunk in chunks.clone().rev() {
@@ -283,13 +320,7 @@ impl Writer<'_> {
             buffer[to + length..chunk_end].fill(0);
             (packed_end, chunk_end) = (from, to);
         }
-        let mut start = 0;
-        chunks.clone().try_for_each(|chunk| {
-            let end = start + manifest.chunks[chunk].length as usize;
-            let written = self.write(chunk, &buffer[start..end]);
-            start = end;
-            written
-        })
+        Ok(buffer)
     }
 
     fn write(&self, chunk: usize, bytes: &[u8]) -> Result<(), EmitError> {
@@ -314,9 +345,8 @@ impl Writer<'_> {
         let record = &self.work.manifest.weights[filling.weight];
         let constant = self.work.graph.constant(filling.constant);
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };
-        let Tensors { loaded, hashes } = tensors;
+        let Tensors { loaded, hash } = tensors;
         let in_memory = loaded.get(&filling.constant).or_else(|| constant.tensor());
-        let mut hash = hashes.get_mut(&filling.constant);
         if record.layout == Layout::Strings {
             let strings = in_memory.map(Tensor::strings).unwrap_or(Ok(&[])).map_err(EncodingError::from);
             target.copy_from_slice(&strings.and_then(pack_strings).map_err(failure)?);
@@ -336,7 +366,7 @@ impl Writer<'_> {
                         unreadable = Some(error);
                         io::Error::from(io::ErrorKind::Other)
                     })?;
-                    if let Some(hash) = &mut hash {
+                    if self.hashed[filling.weight].is_some() {
                         hash.see(offset, buffer);
                     }
                     Ok(())
@@ -358,8 +388,9 @@ mod tests {
 
     #[test]
     fn buffers_are_kept_within_what_is_free() {
-        let piece = |bytes| Piece { task: Task::Hash, sources: Vec::new(), bytes };
-        let pieces = [100, 60, 60, 20, 100, 90].map(|kibibytes: u64| piece(kibibytes << 10));
+        let piece =
+            |kibibytes: u64| Piece { task: Task::Hash(0), bytes: kibibytes << 10, buffer_bytes: (kibibytes - 4) << 10 };
+        let pieces = [100, 60, 60, 20, 100, 94].map(piece);
         let queue = Queue::new(&pieces, 160 << 10);
         let take = |length: usize| {
             let mut taken = queue.take().unwrap();
@@ -373,13 +404,9 @@ mod tests {
         drop(first);
         drop(second);
         assert_eq!(kept(), [56, 96]);
-        // A piece gets no buffer that is longer than what it may take.
+        // No piece gets a longer buffer than it needs.
         let (third, fourth) = (take(50), take(20));
-        assert_eq!(
-            (third.1, fourth.1, kept()),
-            (56, 0, vec![]),
-            "96 KiB and 60 are more than 160 less what pieces take"
-        );
+        assert_eq!((third.1, fourth.1, kept()), (56, 0, vec![]), "96 KiB are more than what is free");
         drop(third);
         let fifth = take(90);
         assert_eq!((fifth.1, kept()), (56, vec![]));
