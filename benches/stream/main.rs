@@ -14,7 +14,9 @@
 //! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90). Where a virtual disk is
 //!   filled by its host's copying, raw reads into buffers that nobody looks at are faster than any use of the bytes can be,
 //!   unless the host's core shares our cache;
-//! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1).
+//! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1);
+//! - *used*: bytes a second of a thread that reads the file and looks at each line once, in the better of two ways, in the
+//!   same turns: what any use of the bytes can have of this disk now, and what of that the pass has.
 //!
 //! Before that, all weights in memory: a budget in which they fit beside one contiguous copy (goal: within 5 %), and the
 //! proportional set size of two processes that map the same file.
@@ -25,6 +27,7 @@ mod chain;
 mod figures;
 mod raw;
 mod runner;
+mod used;
 
 use anyhow::{Context, Result, bail, ensure};
 use chain::{LAYER_BYTES, chain};
@@ -33,6 +36,7 @@ use raw::Raw;
 use runner::{Held, Pass, Runner, run_here, side_by_side};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use used::Used;
 
 /// Memory that a process has besides its budget: code, records, stacks.
 const SLACK_BYTES: u64 = 64 << 20;
@@ -63,10 +67,13 @@ fn main() -> Result<()> {
     println!("weights {:.2} GiB, {} threads, {} turns", gib(weights), arguments.threads, arguments.turns);
     let resident_seconds = in_memory(&file, weights, &arguments)?;
     shared(&file, weights, &arguments)?;
-    let mut raw = Raw::new(&file)?;
-    println!("budget  kept GiB  first s  passes  pass s  read GiB  raw GB/s  device  time  stalls s  over budget MiB");
+    let mut limits = Limits { resident_seconds, raw: Raw::new(&file)?, used: Used::new(&file)? };
+    println!(
+        "budget  kept GiB  first s  passes  pass s  read GiB  raw GB/s  device  time  used GB/s  of used  stalls s  \
+         over budget MiB"
+    );
     for &percent in &arguments.budgets {
-        within_budget(&file, percent, weights / 100 * percent, resident_seconds, &mut raw, &arguments)?;
+        within_budget(&file, percent, weights / 100 * percent, &mut limits, &arguments)?;
     }
     Ok(())
 }
@@ -99,20 +106,21 @@ fn shared(file: &Path, weights: u64, arguments: &Arguments) -> Result<()> {
     runners.into_iter().try_for_each(|runner| runner.finish().map(drop))
 }
 
-fn within_budget(
-    file: &Path,
-    percent: u64,
-    budget: u64,
+/// What a pass is compared with.
+struct Limits {
     resident_seconds: f64,
-    raw: &mut Raw,
-    arguments: &Arguments,
-) -> Result<()> {
+    raw: Raw,
+    used: Used,
+}
+
+fn within_budget(file: &Path, percent: u64, budget: u64, limits: &mut Limits, arguments: &Arguments) -> Result<()> {
     let mut runner = Runner::start(file, Held::Budget(budget), arguments.threads)?;
     let first = runner.pass()?;
     runner.pass()?;
-    let (mut passes, mut raws) = (Vec::new(), Vec::new());
+    let (mut passes, mut raws, mut useds) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.turns {
-        raws.push(raw.rate()?);
+        raws.push(limits.raw.rate()?);
+        useds.extend(limits.used.rate()?);
         let begun = Instant::now();
         while begun.elapsed() < TURN {
             passes.push(runner.pass()?);
@@ -123,9 +131,11 @@ fn within_budget(
     let of = |value: fn(&Pass) -> f64| median(&passes.iter().map(value).collect::<Vec<_>>());
     let (seconds, read) = (of(|pass| pass.seconds), of(|pass| pass.bytes_read));
     let stalled = of(|pass| pass.stall_seconds);
-    let bound = (read / raw).max(resident_seconds);
+    let bound = (read / raw).max(limits.resident_seconds);
+    let used = if useds.is_empty() { f64::NAN } else { median(&useds) };
     println!(
-        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>4.2}  {stalled:>8.3}  {:>8.1} {}",
+        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>4.2}  {:>9.2}  {:>7.2}  \
+         {stalled:>8.3}  {:>8.1} {}",
         first.pinned_bytes / (1u64 << 30) as f64,
         first.seconds,
         passes.len(),
@@ -133,6 +143,8 @@ fn within_budget(
         raw / 1e9,
         read / seconds / raw,
         seconds / bound,
+        used / 1e9,
+        read / seconds / used,
         (peak as f64 - budget as f64) / (1 << 20) as f64,
         if peak <= budget + SLACK_BYTES { "ok" } else { "TOO MUCH" },
     );

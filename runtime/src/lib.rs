@@ -20,6 +20,7 @@ mod trace;
 mod working;
 
 pub use error::{OpenError, RunError};
+pub use memory::flush_lines;
 pub use resident::SharedBytes;
 pub use session::{Model, ModelOptions, Port, Session, SessionOptions};
 pub use stream::{PassReport, Residency, StepStall};

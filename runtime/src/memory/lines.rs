@@ -8,7 +8,7 @@ const LINE_BYTES: usize = 64;
 /// Writes the cache lines of `bytes` back to memory and drops them from all caches. Nothing happens on processors without
 /// an instruction for it that can overlap with others.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn flush_lines(bytes: &[u8]) {
+pub fn flush_lines(bytes: &[u8]) {
     if bytes.is_empty() || !*HAS_CLFLUSHOPT {
         return;
     }
@@ -23,7 +23,7 @@ pub(crate) fn flush_lines(bytes: &[u8]) {
 
 /// Nothing happens here.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn flush_lines(_bytes: &[u8]) {}
+pub fn flush_lines(_bytes: &[u8]) {}
 
 /// CPUID leaf 7, EBX bit 23 (Intel SDM volume 2, CLFLUSHOPT).
 #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,6 @@ mod pool;
 
 pub(crate) use arena::Arena;
 pub(crate) use bound::BoundMemory;
-pub(crate) use lines::flush_lines;
+pub use lines::flush_lines;
 pub(crate) use plan::value_bytes;
 pub(crate) use pool::Pool;
