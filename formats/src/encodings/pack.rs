@@ -133,9 +133,10 @@ fn pack_from_output_rows(
 ) -> Result<(), EncodingError> {
     let (width, group) = (layout.dtype.bits() / 8, layout.group as usize);
     let panel_bytes = packed.len() / (part.end - part.start) as usize;
-    let block_inputs = match layout.is_packed_by_whole_rows() {
-        true => layout.inputs.next_multiple_of(u64::from(layout.group)),
-        false => (BLOCK_BYTES / (PANEL_OUTPUTS * width)) as u64,
+    let block_inputs = if layout.is_packed_by_whole_rows() {
+        layout.inputs.next_multiple_of(u64::from(layout.group))
+    } else {
+        (BLOCK_BYTES / (PANEL_OUTPUTS * width)) as u64
     };
     for (panel, packed) in (part.start..part.end).zip(packed.chunks_exact_mut(panel_bytes)) {
         let place = layout.place(panel);

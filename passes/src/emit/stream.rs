@@ -1,8 +1,9 @@
 //! Reads, packs, checks and writes the bytes of the stream.
 //!
-//! Every offset is known before the first byte is read, so that pieces of work (see `division.rs`) are done on all threads and
-//! written where they belong. A piece begins when the memory that it takes is free, in order: [`EmitOptions::memory_bytes`]
-//! bounds what all of them hold at a time. Which thread does a piece, and how the stream is divided, change no byte.
+//! Every offset is known before the first byte is read, so that pieces of work (see `division.rs`) are done on all threads
+//! and written where they belong. A piece begins when the memory that it takes is free, in order:
+//! [`EmitOptions::memory_bytes`] bounds what all of them hold at a time. Which thread does a piece, and how the stream is
+//! divided, change no byte.
 //!
 //! Writing waits for the disk, so that there are more workers than processors: while some wait, others compute.
 
