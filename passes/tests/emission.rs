@@ -315,6 +315,23 @@ fn tensors_are_hashed_before_where_packing_reads_them_in_another_order() {
 }
 
 #[test]
+fn what_lies_between_two_uses_of_a_tensor_is_packed_by_itself() {
+    let to_float = |node: NodeProto| NodeProto { attribute: vec![integer("to", 1)], ..node };
+    let nodes = vec![
+        node("Gather", &["table", "rows"], "a"),
+        to_float(node("Cast", &["a"], "b")),
+        node("MatMul", &["b", "between"], "c"),
+        // As a matrix, the table has another layout than as rows.
+        to_float(node("Cast", &["table"], "matrix")),
+        node("MatMul", &["c", "matrix"], "y"),
+    ];
+    let weights = vec![tensor("table", HALF, &[528, 520]), tensor("between", FLOAT, &[520, 528])];
+    let model = encoded(nodes, weights, vec![value("rows", 7, &[1])]);
+    // A panel fills a chunk, which has no room for parts of two weights.
+    assert_eq!(times_read(model, &["table", "between"], 40 << 10, |_| 1 << 30), [2, 1]);
+}
+
+#[test]
 fn a_full_disk_ends_with_its_error() {
     let graph = graph(Arc::new(model()));
     let (whole, _) = emitted(&graph, &options(CHUNK_BYTES, 8 << 20), 1).unwrap();
