@@ -7,13 +7,22 @@ use ipuc_formats::pages::Pages;
 use std::path::Path;
 use std::time::Instant;
 
-const BLOCK_BYTES: usize = 2 << 20;
+pub const BLOCK_BYTES: usize = 2 << 20;
 /// Raw reads take this many bytes, enough for a rate, in stretches from all of the file: a disk need not deliver all parts
 /// of it at the same rate.
 const RAW_BYTES: usize = 2 << 30;
 const STRETCH_BLOCKS: usize = 32;
 /// Numbers of reads in flight that are tried.
 const LANES: [usize; 4] = [1, 2, 4, 8];
+
+/// Where the blocks of a file of this length lie that are read for a rate.
+pub fn offsets(length: u64) -> Vec<u64> {
+    let all = length as usize / BLOCK_BYTES;
+    let blocks = all.min(RAW_BYTES / BLOCK_BYTES);
+    let stretches_apart = all / blocks.max(1);
+    let place = |block: usize| block / STRETCH_BLOCKS * stretches_apart * STRETCH_BLOCKS + block % STRETCH_BLOCKS;
+    (0..blocks).map(|block| (place(block) * BLOCK_BYTES) as u64).collect()
+}
 
 /// Direct reads of a file.
 pub struct Raw {
@@ -34,15 +43,11 @@ impl Raw {
     }
 
     fn rate_of(&mut self, lanes: usize) -> Result<f64> {
-        let all = usize::try_from(self.file.length())? / BLOCK_BYTES;
-        let blocks = all.min(RAW_BYTES / BLOCK_BYTES);
-        let stretches_apart = all / blocks.max(1);
-        let place = |block: usize| block / STRETCH_BLOCKS * stretches_apart * STRETCH_BLOCKS + block % STRETCH_BLOCKS;
-        let file = &self.file;
+        let (file, offsets) = (&self.file, offsets(self.file.length()));
         let begun = Instant::now();
         let read = |lane: usize, buffer: &mut [u8]| -> std::io::Result<()> {
-            let mut blocks = (lane..blocks).step_by(lanes);
-            blocks.try_for_each(|block| file.read_exact_at((place(block) * BLOCK_BYTES) as u64, buffer))
+            let mut offsets = offsets.iter().skip(lane).step_by(lanes);
+            offsets.try_for_each(|&offset| file.read_exact_at(offset, buffer))
         };
         let read = &read;
         std::thread::scope(|scope| {
@@ -50,6 +55,6 @@ impl Raw {
             let lanes: Vec<_> = buffers.map(|(lane, buffer)| scope.spawn(move || read(lane, buffer))).collect();
             lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
         })?;
-        Ok((blocks * BLOCK_BYTES) as f64 / begun.elapsed().as_secs_f64())
+        Ok((offsets.len() * BLOCK_BYTES) as f64 / begun.elapsed().as_secs_f64())
     }
 }

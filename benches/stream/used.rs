@@ -1,5 +1,6 @@
 //! What the disk delivers when each line of what is read is looked at once, and nothing else is done with it.
 
+use crate::raw::{BLOCK_BYTES, offsets};
 use anyhow::{Result, ensure};
 use ipuc::files::DirectFile;
 use ipuc_formats::onnx::{ReadAt, ReadQueue};
@@ -10,9 +11,6 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-const BLOCK_BYTES: usize = 2 << 20;
-/// Enough for a rate.
-const USED_BYTES: u64 = 2 << 30;
 /// Reads in flight, and whether lines leave our caches when they have been looked at: the two ways that are best, each at
 /// its time, where a virtual disk is filled by its host's copying.
 const WAYS: [(usize, bool); 2] = [(2, false), (4, true)];
@@ -59,20 +57,20 @@ impl Used {
     }
 
     fn rate_of(&mut self, queue: &mut dyn ReadQueue, reads: usize, leave: bool) -> Result<f64> {
-        let blocks = self.file.length().min(USED_BYTES) / BLOCK_BYTES as u64;
+        let offsets = offsets(self.file.length());
         let (mut next, mut used) = (0, 0);
-        let mut begin = |queue: &mut dyn ReadQueue, places: &mut Vec<Box<dyn Storage>>, used: u64| -> Result<()> {
-            while next < blocks.min(used + reads as u64)
+        let mut begin = |queue: &mut dyn ReadQueue, places: &mut Vec<Box<dyn Storage>>, used: usize| -> Result<()> {
+            while next < offsets.len().min(used + reads)
                 && let Some(place) = places.pop()
             {
-                ensure!(queue.begin(next, next * BLOCK_BYTES as u64, place).is_ok(), "a read cannot begin");
+                ensure!(queue.begin(next as u64, offsets[next], place).is_ok(), "a read cannot begin");
                 next += 1;
             }
             Ok(())
         };
         let begun = Instant::now();
         begin(queue, &mut self.places, used)?;
-        while used < blocks {
+        while used < offsets.len() {
             for read in queue.wait()? {
                 ensure!(read.filled, "a read has failed");
                 used += 1;
@@ -86,6 +84,6 @@ impl Used {
                 self.places.push(read.buffer);
             }
         }
-        Ok((blocks * BLOCK_BYTES as u64) as f64 / begun.elapsed().as_secs_f64())
+        Ok((offsets.len() * BLOCK_BYTES) as f64 / begun.elapsed().as_secs_f64())
     }
 }

@@ -272,12 +272,6 @@ impl Writer<'_> {
                         tensors.loaded.insert(filling.constant, self.work.graph.load_constant(filling.constant)?);
                     }
                     self.pack(filling, filling.range, tensors, &mut buffer[start..end])?;
-                    let parts = &manifest.weights[filling.weight].parts;
-                    if let Some(source) = self.hashed[filling.weight]
-                        && parts.last().is_some_and(|part| part.extent as usize == index)
-                    {
-                        self.finish_hash(source, std::mem::take(&mut tensors.hash))?;
-                    }
                 }
                 None => buffer[start..end].fill(0),
             }
@@ -306,9 +300,6 @@ impl Writer<'_> {
         let total_bytes = self.work.bytes(chunks) as usize;
         let buffer = buffer.of_length(total_bytes)?;
         self.pack(&filling, range, tensors, &mut buffer[..packed_bytes])?;
-        if let Some(source) = self.hashed[filling.weight] {
-            self.finish_hash(source, std::mem::take(&mut tensors.hash))?;
-        }
         // Move the parts to where their chunks begin, the last one first, and fill up what is between them.
         let (mut packed_end, mut chunk_end) = (packed_bytes, total_bytes);
         for chunk in chunks.clone().rev() {
@@ -335,7 +326,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Pack a range of a weight, out of memory where its tensor is there, else out of its file.
+    /// Pack a range of a weight, out of memory where its tensor is there, else out of its file; with the last range the hash
+    /// of a tensor that is hashed meanwhile is known.
     fn pack(
         &self,
         filling: &Filling,
@@ -377,8 +369,17 @@ impl Writer<'_> {
         };
         let packed = pack(&record.layout, constant.dtype, &record.shape, range, &mut read, target);
         match (packed, unreadable) {
-            (_, Some(error)) => Err(error.into()),
-            (packed, None) => packed.map_err(failure),
+            (_, Some(error)) => return Err(error.into()),
+            (packed, None) => packed.map_err(failure)?,
+        }
+        let is_last = record
+            .parts
+            .last()
+            .map(|part| part.range())
+            .is_some_and(|last| (last.end, last.inputs_end) == (range.end, range.inputs_end));
+        match self.hashed[filling.weight] {
+            Some(source) if is_last => self.finish_hash(source, std::mem::take(hash)),
+            Some(_) | None => Ok(()),
         }
     }
 }
