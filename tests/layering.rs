@@ -78,6 +78,59 @@ const FORMATS_CHAIN: &[&str] = &[
     "model",
 ];
 
+/// Families of operators: what they mean, how they are imported, how they run.
+const FAMILIES: &[&str] = &[
+    "attention",
+    "classical",
+    "control",
+    "elementwise",
+    "images",
+    "movement",
+    "normalization",
+    "products",
+    "quantization",
+    "recurrence",
+    "signal",
+    "text",
+];
+
+/// Folders with a module for each family, and what stands beside the families there.
+const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
+    (
+        "formats/src/ops",
+        &[
+            "arithmetic",
+            "broadcast",
+            "epilogue",
+            "floats",
+            "operator",
+            "parts",
+            "reference",
+            "scalar",
+            "single",
+            "test_blocks",
+            "testing",
+            "windows",
+        ],
+    ),
+    (
+        "passes/src/import",
+        &[
+            "attributes",
+            "constant",
+            "cross_check",
+            "functions",
+            "importer",
+            "lowering",
+            "order",
+            "registry",
+            "tensors",
+            "types",
+        ],
+    ),
+    ("runtime/src/steps", &["context", "floats", "operand", "testing"]),
+];
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -125,6 +178,19 @@ fn modules_of_formats_are_a_chain() {
             panic!("formats: `{module}` or `{used}` is not in the chain");
         };
         assert!(used_place < user, "formats: `{module}` uses `{used}`, which comes after it");
+    }
+}
+
+#[test]
+fn families_of_operators_have_the_same_names_everywhere() {
+    for (folder, beside) in FAMILY_FOLDERS {
+        let expected: BTreeSet<String> = FAMILIES.iter().chain(*beside).map(|name| name.to_string()).collect();
+        let modules = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            name.trim_end_matches(".rs").to_string()
+        });
+        let found: BTreeSet<String> = modules.filter(|name| name != "mod").collect();
+        assert_eq!(found, expected, "{folder}");
     }
 }
 

@@ -6,36 +6,30 @@
 //! Every node that cannot be imported is reported, not only the first. Nothing is guessed: an attribute that no lowering
 //! asks for is an error. This module types values as far as lowerings need it; [`crate::infer`] does so in earnest.
 
-mod attention;
 mod attributes;
 mod constant;
-mod control_flow;
 #[cfg(feature = "tract")]
 mod cross_check;
-mod elementwise;
 mod functions;
-mod image;
 mod importer;
-mod indexing;
 mod lowering;
+mod order;
+mod registry;
+mod tensors;
+mod types;
+
+mod attention;
+mod classical;
+mod control;
+mod elementwise;
+mod images;
 mod movement;
 mod normalization;
-mod order;
 mod products;
 mod quantization;
-mod random;
 mod recurrence;
-mod reduction;
-mod registry;
-mod selection;
-mod sequences;
 mod signal;
-mod tensors;
 mod text;
-mod traditional;
-mod trees;
-mod types;
-mod windows;
 
 #[cfg(feature = "tract")]
 pub use cross_check::{CrossCheck, Disagreement, cross_check};
@@ -51,31 +45,24 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The import tables, one a family.
-fn tables() -> &'static [&'static [Row]] {
-    &[
-        constant::ROWS,
-        attention::ROWS,
-        control_flow::ROWS,
-        elementwise::ROWS,
-        elementwise::MACHINE_LEARNING_ROWS,
-        quantization::ROWS,
-        random::ROWS,
-        image::ROWS,
-        indexing::ROWS,
-        movement::ROWS,
-        normalization::ROWS,
-        products::ROWS,
-        recurrence::ROWS,
-        reduction::ROWS,
-        selection::ROWS,
-        sequences::ROWS,
-        signal::ROWS,
-        text::ROWS,
-        traditional::ROWS,
-        trees::ROWS,
-        windows::ROWS,
-    ]
+/// The import tables of all families.
+fn tables() -> impl Iterator<Item = &'static [Row]> {
+    let families: [&[&[Row]]; 13] = [
+        &[constant::ROWS],
+        &[attention::ROWS],
+        classical::TABLES,
+        control::TABLES,
+        elementwise::TABLES,
+        images::TABLES,
+        movement::TABLES,
+        normalization::TABLES,
+        products::TABLES,
+        &[quantization::ROWS],
+        &[recurrence::ROWS],
+        &[signal::ROWS],
+        &[text::ROWS],
+    ];
+    families.into_iter().flatten().copied()
 }
 
 /// Opens files of external data; who implements it decides which files a model may use.

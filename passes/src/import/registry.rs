@@ -11,7 +11,7 @@ pub const NEWEST_OPSET: i64 = 28;
 /// Rows of each operator, oldest first.
 static ROWS: LazyLock<HashMap<(&'static str, &'static str), Vec<&'static Row>>> = LazyLock::new(|| {
     let mut by_name: HashMap<_, Vec<&'static Row>> = HashMap::new();
-    for row in tables().iter().flat_map(|table| table.iter()) {
+    for row in tables().flatten() {
         by_name.entry((row.domain, row.name)).or_default().push(row);
     }
     for rows in by_name.values_mut() {

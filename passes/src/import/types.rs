@@ -7,7 +7,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::onnx::schema::tensor_shape_proto::dimension;
 use ipuc_formats::onnx::schema::{TensorShapeProto, TypeProto, type_proto};
-use ipuc_formats::ops::join::{VARYING, outside};
+use ipuc_formats::ops::control::join::{VARYING, outside};
 use std::collections::BTreeSet;
 
 impl Importer<'_> {

@@ -3,23 +3,20 @@
 //! Attention of f32 in ONNX's own arithmetic runs in blocks of rows; everything else by its reference.
 
 use super::floats::computed;
-use super::reduction::{loaded, reference};
+use super::normalization::reduction::{loaded, reference};
 use crate::kernels::attention::{self as kernel, Frontier, Heads, Mask, Stage};
 use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::broadcast::broadcast_strides;
-use ipuc_formats::ops::{
-    Attention, CausalConvolution, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor,
-};
+use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::borrow::Cow;
 
 impl Kernel for RotaryEmbedding {}
 impl Kernel for LinearAttention {}
-impl Kernel for CausalConvolution {}
 
 impl Kernel for Attention {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

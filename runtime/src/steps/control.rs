@@ -1,10 +1,9 @@
-//! Control flow, sequences, text, selection, windows.
+//! Control flow over blocks; sequences and optional values.
 
 use crate::steps::Kernel;
 use ipuc_formats::ops::{
-    If, LabelEncode, Loop, MelWeights, NonMaxSuppression, OptionalConstruct, OptionalGet, OptionalHas, RegexFullMatch,
-    Scan, ScoreTransform, SequenceAt, SequenceConcat, SequenceConstruct, SequenceErase, SequenceInsert, SequenceLength,
-    SequenceMap, SequenceSplit, StringConcat, StringNormalize, StringSplit, TfIdf, TreeEnsemble, Window, ZipMap,
+    If, Loop, OptionalConstruct, OptionalGet, OptionalHas, Scan, SequenceAt, SequenceConcat, SequenceConstruct,
+    SequenceErase, SequenceInsert, SequenceLength, SequenceMap, SequenceSplit,
 };
 
 impl Kernel for If {}
@@ -21,15 +20,3 @@ impl Kernel for SequenceConcat {}
 impl Kernel for OptionalConstruct {}
 impl Kernel for OptionalGet {}
 impl Kernel for OptionalHas {}
-impl Kernel for StringConcat {}
-impl Kernel for StringNormalize {}
-impl Kernel for StringSplit {}
-impl Kernel for RegexFullMatch {}
-impl Kernel for TfIdf {}
-impl Kernel for NonMaxSuppression {}
-impl Kernel for Window {}
-impl Kernel for MelWeights {}
-impl Kernel for LabelEncode {}
-impl Kernel for TreeEnsemble {}
-impl Kernel for ScoreTransform {}
-impl Kernel for ZipMap {}

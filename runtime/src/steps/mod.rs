@@ -9,19 +9,22 @@
 //! This module knows no file, no thread pool and no plan.
 
 mod attention;
+mod classical;
 mod context;
 mod control;
 mod elementwise;
 mod floats;
+mod images;
 mod movement;
 mod normalization;
 mod operand;
 mod products;
+mod quantization;
 mod recurrence;
-mod reduction;
 mod signal;
 #[cfg(test)]
 mod testing;
+mod text;
 
 pub use context::{Allocate, Context};
 pub use operand::{Crew, Operand, PartBytes, PartSource, Progress, Weight};

@@ -4,7 +4,7 @@
 //! batch, and what lies behind the end of a sequence is never used.
 
 use super::floats::computed;
-use super::reduction::{loaded, reference};
+use super::normalization::reduction::{loaded, reference};
 use crate::kernels::elementwise::functions;
 use crate::kernels::matrix::{Matrix, MatrixMut};
 use crate::kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
@@ -13,9 +13,11 @@ use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
+    CausalConvolution, Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
 };
 use ipuc_formats::value::Value;
+
+impl Kernel for CausalConvolution {}
 
 impl Kernel for Lstm {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -4,7 +4,9 @@ use crate::kernels::fourier::{Complex, Plan};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
-use ipuc_formats::ops::{FourierLines, FourierTransform, Frames, ReferenceError, ShortTimeFourierTransform, tensor};
+use ipuc_formats::ops::{
+    FourierLines, FourierTransform, Frames, MelWeights, ReferenceError, ShortTimeFourierTransform, Window, tensor,
+};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
@@ -26,6 +28,9 @@ fn store_complex<T: Real>(points: &[Complex<f64>], scale: f64, target: &mut [T])
         *target = [T::from_f64_lossy(point.re * scale), T::from_f64_lossy(point.im * scale)];
     }
 }
+
+impl Kernel for MelWeights {}
+impl Kernel for Window {}
 
 impl Kernel for FourierTransform {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -1,4 +1,4 @@
-//! Functions of elements, casts, quantization, random draws.
+//! Functions of elements, casts, random draws.
 //!
 //! Results are written over an operand that nobody reads afterwards where type and shape agree. Numbers of the usual types
 //! have loops of their own here, the rest runs by its reference.
@@ -6,7 +6,6 @@
 mod binary;
 mod cast;
 mod compare;
-mod quantize;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -25,7 +24,7 @@ impl Kernel for Multinomial {}
 impl Kernel for Dropout {}
 
 /// Operands with weights loaded.
-fn load(operands: Vec<Operand>) -> Result<Vec<Option<Value>>, KernelError> {
+pub(super) fn load(operands: Vec<Operand>) -> Result<Vec<Option<Value>>, KernelError> {
     operands.into_iter().map(Operand::into_value).collect()
 }
 
@@ -35,7 +34,7 @@ fn reload(tensors: impl IntoIterator<Item = Tensor>) -> Vec<Operand> {
 }
 
 /// How operands of these shapes are read for the elements of `extents`.
-fn runs<const N: usize>(extents: &[usize], shapes: [&[usize]; N]) -> Runs<N> {
+pub(super) fn runs<const N: usize>(extents: &[usize], shapes: [&[usize]; N]) -> Runs<N> {
     let strides = shapes.map(|shape| broadcast_strides(shape, extents));
     Runs::new(extents, std::array::from_fn(|operand| strides[operand].as_slice()))
 }

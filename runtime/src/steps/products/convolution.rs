@@ -16,13 +16,13 @@ use ipuc_formats::value::Value;
 const OWN_OPERANDS: usize = 3;
 
 /// The windows of an operator as kernels take them.
-pub(super) fn window(axis: &ipuc_formats::ops::WindowAxis) -> WindowAxis {
+pub(in crate::steps) fn window(axis: &ipuc_formats::ops::WindowAxis) -> WindowAxis {
     let &ipuc_formats::ops::WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end } = axis;
     WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end }
 }
 
 /// The element type of an operand that is a tensor.
-pub(super) fn dtype(operand: Option<&Operand>) -> Option<DType> {
+pub(in crate::steps) fn dtype(operand: Option<&Operand>) -> Option<DType> {
     match operand? {
         Operand::Weight(weight) => Some(weight.dtype()),
         Operand::Value(Value::Tensor(tensor)) => Some(tensor.dtype()),

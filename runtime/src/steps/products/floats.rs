@@ -8,7 +8,7 @@ use ipuc_formats::tensor::Tensor;
 use std::borrow::Cow;
 
 /// Types that are computed in f32.
-pub(super) fn computes_in_f32(dtype: DType) -> bool {
+pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
@@ -16,7 +16,7 @@ pub(super) fn computes_in_f32(dtype: DType) -> bool {
 ///
 /// # Errors
 /// [`KernelError`] for types other than f32, f16 and bf16.
-pub(super) fn widened(tensor: &Tensor) -> Result<Cow<'_, [f32]>, KernelError> {
+pub(in crate::steps) fn widened(tensor: &Tensor) -> Result<Cow<'_, [f32]>, KernelError> {
     Ok(match tensor.dtype() {
         DType::F16 => Cow::Owned(tensor.elements::<f16>()?.to_f32_vec()),
         DType::BF16 => Cow::Owned(tensor.elements::<bf16>()?.to_f32_vec()),
@@ -28,7 +28,7 @@ pub(super) fn widened(tensor: &Tensor) -> Result<Cow<'_, [f32]>, KernelError> {
 ///
 /// # Errors
 /// [`KernelError`] of `fill`, and where memory is short.
-pub(super) fn produce(
+pub(in crate::steps) fn produce(
     context: &mut Context<'_>,
     dtype: DType,
     shape: &[usize],

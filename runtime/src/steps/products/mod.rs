@@ -1,35 +1,24 @@
-//! Products, convolutions, pools, images: operands to the slices that [`crate::kernels`] computes on.
+//! Products and convolutions: operands to the slices that [`crate::kernels`] computes on.
 //!
 //! Floats of 16 bits are widened to f32, computed, and rounded once, as the operators say. What has no fast path here (other
-//! arithmetic than ONNX's own, f64 convolutions, regions) runs its reference.
+//! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
-mod convolution;
+pub(super) mod convolution;
 mod epilogue;
-mod floats;
+pub(super) mod floats;
 mod general;
 mod matmul;
 mod panels;
-mod pool;
-mod resize;
 mod transposed;
 
 #[cfg(test)]
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{
-    AffineGrid, Col2im, DeformableConvolution, Determinant, Einsum, GridSample, IntegerConvolution, IntegerMatmul,
-    MaxRoiPool, MaxUnpool, RoiAlign,
-};
+use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum, IntegerConvolution, IntegerMatmul};
 
-impl Kernel for AffineGrid {}
-impl Kernel for Col2im {}
 impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
 impl Kernel for Einsum {}
-impl Kernel for GridSample {}
 impl Kernel for IntegerConvolution {}
 impl Kernel for IntegerMatmul {}
-impl Kernel for MaxRoiPool {}
-impl Kernel for MaxUnpool {}
-impl Kernel for RoiAlign {}

@@ -1,0 +1,373 @@
+//! Scaled dot-product attention: ONNX `Attention` (opsets 23, 24, 25).
+//!
+//! `softmax(softcap(q k^T) + bias) v` for each head, where the bias is the sum of the mask, the causal frontier, the
+//! window and the padding of the cache, all of them 0 or minus infinity but for a numeric mask. A row whose bias is
+//! minus infinity throughout gives zeros. f16 and bf16 are rounded after each operator of the function body.
+
+use crate::attribute::Keyword;
+use crate::attributes;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::fact::{Fact, Shape};
+use crate::ops::attention::dot_product_reference::attend;
+use crate::ops::floats::{is_computing_float, require_computing_float};
+use crate::ops::{
+    Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, optional,
+    tensor_operand,
+};
+use crate::value::Value;
+
+attributes! {
+    /// Attention of queries to keys and values, in groups where there are more query heads than key heads.
+    ///
+    /// Operands: `q: [b, hq, s, d]`, `k: [b, hk, t, d]`, `v: [b, hk, t, e]` (or `[b, s, hq*d]`, `[b, t, hk*d]`,
+    /// `[b, t, hk*e]`), optional `mask: [.., s, p+t]` (bool or number), `past_k: [b, hk, p, d]`, `past_v: [b, hk, p, e]`,
+    /// `valid: [b]` (i64, tokens of each cache that are no padding), then operands of the epilogue.
+    /// Results: `y: [b, hq, s, e]` (or `[b, s, hq*e]`), with `present` the keys `[b, hk, p+t, d]` and values
+    /// `[b, hk, p+t, e]`, with `scores` the scores `[b, hq, s, p+t]`.
+    pub struct Attention revision 1 {
+        /// Factor of the products; absent: `1 / sqrt(d)`.
+        1 since 1 => scale: Option<f32>,
+        /// A query sees keys up to its own position.
+        2 since 1 => causal: bool,
+        /// Scores become `softcap * tanh(score / softcap)`; 0: they stay.
+        3 since 1 => softcap: f32,
+        /// Type of the softmax; absent: that of the queries.
+        4 since 1 => softmax_precision: Option<DType>,
+        /// `hq`; needed for operands of three axes.
+        5 since 1 => query_heads: Option<i64>,
+        /// `hk`; needed for operands of three axes.
+        6 since 1 => key_heads: Option<i64>,
+        /// A query sees at most so many keys before its own position.
+        7 since 1 => left_window: Option<i64>,
+        /// A query sees at most so many keys behind its own position.
+        8 since 1 => right_window: Option<i64>,
+        /// A mask that is shorter than the keys masks the rest (opset 24); else its last axis broadcasts.
+        9 since 1 => pad_mask: bool,
+        /// Keys and values, with those of the past, are results.
+        10 since 1 => present: bool,
+        /// Scores are a result, at this stage.
+        11 since 1 => scores: Option<ScoreStage>,
+        /// Arithmetic of both products.
+        12 since 1 => arithmetic: Arithmetic,
+        /// Scalar operations on `y`.
+        13 since 1 => epilogue: Epilogue,
+    }
+}
+
+/// Index of the first operand that only the epilogue reads.
+pub const ATTENTION_OPERANDS: usize = 7;
+
+/// Stages of the scores that [`Attention`] can give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum ScoreStage {
+    /// The scaled product of queries and keys.
+    Product,
+    /// After the softcap.
+    Softcap,
+    /// After the bias.
+    Bias,
+    /// After the softmax.
+    Softmax,
+}
+impl Keyword for ScoreStage {}
+
+/// Batch, heads, length and head size of an operand.
+type Heads = [Dim; 4];
+
+impl Attention {
+    pub(crate) fn check(&self) -> Result<(), TypeError> {
+        let refuse = |subject: &str, found: String, expected: &str| {
+            Err(TypeError::Value { subject: subject.to_string(), found, expected: expected.to_string() })
+        };
+        for (name, value, least) in [
+            ("number of query heads", self.query_heads, 1),
+            ("number of key heads", self.key_heads, 1),
+            ("left window", self.left_window, 0),
+            ("right window", self.right_window, 0),
+        ] {
+            if let Some(value) = value
+                && value < least
+            {
+                return refuse(name, value.to_string(), &format!("at least {least}"));
+            }
+        }
+        if let Some(dtype) = self.softmax_precision
+            && !is_computing_float(dtype)
+        {
+            return refuse("softmax precision", dtype.to_string(), "f16, bf16, f32 or f64");
+        }
+        if self.softcap.is_nan() || self.softcap < 0.0 {
+            return refuse("softcap", self.softcap.to_string(), "at least 0");
+        }
+        Ok(())
+    }
+
+    /// Check attributes and element types; gives those of the first result and of the values.
+    ///
+    /// # Errors
+    /// [`TypeError`] where they do not fit.
+    pub fn check_types(&self, inputs: &[Option<Fact>]) -> Result<(DType, DType), TypeError> {
+        self.check()?;
+        let (dtype, _) = tensor_operand(inputs, 0)?;
+        require_computing_float(dtype, 0)?;
+        let (values, _) = tensor_operand(inputs, 2)?;
+        require_computing_float(values, 2)?;
+        for (operand, expected) in [(1, dtype), (4, dtype), (5, values), (6, DType::I64)] {
+            if operand > 2 && optional(inputs, operand).is_none() {
+                continue;
+            }
+            let (found, _) = tensor_operand(inputs, operand)?;
+            if found != expected {
+                return Err(TypeError::ElementType { operand, expected: expected.to_string(), found });
+            }
+        }
+        if optional(inputs, 3).is_some() {
+            let (found, _) = tensor_operand(inputs, 3)?;
+            let number = found.bits() >= 8 && (found.is_integer() || is_computing_float(found));
+            if !number && found != DType::Bool {
+                return Err(TypeError::ElementType { operand: 3, expected: "bool or numbers".to_string(), found });
+            }
+        }
+        let (past_k, past_v) = (optional(inputs, 4).is_some(), optional(inputs, 5).is_some());
+        if past_k != past_v {
+            return Err(TypeError::MissingOperand { operand: if past_k { 5 } else { 4 } });
+        }
+        if past_k && optional(inputs, 6).is_some() {
+            return Err(TypeError::Unsupported("a count of valid keys beside past keys".to_string()));
+        }
+        Ok((dtype, values))
+    }
+
+    fn heads(
+        &self,
+        inputs: &[Option<Fact>],
+        operand: usize,
+        context: &mut InferContext<'_>,
+    ) -> Result<Option<Heads>, TypeError> {
+        let stated = if operand == 0 { self.query_heads } else { self.key_heads };
+        let Some(dims) = optional(inputs, operand).and_then(Fact::dims) else { return Ok(None) };
+        match dims {
+            [batch, heads, length, size] => {
+                if let Some(stated) = stated {
+                    context.require_equal(heads, &Dim::known(stated), "number of heads")?;
+                }
+                Ok(Some([batch, heads, length, size].map(Dim::clone)))
+            }
+            [batch, length, hidden] => {
+                let Some(stated) = stated else { return Err(heads_needed(operand)) };
+                let heads = Dim::known(stated);
+                match hidden.modulo(&heads).as_known() {
+                    Some(0) => {}
+                    Some(_) => return Err(uneven("hidden size", &hidden.to_string(), &heads.to_string())),
+                    None => context.oblige(Relation::Multiple, hidden, &heads, "hidden size in heads"),
+                }
+                let size = hidden.divide_exact(&heads).unwrap_or_else(|| hidden.floor_div(&heads));
+                Ok(Some([batch.clone(), heads, length.clone(), size]))
+            }
+            _ => Err(TypeError::Rank { operand, expected: "3 or 4".to_string(), found: dims.len() }),
+        }
+    }
+
+    /// Check keys and values against queries; gives the length of the past.
+    fn relate(
+        &self,
+        [q, k, v]: [&Heads; 3],
+        inputs: &[Option<Fact>],
+        context: &mut InferContext<'_>,
+    ) -> Result<Dim, TypeError> {
+        context.require_equal(&k[0], &q[0], "batch of attention")?;
+        context.require_equal(&v[0], &q[0], "batch of attention")?;
+        context.require_equal(&k[3], &q[3], "head size of attention")?;
+        context.require_equal(&v[1], &k[1], "key heads of attention")?;
+        context.require_equal(&v[2], &k[2], "keys of attention")?;
+        match q[1].modulo(&k[1]).as_known() {
+            Some(0) => {}
+            Some(_) => return Err(uneven("number of query heads", &q[1].to_string(), &k[1].to_string())),
+            None if q[1] == k[1] => {}
+            None => context.oblige(Relation::Multiple, &q[1], &k[1], "query heads in groups"),
+        }
+        if let Some(valid) = optional(inputs, 6).and_then(Fact::dims) {
+            let [batch] = valid else { return Err(rank(6, 1, valid.len())) };
+            context.require_equal(batch, &q[0], "batch of attention")?;
+        }
+        let mut past = None;
+        for (operand, now) in [(4, k), (5, v)] {
+            let Some(dims) = optional(inputs, operand).and_then(Fact::dims) else { continue };
+            let [batch, heads, length, size] = dims else { return Err(rank(operand, 4, dims.len())) };
+            context.require_equal(batch, &now[0], "batch of attention")?;
+            context.require_equal(heads, &now[1], "key heads of attention")?;
+            context.require_equal(size, &now[3], "head size of attention")?;
+            past = Some(match past {
+                None => length.clone(),
+                Some(past) => context.require_equal(&past, length, "past keys of attention")?,
+            });
+        }
+        let unknown = optional(inputs, 4).is_some();
+        Ok(past.unwrap_or_else(|| if unknown { context.fresh("past") } else { Dim::ZERO }))
+    }
+}
+
+pub(crate) fn heads_needed(operand: usize) -> TypeError {
+    let name = if operand == 0 { "query" } else { "key" };
+    TypeError::Unsupported(format!("attention over three axes without a number of {name} heads"))
+}
+
+pub(crate) fn uneven(subject: &str, found: &str, parts: &str) -> TypeError {
+    TypeError::Value {
+        subject: subject.to_string(),
+        found: found.to_string(),
+        expected: format!("a multiple of {parts}"),
+    }
+}
+
+pub(crate) fn rank(operand: usize, expected: usize, found: usize) -> TypeError {
+    TypeError::Rank { operand, expected: expected.to_string(), found }
+}
+
+/// Require a mask to broadcast to `[batch, heads, queries, keys]`.
+fn check_mask(mask: &[Dim], target: [&Dim; 4], pad: bool, context: &mut InferContext<'_>) -> Result<(), TypeError> {
+    if mask.len() > 4 {
+        return Err(TypeError::Rank { operand: 3, expected: "at most 4".to_string(), found: mask.len() });
+    }
+    for (index, (dim, wanted)) in mask.iter().rev().zip(target.iter().rev()).enumerate() {
+        if index == 0 && pad {
+            match (dim.as_known(), wanted.as_known()) {
+                (Some(found), Some(keys)) if found > keys => {
+                    return Err(TypeError::Dimension {
+                        subject: "length of the mask".to_string(),
+                        left: found.to_string(),
+                        right: keys.to_string(),
+                    });
+                }
+                (Some(_), Some(_)) => {}
+                _ => context.oblige(Relation::AtMost, dim, wanted, "length of the mask"),
+            }
+            continue;
+        }
+        match dim.as_known() {
+            Some(1) => {}
+            Some(_) if wanted.is_known() => drop(context.require_equal(dim, wanted, "extent of the mask")?),
+            _ if dim == *wanted => {}
+            _ => context.oblige(Relation::Broadcastable, dim, wanted, "extent of the mask"),
+        }
+    }
+    Ok(())
+}
+
+impl Operator for Attention {
+    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+        let (dtype, values) = self.check_types(inputs)?;
+        let unranked = |dtype| Fact::tensor(dtype, Shape::Unranked);
+        let [q, k, v] = [0, 1, 2].map(|operand| self.heads(inputs, operand, context));
+        let (Some(q), Some(k), Some(v)) = (q?, k?, v?) else {
+            let mut facts = vec![unranked(dtype)];
+            facts.extend(self.present.then(|| [unranked(dtype), unranked(values)]).into_iter().flatten());
+            facts.extend(self.scores.map(|_| unranked(dtype)));
+            return Ok(facts);
+        };
+        let ranks = [0, 1, 2].map(|operand| optional(inputs, operand).and_then(Fact::rank));
+        if ranks[0] != ranks[1] || ranks[0] != ranks[2] {
+            return Err(TypeError::Unsupported(format!("attention over operands of ranks {ranks:?}")));
+        }
+        let past = self.relate([&q, &k, &v], inputs, context)?;
+        let keys = past + &k[2];
+        let [batch, heads, length, _] = &q;
+        if let Some(mask) = optional(inputs, 3).and_then(Fact::dims) {
+            check_mask(mask, [batch, heads, length, &keys], self.pad_mask, context)?;
+        }
+        let shape = Shape::Ranked(match ranks[0] {
+            Some(3) => vec![batch.clone(), length.clone(), heads * &v[3]],
+            _ => vec![batch.clone(), heads.clone(), length.clone(), v[3].clone()],
+        });
+        self.epilogue.infer(dtype, &shape, inputs, context)?;
+        let mut facts = vec![Fact::tensor(dtype, shape)];
+        if self.present {
+            let present = |size: &Dim| vec![batch.clone(), k[1].clone(), keys.clone(), size.clone()];
+            facts.push(Fact::tensor(dtype, present(&k[3])));
+            facts.push(Fact::tensor(values, present(&v[3])));
+        }
+        if self.scores.is_some() {
+            facts.push(Fact::tensor(dtype, vec![batch.clone(), heads.clone(), length.clone(), keys]));
+        }
+        Ok(facts)
+    }
+
+    fn reference(
+        &self,
+        inputs: &[Option<Value>],
+        context: &mut ReferenceContext<'_>,
+    ) -> Result<Vec<Value>, ReferenceError> {
+        attend(self, inputs, context)
+    }
+
+    fn macs(&self, inputs: &[Option<Fact>], _outputs: &[Fact]) -> Dim {
+        let (ranges, mut blocks) = (crate::dim::Ranges::default(), crate::ops::NoBlocks);
+        let mut context = InferContext::new("", &ranges, &mut blocks);
+        let [q, k, v] = [0, 1, 2].map(|operand| self.heads(inputs, operand, &mut context).ok().flatten());
+        let (Some(q), Some(k), Some(v)) = (q, k, v) else { return Dim::ZERO };
+        let past = optional(inputs, 4).and_then(Fact::dims).and_then(|dims| dims.get(2).cloned());
+        let keys = past.unwrap_or(Dim::ZERO) + &k[2];
+        Dim::product(&q[..3]) * keys * (&q[3] + &v[3])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Ranges;
+    use crate::ops::NoBlocks;
+    use crate::ops::attention::dot_product_reference::plain;
+
+    fn infer(operator: &Attention, inputs: &[Option<Fact>]) -> Result<Vec<String>, TypeError> {
+        let (ranges, mut blocks) = (Ranges::default(), NoBlocks);
+        let facts = operator.infer(inputs, &mut InferContext::new("a", &ranges, &mut blocks))?;
+        Ok(facts.iter().map(|fact| fact.kind.to_string()).collect())
+    }
+
+    fn fact(dims: &[i64]) -> Option<Fact> {
+        Some(Fact::tensor(DType::F32, dims.iter().map(|&dim| Dim::known(dim)).collect::<Vec<_>>()))
+    }
+
+    #[test]
+    fn shapes_of_grouped_attention_with_a_cache() {
+        let operator = Attention { present: true, scores: Some(ScoreStage::Bias), ..plain() };
+        let past = |size| Some(Fact::tensor(DType::F32, vec![Dim::ONE, Dim::known(2), Dim::symbol("p"), size]));
+        let inputs = [
+            fact(&[1, 4, 3, 8]),
+            fact(&[1, 2, 3, 8]),
+            fact(&[1, 2, 3, 6]),
+            None,
+            past(Dim::known(8)),
+            past(Dim::known(6)),
+        ];
+        let printed = infer(&operator, &inputs).unwrap();
+        let expected = ["f32[1, 4, 3, 6]", "f32[1, 2, p + 3, 8]", "f32[1, 2, p + 3, 6]", "f32[1, 4, 3, p + 3]"];
+        assert_eq!(printed, expected);
+        assert!(matches!(infer(&operator, &inputs[..5]), Err(TypeError::MissingOperand { operand: 5 })));
+    }
+
+    #[test]
+    fn heads_are_checked() {
+        let flat = |heads| Attention { query_heads: Some(heads), key_heads: Some(1), ..plain() };
+        let inputs = [fact(&[1, 3, 8]), fact(&[1, 5, 2]), fact(&[1, 5, 3])];
+        assert_eq!(infer(&flat(4), &inputs).unwrap(), ["f32[1, 3, 12]"]);
+        assert!(infer(&flat(3), &inputs).is_err());
+        assert!(infer(&flat(0), &inputs).is_err());
+        assert!(infer(&plain(), &inputs).is_err());
+        assert!(infer(&plain(), &[fact(&[1, 3, 2, 8]), fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 8])]).is_err());
+        assert!(infer(&plain(), &[fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 7]), fact(&[1, 2, 2, 8])]).is_err());
+    }
+
+    #[test]
+    fn masks_broadcast_or_are_padded() {
+        let operator = |pad_mask| Attention { pad_mask, ..plain() };
+        let inputs = |mask| [fact(&[1, 2, 3, 4]), fact(&[1, 2, 5, 4]), fact(&[1, 2, 5, 4]), mask];
+        assert!(infer(&operator(false), &inputs(fact(&[3, 5]))).is_ok());
+        assert!(infer(&operator(false), &inputs(fact(&[1, 1]))).is_ok());
+        assert!(infer(&operator(false), &inputs(fact(&[3, 4]))).is_err());
+        assert!(infer(&operator(true), &inputs(fact(&[3, 4]))).is_ok());
+        assert!(infer(&operator(true), &inputs(fact(&[3, 6]))).is_err());
+    }
+}

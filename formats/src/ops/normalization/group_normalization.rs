@@ -1,0 +1,199 @@
+//! Normalization of groups of channels of each instance: ONNX `GroupNormalization` (opsets 18, 21) and
+//! `InstanceNormalization` (opsets 1, 6, 22: every channel is a group).
+//!
+//! Computed as layer normalization is: stage one at least in f32, rounded to the type of the data, then scale and
+//! bias.
+
+use crate::attributes;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::fact::{Fact, Shape};
+use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
+use crate::ops::normalization::layer_normalization::{Moments, require_stash};
+use crate::ops::normalization::reduce::volume;
+use crate::ops::{
+    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, required, tensor, tensor_operand,
+};
+use crate::tensor::Tensor;
+use crate::value::Value;
+
+attributes! {
+    /// Standardizes groups of channels: `x: [n, c, ..]`, `scale: [c]`, `bias: [c]` to `[n, c, ..]`.
+    pub struct GroupNormalization revision 1 {
+        /// Number of groups, a divisor of `c`; absent: every channel is a group of its own.
+        1 since 1 => groups: Option<i64>,
+        /// Added to the variance.
+        2 since 1 => epsilon: f32,
+        /// `scale` and `bias` have one element a group (opset 18).
+        3 since 1 => scale_per_group: bool,
+        /// Least precision of the statistics.
+        4 since 1 => stash: DType,
+    }
+}
+
+impl GroupNormalization {
+    fn check_types(&self, inputs: &[Option<Fact>]) -> Result<DType, TypeError> {
+        let (dtype, _) = tensor_operand(inputs, 0)?;
+        require_computing_float(dtype, 0)?;
+        for operand in [1, 2] {
+            let (found, _) = tensor_operand(inputs, operand)?;
+            if found != dtype {
+                return Err(TypeError::ElementType { operand, expected: dtype.to_string(), found });
+            }
+        }
+        require_stash(self.stash)?;
+        match self.groups {
+            Some(groups) if groups < 1 => Err(TypeError::Value {
+                subject: "number of groups".to_string(),
+                found: groups.to_string(),
+                expected: "at least 1".to_string(),
+            }),
+            Some(_) | None => Ok(dtype),
+        }
+    }
+}
+
+impl Operator for GroupNormalization {
+    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+        let dtype = self.check_types(inputs)?;
+        let (_, shape) = tensor_operand(inputs, 0)?;
+        if let Shape::Ranked(dims) = shape {
+            let Some(channels) = dims.get(1) else {
+                return Err(TypeError::Rank { operand: 0, expected: "at least 2".to_string(), found: dims.len() });
+            };
+            let mut wanted = channels.clone();
+            if let Some(groups) = self.groups {
+                let groups = Dim::known(groups);
+                match channels.modulo(&groups).as_known() {
+                    Some(0) => {}
+                    Some(_) => return Err(not_divisible(&channels.to_string(), &groups.to_string())),
+                    None => context.oblige(Relation::Multiple, channels, &groups, "channels in groups"),
+                }
+                wanted = if self.scale_per_group { groups } else { wanted };
+            }
+            for operand in [1, 2] {
+                match required(inputs, operand)?.dims() {
+                    None => {}
+                    Some([found]) => drop(context.require_equal(found, &wanted, "channels of the normalization")?),
+                    Some(dims) => {
+                        return Err(TypeError::Rank { operand, expected: "1".to_string(), found: dims.len() });
+                    }
+                }
+            }
+        }
+        Ok(vec![Fact::tensor(dtype, shape.clone())])
+    }
+
+    fn reference(
+        &self,
+        inputs: &[Option<Value>],
+        _context: &mut ReferenceContext<'_>,
+    ) -> Result<Vec<Value>, ReferenceError> {
+        let data = tensor(inputs, 0)?;
+        let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
+        let dtype = self.check_types(&facts)?;
+        let &[batch, channels, ..] = data.shape() else {
+            return Err(TypeError::Rank { operand: 0, expected: "at least 2".to_string(), found: data.rank() }.into());
+        };
+        let groups = self.groups.map_or(channels, |groups| usize::try_from(groups).unwrap_or(usize::MAX));
+        if groups == 0 || channels % groups != 0 {
+            // Only without channels are there no groups.
+            return if channels == 0 { Ok(vec![data.clone().into()]) } else { Err(not_divisible_by(channels, groups)) };
+        }
+        let per_group = self.scale_per_group && self.groups.is_some();
+        let parameters = if per_group { groups } else { channels };
+        let scale = vector(inputs, 1, parameters)?;
+        let bias = vector(inputs, 2, parameters)?;
+        let inner = volume(&data.shape()[2..]);
+        let group = channels / groups * inner;
+        let mut values = widened(data)?;
+        // Without elements there may be more sets than can be counted.
+        for set in 0..if values.is_empty() { 0 } else { batch * groups } {
+            let range = set * group..(set + 1) * group;
+            let moments = Moments::of(&values[range.clone()], true);
+            let inverse = moments.inverse_deviation(self.epsilon);
+            for index in range {
+                let parameter = if per_group { set % groups } else { index / inner % channels };
+                let normalized = rounded_step(dtype, (values[index] - moments.mean) * inverse);
+                values[index] = rounded_step(dtype, normalized * scale[parameter]) + bias[parameter];
+            }
+        }
+        Ok(vec![narrowed(dtype, data.shape(), &values)?.into()])
+    }
+}
+
+fn vector(inputs: &[Option<Value>], operand: usize, length: usize) -> Result<Vec<f64>, ReferenceError> {
+    let found: &Tensor = tensor(inputs, operand)?;
+    if found.shape() != [length] {
+        return Err(TypeError::Dimension {
+            subject: format!("length of operand {operand}"),
+            left: format!("{:?}", found.shape()),
+            right: format!("[{length}]"),
+        }
+        .into());
+    }
+    widened(found)
+}
+
+fn not_divisible(channels: &str, groups: &str) -> TypeError {
+    TypeError::Value {
+        subject: "number of channels".to_string(),
+        found: channels.to_string(),
+        expected: format!("a multiple of {groups} groups"),
+    }
+}
+
+fn not_divisible_by(channels: usize, groups: usize) -> ReferenceError {
+    not_divisible(&channels.to_string(), &groups.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Ranges;
+    use crate::ops::NoBlocks;
+
+    fn operator(groups: Option<i64>, scale_per_group: bool) -> GroupNormalization {
+        GroupNormalization { groups, epsilon: 0.0, scale_per_group, stash: DType::F32 }
+    }
+
+    fn run(operator: &GroupNormalization, scale: &[f32], bias: &[f32]) -> Result<Vec<f32>, ReferenceError> {
+        let mut blocks = NoBlocks;
+        let data = Tensor::from_elements(&[1, 2, 2], &[1.0f32, 3.0, 10.0, 30.0]).unwrap();
+        let inputs = [
+            Some(data.into()),
+            Some(Tensor::from_elements(&[scale.len()], scale).unwrap().into()),
+            Some(Tensor::from_elements(&[bias.len()], bias).unwrap().into()),
+        ];
+        let results = operator.reference(&inputs, &mut ReferenceContext::new(&mut blocks))?;
+        Ok(results[0].as_tensor().unwrap().elements::<f32>().unwrap().to_vec())
+    }
+
+    #[test]
+    fn every_channel_alone() {
+        assert_eq!(run(&operator(None, false), &[1.0, 2.0], &[0.0, 1.0]).unwrap(), [-1.0, 1.0, -1.0, 3.0]);
+        assert_eq!(run(&operator(Some(2), true), &[1.0, 2.0], &[0.0, 1.0]).unwrap(), [-1.0, 1.0, -1.0, 3.0]);
+    }
+
+    #[test]
+    fn groups_share_statistics() {
+        let results = run(&operator(Some(1), false), &[1.0, 10.0], &[0.0, 0.0]).unwrap();
+        let deviation = 131.5f64.sqrt();
+        for (result, expected) in results.iter().zip([-10.0, -8.0, -10.0, 190.0]) {
+            assert!((f64::from(*result) - expected / deviation).abs() < 1e-5, "{results:?}");
+        }
+        assert!(run(&operator(Some(1), true), &[1.0, 10.0], &[0.0, 0.0]).is_err());
+        assert!(run(&operator(Some(3), false), &[1.0, 10.0], &[0.0, 0.0]).is_err());
+    }
+
+    #[test]
+    fn symbolic_channels_leave_an_obligation() {
+        let (ranges, mut blocks) = (Ranges::default(), NoBlocks);
+        let mut context = InferContext::new("g", &ranges, &mut blocks);
+        let data = Some(Fact::tensor(DType::F32, vec![Dim::ONE, Dim::symbol("c"), Dim::known(4)]));
+        let parameter = || Some(Fact::tensor(DType::F32, vec![Dim::symbol("c")]));
+        operator(Some(4), false).infer(&[data, parameter(), parameter()], &mut context).unwrap();
+        assert_eq!(context.obligations.len(), 1);
+        assert!(operator(Some(0), false).infer(&[parameter(), parameter(), parameter()], &mut context).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! Convolutions of quantized integers: ONNX `ConvInteger` (opset 10) and the sums of `QLinearConv` (10).
+//!
+//! Zero points are subtracted first, so that padding is the zero point. Sums wrap in 32 bits, as the operator page
+//! allows.
+
+use crate::attributes;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::fact::Fact;
+use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
+use crate::ops::products::convolution::{Grouped, add_bias, convolution_macs, require_vector};
+use crate::ops::products::integer_matmul::require_byte;
+use crate::ops::scalar::from_scalars;
+use crate::ops::windows::{AutoPad, Windows};
+use crate::ops::{
+    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
+    tensor_operand,
+};
+use crate::tensor::Tensor;
+use crate::value::Value;
+
+attributes! {
+    /// `(x - x_zero_point) * (w - w_zero_point) + bias`: `x: [n, c, d..]`, `w: [m, c / groups, k..]` (i8 or u8 each),
+    /// optional zero points `[]` and `[]` or `[m]`, optional bias `[m]` (i32), to `[n, m, o..]` of i32.
+    pub struct IntegerConvolution revision 1 {
+        /// Padding that follows from the extents; explicit where absent.
+        1 since 1 => auto_pad: Option<AutoPad>,
+        /// Distance of windows along each spatial axis; 1 where empty.
+        2 since 1 => strides: Vec<i64>,
+        /// Distance of taps along each spatial axis; 1 where empty.
+        3 since 1 => dilations: Vec<i64>,
+        /// Zero points before each spatial axis, then after each; 0 where empty.
+        4 since 1 => pads: Vec<i64>,
+        /// Channels and filters are in this many groups, which do not mix.
+        5 since 1 => groups: i64,
+    }
+}
+
+const BIAS: usize = 4;
+
+impl IntegerConvolution {
+    fn grouped(&self) -> Grouped<'_> {
+        let windows = Windows {
+            auto_pad: self.auto_pad,
+            strides: &self.strides,
+            dilations: &self.dilations,
+            pads: &self.pads,
+            ceil_mode: false,
+        };
+        Grouped { windows, groups: self.groups }
+    }
+}
+
+/// A zero point has one element, or (where `filters` are given) one a filter.
+fn check_zero_point(
+    inputs: &[Option<Fact>],
+    operand: usize,
+    filters: Option<&Dim>,
+    context: &mut InferContext<'_>,
+) -> Result<(), TypeError> {
+    if optional(inputs, operand + 2).is_none() {
+        return Ok(());
+    }
+    let (dtype, _) = tensor_operand(inputs, operand)?;
+    let (found, shape) = tensor_operand(inputs, operand + 2)?;
+    require_same_type(operand + 2, found, dtype)?;
+    match shape.dims() {
+        None | Some([]) => Ok(()),
+        Some([length]) if length.as_known() == Some(1) => Ok(()),
+        Some([length]) if operand == 1 => match filters {
+            Some(filters) => context.require_equal(filters, length, "number of zero points").map(|_| ()),
+            None => Ok(()),
+        },
+        Some([length]) => context.require_equal(&Dim::ONE, length, "number of zero points").map(|_| ()),
+        Some(dims) => Err(TypeError::Rank { operand: operand + 2, expected: "0 or 1".to_string(), found: dims.len() }),
+    }
+}
+
+/// The elements of an operand less its zero point, of which there may be one an element of the first axis.
+fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, ReferenceError> {
+    let values: &Tensor = tensor(inputs, operand)?;
+    let arithmetic = Arithmetic::default();
+    let mut elements = accumulators::<i128>(values, &arithmetic)?;
+    let Some(zero_point) = optional_tensor(inputs, operand + 2)? else { return Ok(elements) };
+    require_same_type(operand + 2, zero_point.dtype(), values.dtype())?;
+    let offsets = accumulators::<i128>(zero_point, &arithmetic)?;
+    let per_filter = operand == 1 && zero_point.shape() == [values.shape()[0]];
+    if offsets.len() != 1 && !per_filter {
+        return Err(TypeError::Dimension {
+            subject: format!("zero point of operand {operand}"),
+            left: format!("{:?}", zero_point.shape()),
+            right: format!("{:?}", values.shape()),
+        }
+        .into());
+    }
+    let each = elements.len() / offsets.len().max(1);
+    for (index, element) in elements.iter_mut().enumerate() {
+        *element -= offsets[index / each];
+    }
+    Ok(elements)
+}
+
+impl Operator for IntegerConvolution {
+    fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+        let (x_dtype, x) = tensor_operand(inputs, 0)?;
+        let (w_dtype, w) = tensor_operand(inputs, 1)?;
+        require_byte(x_dtype, 0)?;
+        require_byte(w_dtype, 1)?;
+        let shape = self.grouped().infer(x, w, context)?;
+        let filters = shape.dims().map(|dims| &dims[1]);
+        check_zero_point(inputs, 0, None, context)?;
+        check_zero_point(inputs, 1, filters, context)?;
+        require_vector(inputs, BIAS, DType::I32, filters, context)?;
+        Ok(vec![Fact::tensor(DType::I32, shape)])
+    }
+
+    fn reference(
+        &self,
+        inputs: &[Option<Value>],
+        context: &mut ReferenceContext<'_>,
+    ) -> Result<Vec<Value>, ReferenceError> {
+        let (x, w, bias) = (tensor(inputs, 0)?, tensor(inputs, 1)?, optional_tensor(inputs, BIAS)?);
+        require_byte(x.dtype(), 0)?;
+        require_byte(w.dtype(), 1)?;
+        let arithmetic = Arithmetic::default();
+        let plan = self.grouped().resolve(x.shape(), w.shape())?;
+        let mut sums = plan.convolve(&centred(inputs, 0)?, &centred(inputs, 1)?, &arithmetic, &mut context.macs)?;
+        add_bias(&mut sums, bias, DType::I32, &plan.shape, &arithmetic)?;
+        let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
+        Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
+    }
+
+    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
+        convolution_macs(inputs, outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::run_optional;
+
+    fn plain() -> IntegerConvolution {
+        IntegerConvolution { auto_pad: None, strides: vec![], dilations: vec![], pads: vec![], groups: 1 }
+    }
+
+    #[test]
+    fn padding_is_the_zero_point() {
+        let x = Some(Tensor::from_elements(&[1, 1, 3, 3], &[2u8, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap());
+        let w = Some(Tensor::from_elements(&[1, 1, 2, 2], &[1u8, 1, 1, 1]).unwrap());
+        let zero = Some(Tensor::scalar(1u8));
+        let result = run_optional(&plain(), &[x.clone(), w.clone(), zero.clone()]).unwrap();
+        assert_eq!(result.elements::<i32>().unwrap(), [12, 16, 24, 28]);
+        let padded = IntegerConvolution { pads: vec![1; 4], ..plain() };
+        let result = run_optional(&padded, &[x, w, zero]).unwrap();
+        assert_eq!(result.elements::<i32>().unwrap(), [1, 3, 5, 3, 5, 12, 16, 9, 11, 24, 28, 15, 7, 15, 17, 9]);
+    }
+
+    #[test]
+    fn zero_points_and_biases_of_filters() {
+        let x = Some(Tensor::from_elements(&[1, 1, 2], &[1i8, 2]).unwrap());
+        let w = Some(Tensor::from_elements(&[2, 1, 1], &[5u8, 5]).unwrap());
+        let zeros = Some(Tensor::from_elements(&[2], &[5u8, 3]).unwrap());
+        let bias = Some(Tensor::from_elements(&[2], &[100i32, i32::MAX]).unwrap());
+        let result = run_optional(&plain(), &[x.clone(), w.clone(), None, zeros, bias]).unwrap();
+        assert_eq!(result.elements::<i32>().unwrap(), [100, 100, i32::MIN + 1, i32::MIN + 3]);
+        let wrong = Some(Tensor::from_elements(&[3], &[5u8, 3, 1]).unwrap());
+        assert!(run_optional(&plain(), &[x, w, None, wrong]).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! Sums of products over matrices and windows.
+
+pub(crate) mod accumulate;
+pub(crate) mod convolution;
+pub(crate) mod convolution_transpose;
+pub(crate) mod deformable_convolution;
+pub(crate) mod determinant;
+pub(crate) mod einsum;
+pub(crate) mod integer_convolution;
+pub(crate) mod integer_matmul;
+pub(crate) mod matmul;
+
+pub use convolution::{Convolution, ConvolutionPlan};
+pub use convolution_transpose::ConvolutionTranspose;
+pub use deformable_convolution::DeformableConvolution;
+pub use determinant::Determinant;
+pub use einsum::Einsum;
+pub use integer_convolution::IntegerConvolution;
+pub use integer_matmul::IntegerMatmul;
+pub use matmul::{Matmul, MatrixOperand, ProductPlan};

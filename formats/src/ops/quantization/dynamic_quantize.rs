@@ -1,0 +1,83 @@
+//! Quantization to u8 with a scale found from the data: ONNX `DynamicQuantizeLinear` (opset 11).
+//!
+//! `scale = (max(0, max(x)) - min(0, min(x))) / 255`, `zero_point = saturate(round(-min(0, min(x)) / scale))`, halves to
+//! even, each step in f32 as in the operator's function body. Where all elements are zero, or there are none, the
+//! specification divides by zero; here the scale is 1 then.
+
+use crate::attributes;
+use crate::dtype::DType;
+use crate::fact::Fact;
+use crate::ops::quantization::quantize::check_type;
+use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::tensor::Tensor;
+use crate::value::Value;
+
+attributes! {
+    /// `x: f32 [..]` to `y: u8 [..], scale: f32 [], zero_point: u8 []`.
+    pub struct DynamicQuantize revision 1 {}
+}
+
+/// Scale and zero point of values in this range.
+pub fn dynamic_parameters(minimum: f32, maximum: f32) -> (f32, u8) {
+    let (minimum, maximum) = (minimum.min(0.0), maximum.max(0.0));
+    let range = maximum - minimum;
+    let scale = if range == 0.0 { 1.0 } else { range / 255.0 };
+    let zero_point = (-minimum / scale).clamp(0.0, 255.0).round_ties_even();
+    (scale, zero_point as u8)
+}
+
+/// One value in these parameters.
+pub fn dynamic_code(value: f32, scale: f32, zero_point: u8) -> u8 {
+    ((value / scale).round_ties_even() + f32::from(zero_point)).clamp(0.0, 255.0) as u8
+}
+
+impl Operator for DynamicQuantize {
+    fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
+        let (dtype, shape) = tensor_operand(inputs, 0)?;
+        check_type(0, dtype, |dtype| dtype == DType::F32, "f32")?;
+        Ok(vec![
+            Fact::tensor(DType::U8, shape.clone()),
+            Fact::tensor(DType::F32, Vec::new()),
+            Fact::tensor(DType::U8, Vec::new()),
+        ])
+    }
+
+    fn reference(
+        &self,
+        inputs: &[Option<Value>],
+        _context: &mut ReferenceContext<'_>,
+    ) -> Result<Vec<Value>, ReferenceError> {
+        let input = tensor(inputs, 0)?;
+        check_type(0, input.dtype(), |dtype| dtype == DType::F32, "f32")?;
+        let elements = input.elements::<f32>()?;
+        let minimum = elements.iter().copied().fold(0.0, f32::min);
+        let maximum = elements.iter().copied().fold(0.0, f32::max);
+        let (scale, zero_point) = dynamic_parameters(minimum, maximum);
+        let codes: Vec<u8> = elements.iter().map(|&element| dynamic_code(element, scale, zero_point)).collect();
+        let quantized = Tensor::from_elements(input.shape(), &codes)?;
+        Ok(vec![quantized.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::run_all;
+
+    #[test]
+    fn the_example_of_the_specification() {
+        let x = Tensor::from_elements(&[6], &[0.0f32, 2.0, -3.0, -2.5, 1.34, 0.5]).unwrap();
+        let results = run_all(&DynamicQuantize {}, &[Some(x)]).unwrap();
+        assert_eq!(results[0].elements::<u8>().unwrap(), [153, 255, 0, 26, 221, 179]);
+        assert_eq!(results[1].elements::<f32>().unwrap(), [0.019_607_844]);
+        assert_eq!(results[2].elements::<u8>().unwrap(), [153]);
+    }
+
+    #[test]
+    fn zeros_have_a_scale() {
+        let x = Tensor::from_elements(&[2], &[0.0f32, 0.0]).unwrap();
+        let results = run_all(&DynamicQuantize {}, &[Some(x)]).unwrap();
+        assert_eq!(results[0].elements::<u8>().unwrap(), [0, 0]);
+        assert_eq!(results[1].elements::<f32>().unwrap(), [1.0]);
+    }
+}

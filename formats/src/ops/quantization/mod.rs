@@ -1,0 +1,10 @@
+//! Between numbers and codes.
+
+pub(crate) mod dequantize;
+pub(crate) mod dynamic_quantize;
+pub(crate) mod granularity;
+pub(crate) mod quantize;
+
+pub use dequantize::*;
+pub use dynamic_quantize::*;
+pub use quantize::*;

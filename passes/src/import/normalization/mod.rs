@@ -1,0 +1,9 @@
+//! Normalization, and the reductions that it is made of.
+
+mod layers;
+mod reduction;
+
+use crate::import::Row;
+
+/// The tables of this family.
+pub(super) const TABLES: &[&[Row]] = &[layers::ROWS, reduction::ROWS];

@@ -1,0 +1,9 @@
+//! Classical machine learning: ONNX domain `ai.onnx.ml`.
+
+use crate::steps::Kernel;
+use ipuc_formats::ops::{LabelEncode, ScoreTransform, TreeEnsemble, ZipMap};
+
+impl Kernel for LabelEncode {}
+impl Kernel for TreeEnsemble {}
+impl Kernel for ScoreTransform {}
+impl Kernel for ZipMap {}

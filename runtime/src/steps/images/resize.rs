@@ -1,0 +1,103 @@
+//! Resampling: weighted sums of floats in f32, choices of elements of any type; regions and integers by the reference.
+
+use crate::kernels::resample::{AxisTaps, choose, resample};
+use crate::steps::products::floats::{computes_in_f32, produce, widened};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use bytemuck::Pod;
+use ipuc_formats::ops::{Resize, ResizeAxis, ResizeCoordinates, ResizeMode, ResizeOperands, ResizeTaps, TypeError};
+use ipuc_formats::tensor::{Tensor, element_count};
+use ipuc_formats::value::Value;
+
+impl Kernel for Resize {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let x = tensor_operand(&mut operands, 0)?;
+        let chooses = self.mode == ResizeMode::Nearest && matches!(x.dtype().bits(), 8 | 16 | 32 | 64 | 128);
+        let whole = self.coordinates != ResizeCoordinates::TfCropAndResize;
+        if !whole || !(chooses || (self.mode != ResizeMode::Nearest && computes_in_f32(x.dtype()))) {
+            operands[0] = Operand::Value(x.into());
+            return run_reference(self, operands, context);
+        }
+        let scales = list(&mut operands, 2, |tensor| Ok(tensor.elements::<f32>()?.to_vec()))?;
+        let sizes = list(&mut operands, 3, |tensor| Ok(tensor.elements::<i64>()?.to_vec()))?;
+        let axes = self.resolve(x.shape(), ResizeOperands { roi: &[], scales: &scales, sizes: &sizes })?;
+        let shape: Vec<usize> = axes.iter().map(|axis| axis.output).collect();
+        if element_count(&shape).is_none() {
+            return Err(TypeError::Unsupported(format!("a result of shape {shape:?}")).into());
+        }
+        let result = if chooses {
+            chosen(self, &x, &axes, &shape, context)?
+        } else {
+            let values = widened(&x)?;
+            let taps: Vec<Option<AxisTaps>> = axes.iter().map(|axis| taps(self, axis)).collect();
+            produce(context, x.dtype(), &shape, |out| {
+                if !out.is_empty() {
+                    out.copy_from_slice(&resample(&values, x.shape(), &taps));
+                }
+                Ok(())
+            })?
+        };
+        Ok(vec![result.into()])
+    }
+}
+
+/// The elements of an optional operand.
+fn list<T>(
+    operands: &mut [Operand],
+    index: usize,
+    elements: impl Fn(&Tensor) -> Result<Vec<T>, KernelError>,
+) -> Result<Vec<T>, KernelError> {
+    match operands.get(index) {
+        None | Some(Operand::Absent) => Ok(Vec::new()),
+        Some(_) => elements(&tensor_operand(operands, index)?),
+    }
+}
+
+/// The taps of an axis that changes.
+fn taps(operator: &Resize, axis: &ResizeAxis) -> Option<AxisTaps> {
+    if operator.keeps(axis) {
+        return None;
+    }
+    let mut taps = AxisTaps { input: axis.input, starts: vec![0], positions: Vec::new(), weights: Vec::new() };
+    for position in 0..axis.output {
+        if let ResizeTaps::Weighted(weighted) = operator.taps(axis, position) {
+            for (position, weight) in weighted.into_iter().filter(|(_, weight)| *weight != 0.0) {
+                taps.positions.push(position);
+                taps.weights.push(weight as f32);
+            }
+        }
+        taps.starts.push(taps.positions.len());
+    }
+    Some(taps)
+}
+
+/// The result of mode `nearest`.
+fn chosen(
+    operator: &Resize,
+    x: &Tensor,
+    axes: &[ResizeAxis],
+    shape: &[usize],
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    let position = |axis: &ResizeAxis, output: usize| match operator.taps(axis, output) {
+        ResizeTaps::Weighted(taps) => taps.first().map_or(0, |&(position, _)| position),
+        ResizeTaps::Outside => 0,
+    };
+    let positions = |axis: &ResizeAxis| (0..axis.output).map(|output| position(axis, output)).collect();
+    let mut result = context.allocate(0, x.dtype(), shape)?;
+    if result.count() == 0 {
+        return Ok(result);
+    }
+    let chosen: Vec<Vec<usize>> = axes.iter().map(positions).collect();
+    match x.dtype().bits() {
+        8 => move_elements::<u8>(x, &chosen, &mut result),
+        16 => move_elements::<u16>(x, &chosen, &mut result),
+        32 => move_elements::<u32>(x, &chosen, &mut result),
+        64 => move_elements::<u64>(x, &chosen, &mut result),
+        _ => move_elements::<u128>(x, &chosen, &mut result),
+    }
+    Ok(result)
+}
+
+fn move_elements<T: Pod + Send + Sync>(x: &Tensor, chosen: &[Vec<usize>], result: &mut Tensor) {
+    choose::<T>(bytemuck::cast_slice(x.bytes()), x.shape(), chosen, bytemuck::cast_slice_mut(result.bytes_mut()));
+}

@@ -1,0 +1,4 @@
+//! Normalization, and the reductions that it is made of.
+
+mod layers;
+pub(super) mod reduction;

@@ -1,0 +1,224 @@
+//! Reductions, running sums, losses.
+//!
+//! Reductions of floats fold rows and columns in f32, axis group by axis group from the last one; other types run by
+//! their reference.
+
+use crate::kernels::reduce::{Fold, fold_columns, fold_rows};
+use crate::kernels::simd::Instructions;
+use crate::steps::floats::{computed, computes, widened};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use ipuc_formats::element::Number;
+use ipuc_formats::ops::{
+    ArgReduce, Cumulative, NegativeLogLikelihood, Operator, Reduce, ReduceFunction, TypeError, integers, normalize_axis,
+};
+use ipuc_formats::value::Value;
+use ipuc_formats::with_number;
+
+impl Kernel for NegativeLogLikelihood {}
+impl Kernel for Cumulative {}
+
+/// Adjacent axes of one kind as one: extent, and whether it is reduced. Extents of 1 are left out.
+fn groups(shape: &[usize], axes: &[usize]) -> Vec<(usize, bool)> {
+    let mut groups: Vec<(usize, bool)> = Vec::new();
+    for (axis, &extent) in shape.iter().enumerate().filter(|(_, extent)| **extent != 1) {
+        let reduced = axes.contains(&axis);
+        match groups.last_mut() {
+            Some((merged, kind)) if *kind == reduced => *merged *= extent,
+            _ => groups.push((extent, reduced)),
+        }
+    }
+    // A reduction of nothing still maps each element.
+    if groups.iter().all(|(_, reduced)| !reduced) {
+        groups.push((1, true));
+    }
+    groups
+}
+
+/// The fold behind a function, and what follows on its results.
+fn folding(function: ReduceFunction, count: usize) -> Option<(Fold, Option<Finish>)> {
+    let count = count as f32;
+    Some(match function {
+        ReduceFunction::Sum => (Fold::Sum, None),
+        ReduceFunction::Product => (Fold::Product, None),
+        ReduceFunction::Max => (Fold::Max, None),
+        ReduceFunction::Min => (Fold::Min, None),
+        ReduceFunction::L1 => (Fold::AbsoluteSum, None),
+        ReduceFunction::SumSquare => (Fold::SquareSum, None),
+        ReduceFunction::L2 => (Fold::SquareSum, Some(Finish::SquareRoot)),
+        ReduceFunction::LogSum => (Fold::Sum, Some(Finish::Logarithm)),
+        ReduceFunction::Mean => (Fold::Sum, Some(Finish::Divide(count))),
+        ReduceFunction::LogSumExp => return None,
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Finish {
+    SquareRoot,
+    Logarithm,
+    Divide(f32),
+}
+
+impl Finish {
+    fn apply(self, values: &mut [f32]) {
+        match self {
+            Finish::SquareRoot => values.iter_mut().for_each(|value| *value = value.sqrt()),
+            Finish::Logarithm => values.iter_mut().for_each(|value| *value = value.ln()),
+            Finish::Divide(count) => values.iter_mut().for_each(|value| *value /= count),
+        }
+    }
+}
+
+/// Fold the reduced groups, the last one first.
+fn fold_groups(mut groups: Vec<(usize, bool)>, fold: Fold, values: &[f32], out: &mut [f32]) {
+    let instructions = Instructions::best();
+    let mut partial: Option<Vec<f32>> = None;
+    let mut fold_now = fold;
+    while let Some(at) = groups.iter().rposition(|(_, reduced)| *reduced) {
+        let outer: usize = groups[..at].iter().map(|(extent, _)| extent).product();
+        let inner: usize = groups[at + 1..].iter().map(|(extent, _)| extent).product();
+        groups.remove(at);
+        let current = partial.as_deref().unwrap_or(values);
+        let last = groups.iter().all(|(_, reduced)| !reduced);
+        let mut next = if last { Vec::new() } else { vec![0.0; outer * inner] };
+        let target: &mut [f32] = if last { &mut *out } else { &mut next };
+        if inner == 1 {
+            fold_rows(instructions, fold_now, current, target);
+        } else {
+            fold_columns(instructions, fold_now, current, inner, target);
+        }
+        partial = Some(next);
+        fold_now = fold.joining();
+    }
+}
+
+impl Kernel for Reduce {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        let Some(Value::Tensor(data)) = inputs.first().and_then(Option::as_ref) else {
+            return reference(self, inputs, context);
+        };
+        if !computes(data.dtype()) || data.count() == 0 {
+            return reference(self, inputs, context);
+        }
+        let given = inputs.get(1).is_some_and(Option::is_some).then(|| integers(&inputs, 1)).transpose()?;
+        let axes = self.axes(given.as_deref(), data.rank())?;
+        let count = axes.iter().map(|&axis| data.shape()[axis]).product();
+        let Some((fold, finish)) = folding(self.function, count) else { return reference(self, inputs, context) };
+        let values = widened(data)?;
+        let extents = self.extents(data.shape(), &axes);
+        let result = computed(context, 0, data.dtype(), &extents, |out| {
+            fold_groups(groups(data.shape(), &axes), fold, &values, out);
+            if let Some(finish) = finish {
+                finish.apply(out);
+            }
+            Ok(())
+        })?;
+        Ok(vec![result.into()])
+    }
+}
+
+/// All operands as values, weights loaded.
+pub(in crate::steps) fn loaded(operands: Vec<Operand>) -> Result<Vec<Option<Value>>, KernelError> {
+    operands.into_iter().map(Operand::into_value).collect()
+}
+
+/// The reference over loaded operands.
+pub(in crate::steps) fn reference<K: Operator + ?Sized>(
+    operator: &K,
+    inputs: Vec<Option<Value>>,
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    let operands = inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect();
+    run_reference(operator, operands, context)
+}
+
+impl Kernel for ArgReduce {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let data = tensor_operand(&mut operands, 0)?;
+        let axis = normalize_axis(self.axis, data.rank())?;
+        if data.count() == 0 {
+            return reference(self, vec![Some(data.into())], context);
+        }
+        let mut extents = data.shape().to_vec();
+        let length = extents[axis];
+        let inner: usize = extents[axis + 1..].iter().product();
+        if self.keep_axis {
+            extents[axis] = 1;
+        } else {
+            extents.remove(axis);
+        }
+        let mut result = context.allocate(0, ipuc_formats::dtype::DType::I64, &extents)?;
+        let out = result.elements_mut::<i64>()?;
+        with_number!(
+            data.dtype(),
+            T => find(self, data.elements::<T>()?, length, inner, out),
+            otherwise return Err(TypeError::Unsupported(format!("arg_reduce of {}", data.dtype())).into())
+        );
+        Ok(vec![result.into()])
+    }
+}
+
+/// The index of the chosen element of each line of `values: [outer, length, inner]`.
+fn find<T: Number>(operator: &ArgReduce, values: &[T], length: usize, inner: usize, out: &mut [i64]) {
+    for (line, out) in out.iter_mut().enumerate() {
+        let start = line / inner * length * inner + line % inner;
+        let mut best = 0;
+        for candidate in 1..length {
+            if operator.wins(values[start + candidate * inner], values[start + best * inner]) {
+                best = candidate;
+            }
+        }
+        *out = best as i64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::dtype::DType;
+    use ipuc_formats::tensor::Tensor;
+    use strum::VariantArray;
+
+    #[test]
+    fn reductions_agree_with_their_references() {
+        let axes: [Option<&[i64]>; 7] =
+            [None, Some(&[-1]), Some(&[0]), Some(&[1]), Some(&[0, 2]), Some(&[1, 3]), Some(&[0, 1, 2, 3])];
+        for &function in ReduceFunction::VARIANTS {
+            for (index, axes) in axes.into_iter().enumerate() {
+                let axes = axes.map(Tensor::vector_i64);
+                for dtype in [DType::F32, DType::F16] {
+                    let operator = Reduce { function, keep_axes: index % 2 == 0, keep_without_axes: index == 0 };
+                    let data = random(dtype, &[3, 5, 1, 70], index as u32 + 1);
+                    // Sums near zero make logarithms that no two orders agree on.
+                    let data = if function == ReduceFunction::LogSum { positive(data) } else { data };
+                    check(&operator, &[data, axes.clone()], if dtype == DType::F16 { 2e-3 } else { 1e-5 });
+                }
+            }
+        }
+    }
+
+    fn positive(data: Option<Tensor>) -> Option<Tensor> {
+        let mut data = data?;
+        match data.dtype() {
+            DType::F32 => data.elements_mut::<f32>().ok()?.iter_mut().for_each(|value| *value = value.abs() + 0.5),
+            _ => {
+                let elements = data.elements_mut::<half::f16>().ok()?;
+                elements.iter_mut().for_each(|value| *value = half::f16::from_f32(value.to_f32().abs() + 0.5));
+            }
+        }
+        Some(data)
+    }
+
+    #[test]
+    fn chosen_indices_agree_with_their_references() {
+        let data = Tensor::from_elements(&[2, 3, 2], &[1i64, 5, 3, 5, 3, 0, -1, -1, -1, -1, -2, 7]).unwrap();
+        for (smallest, last, keep_axis) in [(false, false, true), (true, true, false), (false, true, false)] {
+            for axis in [0, 1, -1] {
+                check(&ArgReduce { smallest, axis, keep_axis, last }, &[Some(data.clone())], 0.0);
+                let floats = random(DType::F32, &[3, 4, 5], 3);
+                check(&ArgReduce { smallest, axis, keep_axis, last }, &[floats], 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Quantization between f32 and integers of 8 bits.
+
+use crate::kernels::elements::{Runs, map, map_block, zip, zip_block};
+use crate::kernels::threads::each;
+use crate::steps::elementwise::{load, runs};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::element::Element;
+use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_code, dynamic_parameters, normalize_axis};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+
+/// A scale and a zero point.
+type Parameter = (f32, i32);
+
+fn operand(inputs: &[Option<Value>], index: usize) -> Option<&Tensor> {
+    inputs.get(index).and_then(Option::as_ref).and_then(Value::as_tensor)
+}
+
+fn reload_values(inputs: Vec<Option<Value>>) -> Vec<Operand> {
+    inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect()
+}
+
+/// An integer of 8 bits.
+trait Byte: Element {
+    const LEAST: f32;
+    const GREATEST: f32;
+    fn code(value: f32) -> Self;
+    fn value(self) -> i32;
+}
+
+impl Byte for u8 {
+    const LEAST: f32 = 0.0;
+    const GREATEST: f32 = 255.0;
+    #[inline(always)]
+    fn code(value: f32) -> u8 {
+        value as i32 as u8
+    }
+    #[inline(always)]
+    fn value(self) -> i32 {
+        self.into()
+    }
+}
+
+impl Byte for i8 {
+    const LEAST: f32 = -128.0;
+    const GREATEST: f32 = 127.0;
+    #[inline(always)]
+    fn code(value: f32) -> i8 {
+        value as i32 as i8
+    }
+    #[inline(always)]
+    fn value(self) -> i32 {
+        self.into()
+    }
+}
+
+/// Scales and zero points, one or one an index of an axis, and how elements read them; `None` for other forms.
+fn parameters<T: Byte>(inputs: &[Option<Value>], axis: i64, block_size: i64) -> Option<(Vec<Parameter>, Runs<2>)> {
+    let (x, scale) = (operand(inputs, 0)?, operand(inputs, 1)?);
+    let scales = scale.elements::<f32>().ok()?;
+    let zeros = match inputs.get(2) {
+        None | Some(None) => vec![0; scales.len()],
+        Some(Some(_)) => {
+            let zero = operand(inputs, 2)?;
+            if zero.shape() != scale.shape() {
+                return None;
+            }
+            zero.elements::<T>().ok()?.iter().map(|zero| zero.value()).collect()
+        }
+    };
+    if block_size != 0 || scale.rank() > 1 || scales.is_empty() {
+        return None;
+    }
+    let mut shape = vec![1; x.rank()];
+    if scales.len() > 1 {
+        let axis = normalize_axis(axis, x.rank()).ok()?;
+        if x.shape()[axis] != scales.len() {
+            return None;
+        }
+        shape[axis] = scales.len();
+    }
+    let parameters = scales.iter().copied().zip(zeros).collect();
+    Some((parameters, runs(x.shape(), [x.shape(), &shape])))
+}
+
+fn quantized<T: Byte>(
+    operator: &Quantize,
+    inputs: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    let Some((parameters, runs)) = parameters::<T>(inputs, operator.axis, operator.block_size) else {
+        return Ok(None);
+    };
+    let Some(x) = operand(inputs, 0) else { return Ok(None) };
+    let mut result = context.allocate(0, T::DTYPE, x.shape())?;
+    let code = |x: f32, (scale, zero): Parameter| {
+        let rounded = (x / scale).round_ties_even();
+        // NaN becomes the zero point; a sum of f32 is exact wherever it is not cut off.
+        let rounded = if rounded.is_nan() { 0.0 } else { rounded };
+        T::code((rounded + zero as f32).clamp(T::LEAST, T::GREATEST))
+    };
+    zip(result.elements_mut::<T>()?, x.elements::<f32>()?, &parameters, &runs, 4, &zip_block(code));
+    Ok(Some(result))
+}
+
+impl Kernel for Quantize {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = load(operands)?;
+        let usual = operand(&inputs, 0).is_some_and(|x| x.dtype() == DType::F32)
+            && matches!(self.precision, None | Some(DType::F32));
+        let result = match self.to {
+            DType::U8 if usual => quantized::<u8>(self, &inputs, context)?,
+            DType::I8 if usual => quantized::<i8>(self, &inputs, context)?,
+            _ => None,
+        };
+        match result {
+            Some(result) => Ok(vec![result.into()]),
+            None => run_reference(self, reload_values(inputs), context),
+        }
+    }
+}
+
+fn dequantized<T: Byte>(
+    operator: &Dequantize,
+    inputs: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    let Some((parameters, runs)) = parameters::<T>(inputs, operator.axis, operator.block_size) else {
+        return Ok(None);
+    };
+    let Some(x) = operand(inputs, 0) else { return Ok(None) };
+    let mut result = context.allocate(0, DType::F32, x.shape())?;
+    let value = |x: T, (scale, zero): Parameter| (x.value() - zero) as f32 * scale;
+    zip(result.elements_mut::<f32>()?, x.elements::<T>()?, &parameters, &runs, 2, &zip_block(value));
+    Ok(Some(result))
+}
+
+impl Kernel for Dequantize {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = load(operands)?;
+        let usual = matches!(self.to, None | Some(DType::F32));
+        let result = match operand(&inputs, 0).map(Tensor::dtype) {
+            Some(DType::U8) if usual => dequantized::<u8>(self, &inputs, context)?,
+            Some(DType::I8) if usual => dequantized::<i8>(self, &inputs, context)?,
+            _ => None,
+        };
+        match result {
+            Some(result) => Ok(vec![result.into()]),
+            None => run_reference(self, reload_values(inputs), context),
+        }
+    }
+}
+
+/// Elements of a block whose extremes are sought at once.
+const EXTREMES_BLOCK: usize = 1 << 14;
+
+fn least_and_greatest(elements: &[f32]) -> (f32, f32) {
+    elements.iter().fold((0f32, 0f32), |(low, high), &x| (low.min(x), high.max(x)))
+}
+
+impl Kernel for DynamicQuantize {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = load(operands)?;
+        let Some(x) = operand(&inputs, 0).filter(|x| x.dtype() == DType::F32) else {
+            return run_reference(self, reload_values(inputs), context);
+        };
+        let elements = x.elements::<f32>()?;
+        // The least and the greatest are the same in any order.
+        let mut extremes = vec![(0f32, 0f32); elements.len().div_ceil(EXTREMES_BLOCK)];
+        let tasks = extremes.iter_mut().zip(elements.chunks(EXTREMES_BLOCK)).collect();
+        each(tasks, |(extremes, elements): (&mut (f32, f32), &[f32])| *extremes = least_and_greatest(elements));
+        let (minimum, maximum) =
+            extremes.iter().fold((0f32, 0f32), |low_high, &(low, high)| (low_high.0.min(low), low_high.1.max(high)));
+        let (scale, zero_point) = dynamic_parameters(minimum, maximum);
+        let mut result = context.allocate(0, DType::U8, x.shape())?;
+        map(result.elements_mut::<u8>()?, elements, 4, &map_block(|x| dynamic_code(x, scale, zero_point)));
+        Ok(vec![result.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
+    }
+}

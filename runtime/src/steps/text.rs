@@ -1,0 +1,10 @@
+//! Strings.
+
+use crate::steps::Kernel;
+use ipuc_formats::ops::{RegexFullMatch, StringConcat, StringNormalize, StringSplit, TfIdf};
+
+impl Kernel for StringConcat {}
+impl Kernel for StringNormalize {}
+impl Kernel for StringSplit {}
+impl Kernel for RegexFullMatch {}
+impl Kernel for TfIdf {}
