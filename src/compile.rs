@@ -2,8 +2,10 @@
 
 use crate::files::{ExternalFileError, ExternalFiles, OutputFile, SourceFile, SourceFileError};
 use ipuc_formats::dim::Bindings;
+use ipuc_formats::model::PlacementRecord;
 use ipuc_formats::onnx::schema::ModelProto;
-use ipuc_formats::onnx::{OnnxError, ReadAt, TensorSource, read_model};
+use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, emit};
 #[cfg(feature = "cli")]
 use ipuc_passes::import::{CrossCheck, cross_check};
@@ -45,6 +47,9 @@ pub struct CompileOptions {
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
     /// depend on it.
     pub memory: Option<u64>,
+    /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file
+    /// (`ipuc inspect --program` of the file without them shows these).
+    pub placements: Vec<PlacementRecord>,
 }
 
 /// What came out of a compilation.
@@ -205,7 +210,7 @@ fn optimize(
     })?;
     check_dimensions(&graph, options)?;
     let time = start.elapsed();
-    observe(&Report { pass: "import", time, changes: Changes(0), steps: graph.step_count() }, &graph);
+    observe(&Report { pass: "import", time, changes: Changes::default(), steps: graph.step_count() }, &graph);
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }
@@ -314,7 +319,8 @@ pub fn compile_observed(
 /// How weights become bytes; what changes them is recorded in the file.
 fn emit_options(options: &CompileOptions) -> EmitOptions {
     let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
-    let mut emit_options = EmitOptions { memory_bytes, ..EmitOptions::default() };
+    let placements = options.placements.clone();
+    let mut emit_options = EmitOptions { memory_bytes, placements, ..EmitOptions::default() };
     if let Some(chunk_bytes) = options.chunk_bytes {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));

@@ -24,6 +24,7 @@
 //! | `ipuc-formats` | the contract: ONNX bytes, `.ipu` bytes, encodings of weights, and what every operator means | graphs, files, threads |
 //! | `ipuc-passes` | the compiler: import, the graph, the passes over it, emission | the runtime, files |
 //! | `ipuc-runtime` | the executor: memory, kernels, sessions | the compiler, ONNX |
+//! | `ipuc-pages` | memory for direct reads and writes | everything else |
 //!
 //! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
 //! Features: `compile` and `run` bring one half each, `cli` (the default) the command line. A program that only opens
@@ -40,6 +41,8 @@ pub mod files;
 #[cfg(feature = "run")]
 pub mod handle;
 #[cfg(feature = "run")]
+pub mod observe;
+#[cfg(feature = "run")]
 pub mod open;
 
 #[cfg(feature = "compile")]
@@ -50,7 +53,7 @@ pub use ipuc_formats::element::{bf16, f16};
 pub use ipuc_formats::tensor::Tensor;
 pub use ipuc_formats::value::Value;
 #[cfg(feature = "run")]
-pub use ipuc_runtime::{Model, OpenError, RunError, Session, SessionOptions};
+pub use ipuc_runtime::{Model, Observer, OpenError, RunError, Session, SessionOptions};
 #[cfg(feature = "run")]
 pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pipe, open_with};
 

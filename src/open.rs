@@ -5,7 +5,7 @@
 
 use crate::files::{ArrivingFile, DirectFile, SourceFile, SourceFileError};
 use ipuc_formats::model::read_manifest;
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_runtime::{Model, ModelOptions, OpenError, SharedBytes};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ const ROOM_BYTES: u64 = 1 << 30;
 pub struct OpenOptions {
     /// Bytes for weights, activations, state, inputs and outputs. What fits is where `None`.
     pub memory_bytes: Option<u64>,
+    /// Positions that state may grow to, for which room is kept free within the budget.
+    pub context: Option<u64>,
     /// How weights that all fit are held; without meaning for those that are streamed.
     pub resident: Resident,
     /// Take weights as they come, where the file is still being written; how long nothing may come before that is an error.
@@ -87,7 +89,11 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
         None => automatic_budget(&file).map_err(failed)?,
     };
     match memory_bytes {
-        Some(_) => Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 }).map_err(failed),
+        Some(_) => Model::open_with(
+            Arc::new(file),
+            ModelOptions { memory_bytes, context: options.context, ..ModelOptions::default() },
+        )
+        .map_err(failed),
         // Through the page cache: what was compiled or copied just now is still there.
         None => match options.resident {
             Resident::Copy => Model::open(file.buffered()).map_err(failed),
@@ -110,7 +116,7 @@ pub fn open_pipe(pipe: impl Read + Send + 'static, options: OpenOptions) -> Resu
 fn open_arriving(file: ArrivingFile, name: &str, options: OpenOptions) -> Result<Model, OpenFileError> {
     // Twice the file is room for all weights and for whatever a run of it needs besides.
     let memory_bytes = options.memory_bytes.or(Some(file.length().saturating_mul(2).max(ROOM_BYTES)));
-    Model::open_with(Arc::new(file), ModelOptions { memory_bytes, readers: 0 })
+    Model::open_with(Arc::new(file), ModelOptions { memory_bytes, context: options.context, ..ModelOptions::default() })
         .map_err(|error| OpenFileError::Model { path: PathBuf::from(name), error })
 }
 

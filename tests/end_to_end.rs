@@ -11,7 +11,7 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Session, SessionOptions};
 use std::path::{Path, PathBuf};
 
-/// Float models of the case folder; others hold operators of other domains.
+/// Models of the case folder; others hold operators that are not imported.
 const CASES: &[&str] = &[
     "silero_vad",
     "silero_vad_16k_op15",
@@ -27,6 +27,10 @@ const CASES: &[&str] = &[
     "mixtral_decode",
     "lstm_gru_tagger",
     "ssm_scan",
+    "llama_decode_int4_qdq",
+    "phi3_decode_matmulnbits",
+    "llama_genai_int4",
+    "resnet50_half_qdq_s8",
 ];
 
 fn fixtures() -> PathBuf {

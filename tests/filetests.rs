@@ -1,65 +1,141 @@
-//! Golden files of passes: `tests/ir/<pass>/<case>.ir` holds a graph, a line of `----`, and the graph afterwards.
+//! Golden files and examples of passes.
 //!
-//! `BLESS=1 cargo test --test filetests` rewrites what is expected; without it the files are only compared.
+//! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
+//! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
+//! pair too. A line `// state IN=OUT` or `// dimension NAME=SIZE` before a graph is an option.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::ir::text::{parse, print};
+use ipuc_passes::ir::{Changes, Graph};
 use ipuc_passes::options::Options;
-use ipuc_passes::pipeline;
+use ipuc_passes::pipeline::{self, PIPELINE, Pass, Phase};
+use ipuc_passes::verify::Stage;
 use std::path::{Path, PathBuf};
 
 const SEPARATOR: &str = "// ----\n";
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn golden(pass: &Pass) -> Vec<PathBuf> {
+    let folder = root().join("tests/ir").join(pass.name);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
 #[test]
 fn passes_give_what_their_files_say() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ir");
     let bless = std::env::var_os("BLESS").is_some();
-    let mut checked = 0;
     let mut wrong = Vec::new();
-    for path in cases(&folder) {
-        let pass_name = path.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).unwrap();
-        let (input, expected) = text.split_once(SEPARATOR).unwrap_or((&text, ""));
-        let found = after(&pass_name, input, &path);
-        checked += 1;
-        if found == expected {
-            continue;
-        }
-        if bless {
-            std::fs::write(&path, format!("{input}{SEPARATOR}{found}")).unwrap();
-        } else {
-            wrong.push(format!("{}:\n{found}", path.display()));
+    for pass in pipeline::passes() {
+        let files = golden(pass);
+        assert!(!files.is_empty(), "`{}` has no golden file", pass.name);
+        for path in files {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let (input, expected) = text.split_once(SEPARATOR).unwrap_or((&text, ""));
+            let found = print(&after(pass, input, &path.display().to_string()));
+            if found == expected {
+                continue;
+            }
+            if bless {
+                std::fs::write(&path, format!("{input}{SEPARATOR}{found}")).unwrap();
+            } else {
+                wrong.push(format!("{}:\n{found}", path.display()));
+            }
         }
     }
-    assert!(checked > 0, "there are no golden files");
     assert!(wrong.is_empty(), "run with BLESS=1 to accept:\n{}", wrong.join("\n"));
 }
 
-/// The printed graph after a pass, which must round-trip and be idle a second time where it changed to a fixed point.
-fn after(pass_name: &str, input: &str, path: &Path) -> String {
-    let pass = pipeline::find(pass_name).unwrap_or_else(|| panic!("there is no pass `{pass_name}`"));
-    let mut graph = parse(input).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let options = Options::default();
-    if pass_name != "infer" && pass_name != "mark_states" {
-        let infer = pipeline::find("infer").unwrap();
-        pipeline::run_one(infer, &mut graph, &options).unwrap();
+#[test]
+fn golden_files_are_of_passes() {
+    for entry in std::fs::read_dir(root().join("tests/ir")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(pipeline::find(&name).is_some(), "there is no pass `{name}`");
     }
-    pipeline::run_one(pass, &mut graph, &options).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let text = print(&graph);
-    assert_eq!(print(&parse(&text).unwrap()), text, "{}: the text form does not round-trip", path.display());
-    text
 }
 
-fn cases(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(cases(&path));
-        } else if path.extension().is_some_and(|extension| extension == "ir") {
-            found.push(path);
+#[test]
+fn examples_in_comments_of_passes_are_true() {
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(root().join("passes/src")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let sources: Vec<String> =
+        files.iter().filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    for pass in pipeline::passes() {
+        let function = format!("pub fn {}(graph: &mut Graph", pass.name);
+        let source = sources.iter().find(|source| source.contains(&function));
+        let examples = examples(source.unwrap_or_else(|| panic!("`{}` has no file", pass.name)));
+        let [before, expected] = examples.as_slice() else {
+            panic!("the comment of `{}` has {} examples, not one before and one after", pass.name, examples.len());
+        };
+        let found = after(pass, before, pass.name);
+        let difference = found.difference(&parse(expected).unwrap());
+        assert_eq!(difference, None, "the example of `{}` gives\n{}", pass.name, print(&found));
+    }
+}
+
+/// The blocks of text in a file's first comment.
+fn examples(source: &str) -> Vec<String> {
+    let comment = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let mut examples: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in comment.map(|line| line.strip_prefix(' ').unwrap_or(line)) {
+        match line {
+            "```text" => {
+                inside = true;
+                examples.push(String::new());
+            }
+            "```" => inside = false,
+            line if inside => {
+                let example = examples.last_mut().unwrap();
+                example.push_str(line);
+                example.push('\n');
+            }
+            _ => {}
         }
     }
-    found.sort();
-    found
+    examples
+}
+
+fn options(input: &str) -> Options {
+    let mut options = Options::default();
+    for line in input.lines() {
+        if let Some(state) = line.strip_prefix("// state ") {
+            options.states.push(state.to_string());
+        }
+        if let Some(dimension) = line.strip_prefix("// dimension ") {
+            let (name, size) = dimension.split_once('=').unwrap();
+            options.dimensions.insert(name, size.parse().unwrap());
+        }
+    }
+    options
+}
+
+/// The graph after a pass. Its text gives it back, and passes that settle have nothing more to do.
+fn after(pass: &Pass, input: &str, place: &str) -> Graph {
+    let mut graph = parse(input).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let options = options(input);
+    let mut run = |pass: &Pass| {
+        pipeline::run_one(pass, &mut graph, &options).unwrap_or_else(|error| panic!("{place}: {error}")).changes
+    };
+    // Passes on typed graphs find the types up to date.
+    if pass.stage > Stage::Imported && pass.name != "infer" {
+        run(pipeline::find("infer").unwrap());
+    }
+    run(pass);
+    if settles(pass) {
+        assert_eq!(run(pass), Changes::default(), "{place}: the pass is not idle a second time");
+    }
+    assert_eq!(graph.difference(&parse(&print(&graph)).unwrap()), None, "{place}: the text does not give the graph");
+    graph
+}
+
+fn settles(pass: &Pass) -> bool {
+    PIPELINE.iter().any(|phase| match phase {
+        Phase::Once(_) => false,
+        Phase::Settle(passes) => passes.iter().any(|one| one.name == pass.name),
+    })
 }

@@ -151,9 +151,7 @@ fn change_step(block: &mut BlockRecord, weights: usize, operators: &[Op], random
     }
     let step = &mut block.steps[at];
     let read = |(position, operand): (usize, &OperandRecord)| match operand {
-        OperandRecord::Weight(_) => {
-            Some(ReadRecord { operand: position as u32, read: step.op.operator().read(position) })
-        }
+        OperandRecord::Weight(_) => Some(ReadRecord { operand: position as u32, read: step.op.read(position) }),
         OperandRecord::Absent | OperandRecord::Value(_) => None,
     };
     step.reads = step.operands.iter().enumerate().filter_map(read).collect();

@@ -4,8 +4,13 @@
 
 mod support;
 
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc_formats::model::{
+    OperandRecord, PlacementRecord, Reduction, RegionRecord, SplitKind, SplitRecord, StepPlacementRecord,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use support::*;
@@ -56,16 +61,38 @@ fn model_with_everything() -> Vec<u8> {
     model(graph(inputs, vec![linear_weight(), tensor("one", &[], &[1.0])], nodes, outputs))
 }
 
+/// A product on two tiles, by columns.
+fn write_placed(folder: &Path) {
+    let region = RegionRecord { operand: OperandRecord::Weight(0), offset: 0, bytes: 12, from: 0, to: 0 };
+    let step = StepPlacementRecord {
+        step: 0,
+        splits: vec![SplitRecord { space: 0, axis: 1, parts: 2, kind: SplitKind::Tiles }],
+        stationary: Some(1),
+        tiles: vec![Range { start: 0, end: 2 }],
+        regions: vec![region],
+        reduction: Reduction::None,
+    };
+    let bindings = vec![("batch".to_string(), 1)];
+    let (target, target_hash) = ("fabric".to_string(), [0; 32]);
+    let placements = vec![PlacementRecord { target, target_hash, block: 0, steps: vec![step], bindings }];
+    let source = Source { entry: "main".to_string(), path: folder.join("linear.onnx") };
+    compile(&[source], &folder.join("placed.ipu"), &CompileOptions { placements, ..CompileOptions::default() })
+        .unwrap();
+}
+
 #[test]
 fn the_page_has_every_key() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     write(folder, "linear.onnx", &linear(linear_weight()));
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    write(folder, "loop.onnx", &std::fs::read(fixtures.join("loop/model.onnx")).unwrap());
     write(folder, "all.onnx", &model_with_everything());
     let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
     let (inputs, outputs) = (vec![port("x", &["1", "4096"])], vec![port("y", &["1", "2048"])]);
     write(folder, "large.onnx", &model(graph(inputs, vec![external("w", &[4096, 2048], "w.bin")], nodes, outputs)));
     std::fs::File::create(folder.join("w.bin")).unwrap().set_len(4096 * 2048 * 4).unwrap();
+    write_placed(folder);
     for (name, expected) in [("data", 9.5), ("wrong", 9.0)] {
         write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
         write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &[expected, 11.5]));
@@ -80,6 +107,7 @@ fn the_page_has_every_key() {
         ("compile", "compile all.onnx --state past=present --dim n=2 -o all.ipu"),
         ("compile", "compile linear.onnx"),
         ("run", "run linear.onnx --random 1"),
+        ("run", "run linear.onnx --random 1 --observe"),
         ("verify", "verify linear.onnx --data data"),
         ("verify", "verify linear.onnx --data wrong"),
         ("verify", "verify linear.onnx --data data --streamed"),
@@ -87,9 +115,13 @@ fn the_page_has_every_key() {
         ("inspect", "inspect all.ipu"),
         ("inspect --layout", "inspect all.ipu --layout"),
         ("inspect --program", "inspect all.ipu --program"),
+        ("inspect --work", "inspect all.ipu --work"),
+        ("compile", "compile loop.onnx"),
+        ("inspect --work", "inspect loop.ipu --work"),
         ("inspect --stream", "inspect all.ipu --stream"),
         ("compile", "compile large.onnx"),
         ("inspect --stream --memory", "inspect large.ipu --stream --memory 24MiB"),
+        ("inspect --placements", "inspect placed.ipu --placements --tiles 2 --sram 64KiB"),
         ("inspect --check", "inspect all.ipu --check"),
         ("ops", "ops"),
     ];

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use ipuc::files::{OutputFile, SourceFile};
-use ipuc_formats::onnx::ReadAt as _;
-use ipuc_formats::pages::Pages;
+use ipuc_formats::read_at::ReadAt as _;
+use ipuc_pages::Pages;
 use ipuc_passes::emit::Output as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};

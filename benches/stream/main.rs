@@ -11,12 +11,12 @@
 //! follow each other as they do in use, and the little that was read ahead before the first of a turn does not count for
 //! much. Medians are compared, of all passes and of the raw rates:
 //!
-//! - *device*: bytes a second that the disk delivered to the pass, of the raw rate (goal: .90). Where a virtual disk is
-//!   filled by its host's copying, raw reads into buffers that nobody looks at are faster than any use of the bytes can be,
-//!   unless the host's core shares our cache;
-//! - *time*: of max(bytes / raw rate, pass in memory) (goal: at most 1.1);
-//! - *used*: bytes a second of a thread that reads the file and looks at each line once, in the better of two ways, in the
-//!   same turns: what any use of the bytes can have of this disk now, and what of that the pass has.
+//! - *of used*: bytes a second that the disk delivered to the pass, of what any use of the bytes gets in the same turns: of
+//!   the rate (*used*) of a thread that reads the file through a queue and looks at each line once, at the best of some
+//!   depths (goal: at least .92);
+//! - *time*: of max(bytes / raw rate, pass in memory);
+//! - *of raw*, for information: of the rate of reads that nobody looks at. Where a virtual disk is filled by its host's
+//!   copying, these are faster than any use of the bytes can be.
 //!
 //! Before that, all weights in memory: a budget in which they fit beside one contiguous copy (goal: within 5 %), and the
 //! proportional set size of two processes that map the same file.
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     shared(&file, weights, &arguments)?;
     let mut limits = Limits { resident_seconds, raw: Raw::new(&file)?, used: Used::new(&file)? };
     println!(
-        "budget  kept GiB  first s  passes  pass s  read GiB  raw GB/s  device  time  used GB/s  of used  stalls s  \
+        "budget  kept GiB  first s  passes  pass s  read GiB  used GB/s  of used  time  raw GB/s  of raw  stalls s  \
          over budget MiB"
     );
     for &percent in &arguments.budgets {
@@ -134,17 +134,17 @@ fn within_budget(file: &Path, percent: u64, budget: u64, limits: &mut Limits, ar
     let bound = (read / raw).max(limits.resident_seconds);
     let used = if useds.is_empty() { f64::NAN } else { median(&useds) };
     println!(
-        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>8.2}  {:>6.2}  {:>4.2}  {:>9.2}  {:>7.2}  \
+        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>9.2}  {:>7.2}  {:>4.2}  {:>8.2}  {:>6.2}  \
          {stalled:>8.3}  {:>8.1} {}",
         first.pinned_bytes / (1u64 << 30) as f64,
         first.seconds,
         passes.len(),
         read / (1u64 << 30) as f64,
-        raw / 1e9,
-        read / seconds / raw,
-        seconds / bound,
         used / 1e9,
         read / seconds / used,
+        seconds / bound,
+        raw / 1e9,
+        read / seconds / raw,
         (peak as f64 - budget as f64) / (1 << 20) as f64,
         if peak <= budget + SLACK_BYTES { "ok" } else { "TOO MUCH" },
     );

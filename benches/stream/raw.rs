@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use ipuc::files::DirectFile;
-use ipuc_formats::onnx::ReadAt;
-use ipuc_formats::pages::Pages;
+use ipuc_formats::read_at::ReadAt;
+use ipuc_pages::Pages;
 use std::path::Path;
 use std::time::Instant;
 

@@ -3,17 +3,16 @@
 use crate::raw::{BLOCK_BYTES, offsets};
 use anyhow::{Result, ensure};
 use ipuc::files::DirectFile;
-use ipuc_formats::onnx::{ReadAt, ReadQueue};
-use ipuc_formats::pages::Pages;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Storage;
-use ipuc_runtime::flush_lines;
+use ipuc_pages::Pages;
+use ipuc_runtime::{ReadQueue, WeightFile};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-/// Reads in flight, and whether lines leave our caches when they have been looked at: the two ways that are best, each at
-/// its time, where a virtual disk is filled by its host's copying.
-const WAYS: [(usize, bool); 2] = [(2, false), (4, true)];
+/// Reads in flight that are tried.
+const DEPTHS: [usize; 3] = [2, 3, 4];
 
 /// One thread that reads a file and looks at it.
 pub struct Used {
@@ -35,7 +34,7 @@ impl Storage for Place {
 
 impl Used {
     pub fn new(path: &Path) -> Result<Self> {
-        let most = WAYS.into_iter().map(|(reads, _)| reads).max().unwrap_or(0);
+        let most = DEPTHS.into_iter().max().unwrap_or(0);
         let place = || -> Result<Box<dyn Storage>> {
             let mut pages = Pages::zeroed(BLOCK_BYTES)?;
             pages.fill(1);
@@ -45,18 +44,18 @@ impl Used {
         Ok(Used { file: DirectFile::open(path)?, places })
     }
 
-    /// Bytes a second in the better way; `None` where the system has no queue for reads.
+    /// Bytes a second at the best depth; `None` where the system has no queue for reads.
     pub fn rate(&mut self) -> Result<Option<f64>> {
         let mut best: Option<f64> = None;
-        for (reads, leave) in WAYS {
+        for reads in DEPTHS {
             let Some(mut queue) = self.file.queue(reads) else { return Ok(None) };
-            let rate = self.rate_of(&mut *queue, reads, leave)?;
+            let rate = self.rate_of(&mut *queue, reads)?;
             best = Some(best.map_or(rate, |best| best.max(rate)));
         }
         Ok(best)
     }
 
-    fn rate_of(&mut self, queue: &mut dyn ReadQueue, reads: usize, leave: bool) -> Result<f64> {
+    fn rate_of(&mut self, queue: &mut dyn ReadQueue, reads: usize) -> Result<f64> {
         let offsets = offsets(self.file.length());
         let (mut next, mut used) = (0, 0);
         let mut begin = |queue: &mut dyn ReadQueue, places: &mut Vec<Box<dyn Storage>>, used: usize| -> Result<()> {
@@ -78,9 +77,6 @@ impl Used {
                 begin(queue, &mut self.places, used)?;
                 let bytes = read.buffer.bytes();
                 black_box(bytes.iter().step_by(64).fold(0, |sum, &byte| sum ^ byte));
-                if leave {
-                    flush_lines(bytes);
-                }
                 self.places.push(read.buffer);
             }
         }

@@ -26,61 +26,67 @@ pub enum AttributeValue {
     Tensor(Tensor),
 }
 
-/// Why stored attributes do not make an operator.
+/// Why stored attributes do not make an operator or an encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AttributeError {
     /// The operator code is not in the table.
     #[error("operator code {0:#x} is unknown to this version")]
     UnknownOperator(u32),
+    /// The encoding code is not in the table.
+    #[error("encoding code {0:#x} is unknown to this version")]
+    UnknownEncoding(u32),
+    /// The encoding name is not in the table.
+    #[error("encoding `{0}` is unknown to this version")]
+    UnknownEncodingName(String),
     /// The operator name is not in the table.
     #[error("operator `{0}` is unknown to this version")]
     UnknownName(String),
-    /// The operator exists in a later revision than this version knows.
-    #[error("operator `{operator}` has revision {found}, this version knows up to {known}")]
+    /// It exists in a later revision than this version knows.
+    #[error("`{operator}` has revision {found}, this version knows up to {known}")]
     Revision {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Revision asked for.
         found: u32,
         /// Highest revision known.
         known: u32,
     },
-    /// An attribute number that the operator does not have.
-    #[error("operator `{operator}` has no attribute number {number}")]
+    /// An attribute number that it does not have.
+    #[error("`{operator}` has no attribute number {number}")]
     UnknownNumber {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Number found.
         number: u32,
     },
-    /// An attribute name that the operator does not have.
-    #[error("operator `{operator}` has no attribute `{name}`")]
+    /// An attribute name that it does not have.
+    #[error("`{operator}` has no attribute `{name}`")]
     UnknownAttribute {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Name found.
         name: String,
     },
     /// The same attribute twice.
-    #[error("operator `{operator}` has attribute `{name}` twice")]
+    #[error("`{operator}` has attribute `{name}` twice")]
     Duplicate {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Attribute name.
         name: &'static str,
     },
     /// An attribute that must be there is not.
-    #[error("operator `{operator}` lacks attribute `{name}`")]
+    #[error("`{operator}` lacks attribute `{name}`")]
     Missing {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Attribute name.
         name: &'static str,
     },
     /// An attribute of the wrong type or outside its values.
-    #[error("operator `{operator}` attribute `{name}` cannot be {value}")]
+    #[error("`{operator}` attribute `{name}` cannot be {value}")]
     Value {
-        /// Operator name.
+        /// Name of the operator or encoding.
         operator: &'static str,
         /// Attribute name.
         name: &'static str,
@@ -123,6 +129,16 @@ impl Attribute for i64 {
             AttributeValue::Integer(integer) => Some(*integer),
             _ => None,
         }
+    }
+}
+
+impl Attribute for u64 {
+    fn to_value(&self) -> Option<AttributeValue> {
+        // Sizes beyond 63 bits do not occur in files: they are stored as they wrap, and refused when they are read.
+        Some(AttributeValue::Integer(*self as i64))
+    }
+    fn from_value(value: &AttributeValue) -> Option<Self> {
+        i64::from_value(value).and_then(|integer| u64::try_from(integer).ok())
     }
 }
 

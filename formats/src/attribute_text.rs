@@ -1,6 +1,7 @@
 //! The text of attribute values: `3`, `0.5`, `keyword`, `"text"`, `[1, 2]`, `[0.5]`, `["a"]`, `f32[2]:0000803f00000040`.
 //!
-//! A float always has a point, an exponent, or is `inf` or `NaN`; a tensor's bytes are in hexadecimal.
+//! A float always has a point, an exponent, or is `inf` or `NaN`; a NaN other than the usual one has its bits behind it,
+//! `NaN:ffc00001`. A tensor's bytes are in hexadecimal.
 
 use crate::attribute::AttributeValue;
 use crate::dtype;
@@ -27,7 +28,8 @@ fn list(items: impl Iterator<Item = String>) -> String {
 /// Shortest text that gives the same float back.
 fn print_float(float: f32) -> String {
     match float {
-        _ if float.is_nan() => "NaN".to_string(),
+        _ if float.to_bits() == f32::NAN.to_bits() => "NaN".to_string(),
+        _ if float.is_nan() => format!("NaN:{:08x}", float.to_bits()),
         f32::INFINITY => "inf".to_string(),
         f32::NEG_INFINITY => "-inf".to_string(),
         _ => format!("{float:?}"),
@@ -122,7 +124,20 @@ pub fn parse(input: &str) -> Option<(AttributeValue, &str)> {
     if rest.starts_with('[') {
         return parse_tensor(word, rest);
     }
+    if word == "NaN"
+        && let Some(bits) = rest.strip_prefix(':')
+    {
+        return parse_nan(bits);
+    }
     Some((parse_word(word)?, rest))
+}
+
+/// The bits of a NaN, 8 hexadecimal digits.
+fn parse_nan(input: &str) -> Option<(AttributeValue, &str)> {
+    let (digits, rest) = input.split_at_checked(8)?;
+    let hexadecimal = digits.chars().all(|digit| digit.is_ascii_hexdigit());
+    let float = f32::from_bits(u32::from_str_radix(digits, 16).ok().filter(|_| hexadecimal)?);
+    float.is_nan().then_some((AttributeValue::Float(float), rest))
 }
 
 fn is_word(character: char) -> bool {
@@ -243,8 +258,30 @@ mod tests {
     }
 
     #[test]
+    fn floats_keep_their_bits() {
+        for bits in [0x7fc0_0000u32, 0xffc0_0000, 0x7f80_0001, 0x8000_0000, 0, 1, 0xff7f_ffff] {
+            let text = print(&AttributeValue::Float(f32::from_bits(bits)));
+            let Some((AttributeValue::Float(float), "")) = parse(&text) else { panic!("{text}") };
+            assert_eq!(float.to_bits(), bits, "{text}");
+        }
+    }
+
+    #[test]
     fn malformed_text_is_no_value() {
-        for text in ["", "[1, a]", "[1", "\"open", "f32[1]:00", "f32[1]:000", "1x", "-", "\"\\u{110000}\""] {
+        for text in [
+            "NaN:3f800000",
+            "NaN:7fc0",
+            "NaN:+fc00000",
+            "",
+            "[1, a]",
+            "[1",
+            "\"open",
+            "f32[1]:00",
+            "f32[1]:000",
+            "1x",
+            "-",
+            "\"\\u{110000}\"",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -3,7 +3,7 @@
 //! This crate is a leaf: it knows no IR, does no I/O, starts no threads, uses no SIMD and no unsafe code.
 //! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), how weights
 //! are stored ([`encodings`]), the meaning of operators ([`ops`]), the file ([`model`]); the ONNX reader ([`onnx`])
-//! stands beside. Bytes are reached through [`read_at`], and read into [`pages`].
+//! stands beside. Bytes are reached through [`read_at`].
 #![forbid(unsafe_code)]
 
 pub mod attribute;
@@ -18,7 +18,6 @@ pub mod model;
 pub mod narrow;
 pub mod onnx;
 pub mod ops;
-pub mod pages;
 pub mod read_at;
 pub mod tensor;
 pub mod value;

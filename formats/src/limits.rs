@@ -48,6 +48,9 @@ pub const IPU_RANK: usize = 64;
 /// Distinct dimension expressions in an `.ipu` file.
 pub const IPU_DIMENSIONS: usize = 1 << 20;
 
+/// Regions of all placements of an `.ipu` file, each once for every range of tiles that it is on.
+pub const IPU_PLACED_REGIONS: u64 = 1 << 15;
+
 /// Begin and end of chunks, and of the manifest's padding.
 pub const IPU_CHUNK_ALIGNMENT: u64 = 4096;
 

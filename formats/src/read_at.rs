@@ -3,7 +3,6 @@
 //! This crate does no file I/O itself; whoever opens files implements [`ReadAt`] for them. Reads take no
 //! `&mut`, so that several threads may read weights of one file at a time.
 
-use crate::tensor::Storage;
 use std::io;
 use std::sync::Arc;
 
@@ -17,39 +16,6 @@ pub trait ReadAt: Send + Sync {
     /// # Errors
     /// `UnexpectedEof` when the bytes end before the buffer is full, else what the medium reports.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-
-    /// A queue for `depth` reads that go on side by side; `None` where the system has none for these bytes.
-    fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
-        None
-    }
-}
-
-/// Reads that the system carries out while the caller does something else.
-pub trait ReadQueue: Send {
-    /// Begin to fill `buffer` with the bytes from `offset` on.
-    ///
-    /// # Errors
-    /// The buffer, where this queue cannot begin the read.
-    fn begin(&mut self, token: u64, offset: u64, buffer: Box<dyn Storage>) -> Result<(), Box<dyn Storage>>;
-
-    /// The reads that have ended; does not wait.
-    fn ended(&mut self) -> Vec<EndedRead>;
-
-    /// Wait until at least one read has ended; none where none is under way.
-    ///
-    /// # Errors
-    /// What the system reports; the reads go on.
-    fn wait(&mut self) -> io::Result<Vec<EndedRead>>;
-}
-
-/// A read that has ended.
-pub struct EndedRead {
-    /// What the read was begun with.
-    pub token: u64,
-    /// What it was to fill.
-    pub buffer: Box<dyn Storage>,
-    /// All of it is filled. Where not, reading in the usual way does it, or says why not.
-    pub filled: bool,
 }
 
 impl ReadAt for [u8] {
@@ -95,10 +61,6 @@ impl<R: ReadAt + ?Sized> ReadAt for &R {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buffer)
     }
-
-    fn queue(&self, depth: usize) -> Option<Box<dyn ReadQueue>> {
-        (**self).queue(depth)
-    }
 }
 
 impl<R: ReadAt + ?Sized> ReadAt for Arc<R> {
@@ -109,10 +71,6 @@ impl<R: ReadAt + ?Sized> ReadAt for Arc<R> {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buffer)
     }
-
-    fn queue(&self, depth: usize) -> Option<Box<dyn ReadQueue>> {
-        (**self).queue(depth)
-    }
 }
 
 impl<R: ReadAt + ?Sized> ReadAt for Box<R> {
@@ -122,10 +80,6 @@ impl<R: ReadAt + ?Sized> ReadAt for Box<R> {
 
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buffer)
-    }
-
-    fn queue(&self, depth: usize) -> Option<Box<dyn ReadQueue>> {
-        (**self).queue(depth)
     }
 }
 

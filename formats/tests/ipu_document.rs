@@ -80,6 +80,7 @@ fn limits_table_is_complete_and_true() {
         ("IPU_RANK", limits::IPU_RANK as u64),
         ("IPU_DIMENSIONS", limits::IPU_DIMENSIONS as u64),
         ("IPU_DIMENSION_TEXT_BYTES", limits::IPU_DIMENSION_TEXT_BYTES as u64),
+        ("IPU_PLACED_REGIONS", limits::IPU_PLACED_REGIONS),
         ("IPU_CHUNK_ALIGNMENT", limits::IPU_CHUNK_ALIGNMENT),
         ("IPU_EXTENT_ALIGNMENT", limits::IPU_EXTENT_ALIGNMENT),
         ("IPU_CHUNK_BYTES", limits::IPU_CHUNK_BYTES),
@@ -131,7 +132,7 @@ fn example_is_true() {
 /// A file of a released version loads for ever; a change of what is written is a change of the version.
 #[test]
 fn golden_file_is_what_is_written() {
-    let path = in_crate("tests/golden/example-0.1.ipu");
+    let path = in_crate("tests/golden/example-0.2.ipu");
     let (bytes, manifest) = example().write(LARGE_CHUNKS);
     if bless() {
         std::fs::write(&path, &bytes).unwrap();

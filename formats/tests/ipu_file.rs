@@ -4,7 +4,7 @@
 mod ipu_sample;
 
 use ipu_sample::{LARGE_CHUNKS, SMALL_CHUNKS, Sample, everything, example, with_other_file};
-use ipuc_formats::encodings::unpack;
+use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest, read_manifest_from};
 
 fn samples() -> Vec<(Sample, u64)> {
@@ -57,8 +57,9 @@ fn chunks_and_extents_check_and_unpack() {
         }
         for weight in manifest.weights.iter().filter(|weight| weight.name.as_deref() != Some("elsewhere")) {
             let part = |extent: u32| sample.extents[extent as usize].as_slice();
-            let parts: Vec<&[u8]> = weight.parts.iter().map(|record| part(record.extent)).collect();
-            unpack(weight, &parts).unwrap();
+            let tensor = weight.decode(|index| Ok::<_, EncodingError>(part(weight.parts[index].extent))).unwrap();
+            let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
+            assert_eq!((tensor.dtype(), &shape), (weight.dtype, &weight.shape));
         }
     }
 }
@@ -119,7 +120,7 @@ fn resealed(bytes: &[u8], at: usize, field: &[u8]) -> Result<(Superblock, Manife
 fn superblocks_of_other_files_are_refused_by_name() {
     let (bytes, _) = example().write(LARGE_CHUNKS);
     let message = |at: usize, field: &[u8]| resealed(&bytes, at, field).unwrap_err().to_string();
-    assert_eq!(message(12, &[9]), "the file has format version 0.9, this program reads 0.1 only");
+    assert_eq!(message(12, &[9]), "the file has format version 0.9, this program reads 0.2 only");
     assert_eq!(message(16, &[7]), "the file uses checksum algorithm 7, this program knows 1 (CRC32C) only");
     assert_eq!(message(20, &[7]), "the file uses hash algorithm 7, this program knows 1 (BLAKE3) only");
     assert_eq!(message(28, &[2]), "the file needs feature 33, which this program does not know");

@@ -6,7 +6,7 @@ mod ipu_sample;
 use ipu_sample::{Sample, example};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PartRecord, WeightRecord, WeightSource};
+use ipuc_formats::encodings::{Coded, PartRecord, WeightRecord, WeightSource};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::limits::{IPU_CHECKSUM_BLOCK, IPU_ROW_CHECKSUM_BLOCK};
 use ipuc_formats::model::{
@@ -134,9 +134,11 @@ fn weights() -> impl Strategy<Value = (Vec<WeightRecord>, Vec<ExtentRecord>)> {
                 extents.push(ExtentRecord { file: 0, offset, length, checksum_block, checksums, pooled, chunk: 0 });
                 PartRecord { extent: extents.len() as u32 - 1, start, end, inputs_start: 0, inputs_end: 0 }
             });
-            let (layout, shape) = (Layout::Plain { dtype: DType::U8 }, vec![first + second]);
-            let source = name.clone().map(|file| WeightSource { file, offset: first, length: second });
-            weights.push(WeightRecord { name, dtype: DType::U8, shape, layout, parts: parts.to_vec(), source });
+            let source = |file| WeightSource { plane: None, file, offset: first, length: second };
+            let (sources, parts) = (name.clone().map(source).into_iter().collect(), parts.to_vec());
+            let (dtype, encoding, shape) = (DType::U8, Coded::plain(DType::U8), vec![first + second]);
+            let reason = name.clone().unwrap_or_default();
+            weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources });
         }
         (weights, extents)
     })

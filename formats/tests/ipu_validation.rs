@@ -7,7 +7,7 @@ use ipu_sample::{SMALL_CHUNKS, matrix, value, with_other_file};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Layout;
+use ipuc_formats::encodings::Coded;
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{
     Manifest, OperandRecord, PlacementRecord, ReadRecord, Role, StateRecord, Superblock, read_manifest, validate,
@@ -118,12 +118,12 @@ fn blocks_and_steps() {
         ),
         (
             |m| m.blocks[0].steps[1].operands[2] = OperandRecord::Weight(99),
-            "block 0, step 1 `every kind of operand`: weight 99 does not exist, there are 8",
+            "block 0, step 1 `every kind of operand`: weight 99 does not exist, there are 10",
         ),
         (|m| m.blocks[1].results[0] = OperandRecord::Absent, "block 1, result 0: the value is missing"),
         (
-            |m| m.blocks[1].results[0] = OperandRecord::Weight(8),
-            "block 1, result 0: weight 8 does not exist, there are 8",
+            |m| m.blocks[1].results[0] = OperandRecord::Weight(10),
+            "block 1, result 0: weight 10 does not exist, there are 10",
         ),
         (
             |m| m.blocks[0].steps[1].reads.truncate(6),
@@ -203,7 +203,7 @@ fn chunks_and_extents() {
             |m| {
                 m.chunks.pop();
             },
-            "chunks: the end of the last one is 233472, expected 266240",
+            "chunks: the end of the last one is 233472, expected 274432",
         ),
         (|m| m.extents[1].offset += 64, "extent 1: its offset is 12096, expected 12032"),
         (|m| m.extents[0].length = 0, "extent 0: it is empty"),
@@ -235,25 +235,25 @@ fn chunks_and_extents() {
 #[test]
 fn other_files() {
     check(&[
-        (|m| m.files.clear(), "extent 8: file 0 does not exist, there are 0"),
+        (|m| m.files.clear(), "extent 13: file 0 does not exist, there are 0"),
         (
             |m| m.extents.last_mut().unwrap().chunk = 1,
-            "extent 8: it is in another file, but pooled or in a chunk of this one",
+            "extent 13: it is in another file, but pooled or in a chunk of this one",
         ),
         (
             |m| m.extents.last_mut().unwrap().offset = 8200,
-            "extent 8: it does not begin at a multiple of 64, or ends beyond 64 bits",
+            "extent 13: it does not begin at a multiple of 64, or ends beyond 64 bits",
         ),
         (
             |m| m.extents.last_mut().unwrap().offset = u64::MAX - 63 + 36,
-            "extent 8: it does not begin at a multiple of 64, or ends beyond 64 bits",
+            "extent 13: it does not begin at a multiple of 64, or ends beyond 64 bits",
         ),
         (
             |m| {
                 let last = m.extents.len() - 1;
                 m.extents.swap(last, last - 1);
             },
-            "extent 8: it comes after extents of other files",
+            "extent 13: it comes after extents of other files",
         ),
     ]);
 }
@@ -262,8 +262,8 @@ fn other_files() {
 fn weights() {
     check(&[
         (
-            |m| m.weights[0].layout = Layout::Plain { dtype: DType::BF16 },
-            "weight 0 `small`: 0..3 (inputs 0..40) is no part of the layout: only panels are cut between inputs",
+            |m| m.weights[0].encoding = Coded::plain(DType::BF16),
+            "weight 0 `small`: 0..3 (inputs 0..40) is no part of the weight: its units have no inputs",
         ),
         (|m| m.weights[0].dtype = DType::F64, "weight 0 `small`: a weight of type f64 cannot be stored as f16"),
         (|m| m.weights[1].shape = vec![2], "weight 1 `scalar`: part 1 does not continue where the parts before it end"),
@@ -274,10 +274,10 @@ fn weights() {
         ),
         (
             |m| m.weights[3].parts = m.weights[1].parts.clone(),
-            "weight 3 `empty`: 0..1 (inputs 0..0) is no part of the layout: it is empty or ends after the last row",
+            "weight 3 `empty`: 0..1 (inputs 0..0) is no part of the weight: it is empty or ends after the last unit",
         ),
         (|m| m.weights[4].parts.swap(0, 1), "weight 4 `table`: part 0 does not continue where the parts before it end"),
-        (|m| m.weights[5].parts[0].extent = 99, "weight 5 `large`: extent 99 does not exist, there are 9"),
+        (|m| m.weights[5].parts[0].extent = 99, "weight 5 `large`: extent 99 does not exist, there are 14"),
         (
             |m| m.weights[5].parts[0].extent = 0,
             "weight 5 `large`: the length of a part's extent is 3840, expected 28800",
@@ -297,8 +297,12 @@ fn weights() {
             "weights: together they are far larger than the bytes that they share",
         ),
         (
-            |m| m.placements.push(PlacementRecord { target: "host".into(), block: 0 }),
-            "placements: placements are unknown to this version",
+            |m| {
+                let target = String::new();
+                let (target_hash, steps, bindings) = ([0; 32], Vec::new(), Vec::new());
+                m.placements.push(PlacementRecord { target, target_hash, block: 0, steps, bindings });
+            },
+            "placement 0: the name of the target is missing",
         ),
     ]);
 }

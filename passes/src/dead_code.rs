@@ -1,14 +1,20 @@
 //! Remove steps whose results nobody uses.
 //!
 //! ```text
-//! %a = unary function=exp %x
-//! %b = unary function=neg %x
-//! return %b
+//! entry "main"("x") -> ("b") = block 0
+//! block 0(%x : f32[n]) {
+//!   %a : f32[n] = unary function=exp %x
+//!   %b : f32[n] = unary function=neg %x
+//!   return %b
+//! }
 //! ```
 //! becomes
 //! ```text
-//! %b = unary function=neg %x
-//! return %b
+//! entry "main"("x") -> ("b") = block 0
+//! block 0(%x : f32[n]) {
+//!   %b : f32[n] = unary function=neg %x
+//!   return %b
+//! }
 //! ```
 //!
 //! Establishes: every step has a result that is read, or an effect.
@@ -30,7 +36,7 @@ pub fn remove_dead_code(graph: &mut Graph, _options: &Options) -> Result<Changes
     for index in graph.reachable_blocks() {
         changes += sweep(graph, index);
     }
-    Ok(Changes(changes))
+    Ok(Changes::of_steps(changes))
 }
 
 fn sweep(graph: &mut Graph, index: BlockIndex) -> usize {

@@ -1,17 +1,27 @@
 //! Replace what can be computed now by its value.
 //!
 //! ```text
-//! %s = shape %x                       : i64[2] = {4, 64}
-//! %c = binary function=add %s, @one
+//! constant @one : i64[1] = i64[1]:0100000000000000
+//! entry "main"("x") -> ("y") = block 0
+//! block 0(%x : f32[64]) {
+//!   %s : i64[1] = shape start=0 %x
+//!   %c : i64[1] = binary function=add %s, @one
+//!   return %c
+//! }
 //! ```
 //! becomes
 //! ```text
-//! constants in place of %s and %c
+//! constant @c : i64[1] = i64[1]:4100000000000000
+//! entry "main"("x") -> ("y") = block 0
+//! block 0(%x : f32[64]) {
+//!   return @c
+//! }
 //! ```
 //!
 //! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
 //! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are
-//! emitted, so that the weight behind it is stored once. Parameters of bodies whose contents are known are constants too.
+//! emitted, so that the weight behind it is stored once;
+//! dequantized codes of matrices of any size are recipes. Parameters of bodies whose contents are known are constants too.
 //! Leaves alone: random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the reference of each folded one.
 
@@ -59,7 +69,7 @@ pub fn fold_constants(graph: &mut Graph, _options: &Options) -> Result<Changes, 
         block.steps = kept;
         substitute(&mut block.results, &folded);
     }
-    Ok(Changes(changes))
+    Ok(Changes::of_steps(changes))
 }
 
 /// Parameters of a body that are the same known numbers in every run of it, and are used.
@@ -84,13 +94,13 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
     if let Some(tensors) = known_contents(graph, step) {
         return Ok(Some(add_constants(graph, step, tensors)));
     }
-    if !step.op.operator().blocks().is_empty() {
+    if !step.op.blocks().is_empty() {
         return Ok(None);
     }
     let Some(operands) = constant_operands(step) else { return Ok(None) };
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
-    let limit = if matches!(step.op, Op::Transpose(_)) { FOLDED_TRANSPOSE_BYTES } else { FOLDED_BYTES };
+    let limit = most_folded_bytes(graph, &step.op, &operands);
     if sizes.iter().all(|(_, bytes)| *bytes <= limit) {
         let tensors = evaluate(graph, &step.op, &operands, &step.name)?;
         return Ok(tensors.map(|tensors| add_constants(graph, step, tensors)));
@@ -100,10 +110,26 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
             let name = graph.value(*result).name.clone().or_else(|| Some(step.name.clone()));
             let Some(dtype) = graph.value(*result).fact.dtype() else { return Ok(None) };
             let data = ConstantData::Recipe { op: step.op.clone(), operands };
-            let constant = Constant { name, dtype, shape: shape.clone(), data, origin: None };
+            let constant = Constant { name, dtype, shape: shape.clone(), data, origin: None, encoding: None };
             Ok(Some(vec![Operand::Constant(graph.add_constant(constant))]))
         }
         _ => Ok(None),
+    }
+}
+
+/// Results of a step up to this size are computed at once.
+fn most_folded_bytes(graph: &Graph, op: &Op, operands: &[Option<ConstantId>]) -> usize {
+    let first = operands.first().copied().flatten();
+    let of_codes = first.is_some_and(|id| graph.quantized(id).is_some());
+    match op {
+        // Codes of a matrix are a weight; a vector of them is a bias or a parameter.
+        Op::Dequantize(_) => first.map_or(FOLDED_BYTES, |id| {
+            let codes = graph.constant(id);
+            if codes.dtype.is_integer() && codes.dtype.bits() <= 8 && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
+        }),
+        Op::Transpose(_) if of_codes => 0,
+        Op::Transpose(_) => FOLDED_TRANSPOSE_BYTES,
+        _ => FOLDED_BYTES,
     }
 }
 

@@ -1,11 +1,23 @@
 //! Derive the type, symbolic shape and shape-relevant contents of every value.
 //!
 //! ```text
-//! %y = matmul %x, @w                  : ?
+//! source "model.onnx"
+//! constant @w : f32[32, 64] = stored 0 raw_data 1024+8192
+//! entry "main"("x") -> ("y") = block 0
+//! block 0(%x : f32[batch, 32]) {
+//!   %y : f32[..] = matmul %x, @w
+//!   return %y
+//! }
 //! ```
 //! becomes
 //! ```text
-//! %y = matmul %x, @w                  : f32[batch, 64]
+//! source "model.onnx"
+//! constant @w : f32[32, 64] = stored 0 raw_data 1024+8192
+//! entry "main"("x") -> ("y") = block 0
+//! block 0(%x : f32[batch, 32]) {
+//!   %y : f32[batch, 64] = matmul %x, @w
+//!   return %y
+//! }
 //! ```
 //!
 //! Establishes: the fact of each result is what its operator infers from the facts of its operands; equations between
@@ -49,7 +61,7 @@ pub fn infer(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError
     let mut seen = std::collections::HashSet::new();
     obligations.retain(|one: &Obligation| seen.insert((one.relation, one.left.clone(), one.right.clone())));
     graph.obligations = obligations;
-    Ok(Changes(changes))
+    Ok(Changes::of_annotations(changes))
 }
 
 /// Facts of one step's results and of the values of its bodies, with what is left to the bind.

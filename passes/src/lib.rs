@@ -17,6 +17,7 @@ pub mod ir;
 pub mod options;
 pub mod order;
 pub mod pipeline;
+pub mod quantize;
 pub mod simplify;
 pub mod state;
 pub mod verify;

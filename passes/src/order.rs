@@ -1,10 +1,30 @@
 //! One order of steps, with the least live activation memory that is found.
 //!
 //! ```text
-//! %a = expand %x          (large)              %a = expand %x
-//! %b = expand %y          (large)   becomes    %c = reduce %a
-//! %c = reduce %a                               %b = expand %y
-//! %d = reduce %b                               %d = reduce %b
+//! constant @shape : i64[1] = i64[1]:0004000000000000
+//! constant @axes : i64[1] = i64[1]:0000000000000000
+//! entry "main"("x", "y") -> ("c", "d") = block 0
+//! block 0(%x : f32[1], %y : f32[1]) {
+//!   %a : f32[1024] = expand %x, @shape
+//!   %b : f32[1024] = expand %y, @shape
+//!   %c : f32[] = reduce function=sum %a, @axes
+//!   %d : f32[] = reduce function=sum %b, @axes
+//!   return %c, %d
+//! }
+//! ```
+//! becomes
+//! ```text
+//! constant @shape : i64[1] = i64[1]:0004000000000000
+//! constant @axes : i64[1] = i64[1]:0000000000000000
+//! entry "main"("x", "y") -> ("c", "d") = block 0
+//! block 0(%x : f32[1], %y : f32[1]) {
+//!   %a : f32[1024] = expand %x, @shape
+//!   %c : f32[] = reduce function=sum %a, @axes
+//!   %b : f32[1024] = expand %y, @shape
+//!   %d : f32[] = reduce function=sum %b, @axes
+//!   return %c, %d
+//! }
+//! peak 0 given 8196 kept 4104
 //! ```
 //!
 //! Establishes: the steps of each block stand in the order in which they run; peak live memory, at the sizes that
@@ -39,12 +59,12 @@ pub fn order(graph: &mut Graph, options: &Options) -> Result<Changes, PassError>
         if better {
             let mut steps: Vec<Option<Step>> = std::mem::take(&mut block.steps).into_iter().map(Some).collect();
             block.steps = schedule.iter().filter_map(|&at| steps[at].take()).collect();
-            changes += 1;
+            changes += schedule.iter().enumerate().filter(|&(place, &at)| place != at).count();
         }
         let kept_bytes = if better { scheduled_bytes } else { given_bytes };
         graph.peaks.push(Peak { block: index, given_bytes, kept_bytes });
     }
-    Ok(Changes(changes))
+    Ok(Changes::of_steps(changes))
 }
 
 /// Bytes of every value that a block defines; a view of another value has none of its own.
@@ -52,7 +72,7 @@ type Sizes = HashMap<ValueId, u64>;
 
 fn sizes(graph: &Graph, index: BlockIndex, dimensions: &Bindings) -> Sizes {
     let block = graph.block(index);
-    let views = block.steps.iter().filter(|step| step.op.operator().view_of().is_some());
+    let views = block.steps.iter().filter(|step| step.op.view_of().is_some());
     let views: std::collections::HashSet<ValueId> = views.flat_map(|step| step.results.iter().copied()).collect();
     let defined = block.steps.iter().flat_map(|step| &step.results);
     defined
@@ -89,7 +109,7 @@ fn remaining_reads(block: &Block, roots: &HashMap<ValueId, ValueId>) -> HashMap<
 fn view_roots(block: &Block) -> HashMap<ValueId, ValueId> {
     let mut roots = HashMap::new();
     for step in &block.steps {
-        if let Some(index) = step.op.operator().view_of()
+        if let Some(index) = step.op.view_of()
             && let Some(Operand::Value(viewed)) = step.operands.get(index)
             && let Some(&result) = step.results.first()
         {

@@ -7,6 +7,7 @@ use crate::infer::infer;
 use crate::ir::{Changes, Graph};
 use crate::options::Options;
 use crate::order::order;
+use crate::quantize::quantize;
 use crate::simplify::simplify;
 use crate::state::mark_states;
 use crate::verify::{Stage, VerifyError, verify};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// One row of the pipeline.
+#[derive(Debug)]
 pub struct Pass {
     /// Name, as in file names of `--emit-ir` and in golden tests.
     pub name: &'static str,
@@ -27,27 +29,44 @@ const fn pass(name: &'static str, stage: Stage, run: fn(&mut Graph, &Options) ->
     Pass { name, stage, run }
 }
 
-/// The passes that run once, right after import.
-pub const FIRST: &[Pass] = &[pass("mark_states", Stage::Imported, mark_states)];
+/// How often passes run.
+#[derive(Debug)]
+pub enum Phase {
+    /// One after the other.
+    Once(&'static [Pass]),
+    /// One after the other, again until none of them changes a step.
+    Settle(&'static [Pass]),
+}
 
-/// The passes that repeat until nothing changes: folding a condition chooses
-/// a branch, which has shapes that fold.
-pub const REPEATED: &[Pass] = &[
-    pass("infer", Stage::Typed, infer),
-    pass("fold_constants", Stage::Typed, fold_constants),
-    pass("simplify", Stage::Typed, simplify),
-    pass("remove_dead_code", Stage::Typed, remove_dead_code),
+/// The passes in order. They settle: folding a condition chooses a branch, which has shapes that fold.
+pub const PIPELINE: &[Phase] = &[
+    Phase::Once(&[pass("mark_states", Stage::Imported, mark_states)]),
+    Phase::Settle(&[
+        pass("infer", Stage::Typed, infer),
+        pass("fold_constants", Stage::Typed, fold_constants),
+        pass("simplify", Stage::Typed, simplify),
+        pass("remove_dead_code", Stage::Typed, remove_dead_code),
+    ]),
+    Phase::Once(&[
+        pass("infer", Stage::Typed, infer),
+        pass("quantize", Stage::Typed, quantize),
+        pass("order", Stage::Ordered, order),
+    ]),
 ];
-
-/// The passes after the graph has settled.
-pub const FINAL: &[Pass] = &[pass("infer", Stage::Typed, infer), pass("order", Stage::Ordered, order)];
 
 /// A graph settles within this many rounds; nested branches take one each.
 const MAXIMUM_ROUNDS: usize = 64;
 
+/// Every row of the pipeline, in order.
+pub fn passes() -> impl Iterator<Item = &'static Pass> {
+    PIPELINE.iter().flat_map(|phase| match phase {
+        Phase::Once(passes) | Phase::Settle(passes) => passes.iter(),
+    })
+}
+
 /// The pass of this name.
 pub fn find(name: &str) -> Option<&'static Pass> {
-    FIRST.iter().chain(REPEATED).chain(FINAL).find(|pass| pass.name == name)
+    passes().find(|pass| pass.name == name)
 }
 
 /// What one run of a pass did.
@@ -77,38 +96,77 @@ pub enum PipelineError {
         /// What does not hold.
         error: VerifyError,
     },
+    /// Passes go on changing steps.
+    #[error("the graph does not settle in {rounds} rounds: {} still change it", passes.join(", "))]
+    Unsettled {
+        /// How often each pass ran.
+        rounds: usize,
+        /// Names of the passes that changed steps in the last round.
+        passes: Vec<&'static str>,
+    },
 }
 
 /// Run all passes; `observe` sees the graph after each.
 ///
 /// # Errors
-/// [`PipelineError`] where a pass fails or breaks an invariant.
+/// [`PipelineError`] where a pass fails, breaks an invariant, or the graph does not settle.
 pub fn run(
     graph: &mut Graph,
     options: &Options,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<(), PipelineError> {
-    for pass in FIRST {
-        let report = run_one(pass, graph, options)?;
-        observe(&report, graph);
-    }
-    for _ in 0..MAXIMUM_ROUNDS {
-        let mut changes = 0;
-        for pass in REPEATED {
-            let report = run_one(pass, graph, options)?;
-            observe(&report, graph);
-            // Types follow from the steps; they alone do not call for another round.
-            changes += if pass.name == "infer" { 0 } else { report.changes.0 };
+    run_phases(PIPELINE, graph, options, observe)
+}
+
+fn run_phases(
+    phases: &[Phase],
+    graph: &mut Graph,
+    options: &Options,
+    observe: &mut dyn FnMut(&Report, &Graph),
+) -> Result<(), PipelineError> {
+    for phase in phases {
+        match phase {
+            Phase::Once(passes) => {
+                run_once(passes, graph, options, observe)?;
+            }
+            Phase::Settle(passes) => settle(passes, graph, options, observe)?,
         }
-        if changes == 0 {
-            break;
-        }
-    }
-    for pass in FINAL {
-        let report = run_one(pass, graph, options)?;
-        observe(&report, graph);
     }
     Ok(())
+}
+
+fn settle(
+    passes: &[Pass],
+    graph: &mut Graph,
+    options: &Options,
+    observe: &mut dyn FnMut(&Report, &Graph),
+) -> Result<(), PipelineError> {
+    let mut changing = Vec::new();
+    for _ in 0..MAXIMUM_ROUNDS {
+        changing = run_once(passes, graph, options, observe)?;
+        if changing.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(PipelineError::Unsettled { rounds: MAXIMUM_ROUNDS, passes: changing })
+}
+
+/// Run passes in order; gives the names of those that changed steps.
+fn run_once(
+    passes: &[Pass],
+    graph: &mut Graph,
+    options: &Options,
+    observe: &mut dyn FnMut(&Report, &Graph),
+) -> Result<Vec<&'static str>, PipelineError> {
+    let mut changing = Vec::new();
+    for pass in passes {
+        let report = run_one(pass, graph, options)?;
+        observe(&report, graph);
+        if report.changes.steps > 0 {
+            changing.push(pass.name);
+        }
+    }
+    Ok(changing)
 }
 
 /// Run one pass, and the verifier after it in debug builds and where asked.
@@ -123,4 +181,31 @@ pub fn run_one(pass: &Pass, graph: &mut Graph, options: &Options) -> Result<Repo
         verify(graph, pass.stage).map_err(|error| PipelineError::Invariant { pass: pass.name, error })?;
     }
     Ok(Report { pass: pass.name, time, changes, steps: graph.step_count() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_that_does_not_settle_names_the_passes_that_go_on() {
+        const RESTLESS: &[Phase] = &[Phase::Settle(&[
+            pass("idle", Stage::Imported, |_, _| Ok(Changes::default())),
+            pass("restless", Stage::Imported, |_, _| Ok(Changes::of_steps(1))),
+            pass("annotating", Stage::Imported, |_, _| Ok(Changes::of_annotations(1))),
+        ])];
+        let mut runs = 0;
+        let result = run_phases(RESTLESS, &mut Graph::default(), &Options::default(), &mut |_, _| runs += 1);
+        let Err(PipelineError::Unsettled { rounds, passes }) = result else { panic!("{result:?}") };
+        assert_eq!((rounds, passes, runs), (MAXIMUM_ROUNDS, vec!["restless"], 3 * MAXIMUM_ROUNDS));
+    }
+
+    #[test]
+    fn annotations_alone_call_for_no_further_round() {
+        const ANNOTATING: &[Phase] =
+            &[Phase::Settle(&[pass("annotating", Stage::Imported, |_, _| Ok(Changes::of_annotations(1)))])];
+        let mut runs = 0;
+        run_phases(ANNOTATING, &mut Graph::default(), &Options::default(), &mut |_, _| runs += 1).unwrap();
+        assert_eq!(runs, 1);
+    }
 }

@@ -1,12 +1,29 @@
 //! Remove steps that change nothing, and choose branches that are known.
 //!
 //! ```text
-//! %b = reshape %a, {4, 64}            : f32[4, 64], %a : f32[4, 64]
-//! %c = if %known ..
+//! constant @known : bool[] = bool[]:01
+//! constant @shape : i64[2] = i64[2]:04000000000000004000000000000000
+//! entry "main"("x") -> ("c") = block 0
+//! block 0(%x : f32[4, 64]) {
+//!   %b : f32[4, 64] = reshape %x, @shape
+//!   %c : f32[4, 64] = if then=1 otherwise=2 then_captures=1 @known, %b, %b
+//!   return %c
+//! }
+//! block 1(%p : f32[4, 64]) {
+//!   %e : f32[4, 64] = unary function=exp %p
+//!   return %e
+//! }
+//! block 2(%q : f32[4, 64]) {
+//!   return %q
+//! }
 //! ```
 //! becomes
 //! ```text
-//! %a in place of %b, and the steps of the known branch in place of %c
+//! entry "main"("x") -> ("c") = block 0
+//! block 0(%x : f32[4, 64]) {
+//!   %c : f32[4, 64] = unary function=exp %x
+//!   return %c
+//! }
 //! ```
 //!
 //! A product reads a transposed weight as it is stored. Establishes: no view has the shape of what it views; no `if` has a
@@ -28,7 +45,7 @@ pub fn simplify(graph: &mut Graph, _options: &Options) -> Result<Changes, PassEr
     for index in graph.reachable_blocks() {
         changes += simplify_block(graph, index);
     }
-    Ok(Changes(changes))
+    Ok(Changes::of_steps(changes))
 }
 
 fn simplify_block(graph: &mut Graph, index: BlockIndex) -> usize {
@@ -85,10 +102,9 @@ fn transposed_last_axes(graph: &Graph, id: ConstantId) -> Option<ConstantId> {
 fn unchanged_operand(graph: &Graph, step: &Step) -> Option<Operand> {
     let [result] = step.results.as_slice() else { return None };
     let after = &graph.value(*result).fact;
-    let operator = step.op.operator();
-    let index = match operator.view_of() {
+    let index = match step.op.view_of() {
         Some(viewed) => viewed,
-        None if operator.is_identity(&graph.facts(&step.operands), after) => 0,
+        None if step.op.is_identity(&graph.facts(&step.operands), after) => 0,
         None => return None,
     };
     let operand = *step.operands.get(index)?;

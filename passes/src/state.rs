@@ -1,11 +1,18 @@
 //! Make state of inputs whose next contents are outputs of the same run.
 //!
 //! ```text
-//! entry "main"("x", "past.0", "past.1") -> ("y", "present.0", "present.1")
+//! // state past.*=present.*
+//! entry "main"("x", "past.0") -> ("y", "present.0") = block 0
+//! block 0(%x : f32[n], %p : f32[n]) {
+//!   return %p, %x
+//! }
 //! ```
-//! with `past.*=present.*` becomes
+//! becomes
 //! ```text
-//! the same entry with states 1=1 and 2=2
+//! entry "main"("x", "past.0") -> ("y", "present.0") = block 0 state 1=1
+//! block 0(%x : f32[n], %p : f32[n]) {
+//!   return %p, %x
+//! }
 //! ```
 //!
 //! A `*` on the left stands for any text, and for the same text on the right. Establishes: every pattern names at least
@@ -37,7 +44,7 @@ pub fn mark_states(graph: &mut Graph, options: &Options) -> Result<Changes, Pass
         }
         changes += found;
     }
-    Ok(Changes(changes))
+    Ok(Changes::of_annotations(changes))
 }
 
 fn failure(input: &str, output: &str, reason: impl Into<String>) -> PassError {
@@ -120,8 +127,15 @@ block 0(%x : f32[n], %p0 : f32[p, 4], %p1 : i64[p, 4]) {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        for pattern in ["past.0", "past.0=present.1", "nothing=present.0", "past.0=nothing", "q.*=present.*"] {
-            assert!(states(pattern).is_err(), "{pattern}");
+        for (pattern, expected) in [
+            ("past.0", "a state is written IN=OUT"),
+            ("past.0=present.1", "f32[p, 4] does not fit i64[p, 4]"),
+            ("nothing=present.0", "no entry has such an input and output"),
+            ("past.0=nothing", "entry `main` has no output `nothing`"),
+            ("q.*=present.*", "no entry has such an input and output"),
+        ] {
+            let Err(PassError::State { reason, .. }) = states(pattern) else { panic!("{pattern}") };
+            assert_eq!(reason, expected, "{pattern}");
         }
     }
 }

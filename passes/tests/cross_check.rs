@@ -6,7 +6,8 @@ use ipuc_formats::onnx::schema::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
     tensor_shape_proto, type_proto,
 };
-use ipuc_formats::onnx::{ReadAt, TensorData, TensorSource, read_model};
+use ipuc_formats::onnx::{TensorData, TensorSource, read_model};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::import::{CrossCheck, ExternalFiles, Model, cross_check, import};
 use ipuc_passes::ir::Graph;
 use ipuc_passes::options::Options;

@@ -4,13 +4,14 @@
 //! is written to memory through readers and writers that fail.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use ipuc_formats::encodings::{Layout, unpack};
+use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{Manifest, read_manifest};
 use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
     ValueInfoProto, tensor_shape_proto, type_proto,
 };
-use ipuc_formats::onnx::{ReadAt, TensorSource, read_model};
+use ipuc_formats::onnx::{TensorSource, read_model};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, NoProgress, Output, emit};
 use ipuc_passes::import::{ExternalFiles, Model, import};
 use ipuc_passes::ir::{ConstantData, Graph};
@@ -207,18 +208,19 @@ fn weights_are_those_of_the_model() {
     let (_, manifest) = read_manifest(&bytes).unwrap();
     let stored = |manifest: &Manifest, name: &str| {
         let weight = manifest.weights.iter().find(|weight| weight.name.as_deref() == Some(name)).unwrap();
-        let extents = weight.parts.iter().map(|part| &manifest.extents[part.extent as usize]);
-        let parts: Vec<&[u8]> =
-            extents.map(|extent| &bytes[extent.offset as usize..(extent.offset + extent.length) as usize]).collect();
-        (weight.layout.clone(), unpack(weight, &parts).unwrap())
+        let part = |part: usize| {
+            let extent = &manifest.extents[weight.parts[part].extent as usize];
+            Ok::<_, EncodingError>(&bytes[extent.offset as usize..(extent.offset + extent.length) as usize])
+        };
+        (weight.encoding.clone(), weight.decode(part).unwrap())
     };
     for name in ["across", "along", "table"] {
-        let (layout, found) = stored(&manifest, name);
+        let (encoding, found) = stored(&manifest, name);
         let constant = graph.constants.iter().find(|constant| constant.name.as_deref() == Some(name)).unwrap();
         let ConstantData::Stored(wanted) = &constant.data else { panic!("{name} is in memory") };
         let wanted = wanted.tensor.load(&*graph.sources[0].bytes).unwrap();
         assert!(found.bytes() == wanted.bytes() && found.shape() == wanted.shape(), "{name}");
-        assert_eq!(matches!(layout, Layout::Panels(_)), name != "table", "{name}");
+        assert_eq!(encoding.as_panels().is_some(), name != "table", "{name}");
     }
 }
 
@@ -321,7 +323,7 @@ fn what_lies_between_two_uses_of_a_tensor_is_packed_by_itself() {
         node("Gather", &["table", "rows"], "a"),
         to_float(node("Cast", &["a"], "b")),
         node("MatMul", &["b", "between"], "c"),
-        // As a matrix, the table has another layout than as rows.
+        // As a matrix, the table has another encoding than as rows.
         to_float(node("Cast", &["table"], "matrix")),
         node("MatMul", &["c", "matrix"], "y"),
     ];

@@ -1,6 +1,7 @@
 //! Speed of the numeric kernels as ratios to the limits of this machine, measured side by side in the same rounds:
 //! bytes of weights per second to reading the same bytes, operations per second to fused multiply-adds from registers.
-//! Of several rounds the best of either counts, as other work on the machine only ever slows one down.
+//! Of several rounds the best of either counts, as other work on the machine only ever slows one down; of products with codes
+//! the median.
 //!
 //! `cargo bench -p ipuc-runtime --bench kernels [-- FILTER]`; `THREADS=n` sets the number of threads (all by default),
 //! `ROUNDS=n` how often each row is measured, `INSTRUCTIONS=name` the instruction set.
@@ -14,7 +15,10 @@ use ipuc_runtime::kernels::{
         ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, convolution, depthwise, transposed,
     },
     matrix::{Matrix, MatrixMut},
-    product::{Epilogue, PanelElements, PanelPiece, Start, panels_product},
+    product::{
+        CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
+        PanelPiece, PlaneType, Rounded, Start, coded_product, dynamic_product, panels_product,
+    },
     simd::{Instructions, LANES, Routine, Simd},
     window::WindowAxis,
 };
@@ -140,6 +144,42 @@ impl Bench {
         report(&name, size_of_val(bytes) as f64 / best / 1e9, "GB/s", limit / best, "of reading");
     }
 
+    /// Products with codes, whose time is that of reading them: the median of rounds, reading beside it in each.
+    fn coded(&self, bytes: &[f32], code: CodeType, plane: CodedPlane, m: usize, dynamic: bool) {
+        let activations = if dynamic { "dynamic" } else { "f32" };
+        let name = format!("codes {code:?} block {} {activations} m={m}", plane.block);
+        if !self.wants(&name) {
+            return;
+        }
+        let k = if self.quick { 512 } else { 4096 };
+        let cut = if plane.block == 0 { 256 } else { 2 * plane.block };
+        let layout = CodedLayout::new(code, k, cut, &[plane], Rounded::F32);
+        let panel = layout.panel_bytes(&(0..k));
+        let panels = size_of_val(bytes) / panel;
+        let bytes = &bytes[..panels * panel / size_of::<f32>()];
+        let n = panels * LANES;
+        let (x, mut out) = (values(m * k), vec![0.0; m * n]);
+        let pieces = [CodedPiece { panels: 0..panels, inputs: 0..k, bytes: bytemuck::cast_slice(bytes) }];
+        let (mut limits, mut times) = (Vec::new(), Vec::new());
+        for _ in 0..self.rounds() {
+            limits.push(self.read(bytes));
+            times.push(seconds(|| {
+                let (x, out) = (Matrix::new(&x, m, k), MatrixMut::new(&mut out, m, n));
+                let mut open = OpenPanels::default();
+                let epilogue = Epilogue::default();
+                if dynamic {
+                    let rows = DynamicRows::new(self.instructions, x, 0);
+                    dynamic_product(self.instructions, &rows, &layout, &pieces, &mut open, out, epilogue);
+                } else {
+                    let start = Start::Zero;
+                    coded_product(self.instructions, x, &layout, &pieces, &mut open, out, start, epilogue);
+                }
+            }));
+        }
+        let (limit, time) = (median(limits), median(times));
+        report(&name, size_of_val(bytes) as f64 / time / 1e9, "GB/s", limit / time, "of reading");
+    }
+
     /// A product whose time is that of its operations.
     fn operation_bound(&self, name: &str, operations: usize, mut run: impl FnMut()) {
         if !self.wants(name) {
@@ -255,6 +295,11 @@ impl Bench {
                 self.memory_bound("matvec", m, &bytes, element);
             }
         }
+        let scale = |element, block| CodedPlane { role: CodedRole::Scale, element, block };
+        for (m, dynamic) in [(1, true), (1, false), (4, true), (4, false)] {
+            self.coded(&bytes, CodeType::I8, scale(PlaneType::F32, 0), m, dynamic);
+            self.coded(&bytes, CodeType::I4, scale(PlaneType::F16, 32), m, dynamic);
+        }
         drop(bytes);
         self.products();
     }
@@ -274,6 +319,12 @@ fn seconds(run: impl FnOnce()) -> f64 {
     let begin = running();
     run();
     running() - begin
+}
+
+/// The middle of times.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 /// A number from the environment.

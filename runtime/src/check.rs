@@ -12,8 +12,8 @@ use ipuc_formats::fact::{Contents, Fact, Shape, Type};
 use ipuc_formats::model::{
     BlockRecord, Fault, FormatError, Manifest, OperandRecord, StepRecord, ValueRecord, read_manifest,
 };
-use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::ops::{BlockInference, InferContext, TypeError};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::element_count;
 
 /// The manifest of a file, each step typed.

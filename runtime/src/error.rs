@@ -149,6 +149,12 @@ pub enum RunError {
         /// What is needed besides weights.
         working_bytes: u64,
     },
+    /// There is no memory for what a run needs besides weights.
+    #[error("there is no memory for {bytes} bytes of activations, inputs and state")]
+    Memory {
+        /// Bytes that are missing.
+        bytes: u64,
+    },
     /// Threads cannot be started.
     #[error("cannot start threads: {reason}")]
     Threads {

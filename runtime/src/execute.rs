@@ -5,6 +5,7 @@
 
 use crate::error::RunError;
 use crate::memory::BoundMemory;
+use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
 use crate::steps::{Allocate, Context, KernelError, Operand, Progress, Weight, kernel};
 use crate::trace::{Trace, Track};
@@ -18,14 +19,15 @@ use ipuc_formats::value::Value;
 use std::time::Instant;
 
 /// One run of an entry.
-pub(crate) struct Execution<'a> {
+pub(crate) struct Execution<'a, 'o> {
     pub(crate) program: &'a Program,
     pub(crate) memory: &'a BoundMemory,
     pub(crate) random_state: u64,
     pub(crate) trace: Option<&'a Trace>,
+    pub(crate) observer: Option<&'a mut (dyn Observer + 'o)>,
 }
 
-impl Execution<'_> {
+impl Execution<'_, '_> {
     /// Results of a block for its parameters.
     ///
     /// # Errors
@@ -34,6 +36,9 @@ impl Execution<'_> {
         let program = self.program;
         let block = &program.manifest.blocks[index as usize];
         let plan = &program.plans[index as usize];
+        if let Some(observer) = &mut self.observer {
+            observer.block(index);
+        }
         let mut frame: Vec<Option<Value>> = arguments.into_iter().map(Some).collect();
         frame.resize(block.values.len(), None);
         for (at, step) in block.steps.iter().enumerate() {
@@ -46,6 +51,10 @@ impl Execution<'_> {
                 trace.add(Track::Steps, format!("{} {}", step.op.name(), step.name), begun, None);
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });
+            if let Some(observer) = &mut self.observer {
+                let computed = step.results.iter().zip(&results);
+                computed.for_each(|(&slot, value)| observer.value(block.values[slot as usize].id, value));
+            }
             for (&slot, value) in step.results.iter().zip(results) {
                 if plan.is_read(slot) {
                     frame[slot as usize] = Some(value);
@@ -120,11 +129,11 @@ struct StepMemory<'a> {
 
 impl Allocate for StepMemory<'_> {
     fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-        self.bound.allocate(self.block, self.slots.get(result).copied(), dtype, shape)
+        self.bound.allocate((self.block, self.slots.get(result).copied()), result, dtype, shape)
     }
 }
 
-impl BlockRunner for Execution<'_> {
+impl BlockRunner for Execution<'_, '_> {
     fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
         self.program.source.progress(Progress::BlockBegins { block: block.0 });
         Execution::run_block(self, block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))

@@ -1,11 +1,13 @@
 //! A file made ready to run: its manifest, its weights and what follows from the order of steps.
 
 use crate::error::OpenError;
+use crate::file::WeightFile;
+use crate::memory::{Budget, Pool};
 use crate::resident::{Resident, SharedBytes};
 use crate::steps::PartSource;
 use crate::stream::{Streamed, StreamedOptions};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use std::sync::Arc;
 
 /// A validated file with a source of weights.
@@ -16,6 +18,9 @@ pub(crate) struct Program {
     /// The source again, where it works within a budget.
     pub(crate) streamed: Option<Arc<Streamed>>,
     pub(crate) plans: Vec<BlockPlan>,
+    /// What all sessions are charged to, weights included where they stream.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) pool: Arc<Pool>,
 }
 
 impl Program {
@@ -27,7 +32,7 @@ impl Program {
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let source = Arc::new(Resident::copy(manifest.clone(), weights.clone(), file)?);
-        Ok(Program::new(manifest, weights, source, None))
+        Ok(Program::new(manifest, weights, source, None, Budget::new(None)))
     }
 
     /// Weights where they lie in the bytes of a whole file.
@@ -38,7 +43,7 @@ impl Program {
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let source = Arc::new(Resident::over_file(manifest.clone(), weights.clone(), file));
-        Ok(Program::new(manifest, weights, source, None))
+        Ok(Program::new(manifest, weights, source, None, Budget::new(None)))
     }
 
     /// Weights within a budget.
@@ -47,13 +52,15 @@ impl Program {
     /// [`OpenError::Budget`] where it is too small.
     pub(crate) fn streamed(
         mut manifest: Manifest,
-        file: Arc<dyn ReadAt>,
+        file: Arc<dyn WeightFile>,
+        budget_bytes: u64,
         options: StreamedOptions,
     ) -> Result<Self, OpenError> {
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
-        let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), options)?);
-        Ok(Program::new(manifest, weights, streamed.clone(), Some(streamed)))
+        let budget = Budget::new(Some(budget_bytes));
+        let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), &budget, options)?);
+        Ok(Program::new(manifest, weights, streamed.clone(), Some(streamed), budget))
     }
 
     fn new(
@@ -61,9 +68,10 @@ impl Program {
         weights: Vec<Arc<WeightRecord>>,
         source: Arc<dyn PartSource>,
         streamed: Option<Arc<Streamed>>,
+        budget: Arc<Budget>,
     ) -> Self {
         let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
-        Program { manifest, weights, source, streamed, plans }
+        Program { manifest, weights, source, streamed, plans, pool: Pool::new(budget.clone()), budget }
     }
 }
 

@@ -2,10 +2,9 @@
 
 use crate::error::OpenError;
 use crate::memory::Arena;
-use crate::steps::{KernelError, PartBytes, PartSource};
-use ipuc_formats::encodings::{Layout, unpack};
+use crate::steps::{Decoding, KernelError, PartBytes, PartSource};
 use ipuc_formats::model::{Manifest, WeightRecord};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
 use rayon::prelude::*;
 use std::ops::Deref;
@@ -146,17 +145,15 @@ impl PartSource for Resident {
         }
         let record = &self.weights[weight as usize];
         let failure = |error: &dyn std::fmt::Display| self.failure(weight, &error.to_string());
-        let tensor = match (&record.layout, record.parts.as_slice()) {
-            (Layout::Plain { dtype }, [part]) if *dtype == record.dtype => {
+        let tensor = match record.parts.as_slice() {
+            [part] if record.is_one_canonical_part() => {
                 let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
                 let bytes = Arc::new(self.checked(weight, part.extent)?);
                 Tensor::over(record.dtype, &shape, bytes).map_err(|error| failure(&error))?
             }
             _ => {
-                let parts = record.parts.iter().map(|part| self.checked(weight, part.extent));
-                let parts = parts.collect::<Result<Vec<ExtentBytes>, _>>()?;
-                let bytes: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
-                unpack(record, &bytes).map_err(|error| failure(&error))?
+                let part = |part: usize| self.checked(weight, record.parts[part].extent).map_err(Decoding::Part);
+                record.decode(part).map_err(|error| error.of(&failure))?
             }
         };
         Ok(Some(slot.get_or_init(|| tensor).clone()))

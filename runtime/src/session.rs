@@ -4,29 +4,29 @@ use crate::bind::{Declared, bind, bind_symbols};
 use crate::check::checked_manifest;
 use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
-use crate::memory::{BoundMemory, Pool};
+use crate::file::WeightFile;
+use crate::memory::BoundMemory;
+use crate::observe::Observer;
 use crate::program::Program;
 use crate::resident::SharedBytes;
 use crate::state::initial;
 use crate::steps::Progress;
-use crate::stream::{PassReport, Residency, StreamedOptions};
+use crate::stream::{Need, PassReport, Residency, StreamedOptions};
 use crate::trace::{Trace, watch_workers};
-use crate::working::{least_working_bytes, port_bytes};
+use crate::working::{PortBytes, least_working_bytes};
 use ipuc_formats::dim::Bindings;
+use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::value::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An opened file: weights, shared by its sessions.
 #[derive(Clone)]
 pub struct Model {
     program: Arc<Program>,
-    /// Number of the next session.
-    sessions: Arc<AtomicU64>,
 }
 
 /// Name and type of an input or output.
@@ -52,12 +52,12 @@ impl Model {
     ///
     /// # Errors
     /// [`OpenError`] where the file is malformed, cannot be read, or the budget is too small whatever the inputs.
-    pub fn open_with(file: Arc<dyn ReadAt>, options: ModelOptions) -> Result<Model, OpenError> {
+    pub fn open_with(file: Arc<dyn WeightFile>, options: ModelOptions) -> Result<Model, OpenError> {
         let Some(budget_bytes) = options.memory_bytes else { return Model::open(&*file) };
         let manifest = checked_manifest(&*file)?;
-        let working_bytes = least_working_bytes(&manifest);
-        let options = StreamedOptions { budget_bytes, working_bytes, readers: options.readers };
-        Ok(Model::over(Program::streamed(manifest, file, options)?))
+        let working_bytes = least_working_bytes(&manifest, options.context);
+        let options = StreamedOptions { working_bytes, readers: options.readers };
+        Ok(Model::over(Program::streamed(manifest, file, budget_bytes, options)?))
     }
 
     /// Open the bytes of a whole file, which several processes may share: weights stay where they are, and each is checked
@@ -72,12 +72,19 @@ impl Model {
     }
 
     fn over(program: Program) -> Model {
-        Model { program: Arc::new(program), sessions: Arc::default() }
+        Model { program: Arc::new(program) }
     }
 
     /// What stays in memory and what streams; `None` where the model has no budget.
     pub fn residency(&self) -> Option<Residency> {
         self.program.streamed.as_ref().map(|streamed| streamed.residency())
+    }
+
+    /// Bytes in use of the budget, of weights that stream, activations, state and outputs; without a budget, of all but
+    /// weights.
+    pub fn memory(&self) -> MemoryUse {
+        let budget = &self.program.budget;
+        MemoryUse { in_use_bytes: budget.in_use_bytes(), peak_bytes: budget.peak_bytes() }
     }
 
     /// What the file says, weights excepted.
@@ -122,6 +129,15 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// How much memory a model and its sessions use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes in use now.
+    pub in_use_bytes: u64,
+    /// The most bytes that were ever in use at a time.
+    pub peak_bytes: u64,
+}
+
 /// How a model is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ModelOptions {
@@ -130,6 +146,9 @@ pub struct ModelOptions {
     pub memory_bytes: Option<u64>,
     /// Reads in flight while streaming; 0 for what suits most devices.
     pub readers: usize,
+    /// Positions that state may grow to, for which room is kept free within the budget from the beginning; where state grows
+    /// beyond, weights make room.
+    pub context: Option<u64>,
 }
 
 /// What a session may be told.
@@ -144,14 +163,16 @@ pub struct SessionOptions {
 /// State and options of a caller; several may share a [`Model`].
 pub struct Session {
     model: Model,
-    number: u64,
     threads: Arc<rayon::ThreadPool>,
     random_state: u64,
     /// Contents of state by entry and input.
     states: BTreeMap<(String, String), Value>,
-    pool: Arc<Pool>,
+    /// State that was restored, and so is not charged to the budget except during a run.
+    restored: BTreeSet<(String, String)>,
     memory: Option<BoundMemory>,
     working_bytes: u64,
+    /// The most bytes of buffers that a run took besides those of its outputs and state.
+    unplanned_bytes: u64,
     trace: Option<Arc<Trace>>,
 }
 
@@ -165,13 +186,13 @@ impl Session {
         let threads = threads.map_err(|error| RunError::Threads { reason: error.to_string() })?;
         Ok(Session {
             model: model.clone(),
-            number: model.sessions.fetch_add(1, Ordering::Relaxed),
             threads: Arc::new(threads),
             random_state: options.seed,
             states: BTreeMap::new(),
-            pool: Arc::default(),
+            restored: BTreeSet::new(),
             memory: None,
             working_bytes: 0,
+            unplanned_bytes: 0,
             trace: None,
         })
     }
@@ -180,13 +201,13 @@ impl Session {
     pub fn fork(&self) -> Session {
         Session {
             model: self.model.clone(),
-            number: self.model.sessions.fetch_add(1, Ordering::Relaxed),
             threads: self.threads.clone(),
             random_state: self.random_state,
             states: self.states.clone(),
-            pool: Arc::default(),
+            restored: self.restored.clone(),
             memory: None,
             working_bytes: 0,
+            unplanned_bytes: 0,
             trace: None,
         }
     }
@@ -203,6 +224,7 @@ impl Session {
     /// Forget all state; the next run begins anew.
     pub fn reset(&mut self) {
         self.states.clear();
+        self.restored.clear();
     }
 
     /// The state: entry, input and contents of each that a run has set.
@@ -225,6 +247,7 @@ impl Session {
             }
         }
         self.states = saved.into_iter().map(|(entry, input, value)| ((entry, input), value)).collect();
+        self.restored = self.states.keys().cloned().collect();
         Ok(())
     }
 
@@ -238,6 +261,28 @@ impl Session {
     /// # Errors
     /// [`RunError`] where inputs do not fit or a step fails; state is then what it was before.
     pub fn run(&mut self, entry: Option<&str>, inputs: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, RunError> {
+        self.run_shown(entry, inputs, None)
+    }
+
+    /// [`Session::run`], with every value that a step computes shown to an observer.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_observed(
+        &mut self,
+        entry: Option<&str>,
+        inputs: Vec<(String, Value)>,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<(String, Value)>, RunError> {
+        self.run_shown(entry, inputs, Some(observer))
+    }
+
+    fn run_shown(
+        &mut self,
+        entry: Option<&str>,
+        inputs: Vec<(String, Value)>,
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<(String, Value)>, RunError> {
         let model = self.model.clone();
         let entry = model.entry(entry)?;
         let program = &*model.program;
@@ -246,41 +291,96 @@ impl Session {
         let bindings = bind(&program.manifest, entry, &declared, &arguments)?;
         // Passes over streamed weights come one after another, whatever session they are of.
         let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
-        if !self.memory.as_ref().is_some_and(|memory| memory.fits(entry.block, &bindings)) {
-            // The old arenas go before the new ones come.
-            self.memory = None;
-            self.memory = Some(self.bound_memory(entry, bindings)?);
+        if let Some(observer) = &mut observer {
+            observer.begin();
         }
-        let Some(memory) = &self.memory else { return Ok(Vec::new()) };
-        let mut execution =
-            Execution { program, memory, random_state: self.random_state, trace: self.trace.as_deref() };
-        program.source.progress(Progress::PassBegins { block: entry.block });
-        let results = self.threads.install(|| execution.run_block(entry.block, arguments))?;
-        program.source.progress(Progress::PassEnds);
-        self.random_state = execution.random_state;
-        Ok(self.keep_states(entry, results))
+        if program.streamed.is_none() {
+            let results = self.attempt(entry, &bindings, arguments, observer)?;
+            return Ok(self.keep_states(entry, results));
+        }
+        loop {
+            let shown: Option<&mut dyn Observer> = match &mut observer {
+                Some(observer) => Some(&mut **observer),
+                None => None,
+            };
+            match self.attempt(entry, &bindings, arguments.clone(), shown) {
+                Ok(results) => return Ok(self.keep_states(entry, results)),
+                Err(error) => match program.pool.take_refused_bytes() {
+                    0 => return Err(error),
+                    // What is sized while running was more than was kept free for it: the pass begins anew with more.
+                    refused_bytes => self.unplanned_bytes = self.unplanned_bytes.saturating_add(refused_bytes),
+                },
+            }
+            if let Some(observer) = &mut observer {
+                observer.restart();
+            }
+        }
     }
 
-    /// Memory for a run of the entry at these dimensions, within the budget.
-    fn bound_memory(&mut self, entry: &EntryRecord, bindings: Bindings) -> Result<BoundMemory, RunError> {
+    /// Run an entry once; gives all its results.
+    fn attempt(
+        &mut self,
+        entry: &EntryRecord,
+        bindings: &Bindings,
+        arguments: Vec<Value>,
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Value>, RunError> {
         let program = self.model.program.clone();
-        let ports = port_bytes(&program.manifest, entry, &bindings);
-        let mut memory = BoundMemory::new(&program.manifest, entry.block, bindings, self.pool.clone());
-        let working_bytes = memory.arena_bytes().saturating_add(ports);
-        self.working_bytes = working_bytes;
-        if let Some(streamed) = &program.streamed {
-            streamed.reserve(self.number, working_bytes).map_err(|needed_bytes| RunError::Budget {
-                needed_bytes,
-                budget_bytes: streamed.residency().budget_bytes,
-                working_bytes,
-            })?;
-        }
-        memory.acquire();
-        Ok(memory)
+        // Old arenas go before new ones come.
+        let memory = self.memory.take().filter(|memory| memory.fits(entry.block, bindings));
+        let mut memory = memory.unwrap_or_else(|| {
+            BoundMemory::new(&program.manifest, entry.block, bindings.clone(), program.pool.clone())
+        });
+        let ports = PortBytes::new(&program.manifest, entry, bindings, &memory);
+        let uncharged_bytes = self.uncharged_bytes(entry, &arguments);
+        self.make_room(&memory, ports, uncharged_bytes)?;
+        let no_room = |bytes| RunError::Memory { bytes };
+        memory.acquire().map_err(no_room)?;
+        let _arguments = program.pool.charge(uncharged_bytes).map_err(|exceeded| no_room(exceeded.bytes))?;
+        program.pool.begin_run();
+        let trace = self.trace.as_deref();
+        let random_state = self.random_state;
+        let mut execution = Execution { program: &program, memory: &memory, random_state, trace, observer };
+        program.source.progress(Progress::PassBegins { block: entry.block });
+        let results = self.threads.install(|| execution.run_block(entry.block, arguments));
+        let random_state = execution.random_state;
+        self.memory = Some(memory);
+        let results = results?;
+        program.source.progress(Progress::PassEnds);
+        self.random_state = random_state;
+        self.unplanned_bytes = self.unplanned_bytes.max(program.pool.run_bytes().saturating_sub(ports.results));
+        Ok(results)
+    }
+
+    /// Has weights leave where the budget has no room for a run.
+    fn make_room(&mut self, memory: &BoundMemory, ports: PortBytes, uncharged_bytes: u64) -> Result<(), RunError> {
+        let program = self.model.program.clone();
+        let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
+        self.working_bytes =
+            sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, self.unplanned_bytes]);
+        let Some(streamed) = &program.streamed else { return Ok(()) };
+        let bytes = sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes]);
+        let bytes = bytes.saturating_sub(program.pool.free_bytes());
+        streamed.make_room(Need { bytes, growth_bytes: ports.growth }).map_err(|needed_bytes| RunError::Budget {
+            needed_bytes,
+            budget_bytes: program.budget.limit_bytes(),
+            working_bytes: self.working_bytes,
+        })
+    }
+
+    /// Bytes of arguments that are not charged yet: inputs, and state that is new or restored.
+    fn uncharged_bytes(&self, entry: &EntryRecord, arguments: &[Value]) -> u64 {
+        let is_charged = |index: usize| {
+            let key = (entry.name.clone(), entry.inputs[index].clone());
+            self.states.contains_key(&key) && !self.restored.contains(&key)
+        };
+        let uncharged = arguments.iter().enumerate().filter(|(index, _)| !is_charged(*index));
+        let tensors = uncharged.filter_map(|(_, value)| value.as_tensor());
+        tensors.filter(|tensor| tensor.dtype() != DType::String).map(|tensor| tensor.bytes().len() as u64).sum()
     }
 
     /// Bytes besides weights that the entry that ran last needs at the dimensions of that run: planned results, inputs,
-    /// outputs, and state. What is sized while running is left out.
+    /// outputs, state, and what was sized while running.
     pub fn working_bytes(&self) -> u64 {
         self.working_bytes
     }
@@ -297,6 +397,7 @@ impl Session {
             match entry.states.iter().find(|state| state.output as usize == index) {
                 Some(state) => {
                     let key = (entry.name.clone(), entry.inputs[state.input as usize].clone());
+                    self.restored.remove(&key);
                     self.states.insert(key, value);
                 }
                 None => outputs.push((entry.outputs[index].clone(), value)),
@@ -344,14 +445,6 @@ impl Session {
             }
         }
         Ok(slots.into_iter().flatten().collect())
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if let Some(streamed) = &self.model.program.streamed {
-            streamed.leave(self.number);
-        }
     }
 }
 

@@ -101,7 +101,8 @@ struct PeakSummary {
 struct PassSummary {
     pass: &'static str,
     seconds: f64,
-    changes: usize,
+    changed_steps: usize,
+    changed_annotations: usize,
     steps: usize,
 }
 
@@ -141,6 +142,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         chunk_bytes: None,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),
+        placements: Vec::new(),
     }
 }
 
@@ -192,11 +194,12 @@ impl<'a> Listing<'a> {
         let (Some(folder), None) = (self.folder, &self.error) else { return };
         let name = format!("{:03}-{}.ir", self.written, report.pass);
         let comment = format!(
-            "// after {}: {}, {}, {}\n",
+            "// after {}: {}, {} of {} changed, {}\n",
             report.pass,
             seconds(report.time),
-            count(report.changes.0, "change"),
-            count(report.steps, "step")
+            report.changes.steps,
+            count(report.steps, "step"),
+            count(report.changes.annotations, "annotation")
         );
         let written = std::fs::write(folder.join(name), comment + &text::print(graph));
         self.error = written.err();
@@ -248,7 +251,8 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
     let passes = compiled.reports.iter().map(|report| PassSummary {
         pass: report.pass,
         seconds: report.time.as_secs_f64(),
-        changes: report.changes.0,
+        changed_steps: report.changes.steps,
+        changed_annotations: report.changes.annotations,
         steps: report.steps,
     });
     let entries = manifest.entries.iter().map(|entry| EntrySummary {

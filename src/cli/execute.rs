@@ -14,7 +14,8 @@ use clap::Args;
 use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{EntryRecord, Manifest, OperandRecord, superblock};
-use ipuc_formats::onnx::{ReadAt, read_value};
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
 use std::collections::BTreeSet;
@@ -39,6 +40,9 @@ pub(super) struct ModelArguments {
     /// streamed from the file [default: what the machine has available]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
+    /// Positions that state may grow to, for which room is kept free within the memory from the beginning
+    #[arg(long, value_name = "N")]
+    context: Option<u64>,
     /// How weights that fit are held: in a copy of their own, or mapped and shared with other processes
     #[arg(long, value_name = "HOW", value_enum, default_value = "copy", hide_default_value = true)]
     resident: Resident,
@@ -136,6 +140,7 @@ impl Loaded {
         let mut path = arguments.model.clone();
         let options = OpenOptions {
             memory_bytes: arguments.memory.map(|size| size.bytes),
+            context: arguments.context,
             resident: arguments.resident.into(),
             follow: arguments.follow.then_some(PATIENCE),
         };
@@ -239,6 +244,17 @@ pub(super) fn result_types(manifest: &Manifest, entry: &EntryRecord) -> Vec<Type
         }
     };
     block.results.iter().map(kind).collect()
+}
+
+/// What state has become, under the names of the outputs that it is.
+pub(super) fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
+    let saved = session.save();
+    let contents = entry.states.iter().filter_map(|state| {
+        let (input, output) = (&entry.inputs[state.input as usize], &entry.outputs[state.output as usize]);
+        let saved = saved.iter().find(|(name, saved, _)| *name == entry.name && saved == input);
+        saved.map(|(_, _, value)| (output.clone(), value.clone()))
+    });
+    contents.collect()
 }
 
 /// The inputs of an entry: those that are given, and made-up ones where the user wants them.

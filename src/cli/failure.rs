@@ -155,7 +155,7 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
             (Code::File, None)
         }
-        CompileError::Pipeline(PipelineError::Invariant { .. }) => {
+        CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. }) => {
             (Code::File, Some("please report this together with the model".to_string()))
         }
         CompileError::Emit(EmitError::Write { error, .. }) | CompileError::Output { error, .. } => {
@@ -215,7 +215,7 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::OutOfRange { .. }
         | RunError::Obligation { .. }
         | RunError::State { .. } => (Code::Usage, None),
-        RunError::Threads { .. } => (Code::Resource, None),
+        RunError::Threads { .. } | RunError::Memory { .. } => (Code::Resource, None),
         RunError::Budget { needed_bytes, .. } => {
             (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
         }

@@ -11,6 +11,7 @@ mod completions;
 mod execute;
 mod failure;
 mod inspect;
+mod observed;
 mod ops;
 mod output;
 mod present;

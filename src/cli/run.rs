@@ -3,10 +3,12 @@
 use super::Outcome;
 use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
 use super::failure::{Code, Failure};
+use super::observed;
 use super::output::{Output, seconds};
 use super::present;
 use super::profile;
 use crate::files::{OutputFile, numpy};
+use crate::observe::{Granularity, Statistics};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::tensor::Tensor;
@@ -32,6 +34,10 @@ pub(super) struct Arguments {
     /// Store a trace of reads, waits, steps and workers, which Perfetto shows
     #[arg(long, value_name = "TRACE.json")]
     profile: Option<PathBuf>,
+    /// Show the range and the zeros of each value that steps compute: of the whole value, or of each index of an axis
+    /// (axis:N) or each block of the last axis (block:N); histograms too with --json
+    #[arg(long, value_name = "PER", num_args = 0..=1, require_equals = true, default_missing_value = "tensor")]
+    observe: Option<Granularity>,
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
@@ -43,7 +49,11 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
     let start = Instant::now();
-    let outputs = session.run(name, inputs)?;
+    let mut statistics = arguments.observe.map(Statistics::new);
+    let outputs = match &mut statistics {
+        Some(statistics) => session.run_observed(name, inputs, statistics)?,
+        None => session.run(name, inputs)?,
+    };
     let elapsed = start.elapsed();
     profile::end(&mut session, trace, target)?;
     if let Some(target) = &arguments.output {
@@ -58,12 +68,18 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         object["name"] = json!(name);
         object
     });
-    output.json(&json!({
+    let mut result = json!({
         "model": loaded.path.display().to_string(),
         "entry": entry.name,
         "seconds": elapsed.as_secs_f64(),
         "outputs": values.collect::<Vec<_>>(),
-    }))?;
+    });
+    if let Some(statistics) = &statistics {
+        observed::show(loaded.model.manifest(), statistics, output)?;
+        result["observed"] = observed::values(loaded.model.manifest(), statistics);
+        result["runs"] = observed::runs(statistics);
+    }
+    output.json(&result)?;
     Ok(Code::Success)
 }
 

@@ -1,8 +1,7 @@
 //! `ipuc verify --streamed`: the same bits within any budget and with any number of threads.
 
-use super::execute::Loaded;
+use super::execute::{Loaded, state_outputs};
 use super::failure::Failure;
-use super::verify::state_outputs;
 use crate::open::{OpenFileError, OpenOptions, open_with};
 use ipuc_formats::model::EntryRecord;
 use ipuc_formats::value::Value;
@@ -48,16 +47,18 @@ impl Run<'_> {
         let mut trials = Vec::new();
         for percent in PERCENT {
             for threads in THREADS {
-                let budget_bytes = self.working_bytes + weights / 100 * percent;
-                let trial = match self.trial(percent, budget_bytes, threads) {
-                    Err(error) => match needed_bytes(&error) {
+                let mut budget_bytes = self.working_bytes + weights / 100 * percent;
+                let trial = loop {
+                    match self.trial(percent, budget_bytes, threads) {
                         // Small models: the smallest budget that works is more than this share of the weights.
-                        Some(needed_bytes) => self.trial(percent, needed_bytes, threads),
-                        None => Err(error),
-                    },
-                    trial => trial,
+                        Err(error) => match needed_bytes(&error) {
+                            Some(needed_bytes) if needed_bytes > budget_bytes => budget_bytes = needed_bytes,
+                            Some(_) | None => return Err(error),
+                        },
+                        Ok(trial) => break trial,
+                    }
                 };
-                trials.push(trial?);
+                trials.push(trial);
             }
         }
         Ok(trials)

@@ -5,7 +5,9 @@
 
 use super::Outcome;
 use super::arguments::tolerance;
-use super::execute::{DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types};
+use super::execute::{
+    DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types, state_outputs,
+};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::present::short;
@@ -175,17 +177,6 @@ fn check(
     }
     let agree = outputs.iter().all(|output| output.agree) && streamed.iter().all(|trial| trial.same_bits);
     Ok(Checked { name: set.name, agree, seconds: elapsed.as_secs_f64(), outputs, streamed })
-}
-
-/// What state has become, under the names of the outputs that it is.
-pub(super) fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
-    let saved = session.save();
-    let contents = entry.states.iter().filter_map(|state| {
-        let (input, output) = (&entry.inputs[state.input as usize], &entry.outputs[state.output as usize]);
-        let saved = saved.iter().find(|(name, saved, _)| *name == entry.name && saved == input);
-        saved.map(|(_, _, value)| (output.clone(), value.clone()))
-    });
-    contents.collect()
 }
 
 fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {

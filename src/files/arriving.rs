@@ -4,7 +4,8 @@
 //! budget.
 
 use ipuc_formats::model::{SUPERBLOCK_BYTES, Superblock};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
+use ipuc_runtime::{ReadQueue, WeightFile};
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::Path;
@@ -153,5 +154,12 @@ impl ReadAt for ArrivingFile {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.wait(offset.saturating_add(buffer.len() as u64))?;
         std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+}
+
+impl WeightFile for ArrivingFile {
+    /// What has not arrived cannot be queued.
+    fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
+        None
     }
 }

@@ -6,9 +6,8 @@
 #[cfg(target_os = "linux")]
 use super::queue::UringQueue;
 use super::source::{SourceFile, SourceFileError};
-use ipuc_formats::onnx::ReadAt;
-#[cfg(target_os = "linux")]
-use ipuc_formats::onnx::ReadQueue;
+use ipuc_formats::read_at::ReadAt;
+use ipuc_runtime::{ReadQueue, WeightFile};
 use std::io;
 use std::path::Path;
 
@@ -75,11 +74,18 @@ impl ReadAt for DirectFile {
         }
         self.buffered.read_exact_at(offset, buffer)
     }
+}
 
+impl WeightFile for DirectFile {
     #[cfg(target_os = "linux")]
     fn queue(&self, depth: usize) -> Option<Box<dyn ReadQueue>> {
         let queue = UringQueue::new(self.direct.as_ref()?, depth)?;
         Some(Box::new(queue))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
+        None
     }
 }
 

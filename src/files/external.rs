@@ -18,7 +18,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ipuc_formats::onnx::{ReadAt, TensorData, TensorSource};
+use ipuc_formats::onnx::{TensorData, TensorSource};
+use ipuc_formats::read_at::ReadAt;
 use sha1::{Digest, Sha1};
 
 use super::source::{SourceFile, SourceFileError};

@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "the kernel writes into buffers that the queue owns")]
 
 use io_uring::{IoUring, opcode, types};
-use ipuc_formats::onnx::{EndedRead, ReadQueue};
 use ipuc_formats::tensor::Storage;
+use ipuc_runtime::{CompletedRead, ReadQueue};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -47,19 +47,19 @@ impl ReadQueue for UringQueue {
         Ok(())
     }
 
-    fn ended(&mut self) -> Vec<EndedRead> {
+    fn completed(&mut self) -> Vec<CompletedRead> {
         let completions: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-        let ended = completions.into_iter().filter_map(|(token, result)| {
+        let reads = completions.into_iter().filter_map(|(token, result)| {
             let buffer = self.under_way.remove(&token)?;
             let filled = usize::try_from(result).is_ok_and(|bytes| bytes == buffer.bytes().len());
-            Some(EndedRead { token, buffer, filled })
+            Some(CompletedRead { token, buffer, filled })
         });
-        ended.collect()
+        reads.collect()
     }
 
-    fn wait(&mut self) -> io::Result<Vec<EndedRead>> {
+    fn wait(&mut self) -> io::Result<Vec<CompletedRead>> {
         loop {
-            let ended = self.ended();
+            let ended = self.completed();
             if !ended.is_empty() || self.under_way.is_empty() {
                 return Ok(ended);
             }

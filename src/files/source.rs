@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 
 /// A regular file, opened for reading. Its length is that at the time of opening.
 #[derive(Debug)]

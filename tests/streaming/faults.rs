@@ -11,10 +11,13 @@ fn faults_end_a_run_with_a_reason_and_the_session_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 8);
     let expected = chain_bits(&path);
-    let last = manifest(&path).extents.last().unwrap().offset;
     for (readers, file) in [(1, Watched::new(&path)), (4, Watched::new(&path)), (4, Watched::queued(&path))] {
         let file = Arc::new(file);
-        let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 2 + (128 << 10)), readers };
+        let options = ModelOptions {
+            memory_bytes: Some(stream_bytes(&path) / 2 + (128 << 10)),
+            readers,
+            ..ModelOptions::default()
+        };
         let model = Model::open_with(file.clone(), options).unwrap();
         let mut session = session(&model, 2);
         let mut run = || session.run(None, chain_inputs());
@@ -35,9 +38,10 @@ fn faults_end_a_run_with_a_reason_and_the_session_goes_on() {
             fails(&next, &|| (), "Input/output error");
         }
         let set = |place: &AtomicU64, value: u64| place.store(value, Ordering::SeqCst);
-        fails(&|| set(&file.end, last), &|| set(&file.end, 0), "end of file");
         let streamed = model.residency().unwrap().pinned.iter().position(|pinned| !pinned).unwrap();
-        let inside = manifest(&path).chunks[streamed].offset + 100;
+        let offset = manifest(&path).chunks[streamed].offset;
+        fails(&|| set(&file.end, offset), &|| set(&file.end, 0), "end of file");
+        let inside = offset + 100;
         fails(&|| set(&file.flipped, inside), &|| set(&file.flipped, 0), "checksum");
     }
 }

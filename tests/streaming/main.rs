@@ -3,20 +3,19 @@
 
 mod arrival;
 mod faults;
+mod growth;
 mod models;
 mod rows;
 mod watched;
 
 use crate::models::{
-    WIDTH, WORKING_BYTES, all_inputs, bits, chain, chain_bits, chain_inputs, everything, manifest, node, open, port,
-    session, stream_bytes, weight, write,
+    WIDTH, WORKING_BYTES, all_inputs, bits, chain, chain_bits, chain_inputs, everything, manifest, node, open,
+    open_port, session, stream_bytes, weight, write,
 };
 use crate::watched::Watched;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::files::DirectFile;
-use ipuc_formats::onnx::ReadAt;
-use ipuc_formats::onnx::schema::tensor_shape_proto::dimension;
-use ipuc_formats::onnx::schema::{GraphProto, type_proto};
+use ipuc_formats::onnx::schema::GraphProto;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, ModelOptions, OpenError, RunError};
@@ -78,7 +77,7 @@ fn a_run_that_waits_looks_after_the_reads_itself_and_another_thread_while_it_doe
     let path = chain(folder.path(), 16);
     let expected = chain_bits(&path);
     let file = Arc::new(Watched::queued(&path));
-    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 4), readers: 2 };
+    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 4), readers: 2, ..ModelOptions::default() };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 2);
     for _ in 0..4 {
@@ -117,7 +116,8 @@ fn a_pass_over_weights_that_fit_reads_and_checks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 4);
     let file = Arc::new(Watched::new(&path));
-    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + (1 << 20)), readers: 1 };
+    let options =
+        ModelOptions { memory_bytes: Some(stream_bytes(&path) + (1 << 20)), readers: 1, ..ModelOptions::default() };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 1);
     session.run(None, chain_inputs()).unwrap();
@@ -131,11 +131,7 @@ fn a_pass_over_weights_that_fit_reads_and_checks_nothing() {
 #[test]
 fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
     let folder = tempfile::tempdir().unwrap();
-    let mut rows = port("x", 1, &[1, WIDTH as i64]);
-    let Some(type_proto::Value::TensorType(tensor)) = rows.r#type.as_mut().and_then(|kind| kind.value.as_mut()) else {
-        panic!("a port is a tensor")
-    };
-    tensor.shape.as_mut().unwrap().dim[0].value = Some(dimension::Value::DimParam("seq".to_string()));
+    let rows = open_port("x", "seq", WIDTH as i64);
     let mut result = rows.clone();
     result.name = Some("y".to_string());
     let graph = GraphProto {
@@ -151,7 +147,7 @@ fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
     let ranges = vec![("seq".to_string(), 1, 4096)];
     compile(&[source], &bounded, &CompileOptions { ranges, ..CompileOptions::default() }).unwrap();
     // Input and output of 4096 rows take 8 MiB, which a budget of 4 MiB cannot hold.
-    let budget = ModelOptions { memory_bytes: Some(4 << 20), readers: 0 };
+    let budget = ModelOptions { memory_bytes: Some(4 << 20), ..ModelOptions::default() };
     let open = |path: &Path| Model::open_with(Arc::new(DirectFile::open(path).unwrap()), budget);
     let Err(OpenError::Budget { needed_bytes, .. }) = open(&bounded) else { panic!("4 MiB suffice for 4096 rows") };
     assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
@@ -173,8 +169,9 @@ fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
 fn a_budget_that_is_too_small_names_one_that_works() {
     let folder = tempfile::tempdir().unwrap();
     let path = chain(folder.path(), 8);
-    let file: Arc<dyn ReadAt> = Arc::new(DirectFile::open(&path).unwrap());
-    let open = |bytes| Model::open_with(file.clone(), ModelOptions { memory_bytes: Some(bytes), readers: 0 });
+    let file: Arc<DirectFile> = Arc::new(DirectFile::open(&path).unwrap());
+    let open =
+        |bytes| Model::open_with(file.clone(), ModelOptions { memory_bytes: Some(bytes), ..ModelOptions::default() });
     let Err(OpenError::Budget { needed_bytes, budget_bytes: 1000 }) = open(1000) else { panic!("1000 bytes suffice") };
     let model = open(needed_bytes).unwrap();
     let mut session = session(&model, 1);

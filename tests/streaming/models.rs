@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 pub const WIDTH: usize = 256;
 pub const CHUNK_BYTES: u64 = 64 << 10;
+/// Columns of keys and values.
+pub const KEY_WIDTH: usize = 64;
 
 /// Weights that do not let values grow.
 pub fn weight(name: &str, shape: &[usize], seed: u64) -> TensorProto {
@@ -75,6 +77,11 @@ pub fn body(name: &str, graph: GraphProto) -> AttributeProto {
 }
 
 pub fn write(folder: &Path, graph: GraphProto) -> PathBuf {
+    write_with_states(folder, graph, &[])
+}
+
+/// With inputs and outputs that are state, as `IN=OUT`.
+pub fn write_with_states(folder: &Path, graph: GraphProto, states: &[&str]) -> PathBuf {
     let model = ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
@@ -85,7 +92,8 @@ pub fn write(folder: &Path, graph: GraphProto) -> PathBuf {
     std::fs::write(&path, model.encode_to_vec()).unwrap();
     let compiled = folder.join("model.ipu");
     let source = Source { entry: "main".to_string(), path };
-    let options = CompileOptions { chunk_bytes: Some(CHUNK_BYTES), ..CompileOptions::default() };
+    let states = states.iter().map(|pair| (*pair).to_string()).collect();
+    let options = CompileOptions { chunk_bytes: Some(CHUNK_BYTES), states, ..CompileOptions::default() };
     compile(&[source], &compiled, &options).unwrap();
     compiled
 }
@@ -157,6 +165,75 @@ pub fn everything(folder: &Path) -> PathBuf {
     write(folder, graph)
 }
 
+/// A port whose first extent is open.
+pub fn open_port(name: &str, symbol: &str, width: i64) -> ValueInfoProto {
+    let mut open = port(name, 1, &[1, width]);
+    let Some(type_proto::Value::TensorType(tensor)) = open.r#type.as_mut().and_then(|kind| kind.value.as_mut()) else {
+        panic!("a port is a tensor")
+    };
+    tensor.shape.as_mut().unwrap().dim[0].value = Some(dimension::Value::DimParam(symbol.to_string()));
+    open
+}
+
+/// A decoder of `layers` layers without position codes: each appends a row of keys and a row of values for each row of its
+/// input to a cache that is state, attends over all of them, and has more products.
+pub fn decoder(folder: &Path, layers: usize) -> PathBuf {
+    let (width, keys) = (WIDTH as i64, KEY_WIDTH as i64);
+    let mut graph = GraphProto { input: vec![open_port("x", "rows", width)], ..GraphProto::default() };
+    let mut states = Vec::new();
+    let mut last = "x".to_string();
+    for layer in 0..layers {
+        let named = |name: &str| format!("{name}{layer}");
+        let product = |graph: &mut GraphProto, shape: [usize; 2], from: &str, weight_name: &str, to: &str| {
+            let name = named(weight_name);
+            graph.initializer.push(weight(&name, &shape, graph.initializer.len() as u64 + 1));
+            graph.node.push(node("MatMul", &[from, &name], &[&named(to)]));
+        };
+        product(&mut graph, [WIDTH, KEY_WIDTH], &last, "wq", "q");
+        for (weight_name, new, past, present) in [("wk", "k", "pk", "nk"), ("wv", "v", "pv", "nv")] {
+            product(&mut graph, [WIDTH, KEY_WIDTH], &last, weight_name, new);
+            graph.input.push(open_port(&named(past), "past", keys));
+            graph.output.push(open_port(&named(present), "present", keys));
+            graph.node.push(NodeProto {
+                attribute: vec![integer("axis", 0)],
+                ..node("Concat", &[&named(past), &named(new)], &[&named(present)])
+            });
+            states.push(format!("{}={}", named(past), named(present)));
+        }
+        graph.node.push(node("Transpose", &[&named("nk")], &[&named("t")]));
+        graph.node.push(node("MatMul", &[&named("q"), &named("t")], &[&named("s")]));
+        graph.node.push(node("Softmax", &[&named("s")], &[&named("p")]));
+        graph.node.push(node("MatMul", &[&named("p"), &named("nv")], &[&named("a")]));
+        product(&mut graph, [KEY_WIDTH, WIDTH], &named("a"), "wo", "m0");
+        for (weight_name, from, to) in [("w1", "m0", "m1"), ("w2", "m1", "m2"), ("w3", "m2", "m3"), ("w4", "m3", "m4")]
+        {
+            product(&mut graph, [WIDTH, WIDTH], &named(from), weight_name, to);
+        }
+        graph.node.push(node("Add", &[&last, &named("m4")], &[&named("h")]));
+        last = named("h");
+    }
+    graph.output.push(open_port(&last, "rows", width));
+    let states: Vec<&str> = states.iter().map(String::as_str).collect();
+    write_with_states(folder, graph, &states)
+}
+
+fn integer(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(AttributeType::Int as i32),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+/// `rows` rows of input that depend on `seed`.
+pub fn decoder_inputs(rows: usize, seed: usize) -> Vec<(String, Value)> {
+    let value = |index: usize| ((index * 31 + seed * 17) % 101) as f32 / 50.0 - 1.0;
+    let values: Vec<u8> = (0..rows * WIDTH).flat_map(|index| value(index).to_le_bytes()).collect();
+    let tensor = Tensor::from_bytes(ipuc_formats::dtype::DType::F32, &[rows, WIDTH], &values).unwrap();
+    vec![("x".to_string(), tensor.into())]
+}
+
 fn x() -> Value {
     let values: Vec<u8> = (0..WIDTH).flat_map(|index| ((index as f32) / 64.0 - 2.0).to_le_bytes()).collect();
     Tensor::from_bytes(ipuc_formats::dtype::DType::F32, &[1, WIDTH], &values).unwrap().into()
@@ -182,7 +259,11 @@ pub fn bits(outputs: &[(String, Value)]) -> Vec<u8> {
 }
 
 pub fn open(path: &Path, memory_bytes: Option<u64>) -> Model {
-    Model::open_with(Arc::new(DirectFile::open(path).unwrap()), ModelOptions { memory_bytes, readers: 0 }).unwrap()
+    Model::open_with(
+        Arc::new(DirectFile::open(path).unwrap()),
+        ModelOptions { memory_bytes, ..ModelOptions::default() },
+    )
+    .unwrap()
 }
 
 pub fn session(model: &Model, threads: usize) -> Session {

@@ -18,7 +18,11 @@ fn only_chosen_rows_and_branches_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = everything(folder.path());
     let file = Arc::new(Watched::new(&path));
-    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) / 10 + WORKING_BYTES), readers: 2 };
+    let options = ModelOptions {
+        memory_bytes: Some(stream_bytes(&path) / 10 + WORKING_BYTES),
+        readers: 2,
+        ..ModelOptions::default()
+    };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 1);
     let manifest = manifest(&path);
@@ -71,7 +75,11 @@ fn rows_of_weights_that_fit_are_read_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = everything(folder.path());
     let file = Arc::new(Watched::new(&path));
-    let options = ModelOptions { memory_bytes: Some(stream_bytes(&path) + 2 * WORKING_BYTES), readers: 1 };
+    let options = ModelOptions {
+        memory_bytes: Some(stream_bytes(&path) + 2 * WORKING_BYTES),
+        readers: 1,
+        ..ModelOptions::default()
+    };
     let model = Model::open_with(file.clone(), options).unwrap();
     let mut session = session(&model, 1);
     let table_is_there = (0..2000).any(|id| {

@@ -1,8 +1,9 @@
 //! A file that sees what is read of it, and fails when it is told to.
 
 use ipuc::files::DirectFile;
-use ipuc_formats::onnx::{EndedRead, ReadAt, ReadQueue};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Storage;
+use ipuc_runtime::{CompletedRead, ReadQueue, WeightFile};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, Range};
@@ -30,6 +31,8 @@ pub struct Seen {
     pub end: AtomicU64,
     /// For each read of the queue, whether a thread of its own waited for it, and not the run.
     pub waits: Mutex<Vec<bool>>,
+    /// How many queues were asked for: one each time that streaming begins.
+    pub queues: AtomicUsize,
 }
 
 impl Watched {
@@ -43,6 +46,7 @@ impl Watched {
             flipped: AtomicU64::new(0),
             end: AtomicU64::new(0),
             waits: Mutex::default(),
+            queues: AtomicUsize::new(0),
         };
         Watched { seen: Arc::new(seen), queued: false }
     }
@@ -82,8 +86,11 @@ impl ReadAt for Watched {
         }
         Ok(())
     }
+}
 
+impl WeightFile for Watched {
     fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
+        self.queues.fetch_add(1, Ordering::SeqCst);
         let queue = OneByOne { seen: self.seen.clone(), begun: VecDeque::new() };
         self.queued.then(|| Box::new(queue) as Box<dyn ReadQueue>)
     }
@@ -100,11 +107,11 @@ impl ReadQueue for OneByOne {
         Ok(())
     }
 
-    fn ended(&mut self) -> Vec<EndedRead> {
+    fn completed(&mut self) -> Vec<CompletedRead> {
         Vec::new()
     }
 
-    fn wait(&mut self) -> io::Result<Vec<EndedRead>> {
+    fn wait(&mut self) -> io::Result<Vec<CompletedRead>> {
         let Some((token, offset, mut buffer)) = self.begun.pop_front() else { return Ok(Vec::new()) };
         self.seen.waits.lock().unwrap().push(std::thread::current().name() == Some("ipuc-read"));
         std::thread::sleep(Duration::from_millis(1));
@@ -113,6 +120,6 @@ impl ReadQueue for OneByOne {
             + self.seen.flipped.load(Ordering::SeqCst)
             + self.seen.end.load(Ordering::SeqCst);
         let filled = told == 0 && self.seen.file.read_exact_at(offset, buffer.bytes_mut().unwrap()).is_ok();
-        Ok(vec![EndedRead { token, buffer, filled }])
+        Ok(vec![CompletedRead { token, buffer, filled }])
     }
 }

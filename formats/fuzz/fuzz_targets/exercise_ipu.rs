@@ -1,6 +1,7 @@
 //! Reads bytes as an `.ipu` file and uses everything that comes out. Shared with `tests/ipu_mutations.rs`.
 
-use ipuc_formats::encodings::{Layout, locate_row, row, unpack};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{EncodingError, Pick};
 use ipuc_formats::model::{FormatError, Manifest, Superblock, WeightRecord, read_manifest, read_manifest_from};
 
 /// Weights beyond this many bytes are not unpacked: that takes time and shows nothing new.
@@ -39,10 +40,10 @@ fn use_weight(weight: &WeightRecord, parts: &[&[u8]]) {
     if stored_bytes > UNPACKED_BYTES {
         return;
     }
-    let tensor = match unpack(weight, parts) {
+    let tensor = match weight.decode(|part| Ok::<_, EncodingError>(parts[part])) {
         Ok(tensor) => tensor,
         Err(error) => {
-            assert_eq!(weight.layout, Layout::Strings, "{error}");
+            assert_eq!(weight.dtype, DType::String, "{error}");
             return;
         }
     };
@@ -52,13 +53,17 @@ fn use_weight(weight: &WeightRecord, parts: &[&[u8]]) {
     let mut canonical = vec![0; tensor.bytes().len() / usize::try_from(rows.max(1)).expect("rows have bytes")];
     for index in [0, rows / 2, rows.wrapping_sub(1), rows, u64::MAX] {
         // Whether there is such a row is not the question.
-        let _ = locate_row(weight, index);
-        for (part, bytes) in parts.iter().enumerate() {
-            if row(weight, part, bytes, index, &mut canonical).is_ok() {
-                let start = index as usize * canonical.len();
-                assert_eq!(canonical, tensor.bytes()[start..start + canonical.len()]);
-            }
-        }
+        let Ok(place) = weight.locate(Pick::Row(index)) else { continue };
+        let bytes = place
+            .bytes
+            .iter()
+            .flat_map(|piece| parts[piece.part][piece.bytes.start as usize..piece.bytes.end as usize].iter().copied());
+        weight.decode_row(index, &bytes.collect::<Vec<u8>>(), &mut canonical).expect("the row was found");
+        let start = index as usize * canonical.len();
+        assert_eq!(canonical, tensor.bytes()[start..start + canonical.len()]);
+    }
+    for group in [0, 1, u64::MAX] {
+        let _ = weight.locate(Pick::Group(group));
     }
 }
 

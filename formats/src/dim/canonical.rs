@@ -15,7 +15,7 @@
 //! ceildiv(n, d) = -floordiv(-n, d)
 //! ```
 
-use super::bounds::interval_of_any;
+use super::interval::interval_of_any;
 use super::polynomial::{Atom, Monomial, Term, common_factor, divide_exact, greatest_common_divisor};
 use super::{Dim, Refusal, Repr};
 

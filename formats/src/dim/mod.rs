@@ -23,6 +23,7 @@ mod bounds;
 mod canonical;
 mod evaluate;
 mod fraction;
+mod interval;
 mod parse;
 mod polynomial;
 mod print;
@@ -97,6 +98,13 @@ pub enum DimError {
         /// The greatest value asked for.
         maximum: i64,
     },
+}
+
+impl From<Refusal> for Dim {
+    /// A dimension that was refused for this reason.
+    fn from(refusal: Refusal) -> Dim {
+        Dim(Repr::Refused(refusal))
+    }
 }
 
 impl Dim {
@@ -260,6 +268,12 @@ impl Dim {
 
     fn overflow() -> Dim {
         Dim(Repr::Refused(Refusal::Overflow))
+    }
+}
+
+impl Default for Dim {
+    fn default() -> Self {
+        Dim::ZERO
     }
 }
 

@@ -1,10 +1,15 @@
 //! Weights and their parts as the file records them.
 
-use super::Layout;
+use super::encoding::Pick;
+use super::error::EncodingError;
+use super::logical::Logical;
+use super::part::PartRange;
+use super::table::Coded;
 use crate::dtype::DType;
+use std::ops::Range;
 
 /// A weight: what it is logically, how it is stored, and where its parts are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WeightRecord {
     /// ONNX name; absent for constants that the compiler made.
     pub name: Option<String>,
@@ -13,16 +18,20 @@ pub struct WeightRecord {
     /// Logical extents.
     pub shape: Vec<u64>,
     /// How it is stored.
-    pub layout: Layout,
+    pub encoding: Coded,
+    /// Why it is stored so, in words.
+    pub reason: String,
     /// The parts in order; none for a weight without bytes.
     pub parts: Vec<PartRecord>,
-    /// Where its bytes came from, if they lay in one piece.
-    pub source: Option<WeightSource>,
+    /// Where its elements and planes came from, as far as they lay in one piece.
+    pub sources: Vec<WeightSource>,
 }
 
-/// Where the bytes of a weight were before.
+/// Where the elements or a plane of a weight were before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightSource {
+    /// The plane; `None` for the elements.
+    pub plane: Option<u32>,
     /// File name as in the model; empty for the model's own file.
     pub file: String,
     /// Offset in that file.
@@ -36,26 +45,13 @@ pub struct WeightSource {
 pub struct PartRecord {
     /// Index of the extent.
     pub extent: u32,
-    /// First row (along axis 0) of a plain layout, first panel of panels, 0 for strings.
+    /// First unit: a row along axis 0, a panel; 0 for strings.
     pub start: u64,
-    /// Row or panel after the last; 1 for strings.
+    /// Unit after the last; 1 for strings.
     pub end: u64,
-    /// First input of panels; 0 for other layouts.
+    /// First input of panels; 0 for other encodings.
     pub inputs_start: u64,
-    /// Input after the last of panels; 0 for other layouts.
-    pub inputs_end: u64,
-}
-
-/// Which elements a part holds: a [`PartRecord`] without its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PartRange {
-    /// First row or panel.
-    pub start: u64,
-    /// Row or panel after the last.
-    pub end: u64,
-    /// First input of panels, else 0.
-    pub inputs_start: u64,
-    /// Input after the last of panels, else 0.
+    /// Input after the last of panels; 0 for other encodings.
     pub inputs_end: u64,
 }
 
@@ -68,9 +64,79 @@ impl PartRange {
 }
 
 impl PartRecord {
-    /// Which elements the part holds.
+    /// Which units the part holds.
     pub fn range(&self) -> PartRange {
         let PartRecord { extent: _, start, end, inputs_start, inputs_end } = *self;
         PartRange { start, end, inputs_start, inputs_end }
+    }
+}
+
+/// Some of the stored bytes of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartBytesRange {
+    /// Index of the part.
+    pub part: usize,
+    /// Bytes within it.
+    pub bytes: Range<u64>,
+}
+
+/// Where what was picked lies: its units, and their stored bytes, which lie one after another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The units, with all their inputs.
+    pub units: PartRange,
+    /// Their bytes, in order.
+    pub bytes: Vec<PartBytesRange>,
+}
+
+impl WeightRecord {
+    /// What it is to the steps that read it.
+    pub fn logical(&self) -> Logical<'_> {
+        Logical { dtype: self.dtype, shape: &self.shape }
+    }
+
+    /// Whether its stored bytes are the canonical bytes of a tensor, in one part.
+    pub fn is_one_canonical_part(&self) -> bool {
+        self.parts.len() == 1 && self.encoding.encoding().is_canonical(self.logical())
+    }
+
+    /// Check that encoding and parts describe exactly this weight.
+    ///
+    /// # Errors
+    /// [`EncodingError`] that says where they do not.
+    pub fn check(&self) -> Result<(), EncodingError> {
+        let units = self.encoding.units(self.logical())?;
+        let (mut next, mut next_input) = (0, 0);
+        for (index, part) in self.parts.iter().enumerate() {
+            units.check(part.range())?;
+            if part.start != next || part.inputs_start != next_input {
+                return Err(EncodingError::Coverage { part: index });
+            }
+            (next, next_input) =
+                if part.inputs_end == units.inputs { (part.end, 0) } else { (part.start, part.inputs_end) };
+        }
+        let complete = (next, next_input) == (units.count, 0);
+        if complete { Ok(()) } else { Err(EncodingError::Coverage { part: self.parts.len() }) }
+    }
+
+    /// Where what is picked lies among the parts.
+    ///
+    /// # Errors
+    /// [`EncodingError`] where it is outside the weight or cannot be read alone.
+    pub fn locate(&self, pick: Pick) -> Result<Place, EncodingError> {
+        let weight = self.logical();
+        let units = self.encoding.locate(weight, pick)?;
+        let encoding = self.encoding.encoding();
+        let unsized_part = || EncodingError::Unsupported(format!("reading a part of a weight as `{}`", self.encoding));
+        let bytes_of = |run: PartRange| encoding.bytes(weight, run)?.ok_or_else(unsized_part);
+        let first = self.parts.partition_point(|part| part.end <= units.start);
+        let mut bytes = Vec::new();
+        for (index, part) in self.parts.iter().enumerate().skip(first).take_while(|(_, part)| part.start < units.end) {
+            let run = part.range();
+            let start = if units.start > run.start { bytes_of(PartRange { end: units.start, ..run })? } else { 0 };
+            let end = bytes_of(PartRange { end: units.end.min(run.end), ..run })?;
+            bytes.push(PartBytesRange { part: index, bytes: start..end });
+        }
+        Ok(Place { units, bytes })
     }
 }

@@ -1,7 +1,85 @@
-//! Strings in the file: the length of each as a little-endian u32, then all their bytes (UTF-8).
+//! Strings in the file: the length of each as a little-endian u32, then all their bytes (UTF-8). They are one unit.
 
-use super::EncodingError;
+use super::encoding::{Encoding, Pick, ReadOrder};
+use super::error::EncodingError;
+use super::logical::Logical;
+use super::part::PartRange;
+use super::plane::Plane;
+use super::transfer::{Elements, WeightReader};
+use super::units::Units;
+use crate::attributes;
+use crate::dtype::DType;
+use crate::ops::WeightMatrix;
 use crate::tensor::{Tensor, element_count};
+use std::ops::Range;
+
+attributes! {
+    /// The lengths of all strings, then their bytes.
+    pub struct Strings revision 1 {}
+}
+
+impl Encoding for Strings {
+    fn dtype(&self) -> DType {
+        DType::String
+    }
+
+    fn planes(&self) -> &[Plane] {
+        &[]
+    }
+
+    fn check(&self, weight: Logical<'_>) -> Result<(), EncodingError> {
+        match weight.dtype {
+            DType::String => weight.elements().map(|_| ()),
+            logical => Err(EncodingError::Conversion { logical, stored: DType::String }),
+        }
+    }
+
+    fn units(&self, weight: Logical<'_>) -> Result<Units, EncodingError> {
+        let count = u64::from(weight.elements()? > 0);
+        Ok(Units { count, per_group: 1, step: 1, inputs: 0, cut: 0 })
+    }
+
+    fn bytes(&self, _weight: Logical<'_>, _part: PartRange) -> Result<Option<u64>, EncodingError> {
+        Ok(None)
+    }
+
+    fn pack(
+        &self,
+        _weight: Logical<'_>,
+        _part: PartRange,
+        _from: &mut dyn WeightReader,
+        _to: &mut [u8],
+    ) -> Result<(), EncodingError> {
+        Err(EncodingError::Unsupported("packing strings from canonical bytes".into()))
+    }
+
+    fn unpack(
+        &self,
+        weight: Logical<'_>,
+        _part: PartRange,
+        from: &[u8],
+        to: &mut Elements,
+    ) -> Result<(), EncodingError> {
+        to.stored = unpack_strings(&weight.extents()?, from)?;
+        Ok(())
+    }
+
+    fn matrices(&self, _weight: Logical<'_>) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn is_canonical(&self, _weight: Logical<'_>) -> bool {
+        false
+    }
+
+    fn locate(&self, _weight: Logical<'_>, _pick: Pick) -> Option<Range<u64>> {
+        None
+    }
+
+    fn order(&self) -> ReadOrder {
+        ReadOrder::Scattered
+    }
+}
 
 /// The stored bytes of strings.
 ///

@@ -3,13 +3,13 @@
 
 use super::{
     BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Manifest, OperandRecord,
-    PartRecord, PlacementRecord, Provenance, ReadRecord, Role, StateRecord, StepRecord, SymbolRecord, ValueRecord,
-    WeightRecord, WeightSource, schema,
+    PartRecord, PlacementRecord, Provenance, ReadRecord, Reduction, RegionRecord, Role, SplitKind, SplitRecord,
+    StateRecord, StepPlacementRecord, StepRecord, SymbolRecord, ValueRecord, WeightRecord, WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::encodings::{Layout, PanelLayout, PlaneLayout, PlaneRole};
+use crate::encodings::Coded;
 use crate::fact::{Shape, Type};
 use crate::limits;
 use crate::ops::{Obligation, Op, Read, Relation};
@@ -35,11 +35,7 @@ pub(super) fn decode(manifest: schema::Manifest) -> Result<Manifest, FormatError
         extents: manifest.extents.into_iter().map(extent).collect(),
         chunks: records("chunk", manifest.chunks, chunk)?,
         files: records("file", manifest.files, |file| Ok(FileRecord { root_hash: hash(file.root_hash)? }))?,
-        placements: manifest
-            .placements
-            .into_iter()
-            .map(|placement| PlacementRecord { target: placement.target, block: placement.block })
-            .collect(),
+        placements: records("placement", manifest.placements, placement)?,
     })
 }
 
@@ -179,7 +175,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn unknown(what: &'static str, number: i32) -> Fault {
+pub(super) fn unknown(what: &'static str, number: i32) -> Fault {
     Fault::Unknown { what, number: u64::from(number.unsigned_abs()) }
 }
 
@@ -279,45 +275,24 @@ fn weight(weight: schema::Weight) -> Result<WeightRecord, Fault> {
         let schema::Part { extent, start, end, inputs_start, inputs_end } = part;
         PartRecord { extent, start, end, inputs_start, inputs_end }
     };
+    let source = |source: schema::Source| {
+        let schema::Source { file, offset, length, plane } = source;
+        WeightSource { plane: plane.checked_sub(1), file, offset, length }
+    };
     Ok(WeightRecord {
         name: weight.name,
         dtype: dtype(weight.dtype)?,
         shape: weight.shape,
-        layout: layout(weight.layout.and_then(|layout| layout.kind).ok_or(Fault::Missing("the layout"))?)?,
+        encoding: encoding(weight.encoding.ok_or(Fault::Missing("the encoding"))?)?,
+        reason: weight.reason,
         parts: weight.parts.into_iter().map(part).collect(),
-        source: weight.source.map(|source| WeightSource {
-            file: source.file,
-            offset: source.offset,
-            length: source.length,
-        }),
+        sources: weight.sources.into_iter().map(source).collect(),
     })
 }
 
-fn layout(layout: schema::layout::Kind) -> Result<Layout, Fault> {
-    use schema::layout::Kind;
-    match layout {
-        Kind::Plain(plain) => Ok(Layout::Plain { dtype: dtype(plain.dtype)? }),
-        Kind::Panels(panels) => Ok(Layout::Panels(PanelLayout {
-            dtype: dtype(panels.dtype)?,
-            outputs: panels.outputs,
-            inputs: panels.inputs,
-            outputs_per_panel: panels.outputs_per_panel,
-            group: panels.group,
-            output_axis: panels.output_axis,
-            groups: panels.groups,
-            planes: panels.planes.into_iter().map(plane).collect::<Result<_, _>>()?,
-        })),
-        Kind::Strings(schema::StringsLayout {}) => Ok(Layout::Strings),
-    }
-}
-
-fn plane(plane: schema::PlaneLayout) -> Result<PlaneLayout, Fault> {
-    let role = u8::try_from(plane.role).ok().and_then(PlaneRole::from_repr);
-    Ok(PlaneLayout {
-        role: role.ok_or_else(|| unknown("role of a plane", plane.role))?,
-        dtype: dtype(plane.dtype)?,
-        block: plane.block,
-    })
+fn encoding(encoding: schema::Encoding) -> Result<Coded, Fault> {
+    let attributes = encoding.attributes.into_iter().map(attribute).collect::<Result<Vec<_>, _>>()?;
+    Ok(Coded::decode(encoding.encoding, encoding.revision, &attributes)?)
 }
 
 fn extent(extent: schema::Extent) -> ExtentRecord {
@@ -334,6 +309,45 @@ fn extent(extent: schema::Extent) -> ExtentRecord {
 
 fn chunk(chunk: schema::Chunk) -> Result<ChunkRecord, Fault> {
     Ok(ChunkRecord { offset: chunk.offset, length: chunk.length, hash: hash(chunk.hash)? })
+}
+
+fn placement(placement: schema::Placement) -> Result<PlacementRecord, Fault> {
+    Ok(PlacementRecord {
+        target: placement.target,
+        target_hash: hash(placement.target_hash)?,
+        block: placement.block,
+        steps: placement.steps.into_iter().map(step_placement).collect::<Result<_, _>>()?,
+        bindings: placement.bindings.into_iter().map(|binding| (binding.symbol, binding.value)).collect(),
+    })
+}
+
+fn step_placement(step: schema::StepPlacement) -> Result<StepPlacementRecord, Fault> {
+    let split = |split: schema::Split| {
+        let kind = match schema::SplitKind::try_from(split.kind) {
+            Ok(schema::SplitKind::Tiles) => SplitKind::Tiles,
+            Ok(schema::SplitKind::Time) => SplitKind::Time,
+            Ok(schema::SplitKind::Unspecified) | Err(_) => return Err(unknown("kind of split", split.kind)),
+        };
+        Ok(SplitRecord { space: split.space, axis: split.axis, parts: split.parts, kind })
+    };
+    let region = |region: schema::Region| {
+        let schema::Region { operand: coded, offset, bytes, from, to } = region;
+        Ok(RegionRecord { operand: operand(coded)?, offset, bytes, from, to })
+    };
+    let reduction = match schema::Reduction::try_from(step.reduction) {
+        Ok(schema::Reduction::None) => Reduction::None,
+        Ok(schema::Reduction::Chain) => Reduction::Chain,
+        Ok(schema::Reduction::Tree) => Reduction::Tree,
+        Ok(schema::Reduction::Unspecified) | Err(_) => return Err(unknown("reduction", step.reduction)),
+    };
+    Ok(StepPlacementRecord {
+        step: step.step,
+        splits: step.splits.into_iter().map(split).collect::<Result<_, Fault>>()?,
+        stationary: step.stationary.checked_sub(1),
+        tiles: step.tiles.into_iter().map(|tiles| tiles.start..tiles.end).collect(),
+        regions: step.regions.into_iter().map(region).collect::<Result<_, Fault>>()?,
+        reduction,
+    })
 }
 
 #[cfg(test)]
@@ -399,7 +413,11 @@ mod tests {
         let found = changed(|m| m.weights.push(schema::Weight { dtype: 99, ..Default::default() }));
         assert_eq!(found, "weight 0: element type 99 is unknown");
         let found = changed(|m| m.weights.push(schema::Weight { dtype: 1, ..Default::default() }));
-        assert_eq!(found, "weight 0: the layout is missing");
+        assert_eq!(found, "weight 0: the encoding is missing");
+        let encoding = Some(schema::Encoding { encoding: 99, ..Default::default() });
+        let weight = schema::Weight { dtype: 1, encoding, ..Default::default() };
+        let found = message(decode(schema::Manifest { weights: vec![weight], ..manifest() }));
+        assert_eq!(found, "weight 0: encoding code 0x63 is unknown to this version");
         let with_step = |step: schema::Step| {
             let block = schema::Block { steps: vec![step], ..Default::default() };
             message(decode(schema::Manifest { blocks: vec![block], ..manifest() }))

@@ -1,13 +1,14 @@
 //! Records to the messages of the schema. Every message that is written here is read back by `decode.rs`.
 
 use super::{
-    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Manifest, OperandRecord, PartRecord, Provenance, StepRecord,
-    ValueRecord, WeightRecord, schema,
+    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Manifest, OperandRecord, PartRecord, PlacementRecord,
+    Provenance, Reduction, RegionRecord, SplitKind, SplitRecord, StepPlacementRecord, StepRecord, ValueRecord,
+    WeightRecord, WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::encodings::{Layout, PanelLayout};
+use crate::encodings::Coded;
 use crate::fact::{Shape, Type};
 use crate::ops::{Obligation, Read, Relation};
 use crate::tensor::Tensor;
@@ -38,11 +39,7 @@ pub(super) fn encode(manifest: &Manifest) -> schema::Manifest {
         extents: manifest.extents.iter().map(extent).collect(),
         chunks: manifest.chunks.iter().map(chunk).collect(),
         files: manifest.files.iter().map(|file| schema::File { root_hash: file.root_hash.to_vec() }).collect(),
-        placements: manifest
-            .placements
-            .iter()
-            .map(|placement| schema::Placement { target: placement.target.clone(), block: placement.block })
-            .collect(),
+        placements: manifest.placements.iter().map(placement).collect(),
     }
 }
 
@@ -212,46 +209,30 @@ fn tensor(tensor: &Tensor) -> schema::Tensor {
 }
 
 fn weight(weight: &WeightRecord) -> schema::Weight {
+    let source = |source: &WeightSource| schema::Source {
+        file: source.file.clone(),
+        offset: source.offset,
+        length: source.length,
+        plane: source.plane.map_or(0, |plane| plane + 1),
+    };
     schema::Weight {
         name: weight.name.clone(),
         dtype: dtype_number(weight.dtype),
         shape: weight.shape.clone(),
-        layout: Some(layout(&weight.layout)),
+        encoding: Some(encoding(&weight.encoding)),
         parts: weight.parts.iter().map(part).collect(),
-        source: weight.source.as_ref().map(|source| schema::Source {
-            file: source.file.clone(),
-            offset: source.offset,
-            length: source.length,
-        }),
+        sources: weight.sources.iter().map(source).collect(),
+        reason: weight.reason.clone(),
     }
 }
 
-fn layout(layout: &Layout) -> schema::Layout {
-    use schema::layout::Kind;
-    let kind = match layout {
-        Layout::Plain { dtype } => Kind::Plain(schema::PlainLayout { dtype: dtype_number(*dtype) }),
-        Layout::Panels(panels) => Kind::Panels(panel_layout(panels)),
-        Layout::Strings => Kind::Strings(schema::StringsLayout {}),
-    };
-    schema::Layout { kind: Some(kind) }
-}
-
-fn panel_layout(panels: &PanelLayout) -> schema::PanelLayout {
-    let planes = panels.planes.iter();
-    schema::PanelLayout {
-        dtype: dtype_number(panels.dtype),
-        outputs: panels.outputs,
-        inputs: panels.inputs,
-        outputs_per_panel: panels.outputs_per_panel,
-        group: panels.group,
-        output_axis: panels.output_axis,
-        groups: panels.groups,
-        planes: planes
-            .map(|plane| schema::PlaneLayout {
-                role: i32::from(plane.role as u8),
-                dtype: dtype_number(plane.dtype),
-                block: plane.block,
-            })
+fn encoding(encoding: &Coded) -> schema::Encoding {
+    let attributes = encoding.attributes().into_iter();
+    schema::Encoding {
+        encoding: encoding.code(),
+        revision: encoding.revision(),
+        attributes: attributes
+            .map(|(number, _, value)| schema::Attribute { number, value: Some(attribute(value)) })
             .collect(),
     }
 }
@@ -275,4 +256,48 @@ fn extent(extent: &ExtentRecord) -> schema::Extent {
 
 fn chunk(chunk: &ChunkRecord) -> schema::Chunk {
     schema::Chunk { offset: chunk.offset, length: chunk.length, hash: chunk.hash.to_vec() }
+}
+
+fn placement(placement: &PlacementRecord) -> schema::Placement {
+    let bindings = placement.bindings.iter();
+    schema::Placement {
+        target: placement.target.clone(),
+        target_hash: placement.target_hash.to_vec(),
+        block: placement.block,
+        steps: placement.steps.iter().map(step_placement).collect(),
+        bindings: bindings
+            .map(|(symbol, value)| schema::DimensionBinding { symbol: symbol.clone(), value: *value })
+            .collect(),
+    }
+}
+
+fn step_placement(step: &StepPlacementRecord) -> schema::StepPlacement {
+    let split = |split: &SplitRecord| {
+        let kind = match split.kind {
+            SplitKind::Tiles => schema::SplitKind::Tiles,
+            SplitKind::Time => schema::SplitKind::Time,
+        };
+        schema::Split { space: split.space, axis: split.axis, parts: split.parts, kind: kind.into() }
+    };
+    let region = |region: &RegionRecord| schema::Region {
+        operand: operand(&region.operand),
+        offset: region.offset,
+        bytes: region.bytes,
+        from: region.from,
+        to: region.to,
+    };
+    let reduction = match step.reduction {
+        Reduction::None => schema::Reduction::None,
+        Reduction::Chain => schema::Reduction::Chain,
+        Reduction::Tree => schema::Reduction::Tree,
+    };
+    schema::StepPlacement {
+        step: step.step,
+        splits: step.splits.iter().map(split).collect(),
+        // No step has as many operands as there are numbers.
+        stationary: step.stationary.map_or(0, |operand| operand.saturating_add(1)),
+        tiles: step.tiles.iter().map(|tiles| schema::TileRange { start: tiles.start, end: tiles.end }).collect(),
+        regions: step.regions.iter().map(region).collect(),
+        reduction: reduction.into(),
+    }
 }

@@ -233,59 +233,20 @@ pub(super) static WEIGHT: Message = Message {
         Field { number: 1, name: "name", repeated: false, union: false, kind: Kind::Bytes },
         Field { number: 2, name: "dtype", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
         Field { number: 3, name: "shape", repeated: true, union: false, kind: Kind::PackedVarints { maximum: u64::MAX } },
-        Field { number: 4, name: "layout", repeated: false, union: false, kind: Kind::Message(&LAYOUT) },
+        Field { number: 4, name: "encoding", repeated: false, union: false, kind: Kind::Message(&ENCODING) },
         Field { number: 5, name: "parts", repeated: true, union: false, kind: Kind::Message(&PART) },
-        Field { number: 6, name: "source", repeated: false, union: false, kind: Kind::Message(&SOURCE) },
+        Field { number: 6, name: "sources", repeated: true, union: false, kind: Kind::Message(&SOURCE) },
+        Field { number: 7, name: "reason", repeated: false, union: false, kind: Kind::Bytes },
     ],
 };
 
-pub(super) static LAYOUT: Message = Message {
-    name: "Layout",
-    memory_bytes: size_of::<schema::Layout>(),
+pub(super) static ENCODING: Message = Message {
+    name: "Encoding",
+    memory_bytes: size_of::<schema::Encoding>(),
     fields: &[
-        Field { number: 1, name: "plain", repeated: false, union: true, kind: Kind::Message(&PLAIN_LAYOUT) },
-        Field { number: 2, name: "panels", repeated: false, union: true, kind: Kind::Message(&PANEL_LAYOUT) },
-        Field { number: 3, name: "strings", repeated: false, union: true, kind: Kind::Message(&STRINGS_LAYOUT) },
-    ],
-};
-
-pub(super) static PLAIN_LAYOUT: Message = Message {
-    name: "PlainLayout",
-    memory_bytes: size_of::<schema::PlainLayout>(),
-    fields: &[
-        Field { number: 1, name: "dtype", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-    ],
-};
-
-pub(super) static PANEL_LAYOUT: Message = Message {
-    name: "PanelLayout",
-    memory_bytes: size_of::<schema::PanelLayout>(),
-    fields: &[
-        Field { number: 1, name: "dtype", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 2, name: "outputs", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
-        Field { number: 3, name: "inputs", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
-        Field { number: 4, name: "outputs_per_panel", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 5, name: "group", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 6, name: "output_axis", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 7, name: "groups", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
-        Field { number: 8, name: "planes", repeated: true, union: false, kind: Kind::Message(&PLANE_LAYOUT) },
-    ],
-};
-
-pub(super) static PLANE_LAYOUT: Message = Message {
-    name: "PlaneLayout",
-    memory_bytes: size_of::<schema::PlaneLayout>(),
-    fields: &[
-        Field { number: 1, name: "role", repeated: false, union: false, kind: Kind::Varint { maximum: i32::MAX as u64 } },
-        Field { number: 2, name: "dtype", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 3, name: "block", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
-    ],
-};
-
-pub(super) static STRINGS_LAYOUT: Message = Message {
-    name: "StringsLayout",
-    memory_bytes: size_of::<schema::StringsLayout>(),
-    fields: &[
+        Field { number: 1, name: "encoding", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "revision", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 3, name: "attributes", repeated: true, union: false, kind: Kind::Message(&ATTRIBUTE) },
     ],
 };
 
@@ -308,6 +269,7 @@ pub(super) static SOURCE: Message = Message {
         Field { number: 1, name: "file", repeated: false, union: false, kind: Kind::Bytes },
         Field { number: 2, name: "offset", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
         Field { number: 3, name: "length", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 4, name: "plane", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
     ],
 };
 
@@ -348,6 +310,63 @@ pub(super) static PLACEMENT: Message = Message {
     memory_bytes: size_of::<schema::Placement>(),
     fields: &[
         Field { number: 1, name: "target", repeated: false, union: false, kind: Kind::Bytes },
-        Field { number: 2, name: "block", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "target_hash", repeated: false, union: false, kind: Kind::Bytes },
+        Field { number: 3, name: "block", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 4, name: "steps", repeated: true, union: false, kind: Kind::Message(&STEP_PLACEMENT) },
+        Field { number: 5, name: "bindings", repeated: true, union: false, kind: Kind::Message(&DIMENSION_BINDING) },
+    ],
+};
+
+pub(super) static DIMENSION_BINDING: Message = Message {
+    name: "DimensionBinding",
+    memory_bytes: size_of::<schema::DimensionBinding>(),
+    fields: &[
+        Field { number: 1, name: "symbol", repeated: false, union: false, kind: Kind::Bytes },
+        Field { number: 2, name: "value", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+    ],
+};
+
+pub(super) static STEP_PLACEMENT: Message = Message {
+    name: "StepPlacement",
+    memory_bytes: size_of::<schema::StepPlacement>(),
+    fields: &[
+        Field { number: 1, name: "step", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "splits", repeated: true, union: false, kind: Kind::Message(&SPLIT) },
+        Field { number: 3, name: "stationary", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 4, name: "tiles", repeated: true, union: false, kind: Kind::Message(&TILE_RANGE) },
+        Field { number: 5, name: "regions", repeated: true, union: false, kind: Kind::Message(&REGION) },
+        Field { number: 6, name: "reduction", repeated: false, union: false, kind: Kind::Varint { maximum: i32::MAX as u64 } },
+    ],
+};
+
+pub(super) static SPLIT: Message = Message {
+    name: "Split",
+    memory_bytes: size_of::<schema::Split>(),
+    fields: &[
+        Field { number: 1, name: "space", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "axis", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 3, name: "parts", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 4, name: "kind", repeated: false, union: false, kind: Kind::Varint { maximum: i32::MAX as u64 } },
+    ],
+};
+
+pub(super) static TILE_RANGE: Message = Message {
+    name: "TileRange",
+    memory_bytes: size_of::<schema::TileRange>(),
+    fields: &[
+        Field { number: 1, name: "start", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "end", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+    ],
+};
+
+pub(super) static REGION: Message = Message {
+    name: "Region",
+    memory_bytes: size_of::<schema::Region>(),
+    fields: &[
+        Field { number: 1, name: "operand", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 2, name: "offset", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 3, name: "bytes", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 4, name: "from", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 5, name: "to", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
     ],
 };

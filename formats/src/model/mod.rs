@@ -21,6 +21,7 @@ mod record;
 )]
 #[rustfmt::skip]
 mod schema;
+mod step_facts;
 pub mod superblock;
 mod validate;
 mod walk;
@@ -31,6 +32,7 @@ pub use checks::ChunkDigest;
 pub use error::{Fault, FormatError, WireFault};
 pub use reader::{parse_manifest, read_manifest, read_manifest_from};
 pub use record::*;
+pub use step_facts::KnownStep;
 pub use superblock::{SUPERBLOCK_BYTES, Superblock};
-pub use validate::validate;
+pub use validate::{check_placement, validate};
 pub use writer::{Plan, finish, plan};

@@ -4,6 +4,7 @@ use crate::dim::Dim;
 use crate::encodings::WeightRecord;
 use crate::fact::Type;
 use crate::ops::{Obligation, Op, Read};
+use std::ops::Range;
 
 /// Everything that a file says before its first weight.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +29,7 @@ pub struct Manifest {
     pub chunks: Vec<ChunkRecord>,
     /// Other files that extents name: file `i` is `files[i - 1]`.
     pub files: Vec<FileRecord>,
-    /// How steps are spread over the tiles of targets; none in this version.
+    /// How steps are spread over the tiles of targets.
     pub placements: Vec<PlacementRecord>,
 }
 
@@ -201,11 +202,84 @@ pub struct FileRecord {
     pub root_hash: [u8; 32],
 }
 
-/// How the steps of a block are spread over the tiles of a target.
+/// How the steps of a block are spread over the tiles of a target, at one value of each dimension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementRecord {
     /// Name of the target.
     pub target: String,
+    /// BLAKE3 of the description of the target.
+    pub target_hash: [u8; 32],
     /// Index of the block that is placed.
     pub block: u32,
+    /// Steps that are placed, in order.
+    pub steps: Vec<StepPlacementRecord>,
+    /// Values of dimensions for which it holds: symbol, value.
+    pub bindings: Vec<(String, i64)>,
+}
+
+/// How one step is spread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepPlacementRecord {
+    /// Index of the step in the block.
+    pub step: u32,
+    /// Splits of its spaces, outermost first.
+    pub splits: Vec<SplitRecord>,
+    /// Operand that stays in the tiles while the others pass.
+    pub stationary: Option<u32>,
+    /// Tiles that compute it: ranges in order.
+    pub tiles: Vec<Range<u32>>,
+    /// Where its operands and results lie in the memory of these tiles.
+    pub regions: Vec<RegionRecord>,
+    /// How partial results are combined.
+    pub reduction: Reduction,
+}
+
+/// The points along an axis in parts of equal length, but for a shorter last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitRecord {
+    /// Index of the space among those of the step.
+    pub space: u32,
+    /// Index of the axis.
+    pub axis: u32,
+    /// Number of parts.
+    pub parts: u32,
+    /// Where the parts are computed.
+    pub kind: SplitKind,
+}
+
+/// Where the parts of a split are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum SplitKind {
+    /// Each on tiles of its own.
+    Tiles,
+    /// One after another.
+    Time,
+}
+
+/// Bytes of a tile's memory that hold its part of an operand or result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionRecord {
+    /// The operand or result.
+    pub operand: OperandRecord,
+    /// Offset in the memory.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// First step that needs it.
+    pub from: u32,
+    /// Last step that needs it.
+    pub to: u32,
+}
+
+/// How partial results of a reduced axis that is split are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Reduction {
+    /// There are none.
+    None,
+    /// In order of the parts.
+    Chain,
+    /// Neighbours first, then neighbouring pairs, and so on.
+    Tree,
 }

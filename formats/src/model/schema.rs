@@ -241,64 +241,23 @@ pub struct Weight {
     #[prost(uint64, repeated, tag = "3")]
     pub shape: ::prost::alloc::vec::Vec<u64>,
     #[prost(message, optional, tag = "4")]
-    pub layout: ::core::option::Option<Layout>,
+    pub encoding: ::core::option::Option<Encoding>,
     #[prost(message, repeated, tag = "5")]
     pub parts: ::prost::alloc::vec::Vec<Part>,
-    #[prost(message, optional, tag = "6")]
-    pub source: ::core::option::Option<Source>,
+    #[prost(message, repeated, tag = "6")]
+    pub sources: ::prost::alloc::vec::Vec<Source>,
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Layout {
-    #[prost(oneof = "layout::Kind", tags = "1, 2, 3")]
-    pub kind: ::core::option::Option<layout::Kind>,
-}
-/// Nested message and enum types in `Layout`.
-pub mod layout {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Kind {
-        #[prost(message, tag = "1")]
-        Plain(super::PlainLayout),
-        #[prost(message, tag = "2")]
-        Panels(super::PanelLayout),
-        #[prost(message, tag = "3")]
-        Strings(super::StringsLayout),
-    }
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PlainLayout {
+pub struct Encoding {
     #[prost(uint32, tag = "1")]
-    pub dtype: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PanelLayout {
-    #[prost(uint32, tag = "1")]
-    pub dtype: u32,
-    #[prost(uint64, tag = "2")]
-    pub outputs: u64,
-    #[prost(uint64, tag = "3")]
-    pub inputs: u64,
-    #[prost(uint32, tag = "4")]
-    pub outputs_per_panel: u32,
-    #[prost(uint32, tag = "5")]
-    pub group: u32,
-    #[prost(uint32, tag = "6")]
-    pub output_axis: u32,
-    #[prost(uint64, tag = "7")]
-    pub groups: u64,
-    #[prost(message, repeated, tag = "8")]
-    pub planes: ::prost::alloc::vec::Vec<PlaneLayout>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PlaneLayout {
-    #[prost(enumeration = "PlaneRole", tag = "1")]
-    pub role: i32,
+    pub encoding: u32,
     #[prost(uint32, tag = "2")]
-    pub dtype: u32,
-    #[prost(uint64, tag = "3")]
-    pub block: u64,
+    pub revision: u32,
+    #[prost(message, repeated, tag = "3")]
+    pub attributes: ::prost::alloc::vec::Vec<Attribute>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StringsLayout {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Part {
     #[prost(uint32, tag = "1")]
@@ -320,6 +279,8 @@ pub struct Source {
     pub offset: u64,
     #[prost(uint64, tag = "3")]
     pub length: u64,
+    #[prost(uint32, tag = "4")]
+    pub plane: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Extent {
@@ -352,12 +313,71 @@ pub struct File {
     #[prost(bytes = "vec", tag = "1")]
     pub root_hash: ::prost::alloc::vec::Vec<u8>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Placement {
     #[prost(string, tag = "1")]
     pub target: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "2")]
+    #[prost(bytes = "vec", tag = "2")]
+    pub target_hash: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "3")]
     pub block: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub steps: ::prost::alloc::vec::Vec<StepPlacement>,
+    #[prost(message, repeated, tag = "5")]
+    pub bindings: ::prost::alloc::vec::Vec<DimensionBinding>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DimensionBinding {
+    #[prost(string, tag = "1")]
+    pub symbol: ::prost::alloc::string::String,
+    #[prost(sint64, tag = "2")]
+    pub value: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StepPlacement {
+    #[prost(uint32, tag = "1")]
+    pub step: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub splits: ::prost::alloc::vec::Vec<Split>,
+    #[prost(uint32, tag = "3")]
+    pub stationary: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub tiles: ::prost::alloc::vec::Vec<TileRange>,
+    #[prost(message, repeated, tag = "5")]
+    pub regions: ::prost::alloc::vec::Vec<Region>,
+    #[prost(enumeration = "Reduction", tag = "6")]
+    pub reduction: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Split {
+    #[prost(uint32, tag = "1")]
+    pub space: u32,
+    #[prost(uint32, tag = "2")]
+    pub axis: u32,
+    #[prost(uint32, tag = "3")]
+    pub parts: u32,
+    #[prost(enumeration = "SplitKind", tag = "4")]
+    pub kind: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TileRange {
+    #[prost(uint32, tag = "1")]
+    pub start: u32,
+    #[prost(uint32, tag = "2")]
+    pub end: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Region {
+    #[prost(uint64, tag = "1")]
+    pub operand: u64,
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    #[prost(uint32, tag = "4")]
+    pub from: u32,
+    #[prost(uint32, tag = "5")]
+    pub to: u32,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -472,35 +492,61 @@ impl ReadKind {
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
-pub enum PlaneRole {
+pub enum SplitKind {
     Unspecified = 0,
-    Scale = 1,
-    ZeroPoint = 2,
-    Sum = 3,
-    Mask = 4,
+    Tiles = 1,
+    Time = 2,
 }
-impl PlaneRole {
+impl SplitKind {
     /// String value of the enum field names used in the ProtoBuf definition.
     ///
     /// The values are not transformed in any way and thus are considered stable
     /// (if the ProtoBuf definition does not change) and safe for programmatic use.
     pub fn as_str_name(&self) -> &'static str {
         match self {
-            Self::Unspecified => "PLANE_ROLE_UNSPECIFIED",
-            Self::Scale => "PLANE_ROLE_SCALE",
-            Self::ZeroPoint => "PLANE_ROLE_ZERO_POINT",
-            Self::Sum => "PLANE_ROLE_SUM",
-            Self::Mask => "PLANE_ROLE_MASK",
+            Self::Unspecified => "SPLIT_KIND_UNSPECIFIED",
+            Self::Tiles => "SPLIT_KIND_TILES",
+            Self::Time => "SPLIT_KIND_TIME",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
-            "PLANE_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
-            "PLANE_ROLE_SCALE" => Some(Self::Scale),
-            "PLANE_ROLE_ZERO_POINT" => Some(Self::ZeroPoint),
-            "PLANE_ROLE_SUM" => Some(Self::Sum),
-            "PLANE_ROLE_MASK" => Some(Self::Mask),
+            "SPLIT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "SPLIT_KIND_TILES" => Some(Self::Tiles),
+            "SPLIT_KIND_TIME" => Some(Self::Time),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Reduction {
+    Unspecified = 0,
+    None = 1,
+    Chain = 2,
+    Tree = 3,
+}
+impl Reduction {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REDUCTION_UNSPECIFIED",
+            Self::None => "REDUCTION_NONE",
+            Self::Chain => "REDUCTION_CHAIN",
+            Self::Tree => "REDUCTION_TREE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REDUCTION_UNSPECIFIED" => Some(Self::Unspecified),
+            "REDUCTION_NONE" => Some(Self::None),
+            "REDUCTION_CHAIN" => Some(Self::Chain),
+            "REDUCTION_TREE" => Some(Self::Tree),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// First bytes of every file.
 pub const SIGNATURE: [u8; 8] = *b"\x89IPU\r\n\x1a\n";
 /// Version of the format that is written, and the only one that is read: major, minor.
-pub const VERSION: (u32, u32) = (0, 1);
+pub const VERSION: (u32, u32) = (0, 2);
 /// Number of CRC32C among checksum algorithms.
 pub const CHECKSUM_CRC32C: u32 = 1;
 /// Number of BLAKE3 among hash algorithms.

@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn members_of_a_union_exclude_one_another() {
-        let layout = |bytes: &[u8]| walk(bytes, &fields::LAYOUT).map_err(|error| error.to_string());
-        assert_eq!(layout(&[0x0a, 2, 0x08, 1]), Ok(()));
-        let error = layout(&[0x0a, 2, 0x08, 1, 0x1a, 0]).unwrap_err();
+        let attribute = |bytes: &[u8]| walk(bytes, &fields::ATTRIBUTE).map_err(|error| error.to_string());
+        assert_eq!(attribute(&[0x10, 2]), Ok(()));
+        let error = attribute(&[0x10, 2, 0x22, 0]).unwrap_err();
         let expected =
-            "the manifest is malformed at byte 4, in a message `Layout`: field `strings` occurs more than once";
+            "the manifest is malformed at byte 2, in a message `Attribute`: field `text` occurs more than once";
         assert_eq!(error, expected);
     }
 

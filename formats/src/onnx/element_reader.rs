@@ -3,11 +3,14 @@
 //! Where the file holds the canonical bytes they are passed on; integers and unpacked entries are decoded on
 //! the way. Memory does not grow with the tensor.
 
-use super::elements::{Fixed, Packer, check_bytes, entries};
-use super::tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
+use super::data_field::{DataField, Segment, TensorData};
+use super::elements::{self, Fixed, Packer, check_bytes, entries};
+use super::tensor::TensorSource;
+use super::tensor_fault::{TensorDataError, TensorFault};
 use super::window::{Window, WindowError};
 use crate::limits::ONNX_WINDOW_BYTES;
 use crate::read_at::ReadAt;
+use crate::tensor::Tensor;
 
 /// Reads the elements of a tensor from the first on, as canonical bytes.
 pub struct ElementReader<'a> {
@@ -27,8 +30,46 @@ enum Mode<'a> {
     Decoded(Box<Decoder<'a>>),
 }
 
+impl TensorSource {
+    /// Reads the elements from the first on, as canonical bytes. `file` is the ONNX file or, for external
+    /// data, the file that its location names.
+    ///
+    /// # Errors
+    /// [`TensorFault::BeyondFile`] when the file is shorter than the data.
+    pub fn reader<'a>(&'a self, file: &'a dyn ReadAt) -> Result<ElementReader<'a>, TensorDataError> {
+        ElementReader::new(self, file)
+    }
+
+    /// Fills `buffer` with the canonical bytes from `offset` on. Costs a reading of all that is before where
+    /// the data [is not direct](Self::is_direct).
+    ///
+    /// # Errors
+    /// [`TensorDataError`] when the data is malformed, or ends before.
+    pub fn read_at(&self, file: &dyn ReadAt, offset: u64, buffer: &mut [u8]) -> Result<(), TensorDataError> {
+        let mut reader = self.reader(file)?;
+        reader.skip(offset)?;
+        reader.read(buffer)
+    }
+
+    /// All elements, in memory.
+    ///
+    /// # Errors
+    /// [`TensorDataError`] when the data is malformed.
+    pub fn load(&self, file: &dyn ReadAt) -> Result<Tensor, TensorDataError> {
+        if let TensorData::Inline(tensor) = self.data() {
+            return Ok(tensor.clone());
+        }
+        // The reader has checked that the file holds at least an eighth of this.
+        let mut reader = self.reader(file)?;
+        let too_large = |_| self.error(TensorFault::TooLarge { shape: elements::signed(self.shape()) });
+        let mut tensor = Tensor::zeros(self.dtype(), self.shape()).map_err(too_large)?;
+        reader.read(tensor.bytes_mut())?;
+        Ok(tensor)
+    }
+}
+
 impl<'a> ElementReader<'a> {
-    pub(super) fn new(tensor: &'a TensorSource, file: &'a dyn ReadAt) -> Result<Self, TensorDataError> {
+    fn new(tensor: &'a TensorSource, file: &'a dyn ReadAt) -> Result<Self, TensorDataError> {
         let mode = match tensor.data() {
             TensorData::Inline(inline) => Mode::Memory(inline.bytes()),
             TensorData::External(external) => {

@@ -4,8 +4,9 @@
 //! [`ElementReader`](super::ElementReader) reads. Integers narrower than their field are accepted as signed or as bits (-1 and 255 are
 //! the same byte), which is what writers do; anything wider is refused.
 
+use super::data_field::{DataField, Segment, TensorData};
 use super::schema::TensorProto;
-use super::tensor::{DataField, Segment, TensorData, TensorFault};
+use super::tensor_fault::TensorFault;
 use crate::dtype::DType;
 use crate::tensor::{Tensor, TensorError, element_count};
 
@@ -252,7 +253,7 @@ mod tests {
 
     use super::*;
     use crate::onnx::read_tensor;
-    use crate::onnx::tensor::{TensorDataError, TensorSource};
+    use crate::onnx::{TensorDataError, TensorSource};
 
     /// The tensor as it comes out of a file, and the file.
     fn through_file(tensor: &TensorProto) -> (Result<TensorSource, TensorDataError>, Vec<u8>) {

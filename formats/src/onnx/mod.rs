@@ -8,6 +8,7 @@
 //! messages mean is the importer's business.
 
 mod attribute;
+mod data_field;
 mod element_reader;
 mod elements;
 mod error;
@@ -22,20 +23,22 @@ mod fields;
 pub mod schema;
 mod sparse;
 mod tensor;
+mod tensor_fault;
 mod values;
 mod walker;
 mod window;
 
-pub use crate::read_at::{EndedRead, ReadAt, ReadQueue};
+use crate::read_at::ReadAt;
 pub use attribute::{AttributeError, AttributeValue, attribute_value};
+pub use data_field::{DataField, Segment, TensorData};
 pub use element_reader::ElementReader;
 pub use error::OnnxError;
 pub use external::{ExternalData, ExternalDataError};
 use fields::Message;
-
 use schema::{ModelProto, TensorProto};
 pub use sparse::{SparseError, dense_tensor};
-pub use tensor::{DataField, Segment, TensorData, TensorDataError, TensorFault, TensorSource};
+pub use tensor::TensorSource;
+pub use tensor_fault::{TensorDataError, TensorFault};
 pub use values::{ValueError, read_value};
 
 /// Newest version of the ONNX intermediate representation that is known.

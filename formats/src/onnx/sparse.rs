@@ -2,12 +2,14 @@
 //!
 //! Source: `SparseTensorProto` of the schema.
 
-use super::ReadAt;
+use super::data_field::TensorData;
 use super::elements::signed;
 use super::schema::{SparseTensorProto, TensorProto};
-use super::tensor::{TensorData, TensorDataError, TensorFault, TensorSource};
+use super::tensor::TensorSource;
+use super::tensor_fault::{TensorDataError, TensorFault};
 use crate::dtype::DType;
 use crate::limits::ONNX_SPARSE_BYTES;
+use crate::read_at::ReadAt;
 use crate::tensor::{Tensor, TensorError, element_count};
 
 /// Why a sparse tensor could not be spread out.

@@ -2,92 +2,18 @@
 //!
 //! [`TensorSource::of`] checks everything about a tensor that can be checked without reading its data: type,
 //! dimensions, one data field only and of the right type, the size. Small tensors are decoded on the spot;
-//! large ones can be read in order ([`ElementReader`]) or, where the file holds the canonical bytes as they
-//! are, at any position.
+//! large ones can be read in order ([`ElementReader`](super::ElementReader)) or, where the file holds the canonical
+//! bytes as they are, at any position.
 //!
 //! Source: `TensorProto` of the schema. Where the schema leaves a choice, this follows `onnx.numpy_helper`.
 
-use std::io;
-
-use super::ReadAt;
-use super::element_reader::ElementReader;
+use super::data_field::{DataField, Segment, TensorData};
 use super::elements::{self, Fixed};
-use super::external::{ExternalData, ExternalDataError};
+use super::external::ExternalData;
 use super::schema::{StoredSegment, TensorProto};
+use super::tensor_fault::{TensorDataError, TensorFault};
 use crate::dtype::DType;
-use crate::tensor::{Tensor, element_count};
-
-/// A data field of `TensorProto`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "snake_case")]
-#[repr(u32)]
-pub enum DataField {
-    /// 4 bytes an element: f32, and the halves of c64.
-    FloatData = 4,
-    /// Varints: all integers up to 32 bits, booleans, and the bits of narrow floats.
-    Int32Data = 5,
-    /// Text.
-    StringData = 6,
-    /// Varints: i64.
-    Int64Data = 7,
-    /// The canonical bytes.
-    RawData = 9,
-    /// 8 bytes an element: f64, and the halves of c128.
-    DoubleData = 10,
-    /// Varints: u32 and u64.
-    Uint64Data = 11,
-}
-
-impl DataField {
-    /// Name in the schema.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-
-    /// Whether elements of this type may be stored in this field.
-    fn holds(self, dtype: DType) -> bool {
-        match self {
-            Self::FloatData => matches!(dtype, DType::F32 | DType::C64),
-            Self::DoubleData => matches!(dtype, DType::F64 | DType::C128),
-            Self::Int64Data => dtype == DType::I64,
-            Self::Uint64Data => matches!(dtype, DType::U32 | DType::U64),
-            Self::StringData => dtype == DType::String,
-            Self::RawData => dtype != DType::String,
-            Self::Int32Data => {
-                let narrow = matches!(dtype.bits(), 1..=16);
-                narrow || dtype == DType::I32
-            }
-        }
-    }
-}
-
-/// Bytes of a data field in the ONNX file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Where they begin.
-    pub offset: u64,
-    /// How many they are.
-    pub length: u64,
-    /// Each element has its field key before it, instead of all being packed.
-    pub tagged: bool,
-}
-
-/// Where the elements of a tensor are.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TensorData {
-    /// Here.
-    Inline(Tensor),
-    /// In the ONNX file.
-    InFile {
-        /// The field, which says how they are stored.
-        field: DataField,
-        /// The occurrences of the field, in order.
-        segments: Vec<Segment>,
-    },
-    /// In another file, as canonical bytes.
-    External(ExternalData),
-}
+use crate::tensor::element_count;
 
 /// A tensor of an ONNX file whose elements may still be there.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,181 +24,6 @@ pub struct TensorSource {
     length_bytes: u64,
     source_offset: Option<u64>,
     data: TensorData,
-}
-
-/// What is wrong with the data of a tensor.
-#[derive(Debug, thiserror::Error)]
-#[error("{} {fault}", named_tensor(name))]
-pub struct TensorDataError {
-    /// Name of the tensor, which may be empty.
-    pub name: String,
-    /// What is wrong.
-    pub fault: Box<TensorFault>,
-}
-
-fn unknown_type(number: i32) -> String {
-    match number {
-        0 => "states no element type".to_string(),
-        number => format!("has the unknown element type {number}"),
-    }
-}
-
-fn named_tensor(name: &str) -> String {
-    if name.is_empty() { "the tensor".to_string() } else { format!("tensor `{}`", name.escape_debug()) }
-}
-
-/// What can be wrong with the data of a tensor.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TensorFault {
-    /// A type from the future, or none.
-    #[error("{}", unknown_type(*number))]
-    UnknownType {
-        /// Number of the type.
-        number: i32,
-    },
-    /// An extent below zero.
-    #[error("has the extent {extent} in axis {axis}")]
-    NegativeExtent {
-        /// The axis.
-        axis: usize,
-        /// Its extent.
-        extent: i64,
-    },
-    /// More elements than can be addressed.
-    #[error("of shape {shape:?} is too large to address")]
-    TooLarge {
-        /// The shape.
-        shape: Vec<i64>,
-    },
-    /// A part of a tensor.
-    #[error("is one chunk of a larger tensor (`segment` is set), which is not supported")]
-    Chunk,
-    /// Data twice.
-    #[error("has its elements in {fields} at once")]
-    SeveralFields {
-        /// The fields that are set.
-        fields: String,
-    },
-    /// Data in a field that cannot hold the type.
-    #[error("has elements of type {dtype} in `{}`, which cannot hold them", field.name())]
-    FieldType {
-        /// The field.
-        field: DataField,
-        /// The element type.
-        dtype: DType,
-    },
-    /// No data.
-    #[error("has {count} elements by its shape but holds none")]
-    NoData {
-        /// Number of elements.
-        count: usize,
-    },
-    /// Bytes that do not fill the shape.
-    #[error("of type {dtype} and shape {shape:?} needs {expected} bytes, there are {found}")]
-    Size {
-        /// The element type.
-        dtype: DType,
-        /// The shape.
-        shape: Vec<usize>,
-        /// Bytes that it needs.
-        expected: u64,
-        /// Bytes that there are.
-        found: u64,
-    },
-    /// Entries of a typed field that do not fill the shape.
-    #[error("needs {expected} entries in `{}`, there are {}{found}", field.name(), if *more { "more than " } else { "" })]
-    Entries {
-        /// The field.
-        field: DataField,
-        /// Entries that the shape needs.
-        expected: u64,
-        /// Entries that there are.
-        found: u64,
-        /// More than that.
-        more: bool,
-    },
-    /// A number that the element type cannot hold.
-    #[error("has the value {value} in entry {index} of `{}`, beyond the range of {dtype}", field.name())]
-    Range {
-        /// The field.
-        field: DataField,
-        /// Which entry.
-        index: u64,
-        /// Its value.
-        value: i128,
-        /// The element type.
-        dtype: DType,
-    },
-    /// A boolean that is neither.
-    #[error("is boolean and has the value {value} in element {index}")]
-    NotABoolean {
-        /// Which element.
-        index: u64,
-        /// Its byte.
-        value: u8,
-    },
-    /// Text that is not UTF-8.
-    #[error("has text that is not UTF-8 in element {index}")]
-    NotUtf8 {
-        /// Which element.
-        index: usize,
-    },
-    /// A storage place from the future.
-    #[error("has the unknown data location {number}")]
-    UnknownLocation {
-        /// Number of the location.
-        number: i32,
-    },
-    /// External data, and elements here.
-    #[error("has external data and elements in {fields} besides")]
-    ExternalBesides {
-        /// The fields that are set.
-        fields: String,
-    },
-    /// A wrong description of external data.
-    #[error("cannot be found: {0}")]
-    External(ExternalDataError),
-    /// Strings elsewhere.
-    #[error("has external data, which cannot hold strings")]
-    ExternalStrings,
-    /// External data in a place where it is not followed.
-    #[error("has elements that lie in another file, which is not supported for a value or a part of a sparse tensor")]
-    ExternalUnsupported,
-    /// An integer that is cut off or has more than 64 bits.
-    #[error("has a malformed integer at offset {offset}")]
-    Varint {
-        /// Where it begins or ends.
-        offset: u64,
-    },
-    /// Data beyond the end of the file that is to hold it.
-    #[error("lies in bytes {offset} to {end} of a file of {file_bytes} bytes")]
-    BeyondFile {
-        /// Where it begins.
-        offset: u64,
-        /// Where it ends.
-        end: u64,
-        /// Length of the file.
-        file_bytes: u64,
-    },
-    /// A read beyond the end of the tensor.
-    #[error("has {length_bytes} bytes, of which {from} to {to} were asked for")]
-    BeyondTensor {
-        /// Where the read begins.
-        from: u64,
-        /// Where it ends.
-        to: u64,
-        /// Length of the tensor.
-        length_bytes: u64,
-    },
-    /// The medium failed.
-    #[error("cannot be read at offset {offset}: {error}")]
-    Io {
-        /// Where the read began.
-        offset: u64,
-        /// What the medium reports.
-        error: io::Error,
-    },
 }
 
 impl TensorSource {
@@ -331,42 +82,6 @@ impl TensorSource {
                 Fixed::of(*field).is_some() && segments.iter().all(|segment| !segment.tagged)
             }
         }
-    }
-
-    /// Reads the elements from the first on, as canonical bytes. `file` is the ONNX file or, for external
-    /// data, the file that its location names.
-    ///
-    /// # Errors
-    /// [`TensorFault::BeyondFile`] when the file is shorter than the data.
-    pub fn reader<'a>(&'a self, file: &'a dyn ReadAt) -> Result<ElementReader<'a>, TensorDataError> {
-        ElementReader::new(self, file)
-    }
-
-    /// Fills `buffer` with the canonical bytes from `offset` on. Costs a reading of all that is before where
-    /// the data [is not direct](Self::is_direct).
-    ///
-    /// # Errors
-    /// [`TensorDataError`] when the data is malformed, or ends before.
-    pub fn read_at(&self, file: &dyn ReadAt, offset: u64, buffer: &mut [u8]) -> Result<(), TensorDataError> {
-        let mut reader = self.reader(file)?;
-        reader.skip(offset)?;
-        reader.read(buffer)
-    }
-
-    /// All elements, in memory.
-    ///
-    /// # Errors
-    /// [`TensorDataError`] when the data is malformed.
-    pub fn load(&self, file: &dyn ReadAt) -> Result<Tensor, TensorDataError> {
-        if let TensorData::Inline(tensor) = &self.data {
-            return Ok(tensor.clone());
-        }
-        // The reader has checked that the file holds at least an eighth of this.
-        let mut reader = self.reader(file)?;
-        let too_large = |_| self.error(TensorFault::TooLarge { shape: elements::signed(&self.shape) });
-        let mut tensor = Tensor::zeros(self.dtype, &self.shape).map_err(too_large)?;
-        reader.read(tensor.bytes_mut())?;
-        Ok(tensor)
     }
 
     /// An error about this tensor.

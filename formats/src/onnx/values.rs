@@ -4,16 +4,18 @@
 //! caller names the type, from the model. Element types and shapes are those of the file; whether they are
 //! the model's is the caller's question.
 
-use super::ReadAt;
+use super::data_field::{DataField, TensorData};
 use super::decode;
 use super::elements::Packer;
 use super::error::OnnxError;
 use super::fields;
 use super::schema::sequence_proto::DataType as Kind;
 use super::schema::{MapProto, OptionalProto, SequenceProto, TensorProto};
-use super::tensor::{DataField, TensorData, TensorDataError, TensorFault, TensorSource};
+use super::tensor::TensorSource;
+use super::tensor_fault::{TensorDataError, TensorFault};
 use crate::dtype::DType;
 use crate::fact::Type;
+use crate::read_at::ReadAt;
 use crate::tensor::Tensor;
 use crate::value::Value;
 

@@ -15,12 +15,12 @@ use std::fmt;
 
 use prost::Message as _;
 
-use super::ReadAt;
 use super::error::OnnxError;
 use super::fields::{Elements, Field, GRAPH, Kind, Message, TENSOR};
 use super::schema::StoredSegment;
 use super::window::{Window, WindowError};
 use crate::limits::{ONNX_DECODED_BYTES, ONNX_GRAPH_NESTING, ONNX_INLINE_BYTES, ONNX_MESSAGE_NESTING};
+use crate::read_at::ReadAt;
 
 /// Number of `TensorProto.stored_segments`, the highest that protobuf has.
 pub(super) const STORED_SEGMENTS_FIELD: u32 = (1 << 29) - 1;

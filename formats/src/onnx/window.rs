@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::ReadAt;
 use crate::limits::ONNX_WINDOW_BYTES;
+use crate::read_at::ReadAt;
 
 /// Why a read failed, before the place in the message is known.
 #[derive(Debug)]

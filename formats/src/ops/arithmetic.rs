@@ -11,12 +11,46 @@ use crate::ops::scalar::round_to;
 /// The default, f32 everywhere, means ONNX's own: operands as they are, floats summed in f32 or wider, integers exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Arithmetic {
-    /// Floating operands are rounded to this type before they are multiplied.
-    pub activation: DType,
+    /// How the left operand enters multiplications; of convolutions and attention, every operand.
+    pub activation: Activations,
     /// Each partial sum is rounded to this type.
     pub accumulator: DType,
     /// How they are rounded.
     pub rounding: Rounding,
+}
+
+/// How activations enter multiplications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activations {
+    /// Floating operands are rounded to this type.
+    Rounded(DType),
+    /// The rows of the left operand of a matrix product are quantized by their greatest magnitude (see
+    /// [`dynamic_row`](crate::ops::dynamic_row)): with a scale for each `block` inputs, or one a row where that is 0.
+    Dynamic {
+        /// Type of the codes: i8.
+        dtype: DType,
+        /// Inputs that share a scale: a power of two from 16 on, or 0.
+        block: u32,
+    },
+}
+
+impl Activations {
+    fn text(self) -> String {
+        match self {
+            Activations::Rounded(dtype) => dtype.name().to_string(),
+            Activations::Dynamic { dtype, block } => format!("dynamic {dtype} {block}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Activations> {
+        let Some(dynamic) = text.strip_prefix("dynamic ") else {
+            return crate::dtype::parse(text).filter(|&dtype| rounds(dtype)).map(Activations::Rounded);
+        };
+        let (dtype, block) = dynamic.split_once(' ')?;
+        let (dtype, block) = (crate::dtype::parse(dtype)?, block.parse::<u32>().ok()?);
+        let in_blocks = block == 0 || (block.is_power_of_two() && block >= 16);
+        (dtype == DType::I8 && in_blocks).then_some(Activations::Dynamic { dtype, block })
+    }
 }
 
 /// How a value between two numbers of a type is rounded.
@@ -31,7 +65,11 @@ pub enum Rounding {
 
 impl Default for Arithmetic {
     fn default() -> Arithmetic {
-        Arithmetic { activation: DType::F32, accumulator: DType::F32, rounding: Rounding::NearestEven }
+        Arithmetic {
+            activation: Activations::Rounded(DType::F32),
+            accumulator: DType::F32,
+            rounding: Rounding::NearestEven,
+        }
     }
 }
 
@@ -41,9 +79,21 @@ impl Arithmetic {
         *self == Arithmetic::default()
     }
 
+    /// The blocks of inputs that share a scale, where rows are quantized; 0 for whole rows.
+    pub fn dynamic_block(&self) -> Option<u32> {
+        match self.activation {
+            Activations::Rounded(_) => None,
+            Activations::Dynamic { block, .. } => Some(block),
+        }
+    }
+
     /// An operand as it enters a multiplication.
     pub fn activation(&self, value: f64) -> f64 {
-        self.round(self.activation, value)
+        match self.activation {
+            Activations::Rounded(dtype) => self.round(dtype, value),
+            // Rows have been quantized as a whole.
+            Activations::Dynamic { .. } => value,
+        }
     }
 
     /// A partial sum as it is kept.
@@ -81,19 +131,19 @@ fn rounds(dtype: DType) -> bool {
 impl Attribute for Arithmetic {
     fn to_value(&self) -> Option<AttributeValue> {
         let rounding: &'static str = self.rounding.into();
-        let texts = [self.activation.name(), self.accumulator.name(), rounding];
-        (!self.is_default()).then(|| AttributeValue::Texts(texts.map(str::to_string).to_vec()))
+        let texts = vec![self.activation.text(), self.accumulator.to_string(), rounding.to_string()];
+        (!self.is_default()).then_some(AttributeValue::Texts(texts))
     }
 
     fn from_value(value: &AttributeValue) -> Option<Self> {
         let AttributeValue::Texts(texts) = value else { return None };
         let [activation, accumulator, rounding] = texts.as_slice() else { return None };
         let arithmetic = Arithmetic {
-            activation: crate::dtype::parse(activation)?,
+            activation: Activations::parse(activation)?,
             accumulator: crate::dtype::parse(accumulator)?,
             rounding: rounding.parse().ok()?,
         };
-        (rounds(arithmetic.activation) && rounds(arithmetic.accumulator)).then_some(arithmetic)
+        rounds(arithmetic.accumulator).then_some(arithmetic)
     }
 
     fn absent() -> Option<Self> {
@@ -109,13 +159,23 @@ mod tests {
     fn the_default_is_left_out_and_others_round_trip() {
         assert_eq!(Arithmetic::default().to_value(), None);
         assert_eq!(Arithmetic::absent(), Some(Arithmetic::default()));
-        let arithmetic =
-            Arithmetic { activation: DType::BF16, accumulator: DType::F32, rounding: Rounding::TowardZero };
+        let arithmetic = Arithmetic {
+            activation: Activations::Rounded(DType::BF16),
+            accumulator: DType::F32,
+            rounding: Rounding::TowardZero,
+        };
         let value = arithmetic.to_value().unwrap();
         assert_eq!(Arithmetic::from_value(&value), Some(arithmetic));
         let texts = |texts: [&str; 3]| AttributeValue::Texts(texts.map(str::to_string).to_vec());
         assert_eq!(value, texts(["bf16", "f32", "toward_zero"]));
         assert_eq!(Arithmetic::from_value(&texts(["i8", "i32", "nearest_even"])), None);
+        let dynamic =
+            Arithmetic { activation: Activations::Dynamic { dtype: DType::I8, block: 32 }, ..Arithmetic::default() };
+        let value = texts(["dynamic i8 32", "f32", "nearest_even"]);
+        assert_eq!((dynamic.to_value(), Arithmetic::from_value(&value)), (Some(value), Some(dynamic)));
+        for wrong in ["dynamic i4 32", "dynamic i8 24", "dynamic i8", "dynamic i8 -1"] {
+            assert_eq!(Arithmetic::from_value(&texts([wrong, "f32", "nearest_even"])), None, "{wrong}");
+        }
         assert_eq!(Arithmetic::from_value(&texts(["f32", "f32", "up"])), None);
     }
 
@@ -123,7 +183,8 @@ mod tests {
     fn values_are_rounded() {
         let third = 1.0 / 3.0;
         assert_eq!(Arithmetic::default().activation(third), third);
-        let arithmetic = |rounding| Arithmetic { activation: DType::F16, accumulator: DType::F32, rounding };
+        let arithmetic =
+            |rounding| Arithmetic { activation: Activations::Rounded(DType::F16), accumulator: DType::F32, rounding };
         let nearest = arithmetic(Rounding::NearestEven);
         assert_eq!(nearest.activation(1.0 + 3.0 / 2048.0), 1.0 + 2.0 / 1024.0);
         assert_eq!(nearest.accumulator(third), f64::from(1.0f32 / 3.0));

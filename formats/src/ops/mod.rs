@@ -1,26 +1,33 @@
 //! The only list of operators, and what each of them means.
 //!
-//! [`for_each_operator!`](crate::for_each_operator) is the list: wire code, Rust type, text name. Each operator has a
-//! file here with its attributes, its type rule (`infer`), its meaning (`reference`), its work and how it reads its
-//! weights: the trait [`Operator`]. Codes and names are never reused.
+//! [`for_each_operator!`](crate::for_each_operator) is the list: wire code, Rust type, class, text name. Each operator has a
+//! file here with its attributes, its type rule and its meaning (the trait [`Operator`]), and with what its class requires:
+//! loops, work, how it reads weights (`classes.rs`, `facets.rs`). Codes and names are never reused.
 //!
 //! A code says what an operator is, a revision how far its attributes have grown; bytes and text follow from the list
 //! of fields in [`attributes!`](crate::attributes).
 
 mod arithmetic;
 pub mod broadcast;
+mod classes;
+mod dispatch;
 mod epilogue;
+mod facets;
 mod floats;
+pub(crate) mod loops;
 mod operator;
 pub mod parts;
 mod reference;
 pub mod scalar;
 pub mod single;
+mod space;
+mod step_facts;
 #[cfg(test)]
 mod test_blocks;
 #[cfg(test)]
 pub(crate) mod testing;
 mod windows;
+mod work;
 
 mod attention;
 mod classical;
@@ -37,10 +44,12 @@ mod text;
 
 pub use arithmetic::*;
 pub use attention::*;
+pub use classes::*;
 pub use classical::*;
 pub use control::*;
 pub use elementwise::*;
 pub use epilogue::*;
+pub use facets::*;
 pub use images::*;
 pub use movement::*;
 pub use normalization::*;
@@ -50,128 +59,132 @@ pub use quantization::*;
 pub use recurrence::*;
 pub use reference::*;
 pub use signal::*;
+pub use space::*;
+pub use step_facts::*;
 pub use text::*;
 pub use windows::{AutoPad, WindowAxis};
+pub use work::*;
 
 use crate::attribute::{AttributeError, AttributeValue};
 
-/// Calls `$table!` with the list of operators: `code Type "name",` a row.
+/// Calls `$table!` with the list of operators: `code Type Class "name",` a row.
 ///
-/// A consumer defines a macro that takes rows `$($code:literal $Op:ident $name:literal,)*`.
+/// A consumer defines a macro that takes rows `$($code:literal $Op:ident $class:ident $name:literal,)*`.
 #[macro_export]
 macro_rules! for_each_operator {
     ($table:ident) => {
         $table! {
             // Elementwise: 0x01 to 0x1f.
-            0x01 Unary "unary",
-            0x02 Activation "activation",
-            0x03 Binary "binary",
-            0x04 Compare "compare",
-            0x05 Select "select",
-            0x06 Clamp "clamp",
-            0x07 Cast "cast",
-            0x08 BitCast "bit_cast",
-            0x09 Quantize "quantize",
-            0x0a Dequantize "dequantize",
-            0x0b DynamicQuantize "dynamic_quantize",
-            0x0c Random "random",
-            0x0d Multinomial "multinomial",
-            0x0e Dropout "dropout",
+            0x01 Unary Elementwise "unary",
+            0x02 Activation Elementwise "activation",
+            0x03 Binary Elementwise "binary",
+            0x04 Compare Elementwise "compare",
+            0x05 Select Elementwise "select",
+            0x06 Clamp Elementwise "clamp",
+            0x07 Cast Elementwise "cast",
+            0x08 BitCast Moves "bit_cast",
+            0x09 Quantize Computes "quantize",
+            0x0a Dequantize Computes "dequantize",
+            0x0b DynamicQuantize Serial "dynamic_quantize",
+            0x0c Random Serial "random",
+            0x0d Multinomial Serial "multinomial",
+            0x0e Dropout Serial "dropout",
             // Data movement: 0x20 to 0x4f.
-            0x20 Reshape "reshape",
-            0x21 Flatten "flatten",
-            0x22 Squeeze "squeeze",
-            0x23 Unsqueeze "unsqueeze",
-            0x24 Transpose "transpose",
-            0x25 Expand "expand",
-            0x26 Concat "concat",
-            0x27 Split "split",
-            0x28 Slice "slice",
-            0x29 Pad "pad",
-            0x2a Tile "tile",
-            0x2b ShapeOf "shape",
-            0x2c SizeOf "size",
-            0x2d Range "range",
-            0x2e DepthToSpace "depth_to_space",
-            0x2f SpaceToDepth "space_to_depth",
-            0x30 Gather "gather",
-            0x31 GatherElements "gather_elements",
-            0x32 GatherNd "gather_nd",
-            0x33 ScatterElements "scatter_elements",
-            0x34 ScatterNd "scatter_nd",
-            0x35 TensorScatter "tensor_scatter",
-            0x36 OneHot "one_hot",
-            0x37 Trilu "trilu",
-            0x38 EyeLike "eye_like",
-            0x39 ReverseSequence "reverse_sequence",
-            0x3a CenterCropPad "center_crop_pad",
-            0x3b NonZero "non_zero",
-            0x3c Unique "unique",
-            0x3d Compress "compress",
-            0x3e TopK "top_k",
+            0x20 Reshape Moves "reshape",
+            0x21 Flatten Moves "flatten",
+            0x22 Squeeze Moves "squeeze",
+            0x23 Unsqueeze Moves "unsqueeze",
+            0x24 Transpose Moves "transpose",
+            0x25 Expand Moves "expand",
+            0x26 Concat Moves "concat",
+            0x27 Split Moves "split",
+            0x28 Slice Moves "slice",
+            0x29 Pad Moves "pad",
+            0x2a Tile Moves "tile",
+            0x2b ShapeOf Moves "shape",
+            0x2c SizeOf Moves "size",
+            0x2d Range Computes "range",
+            0x2e DepthToSpace Moves "depth_to_space",
+            0x2f SpaceToDepth Moves "space_to_depth",
+            0x30 Gather Gathers "gather",
+            0x31 GatherElements Gathers "gather_elements",
+            0x32 GatherNd Gathers "gather_nd",
+            0x33 ScatterElements Computes "scatter_elements",
+            0x34 ScatterNd Computes "scatter_nd",
+            0x35 TensorScatter Moves "tensor_scatter",
+            0x36 OneHot Computes "one_hot",
+            0x37 Trilu Moves "trilu",
+            0x38 EyeLike Moves "eye_like",
+            0x39 ReverseSequence Moves "reverse_sequence",
+            0x3a CenterCropPad Moves "center_crop_pad",
+            0x3b NonZero Serial "non_zero",
+            0x3c Unique Serial "unique",
+            0x3d Compress Serial "compress",
+            0x3e TopK Computes "top_k",
             // Products and windows: 0x50 to 0x6f.
-            0x50 Matmul "matmul",
-            0x51 Convolution "convolution",
-            0x52 ConvolutionTranspose "convolution_transpose",
-            0x53 Pool "pool",
-            0x54 Resize "resize",
-            0x55 GridSample "grid_sample",
-            0x56 AffineGrid "affine_grid",
-            0x57 RoiAlign "roi_align",
-            0x58 MaxRoiPool "max_roi_pool",
-            0x59 MaxUnpool "max_unpool",
-            0x5a Col2im "col2im",
-            0x5b DeformableConvolution "deformable_convolution",
-            0x5c Einsum "einsum",
-            0x5d Determinant "determinant",
-            0x5e IntegerMatmul "integer_matmul",
-            0x5f IntegerConvolution "integer_convolution",
+            0x50 Matmul Product "matmul",
+            0x51 Convolution Product "convolution",
+            0x52 ConvolutionTranspose Product "convolution_transpose",
+            0x53 Pool Computes "pool",
+            0x54 Resize Computes "resize",
+            0x55 GridSample Computes "grid_sample",
+            0x56 AffineGrid Computes "affine_grid",
+            0x57 RoiAlign Computes "roi_align",
+            0x58 MaxRoiPool Computes "max_roi_pool",
+            0x59 MaxUnpool Computes "max_unpool",
+            0x5a Col2im Computes "col2im",
+            0x5b DeformableConvolution Product "deformable_convolution",
+            0x5c Einsum Product "einsum",
+            0x5d Determinant Computes "determinant",
+            0x5e IntegerMatmul Product "integer_matmul",
+            0x5f IntegerConvolution Product "integer_convolution",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
-            0x70 Reduce "reduce",
-            0x71 ArgReduce "arg_reduce",
-            0x72 Cumulative "cumulative",
-            0x73 Softmax "softmax",
-            0x74 LayerNormalization "layer_normalization",
-            0x75 BatchNormalization "batch_normalization",
-            0x76 GroupNormalization "group_normalization",
-            0x77 LocalResponseNormalization "local_response_normalization",
-            0x78 Lstm "lstm",
-            0x79 Gru "gru",
-            0x7a Rnn "rnn",
-            0x7b Attention "attention",
-            0x7c RotaryEmbedding "rotary_embedding",
-            0x7d LinearAttention "linear_attention",
-            0x7e CausalConvolution "causal_convolution",
-            0x7f NegativeLogLikelihood "negative_log_likelihood",
+            0x70 Reduce Computes "reduce",
+            0x71 ArgReduce Computes "arg_reduce",
+            0x72 Cumulative Computes "cumulative",
+            0x73 Softmax Computes "softmax",
+            0x74 LayerNormalization Computes "layer_normalization",
+            0x75 BatchNormalization Computes "batch_normalization",
+            0x76 GroupNormalization Computes "group_normalization",
+            0x77 LocalResponseNormalization Computes "local_response_normalization",
+            0x78 Lstm Product "lstm",
+            0x79 Gru Product "gru",
+            0x7a Rnn Product "rnn",
+            0x7b Attention Product "attention",
+            0x7c RotaryEmbedding Computes "rotary_embedding",
+            0x7d LinearAttention Product "linear_attention",
+            0x7e CausalConvolution Product "causal_convolution",
+            0x7f NegativeLogLikelihood Computes "negative_log_likelihood",
+            0x80 CacheScatter Moves "cache_scatter",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
-            0x90 If "if",
-            0x91 Loop "loop",
-            0x92 Scan "scan",
-            0x93 SequenceMap "sequence_map",
-            0x94 SequenceConstruct "sequence",
-            0x95 SequenceAt "sequence_at",
-            0x96 SequenceInsert "sequence_insert",
-            0x97 SequenceErase "sequence_erase",
-            0x98 SequenceLength "sequence_length",
-            0x99 SequenceSplit "sequence_split",
-            0x9a SequenceConcat "sequence_concat",
-            0x9b OptionalConstruct "optional",
-            0x9c OptionalGet "optional_get",
-            0x9d OptionalHas "optional_has",
-            0xa0 StringConcat "string_concat",
-            0xa1 StringNormalize "string_normalize",
-            0xa2 StringSplit "string_split",
-            0xa3 RegexFullMatch "regex_full_match",
-            0xa4 TfIdf "tf_idf",
-            0xa8 NonMaxSuppression "non_max_suppression",
-            0xa9 FourierTransform "fourier_transform",
-            0xaa ShortTimeFourierTransform "short_time_fourier_transform",
-            0xab Window "window",
-            0xac MelWeights "mel_weights",
-            0xb0 LabelEncode "label_encode",
-            0xb1 TreeEnsemble "tree_ensemble",
-            0xb2 ScoreTransform "score_transform",
-            0xb3 ZipMap "zip_map",
+            0x90 If Control "if",
+            0x91 Loop Control "loop",
+            0x92 Scan Control "scan",
+            0x93 SequenceMap Control "sequence_map",
+            0x94 SequenceConstruct Serial "sequence",
+            0x95 SequenceAt Serial "sequence_at",
+            0x96 SequenceInsert Serial "sequence_insert",
+            0x97 SequenceErase Serial "sequence_erase",
+            0x98 SequenceLength Serial "sequence_length",
+            0x99 SequenceSplit Serial "sequence_split",
+            0x9a SequenceConcat Serial "sequence_concat",
+            0x9b OptionalConstruct Serial "optional",
+            0x9c OptionalGet Serial "optional_get",
+            0x9d OptionalHas Serial "optional_has",
+            0xa0 StringConcat Elementwise "string_concat",
+            0xa1 StringNormalize Serial "string_normalize",
+            0xa2 StringSplit Serial "string_split",
+            0xa3 RegexFullMatch Elementwise "regex_full_match",
+            0xa4 TfIdf Serial "tf_idf",
+            0xa8 NonMaxSuppression Serial "non_max_suppression",
+            0xa9 FourierTransform Computes "fourier_transform",
+            0xaa ShortTimeFourierTransform Computes "short_time_fourier_transform",
+            0xab Window Computes "window",
+            0xac MelWeights Computes "mel_weights",
+            0xb0 LabelEncode Computes "label_encode",
+            0xb1 TreeEnsemble Computes "tree_ensemble",
+            0xb2 ScoreTransform Computes "score_transform",
+            0xb3 ZipMap Serial "zip_map",
         }
     };
 }
@@ -265,7 +278,7 @@ pub fn field<T: crate::attribute::Attribute>(
     }
 }
 
-fn decode_fields<T: Attributes>(
+pub(crate) fn decode_fields<T: Attributes>(
     operator: &'static str,
     revision: u32,
     stored: &[(u32, AttributeValue)],
@@ -288,7 +301,7 @@ fn decode_fields<T: Attributes>(
     })
 }
 
-fn build_fields<T: Attributes>(
+pub(crate) fn build_fields<T: Attributes>(
     operator: &'static str,
     named: &[(String, AttributeValue)],
 ) -> Result<T, AttributeError> {
@@ -304,7 +317,7 @@ fn build_fields<T: Attributes>(
     T::build(operator, |name| named.iter().find(|(given, _)| given == name).map(|(_, value)| value.clone()))
 }
 
-fn numbered<T: Attributes>(operator: &T) -> Vec<(u32, &'static str, AttributeValue)> {
+pub(crate) fn numbered<T: Attributes>(operator: &T) -> Vec<(u32, &'static str, AttributeValue)> {
     T::FIELDS
         .iter()
         .zip(operator.values())
@@ -313,7 +326,7 @@ fn numbered<T: Attributes>(operator: &T) -> Vec<(u32, &'static str, AttributeVal
 }
 
 macro_rules! define {
-    ($($code:literal $Op:ident $name:literal,)*) => {
+    ($($code:literal $Op:ident $class:ident $name:literal,)*) => {
         /// Any operator of the table.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Op {
@@ -365,6 +378,10 @@ macro_rules! define {
             /// What the operator means.
             pub fn operator(&self) -> &dyn Operator {
                 match self { $(Op::$Op(operator) => operator,)* }
+            }
+            /// What operators of its class say besides.
+            pub fn class(&self) -> Class<'_> {
+                match self { $(Op::$Op(operator) => Class::$class(operator),)* }
             }
         }
 

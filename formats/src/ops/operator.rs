@@ -226,18 +226,7 @@ pub struct WeightMatrix {
     pub output_axis: u32,
 }
 
-/// The arithmetic and bytes of one step, free of hardware.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Work {
-    /// Multiply-accumulates.
-    pub macs: Dim,
-    /// Bytes of all operands in their logical types.
-    pub bytes_in: Dim,
-    /// Bytes of all results.
-    pub bytes_out: Dim,
-}
-
-/// One operator: everything that is written once.
+/// One operator: its type rule and its meaning. What else it says depends on its [class](crate::ops::Class).
 pub trait Operator: std::fmt::Debug {
     /// Facts of the results from facts of the operands.
     ///
@@ -254,64 +243,6 @@ pub trait Operator: std::fmt::Debug {
         inputs: &[Option<Value>],
         context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError>;
-
-    /// Multiply-accumulates of one run (0 for operators that are not products).
-    fn macs(&self, _inputs: &[Option<Fact>], _outputs: &[Fact]) -> Dim {
-        Dim::known(0)
-    }
-
-    /// How the weight behind an operand is read.
-    fn read(&self, _operand: usize) -> Read {
-        Read::Once
-    }
-
-    /// How the weight of this shape behind an operand is a matrix of inputs and outputs of a product; such weights are
-    /// stored in panels. `None` for operands that are not weights of a product.
-    fn weight_matrix(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
-    }
-
-    /// Operand whose bytes result 0 has unchanged (a reshape): no copy is needed.
-    fn view_of(&self) -> Option<usize> {
-        None
-    }
-
-    /// With these operands and this result, result 0 is operand 0 unchanged (a transpose that moves nothing). The
-    /// caller checks that their types are equal.
-    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
-        false
-    }
-
-    /// What it does besides computing, without what the blocks do that it runs.
-    fn effect(&self) -> Effect {
-        Effect::Pure
-    }
-
-    /// Blocks that it runs, in stream order.
-    fn blocks(&self) -> Vec<BlockIndex> {
-        Vec::new()
-    }
-
-    /// The same operator over other blocks, in the order of [`Operator::blocks`]. `None` for operators without.
-    fn with_blocks(&self, _blocks: &[BlockIndex]) -> Option<crate::ops::Op> {
-        None
-    }
-
-    /// Work of one run.
-    fn work(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Work {
-        Work {
-            macs: self.macs(inputs, outputs),
-            bytes_in: inputs.iter().flatten().map(bytes_of).fold(Dim::known(0), |sum, bytes| sum + bytes),
-            bytes_out: outputs.iter().map(bytes_of).fold(Dim::known(0), |sum, bytes| sum + bytes),
-        }
-    }
-}
-
-/// Packed bytes of a tensor; 0 for what has no size before it exists (strings, sequences, unknown ranks).
-pub fn bytes_of(fact: &Fact) -> Dim {
-    let Some((dtype, Shape::Ranked(dims))) = fact.kind.as_tensor() else { return Dim::known(0) };
-    let bits = Dim::product(dims) * Dim::from(dtype.bits());
-    bits.ceil_div(&Dim::known(8))
 }
 
 /// The fact of operand `operand`.

@@ -1,6 +1,8 @@
 //! What the tests of several operators share.
 
-use crate::ops::{NoBlocks, Operator, ReferenceContext, ReferenceError};
+use crate::dim::Dim;
+use crate::fact::Fact;
+use crate::ops::{NoBlocks, Operator, Product, ReferenceContext, ReferenceError, StepFacts};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -25,4 +27,10 @@ pub fn run_all(operator: &dyn Operator, inputs: &[Option<Tensor>]) -> Result<Vec
 /// The elements of a bool tensor.
 pub fn bools(tensor: &Tensor) -> Vec<bool> {
     tensor.bools().expect("a bool tensor")
+}
+
+/// Multiply-accumulates of a product: the points of its spaces.
+pub fn macs(operator: &dyn Product, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
+    let spaces = operator.spaces(&StepFacts::new("test", inputs, outputs));
+    Dim::sum(&spaces.iter().map(|space| space.points() * space.macs).collect::<Vec<_>>())
 }

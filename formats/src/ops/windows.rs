@@ -209,6 +209,20 @@ impl Windows<'_> {
             .collect()
     }
 
+    /// Distance of windows, distance of taps, and position of the first tap of the first window along an axis; `None`
+    /// where padding depends on extents that are not known.
+    pub(crate) fn place(&self, axis: usize, input: &Dim, kernel: &Dim, output: &Dim) -> Option<(i64, i64, i64)> {
+        let begin = match self.auto_pad {
+            None => at(self.pads, axis, 0),
+            Some(AutoPad::Valid) => 0,
+            Some(AutoPad::SameUpper | AutoPad::SameLower) => {
+                let extent = |dim: &Dim| usize::try_from(dim.as_known()?).ok();
+                self.padding(axis, extent(input)?, extent(kernel)?, output.as_known()?)?.0
+            }
+        };
+        Some((self.stride(axis), self.dilation(axis), -begin))
+    }
+
     /// Padding before and after axis `axis`; `None` on overflow.
     fn padding(&self, axis: usize, input: usize, kernel: usize, output: i64) -> Option<(i64, i64)> {
         let same = |extra_at_end: bool| {

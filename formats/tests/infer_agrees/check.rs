@@ -4,7 +4,7 @@ use crate::Case;
 use crate::random::Random;
 use ipuc_formats::dim::{Bindings, Dim, DimError, Ranges};
 use ipuc_formats::fact::{Contents, Fact, MAXIMUM_FOLLOWED_ELEMENTS, Shape, integers};
-use ipuc_formats::ops::{InferContext, NoBlocks, Obligation, ReferenceContext, Relation, TypeError};
+use ipuc_formats::ops::{InferContext, NoBlocks, Obligation, ReferenceContext, Relation, StepFacts, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
@@ -95,6 +95,12 @@ impl Knowledge {
 
     fn check(&mut self, case: &Case, facts: &[Option<Fact>], results: Option<&Vec<Value>>) {
         let (inferred, obligations) = infer(case, facts);
+        if let Ok(outputs) = &inferred {
+            // Work and loops are stated of whatever is typed.
+            let facts = StepFacts::new("step", facts, outputs);
+            assert!(!case.op.spaces(&facts).is_empty(), "`{}`", case.op);
+            case.op.work(&facts);
+        }
         let Some(results) = results else { return };
         let about = || {
             let kinds: Vec<String> = facts.iter().map(|fact| format!("{fact:?}")).collect();

@@ -5,15 +5,18 @@
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PanelLayout, PartRecord, WeightRecord, WeightSource, pack, pack_strings};
+use ipuc_formats::encodings::{
+    Coded, Elements, Logical, Panels, PartRecord, Plane, PlaneRole, Planes, Rows, Strings, WeightRecord, WeightSource,
+    pack_strings,
+};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::limits::{IPU_CHECKSUM_BLOCK, IPU_CHUNK_BYTES, IPU_ROW_CHECKSUM_BLOCK};
 use ipuc_formats::model::{
     BlockRecord, EntryRecord, ExtentRecord, FileRecord, Manifest, OperandRecord, Provenance, ReadRecord, Role,
     StateRecord, StepRecord, SymbolRecord, ValueRecord, finish, plan,
 };
-use ipuc_formats::ops::{If, Matmul, Obligation, Op, Read, Relation, Unary, UnaryFunction};
-use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::ops::{If, Matmul, Obligation, Op, Read, Relation, Unary, UnaryFunction, WeightMatrix};
+use ipuc_formats::tensor::Tensor;
 
 /// A manifest without places, and the stored bytes of each extent of the file.
 pub struct Sample {
@@ -56,17 +59,16 @@ pub fn matrix(dims: [Dim; 2]) -> Type {
 fn step(op: impl Into<Op>, operands: Vec<OperandRecord>, results: Vec<u32>, name: &str) -> StepRecord {
     let op = op.into();
     let weights = operands.iter().enumerate().filter(|(_, operand)| matches!(operand, OperandRecord::Weight(_)));
-    let reads =
-        weights.map(|(position, _)| ReadRecord { operand: position as u32, read: op.operator().read(position) });
+    let reads = weights.map(|(position, _)| ReadRecord { operand: position as u32, read: op.read(position) });
     StepRecord { reads: reads.collect(), op, operands, results, name: name.to_string() }
 }
 
 /// `y = relu(x × w)` with `x: [batch, 3]`, `w: [3, 2]` as panels: the worked example.
 pub fn example() -> Sample {
     let mut builder = Builder::default();
-    let layout = Layout::Panels(PanelLayout::matrix(DType::F32, 2, 3, 1));
-    let canonical: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
-    let w = builder.weight("w", DType::F32, &[3, 2], layout, &canonical, 1 << 20, true);
+    let panels = Panels::values(DType::F32, matrices(1, 3, 2, 1));
+    let values = floats(&[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let w = builder.weight("w", DType::F32, &[3, 2], panels, &values, 1 << 20, true);
     let batch = Dim::symbol("batch");
     let block = BlockRecord {
         values: vec![
@@ -93,20 +95,45 @@ fn symbol(name: &str, minimum: i64, maximum: i64) -> SymbolRecord {
     SymbolRecord { name: name.to_string(), minimum, maximum }
 }
 
-/// Some of everything: control flow, state, all layouts, shared and empty weights, another file, every kind of type.
+fn matrices(groups: u64, inputs: u64, outputs: u64, output_axis: u32) -> WeightMatrix {
+    WeightMatrix { groups, inputs, outputs, output_axis }
+}
+
+fn floats(shape: &[usize], values: &[f32]) -> Elements {
+    Elements { stored: Tensor::from_elements(shape, values).unwrap(), planes: Vec::new() }
+}
+
+/// Codes of 4 bits of `[rows, inputs]` with a scale for each 32 inputs.
+fn codes(rows: usize, inputs: usize) -> Elements {
+    let codes: Vec<u8> = (0..rows * inputs).map(|index| (index * 7 % 16) as u8).collect();
+    let scales: Vec<f32> = (0..rows * inputs.div_ceil(32)).map(|index| index as f32 * 0.5).collect();
+    Elements {
+        stored: Tensor::from_codes(DType::I4, &[rows, inputs], &codes).unwrap(),
+        planes: vec![Tensor::from_elements(&[rows, inputs.div_ceil(32)], &scales).unwrap()],
+    }
+}
+
+/// Some of everything: control flow, state, all encodings, shared and empty weights, another file, every kind of type.
 pub fn everything() -> Sample {
     let mut builder = Builder::default();
-    let numbers = |count: usize| (0..count).flat_map(|index| (index as f32 * 0.25).to_le_bytes()).collect::<Vec<u8>>();
-    let f16 = Layout::Panels(PanelLayout::matrix(DType::F16, 33, 40, 0));
-    let small = builder.weight("small", DType::F32, &[33, 40], f16, &numbers(1320), 1 << 20, true);
-    let scalar = builder.weight("scalar", DType::Bool, &[], Layout::Plain { dtype: DType::Bool }, &[1], 1 << 20, true);
+    let numbers = |shape: &[usize]| {
+        floats(shape, &(0..shape.iter().product()).map(|index| index as f32 * 0.25).collect::<Vec<_>>())
+    };
+    let f16 = Panels::values(DType::F16, matrices(1, 40, 33, 0));
+    let small = builder.weight("small", DType::F32, &[33, 40], f16, &numbers(&[33, 40]), 1 << 20, true);
+    let yes = Elements { stored: Tensor::scalar_bool(true), planes: Vec::new() };
+    let scalar = builder.weight("scalar", DType::Bool, &[], Coded::plain(DType::Bool), &yes, 1 << 20, true);
     let strings = builder.strings("labels", &["a", "", "ü"]);
-    let plain = Layout::Plain { dtype: DType::F32 };
-    let empty = builder.weight("empty", DType::F32, &[0, 7], plain.clone(), &[], 1 << 20, true);
-    let table = builder.weight("table", DType::F32, &[600, 64], plain, &numbers(600 * 64), 100_000, false);
-    let groups = PanelLayout { groups: 3, ..PanelLayout::matrix(DType::F32, 70, 90, 1) };
-    let large =
-        builder.weight("large", DType::F32, &[3, 90, 70], Layout::Panels(groups), &numbers(18900), 30_000, false);
+    let plain = Coded::plain(DType::F32);
+    let empty = builder.weight("empty", DType::F32, &[0, 7], plain.clone(), &numbers(&[0, 7]), 1 << 20, true);
+    let table = builder.weight("table", DType::F32, &[600, 64], plain, &numbers(&[600, 64]), 100_000, false);
+    let groups = Panels::values(DType::F32, matrices(3, 90, 70, 1));
+    let large = builder.weight("large", DType::F32, &[3, 90, 70], groups, &numbers(&[3, 90, 70]), 30_000, false);
+    let scale = Plane { role: PlaneRole::Scale, dtype: DType::F32, block: 32 };
+    let panels = Panels::codes(DType::I4, matrices(1, 300, 40, 0), vec![scale]);
+    let coded = builder.weight("coded", DType::F32, &[40, 300], panels, &codes(40, 300), 5_000, false);
+    let rows = Rows { dtype: DType::I4, planes: Planes(vec![scale]) };
+    let coded_rows = builder.weight("coded_rows", DType::F16, &[9, 70], rows, &codes(9, 70), 300, false);
     let mut shared = builder.manifest_weights[table as usize].clone();
     shared.name = None;
     builder.manifest_weights.push(shared);
@@ -127,7 +154,7 @@ pub fn everything() -> Sample {
     let text = Type::tensor(DType::String, Shape::Unranked);
     let map = Type::Map { key: DType::I64, element: Box::new(Type::Sequence(Box::new(text))) };
     let mut operands = vec![OperandRecord::Value(1), OperandRecord::Absent];
-    operands.extend(weights(&[small, scalar, strings, empty, table, large, shared]));
+    operands.extend(weights(&[small, scalar, strings, empty, table, large, shared, coded, coded_rows]));
     let branch = If { then: BlockIndex(1), otherwise: BlockIndex(2), then_captures: 1 };
     let main = BlockRecord {
         values: vec![
@@ -177,10 +204,16 @@ pub fn with_other_file() -> Sample {
     });
     let extent = manifest.extents.len() as u32 - 1;
     let part = PartRecord { extent, start: 0, end: 7, inputs_start: 0, inputs_end: 0 };
-    let layout = Layout::Plain { dtype: DType::F32 };
-    let source = Some(WeightSource { file: "weights.bin".into(), offset: 64, length: 28 });
-    let name = Some("elsewhere".to_string());
-    manifest.weights.push(WeightRecord { name, dtype: DType::F32, shape: vec![7], layout, parts: vec![part], source });
+    let sources = vec![WeightSource { plane: None, file: "weights.bin".into(), offset: 64, length: 28 }];
+    manifest.weights.push(WeightRecord {
+        name: Some("elsewhere".to_string()),
+        dtype: DType::F32,
+        shape: vec![7],
+        encoding: Coded::plain(DType::F32),
+        reason: "it is in another file".to_string(),
+        parts: vec![part],
+        sources,
+    });
     sample
 }
 
@@ -198,21 +231,27 @@ impl Builder {
         name: &str,
         dtype: DType,
         shape: &[u64],
-        layout: Layout,
-        canonical: &[u8],
+        encoding: impl Into<Coded>,
+        elements: &Elements,
         part_bytes: u64,
         pooled: bool,
     ) -> u32 {
+        let (encoding, logical) = (encoding.into(), Logical { dtype, shape });
         let mut parts = Vec::new();
-        for range in layout.split(shape, part_bytes).unwrap() {
-            let mut packed = vec![0; layout.part_bytes(shape, &range).unwrap().unwrap() as usize];
-            let mut read = |offset: u64, buffer: &mut [u8]| canonical.read_exact_at(offset, buffer);
-            pack(&layout, dtype, shape, range, &mut read, &mut packed).unwrap();
+        for range in encoding.split(logical, part_bytes).unwrap() {
+            let mut packed = vec![0; encoding.part_bytes(logical, range).unwrap().unwrap() as usize];
+            encoding.pack(logical, range, &mut &*elements, &mut packed).unwrap();
             parts.push(range.in_extent(self.extent(packed, pooled)));
         }
-        let source = Some(WeightSource { file: String::new(), offset: 1234, length: canonical.len() as u64 });
-        let (name, shape) = (Some(name.to_string()), shape.to_vec());
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, layout, parts, source });
+        let source = |(plane, tensor): (usize, &Tensor)| WeightSource {
+            plane: plane.checked_sub(1).map(|plane| plane as u32),
+            file: String::new(),
+            offset: 1234,
+            length: tensor.bytes().len() as u64,
+        };
+        let sources = [&elements.stored].into_iter().chain(&elements.planes).enumerate().map(source).collect();
+        let (name, shape, reason) = (Some(name.to_string()), shape.to_vec(), String::new());
+        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources });
         self.manifest_weights.len() as u32 - 1
     }
 
@@ -221,8 +260,9 @@ impl Builder {
         let shape = vec![strings.len() as u64];
         let extent = self.extent(pack_strings(&strings).unwrap(), true);
         let parts = vec![PartRecord { extent, start: 0, end: 1, inputs_start: 0, inputs_end: 0 }];
-        let (name, layout, dtype) = (Some(name.to_string()), Layout::Strings, DType::String);
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, layout, parts, source: None });
+        let (name, encoding, dtype) = (Some(name.to_string()), Strings {}.into(), DType::String);
+        let (reason, sources) = (String::new(), Vec::new());
+        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources });
         self.manifest_weights.len() as u32 - 1
     }
 

@@ -7,7 +7,7 @@ use ipuc_formats::fact::{Contents, Fact, Type};
 use ipuc_formats::model::{
     BlockRecord, EntryRecord, OperandRecord, ReadRecord, Role, StateRecord, StepRecord, ValueRecord,
 };
-use ipuc_formats::ops::{Op, Read};
+use ipuc_formats::ops::{Op, Read, Runs};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -47,9 +47,8 @@ impl Numbering {
         }
         for step in &graph.block(block).steps {
             self.meet(&step.operands);
-            let loops = in_loop || matches!(step.op, Op::Loop(_) | Op::Scan(_));
-            for body in step.op.operator().blocks() {
-                self.visit(graph, body, loops);
+            for body in step.op.bodies() {
+                self.visit(graph, body.block, in_loop || body.runs == Runs::Repeated);
             }
         }
         self.meet(&graph.block(block).results);
@@ -163,15 +162,14 @@ fn value_record(graph: &Graph, id: ValueId, role: Role) -> ValueRecord {
 
 /// The operator with the numbers that blocks have in the file.
 fn renumbered(step: &Step, numbering: &Numbering) -> Op {
-    let operator = step.op.operator();
     let blocks: Vec<BlockIndex> =
-        operator.blocks().into_iter().map(|block| BlockIndex(numbering.block(block))).collect();
-    operator.with_blocks(&blocks).unwrap_or_else(|| step.op.clone())
+        step.op.blocks().into_iter().map(|block| BlockIndex(numbering.block(block))).collect();
+    step.op.with_bodies(&blocks).unwrap_or_else(|| step.op.clone())
 }
 
 fn reads(step: &Step, repeated: bool) -> Vec<ReadRecord> {
     let constants = step.operands.iter().enumerate().filter(|(_, operand)| matches!(operand, Operand::Constant(_)));
-    let read = |operand: usize| match step.op.operator().read(operand) {
+    let read = |operand: usize| match step.op.read(operand) {
         Read::Once if repeated => Read::Repeated,
         read => read,
     };

@@ -1,7 +1,7 @@
 //! Memory that a worker fills and writes, kept from piece to piece.
 
 use crate::emit::EmitError;
-use ipuc_formats::pages::Pages;
+use ipuc_pages::Pages;
 
 /// Bytes that begin where direct writes want them.
 #[derive(Default)]

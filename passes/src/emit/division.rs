@@ -3,7 +3,8 @@
 //! A tensor whose bytes are read in their order is packed by one piece, where that takes neither too much memory nor too
 //! long, and hashed meanwhile. Otherwise a chunk is a piece by itself, with two exceptions. Canonical `[inputs, outputs]`
 //! matrices are read across their rows: a piece of them is as many chunks as make runs worth reading. And a tensor that has
-//! to be in memory as a whole (a recipe, integers that are stored as varints) is loaded once for all chunks with a part.
+//! to be in memory as a whole (a recipe, integers that are stored as varints) is loaded once for all chunks with a part; so
+//! are the planes of codes.
 //!
 //! Before the chunks of a tensor that is not hashed by the way stands its hashing: the one sequential read brings it into
 //! the page cache, so that reading across its rows asks nothing of the disk.
@@ -11,7 +12,7 @@
 use crate::emit::sources::leaves;
 use crate::emit::work::{BLOCK_BYTES, Filling, Work};
 use crate::ir::{ConstantData, ConstantId};
-use ipuc_formats::encodings::{Layout, PartRange};
+use ipuc_formats::encodings::{PartRange, ReadOrder};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -73,7 +74,8 @@ pub(super) fn divide(work: &Work, room: Room) -> Division {
         let chunks = if at_once { panels } else { one_by_one(work, next) };
         next = chunks.end;
         for filling in chunks.clone().flat_map(|chunk| work.fillings_of(chunk)) {
-            for source in leaves(work.graph, filling.constant) {
+            let sources = work.made_of[filling.weight].iter().flat_map(|&id| leaves(work.graph, id));
+            for source in sources {
                 let number = numbers[&source];
                 if std::mem::replace(&mut is_hashed[number], true) {
                     continue;
@@ -108,14 +110,13 @@ fn piece(work: &Work, chunks: Range<usize>, at_once: bool) -> Piece {
 fn is_read_in_order(work: &Work, filling: Filling, at_once: bool) -> bool {
     let record = &work.manifest.weights[filling.weight];
     let in_file = matches!(work.graph.constant(filling.constant).data, ConstantData::Stored(_));
-    let order = match &record.layout {
-        Layout::Plain { .. } => true,
-        Layout::Strings => false,
-        Layout::Panels(panels) if panels.output_axis == 0 => {
-            let whole = |part: &PartRange| (part.inputs_start, part.inputs_end) == (0, panels.inputs);
-            panels.is_packed_by_whole_rows() && record.parts.iter().all(|part| whole(&part.range()))
-        }
-        Layout::Panels(_) => at_once || record.parts.len() == 1,
+    let units = record.encoding.units(record.logical());
+    let whole =
+        |part: &PartRange| units.as_ref().is_ok_and(|units| part.inputs_end - part.inputs_start == units.inputs);
+    let order = match record.encoding.encoding().order() {
+        ReadOrder::Sequential => record.parts.iter().all(|part| whole(&part.range())),
+        ReadOrder::Scattered => false,
+        ReadOrder::Across => at_once || record.parts.len() == 1,
     };
     in_file && !work.is_loaded(filling.constant) && order
 }
@@ -128,7 +129,8 @@ fn one_by_one(work: &Work, first: usize) -> Range<usize> {
         for filling in work.fillings_of(chunk) {
             let span = &work.spans[filling.weight];
             let near = first <= span.start && span.end - first <= WHOLE_CHUNKS;
-            if work.is_loaded(filling.constant) || near && is_read_in_order(work, filling, false) {
+            let loaded = work.is_loaded(filling.constant) || !work.planes(filling.weight).is_empty();
+            if loaded || near && is_read_in_order(work, filling, false) {
                 end = end.max(span.end);
             }
         }

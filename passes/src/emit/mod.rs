@@ -1,6 +1,6 @@
 //! The only builder of file records: a graph in order becomes a manifest and a stream of weights.
 //!
-//! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is laid out and in which order
+//! `blocks.rs` numbers blocks, values and steps; `weights.rs` decides how each constant is encoded and in which order
 //! (that of first use); `work.rs` knows what fills the stream, `division.rs` divides that into pieces of work, `stream.rs`
 //! does them within a bound on memory, and `sources.rs` hashes what weights come from. The bytes depend neither on the
 //! number of threads nor on the bound.
@@ -10,6 +10,7 @@
 mod blocks;
 mod buffer;
 mod division;
+mod reader;
 mod sources;
 mod stream;
 mod weights;
@@ -17,7 +18,7 @@ mod work;
 
 use crate::ir::{ConstantError, Graph};
 use ipuc_formats::encodings::EncodingError;
-use ipuc_formats::model::{FormatError, Manifest, Provenance, SymbolRecord};
+use ipuc_formats::model::{FormatError, Manifest, PlacementRecord, Provenance, SymbolRecord};
 use std::io;
 use thiserror::Error;
 
@@ -58,7 +59,7 @@ pub enum EmitError {
     /// A weight cannot be read or computed.
     #[error(transparent)]
     Constant(#[from] ConstantError),
-    /// A weight cannot be laid out.
+    /// A weight cannot be encoded.
     #[error("weight `{weight}`: {error}")]
     Encoding {
         /// Name of the weight.
@@ -108,11 +109,13 @@ pub struct EmitOptions {
     pub memory_bytes: u64,
     /// Options that change bytes, for the provenance.
     pub recorded: Vec<(String, String)>,
+    /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file.
+    pub placements: Vec<PlacementRecord>,
 }
 
 impl Default for EmitOptions {
     fn default() -> Self {
-        EmitOptions { chunk_bytes: 2 << 20, memory_bytes: MEMORY_BYTES, recorded: Vec::new() }
+        EmitOptions { chunk_bytes: 2 << 20, memory_bytes: MEMORY_BYTES, recorded: Vec::new(), placements: Vec::new() }
     }
 }
 
@@ -155,7 +158,7 @@ pub fn emit(
         extents,
         chunks: Vec::new(),
         files: Vec::new(),
-        placements: Vec::new(),
+        placements: options.placements.clone(),
     };
     stream::write(graph, manifest, &numbering, options, output, progress)
 }

@@ -10,15 +10,16 @@
 use crate::emit::blocks::Numbering;
 use crate::emit::buffer::Buffer;
 use crate::emit::division::{Division, Piece, Room, Task, divide};
+use crate::emit::reader::{PlaneError, Reader, planes};
 use crate::emit::sources::SourceHash;
 use crate::emit::work::{Filling, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
-use crate::ir::{ConstantData, ConstantId, Graph};
-use ipuc_formats::encodings::{EncodingError, Layout, PartRange, pack, pack_strings};
+use crate::ir::{ConstantId, Graph};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{EncodingError, PartRange, pack_strings};
 use ipuc_formats::model::{ChunkDigest, Manifest, Plan, Superblock, finish, plan};
 use ipuc_formats::tensor::Tensor;
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -208,6 +209,8 @@ impl Drop for Taken<'_> {
 struct Tensors {
     /// Those that are loaded for it.
     loaded: HashMap<ConstantId, Tensor>,
+    /// Planes of the weights that it packs.
+    planes: HashMap<usize, Vec<Tensor>>,
     /// Of the one that is being read, where that gives its hash.
     hash: SourceHash,
 }
@@ -260,6 +263,7 @@ impl Writer<'_> {
         let extents = self.work.extents[chunk].clone();
         let filled: Vec<Filling> = extents.clone().filter_map(|extent| self.work.fillings[extent]).collect();
         tensors.loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
+        tensors.planes.retain(|weight, _| filled.iter().any(|filling| filling.weight == *weight));
         let mut end = 0;
         for index in extents {
             let extent = &manifest.extents[index];
@@ -338,37 +342,31 @@ impl Writer<'_> {
         let record = &self.work.manifest.weights[filling.weight];
         let constant = self.work.graph.constant(filling.constant);
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };
-        let Tensors { loaded, hash } = tensors;
+        if !self.work.planes(filling.weight).is_empty() && !tensors.planes.contains_key(&filling.weight) {
+            let planes = planes(self.work, filling.weight).map_err(|error| match error {
+                PlaneError::Constant(error) => EmitError::Constant(error),
+                PlaneError::Encoding(error) => failure(error),
+            })?;
+            tensors.planes.insert(filling.weight, planes);
+        }
+        let Tensors { loaded, planes, hash } = tensors;
         let in_memory = loaded.get(&filling.constant).or_else(|| constant.tensor());
-        if record.layout == Layout::Strings {
+        if constant.dtype == DType::String {
             let strings = in_memory.map(Tensor::strings).unwrap_or(Ok(&[])).map_err(EncodingError::from);
             target.copy_from_slice(&strings.and_then(pack_strings).map_err(failure)?);
             return Ok(());
         }
-        let mut unreadable = None;
-        let mut read = |offset: u64, buffer: &mut [u8]| -> io::Result<()> {
-            match (in_memory, &constant.data) {
-                (Some(tensor), _) => {
-                    let start = usize::try_from(offset).map_err(io::Error::other)?;
-                    let range = start..start + buffer.len();
-                    buffer.copy_from_slice(tensor.bytes().get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
-                    Ok(())
-                }
-                (None, ConstantData::Stored(stored)) => {
-                    self.work.graph.read_stored(stored, offset, buffer).map_err(|error| {
-                        unreadable = Some(error);
-                        io::Error::from(io::ErrorKind::Other)
-                    })?;
-                    if self.hashed[filling.weight].is_some() {
-                        hash.see(offset, buffer);
-                    }
-                    Ok(())
-                }
-                (None, ConstantData::Tensor(_) | ConstantData::Recipe { .. }) => Err(io::ErrorKind::NotFound.into()),
-            }
+        let mut reader = Reader {
+            graph: self.work.graph,
+            constant: filling.constant,
+            dtype: self.work.graph.constant(self.work.made_of[filling.weight][0]).dtype,
+            in_memory,
+            planes: planes.get(&filling.weight).map_or(&[], Vec::as_slice),
+            hash: self.hashed[filling.weight].is_some().then_some(&mut *hash),
+            failure: None,
         };
-        let packed = pack(&record.layout, constant.dtype, &record.shape, range, &mut read, target);
-        match (packed, unreadable) {
+        let packed = record.encoding.pack(record.logical(), range, &mut reader, target);
+        match (packed, reader.failure) {
             (_, Some(error)) => return Err(error.into()),
             (packed, None) => packed.map_err(failure)?,
         }

@@ -1,14 +1,15 @@
 //! How each constant is laid out, and where its parts lie in the stream.
 //!
-//! A constant that only products read, all of them as the same matrix, is stored in panels; every other one plainly.
-//! A widening cast of a weight (f16 to f32) is a matter of layout: the narrow bytes are stored, the logical type is the
-//! wide one. Constants with the same bytes and the same layout share their extents.
+//! A pass may have chosen the encoding of a constant. Of all others, one that only products read, all of them as the same
+//! matrix, is stored in panels, every other one plainly. A widening cast of a weight (f16 to f32) is a matter of encoding:
+//! the narrow bytes are stored, the logical type is the wide one. Constants with the same bytes and the same encoding share
+//! their extents.
 
 use crate::emit::blocks::Numbering;
 use crate::emit::{EmitError, EmitOptions};
-use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Step};
+use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Graph, Operand, Step};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PanelLayout, PartRecord, WeightRecord, WeightSource};
+use ipuc_formats::encodings::{Coded, Logical, Panels, PartRecord, Strings, WeightRecord, WeightSource};
 use ipuc_formats::limits;
 use ipuc_formats::model::ExtentRecord;
 use ipuc_formats::onnx::TensorData;
@@ -35,7 +36,7 @@ enum Content {
     Constant(ConstantId),
 }
 
-/// Lay out every constant that a step reads.
+/// Decide how every constant is stored that a step reads.
 pub(super) fn plan(
     graph: &Graph,
     numbering: &Numbering,
@@ -43,32 +44,32 @@ pub(super) fn plan(
 ) -> Result<(Vec<WeightRecord>, Vec<ExtentRecord>), EmitError> {
     let uses = uses(graph, numbering);
     let mut weights = Vec::with_capacity(numbering.constants.len());
-    let mut placed: HashMap<(Content, String), usize> = HashMap::new();
+    let mut placed: HashMap<(Vec<Content>, String), usize> = HashMap::new();
     let mut unplaced = Vec::new();
     for (number, &id) in numbering.constants.iter().enumerate() {
         let constant = graph.constant(id);
-        let stored = stored_constant(graph, id);
-        let layout = layout(constant, graph.constant(stored).dtype, uses.get(&id));
+        let made_of = made_of(graph, id);
+        let ChosenEncoding { encoding, reason } = match &constant.encoding {
+            Some(chosen) => chosen.clone(),
+            None => encoding(constant, graph.constant(made_of[0]).dtype, uses.get(&id)),
+        };
         let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
+        let logical = Logical { dtype: constant.dtype, shape: &shape };
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };
-        let ranges = layout.split(&shape, options.chunk_bytes).map_err(failure)?;
-        let key = (content(graph, stored), format!("{layout:?} {shape:?}"));
-        let first = *placed.entry(key).or_insert(number);
+        let ranges = encoding.split(logical, options.chunk_bytes).map_err(failure)?;
+        let contents = made_of.iter().map(|&id| content(graph, graph.bytes_of(id))).collect();
+        let first = *placed.entry((contents, format!("{encoding} {logical:?}"))).or_insert(number);
         if first == number {
-            for range in &ranges {
-                let bytes = layout.part_bytes(&shape, range).map_err(failure)?;
-                let bytes = bytes.unwrap_or_else(|| string_bytes(constant));
-                unplaced.push(Unplaced {
-                    weight: number,
-                    length: bytes,
-                    rows: uses.get(&id).is_some_and(|uses| uses.rows),
-                });
+            for &range in &ranges {
+                let bytes = encoding.part_bytes(logical, range).map_err(failure)?;
+                let length = bytes.unwrap_or_else(|| string_bytes(constant));
+                unplaced.push(Unplaced { weight: number, length, rows: uses.get(&id).is_some_and(|uses| uses.rows) });
             }
         }
         let parts: Vec<PartRecord> = ranges.into_iter().map(|range| range.in_extent(first as u32)).collect();
         let name = constant.name.as_deref().map(str::to_string);
-        let source = source(graph, graph.constant(stored));
-        weights.push(WeightRecord { name, dtype: constant.dtype, shape, layout, parts, source });
+        let sources = made_of.iter().enumerate().filter_map(|(index, &id)| source(graph, id, index)).collect();
+        weights.push(WeightRecord { name, dtype: constant.dtype, shape, encoding, reason, parts, sources });
     }
     let extents = arrange(&unplaced, &mut weights);
     Ok((weights, extents))
@@ -103,27 +104,38 @@ fn uses(graph: &Graph, numbering: &Numbering) -> HashMap<ConstantId, Uses> {
 
 fn note_use(graph: &Graph, step: &Step, position: usize, id: ConstantId, uses: &mut Uses) {
     let shape: Vec<u64> = graph.constant(id).shape.iter().map(|&extent| extent as u64).collect();
-    uses.matrices.push(step.op.operator().weight_matrix(position, &shape));
-    uses.rows |= step.op.operator().read(position) == Read::Rows;
+    uses.matrices.push(step.op.weight_matrix(position, &shape));
+    uses.rows |= step.op.read(position) == Read::Rows;
 }
 
-/// The constant whose bytes are stored: what a widening cast reads, else the constant itself.
-pub(super) fn stored_constant(graph: &Graph, id: ConstantId) -> ConstantId {
+/// What is stored of a constant: its elements, then its planes in the order of its encoding.
+///
+/// The elements of a coded constant are its codes, those of a widening cast what it reads.
+pub(super) fn made_of(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
     let constant = graph.constant(id);
+    let planes = constant.encoding.as_ref().map_or(&[][..], |chosen| chosen.encoding.encoding().planes());
+    if !planes.is_empty()
+        && let Some(quantized) = graph.quantized(id)
+    {
+        let planes = planes.iter().filter_map(|plane| quantized.of_role(plane.role));
+        return [quantized.codes].into_iter().chain(planes).collect();
+    }
     if let ConstantData::Recipe { op: Op::Cast(_), operands } = &constant.data
         && let [Some(narrow)] = operands.as_slice()
         && constant.dtype == DType::F32
         && matches!(graph.constant(*narrow).dtype, DType::F16 | DType::BF16)
         && !matches!(graph.constant(*narrow).data, ConstantData::Recipe { .. })
     {
-        return *narrow;
+        return vec![*narrow];
     }
-    id
+    vec![id]
 }
 
-fn layout(constant: &Constant, stored: DType, uses: Option<&Uses>) -> Layout {
+/// The encoding of a constant for which no pass has chosen one.
+fn encoding(constant: &Constant, stored: DType, uses: Option<&Uses>) -> ChosenEncoding {
+    let chosen = |encoding: Coded, reason: &str| ChosenEncoding { encoding, reason: reason.to_string() };
     if constant.dtype == DType::String {
-        return Layout::Strings;
+        return chosen(Strings {}.into(), "it is text");
     }
     let matrices = uses.map_or(&[][..], |uses| &uses.matrices);
     let common = match matrices {
@@ -131,12 +143,12 @@ fn layout(constant: &Constant, stored: DType, uses: Option<&Uses>) -> Layout {
         _ => None,
     };
     match common {
-        Some(matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
-            let mut panels = PanelLayout::matrix(stored, matrix.outputs, matrix.inputs, matrix.output_axis);
-            panels.groups = matrix.groups;
-            Layout::Panels(panels)
+        Some(&matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
+            chosen(Panels::values(stored, matrix).into(), "only products read it, as the same matrix")
         }
-        Some(_) | None => Layout::Plain { dtype: stored },
+        Some(_) => chosen(Coded::plain(stored), "products of this type read it as it is"),
+        None if uses.is_some_and(|uses| uses.rows) => chosen(Coded::plain(stored), "single rows are read"),
+        None => chosen(Coded::plain(stored), "steps read it as it is"),
     }
 }
 
@@ -158,18 +170,22 @@ fn content(graph: &Graph, id: ConstantId) -> Content {
             }
             TensorData::Inline(_) => Content::Constant(id),
         },
-        ConstantData::Tensor(_) | ConstantData::Recipe { .. } => Content::Constant(id),
+        ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => Content::Constant(id),
     }
 }
 
-/// Where the elements of a constant come from: those of a computed one from its first operand.
-fn source(graph: &Graph, constant: &Constant) -> Option<WeightSource> {
+/// Where the elements of a constant come from, or of a plane of it: those of a computed one from its first operand.
+fn source(graph: &Graph, id: ConstantId, index: usize) -> Option<WeightSource> {
+    let constant = graph.constant(id);
     let (source, offset, length) = match &constant.data {
         ConstantData::Stored(stored) => (stored.source, stored.tensor.source_offset()?, stored.tensor.length_bytes()),
-        ConstantData::Tensor(_) => constant.origin.map(|origin| (origin.source, origin.offset, origin.length))?,
-        ConstantData::Recipe { operands, .. } => return source(graph, graph.constant((*operands.first()?)?)),
+        ConstantData::Tensor(_) | ConstantData::Hashed(_) => {
+            constant.origin.map(|origin| (origin.source, origin.offset, origin.length))?
+        }
+        ConstantData::Recipe { operands, .. } => return self::source(graph, (*operands.first()?)?, index),
     };
-    Some(WeightSource { file: graph.sources[source as usize].name.clone(), offset, length })
+    let plane = index.checked_sub(1).map(|plane| plane as u32);
+    Some(WeightSource { plane, file: graph.sources[source as usize].name.clone(), offset, length })
 }
 
 fn string_bytes(constant: &Constant) -> u64 {

@@ -3,10 +3,10 @@
 
 use crate::emit::blocks::Numbering;
 use crate::emit::sources::seen_once;
-use crate::emit::weights::stored_constant;
+use crate::emit::weights::made_of;
 use crate::ir::{ConstantData, ConstantId, Graph};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PartRange, WeightRecord};
+use ipuc_formats::encodings::{Encoding, PANEL_OUTPUTS, PartRange, ReadOrder, WeightRecord};
 use ipuc_formats::model::Manifest;
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const BLOCK_ROWS: u64 = 16;
 /// Where the bytes of one extent come from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filling {
-    /// The constant whose elements are stored.
+    /// The constant whose elements are stored: codes where they are coded.
     pub(super) constant: ConstantId,
     /// The weight that is made of them.
     pub(super) weight: usize,
@@ -32,6 +32,8 @@ pub(super) struct Work<'a> {
     pub(super) manifest: &'a Manifest,
     /// What fills each extent.
     pub(super) fillings: Vec<Option<Filling>>,
+    /// What each weight is made of: its elements, then its planes.
+    pub(super) made_of: Vec<Vec<ConstantId>>,
     /// Tensors that weights come from, in the order of first use, each once.
     pub(super) sources: Vec<ConstantId>,
     /// Extents of each chunk.
@@ -42,12 +44,13 @@ pub(super) struct Work<'a> {
 
 impl<'a> Work<'a> {
     pub(super) fn new(graph: &'a Graph, manifest: &'a Manifest, numbering: &Numbering) -> Self {
-        let stored: Vec<ConstantId> = numbering.constants.iter().map(|&id| stored_constant(graph, id)).collect();
+        let made_of: Vec<Vec<ConstantId>> = numbering.constants.iter().map(|&id| made_of(graph, id)).collect();
         let mut fillings: Vec<Option<Filling>> = vec![None; manifest.extents.len()];
         for (weight, record) in manifest.weights.iter().enumerate() {
             for part in &record.parts {
                 // Weights with the same bytes share extents; the first of them fills.
-                let filling = Filling { constant: stored[weight], weight, range: part.range() };
+                let constant = graph.bytes_of(made_of[weight][0]);
+                let filling = Filling { constant, weight, range: part.range() };
                 fillings[part.extent as usize].get_or_insert(filling);
             }
         }
@@ -58,7 +61,8 @@ impl<'a> Work<'a> {
             let span: &mut Range<usize> = &mut spans[filling.weight];
             *span = if span.end == 0 { chunk } else { span.start }..chunk + 1;
         }
-        Work { graph, manifest, fillings, sources: seen_once(graph, &stored), extents, spans }
+        let sources = seen_once(graph, &made_of.concat());
+        Work { graph, manifest, fillings, made_of, sources, extents, spans }
     }
 
     pub(super) fn chunk_bytes(&self, chunk: usize) -> u64 {
@@ -78,18 +82,29 @@ impl<'a> Work<'a> {
 
     /// Memory that filling one chunk by itself takes.
     pub(super) fn chunk_need(&self, chunk: usize) -> u64 {
-        let mut constants: Vec<ConstantId> = self.constants(chunk).collect();
-        constants.dedup();
-        let loaded: u64 = constants.into_iter().map(|constant| self.loaded_bytes(constant)).sum();
+        let mut weights: Vec<(ConstantId, usize)> =
+            self.fillings_of(chunk).map(|filling| (filling.constant, filling.weight)).collect();
+        weights.dedup();
+        let loaded = |(constant, weight)| self.loaded_bytes(constant) + self.planes_bytes(weight);
+        let loaded: u64 = weights.into_iter().map(loaded).sum();
         self.chunk_bytes(chunk) + self.block_bytes(&(chunk..chunk + 1)) + loaded
+    }
+
+    /// Constants that the planes of a weight are made of.
+    pub(super) fn planes(&self, weight: usize) -> &[ConstantId] {
+        &self.made_of[weight][1..]
+    }
+
+    /// Bytes that the planes of a weight take in memory, twice while they are spread.
+    fn planes_bytes(&self, weight: usize) -> u64 {
+        let record = &self.manifest.weights[weight];
+        let elements: u64 = record.shape.iter().product();
+        let planes = record.encoding.encoding().planes().iter();
+        planes.map(|plane| 2 * elements.div_ceil(plane.block.max(16)) * (plane.dtype.bits() as u64).div_ceil(8)).sum()
     }
 
     pub(super) fn fillings_of(&self, chunk: usize) -> impl Iterator<Item = Filling> + '_ {
         self.extents[chunk].clone().filter_map(|extent| self.fillings[extent])
-    }
-
-    fn constants(&self, chunk: usize) -> impl Iterator<Item = ConstantId> + '_ {
-        self.fillings_of(chunk).map(|filling| filling.constant)
     }
 
     /// Whether a constant has to be in memory as a whole, and is not yet.
@@ -97,7 +112,7 @@ impl<'a> Work<'a> {
         let constant = self.graph.constant(id);
         match &constant.data {
             ConstantData::Tensor(_) => false,
-            ConstantData::Recipe { .. } => true,
+            ConstantData::Recipe { .. } | ConstantData::Hashed(_) => true,
             // Varints have no places of their own.
             ConstantData::Stored(stored) => !stored.tensor.is_direct() || constant.dtype == DType::String,
         }
@@ -110,10 +125,13 @@ impl<'a> Work<'a> {
             ConstantData::Tensor(_) => 0,
             ConstantData::Stored(_) if self.is_loaded(id) => constant.byte_count(),
             ConstantData::Stored(_) => 0,
+            ConstantData::Hashed(_) => constant.byte_count(),
             ConstantData::Recipe { operands, .. } => {
                 let operand = |id: ConstantId| match &self.graph.constant(id).data {
                     ConstantData::Stored(_) => self.graph.constant(id).byte_count(),
-                    ConstantData::Tensor(_) | ConstantData::Recipe { .. } => self.loaded_bytes(id),
+                    ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => {
+                        self.loaded_bytes(id)
+                    }
                 };
                 constant.byte_count() + operands.iter().flatten().map(|&id| operand(id)).sum::<u64>()
             }
@@ -124,12 +142,12 @@ impl<'a> Work<'a> {
     fn block_bytes(&self, chunks: &Range<usize>) -> u64 {
         let rows = chunks.clone().flat_map(|chunk| self.fillings_of(chunk)).fold(0, |columns: u64, filling| {
             let record = &self.manifest.weights[filling.weight];
-            match &record.layout {
-                Layout::Panels(panels) if panels.output_axis == 1 => {
-                    let outputs = (filling.range.end - filling.range.start) * u64::from(panels.outputs_per_panel);
+            match record.encoding.encoding().order() {
+                ReadOrder::Across => {
+                    let outputs = (filling.range.end - filling.range.start) * PANEL_OUTPUTS as u64;
                     columns + outputs * row_element_bytes(record)
                 }
-                Layout::Panels(_) | Layout::Plain { .. } | Layout::Strings => columns,
+                ReadOrder::Sequential | ReadOrder::Scattered => columns,
             }
         });
         BLOCK_BYTES.max(rows.saturating_mul(BLOCK_ROWS))
@@ -140,16 +158,22 @@ impl<'a> Work<'a> {
     pub(super) fn across(&self, chunk: usize) -> Option<(Filling, u64)> {
         let mut fillings = self.fillings_of(chunk);
         let (Some(filling), None) = (fillings.next(), fillings.next()) else { return None };
-        let Layout::Panels(panels) = &self.manifest.weights[filling.weight].layout else { return None };
+        let record = &self.manifest.weights[filling.weight];
+        let panels = record.encoding.as_panels()?;
         let whole = (filling.range.inputs_start, filling.range.inputs_end) == (0, panels.inputs);
-        let direct = !self.is_loaded(filling.constant);
-        (panels.output_axis == 1 && whole && direct).then_some((filling, panels.inputs))
+        let direct = !self.is_loaded(filling.constant) && !panels.is_coded();
+        (panels.order() == ReadOrder::Across && whole && direct).then_some((filling, panels.inputs))
     }
 }
 
-/// Bytes of one canonical element, and of the stored one where it is converted.
+/// Bytes of one canonical element, of the stored one where it is converted, and of a code while several become a byte.
 fn row_element_bytes(record: &WeightRecord) -> u64 {
-    let stored = record.layout.dtype().bits() as u64 / 8;
-    let logical = record.dtype.bits() as u64 / 8;
-    if stored == logical { stored } else { stored + logical }
+    let encoding = record.encoding.encoding();
+    let bytes = |bits: usize| (bits as u64).div_ceil(8);
+    let (stored, logical) = (bytes(encoding.dtype().bits()), bytes(record.dtype.bits()));
+    match (encoding.planes().is_empty(), stored == logical) {
+        (false, _) => 3 * stored,
+        (true, true) => stored,
+        (true, false) => stored + logical,
+    }
 }

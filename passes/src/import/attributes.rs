@@ -1,6 +1,6 @@
 //! Attributes of one node, each to be asked for once; whatever is never asked for is refused.
 
-use crate::import::lowering::LowerError;
+use crate::import::lower_error::LowerError;
 use ipuc_formats::onnx::schema::{GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto};
 use ipuc_formats::onnx::{AttributeValue, attribute_value};
 use std::collections::BTreeMap;

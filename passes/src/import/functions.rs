@@ -3,8 +3,8 @@
 //! A model-local function of the same domain and name shadows a built-in operator. Attributes of the body that refer to
 //! attributes of the function are replaced by those of the call, or by the function's defaults, or left out.
 
-use crate::import::importer::{Opsets, canonical_domain, opsets};
-use crate::import::lowering::LowerError;
+use crate::import::lower_error::LowerError;
+use crate::import::opsets::{Opsets, canonical_domain, opsets};
 use ipuc_formats::onnx::schema::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 use std::collections::HashMap;
 

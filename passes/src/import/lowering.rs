@@ -5,52 +5,15 @@
 
 use crate::import::attributes::AttributeReader;
 use crate::import::importer::Importer;
+pub use crate::import::lower_error::LowerError;
 use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::attribute::{BlockIndex, Keyword};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::onnx::schema::NodeProto;
 use ipuc_formats::ops::{InferContext, Op, TypeError};
-use ipuc_formats::tensor::{Tensor, TensorError};
+use ipuc_formats::tensor::Tensor;
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Why a node cannot be lowered.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LowerError {
-    /// Operands or attributes do not fit the operator.
-    #[error(transparent)]
-    Type(#[from] TypeError),
-    /// A tensor in an attribute is malformed.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    /// A tensor in the model cannot be read.
-    #[error("{0}")]
-    Weight(String),
-    /// An attribute has another type than the operator says.
-    #[error("attribute `{name}` must be of type {expected}")]
-    AttributeType {
-        /// Name of the attribute.
-        name: String,
-        /// What is expected, in words.
-        expected: &'static str,
-    },
-    /// An attribute that must be there is not.
-    #[error("attribute `{0}` is missing")]
-    MissingAttribute(String),
-    /// Attributes that this operator version does not have.
-    #[error("attribute {0} is not one that this version of the operator has")]
-    UnknownAttributes(String),
-    /// A combination that is not supported.
-    #[error("{0} is not supported")]
-    Unsupported(String),
-    /// A name that nothing defines.
-    #[error("nothing defines `{0}`")]
-    Undefined(String),
-    /// A node of a body failed; it is reported under its own name.
-    #[error("its body cannot be imported")]
-    Body,
-}
 
 /// A lowered body of a control-flow node.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! ONNX becomes IR: functions are inlined, operator versions resolved, names kept, weights left where they are.
 //!
-//! Read `importer.rs` for the walk over a model, `lowering.rs` for what one node's lowering sees; the tables of operators
+//! Read `walk.rs` for the walk over a model, `lowering.rs` for what one node's lowering sees; the tables of operators
 //! are one file a family. A new operator is a row there.
 //!
 //! Every node that cannot be imported is reported, not only the first. Nothing is guessed: an attribute that no lowering
@@ -12,11 +12,14 @@ mod constant;
 mod cross_check;
 mod functions;
 mod importer;
+mod lower_error;
 mod lowering;
+mod opsets;
 mod order;
 mod registry;
 mod tensors;
 mod types;
+mod walk;
 
 mod attention;
 mod classical;
@@ -33,14 +36,17 @@ mod text;
 
 #[cfg(feature = "tract")]
 pub use cross_check::{CrossCheck, Disagreement, cross_check};
-pub use lowering::{Body, LowerError, Lowering, Row, row};
+pub use lower_error::LowerError;
+pub use lowering::{Body, Lowering, Row, row};
 pub use registry::{NEWEST_OPSET, all as rows};
 
 use crate::ir::{Entry, Graph, Source};
 use functions::Functions;
-use importer::{Importer, opsets};
+use importer::Importer;
+use ipuc_formats::onnx::TensorSource;
 use ipuc_formats::onnx::schema::ModelProto;
-use ipuc_formats::onnx::{ReadAt, TensorSource};
+use ipuc_formats::read_at::ReadAt;
+use opsets::opsets;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -49,7 +55,7 @@ use thiserror::Error;
 fn tables() -> impl Iterator<Item = &'static [Row]> {
     let families: [&[&[Row]]; 13] = [
         &[constant::ROWS],
-        &[attention::ROWS],
+        attention::TABLES,
         classical::TABLES,
         control::TABLES,
         elementwise::TABLES,
@@ -57,7 +63,7 @@ fn tables() -> impl Iterator<Item = &'static [Row]> {
         movement::TABLES,
         normalization::TABLES,
         products::TABLES,
-        &[quantization::ROWS],
+        quantization::TABLES,
         &[recurrence::ROWS],
         &[signal::ROWS],
         &[text::ROWS],

@@ -1,6 +1,7 @@
 //! All import tables together: which row lowers an operator of a given version.
 
-use crate::import::lowering::{LowerError, Row};
+use crate::import::lower_error::LowerError;
+use crate::import::lowering::Row;
 use crate::import::tables;
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -2,7 +2,7 @@
 
 use crate::import::ImportError;
 use crate::import::importer::Importer;
-use crate::import::lowering::LowerError;
+use crate::import::lower_error::LowerError;
 use crate::ir::{Constant, ConstantData, Operand, Origin, Source, Stored};
 use ipuc_formats::fact::integers;
 use ipuc_formats::onnx::schema::{SparseTensorProto, TensorProto};
@@ -48,7 +48,7 @@ impl Importer<'_> {
         }
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
         let data = ConstantData::Stored(Stored { source, tensor: Arc::new(tensor) });
-        Ok(Constant { name, dtype, shape, data, origin: None })
+        Ok(Constant { name, dtype, shape, data, origin: None, encoding: None })
     }
 
     fn external_source(&mut self, location: &str, tensor: &TensorSource) -> Result<u32, LowerError> {

@@ -1,7 +1,7 @@
 //! ONNX types become types.
 
 use crate::import::importer::Importer;
-use crate::import::lowering::LowerError;
+use crate::import::lower_error::LowerError;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type};

@@ -2,6 +2,7 @@
 
 use crate::ir::{ConstantId, Graph};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::Coded;
 use ipuc_formats::fact::{Fact, Shape};
 use ipuc_formats::onnx::{TensorDataError, TensorSource};
 use ipuc_formats::ops::{NoBlocks, Op, ReferenceContext, ReferenceError};
@@ -23,6 +24,17 @@ pub struct Constant {
     pub data: ConstantData,
     /// Where the bytes of a constant in memory came from, if they are those of a file.
     pub origin: Option<Origin>,
+    /// How it is stored, where a pass has chosen that; emission decides for all others.
+    pub encoding: Option<ChosenEncoding>,
+}
+
+/// How a pass wants a constant to be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChosenEncoding {
+    /// How.
+    pub encoding: Coded,
+    /// Why, in words.
+    pub reason: String,
 }
 
 /// A place in a file of the model.
@@ -50,6 +62,8 @@ pub enum ConstantData {
         /// Its operands.
         operands: Vec<Option<ConstantId>>,
     },
+    /// Not at hand: only the hash of the canonical bytes is known. The text form gives large constants so.
+    Hashed(blake3::Hash),
 }
 
 /// A tensor whose elements stay in a file.
@@ -82,20 +96,35 @@ pub enum ConstantError {
         /// Why not.
         error: ReferenceError,
     },
+    /// Only the hash of the bytes is known.
+    #[error(
+        "the bytes of constant `{tensor}` are not at hand: its graph was read from text, which has their hash only"
+    )]
+    Hashed {
+        /// Name of the constant.
+        tensor: String,
+    },
 }
 
 impl Constant {
     /// A constant in memory.
     pub fn of(tensor: Tensor, name: Option<&str>) -> Constant {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
-        Constant { name: name.map(Arc::from), dtype, shape, data: ConstantData::Tensor(tensor), origin: None }
+        Constant {
+            name: name.map(Arc::from),
+            dtype,
+            shape,
+            data: ConstantData::Tensor(tensor),
+            origin: None,
+            encoding: None,
+        }
     }
 
     /// The tensor, where it is in memory.
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.data {
             ConstantData::Tensor(tensor) => Some(tensor),
-            ConstantData::Stored(_) | ConstantData::Recipe { .. } => None,
+            ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => None,
         }
     }
 
@@ -123,7 +152,7 @@ impl Graph {
     /// Read or compute the tensor of a constant.
     ///
     /// # Errors
-    /// [`ConstantError`] where a file cannot be read or a recipe cannot be computed.
+    /// [`ConstantError`] where a file cannot be read, a recipe cannot be computed, or only the hash of the bytes is known.
     pub fn load_constant(&self, id: ConstantId) -> Result<Tensor, ConstantError> {
         let constant = self.constant(id);
         match &constant.data {
@@ -148,6 +177,7 @@ impl Graph {
                     .clone();
                 Ok(result)
             }
+            ConstantData::Hashed(_) => Err(ConstantError::Hashed { tensor: constant.label().to_string() }),
         }
     }
 

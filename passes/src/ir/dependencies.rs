@@ -16,9 +16,8 @@ pub struct Dependencies {
 impl Graph {
     /// What a step does besides computing: what its operator does, and what the steps of the blocks do that it runs.
     pub fn effect(&self, step: &Step) -> Effect {
-        let operator = step.op.operator();
-        let bodies = operator.blocks().into_iter().flat_map(|index| &self.block(index).steps);
-        bodies.map(|inner| self.effect(inner)).fold(operator.effect(), Effect::max)
+        let bodies = step.op.blocks().into_iter().flat_map(|index| &self.block(index).steps);
+        bodies.map(|inner| self.effect(inner)).fold(step.op.effect(), Effect::max)
     }
 
     /// Derive the graph of dependencies of a block. Linear in steps and operands, bodies included.
@@ -94,6 +93,6 @@ block 4(%e : f32[2]) {
         .unwrap();
         let effects: Vec<Effect> = graph.blocks[0].steps.iter().map(|step| graph.effect(step)).collect();
         assert_eq!(effects, [Effect::Random, Effect::Pure]);
-        assert_eq!(graph.blocks[0].steps[0].op.operator().effect(), Effect::Pure);
+        assert_eq!(graph.blocks[0].steps[0].op.effect(), Effect::Pure);
     }
 }

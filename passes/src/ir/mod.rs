@@ -18,18 +18,21 @@
 
 mod constants;
 mod dependencies;
+mod equality;
+mod quantized;
 pub mod text;
 mod typing;
 
-pub use constants::{Constant, ConstantData, ConstantError, Origin, Stored};
+pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Stored};
 pub use dependencies::{Dependencies, substitute};
+pub use quantized::Quantized;
 pub use typing::BlockTyping;
 
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Ranges;
 use ipuc_formats::fact::Fact;
-use ipuc_formats::onnx::ReadAt;
 use ipuc_formats::ops::{Obligation, Op};
+use ipuc_formats::read_at::ReadAt;
 use std::fmt;
 use std::sync::Arc;
 
@@ -162,9 +165,26 @@ pub struct Peak {
     pub kept_bytes: u64,
 }
 
-/// How much a pass changed: 0 means that running it again is idle.
+/// How much a pass changed: nothing means that running it again is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Changes(pub usize);
+pub struct Changes {
+    /// Steps that were removed, replaced or moved, or read something else.
+    pub steps: usize,
+    /// What is said about the graph (types of values, states): it follows from the steps and calls for no other pass.
+    pub annotations: usize,
+}
+
+impl Changes {
+    /// So many steps.
+    pub fn of_steps(steps: usize) -> Changes {
+        Changes { steps, annotations: 0 }
+    }
+
+    /// So much that is said about the graph.
+    pub fn of_annotations(annotations: usize) -> Changes {
+        Changes { steps: 0, annotations }
+    }
+}
 
 impl Graph {
     /// The block of this index.
@@ -224,6 +244,14 @@ impl Graph {
         &self.constants[id.0 as usize]
     }
 
+    /// The constant of this id, for changes.
+    ///
+    /// # Panics
+    /// Where the graph has no such constant, which is a bug of the caller.
+    pub fn constant_mut(&mut self, id: ConstantId) -> &mut Constant {
+        &mut self.constants[id.0 as usize]
+    }
+
     /// Add a constant.
     pub fn add_constant(&mut self, constant: Constant) -> ConstantId {
         self.constants.push(constant);
@@ -249,18 +277,19 @@ impl Graph {
         self.blocks.iter().map(|block| block.steps.len()).sum()
     }
 
-    /// Blocks that entries reach, bodies after the block that runs them.
+    /// Blocks that entries reach, bodies after the block that runs them; without those that do not exist.
     pub fn reachable_blocks(&self) -> Vec<BlockIndex> {
         let mut reached = vec![false; self.blocks.len()];
         let mut order = Vec::new();
         let mut pending: Vec<BlockIndex> = self.entries.iter().rev().map(|entry| entry.block).collect();
         while let Some(index) = pending.pop() {
-            if std::mem::replace(&mut reached[index.0 as usize], true) {
-                continue;
+            match reached.get_mut(index.0 as usize) {
+                Some(seen @ false) => *seen = true,
+                Some(true) | None => continue,
             }
             order.push(index);
             for step in self.block(index).steps.iter().rev() {
-                pending.extend(step.op.operator().blocks().into_iter().rev());
+                pending.extend(step.op.blocks().into_iter().rev());
             }
         }
         order

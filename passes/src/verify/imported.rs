@@ -1,99 +1,159 @@
-//! Stage *imported*:
-//!
-//! 1. every block, value and constant that is named exists;
-//! 2. every value is defined once, by a parameter or a result, in one block;
-//! 3. a step reads values of its own block that are defined before it;
-//! 4. a block is run by one step at most, or is the block of an entry, and no block runs itself;
-//! 5. an entry names each parameter and each result of its block.
+//! Stage *imported*: names and indices are sound.
 
-use crate::ir::{Graph, Operand, ValueId};
-use crate::verify::Violation;
+use crate::ir::{ConstantData, ConstantId, Entry, Graph, Operand, ValueId};
+use crate::verify::{Invariant, Violations, place};
 use ipuc_formats::attribute::BlockIndex;
+use petgraph::algo::tarjan_scc;
+use petgraph::graph::DiGraph;
 use std::collections::HashSet;
 
-pub(super) fn check(graph: &Graph, violations: &mut Vec<Violation>) {
-    let mut report = |place: String, message: String| violations.push(Violation { place, message });
-    let mut owners: Vec<usize> = vec![0; graph.blocks.len()];
+pub(super) fn check(graph: &Graph, violations: &mut Violations) {
     for entry in &graph.entries {
-        let Some(block) = graph.blocks.get(entry.block.0 as usize) else {
-            report(format!("entry {}", entry.name), format!("block {} does not exist", entry.block.0));
+        check_entry(graph, entry, violations);
+    }
+    for peak in &graph.peaks {
+        if peak.block.0 as usize >= graph.blocks.len() {
+            violations.report(Invariant::BlockExists, "peaks", format!("block {} does not exist", peak.block.0));
+        }
+    }
+    check_runners(graph, violations);
+    let mut definitions = Definitions { graph, violations, defined: HashSet::new(), constants: HashSet::new() };
+    for index in graph.reachable_blocks() {
+        definitions.check_block(index);
+    }
+}
+
+fn check_entry(graph: &Graph, entry: &Entry, violations: &mut Violations) {
+    let place = format!("entry {}", entry.name);
+    let (inputs, outputs) = (entry.inputs.len(), entry.outputs.len());
+    match graph.blocks.get(entry.block.0 as usize) {
+        None => {
+            violations.report(Invariant::BlockExists, &place, format!("block {} does not exist", entry.block.0));
+        }
+        Some(block) if (block.parameters.len(), block.results.len()) != (inputs, outputs) => {
+            violations.report(Invariant::PortsNamed, &place, "names and signature differ in length");
+        }
+        Some(_) => {}
+    }
+    for state in &entry.states {
+        if state.input >= inputs || state.output >= outputs {
+            let message = format!("state {}={} of {inputs} inputs and {outputs} outputs", state.input, state.output);
+            violations.report(Invariant::StatesExist, &place, message);
+        }
+    }
+}
+
+/// From where each block is run.
+fn check_runners(graph: &Graph, violations: &mut Violations) {
+    let mut runners = vec![0usize; graph.blocks.len()];
+    for entry in &graph.entries {
+        if let Some(count) = runners.get_mut(entry.block.0 as usize) {
+            *count += 1;
+        }
+    }
+    let mut runs: DiGraph<(), ()> = DiGraph::new();
+    let nodes: Vec<_> = graph.blocks.iter().map(|_| runs.add_node(())).collect();
+    for index in graph.block_indices() {
+        for (at, step) in graph.block(index).steps.iter().enumerate() {
+            for body in step.op.blocks() {
+                match runners.get_mut(body.0 as usize) {
+                    Some(count) => {
+                        *count += 1;
+                        runs.add_edge(nodes[index.0 as usize], nodes[body.0 as usize], ());
+                    }
+                    None => {
+                        let message = format!("block {} does not exist", body.0);
+                        violations.report(Invariant::BlockExists, place(index, at, step), message);
+                    }
+                }
+            }
+        }
+    }
+    for (index, count) in runners.into_iter().enumerate().filter(|&(_, count)| count > 1) {
+        violations.report(Invariant::OneRunner, format!("block {index}"), format!("is run from {count} places"));
+    }
+    for circle in tarjan_scc(&runs) {
+        if circle.len() > 1 || runs.contains_edge(circle[0], circle[0]) {
+            let mut blocks: Vec<usize> = circle.iter().map(|node| node.index()).collect();
+            blocks.sort_unstable();
+            violations.report(Invariant::NoRecursion, format!("blocks {blocks:?}"), "run themselves");
+        }
+    }
+}
+
+/// What is defined and read in the blocks so far.
+struct Definitions<'a> {
+    graph: &'a Graph,
+    violations: &'a mut Violations,
+    defined: HashSet<ValueId>,
+    constants: HashSet<ConstantId>,
+}
+
+impl Definitions<'_> {
+    fn check_block(&mut self, index: BlockIndex) {
+        let block = self.graph.block(index);
+        let mut visible = HashSet::new();
+        self.define(&block.parameters, &mut visible, &format!("block {}", index.0));
+        for (at, step) in block.steps.iter().enumerate() {
+            let place = place(index, at, step);
+            self.read(&step.operands, &visible, &place);
+            self.define(&step.results, &mut visible, &place);
+        }
+        self.read(&block.results, &visible, &format!("results of block {}", index.0));
+    }
+
+    fn define(&mut self, values: &[ValueId], visible: &mut HashSet<ValueId>, place: &str) {
+        for &value in values {
+            if value.0 as usize >= self.graph.values.len() {
+                self.violations.report(Invariant::ValueExists, place, format!("{value} does not exist"));
+            }
+            if !self.defined.insert(value) {
+                self.violations.report(Invariant::DefinedOnce, place, format!("{value} is defined twice"));
+            }
+            visible.insert(value);
+        }
+    }
+
+    fn read(&mut self, operands: &[Operand], visible: &HashSet<ValueId>, place: &str) {
+        for operand in operands {
+            match operand {
+                Operand::Absent => {}
+                Operand::Value(value) if visible.contains(value) => {}
+                Operand::Value(value) if value.0 as usize >= self.graph.values.len() => {
+                    self.violations.report(Invariant::ValueExists, place, format!("{value} does not exist"));
+                }
+                Operand::Value(value) => {
+                    let message = format!("{value} is read before it is defined");
+                    self.violations.report(Invariant::DefinedBeforeRead, place, message);
+                }
+                Operand::Constant(id) => self.read_constant(*id, place),
+            }
+        }
+    }
+
+    /// Each constant is looked at once, with what it is computed from.
+    fn read_constant(&mut self, id: ConstantId, place: &str) {
+        let Some(constant) = self.graph.constants.get(id.0 as usize) else {
+            self.violations.report(Invariant::ConstantExists, place, format!("{id} does not exist"));
             return;
         };
-        owners[entry.block.0 as usize] += 1;
-        if (block.parameters.len(), block.results.len()) != (entry.inputs.len(), entry.outputs.len()) {
-            report(format!("entry {}", entry.name), "names and signature differ in length".to_string());
+        if !self.constants.insert(id) {
+            return;
         }
-    }
-    for (index, block) in graph.blocks.iter().enumerate() {
-        for step in &block.steps {
-            for body in step.op.operator().blocks() {
-                match owners.get_mut(body.0 as usize) {
-                    Some(_) if body.0 as usize == index => {
-                        report(format!("block {index}"), "runs itself".to_string());
-                        return;
-                    }
-                    Some(owner) => *owner += 1,
-                    None => {
-                        report(format!("block {index}, `{}`", step.name), format!("block {} does not exist", body.0));
-                        return;
-                    }
+        let stored = match &constant.data {
+            ConstantData::Tensor(_) | ConstantData::Hashed(_) => None,
+            ConstantData::Stored(stored) => Some(stored.source),
+            ConstantData::Recipe { operands, .. } => {
+                for operand in operands.iter().flatten() {
+                    self.read_constant(*operand, &format!("recipe of {id}"));
                 }
-            }
-        }
-    }
-    if let Some(index) = owners.iter().position(|&count| count > 1) {
-        report(format!("block {index}"), format!("is run from {} places", owners[index]));
-        return;
-    }
-    let mut defined = HashSet::new();
-    for index in graph.reachable_blocks() {
-        check_block(graph, index, &mut defined, &mut report);
-    }
-}
-
-fn check_block(
-    graph: &Graph,
-    index: BlockIndex,
-    defined: &mut HashSet<ValueId>,
-    report: &mut impl FnMut(String, String),
-) {
-    let block = graph.block(index);
-    let mut visible: HashSet<ValueId> = HashSet::new();
-    let mut define =
-        |values: &[ValueId], visible: &mut HashSet<ValueId>, place: &str, report: &mut dyn FnMut(String, String)| {
-            for &value in values {
-                if value.0 as usize >= graph.values.len() {
-                    report(place.to_string(), format!("{value} does not exist"));
-                }
-                if !defined.insert(value) {
-                    report(place.to_string(), format!("{value} is defined twice"));
-                }
-                visible.insert(value);
+                None
             }
         };
-    define(&block.parameters, &mut visible, &format!("block {}", index.0), report);
-    for (at, step) in block.steps.iter().enumerate() {
-        let place = format!("block {}, step {at} `{}` ({})", index.0, step.name, step.op);
-        check_operands(graph, &step.operands, &visible, &place, report);
-        define(&step.results, &mut visible, &place, report);
-    }
-    check_operands(graph, &block.results, &visible, &format!("results of block {}", index.0), report);
-}
-
-fn check_operands(
-    graph: &Graph,
-    operands: &[Operand],
-    visible: &HashSet<ValueId>,
-    place: &str,
-    report: &mut impl FnMut(String, String),
-) {
-    for operand in operands {
-        match operand {
-            Operand::Absent => {}
-            Operand::Value(value) if visible.contains(value) => {}
-            Operand::Value(value) => report(place.to_string(), format!("{value} is read before it is defined")),
-            Operand::Constant(id) if (id.0 as usize) < graph.constants.len() => {}
-            Operand::Constant(id) => report(place.to_string(), format!("{id} does not exist")),
+        let named = stored.into_iter().chain(constant.origin.map(|origin| origin.source));
+        for source in named.filter(|&source| source as usize >= self.graph.sources.len()) {
+            let message = format!("source {source} does not exist");
+            self.violations.report(Invariant::SourceExists, id.to_string(), message);
         }
     }
 }

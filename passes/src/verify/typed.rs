@@ -1,39 +1,32 @@
-//! Stage *typed*:
-//!
-//! 1. every step has one result for each fact that its operator infers;
-//! 2. the element types and ranks of results are those that the operator infers from the facts of its operands.
-//!
-//! Dimensions are not compared: a pass may know one better than the operator can infer.
+//! Stage *typed*: every value has the type that its operator infers.
 
 use crate::ir::{BlockTyping, Graph};
-use crate::verify::Violation;
+use crate::verify::{Invariant, Violations, place};
 use ipuc_formats::fact::Type;
 use ipuc_formats::ops::InferContext;
 
-pub(super) fn check(graph: &Graph, violations: &mut Vec<Violation>) {
+pub(super) fn check(graph: &Graph, violations: &mut Violations) {
     for index in graph.reachable_blocks() {
         for (at, step) in graph.block(index).steps.iter().enumerate() {
-            let place = || format!("block {}, step {at} `{}` ({})", index.0, step.name, step.op);
             let inputs = graph.facts(&step.operands);
             let mut typing = BlockTyping::new(graph);
             let mut context = InferContext::new(&step.name, &graph.ranges, &mut typing);
             let inferred = match step.op.operator().infer(&inputs, &mut context) {
                 Ok(inferred) => inferred,
                 Err(error) => {
-                    violations.push(Violation { place: place(), message: error.to_string() });
+                    violations.report(Invariant::OperandsFit, place(index, at, step), error.to_string());
                     continue;
                 }
             };
             if inferred.len() != step.results.len() {
                 let message = format!("has {} results, infers {}", step.results.len(), inferred.len());
-                violations.push(Violation { place: place(), message });
-                continue;
+                violations.report(Invariant::ResultCount, place(index, at, step), message);
             }
             for (&result, fact) in step.results.iter().zip(&inferred) {
                 let stored = &graph.value(result).fact.kind;
                 if !compatible(stored, &fact.kind) {
                     let message = format!("{result} is {stored}, inferred {}", fact.kind);
-                    violations.push(Violation { place: place(), message });
+                    violations.report(Invariant::ResultTypes, place(index, at, step), message);
                 }
             }
         }

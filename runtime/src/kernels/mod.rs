@@ -10,7 +10,7 @@
 //!   the number of threads, on how rows or columns are blocked, nor on where a weight was cut into pieces. Work is
 //!   split over outputs, never over a reduction. So the same bits come out of 1 and 16 threads, of a streamed and a
 //!   resident run, and of one row alone or among others. Between instruction sets only the stated bounds hold,
-//!   since portable code has no fused multiply-add.
+//!   since portable code has no fused multiply-add; integer sums (`product::dynamic_product`) have the same bits on all.
 //! - **Threads are the caller's.** Kernels use the rayon pool they are called in, and none for less than about
 //!   [`threads::SERIAL_OPERATIONS`] operations.
 //! - **Shapes are the caller's promise.** Mismatched lengths panic at the head of a kernel with the numbers in the message;
@@ -45,6 +45,8 @@ pub mod window;
 pub(crate) mod tests {
     //! What the tests of several kernels share.
 
+    use std::ops::Range;
+
     /// Numbers from -1 to 1 that look random, the same for each call.
     pub fn numbers(seed: u32, count: usize) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
@@ -55,6 +57,13 @@ pub(crate) mod tests {
             f32::from_bits(0x3f80_0000 | state >> 9).mul_add(2.0, -3.0)
         };
         (0..count).map(|_| next()).collect()
+    }
+
+    /// Rows 0 to `rows`, cut where `cuts` say.
+    pub fn passes(rows: usize, cuts: &[usize]) -> Vec<Range<usize>> {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % rows).chain([0, rows]).collect();
+        cuts.sort_unstable();
+        cuts.windows(2).map(|pair| pair[0]..pair[1]).filter(|rows| !rows.is_empty()).collect()
     }
 
     /// Runs in a pool of its own.

@@ -3,7 +3,7 @@
 //! All kernels go through [`each`]: rayon's own iterators would be compiled again for every closure.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     sync::{Mutex, PoisonError},
     time::Instant,
     vec,
@@ -21,32 +21,16 @@ const PARTS_PER_THREAD: usize = 4;
 #[must_use]
 pub fn parts(operations: usize, most: usize) -> usize {
     let threads = rayon::current_num_threads();
-    if threads == 1 || ALONE.get() || operations < SERIAL_OPERATIONS {
+    if threads == 1 || operations < SERIAL_OPERATIONS {
         return 1;
     }
     let worthwhile = operations / (SERIAL_OPERATIONS / 2);
     (threads * PARTS_PER_THREAD).min(worthwhile).min(most).max(1)
 }
 
-thread_local! {
-    static ALONE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work` on this thread alone, whatever it is cut into.
-pub fn alone<R>(work: impl FnOnce() -> R) -> R {
-    struct Restores(bool);
-    impl Drop for Restores {
-        fn drop(&mut self) {
-            ALONE.set(self.0);
-        }
-    }
-    let _restores = Restores(ALONE.replace(true));
-    work()
-}
-
 /// Runs each task once, side by side where there are several; threads take them in order.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
-    if tasks.len() <= 1 || ALONE.get() || rayon::current_num_threads() == 1 {
+    if tasks.len() <= 1 || rayon::current_num_threads() == 1 {
         return observed(|| tasks.into_iter().for_each(run));
     }
     let count = tasks.len();
@@ -92,27 +76,4 @@ fn on_threads(most: usize, work: &(dyn Fn() + Sync)) {
         }
         observed(work);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-    use std::thread::ThreadId;
-
-    #[test]
-    fn work_alone_stays_on_its_thread() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("two threads");
-        let seen: Mutex<HashSet<ThreadId>> = Mutex::default();
-        let work = || {
-            let task = |_| {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-                seen.lock().unwrap_or_else(PoisonError::into_inner).insert(std::thread::current().id());
-            };
-            each((0..8).collect(), task);
-            (parts(usize::MAX, 8), std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner)).len())
-        };
-        assert_eq!(pool.install(|| alone(work)), (1, 1));
-        assert_eq!(pool.install(work), (8, 2));
-    }
 }

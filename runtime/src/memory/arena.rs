@@ -1,8 +1,8 @@
 //! One allocation, handed out in pieces that never overlap while they are held.
 #![allow(unsafe_code, reason = "pieces of one allocation are written through separate owners")]
 
-use ipuc_formats::pages::Pages;
 use ipuc_formats::tensor::Storage;
+use ipuc_pages::Pages;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ pub(crate) struct Arena {
     start: NonNull<u8>,
     bytes: usize,
     /// What `start` points into.
-    _pages: Pages,
+    pages: Pages,
     /// Pieces that are held: offset to end.
     held: Mutex<BTreeMap<usize, usize>>,
 }
@@ -27,7 +27,7 @@ impl Arena {
     pub(crate) fn new(bytes: usize) -> Option<Arc<Arena>> {
         let mut pages = Pages::zeroed(bytes).ok()?;
         let start = NonNull::new(pages.as_mut_ptr())?;
-        Some(Arc::new(Arena { start, bytes, _pages: pages, held: Mutex::new(BTreeMap::new()) }))
+        Some(Arc::new(Arena { start, bytes, pages, held: Mutex::new(BTreeMap::new()) }))
     }
 
     /// The piece at `offset`; `None` where it is not inside or somebody holds a part of it.
@@ -40,6 +40,14 @@ impl Arena {
         held.insert(offset, end);
         drop(held);
         Some(ArenaBytes { arena: self.clone(), offset, bytes })
+    }
+
+    /// Gives the memory of the piece at `offset` back to the system, unless it is not inside or somebody holds a part of it.
+    pub(crate) fn discard(self: &Arc<Self>, offset: usize, bytes: usize) {
+        if let Some(piece) = self.take(offset, bytes) {
+            // SAFETY: the piece is held here, nobody else refers to its bytes, and it is not looked at again.
+            unsafe { self.pages.discard(piece.offset..piece.offset + piece.bytes) };
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
@@ -92,5 +100,17 @@ mod tests {
         assert_eq!(arena.take(64, 64).unwrap().bytes(), [7; 64]);
         assert!(arena.take(200, 100).is_none());
         assert!(arena.take(usize::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn pieces_are_discarded_only_while_nobody_holds_them() {
+        let arena = Arena::new(2 * 4096).unwrap();
+        let mut piece = arena.take(0, 4096).unwrap();
+        piece.bytes_mut().unwrap().fill(7);
+        arena.discard(0, 8192);
+        assert!(piece.bytes().iter().all(|&byte| byte == 7));
+        drop(piece);
+        arena.discard(0, 8192);
+        assert_eq!(arena.take(0, 8192).unwrap().bytes().len(), 8192);
     }
 }

@@ -1,12 +1,13 @@
 //! Plans and arenas of all blocks of an entry at one binding of its dimensions; made anew when they change.
 
 use crate::memory::arena::Arena;
-use crate::memory::plan::{BlockMemory, plan_block};
-use crate::memory::pool::Pool;
+use crate::memory::budget::Charge;
+use crate::memory::plan::{BlockMemory, plan_block, value_bytes};
+use crate::memory::pool::{Pool, Refusal};
 use crate::steps::KernelError;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::model::Manifest;
+use ipuc_formats::model::{Manifest, OperandRecord};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub(crate) struct BoundMemory {
     bindings: Bindings,
     entry_block: u32,
     blocks: HashMap<u32, (BlockMemory, Option<Arc<Arena>>)>,
+    charge: Option<Charge>,
     pool: Arc<Pool>,
 }
 
@@ -27,17 +29,46 @@ impl BoundMemory {
         while let Some(index) = pending.pop() {
             let block = &manifest.blocks[index as usize];
             blocks.insert(index, (plan_block(block, &bindings), None));
-            let bodies = block.steps.iter().flat_map(|step| step.op.operator().blocks());
+            let bodies = block.steps.iter().flat_map(|step| step.op.blocks());
             pending.extend(bodies.map(|body| body.0).filter(|body| !blocks.contains_key(body)));
         }
-        BoundMemory { bindings, entry_block, blocks, pool }
+        BoundMemory { bindings, entry_block, blocks, charge: None, pool }
     }
 
-    /// Allocate what is planned. Where there is no room for an arena, results are allocated one by one.
-    pub(crate) fn acquire(&mut self) {
-        for (memory, arena) in self.blocks.values_mut().filter(|(memory, _)| memory.bytes > 0) {
-            *arena = Arena::new(memory.bytes);
+    /// Allocate what is planned, where that is not done yet.
+    ///
+    /// # Errors
+    /// The bytes that there is no room for.
+    pub(crate) fn acquire(&mut self) -> Result<(), u64> {
+        if self.charge.is_some() {
+            return Ok(());
         }
+        let charge = self.pool.charge(self.arena_bytes()).map_err(|exceeded| exceeded.bytes)?;
+        for (memory, arena) in self.blocks.values_mut().filter(|(memory, _)| memory.bytes > 0) {
+            *arena = Some(Arena::new(memory.bytes).ok_or(memory.bytes as u64)?);
+        }
+        self.charge = Some(charge);
+        Ok(())
+    }
+
+    /// Bytes of buffers for what bodies of control flow give, before and after an iteration.
+    pub(crate) fn body_result_bytes(&self, manifest: &Manifest) -> u64 {
+        let bodies = self.blocks.keys().filter(|&&block| block != self.entry_block);
+        let bytes = |block: &u32| -> u64 {
+            let block = &manifest.blocks[*block as usize];
+            let slots = block.results.iter().filter_map(|result| match *result {
+                OperandRecord::Value(slot) => Some(slot as usize),
+                OperandRecord::Weight(_) | OperandRecord::Absent => None,
+            });
+            let bytes = slots.filter_map(|slot| value_bytes(&block.values[slot].kind, &self.bindings));
+            bytes.map(|bytes| 2 * Pool::capacity(bytes) as u64).sum()
+        };
+        bodies.map(bytes).sum()
+    }
+
+    /// Bytes of arenas that are still to be acquired.
+    pub(crate) fn missing_bytes(&self) -> u64 {
+        if self.charge.is_some() { 0 } else { self.arena_bytes() }
     }
 
     /// This memory was planned for that entry and binding.
@@ -50,11 +81,12 @@ impl BoundMemory {
         self.blocks.values().map(|(memory, _)| memory.bytes as u64).sum()
     }
 
-    /// A tensor with unspecified contents: in its planned place, or where that is held or unknown, in a buffer.
+    /// A tensor with unspecified contents for result `result` of a step: in the planned place of its value, or where that
+    /// is held or unknown, in a buffer.
     pub(crate) fn allocate(
         &self,
-        block: u32,
-        slot: Option<u32>,
+        (block, slot): (u32, Option<u32>),
+        result: usize,
         dtype: DType,
         shape: &[usize],
     ) -> Result<Tensor, KernelError> {
@@ -70,7 +102,10 @@ impl BoundMemory {
         {
             return Ok(Tensor::over(dtype, shape, Arc::new(piece))?);
         }
-        let buffer = self.pool.take(bytes).ok_or_else(|| TensorError::Memory { dtype, shape: shape.to_vec() })?;
+        let buffer = self.pool.take(bytes).map_err(|refusal| match refusal {
+            Refusal::Budget => KernelError::Memory { result, bytes: bytes as u64 },
+            Refusal::System => TensorError::Memory { dtype, shape: shape.to_vec() }.into(),
+        })?;
         Ok(Tensor::over(dtype, shape, Arc::new(buffer))?)
     }
 }

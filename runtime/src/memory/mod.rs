@@ -1,18 +1,18 @@
-//! Where results live: one arena a block for what has a size before it runs, recycled buffers for the rest.
+//! Memory within a budget: one arena a block for results that have a size before they run, recycled buffers for the rest.
 //!
-//! `plan.rs` gives every sized result a place such that values which live at the same time do not overlap; `arena.rs` hands
-//! places out and checks that nobody holds them, so that a wrong or optimistic plan costs memory, never a wrong result;
-//! `pool.rs` keeps buffers of what is sized while running. `lines.rs` takes memory out of caches. The only unsafe code is in
-//! `arena.rs` and `lines.rs`.
+//! `budget.rs` counts what is in use. `plan.rs` gives every sized result a place such that values which live at the same time
+//! do not overlap; `arena.rs` hands places out and checks that nobody holds them, so that a wrong plan costs memory, never a
+//! wrong result; `pool.rs` keeps buffers of state, of outputs and of what is sized while running. The only unsafe code is in
+//! `arena.rs`.
 
 mod arena;
 mod bound;
-mod lines;
+mod budget;
 mod plan;
 mod pool;
 
-pub(crate) use arena::Arena;
+pub(crate) use arena::{Arena, ArenaBytes};
 pub(crate) use bound::BoundMemory;
-pub use lines::flush_lines;
+pub(crate) use budget::{Budget, Charge};
 pub(crate) use plan::value_bytes;
 pub(crate) use pool::Pool;

@@ -29,7 +29,7 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemor
                 free.insert(offset, bytes);
             }
         }
-        if step.op.operator().view_of().is_some() {
+        if step.op.view_of().is_some() {
             continue;
         }
         for &slot in &step.results {
@@ -64,7 +64,7 @@ fn ends(block: &BlockRecord) -> Vec<End> {
     }
     // Backwards, so that a view's end is known when what it views is met.
     for (at, step) in block.steps.iter().enumerate().rev() {
-        let viewed = step.op.operator().view_of();
+        let viewed = step.op.view_of();
         let view_end = step.results.first().map_or(End::Unread, |&slot| ends[slot as usize]);
         for (index, operand) in step.operands.iter().enumerate() {
             let OperandRecord::Value(slot) = operand else { continue };

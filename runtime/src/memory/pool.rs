@@ -1,48 +1,157 @@
-//! Buffers of results that are sized while running; kept for the next one of about the size.
+//! Buffers of results that are sized while running, of outputs and of state; kept for the next one of the same capacity.
 
+use crate::memory::budget::{Budget, Charge, Exceeded};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::tensor::Storage;
-use std::sync::{Arc, Mutex, PoisonError};
-
-type Buffer = AVec<u8, ConstAlign<64>>;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Buffers kept at a time; the smallest go first.
 const KEPT_BUFFERS: usize = 64;
+/// A capacity is less than this part larger than what is asked for, so that a buffer serves again when sizes grow a little.
+const LARGER_PART: usize = 8;
+/// Capacities are multiples of a cache line.
+const LEAST_STEP_BYTES: usize = 64;
+
+/// Memory of a buffer, charged to the budget; without a charge it has no bytes.
+struct Buffer {
+    bytes: AVec<u8, ConstAlign<64>>,
+    _charge: Option<Charge>,
+}
+
+/// Why a buffer cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The budget has no room for it.
+    Budget,
+    /// The system has no memory for it.
+    System,
+}
 
 /// Buffers that nobody uses.
-#[derive(Default)]
 pub(crate) struct Pool {
-    free: Mutex<Vec<Buffer>>,
+    budget: Arc<Budget>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// By capacity.
+    free: Vec<Buffer>,
+    free_bytes: u64,
+    /// Bytes of buffers in use, and the most since [`Pool::begin_run`].
+    taken_bytes: u64,
+    most_taken_bytes: u64,
+    /// What was in use then.
+    before_bytes: u64,
+    /// Bytes that the budget had no room for since this was asked last.
+    refused_bytes: u64,
 }
 
 impl Pool {
-    /// A buffer of this many bytes with unspecified contents; `None` where there is no memory for it.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<PoolBytes> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that is large enough, unless it is more than twice as large.
-        let fitting = free.partition_point(|buffer| buffer.len() < bytes);
-        let kept = free.get(fitting).filter(|buffer| buffer.len() / 2 <= bytes).map(|_| fitting);
-        let buffer = kept.map(|index| free.remove(index));
-        drop(free);
-        let buffer = match buffer {
-            Some(buffer) => buffer,
-            None => {
-                let mut buffer = Buffer::new(64);
-                buffer.try_reserve_exact(bytes).ok()?;
-                buffer.resize(bytes, 0);
-                buffer
-            }
-        };
-        Some(PoolBytes { pool: self.clone(), buffer, bytes })
+    /// No buffers; those to come are charged to `budget`.
+    pub(crate) fn new(budget: Arc<Budget>) -> Arc<Pool> {
+        Arc::new(Pool { budget, kept: Mutex::default() })
     }
 
-    fn give_back(&self, buffer: Buffer) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = free.partition_point(|other| other.len() < buffer.len());
-        free.insert(place, buffer);
-        if free.len() > KEPT_BUFFERS {
-            free.remove(0);
-        }
+    /// Bytes that a buffer of `bytes` is charged with.
+    pub(crate) fn capacity(bytes: usize) -> usize {
+        let step = (bytes.checked_next_power_of_two().unwrap_or(0) / (2 * LARGER_PART)).max(LEAST_STEP_BYTES);
+        bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of this many bytes with unspecified contents.
+    ///
+    /// # Errors
+    /// [`Refusal`] where there is no room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<PoolBytes, Refusal> {
+        let capacity = Pool::capacity(bytes);
+        let kept = self.kept().take(capacity);
+        let buffer = match kept {
+            Some(buffer) => buffer,
+            None => self.allocate(capacity)?,
+        };
+        let mut kept = self.kept();
+        kept.taken_bytes += capacity as u64;
+        kept.most_taken_bytes = kept.most_taken_bytes.max(kept.taken_bytes);
+        drop(kept);
+        Ok(PoolBytes { pool: self.clone(), buffer, bytes })
+    }
+
+    /// Charge the budget; where it has no room, buffers that nobody uses are given back first.
+    ///
+    /// # Errors
+    /// [`Exceeded`] where that is not enough.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, Exceeded> {
+        self.budget.charge(bytes).or_else(|_| {
+            self.trim();
+            self.budget.charge(bytes)
+        })
+    }
+
+    /// A run begins whose buffers [`Pool::run_bytes`] tells.
+    pub(crate) fn begin_run(&self) {
+        let mut kept = self.kept();
+        (kept.most_taken_bytes, kept.before_bytes) = (kept.taken_bytes, kept.taken_bytes);
+    }
+
+    /// The most bytes of buffers in use at a time since the run began, besides those of before.
+    pub(crate) fn run_bytes(&self) -> u64 {
+        let kept = self.kept();
+        kept.most_taken_bytes - kept.before_bytes
+    }
+
+    fn allocate(&self, capacity: usize) -> Result<Buffer, Refusal> {
+        let charge = self.charge(capacity as u64).map_err(|exceeded| {
+            self.kept().refused_bytes += exceeded.bytes;
+            Refusal::Budget
+        })?;
+        let mut bytes = AVec::new(64);
+        bytes.try_reserve_exact(capacity).map_err(|_| Refusal::System)?;
+        bytes.resize(capacity, 0);
+        Ok(Buffer { bytes, _charge: Some(charge) })
+    }
+
+    /// Give all buffers that nobody uses back to the budget.
+    pub(crate) fn trim(&self) {
+        let mut kept = self.kept();
+        kept.free_bytes = 0;
+        let free = std::mem::take(&mut kept.free);
+        drop(kept);
+        drop(free);
+    }
+
+    /// Bytes of buffers that nobody uses.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.kept().free_bytes
+    }
+
+    /// Bytes that the budget had no room for since this was called last.
+    pub(crate) fn take_refused_bytes(&self) -> u64 {
+        std::mem::take(&mut self.kept().refused_bytes)
+    }
+}
+
+impl Kept {
+    fn take(&mut self, capacity: usize) -> Option<Buffer> {
+        let index = self.free.partition_point(|buffer| buffer.bytes.len() < capacity);
+        self.free.get(index).filter(|buffer| buffer.bytes.len() == capacity)?;
+        self.free_bytes -= capacity as u64;
+        Some(self.free.remove(index))
+    }
+
+    /// Keeps a buffer; gives the one that has to go for it.
+    fn keep(&mut self, buffer: Buffer) -> Option<Buffer> {
+        self.taken_bytes -= buffer.bytes.len() as u64;
+        let place = self.free.partition_point(|other| other.bytes.len() < buffer.bytes.len());
+        self.free_bytes += buffer.bytes.len() as u64;
+        self.free.insert(place, buffer);
+        let smallest = (self.free.len() > KEPT_BUFFERS).then(|| self.free.remove(0));
+        self.free_bytes -= smallest.as_ref().map_or(0, |buffer| buffer.bytes.len() as u64);
+        smallest
     }
 }
 
@@ -55,17 +164,18 @@ pub(crate) struct PoolBytes {
 
 impl Storage for PoolBytes {
     fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.bytes]
+        &self.buffer.bytes[..self.bytes]
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.buffer[..self.bytes])
+        Some(&mut self.buffer.bytes[..self.bytes])
     }
 }
 
 impl Drop for PoolBytes {
     fn drop(&mut self) {
-        let buffer = std::mem::replace(&mut self.buffer, Buffer::new(64));
-        self.pool.give_back(buffer);
+        let buffer = std::mem::replace(&mut self.buffer, Buffer { bytes: AVec::new(64), _charge: None });
+        let replaced = self.pool.kept().keep(buffer);
+        drop(replaced);
     }
 }
 
@@ -74,14 +184,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back() {
-        let pool = Arc::new(Pool::default());
+    fn buffers_come_back_and_serve_sizes_of_the_same_capacity() {
+        let pool = Pool::new(Budget::new(None));
         let first = pool.take(1000).unwrap();
         let address = first.bytes().as_ptr();
         drop(first);
-        assert_eq!(pool.take(900).unwrap().bytes().as_ptr(), address);
-        assert_ne!(pool.take(100).unwrap().bytes().len(), 1000);
-        let held = pool.take(900).unwrap();
-        assert_ne!(pool.take(900).unwrap().bytes().as_ptr(), held.bytes().as_ptr());
+        assert_eq!(pool.free_bytes(), 1024);
+        let again = pool.take(970).unwrap();
+        assert_eq!((again.bytes().as_ptr(), again.bytes().len(), pool.free_bytes()), (address, 970, 0));
+        drop(again);
+        assert_eq!((pool.take(100).unwrap().bytes().len(), pool.free_bytes()), (100, 1024));
+        for bytes in [0, 1, 64, 65, 1000, 4096, 1 << 20, (1 << 20) + 1, usize::MAX] {
+            let capacity = Pool::capacity(bytes);
+            assert!(capacity >= bytes && capacity - bytes <= (bytes / LARGER_PART).max(64), "{bytes}: {capacity}");
+        }
+    }
+
+    #[test]
+    fn buffers_are_charged_while_they_are_used_or_kept() {
+        let budget = Budget::new(Some(1000));
+        let pool = Pool::new(budget.clone());
+        let first = pool.take(600).unwrap();
+        assert_eq!(pool.take(400).err(), Some(Refusal::Budget));
+        assert_eq!((pool.take_refused_bytes(), pool.take_refused_bytes()), (448, 0));
+        drop(first);
+        assert_eq!((budget.in_use_bytes(), pool.free_bytes()), (640, 640));
+        // What is kept goes where it is missing.
+        pool.begin_run();
+        let second = pool.take(900).unwrap();
+        assert_eq!((budget.in_use_bytes(), pool.free_bytes()), (960, 0));
+        drop(second);
+        assert_eq!(pool.run_bytes(), 960);
+        drop(pool.charge(900).unwrap());
+        pool.trim();
+        assert_eq!(budget.in_use_bytes(), 0);
     }
 }

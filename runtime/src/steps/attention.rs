@@ -10,13 +10,38 @@ use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::broadcast::broadcast_strides;
-use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor};
+use ipuc_formats::ops::{
+    Attention, CacheScatter, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor,
+};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::borrow::Cow;
 
 impl Kernel for RotaryEmbedding {}
 impl Kernel for LinearAttention {}
+
+impl Kernel for CacheScatter {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = loaded(operands)?;
+        let plan = self.plan(&inputs)?;
+        let new = tensor(&inputs, 1)?;
+        let past = optional_tensor(&inputs, 0)?.map_or(&[][..], Tensor::bytes);
+        let [_, heads, length, size] = plan.shape;
+        let row = size * new.dtype().bits() / 8;
+        let mut result = context.allocate(0, new.dtype(), &plan.shape)?;
+        if length * row > 0 {
+            for (index, out) in result.bytes_mut().chunks_mut(length * row).enumerate() {
+                let stays = plan.first[index / heads] * row;
+                let (before, behind) = out.split_at_mut(stays);
+                let (own, rest) = behind.split_at_mut(plan.new * row);
+                before.copy_from_slice(&past[index * plan.past * row..][..stays]);
+                own.copy_from_slice(&new.bytes()[index * own.len()..][..own.len()]);
+                rest.fill(0);
+            }
+        }
+        Ok(vec![result.into()])
+    }
+}
 
 impl Kernel for Attention {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -208,7 +233,9 @@ fn attend(
 ) -> Result<Vec<Value>, KernelError> {
     let Extents { batch, query_heads, key_heads, queries, past, size, value_size, .. } = extents;
     let total = extents.total();
-    let valid = optional_tensor(inputs, 6)?.map(|_| integers(inputs, 6)).transpose()?;
+    let counted = |operand: usize| optional_tensor(inputs, operand)?.map(|_| integers(inputs, operand)).transpose();
+    let (valid, first) = (counted(6)?, counted(7)?);
+    let sink = optional_tensor(inputs, 8)?.map(|sink| sink.elements::<f32>()).transpose()?;
     let mask = optional_tensor(inputs, 3)?;
     let mask_elements = mask.map(mask_values).transpose()?;
     let mask_keys = mask.and_then(|mask| mask.shape().last().copied());
@@ -220,14 +247,19 @@ fn attend(
     };
     if matches!(mask_elements, Some(None))
         || mask.is_some_and(|mask| !fits(mask))
-        || valid.as_ref().is_some_and(|valid| valid.len() != batch)
+        || [&valid, &first].into_iter().flatten().any(|given| given.len() != batch)
+        || sink.is_some_and(|sink| sink.len() != query_heads)
     {
         return reference(operator, inputs.to_vec(), context);
     }
     let key = Joined::of(extents, 1, size, operator.present, inputs, context)?;
     let value = Joined::of(extents, 2, value_size, operator.present, inputs, context)?;
     let offset = |valid: &i64| valid.saturating_sub(queries as i64);
-    let offsets = valid.as_ref().map_or(vec![past as i64; batch], |valid| valid.iter().map(offset).collect());
+    let offsets = match (first, &valid) {
+        (Some(first), _) => first,
+        (None, Some(valid)) => valid.iter().map(offset).collect(),
+        (None, None) => vec![past as i64; batch],
+    };
     let mask = mask.zip(mask_elements.as_ref().and_then(Option::as_deref)).map(|(mask, values)| {
         let strides = broadcast_strides(mask.shape(), &target);
         Mask { values, strides: [strides[0], strides[1], strides[2], strides[3]], keys: mask_keys }
@@ -250,6 +282,7 @@ fn attend(
             left: operator.left_window,
             right: operator.right_window,
         },
+        sink,
     };
     let mut scores = operator
         .scores
@@ -303,8 +336,9 @@ fn output(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::testing::{check, random};
+    use crate::steps::testing::{check, random, run};
     use ipuc_formats::ops::{Arithmetic, Epilogue, ScalarOperation, UnaryFunction};
+    use std::ops::Range;
     use strum::VariantArray;
 
     fn plain() -> Attention {
@@ -357,6 +391,43 @@ mod tests {
     }
 
     #[test]
+    fn first_positions_and_sinks_agree_with_the_reference() {
+        for (queries, keys) in [(1, 1), (1, 70), (70, 170), (40, 9)] {
+            for causal in [false, true] {
+                for stage in [None, Some(ScoreStage::Softmax)] {
+                    let operator = Attention { causal, scores: stage, left_window: Some(20), ..plain() };
+                    for (valid, first) in [([keys as i64, 5], [0, 3]), ([1, 0], [keys as i64 - 1, 0])] {
+                        let mut inputs = operands(queries, keys);
+                        let counts = [valid, first].map(|counts| Some(Tensor::vector_i64(&counts)));
+                        inputs.extend([None, None, None]);
+                        inputs.extend(counts);
+                        inputs.push(random(DType::F32, &[4], 9));
+                        check(&operator, &inputs, 1e-5);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn caches_agree_with_the_reference() {
+        for dtype in [DType::F32, DType::F16] {
+            for (past, new, first, length) in [
+                (None, 3, [0, 0], 3),
+                (Some(4), 1, [4, 2], 5),
+                (Some(6), 2, [4, 0], 6),
+                (Some(6), 2, [1, 0], 2),
+                (Some(2), 0, [1, 2], 2),
+            ] {
+                let rows = |count: usize, seed| random(dtype, &[2, 3, count, 5], seed);
+                let counts = [Tensor::vector_i64(&first), Tensor::vector_i64(&[length])].map(Some);
+                let inputs = [vec![past.and_then(|past| rows(past, 1)), rows(new, 2)], counts.to_vec()].concat();
+                check(&CacheScatter {}, &inputs, 0.0);
+            }
+        }
+    }
+
+    #[test]
     fn masks_and_stages_agree_with_the_reference() {
         let masks = [
             random(DType::F32, &[5, 9], 4),
@@ -402,6 +473,86 @@ mod tests {
             check(&operator, &inputs, 1e-5);
             inputs.extend([None, random(DType::F32, &[2, 2, 3, 8], 4), random(DType::F32, &[2, 2, 3, 6], 5)]);
             check(&operator, &inputs, 1e-5);
+        }
+    }
+
+    /// Places `range` of an axis.
+    fn part(tensor: &Tensor, axis: usize, range: Range<usize>) -> Tensor {
+        let shape = tensor.shape();
+        let row = shape[axis + 1..].iter().product::<usize>() * tensor.dtype().bits() / 8;
+        let cut = |whole: &[u8]| whole[range.start * row..range.end * row].to_vec();
+        let bytes: Vec<u8> = tensor.bytes().chunks(shape[axis] * row).flat_map(cut).collect();
+        let mut shape = shape.to_vec();
+        shape[axis] = range.len();
+        Tensor::from_bytes(tensor.dtype(), &shape, &bytes).unwrap()
+    }
+
+    fn next_to(parts: &[Tensor], axis: usize) -> Tensor {
+        let outer: usize = parts[0].shape()[..axis].iter().product();
+        let row = |part: &Tensor, index: usize| {
+            let length = part.bytes().len() / outer;
+            part.bytes()[index * length..(index + 1) * length].to_vec()
+        };
+        let bytes: Vec<u8> = (0..outer).flat_map(|index| parts.iter().flat_map(move |part| row(part, index))).collect();
+        let mut shape = parts[0].shape().to_vec();
+        shape[axis] = parts.iter().map(|part| part.shape()[axis]).sum();
+        Tensor::from_bytes(parts[0].dtype(), &shape, &bytes).unwrap()
+    }
+
+    /// One run over all rows, and runs one behind the other of which each has the keys and values of those before.
+    fn check_passes(operator: &Attention, [q, k, v]: [Tensor; 3], mask: Option<Tensor>, passes: &[usize]) {
+        let (batch, axis) = (q.shape()[0], q.rank() - 2);
+        let heads = if q.rank() == 3 { operator.key_heads.unwrap() as usize } else { k.shape()[1] };
+        let whole = run(operator, &[Some(q.clone()), Some(k.clone()), Some(v.clone()), mask.clone()]);
+        let size = |tensor: &Tensor| tensor.shape()[tensor.rank() - 1] / if q.rank() == 3 { heads } else { 1 };
+        let empty = |tensor: &Tensor| Tensor::zeros(tensor.dtype(), &[batch, heads, 0, size(tensor)]).unwrap();
+        let (mut past, mut rows, mut first) = ([empty(&k), empty(&v)], Vec::new(), 0);
+        for &count in passes {
+            let range = first..first + count;
+            first = range.end;
+            let mask = mask.as_ref().map(|mask| {
+                let rows = part(mask, mask.rank() - 2, range.clone());
+                part(&rows, rows.rank() - 1, 0..range.end)
+            });
+            let mut inputs: Vec<Option<Tensor>> =
+                [&q, &k, &v].map(|tensor| Some(part(tensor, axis, range.clone()))).into();
+            inputs.extend([mask, Some(past[0].clone()), Some(past[1].clone())]);
+            let [y, keys, values] = run(operator, &inputs).try_into().unwrap();
+            rows.push(y);
+            past = [keys, values];
+        }
+        assert_eq!([next_to(&rows, axis), past[0].clone(), past[1].clone()], whole[..], "{operator:?} in {passes:?}");
+    }
+
+    #[test]
+    fn passes_have_the_bits_of_one() {
+        let passes: [&[usize]; 4] = [&[1; 41], &[40, 1], &[3, 4, 5, 29], &[17, 1, 1, 22]];
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            for (case, passes) in passes.into_iter().enumerate() {
+                for flat in [false, true] {
+                    let heads = |count| flat.then_some(count);
+                    let operator = Attention {
+                        causal: true,
+                        present: true,
+                        softcap: [0.0, 3.0][case % 2],
+                        left_window: [None, Some(9)][case / 2],
+                        pad_mask: true,
+                        query_heads: heads(4),
+                        key_heads: heads(2),
+                        ..plain()
+                    };
+                    let operands = |shapes: [&[usize]; 3]| {
+                        [0, 1, 2].map(|seed| random(dtype, shapes[seed], 1 + seed as u32).unwrap())
+                    };
+                    let operands = match flat {
+                        true => operands([&[2, 41, 32], &[2, 41, 16], &[2, 41, 12]]),
+                        false => operands([&[2, 4, 41, 8], &[2, 2, 41, 8], &[2, 2, 41, 6]]),
+                    };
+                    for mask in [None, random(dtype, &[1, 4, 41, 41], 7), bools(&[41, 41], 8)] {
+                        check_passes(&operator, operands.clone(), mask, passes);
+                    }
+                }
+            }
         }
     }
 }

@@ -27,7 +27,8 @@ mod testing;
 mod text;
 
 pub use context::{Allocate, Context};
-pub use operand::{Crew, Operand, PartBytes, PartSource, Progress, Weight};
+pub(crate) use operand::Decoding;
+pub use operand::{Operand, PartBytes, PartSource, Progress, Weight};
 
 use ipuc_formats::for_each_operator;
 use ipuc_formats::ops::{Op, Operator, ReferenceContext, ReferenceError, TypeError};
@@ -103,7 +104,7 @@ pub fn run_reference<K: Operator + ?Sized>(
 }
 
 macro_rules! dispatch {
-    ($($code:literal $Op:ident $name:literal,)*) => {
+    ($($code:literal $Op:ident $class:ident $name:literal,)*) => {
         /// The kernel of any operator.
         pub fn kernel(op: &Op) -> &dyn Kernel {
             match op { $(Op::$Op(operator) => operator,)* }

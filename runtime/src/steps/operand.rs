@@ -2,7 +2,7 @@
 
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{EncodingError, Layout, unpack_each};
+use ipuc_formats::encodings::{Coded, EncodingError, Pick};
 use ipuc_formats::model::{PartRecord, WeightRecord};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -68,7 +68,7 @@ pub trait PartSource: Send + Sync {
     /// [`KernelError::Weight`] where it cannot be read or does not match its checksum.
     fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError>;
 
-    /// Canonical bytes of rows `rows` (along axis 0) of a plainly stored weight, one after another.
+    /// Canonical bytes of rows `rows` (along axis 0) of a weight whose rows can be read alone, one after another.
     ///
     /// # Errors
     /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
@@ -85,22 +85,11 @@ pub trait PartSource: Send + Sync {
         true
     }
 
-    /// A kernel begins this many operations with the parts that it has got, before it asks for more: who should do them.
-    fn begin_work(&self, _operations: usize) -> Crew {
-        Crew::All
-    }
+    /// A kernel begins this many operations with the parts that it has got, before it asks for more.
+    fn begin_work(&self, _operations: usize) {}
 
     /// The run has come to this place. After a run that failed, no end is told.
     fn progress(&self, _progress: Progress) {}
-}
-
-/// Who does a piece of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crew {
-    /// The thread of the run: bytes are awaited, and waking others would not bring them sooner.
-    Alone,
-    /// All threads of the pool, as far as there is enough to do.
-    All,
 }
 
 /// Where a run is: tells a source what it will be asked for next.
@@ -162,9 +151,14 @@ impl Weight {
         fits.ok_or_else(|| self.failure("its shape does not fit in memory addresses"))
     }
 
-    /// How the bytes are laid out.
-    pub fn layout(&self) -> &Layout {
-        &self.record.layout
+    /// How the elements are stored.
+    pub fn encoding(&self) -> &Coded {
+        &self.record.encoding
+    }
+
+    /// Whether single rows along axis 0 can be read.
+    pub fn has_rows(&self) -> bool {
+        self.record.locate(Pick::Row(0)).is_ok()
     }
 
     /// The parts, in stream order.
@@ -180,7 +174,7 @@ impl Weight {
         self.source.part(self.index, part)
     }
 
-    /// Canonical bytes of rows (along axis 0), for weights that are stored plainly.
+    /// Canonical bytes of rows (along axis 0), for weights that [have rows](Weight::has_rows).
     ///
     /// # Errors
     /// [`KernelError::Weight`] where they cannot be read.
@@ -195,14 +189,11 @@ impl Weight {
     pub fn tensor(&self) -> Result<Tensor, KernelError> {
         let tensor = match self.source.tensor(self.index)? {
             Some(tensor) => Ok(tensor),
-            None => unpack_each(&self.record, |part| self.part(part).map_err(Unpacking::Part)),
+            None => self.record.decode(|part| self.part(part).map_err(Decoding::Part)),
         };
         // Whatever is done with all of it may take long.
         self.begin_work(usize::MAX);
-        tensor.map_err(|error| match error {
-            Unpacking::Part(error) => error,
-            Unpacking::Encoding(error) => self.failure(&error.to_string()),
-        })
+        tensor.map_err(|error| error.of(&|error| self.failure(&error.to_string())))
     }
 
     /// Bytes of parts that a kernel may hold at a time; a single part may be larger.
@@ -215,9 +206,9 @@ impl Weight {
         self.source.is_ready(self.index, part)
     }
 
-    /// Work of this many operations begins with the parts that a kernel has got; gives who should do it.
-    pub fn begin_work(&self, operations: usize) -> Crew {
-        self.source.begin_work(operations)
+    /// Work of this many operations begins with the parts that a kernel has got.
+    pub fn begin_work(&self, operations: usize) {
+        self.source.begin_work(operations);
     }
 
     fn failure(&self, reason: &str) -> KernelError {
@@ -227,13 +218,23 @@ impl Weight {
 }
 
 /// Why a weight cannot be made a tensor.
-enum Unpacking {
+pub(crate) enum Decoding {
     Part(KernelError),
     Encoding(EncodingError),
 }
 
-impl From<EncodingError> for Unpacking {
+impl Decoding {
+    /// The error of a kernel, with what `failure` makes of an encoding's.
+    pub(crate) fn of(self, failure: &dyn Fn(&dyn std::fmt::Display) -> KernelError) -> KernelError {
+        match self {
+            Decoding::Part(error) => error,
+            Decoding::Encoding(error) => failure(&error),
+        }
+    }
+}
+
+impl From<EncodingError> for Decoding {
     fn from(error: EncodingError) -> Self {
-        Unpacking::Encoding(error)
+        Decoding::Encoding(error)
     }
 }

@@ -9,7 +9,7 @@ pub struct Residency {
     pub weights_bytes: u64,
     /// The budget.
     pub budget_bytes: u64,
-    /// What of the budget is for activations, state, inputs and outputs.
+    /// What of the budget is for activations, state, inputs and outputs: the most that runs have needed so far.
     pub working_bytes: u64,
     /// Chunks that stay.
     pub pinned_bytes: u64,
@@ -30,6 +30,8 @@ pub struct PassReport {
     pub duration: Duration,
     /// Bytes of chunks that were read for this pass.
     pub stream_bytes: u64,
+    /// What of these bytes had been read ahead and was dropped, so that it is read again.
+    pub dropped_bytes: u64,
     /// How many reads that took.
     pub reads: u64,
     /// Bytes of rows that were chosen by index, in whole blocks.

@@ -3,14 +3,13 @@
 //! Reads repeat in the same order each pass, so the best that any policy can do is to keep a fixed set and to stream the
 //! rest: a pass then reads W less what is kept. Kept first is what would be read most often: chunks of loop bodies, then
 //! chunks that several places use. What is left when all that every pass reads is kept goes to rows that are chosen by
-//! index: all of them where they fit, else those used last. Of the rest, kept and streamed chunks alternate in proportion, so that the disk works
-//! while steps compute on what is kept.
+//! index: all of them where they fit, else those used last. Of the rest, those which are kept are evenly spread over the pass,
+//! however many leave later, so that the disk works while steps compute on what is kept.
 
-use super::order::{Access, Bodies, Order, streamed_weights};
 use super::report::Residency;
+use super::schedule::{Bodies, Schedule, streamed_weights};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Layout;
-use ipuc_formats::model::{Manifest, WeightRecord};
+use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -22,8 +21,11 @@ const ROWS_SHARE: u64 = 64;
 const SET_APART_BYTES: u64 = 8 << 20;
 /// Chunks that the ring holds at least: one in use, one being checked, and two being read.
 const LEAST_RING_CHUNKS: u64 = 4;
-/// Chunks that a walk returns to without reading them again.
-const WINDOW: usize = 2;
+/// Chunks that a pass returns to without reading them again.
+const RECENT_CHUNKS: usize = 2;
+
+/// The golden ratio, modulo 1, in units of 2^-64.
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A budget that is too small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +38,12 @@ pub(super) struct Shortage {
 pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> u64 {
     let whole = |index: u32| {
         let weight = &weights[index as usize];
-        let narrow = match &weight.layout {
-            Layout::Panels(_) => return 0,
-            Layout::Strings => 0,
-            Layout::Plain { dtype } if *dtype == weight.dtype => 0,
-            Layout::Plain { dtype } => bytes(&weight.shape, *dtype),
-        };
+        // Kernels take panels part by part; the stored elements of others are in memory beside the values made of them.
+        if weight.encoding.as_panels().is_some() {
+            return 0;
+        }
+        let stored = weight.encoding.encoding().dtype();
+        let narrow = if stored == weight.dtype { 0 } else { bytes(&weight.shape, stored) };
         bytes(&weight.shape, weight.dtype).saturating_add(narrow)
     };
     let step_bytes = |step| streamed_weights(step).map(whole).fold(0, u64::saturating_add);
@@ -61,43 +63,90 @@ struct Use {
     in_loop: bool,
 }
 
-/// What a walk through all entries finds.
-struct Survey<'a> {
-    order: &'a Order,
-    uses: Vec<Use>,
-    /// Chunks in order of first use.
-    touched: Vec<u32>,
+/// The chunks that blocks use, in order, each body once.
+struct Traversal<'a> {
+    schedule: &'a Schedule,
     seen: HashSet<(u32, bool)>,
-    window: Window,
+    recent: RecentChunks,
 }
 
-impl Survey<'_> {
-    fn block(&mut self, block: u32, in_loop: bool) {
+impl<'a> Traversal<'a> {
+    fn new(schedule: &'a Schedule) -> Self {
+        Traversal { schedule, seen: HashSet::new(), recent: RecentChunks::default() }
+    }
+
+    /// Calls `read` for each chunk that has to be read again unless it stays, and whether that is in a loop.
+    fn block(&mut self, block: u32, in_loop: bool, streams: &dyn Fn(u32) -> bool, read: &mut dyn FnMut(u32, bool)) {
         if !self.seen.insert((block, in_loop)) {
             return;
         }
-        let order = self.order;
-        for stop in order.block(block) {
-            for access in &stop.accesses {
-                self.access(access.chunk, in_loop);
+        let schedule = self.schedule;
+        for stop in schedule.block(block) {
+            for chunk in stop.accesses.iter().map(|access| access.chunk).filter(|&chunk| streams(chunk)) {
+                if self.recent.find(chunk).is_none() {
+                    self.recent.push(chunk, 0);
+                    read(chunk, in_loop);
+                }
             }
             for &body in &stop.blocks {
-                self.block(body, in_loop || stop.bodies == Bodies::Loop);
+                self.block(body, in_loop || stop.bodies == Bodies::Loop, streams, read);
             }
         }
     }
+}
 
-    fn access(&mut self, chunk: u32, in_loop: bool) {
-        let used = &mut self.uses[chunk as usize];
-        if used.runs == 0 {
-            self.touched.push(chunk);
+/// How all entries use chunks.
+struct Survey {
+    uses: Vec<Use>,
+    /// Chunks in order of first use.
+    touched: Vec<u32>,
+}
+
+impl Survey {
+    fn new(manifest: &Manifest, schedule: &Schedule) -> Self {
+        let mut survey = Survey { uses: vec![Use::default(); manifest.chunks.len()], touched: Vec::new() };
+        let mut traversal = Traversal::new(schedule);
+        for entry in &manifest.entries {
+            traversal.recent = RecentChunks::default();
+            traversal.block(entry.block, false, &|_| true, &mut |chunk, in_loop| {
+                let used = &mut survey.uses[chunk as usize];
+                if used.runs == 0 {
+                    survey.touched.push(chunk);
+                }
+                used.runs += 1;
+                used.in_loop |= in_loop;
+            });
         }
-        used.in_loop |= in_loop;
-        if self.window.find(chunk).is_none() {
-            used.runs += 1;
-            self.window.push(chunk, 0);
-        }
+        survey
     }
+
+    /// Chunks that steps wait for, the best to keep first: those that are read several times a pass, then the others such that
+    /// however many are kept, they are evenly spread over a pass.
+    fn keeping_order(&self) -> Vec<u32> {
+        let using = |chunk: &u32| self.uses[*chunk as usize];
+        let is_repeated = |chunk: &u32| using(chunk).in_loop || using(chunk).runs > 1;
+        let (mut repeated, once): (Vec<u32>, Vec<u32>) = self.touched.iter().copied().partition(is_repeated);
+        repeated.sort_by_key(|chunk| std::cmp::Reverse((using(chunk).in_loop, using(chunk).runs)));
+        // Multiples of the golden ratio modulo 1: each part of the unit interval holds its share of them.
+        let mut spread: Vec<(u64, u32)> =
+            (0u64..).zip(once).map(|(place, chunk)| (place.wrapping_mul(GOLDEN_RATIO), chunk)).collect();
+        spread.sort_unstable();
+        repeated.extend(spread.into_iter().map(|(_, chunk)| chunk));
+        repeated
+    }
+}
+
+/// Which chunks stay, and which of them leave first when working memory grows.
+pub(super) struct Plan {
+    pub(super) residency: Residency,
+    /// Chunks that stay, in the order in which they leave: what is best to keep is last.
+    pub(super) leaving_order: Vec<u32>,
+    /// Bytes of a place in the ring: the largest chunk that steps wait for.
+    pub(super) place_bytes: u64,
+    /// Bytes of the ring as soon as something streams.
+    pub(super) usual_ring_bytes: u64,
+    /// Bytes of the smallest ring.
+    pub(super) least_ring_bytes: u64,
 }
 
 /// Chunks that stay, within a budget of which `working_bytes` are for other things.
@@ -106,152 +155,83 @@ impl Survey<'_> {
 /// [`Shortage`] where not even the ring fits.
 pub(super) fn plan(
     manifest: &Manifest,
-    order: &Order,
+    schedule: &Schedule,
     budget_bytes: u64,
     working_bytes: u64,
-) -> Result<Residency, Shortage> {
+) -> Result<Plan, Shortage> {
     let lengths: Vec<u64> = manifest.chunks.iter().map(|chunk| chunk.length).collect();
     let weights_bytes = lengths.iter().sum();
-    let mut residency = Residency {
+    let survey = Survey::new(manifest, schedule);
+    let available = budget_bytes.saturating_sub(working_bytes);
+    let largest = survey.touched.iter().map(|&chunk| lengths[chunk as usize]).max().unwrap_or(0);
+    let least = largest * LEAST_RING_CHUNKS;
+    let fits = weights_bytes <= available;
+    if !fits && available < least {
+        return Err(Shortage { needed_bytes: working_bytes.saturating_add(least) });
+    }
+    let usual_ring_bytes = if largest == 0 { 0 } else { (available / 4).min(USUAL_RING_BYTES).max(least) };
+    let ring_bytes = if fits { 0 } else { usual_ring_bytes };
+    let chosen: Vec<u32> = (0..lengths.len() as u32).filter(|&chunk| survey.uses[chunk as usize].runs == 0).collect();
+    let rows_bytes: u64 = chosen.iter().map(|&chunk| lengths[chunk as usize]).sum();
+    let set_apart = if fits { 0 } else { rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES) };
+    let mut room = available - ring_bytes - set_apart;
+    let mut kept: Vec<u32> = Vec::new();
+    let mut keep = |chunk: u32, room: &mut u64| {
+        if lengths[chunk as usize] <= *room {
+            *room -= lengths[chunk as usize];
+            kept.push(chunk);
+        }
+    };
+    survey.keeping_order().into_iter().for_each(|chunk| keep(chunk, &mut room));
+    room += set_apart;
+    let rows_fit = rows_bytes <= room;
+    if rows_fit {
+        chosen.into_iter().for_each(|chunk| keep(chunk, &mut room));
+    }
+    let kept_rows_bytes = if rows_fit { 0 } else { room };
+    let mut pinned = vec![false; lengths.len()];
+    kept.iter().for_each(|&chunk| pinned[chunk as usize] = true);
+    let residency = Residency {
         weights_bytes,
         budget_bytes,
         working_bytes,
-        pinned_bytes: weights_bytes,
-        ring_bytes: 0,
-        kept_rows_bytes: 0,
-        pinned: vec![true; lengths.len()],
-        bytes_per_pass: vec![0; manifest.entries.len()],
+        pinned_bytes: kept.iter().map(|&chunk| lengths[chunk as usize]).sum(),
+        ring_bytes,
+        kept_rows_bytes,
+        bytes_per_pass: bytes_per_pass(manifest, schedule, &pinned),
+        pinned,
     };
-    let available = budget_bytes.saturating_sub(working_bytes);
-    if weights_bytes <= available {
-        return Ok(residency);
-    }
-    let uses = vec![Use::default(); lengths.len()];
-    let mut survey = Survey { order, uses, touched: Vec::new(), seen: HashSet::new(), window: Window::default() };
-    for entry in &manifest.entries {
-        survey.block(entry.block, false);
-        survey.window = Window::default();
-    }
-    let largest = survey.touched.iter().map(|&chunk| lengths[chunk as usize]).max().unwrap_or(0);
-    let least = largest * LEAST_RING_CHUNKS;
-    if available < least {
-        return Err(Shortage { needed_bytes: working_bytes.saturating_add(least) });
-    }
-    residency.ring_bytes = (available / 4).min(USUAL_RING_BYTES).max(least);
-    let chosen: Vec<u32> = (0..lengths.len() as u32).filter(|&chunk| survey.uses[chunk as usize].runs == 0).collect();
-    let rows_bytes: u64 = chosen.iter().map(|&chunk| lengths[chunk as usize]).sum();
-    let set_apart = rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES);
-    let mut room = Room {
-        lengths: &lengths,
-        pinned: vec![false; lengths.len()],
-        bytes: available - residency.ring_bytes - set_apart,
+    let leaving_order = kept.into_iter().rev().collect();
+    Ok(Plan { residency, leaving_order, place_bytes: largest, usual_ring_bytes, least_ring_bytes: least })
+}
+
+/// Bytes that a pass of each entry reads, each body once, rows not included.
+pub(super) fn bytes_per_pass(manifest: &Manifest, schedule: &Schedule, pinned: &[bool]) -> Vec<u64> {
+    let of_entry = |entry: &EntryRecord| {
+        let mut bytes = 0;
+        let streams = |chunk: u32| !pinned[chunk as usize];
+        let mut read = |chunk: u32, _in_loop: bool| bytes += manifest.chunks[chunk as usize].length;
+        Traversal::new(schedule).block(entry.block, false, &streams, &mut read);
+        bytes
     };
-    pin(&survey, &mut room);
-    room.bytes += set_apart;
-    if rows_bytes <= room.bytes {
-        chosen.iter().for_each(|&chunk| _ = room.keep(chunk));
-    } else {
-        residency.kept_rows_bytes = room.bytes;
-    }
-    residency.pinned = room.pinned;
-    residency.pinned_bytes = lengths.iter().zip(&residency.pinned).filter(|(_, pinned)| **pinned).map(|(l, _)| l).sum();
-    for (bytes, entry) in residency.bytes_per_pass.iter_mut().zip(&manifest.entries) {
-        let mut pass =
-            Pass { order, lengths: &lengths, pinned: &residency.pinned, window: Window::default(), bytes: 0 };
-        pass.block(entry.block);
-        *bytes = pass.bytes;
-    }
-    Ok(residency)
+    manifest.entries.iter().map(of_entry).collect()
 }
 
-/// Room that is left for chunks that stay.
-struct Room<'a> {
-    lengths: &'a [u64],
-    pinned: Vec<bool>,
-    bytes: u64,
-}
-
-impl Room<'_> {
-    /// Keep a chunk where it fits; gives its length where it is new.
-    fn keep(&mut self, chunk: u32) -> u64 {
-        let length = self.lengths[chunk as usize];
-        if self.pinned[chunk as usize] || length > self.bytes {
-            return 0;
-        }
-        self.pinned[chunk as usize] = true;
-        self.bytes -= length;
-        length
-    }
-}
-
-/// Keeps what is read most often; chunks of which only rows are read are left out.
-fn pin(survey: &Survey<'_>, room: &mut Room<'_>) {
-    let lengths = room.lengths;
-    let using = |chunk: &u32| survey.uses[*chunk as usize];
-    let often = |chunk: &u32| using(chunk).in_loop || using(chunk).runs > 1;
-    let (mut repeated, once): (Vec<u32>, Vec<u32>) = survey.touched.iter().copied().partition(often);
-    repeated.sort_by_key(|chunk| std::cmp::Reverse((using(chunk).in_loop, using(chunk).runs)));
-    for &chunk in &repeated {
-        room.keep(chunk);
-    }
-    let all = once.iter().map(|&chunk| u128::from(lengths[chunk as usize])).sum::<u128>();
-    let share = u128::from(room.bytes);
-    let (mut passed, mut kept) = (0, 0);
-    for &chunk in &once {
-        passed += u128::from(lengths[chunk as usize]);
-        // Kept so far over passed so far follows what is to be kept over all.
-        if kept * all < passed * share {
-            kept += u128::from(room.keep(chunk));
-        }
-    }
-    // What rounding left.
-    for chunk in once {
-        room.keep(chunk);
-    }
-}
-
-/// The chunks that were visited last, to which a walk returns without reading them again.
+/// The chunks that were used last, to which a pass returns without reading them again.
 #[derive(Debug, Default)]
-pub(super) struct Window {
-    recent: [Option<(u32, u64)>; WINDOW],
+pub(super) struct RecentChunks {
+    recent: [Option<(u32, u64)>; RECENT_CHUNKS],
 }
 
-impl Window {
-    /// The visit of this chunk, where it is among the last.
+impl RecentChunks {
+    /// The load of this chunk, where it is among the last.
     pub(super) fn find(&self, chunk: u32) -> Option<u64> {
-        self.recent.iter().flatten().find(|(recent, _)| *recent == chunk).map(|&(_, visit)| visit)
+        self.recent.iter().flatten().find(|(recent, _)| *recent == chunk).map(|&(_, load)| load)
     }
 
-    /// A new visit.
-    pub(super) fn push(&mut self, chunk: u32, visit: u64) {
+    /// A new load.
+    pub(super) fn push(&mut self, chunk: u32, load: u64) {
         self.recent.rotate_right(1);
-        self.recent[0] = Some((chunk, visit));
-    }
-}
-
-/// Counts what a pass reads, each body once.
-struct Pass<'a> {
-    order: &'a Order,
-    lengths: &'a [u64],
-    pinned: &'a [bool],
-    window: Window,
-    bytes: u64,
-}
-
-impl Pass<'_> {
-    fn block(&mut self, block: u32) {
-        let order = self.order;
-        for stop in order.block(block) {
-            stop.accesses.iter().for_each(|access| self.access(access));
-            stop.blocks.iter().for_each(|&body| self.block(body));
-        }
-    }
-
-    fn access(&mut self, access: &Access) {
-        if self.pinned[access.chunk as usize] || self.window.find(access.chunk).is_some() {
-            return;
-        }
-        self.window.push(access.chunk, 0);
-        self.bytes += self.lengths[access.chunk as usize];
+        self.recent[0] = Some((chunk, load));
     }
 }

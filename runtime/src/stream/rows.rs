@@ -3,22 +3,19 @@
 //! Which ones is known only when the step begins. So only the checksum blocks around them are read, several at once where
 //! they are many, and those that were used last are kept within a share of the budget.
 
-use super::source::{ChunkBytes, Source, borders};
-use crate::memory::Arena;
+use super::source::{ChunkBytes, Source};
 use crate::steps::KernelError;
-use ipuc_formats::encodings::Layout;
-use ipuc_formats::tensor::Storage as _;
+use ipuc_formats::encodings::Pick;
 use lru::LruCache;
-use std::collections::BTreeMap;
+use rayon::prelude::*;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that one read brings, at most, where blocks are no larger.
 const READ_BYTES: u64 = 2 << 20;
-/// Reads in flight.
-const LANES: usize = 4;
 
-/// A row of one part of a weight: its bytes in the extent, and where they go.
+/// Bytes of the units that hold a row: their place in an extent, and where they go.
 struct Row {
     extent: u32,
     bytes: Range<u64>,
@@ -42,11 +39,11 @@ pub(super) struct Gathered {
 
 /// Blocks that were used last.
 pub(super) struct KeptRows {
-    most_bytes: u64,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
+    most_bytes: u64,
     bytes: u64,
     /// By extent and block.
     blocks: LruCache<(u32, usize), Box<[u8]>>,
@@ -55,14 +52,21 @@ struct Kept {
 impl KeptRows {
     /// Keeps at most this many bytes.
     pub(super) fn new(most_bytes: u64) -> Self {
-        KeptRows { most_bytes, kept: Mutex::new(Kept { bytes: 0, blocks: LruCache::unbounded() }) }
+        KeptRows { kept: Mutex::new(Kept { most_bytes, bytes: 0, blocks: LruCache::unbounded() }) }
+    }
+
+    /// Keeps at most this many bytes from now on.
+    pub(super) fn set_most_bytes(&self, most_bytes: u64) {
+        let mut kept = self.kept();
+        kept.most_bytes = most_bytes;
+        kept.evict_to(most_bytes);
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rows of a plain weight, one after another. `pinned` gives chunks that are in memory.
+    /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory.
     pub(super) fn gather(
         &self,
         source: &Source,
@@ -70,10 +74,36 @@ impl KeptRows {
         rows: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<Gathered, KernelError> {
-        let (rows, length) = places(source, weight, rows)?;
+        let Places { rows: places, of_rows, length } = places(source, weight, rows)?;
+        let gathered = self.stored(source, weight, &places, length, pinned)?;
+        let record = &source.weights[weight as usize];
+        if record.encoding.encoding().is_canonical(record.logical()) {
+            return Ok(gathered);
+        }
+        let short = || source.failure(weight, "has rows that do not fit in memory");
+        let elements = record.shape.iter().skip(1).try_fold(1u64, |count, &extent| count.checked_mul(extent));
+        let bytes = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(short)?;
+        let mut canonical = vec![0; bytes.checked_mul(rows.len()).ok_or_else(short)?];
+        for ((&row, units), target) in rows.iter().zip(of_rows).zip(canonical.chunks_exact_mut(bytes.max(1))) {
+            let decoded = record.decode_row(row, &gathered.bytes[units], target);
+            decoded.map_err(|error| source.failure(weight, &error.to_string()))?;
+        }
+        Ok(Gathered { bytes: canonical, ..gathered })
+    }
+
+    /// Stored bytes of the units that hold rows, each once.
+    fn stored(
+        &self,
+        source: &Source,
+        weight: u32,
+        rows: &[Row],
+        length: usize,
+        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
+    ) -> Result<Gathered, KernelError> {
         let mut gathered = Gathered { bytes: vec![0; length], read_bytes: 0, checked_bytes: 0 };
         let mut missing = Missing::new();
-        for row in &rows {
+        for row in rows {
             let extent = &source.manifest.extents[row.extent as usize];
             if let Some(chunk) = pinned(extent.chunk) {
                 let place = extent.range_in(&source.manifest.chunks[extent.chunk as usize]);
@@ -112,7 +142,7 @@ impl KeptRows {
         missing
     }
 
-    /// Reads what is missing, several pieces at a time, checks it, copies and keeps it.
+    /// Reads what is missing, a piece on each thread, checks it, copies and keeps it.
     fn read(
         &self,
         source: &Source,
@@ -120,73 +150,52 @@ impl KeptRows {
         missing: Missing<'_>,
         gathered: Gathered,
     ) -> Result<Gathered, KernelError> {
-        let longest = missing.keys().map(|&piece| span(source, piece)).map(|span| span.end - span.start).max();
-        let longest = longest.unwrap_or(0) as usize;
-        let lanes = LANES.min(missing.len());
-        let short = || source.failure(weight, "has rows that do not fit in memory");
-        let arena = longest.checked_mul(lanes).and_then(Arena::new).ok_or_else(short)?;
-        let pieces = Mutex::new(missing.into_iter());
         let gathered = Mutex::new(gathered);
-        let read = |lane: usize| -> Result<(), KernelError> {
-            let mut buffer = arena.take(lane * longest, longest).ok_or_else(short)?;
-            let buffer = buffer.bytes_mut().unwrap_or_default();
-            loop {
-                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((piece, rows)) = next else { return Ok(()) };
-                let span = span(source, piece);
-                let bytes = &mut buffer[..(span.end - span.start) as usize];
-                source.read(span.start, bytes, weight)?;
-                let content = self.check(source, piece, bytes).map_err(|reason| source.failure(weight, &reason))?;
-                let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
-                gathered.read_bytes += span.end - span.start;
-                gathered.checked_bytes += content.len() as u64;
-                rows.iter().for_each(|row| copy(content, piece.1, row, &mut gathered.bytes));
-            }
-        };
-        std::thread::scope(|scope| {
-            let read = &read;
-            // Where no thread can be started, this one does the work.
-            let start = |lane| std::thread::Builder::new().spawn_scoped(scope, move || read(lane)).ok();
-            let others: Vec<_> = (1..lanes).filter_map(start).collect();
-            let mut result = read(0);
-            for other in others {
-                let ended = other.join().unwrap_or_else(|_| Err(source.failure(weight, "cannot be read")));
-                result = result.and(ended);
-            }
-            result
+        let pieces: Vec<(Piece, Vec<&Row>)> = missing.into_iter().collect();
+        pieces.into_par_iter().try_for_each(|(piece, rows)| -> Result<(), KernelError> {
+            let (extent, start, end) = piece;
+            let offset = source.manifest.extents[extent as usize].offset;
+            let (bytes, inside) = source.read_around(offset + start..offset + end, weight)?;
+            let content = &bytes[inside];
+            self.check(source, piece, content).map_err(|reason| source.failure(weight, &reason))?;
+            let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+            gathered.read_bytes += bytes.len() as u64;
+            gathered.checked_bytes += content.len() as u64;
+            rows.iter().for_each(|row| copy(content, start, row, &mut gathered.bytes));
+            Ok(())
         })?;
         Ok(gathered.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The blocks of a piece in what was read around it; they match their checksums, and are kept.
-    fn check<'a>(&self, source: &Source, piece: Piece, bytes: &'a [u8]) -> Result<&'a [u8], String> {
-        let (index, start, end) = piece;
+    /// The blocks of a piece match their checksums, and are kept.
+    fn check(&self, source: &Source, (index, start, _): Piece, content: &[u8]) -> Result<(), String> {
         let extent = &source.manifest.extents[index as usize];
-        let before = (extent.offset + start - span(source, piece).start) as usize;
-        let content = &bytes[before..before + (end - start) as usize];
         let block_bytes = extent.checksum_block.max(1) as usize;
         let first = start as usize / block_bytes;
         extent.check_blocks(index, first, content).map_err(|error| error.to_string())?;
         let mut kept = self.kept();
         for (number, block) in (first..).zip(content.chunks(block_bytes)) {
-            kept.keep((index, number), block, self.most_bytes);
+            kept.keep((index, number), block);
         }
-        Ok(content)
+        Ok(())
     }
 }
 
 impl Kept {
-    /// Keeps a block; those that were not used for longest go.
-    fn keep(&mut self, place: (u32, usize), block: &[u8], most_bytes: u64) {
-        let length = block.len() as u64;
-        if length > most_bytes {
-            return;
-        }
-        while self.bytes + length > most_bytes
+    /// Drops what was not used for longest until at most this many bytes are kept.
+    fn evict_to(&mut self, most_bytes: u64) {
+        while self.bytes > most_bytes
             && let Some((_, oldest)) = self.blocks.pop_lru()
         {
             self.bytes -= oldest.len() as u64;
         }
+    }
+
+    /// Keeps a block; those that were not used for longest go.
+    fn keep(&mut self, place: (u32, usize), block: &[u8]) {
+        let length = block.len() as u64;
+        let Some(others) = self.most_bytes.checked_sub(length) else { return };
+        self.evict_to(others);
         self.bytes += length;
         if let Some(same) = self.blocks.put(place, block.into()) {
             self.bytes -= same.len() as u64;
@@ -194,32 +203,40 @@ impl Kept {
     }
 }
 
-/// What of the file is read for a piece.
-fn span(source: &Source, (extent, start, end): Piece) -> Range<u64> {
-    let offset = source.manifest.extents[extent as usize].offset;
-    borders(&(offset + start..offset + end))
+/// Where chosen rows lie.
+struct Places {
+    /// Pieces of the units that hold them, each unit once.
+    rows: Vec<Row>,
+    /// The units of each row among the bytes that are gathered.
+    of_rows: Vec<Range<usize>>,
+    /// Bytes of all units.
+    length: usize,
 }
 
-/// Where rows `rows` of a weight lie, and how many bytes they are in all.
-fn places(source: &Source, weight: u32, rows: &[u64]) -> Result<(Vec<Row>, usize), KernelError> {
+fn places(source: &Source, weight: u32, rows: &[u64]) -> Result<Places, KernelError> {
     let record = &source.weights[weight as usize];
-    let fault = |reason: &str| source.failure(weight, reason);
-    let count = record.shape.first().copied().unwrap_or(0);
-    let elements = record.shape.iter().skip(1).fold(1u64, |count, &extent| count.saturating_mul(extent));
-    let wide = record.dtype.bits() >= 8 && matches!(&record.layout, Layout::Plain { dtype } if *dtype == record.dtype);
-    if !wide {
-        return Err(fault("has no rows of whole bytes"));
+    let canonical = record.encoding.encoding().is_canonical(record.logical());
+    let mut places = Places { rows: Vec::new(), of_rows: Vec::with_capacity(rows.len()), length: 0 };
+    let mut known: HashMap<u64, Range<usize>> = HashMap::new();
+    for &row in rows {
+        let place = record.locate(Pick::Row(row)).map_err(|error| source.failure(weight, &error.to_string()))?;
+        // Rows that are copied as they are lie one after another, however often they are chosen.
+        if let Some(range) = known.get(&place.units.start).filter(|_| !canonical) {
+            places.of_rows.push(range.clone());
+            continue;
+        }
+        let start = places.length;
+        for piece in place.bytes {
+            let (extent, target) = (record.parts[piece.part].extent, places.length);
+            let length = usize::try_from(piece.bytes.end - piece.bytes.start).ok();
+            let end = length.and_then(|length| target.checked_add(length));
+            places.length = end.ok_or_else(|| source.failure(weight, "has rows that do not fit in memory"))?;
+            places.rows.push(Row { extent, bytes: piece.bytes, target });
+        }
+        known.insert(place.units.start, start..places.length);
+        places.of_rows.push(start..places.length);
     }
-    let width = elements.saturating_mul(record.dtype.bits() as u64 / 8);
-    let length = usize::try_from(width).ok().and_then(|width| width.checked_mul(rows.len()));
-    let length = length.ok_or_else(|| fault("has rows that do not fit in memory"))?;
-    let place = |(index, &row): (usize, &u64)| -> Result<Row, KernelError> {
-        let part = record.parts.iter().find(|part| (part.start..part.end).contains(&row));
-        let part = part.filter(|_| row < count).ok_or_else(|| fault("a row is out of range"))?;
-        let start = (row - part.start) * width;
-        Ok(Row { extent: part.extent, bytes: start..start + width, target: index * width as usize })
-    };
-    Ok((rows.iter().enumerate().map(place).collect::<Result<_, _>>()?, length))
+    Ok(places)
 }
 
 /// Copies what `content`, which begins at `begin` in the extent, holds of a row.

@@ -9,7 +9,7 @@ use crate::cli::output::{Output, Unit, bytes, count};
 use crate::files::SourceFile;
 use anyhow::Context;
 use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use serde_json::json;
 
 pub(super) fn run(file: &SourceFile, output: &mut Output) -> Outcome {

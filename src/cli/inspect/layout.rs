@@ -4,7 +4,7 @@
 
 use super::weight_name;
 use crate::cli::output::Output;
-use ipuc_formats::encodings::Layout;
+use ipuc_formats::encodings::Coded;
 use ipuc_formats::model::{Manifest, OperandRecord, WeightRecord};
 use serde::Serialize;
 
@@ -17,8 +17,10 @@ struct Row {
     name: Option<String>,
     dtype: String,
     shape: Vec<u64>,
-    source: Option<Source>,
+    sources: Vec<Source>,
     encoding: String,
+    /// Why it is stored so.
+    reason: String,
     /// Stored bytes of all parts.
     bytes: u64,
     parts: Vec<Part>,
@@ -28,6 +30,8 @@ struct Row {
 /// Where the bytes were in the model.
 #[derive(Serialize)]
 struct Source {
+    /// The plane that they became; null for elements.
+    plane: Option<u32>,
     /// Name of the file: that of the model, or of external data.
     file: String,
     offset: u64,
@@ -75,7 +79,8 @@ pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<(
 }
 
 fn row(manifest: &Manifest, (index, weight): (usize, &WeightRecord)) -> Row {
-    let source = weight.source.as_ref().map(|source| Source {
+    let sources = weight.sources.iter().map(|source| Source {
+        plane: source.plane,
         file: source.file.clone(),
         offset: source.offset,
         bytes: source.length,
@@ -90,29 +95,27 @@ fn row(manifest: &Manifest, (index, weight): (usize, &WeightRecord)) -> Row {
         name: weight.name.clone(),
         dtype: weight.dtype.to_string(),
         shape: weight.shape.clone(),
-        source,
-        encoding: encoding(&weight.layout),
+        sources: sources.collect(),
+        encoding: encoding(&weight.encoding),
+        reason: weight.reason.clone(),
         bytes: parts.iter().map(|part| part.bytes).sum(),
         parts,
         reads: Vec::new(),
     }
 }
 
-/// `plain f32`, `panels f32 16x1`.
-pub(super) fn encoding(layout: &Layout) -> String {
-    match layout {
-        Layout::Plain { dtype } => format!("plain {dtype}"),
-        Layout::Panels(panels) => {
-            format!("panels {} {}x{}", panels.dtype, panels.outputs_per_panel, panels.group)
-        }
-        Layout::Strings => "strings".to_string(),
-    }
+/// `plain f32`, `panels f32`, `panels i4 + scale f16 32`.
+pub(super) fn encoding(encoding: &Coded) -> String {
+    let stored = encoding.encoding();
+    let planes = stored.planes().iter().map(|plane| format!(" + {plane}"));
+    format!("{} {}{}", encoding.name(), stored.dtype(), planes.collect::<String>())
 }
 
 fn text(row: &Row, manifest: &Manifest) -> [String; 9] {
     let shape = row.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let model = manifest.provenance.models.first().map_or("model", String::as_str);
-    let source = row.source.as_ref().map_or_else(
+    let elements = row.sources.iter().find(|source| source.plane.is_none());
+    let source = elements.map_or_else(
         || "-".to_string(),
         |source| {
             let file = if source.file.is_empty() { model } else { &source.file };

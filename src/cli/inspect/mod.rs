@@ -1,23 +1,25 @@
 //! `ipuc inspect`: what is in an `.ipu` file, and why it is where it is.
 //!
-//! `layout` is the table of weights, `program` the steps, `stream` the chunks, `check` the integrity; without any of them
-//! there is a summary.
+//! `layout` is the table of weights, `program` the steps, `work` what they take, `stream` the chunks, `placements` how steps are
+//! spread over tiles, `check` the integrity; without any of them there is a summary.
 
 mod check;
 mod layout;
+mod placements;
 mod program;
 mod residency;
 mod stream;
+mod work;
 
 use super::Outcome;
-use super::arguments::Size;
+use super::arguments::{Dimension, Size};
 use super::failure::{Code, Failure};
 use super::output::{Output, bytes, count};
 use crate::files::SourceFile;
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest};
-use ipuc_formats::onnx::ReadAt;
+use ipuc_formats::read_at::ReadAt;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,6 +35,15 @@ pub(super) struct Arguments {
     /// With --stream: what stays and what streams within this budget, as 512MiB, 2GB or bytes
     #[arg(long, value_name = "SIZE", requires = "stream")]
     memory: Option<Size>,
+    /// With --work: the size of an open dimension
+    #[arg(long, value_name = "NAME=N", requires = "work")]
+    dim: Vec<Dimension>,
+    /// With --placements: check them against a target of so many tiles
+    #[arg(long, value_name = "N", requires = "placements", requires = "sram")]
+    tiles: Option<u32>,
+    /// With --placements: the memory of each tile, as 512KiB, 1MB or bytes
+    #[arg(long, value_name = "SIZE", requires = "placements", requires = "tiles")]
+    sram: Option<Size>,
 }
 
 #[derive(Debug, Args)]
@@ -44,9 +55,15 @@ struct View {
     /// Show the steps in order of execution
     #[arg(long)]
     program: bool,
+    /// Show what each step takes: multiply-accumulates, operations on elements, bytes; and each entry with its bodies
+    #[arg(long)]
+    work: bool,
     /// Show the chunks in order
     #[arg(long)]
     stream: bool,
+    /// Show how steps are spread over the tiles of targets
+    #[arg(long)]
+    placements: bool,
     /// Verify every checksum and hash; the exit code is 1 where something is damaged
     #[arg(long)]
     check: bool,
@@ -65,6 +82,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         layout::show(&manifest, output)?;
     } else if view.program {
         program::show(&manifest, output)?;
+    } else if view.work {
+        work::show(&manifest, &arguments.dim, output)?;
+    } else if view.placements {
+        placements::show(&manifest, arguments.tiles.zip(arguments.sram), output)?;
     } else if view.stream {
         match arguments.memory {
             Some(budget) => residency::show(&arguments.model, &manifest, budget, output)?,

@@ -1,14 +1,17 @@
 //! What must hold between the records of a manifest before anything uses it.
 //!
 //! A file may come from anywhere: whoever holds a validated manifest may index with what it says. `program.rs` has the
-//! rules of symbols, entries, blocks and steps, `storage.rs` those of weights, extents and chunks; each begins with
-//! its list. Not checked here: that types fit operators (the runtime infers them again when dimensions bind), and the
+//! rules of symbols, entries, blocks and steps, `storage.rs` those of weights, extents and chunks, `placement.rs` those of
+//! placements; each begins with its list. Not checked here: that types fit operators (the runtime infers them again when dimensions bind), and the
 //! stored bytes ([`super::checks`]).
 
+mod placement;
 mod program;
 mod storage;
 
 use super::{Fault, FormatError, Manifest, Superblock};
+
+pub use placement::check_placement;
 
 /// Check every rule on the records of a manifest in a file with this superblock.
 ///
@@ -16,7 +19,8 @@ use super::{Fault, FormatError, Manifest, Superblock};
 /// [`FormatError::Record`] for the first record that breaks one.
 pub fn validate(manifest: &Manifest, superblock: &Superblock) -> Result<(), FormatError> {
     program::check(manifest)?;
-    storage::check(manifest, superblock)
+    storage::check(manifest, superblock)?;
+    placement::check(manifest)
 }
 
 /// An index that must be below a count.

@@ -146,7 +146,7 @@ fn check_step(manifest: &Manifest, block: usize, step: &StepRecord, defined: &mu
     if reads.next().is_some() {
         return Err(Fault::Rule("it states how an operand is read that is no weight"));
     }
-    for body in step.op.operator().blocks() {
+    for body in step.op.blocks() {
         if in_range("block", body.0, manifest.blocks.len())? <= block {
             return Err(Fault::Rule("it runs a block that does not come after its own"));
         }
@@ -208,7 +208,7 @@ fn check_paths(manifest: &Manifest) -> Result<(), FormatError> {
         at_most("the number of ways to all blocks", total, limits::IPU_BLOCK_PATHS)
             .map_err(|fault| fault.at(place()))?;
         at_most("its depth", depth as u64, limits::IPU_BLOCK_NESTING as u64).map_err(|fault| fault.at(place()))?;
-        for body in block.steps.iter().flat_map(|step| step.op.operator().blocks()) {
+        for body in block.steps.iter().flat_map(|step| step.op.blocks()) {
             let body = body.0 as usize;
             paths[body] = paths[body].saturating_add(ways);
             depths[body] = depths[body].max(depth + 1);

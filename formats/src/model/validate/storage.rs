@@ -6,9 +6,8 @@
 //! - Pooled extents are smaller than 64 KiB, come before all others, and share no chunk with them.
 //! - Extents of other files name one, belong to no chunk and are not pooled.
 //! - No extent is empty; its checksums cover it in blocks of a power of two from 4 KiB to 2 MiB.
-//! - A weight's layout fits its type and shape; its parts cover it in order, on borders of the layout; each part is as
-//!   long as its extent. Every extent holds a part. Weights may share extents, up to a total.
-//! - There are no placements in this version.
+//! - A weight's encoding fits its type and shape; its parts cover it in order, cut where the encoding may be cut; each part
+//!   is as long as its extent; its sources name planes that it has. Every extent holds a part. Weights may share extents, up to a total.
 
 use super::super::{ExtentRecord, Fault, FormatError, Manifest, Superblock, WeightRecord};
 use super::{at_most, equal, in_range};
@@ -32,9 +31,6 @@ pub(super) fn check(manifest: &Manifest, superblock: &Superblock) -> Result<(), 
     let limit = stored_bytes * u128::from(limits::IPU_SHARED_FACTOR) + u128::from(limits::IPU_SHARED_BYTES);
     if decoded_bytes > limit {
         return Err(Fault::Rule("together they are far larger than the bytes that they share").at("weights"));
-    }
-    if !manifest.placements.is_empty() {
-        return Err(Fault::Rule("placements are unknown to this version").at("placements"));
     }
     Ok(())
 }
@@ -157,7 +153,7 @@ fn check_weight(manifest: &Manifest, weight: &WeightRecord, used: &mut [bool]) -
         let extent = in_range("extent", part.extent, manifest.extents.len())?;
         used[extent] = true;
         let length = manifest.extents[extent].length;
-        match weight.layout.part_bytes(&weight.shape, &part.range())? {
+        match weight.encoding.part_bytes(weight.logical(), part.range())? {
             Some(expected) => equal("the length of a part's extent", length, expected)?,
             None => {
                 let count = weight.shape.iter().fold(1u64, |count, &extent| count.saturating_mul(extent));
@@ -168,8 +164,13 @@ fn check_weight(manifest: &Manifest, weight: &WeightRecord, used: &mut [bool]) -
         }
         stored_bytes = stored_bytes.saturating_add(length);
     }
-    // Widened weights grow; padding of panels does not count twice.
-    let (logical, stored) = (weight.dtype.bits() as u64, weight.layout.dtype().bits() as u64);
+    for source in &weight.sources {
+        if let Some(plane) = source.plane {
+            in_range("plane", plane, weight.encoding.encoding().planes().len())?;
+        }
+    }
+    // Weights that are stored narrower than they are grow; padding of panels does not count twice.
+    let (logical, stored) = (weight.dtype.bits() as u64, weight.encoding.encoding().dtype().bits() as u64);
     let factor = if weight.dtype == DType::String { 1 } else { logical.div_ceil(stored.max(1)) };
     Ok(stored_bytes.saturating_mul(factor))
 }

@@ -2,7 +2,8 @@
 //!
 //! `softmax(softcap(q k^T) + bias) v` for each head, where the bias is the sum of the mask, the causal frontier, the
 //! window and the padding of the cache, all of them 0 or minus infinity but for a numeric mask. A row whose bias is
-//! minus infinity throughout gives zeros. f16 and bf16 are rounded after each operator of the function body.
+//! minus infinity throughout gives zeros. A sink is a further score of the softmax, without a value. f16 and bf16 are rounded
+//! after each operator of the function body.
 
 use crate::attribute::Keyword;
 use crate::attributes;
@@ -11,9 +12,10 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::attention::dot_product_reference::attend;
 use crate::ops::floats::{is_computing_float, require_computing_float};
+use crate::ops::loops::{self, Loops};
 use crate::ops::{
-    Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, optional,
-    tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
 };
 use crate::value::Value;
 
@@ -22,7 +24,9 @@ attributes! {
     ///
     /// Operands: `q: [b, hq, s, d]`, `k: [b, hk, t, d]`, `v: [b, hk, t, e]` (or `[b, s, hq*d]`, `[b, t, hk*d]`,
     /// `[b, t, hk*e]`), optional `mask: [.., s, p+t]` (bool or number), `past_k: [b, hk, p, d]`, `past_v: [b, hk, p, e]`,
-    /// `valid: [b]` (i64, tokens of each cache that are no padding), then operands of the epilogue.
+    /// `valid: [b]` (i64, tokens of each cache that are no padding), `first: [b]` (i64, position of the first query;
+    /// absent: that which leaves the last query at the last valid token, or behind the past), `sink: [hq]` (a score of
+    /// each head whose value is 0), then operands of the epilogue.
     /// Results: `y: [b, hq, s, e]` (or `[b, s, hq*e]`), with `present` the keys `[b, hk, p+t, d]` and values
     /// `[b, hk, p+t, e]`, with `scores` the scores `[b, hq, s, p+t]`.
     pub struct Attention revision 1 {
@@ -56,7 +60,7 @@ attributes! {
 }
 
 /// Index of the first operand that only the epilogue reads.
-pub const ATTENTION_OPERANDS: usize = 7;
+pub const ATTENTION_OPERANDS: usize = 9;
 
 /// Stages of the scores that [`Attention`] can give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
@@ -114,7 +118,8 @@ impl Attention {
         require_computing_float(dtype, 0)?;
         let (values, _) = tensor_operand(inputs, 2)?;
         require_computing_float(values, 2)?;
-        for (operand, expected) in [(1, dtype), (4, dtype), (5, values), (6, DType::I64)] {
+        let expected = [(1, dtype), (4, dtype), (5, values), (6, DType::I64), (7, DType::I64), (8, dtype)];
+        for (operand, expected) in expected {
             if operand > 2 && optional(inputs, operand).is_none() {
                 continue;
             }
@@ -134,8 +139,10 @@ impl Attention {
         if past_k != past_v {
             return Err(TypeError::MissingOperand { operand: if past_k { 5 } else { 4 } });
         }
-        if past_k && optional(inputs, 6).is_some() {
-            return Err(TypeError::Unsupported("a count of valid keys beside past keys".to_string()));
+        for (operand, name) in [(6, "a count of valid keys"), (7, "a position of the first query")] {
+            if past_k && optional(inputs, operand).is_some() {
+                return Err(TypeError::Unsupported(format!("{name} beside past keys")));
+            }
         }
         Ok((dtype, values))
     }
@@ -188,9 +195,12 @@ impl Attention {
             None if q[1] == k[1] => {}
             None => context.oblige(Relation::Multiple, &q[1], &k[1], "query heads in groups"),
         }
-        if let Some(valid) = optional(inputs, 6).and_then(Fact::dims) {
-            let [batch] = valid else { return Err(rank(6, 1, valid.len())) };
-            context.require_equal(batch, &q[0], "batch of attention")?;
+        for (operand, wanted, subject) in
+            [(6, &q[0], "batch of attention"), (7, &q[0], "batch of attention"), (8, &q[1], "query heads of attention")]
+        {
+            let Some(dims) = optional(inputs, operand).and_then(Fact::dims) else { continue };
+            let [extent] = dims else { return Err(rank(operand, 1, dims.len())) };
+            context.require_equal(extent, wanted, subject)?;
         }
         let mut past = None;
         for (operand, now) in [(4, k), (5, v)] {
@@ -301,16 +311,119 @@ impl Operator for Attention {
     ) -> Result<Vec<Value>, ReferenceError> {
         attend(self, inputs, context)
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], _outputs: &[Fact]) -> Dim {
-        let (ranges, mut blocks) = (crate::dim::Ranges::default(), crate::ops::NoBlocks);
-        let mut context = InferContext::new("", &ranges, &mut blocks);
-        let [q, k, v] = [0, 1, 2].map(|operand| self.heads(inputs, operand, &mut context).ok().flatten());
-        let (Some(q), Some(k), Some(v)) = (q, k, v) else { return Dim::ZERO };
-        let past = optional(inputs, 4).and_then(Fact::dims).and_then(|dims| dims.get(2).cloned());
-        let keys = past.unwrap_or(Dim::ZERO) + &k[2];
-        Dim::product(&q[..3]) * keys * (&q[3] + &v[3])
+impl Computes for Attention {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.head_spaces(facts)
     }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        self.softmax_work(facts)
+    }
+}
+
+impl Product for Attention {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        Some(&self.epilogue)
+    }
+}
+
+impl Attention {
+    /// Loops of the scores, then of the values: over the batch, key heads, the query heads of each and queries. Keys are
+    /// normalized together and stay whole. The loops of the values read scores and values, no queries and keys.
+    fn head_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let whole = || loops::unknown(facts, 1);
+        let Some(sizes) = self.sizes(facts) else { return whole() };
+        let HeadSizes { q, k, v, keys } = &sizes;
+        let group = q[1].divide_exact(&k[1]).unwrap_or_else(|| q[1].floor_div(&k[1]));
+        let flat = facts.dims(0).is_some_and(|dims| dims.len() == 3);
+        let queries = |nest: Loops, of: &'static [usize]| {
+            let read = |operand: &usize| of.contains(operand);
+            let batched = [0, 1, 2, 4, 5, 6, 7].into_iter().filter(read).map(|operand| loops::operand(operand, 0));
+            let nest = nest.parallel(&q[0], batched.chain([loops::result(0, 0)]));
+            let length = if flat { 1 } else { 2 };
+            let query = of.contains(&0).then(|| loops::operand(0, length));
+            let walk = |nest: Loops| nest.parallel(&q[2], query.into_iter().chain([loops::result(0, length)]));
+            let stride = |head: &Dim, many: i64| head.as_known().and_then(|size| size.checked_mul(many));
+            let Some(group) = group.as_known() else { return walk(nest.serial(&k[1]).serial(&q[1].floor_div(&k[1]))) };
+            let heads = [(0, &q[3], group), (1, &k[3], 1), (2, &v[3], 1)];
+            let axis = if flat { 2 } else { 1 };
+            let heads = heads.into_iter().filter(|(operand, ..)| of.contains(operand));
+            let of_heads = heads.filter_map(|(operand, size, many)| match flat {
+                true => Some(loops::operand(operand, axis).stride(stride(size, many)?)),
+                false => Some(loops::operand(operand, axis).stride(many)),
+            });
+            let caches = [4, 5].into_iter().filter(read).map(|operand| loops::operand(operand, 1));
+            let sink = of.contains(&8).then(|| loops::operand(8, 0));
+            let sinks = sink.map(|_| loops::operand(8, 0).stride(group));
+            let result = |many: i64| match flat {
+                true => stride(&v[3], many).map(|stride| loops::result(0, axis).stride(stride)),
+                false => Some(loops::result(0, axis).stride(many)),
+            };
+            let query = match flat {
+                _ if !of.contains(&0) => None,
+                true => stride(&q[3], 1).map(|stride| loops::operand(0, axis).stride(stride)),
+                false => Some(loops::operand(0, axis)),
+            };
+            let nest = nest.parallel(&k[1], of_heads.chain(caches).chain(sinks).chain(result(group)));
+            walk(nest.parallel(&Dim::known(group), query.into_iter().chain(sink).chain(result(1))))
+        };
+        let last = if flat { 2 } else { 3 };
+        let products = [loops::operand(0, last), loops::operand(1, last), loops::operand(4, 3)];
+        let values = [loops::operand(2, last), loops::operand(5, 3), loops::result(0, last)];
+        vec![
+            queries(Loops::new(facts), &[0, 1, 2, 4, 5, 6, 7, 8]).serial(keys).reduced(&q[3], products).products(1),
+            queries(Loops::new(facts), &[2, 5]).serial(keys).parallel(&v[3], values).products(1),
+        ]
+    }
+
+    fn sizes(&self, facts: &StepFacts<'_>) -> Option<HeadSizes> {
+        let (ranges, mut blocks) = (crate::dim::Ranges::default(), crate::ops::NoBlocks);
+        let mut context = InferContext::new(facts.step, &ranges, &mut blocks);
+        let mut heads = |operand| self.heads(facts.inputs, operand, &mut context).ok().flatten();
+        let (q, k, v) = (heads(0)?, heads(1)?, heads(2)?);
+        let past = match facts.operand(4) {
+            None => Dim::ZERO,
+            Some(_) => facts.dims(4).and_then(|dims| dims.get(2).cloned()).unwrap_or_else(|| facts.fresh("past")),
+        };
+        let keys = past + &k[2];
+        Some(HeadSizes { q, k, v, keys })
+    }
+
+    /// Scaling, bias and softmax of all scores.
+    fn softmax_work(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let scores = match self.sizes(facts) {
+            Some(HeadSizes { q, keys, .. }) => Dim::product(&q[..3]) * keys,
+            None => facts.fresh("scores"),
+        };
+        let capped = i64::from(self.softcap > 0.0);
+        let masked = i64::from(facts.operand(3).is_some());
+        each(
+            &scores,
+            &[
+                (VectorClass::Arithmetic, 4 + 2 * capped + masked),
+                (VectorClass::Divide, 1),
+                (VectorClass::Transcendental, 1 + capped),
+            ],
+        )
+    }
+}
+
+/// Extents of queries, keys and values, and the length of all keys with those of the past.
+struct HeadSizes {
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    keys: Dim,
 }
 
 #[cfg(test)]
@@ -346,6 +459,18 @@ mod tests {
         let expected = ["f32[1, 4, 3, 6]", "f32[1, 2, p + 3, 8]", "f32[1, 2, p + 3, 6]", "f32[1, 4, 3, p + 3]"];
         assert_eq!(printed, expected);
         assert!(matches!(infer(&operator, &inputs[..5]), Err(TypeError::MissingOperand { operand: 5 })));
+        let with = |operand: usize, dims: &[i64]| {
+            let mut inputs = inputs.to_vec();
+            inputs.resize(9, None);
+            let dtype = if operand == 8 { DType::F32 } else { DType::I64 };
+            inputs[operand] = Some(Fact::tensor(dtype, dims.iter().map(|&dim| Dim::known(dim)).collect::<Vec<_>>()));
+            infer(&operator, &inputs)
+        };
+        assert_eq!(with(8, &[4]).unwrap(), expected);
+        assert!(matches!(with(8, &[2]), Err(TypeError::Dimension { .. })));
+        for operand in [6, 7] {
+            assert!(matches!(with(operand, &[1]), Err(TypeError::Unsupported(_))));
+        }
     }
 
     #[test]

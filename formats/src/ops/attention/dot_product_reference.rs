@@ -100,6 +100,29 @@ struct Bias {
     valid: Option<Vec<i64>>,
 }
 
+/// The integers of an optional operand `[count]`.
+fn counted(inputs: &[Option<Value>], operand: usize, count: usize) -> Result<Option<Vec<i64>>, ReferenceError> {
+    if optional_tensor(inputs, operand)?.is_none() {
+        return Ok(None);
+    }
+    let found = integers(inputs, operand)?;
+    if found.len() == count {
+        return Ok(Some(found));
+    }
+    let (left, right) = (found.len().to_string(), count.to_string());
+    Err(TypeError::Dimension { subject: "batch of attention".to_string(), left, right }.into())
+}
+
+/// The score of each query head that has no value.
+fn sinks(inputs: &[Option<Value>], heads: usize) -> Result<Option<Vec<f64>>, ReferenceError> {
+    let Some(sinks) = optional_tensor(inputs, 8)? else { return Ok(None) };
+    if sinks.shape() == [heads] {
+        return Ok(Some(widened(sinks)?));
+    }
+    let (left, right) = (format!("{:?}", sinks.shape()), format!("[{heads}]"));
+    Err(TypeError::Dimension { subject: "sinks of attention".to_string(), left, right }.into())
+}
+
 impl Bias {
     fn of(
         operator: &Attention,
@@ -108,20 +131,12 @@ impl Bias {
         k: &Heads,
         past: usize,
     ) -> Result<Bias, ReferenceError> {
-        let valid = optional_tensor(inputs, 6)?.map(|_| integers(inputs, 6)).transpose()?;
-        if let Some(valid) = &valid
-            && valid.len() != q.batch
-        {
-            return Err(TypeError::Dimension {
-                subject: "batch of attention".to_string(),
-                left: valid.len().to_string(),
-                right: q.batch.to_string(),
-            }
-            .into());
-        }
-        let offsets = match &valid {
-            None => vec![past as i64; q.batch],
-            Some(valid) => valid.iter().map(|valid| valid.saturating_sub(q.length as i64)).collect(),
+        let valid = counted(inputs, 6, q.batch)?;
+        let first = counted(inputs, 7, q.batch)?;
+        let offsets = match (first, &valid) {
+            (Some(first), _) => first,
+            (None, Some(valid)) => valid.iter().map(|valid| valid.saturating_sub(q.length as i64)).collect(),
+            (None, None) => vec![past as i64; q.batch],
         };
         let Some(mask) = optional_tensor(inputs, 3)? else {
             return Ok(Bias { mask: None, mask_length: k.length, offsets, valid });
@@ -187,6 +202,7 @@ pub(crate) fn attend(
         .into());
     }
     let bias = Bias::of(operator, inputs, &q, &k, k.length - now)?;
+    let sinks = sinks(inputs, q.heads)?;
     let group = q.heads.checked_div(k.heads).unwrap_or(1);
     let mut output = Vec::with_capacity(q.values.len());
     let mut scores = Vec::new();
@@ -194,7 +210,8 @@ pub(crate) fn attend(
     for (batch, head, query) in positions(&q) {
         let bias = bias.row(operator, &q, k.length, [batch, head, query]);
         let keys = (0..k.length).map(|key| k.row(batch, head / group, key));
-        let (weights, shown) = rows.weights(q.row(batch, head, query), keys, &bias);
+        let sink = sinks.as_ref().map(|sinks| sinks[head]);
+        let (weights, shown) = rows.weights(q.row(batch, head, query), keys, &bias, sink);
         scores.extend(shown);
         let values: Vec<&[f64]> = (0..k.length).map(|key| v.row(batch, head / group, key)).collect();
         output.extend(rows.combine(&weights, &values, v.size));
@@ -246,6 +263,7 @@ impl Rows<'_> {
         query: &[f64],
         keys: impl Iterator<Item = &'k [f64]>,
         bias: &[f64],
+        sink: Option<f64>,
     ) -> (Vec<f64>, Vec<f64>) {
         let (operator, dtype) = (self.operator, self.dtype);
         let scale = operator.scale.map_or(1.0 / (query.len() as f64).sqrt(), f64::from);
@@ -276,10 +294,10 @@ impl Rows<'_> {
             vec![0.0; bias.len()]
         } else {
             let precision = operator.softmax_precision.unwrap_or(dtype);
-            let cast: Vec<f64> = biased.iter().map(|score| rounded_step(precision, *score)).collect();
+            let cast: Vec<f64> = biased.iter().chain(&sink).map(|score| rounded_step(precision, *score)).collect();
             let round = |step| rounded_step(precision, step);
             let weights = SoftmaxFunction::Softmax.row(&cast, round, |sum| rounded_sum(precision, sum));
-            weights.iter().map(|weight| rounded_step(dtype, round(*weight))).collect()
+            weights[..bias.len()].iter().map(|weight| rounded_step(dtype, round(*weight))).collect()
         };
         let shown = match operator.scores {
             None => Vec::new(),
@@ -371,6 +389,18 @@ mod tests {
         assert_eq!(run(&operator, 2, &[0.0; 4], &valid(3))[0], [5.5, 37.0]);
         assert_eq!(run(&operator, 2, &[0.0; 4], &valid(1))[0], [0.0, 1.0]);
         assert_eq!(run(&operator, 1, &[0.0; 2], &valid(i64::MIN))[0], [0.0]);
+    }
+
+    #[test]
+    fn the_first_position_and_sinks() {
+        let operator = Attention { causal: true, ..plain() };
+        let vector = |count: i64| Some(Tensor::vector_i64(&[count]));
+        let first = |first: i64| vec![None, None, None, vector(3), vector(first)];
+        assert_eq!(run(&operator, 2, &[0.0; 4], &first(0))[0], [1.0, 5.5]);
+        assert_eq!(run(&operator, 2, &[0.0; 4], &first(2))[0], [37.0, 37.0]);
+        let sink = |sink: f32| vec![None, None, None, None, None, Some(Tensor::from_elements(&[1], &[sink]).unwrap())];
+        assert_eq!(run(&plain(), 1, &[0.0; 3], &sink(0.0))[0], [27.75]);
+        assert_eq!(run(&plain(), 1, &[0.0; 3], &sink(f32::NEG_INFINITY))[0], [37.0]);
     }
 
     #[test]

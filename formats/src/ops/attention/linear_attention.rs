@@ -12,9 +12,10 @@ use crate::fact::{Fact, Shape};
 use crate::ops::attention::dot_product::uneven;
 use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
+use crate::ops::loops;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -182,14 +183,29 @@ impl Operator for LinearAttention {
         let output_shape = [batch, steps, query_heads * value];
         Ok(vec![narrowed(dtype, &output_shape, &output)?.into(), narrowed(state_type, &state_shape, &state)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        let steps = optional(inputs, 0).and_then(Fact::dims).and_then(|dims| dims.get(1));
-        let (Some(steps), Some(state)) = (steps, outputs.get(1).and_then(Fact::dims)) else { return Dim::ZERO };
-        // Each state element is read once a query head, written once, and read once to correct.
-        let group = self.query_heads.checked_div(self.key_heads).unwrap_or(0);
-        let uses = group.saturating_add(1 + i64::from(self.rule.corrects()));
-        Dim::product(state) * steps * uses
+impl Computes for LinearAttention {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.state_spaces(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
+impl Product for LinearAttention {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
     }
 }
 
@@ -293,11 +309,31 @@ impl LinearAttention {
     }
 }
 
+impl LinearAttention {
+    /// Each state element is read once a query head, written once, and read once to correct, step after step.
+    fn state_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let group = self.query_heads.checked_div(self.key_heads).unwrap_or(0);
+        let uses = group.saturating_add(1 + i64::from(self.rule.corrects()));
+        let (Some([batch, heads, key, value]), Some([_, steps, _])) = (facts.result(1), facts.dims(0)) else {
+            return loops::unknown(facts, uses);
+        };
+        let batched = (0..6).map(|operand| loops::operand(operand, 0));
+        let nest = loops::Loops::new(facts)
+            .parallel(batch, batched.chain([loops::result(0, 0), loops::result(1, 0)]))
+            .serial(heads)
+            .serial(steps)
+            .serial(key)
+            .serial(value);
+        vec![nest.products(uses)]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::NoBlocks;
+    use crate::ops::testing::macs;
     use crate::ops::testing::run_all;
     use crate::tensor::Tensor;
 
@@ -347,7 +383,7 @@ mod tests {
         let facts = operator(UpdateRule::Linear).infer(&good, &mut context).unwrap();
         assert_eq!(facts[0].kind.to_string(), "f32[1, 3, 10]");
         assert_eq!(facts[1].kind.to_string(), "f32[1, 1, 4, 5]");
-        assert_eq!(operator(UpdateRule::Linear).macs(&good, &facts), Dim::known(4 * 5 * 3 * 3));
+        assert_eq!(macs(&operator(UpdateRule::Linear), &good, &facts), Dim::known(4 * 5 * 3 * 3));
         assert!(operator(UpdateRule::Gated).infer(&good, &mut context).is_err());
         let mut decayed = good.to_vec();
         decayed.extend([None, fact(&[1, 3, 2])]);

@@ -9,8 +9,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::attention::dot_product::{heads_needed, uneven};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, optional, optional_tensor,
-    tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError,
+    VectorClass, each, integers, loops, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -139,6 +139,33 @@ impl Operator for RotaryEmbedding {
             }
         }
         Ok(vec![narrowed(dtype, data.shape(), &results)?.into()])
+    }
+}
+
+impl Computes for RotaryEmbedding {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        // A head is rotated in pairs, with a row of the caches for each batch and step, or for each position.
+        let direct = facts.operand(3).is_none();
+        let rows = |own: usize, axis: usize| {
+            let caches = [1, 2].into_iter().filter(|_| direct).map(move |cache| loops::operand(cache, axis));
+            let positions = (!direct).then(|| loops::operand(3, axis));
+            caches.chain(positions).chain([loops::operand(0, own), loops::result(0, own)]).collect::<Vec<_>>()
+        };
+        let nest = loops::Loops::new(facts);
+        let nest = match facts.dims(0) {
+            Some([batch, heads, steps, size]) => nest
+                .parallel(batch, rows(0, 0))
+                .parallel(heads, [loops::operand(0, 1), loops::result(0, 1)])
+                .parallel(steps, rows(2, 1))
+                .serial(size),
+            Some([batch, steps, hidden]) => nest.parallel(batch, rows(0, 0)).parallel(steps, rows(1, 1)).serial(hidden),
+            Some(_) | None => return loops::serial(facts),
+        };
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 3)])
     }
 }
 

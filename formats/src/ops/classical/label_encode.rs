@@ -1,11 +1,15 @@
 //! Looking elements up in a list of keys: `LabelEncoder` (1, 2, 4) and `CategoryMapper` (1) of `ai.onnx.ml`.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::parts::concatenate;
 use crate::ops::single::to_f64;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use std::collections::HashMap;
@@ -95,6 +99,16 @@ impl Operator for LabelEncode {
         let unknown = values.count();
         let found = keys(x, 0)?.into_iter().map(|key| Some(table.get(&key).copied().unwrap_or(unknown)));
         Ok(vec![answers.select(x.shape(), found)?.into()])
+    }
+}
+
+impl Computes for LabelEncode {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |axis| Some(loops::operand(0, axis)))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -2,9 +2,13 @@
 
 use crate::attribute::Keyword;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, loops, tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -92,6 +96,20 @@ impl Operator for ScoreTransform {
             transformed.extend(row.iter().map(|&score| score as f32));
         }
         Ok(vec![Tensor::from_elements(scores.shape(), &transformed)?.into()])
+    }
+}
+
+impl Computes for ScoreTransform {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let last = facts.dims(0).and_then(|dims| dims.len().checked_sub(1));
+        last.map_or_else(|| loops::serial(facts), |last| loops::along(facts, &[last], AxisKind::Serial, true))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(
+            &facts.elements(0),
+            &[(VectorClass::Arithmetic, 3), (VectorClass::Transcendental, 1), (VectorClass::Divide, 1)],
+        )
     }
 }
 

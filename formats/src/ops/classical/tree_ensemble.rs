@@ -9,8 +9,8 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::single::{FLOATS, from_f64, to_f64};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, optional, optional_tensor, required,
-    tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, optional, optional_tensor, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -248,6 +248,19 @@ impl Operator for TreeEnsemble {
         let divisor = if self.aggregate == Aggregate::Average { trees.roots.len().max(1) as f64 } else { 1.0 };
         let scores: Vec<f64> = scores.into_iter().map(|score| score.unwrap_or(0.0) / divisor).collect();
         Ok(vec![from_f64(dtype, &[rows, targets], &scores)?.into()])
+    }
+}
+
+impl Computes for TreeEnsemble {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some([rows, _]) = facts.dims(0) else { return loops::serial(facts) };
+        let nest = loops::Loops::new(facts).parallel(rows, [loops::operand(0, 0), loops::result(0, 0)]);
+        vec![nest.serial(&facts.elements(1)).space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // How deep a row falls depends on the row.
+        each(&facts.fresh("visits"), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -5,7 +5,10 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Type};
 use crate::ops::parts::pick;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -89,6 +92,16 @@ impl Operator for ZipMap {
         }
         let map = Type::Map { key, element: Box::new(element()) };
         Ok(vec![Value::Sequence { element: map, items }])
+    }
+}
+
+impl Serial for ZipMap {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

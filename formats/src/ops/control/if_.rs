@@ -8,7 +8,10 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::control::join::{join, outside_fact, symbols_of};
-use crate::ops::{InferContext, Op, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Body, Control, InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, Runs, StepFacts, TypeError,
+    tensor, tensor_operand,
+};
 use crate::value::Value;
 
 attributes! {
@@ -134,14 +137,27 @@ impl Operator for If {
             if single_bool(inputs, 0)? { (self.then, then_range) } else { (self.otherwise, otherwise_range) };
         context.blocks.run_block(block, present_values(inputs, range)?)
     }
+}
 
-    fn blocks(&self) -> Vec<BlockIndex> {
-        vec![self.then, self.otherwise]
+impl Control for If {
+    fn bodies(&self) -> Vec<Body> {
+        [self.then, self.otherwise].map(|block| Body { block, runs: Runs::AtMostOnce }).to_vec()
     }
 
-    fn with_blocks(&self, blocks: &[BlockIndex]) -> Option<Op> {
+    fn with_bodies(&self, blocks: &[BlockIndex]) -> Option<Op> {
         let &[then, otherwise] = blocks else { return None };
         Some(Op::If(If { then, otherwise, then_captures: self.then_captures }))
+    }
+
+    fn read(&self, _operand: usize) -> Read {
+        Read::Once
+    }
+
+    fn iterations(&self, facts: &StepFacts<'_>) -> Dim {
+        match facts.integers(0).as_deref() {
+            Some([condition]) => Dim::known(i64::from(*condition != 0)),
+            Some(_) | None => facts.fresh("then"),
+        }
     }
 }
 

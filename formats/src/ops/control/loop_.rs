@@ -12,7 +12,8 @@ use crate::ops::control::if_::{check_condition, present, present_values, single_
 use crate::ops::control::join::{outside, symbols_of, widen, without_shapes};
 use crate::ops::parts;
 use crate::ops::{
-    InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, integers, tensor_operand,
+    Body, Control, InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, Runs, StepFacts, TypeError,
+    integers, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -51,7 +52,7 @@ impl Loop {
     }
 
     /// Number of iterations as a dimension.
-    fn iterations(&self, inputs: &[Option<Fact>], next: &Fact, context: &InferContext<'_>) -> Dim {
+    fn trips(&self, inputs: &[Option<Fact>], next: &Fact, context: &InferContext<'_>) -> Dim {
         let known = |fact: &Fact| fact.elements_as_integers().and_then(|elements| elements.first().copied());
         let condition = inputs.get(1).and_then(Option::as_ref);
         if condition.is_some_and(|condition| known(condition) == Some(0)) {
@@ -167,7 +168,7 @@ impl Operator for Loop {
         let captures = present(inputs, capture_range)?;
         let (results, carried) = infer_carried(self.body, initial, (&iteration, &captures), context)?;
 
-        let iterations = self.iterations(inputs, &results[0], context);
+        let iterations = self.trips(inputs, &results[0], context);
         let mut facts = Vec::with_capacity(results.len() - 1);
         for (index, (fact, given)) in carried.iter().zip(&results).skip(1).enumerate() {
             let mut fresh = |axis: usize| context.fresh(&format!("result{index}.{axis}"));
@@ -247,19 +248,31 @@ impl Operator for Loop {
         }
         Ok(results)
     }
+}
+
+impl Control for Loop {
+    fn bodies(&self) -> Vec<Body> {
+        vec![Body { block: self.body, runs: Runs::Repeated }]
+    }
+
+    fn with_bodies(&self, blocks: &[BlockIndex]) -> Option<Op> {
+        let &[body] = blocks else { return None };
+        Some(Op::Loop(Loop { body, carried: self.carried }))
+    }
 
     fn read(&self, operand: usize) -> Read {
         let first_capture = usize::try_from(self.carried).map_or(usize::MAX, |carried| carried + FIRST_CARRIED);
         if operand < first_capture { Read::Once } else { Read::Repeated }
     }
 
-    fn blocks(&self) -> Vec<BlockIndex> {
-        vec![self.body]
-    }
-
-    fn with_blocks(&self, blocks: &[BlockIndex]) -> Option<Op> {
-        let &[body] = blocks else { return None };
-        Some(Op::Loop(Loop { body, carried: self.carried }))
+    fn iterations(&self, facts: &StepFacts<'_>) -> Dim {
+        // Scan outputs say it; without them the trip count, where no condition ends the loop earlier.
+        let stacked = usize::try_from(self.carried).ok().and_then(|carried| facts.result(carried)?.first().cloned());
+        let trips = || match (facts.operand(0).and_then(Fact::elements_as_dims).as_deref(), facts.operand(1)) {
+            (Some([trips]), None) => Some(Dim::max(trips, &Dim::ZERO)),
+            (Some(_) | None, _) => None,
+        };
+        stacked.or_else(trips).unwrap_or_else(|| facts.fresh("iterations"))
     }
 }
 

@@ -2,10 +2,14 @@
 //! 15, 18, 28). The last two on something that is no optional are decided at import.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape, Type};
 use crate::ops::control::join::without_shapes;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    required,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -65,6 +69,16 @@ impl Operator for OptionalConstruct {
     }
 }
 
+impl Serial for OptionalConstruct {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 fn kind_error(found: &Type) -> TypeError {
     TypeError::Kind { operand: 0, expected: "an optional", found: found.to_string() }
 }
@@ -96,6 +110,16 @@ impl Operator for OptionalGet {
     }
 }
 
+impl Serial for OptionalGet {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 impl Operator for OptionalHas {
     fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         match &required(inputs, 0)?.kind {
@@ -114,6 +138,16 @@ impl Operator for OptionalHas {
             Some(other) => Err(kind_error(&other.kind()).into()),
             None => Err(TypeError::MissingOperand { operand: 0 }.into()),
         }
+    }
+}
+
+impl Serial for OptionalHas {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
     }
 }
 

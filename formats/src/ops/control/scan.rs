@@ -9,7 +9,8 @@ use crate::ops::control::join::{outside, symbols_of};
 use crate::ops::control::loop_::{collect_scans, infer_carried, stack_elements, stacked, too_few};
 use crate::ops::parts;
 use crate::ops::{
-    InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError, normalize_axis, required, tensor,
+    Body, Control, InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, Runs, StepFacts, TypeError,
+    normalize_axis, required, tensor,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -250,19 +251,33 @@ impl Operator for Scan {
         });
         stacked.collect()
     }
+}
+
+impl Control for Scan {
+    fn bodies(&self) -> Vec<Body> {
+        vec![Body { block: self.body, runs: Runs::Repeated }]
+    }
+
+    fn with_bodies(&self, blocks: &[BlockIndex]) -> Option<Op> {
+        let &[body] = blocks else { return None };
+        Some(Op::Scan(Scan { body, ..self.clone() }))
+    }
 
     fn read(&self, operand: usize) -> Read {
         let first_capture = self.states.checked_add(self.scan_inputs).and_then(|end| usize::try_from(end).ok());
         if first_capture.is_some_and(|first| operand >= first) { Read::Repeated } else { Read::Once }
     }
 
-    fn blocks(&self) -> Vec<BlockIndex> {
-        vec![self.body]
-    }
-
-    fn with_blocks(&self, blocks: &[BlockIndex]) -> Option<Op> {
-        let &[body] = blocks else { return None };
-        Some(Op::Scan(Scan { body, ..self.clone() }))
+    fn iterations(&self, facts: &StepFacts<'_>) -> Dim {
+        let first = self.operands(facts.inputs.len()).ok().map(|operands| operands.inputs.start);
+        let dims = first.and_then(|first| facts.dims(first));
+        let (batch, own) = match dims {
+            Some([batch, own @ ..]) if self.batched => (batch.clone(), Some(own)),
+            own => (Dim::ONE, own),
+        };
+        let axis = own.and_then(|own| self.input_axis(0, own.len()).ok());
+        let extent = own.zip(axis).map(|(own, axis)| own[axis].clone());
+        batch * extent.unwrap_or_else(|| facts.fresh("iterations"))
     }
 }
 

@@ -4,12 +4,13 @@
 //! Items may differ in shape; the element type then says `?` for an extent that differs (see [`join`](super::join)).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape, Type};
 use crate::ops::control::join::{item_type, join_items, without_shapes};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, optional, required, tensor,
-    tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    integers, optional, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -161,6 +162,16 @@ impl Operator for SequenceConstruct {
     }
 }
 
+impl Serial for SequenceConstruct {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 impl Operator for SequenceAt {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         check_count(inputs.len(), 2, 2)?;
@@ -178,6 +189,16 @@ impl Operator for SequenceAt {
         let (_, items) = sequence_value(inputs, 0)?;
         let at = position(inputs, 1, items.len(), items.len())?;
         Ok(vec![items[at.ok_or(TypeError::MissingOperand { operand: 1 })?].clone()])
+    }
+}
+
+impl Serial for SequenceAt {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
     }
 }
 
@@ -216,6 +237,16 @@ impl Operator for SequenceInsert {
     }
 }
 
+impl Serial for SequenceInsert {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 impl Operator for SequenceErase {
     fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         check_count(inputs.len(), 1, 2)?;
@@ -242,6 +273,16 @@ impl Operator for SequenceErase {
     }
 }
 
+impl Serial for SequenceErase {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 impl Operator for SequenceLength {
     fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         check_count(inputs.len(), 1, 1)?;
@@ -256,6 +297,16 @@ impl Operator for SequenceLength {
     ) -> Result<Vec<Value>, ReferenceError> {
         let (_, items) = sequence_value(inputs, 0)?;
         Ok(vec![Tensor::scalar(items.len() as i64).into()])
+    }
+}
+
+impl Serial for SequenceLength {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, _facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&Dim::ONE, &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -2,11 +2,14 @@
 
 use crate::attribute::BlockIndex;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::{Fact, Type};
 use crate::ops::control::if_::{present, present_values};
 use crate::ops::control::join::{item_type, outside, symbols_of, without_shapes};
 use crate::ops::control::sequence::sequence_value;
-use crate::ops::{InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, TypeError};
+use crate::ops::{
+    Body, Control, InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, Runs, StepFacts, TypeError,
+};
 use crate::value::Value;
 
 attributes! {
@@ -83,18 +86,24 @@ impl Operator for SequenceMap {
         let sequences = types.iter().zip(collected);
         Ok(sequences.map(|(kind, items)| Value::Sequence { element: without_shapes(kind), items }).collect())
     }
+}
+
+impl Control for SequenceMap {
+    fn bodies(&self) -> Vec<Body> {
+        vec![Body { block: self.body, runs: Runs::Repeated }]
+    }
+
+    fn with_bodies(&self, blocks: &[BlockIndex]) -> Option<Op> {
+        let &[body] = blocks else { return None };
+        Some(Op::SequenceMap(SequenceMap { body, mapped: self.mapped }))
+    }
 
     fn read(&self, operand: usize) -> Read {
         if usize::try_from(self.mapped).is_ok_and(|mapped| operand >= mapped) { Read::Repeated } else { Read::Once }
     }
 
-    fn blocks(&self) -> Vec<BlockIndex> {
-        vec![self.body]
-    }
-
-    fn with_blocks(&self, blocks: &[BlockIndex]) -> Option<Op> {
-        let &[body] = blocks else { return None };
-        Some(Op::SequenceMap(SequenceMap { body, mapped: self.mapped }))
+    fn iterations(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.fresh("items")
     }
 }
 

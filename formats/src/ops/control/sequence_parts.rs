@@ -8,8 +8,8 @@ use crate::ops::control::join::{VARYING, item_type};
 use crate::ops::control::sequence::{sequence_operand, sequence_value, tensors};
 use crate::ops::parts::{concatenate, cut, stack};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, optional, tensor,
-    tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    integers, normalize_axis, optional, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -93,6 +93,16 @@ impl Operator for SequenceSplit {
     }
 }
 
+impl Serial for SequenceSplit {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 /// The extent that all parts have, or one that varies.
 fn part_extent(extent: &Dim, split: &Fact) -> Dim {
     let varying = Dim::symbol(VARYING);
@@ -171,6 +181,16 @@ impl Operator for SequenceConcat {
         let axis = normalize_axis(self.axis, rank + usize::from(self.new_axis))?;
         let joined = if self.new_axis { stack(&parts, axis)? } else { concatenate(&parts, axis)? };
         Ok(vec![joined.ok_or_else(not_joinable)?.into()])
+    }
+}
+
+impl Serial for SequenceConcat {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -9,7 +9,10 @@ use crate::attributes;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    tensor_operand,
+};
 use crate::value::Value;
 
 attributes! {
@@ -243,6 +246,39 @@ impl Operator for Activation {
         self.check_parameters()?;
         let mapped: Vec<Scalar> = scalars(input)?.into_iter().map(|element| self.apply_scalar(element)).collect();
         Ok(vec![from_scalars(input.dtype(), input.shape(), &mapped)?.into()])
+    }
+}
+
+impl Elementwise for Activation {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        self.function.per_element()
+    }
+}
+
+impl ActivationFunction {
+    /// Operations on each element.
+    pub fn per_element(self) -> Vec<(VectorClass, i64)> {
+        let (arithmetic, divide, transcendental) =
+            (VectorClass::Arithmetic, VectorClass::Divide, VectorClass::Transcendental);
+        match self {
+            ActivationFunction::Relu => vec![(arithmetic, 1)],
+            ActivationFunction::LeakyRelu | ActivationFunction::Affine | ActivationFunction::ThresholdedRelu => {
+                vec![(arithmetic, 2)]
+            }
+            ActivationFunction::HardSigmoid | ActivationFunction::Shrink => vec![(arithmetic, 4)],
+            ActivationFunction::HardSwish => vec![(arithmetic, 5)],
+            ActivationFunction::Softsign => vec![(arithmetic, 2), (divide, 1)],
+            ActivationFunction::Sigmoid => vec![(arithmetic, 2), (divide, 1), (transcendental, 1)],
+            ActivationFunction::Swish => vec![(arithmetic, 3), (divide, 1), (transcendental, 1)],
+            ActivationFunction::Elu | ActivationFunction::Celu | ActivationFunction::Selu => {
+                vec![(arithmetic, 4), (transcendental, 1)]
+            }
+            ActivationFunction::ScaledTanh => vec![(arithmetic, 2), (transcendental, 1)],
+            ActivationFunction::Gelu => vec![(arithmetic, 4), (transcendental, 1)],
+            ActivationFunction::GeluTanh => vec![(arithmetic, 7), (transcendental, 1)],
+            ActivationFunction::Softplus => vec![(arithmetic, 1), (transcendental, 2)],
+            ActivationFunction::Mish => vec![(arithmetic, 2), (transcendental, 3)],
+        }
     }
 }
 

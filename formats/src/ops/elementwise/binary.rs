@@ -11,7 +11,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, tensor, tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
+    tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -318,6 +319,36 @@ impl Operator for Binary {
             values.push(self.function.apply_scalars(x[at_left], y[at_right], bits)?);
         }
         Ok(vec![from_scalars(left.dtype(), &extents, &values)?.into()])
+    }
+}
+
+impl Elementwise for Binary {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        self.function.per_element()
+    }
+}
+
+impl BinaryFunction {
+    /// Operations on each element.
+    pub fn per_element(self) -> Vec<(VectorClass, i64)> {
+        match self {
+            BinaryFunction::Add
+            | BinaryFunction::Sub
+            | BinaryFunction::Mul
+            | BinaryFunction::Min
+            | BinaryFunction::Max
+            | BinaryFunction::And
+            | BinaryFunction::Or
+            | BinaryFunction::Xor
+            | BinaryFunction::BitAnd
+            | BinaryFunction::BitOr
+            | BinaryFunction::BitXor
+            | BinaryFunction::ShiftLeft
+            | BinaryFunction::ShiftRight => vec![(VectorClass::Arithmetic, 1)],
+            BinaryFunction::Prelu => vec![(VectorClass::Arithmetic, 2)],
+            BinaryFunction::Div | BinaryFunction::Modulo | BinaryFunction::Remainder => vec![(VectorClass::Divide, 1)],
+            BinaryFunction::Pow => vec![(VectorClass::Transcendental, 1)],
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::narrow::RoundMode;
 use crate::ops::elementwise::binary::{FollowedOperand, dims_fit};
 use crate::ops::scalar::{Narrowing, Scalar, is_number, narrowed, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, tensor, tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
+    tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -103,6 +104,12 @@ impl Operator for Cast {
             (_, to) => narrowed(to, input.shape(), &scalars(input)?, self.narrowing())?,
         };
         Ok(vec![result.into()])
+    }
+}
+
+impl Elementwise for Cast {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        vec![(VectorClass::Convert, 1)]
     }
 }
 

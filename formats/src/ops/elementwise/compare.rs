@@ -9,7 +9,10 @@ use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes};
 use crate::ops::elementwise::binary::{followed_pairs, paired_indices};
 use crate::ops::scalar::{Scalar, is_number, scalars};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use std::cmp::Ordering;
@@ -126,6 +129,12 @@ impl Operator for Compare {
             results.extend(pairs.map(|(left, right)| self.relation.holds(order(x[left], y[right]))));
         }
         Ok(vec![Tensor::from_bools(&extents, &results)?.into()])
+    }
+}
+
+impl Elementwise for Compare {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        vec![(VectorClass::Arithmetic, 1)]
     }
 }
 

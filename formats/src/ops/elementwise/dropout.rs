@@ -1,13 +1,14 @@
 //! Random zeros while training: ONNX `Dropout` (opset 12 to 22). At inference it passes its operand on.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::elementwise::random::Generator;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::{
-    Effect, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -99,9 +100,15 @@ impl Operator for Dropout {
         let output = from_scalars(data.dtype(), data.shape(), &values)?;
         Ok(vec![output.into(), Tensor::from_bools(data.shape(), &kept)?.into()])
     }
+}
 
+impl Serial for Dropout {
     fn effect(&self) -> Effect {
         Effect::Random
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 3)])
     }
 }
 

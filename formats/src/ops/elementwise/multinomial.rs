@@ -7,7 +7,10 @@ use crate::fact::{Fact, Shape};
 use crate::ops::elementwise::random::Generator;
 use crate::ops::floats::require_computing_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
-use crate::ops::{Effect, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -82,9 +85,18 @@ impl Operator for Multinomial {
         }
         Ok(vec![from_scalars(self.to, &shape, &drawn)?.into()])
     }
+}
 
+impl Serial for Multinomial {
     fn effect(&self) -> Effect {
         Effect::Random
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(
+            &(facts.elements(0) + facts.result_elements(0)),
+            &[(VectorClass::Arithmetic, 2), (VectorClass::Transcendental, 1)],
+        )
     }
 }
 

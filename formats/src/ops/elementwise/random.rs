@@ -5,12 +5,13 @@
 
 use crate::attribute::Keyword;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::scalar::{Scalar, from_scalars};
 use crate::ops::{
-    Effect, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor,
-    tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    optional, optional_tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -123,9 +124,15 @@ impl Operator for Random {
         let values: Vec<Scalar> = (0..count).map(|_| Scalar::Float(draw())).collect();
         Ok(vec![from_scalars(self.to, &extents, &values)?.into()])
     }
+}
 
+impl Serial for Random {
     fn effect(&self) -> Effect {
         Effect::Random
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 4)])
     }
 }
 

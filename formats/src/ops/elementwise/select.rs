@@ -6,7 +6,8 @@ use crate::fact::{Fact, MAXIMUM_FOLLOWED_ELEMENTS};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::elementwise::binary::FollowedOperand;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, tensor, tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
+    tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -81,6 +82,12 @@ impl Operator for Select {
         let chosen = indices(condition).zip(indices(left).zip(indices(right)));
         let chosen = chosen.map(|(at, (x, y))| Some(if bools[at] { x } else { left.count() + y }));
         Ok(vec![both.select(&extents, chosen)?.into()])
+    }
+}
+
+impl Elementwise for Select {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        vec![(VectorClass::Arithmetic, 1)]
     }
 }
 

@@ -9,7 +9,8 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required, tensor, tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, required, tensor,
+    tensor_operand,
 };
 use crate::value::Value;
 
@@ -231,6 +232,48 @@ impl Operator for Unary {
             scalars(input)?.into_iter().map(|element| self.function.apply_scalar(element)).collect();
         let result = if self.function.is_test() { DType::Bool } else { input.dtype() };
         Ok(vec![from_scalars(result, input.shape(), &mapped)?.into()])
+    }
+}
+
+impl Elementwise for Unary {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        self.function.per_element()
+    }
+}
+
+impl UnaryFunction {
+    /// Operations on each element.
+    pub fn per_element(self) -> Vec<(VectorClass, i64)> {
+        match self {
+            UnaryFunction::Abs
+            | UnaryFunction::Neg
+            | UnaryFunction::Sign
+            | UnaryFunction::Ceil
+            | UnaryFunction::Floor
+            | UnaryFunction::Round
+            | UnaryFunction::Not
+            | UnaryFunction::BitNot
+            | UnaryFunction::IsNan
+            | UnaryFunction::IsInfinite
+            | UnaryFunction::IsPositiveInfinity
+            | UnaryFunction::IsNegativeInfinity => vec![(VectorClass::Arithmetic, 1)],
+            UnaryFunction::Sqrt | UnaryFunction::Reciprocal => vec![(VectorClass::Divide, 1)],
+            UnaryFunction::Exp
+            | UnaryFunction::Log
+            | UnaryFunction::Erf
+            | UnaryFunction::Sin
+            | UnaryFunction::Cos
+            | UnaryFunction::Tan
+            | UnaryFunction::Asin
+            | UnaryFunction::Acos
+            | UnaryFunction::Atan
+            | UnaryFunction::Sinh
+            | UnaryFunction::Cosh
+            | UnaryFunction::Tanh
+            | UnaryFunction::Asinh
+            | UnaryFunction::Acosh
+            | UnaryFunction::Atanh => vec![(VectorClass::Transcendental, 1)],
+        }
     }
 }
 

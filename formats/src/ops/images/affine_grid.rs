@@ -8,7 +8,8 @@ use crate::ops::products::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -122,6 +123,18 @@ impl Operator for AffineGrid {
             grid.extend(rows.map(|row| Scalar::Float(row.iter().zip(&point).map(|(left, right)| left * right).sum())));
         });
         Ok(vec![from_scalars(theta.dtype(), &with_positions, &grid)?.into()])
+    }
+}
+
+impl Computes for AffineGrid {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let batch = |axis: usize| (axis == 0).then(|| loops::operand(0, 0));
+        loops::mapped(facts, batch)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let terms = facts.dims(0).and_then(|dims| dims.last().cloned()).unwrap_or_else(|| facts.fresh("terms"));
+        each(&(facts.result_elements(0) * terms), &[(VectorClass::Arithmetic, 2)])
     }
 }
 

@@ -8,7 +8,8 @@ use crate::ops::products::convolution::require_multiple;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::windows::{Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -178,6 +179,17 @@ impl Operator for Col2im {
         };
         let sums = parts(x)?.into_iter().map(sum_part).collect::<Result<Vec<_>, _>>()?;
         Ok(vec![joined(x.dtype(), &sums)?.into()])
+    }
+}
+
+impl Computes for Col2im {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
+        loops::leading(facts, 1, &rest)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

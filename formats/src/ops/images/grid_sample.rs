@@ -12,7 +12,10 @@ use crate::ops::images::resize_axis::{ResizeMode, cubic};
 use crate::ops::products::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::windows::{listed, value_error, volume};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
 
@@ -228,6 +231,31 @@ impl Operator for GridSample {
         let wide = grid.dtype() == DType::F64;
         let taps: Vec<Taps> = points.chunks(positions).map(|position| self.point(&axes, position, wide)).collect();
         Ok(vec![self.sample(x, &shape, &taps)?.into()])
+    }
+}
+
+impl Computes for GridSample {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let (Some([batch, channels, ..]), Some([_, _, output @ ..])) = (facts.dims(0), facts.result(0)) else {
+            return loops::serial(facts);
+        };
+        let nest = loops::Loops::new(facts)
+            .parallel(batch, [loops::operand(0, 0), loops::operand(1, 0), loops::result(0, 0)])
+            .parallel(channels, [loops::operand(0, 1), loops::result(0, 1)]);
+        let nest = output.iter().enumerate().fold(nest, |nest, (axis, extent)| {
+            nest.parallel(extent, [loops::operand(1, axis + 1), loops::result(0, axis + 2)])
+        });
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let axes = facts.result(0).map_or(0, |dims| dims.len().saturating_sub(2)) as u32;
+        let taps = match self.mode {
+            ResizeMode::Nearest => 1i64,
+            ResizeMode::Linear => 2,
+            ResizeMode::Cubic => 4,
+        };
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, taps.saturating_pow(axes))])
     }
 }
 

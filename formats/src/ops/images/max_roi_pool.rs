@@ -4,13 +4,17 @@
 //! both ends belong to the region, bins round outwards, and an empty bin is zero.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::images::roi_align::{batch_index, region_extents, region_shape};
 use crate::ops::products::accumulate::require_same_type;
 use crate::ops::products::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{for_each_index, listed, value_error};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::value::Value;
 use std::ops::Range;
 
@@ -86,6 +90,23 @@ impl Operator for MaxRoiPool {
             });
         }
         Ok(vec![from_scalars(x.dtype(), &shape, &result)?.into()])
+    }
+}
+
+impl Computes for MaxRoiPool {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some([regions, channels, height, width]) = facts.result(0) else { return loops::serial(facts) };
+        let nest = loops::Loops::new(facts)
+            .parallel(regions, [loops::operand(1, 0)].into_iter().chain([loops::result(0, 0)]))
+            .parallel(channels, [loops::operand(0, 1), loops::result(0, 1)])
+            .parallel(height, [loops::result(0, 2)])
+            .parallel(width, [loops::result(0, 3)]);
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // How many elements a bin has depends on the regions.
+        each(&(facts.result_elements(0) * facts.fresh("samples")), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

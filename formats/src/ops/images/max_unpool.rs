@@ -12,7 +12,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::products::convolution::require_float;
 use crate::ops::windows::{at, check_list, for_each_index, listed, value_error};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
@@ -172,6 +173,17 @@ impl Operator for MaxUnpool {
             chosen.push(flat.and_then(|flat| sources[flat]));
         });
         Ok(vec![x.select(&asked, chosen.into_iter())?.into()])
+    }
+}
+
+impl Computes for MaxUnpool {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        // Indices count over all batches and channels.
+        loops::serial(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -5,7 +5,10 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::single::{check_single, single_float, single_integer};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -132,6 +135,23 @@ impl Operator for NonMaxSuppression {
             }
         }
         Ok(vec![Tensor::from_elements(&[chosen.len() / 3, 3], &chosen)?.into()])
+    }
+}
+
+impl Serial for NonMaxSuppression {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // Each box is compared with those that were taken.
+        let taken = facts.result(0).and_then(|dims| dims.first().cloned()).unwrap_or_else(|| facts.fresh("taken"));
+        let scores = facts.elements(1);
+        [
+            each(&scores, &[(VectorClass::Arithmetic, 1)]),
+            each(&(scores * taken), &[(VectorClass::Arithmetic, 8), (VectorClass::Divide, 1)]),
+        ]
+        .concat()
     }
 }
 

@@ -14,7 +14,10 @@ use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{
     AutoPad, WindowAxis, Windows, at, check_list, for_each_index, for_each_tap, listed, value_error, volume,
 };
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -210,6 +213,57 @@ impl Operator for Pool {
             results.push(Tensor::from_elements(&shape, &indices)?.into());
         }
         Ok(results)
+    }
+}
+
+impl Computes for Pool {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let (Some([batch, channels, image @ ..]), Some([_, _, output @ ..])) = (facts.dims(0), facts.result(0)) else {
+            return loops::serial(facts);
+        };
+        let everywhere = |axis: usize| [loops::operand(0, axis), loops::result(0, axis), loops::result(1, axis)];
+        let mut nest = loops::Loops::new(facts).parallel(batch, everywhere(0)).parallel(channels, everywhere(1));
+        let windows = self.windows();
+        for (axis, extent) in output.iter().enumerate() {
+            let results = [loops::result(0, axis + 2), loops::result(1, axis + 2)];
+            let place = self
+                .kernel
+                .get(axis)
+                .and_then(|&kernel| windows.place(axis, &image[axis], &Dim::known(kernel), extent));
+            let from = place.map(|(stride, _, offset)| loops::operand(0, axis + 2).stride(stride).offset(offset));
+            nest = nest.parallel(extent, results.into_iter().chain(from));
+        }
+        for (axis, extent) in image.iter().enumerate() {
+            let Some(&kernel) = self.kernel.get(axis) else {
+                nest = nest.reduced(extent, [loops::operand(0, axis + 2)]);
+                continue;
+            };
+            let kernel = Dim::known(kernel);
+            let place = windows.place(axis, extent, &kernel, &output[axis]);
+            let from = place.map(|(_, dilation, _)| loops::operand(0, axis + 2).stride(dilation));
+            nest = nest.reduced(&kernel, from);
+        }
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let taps: Vec<Dim> = match facts.dims(0) {
+            Some([_, _, image @ ..]) if self.kernel.is_empty() => image.to_vec(),
+            _ => self.kernel.iter().map(|&extent| Dim::known(extent)).collect(),
+        };
+        let results = facts.result_elements(0);
+        let terms = &results * Dim::product(&taps);
+        match self.function {
+            PoolFunction::Max => each(&terms, &[(VectorClass::Arithmetic, 1)]),
+            PoolFunction::Average => {
+                [each(&terms, &[(VectorClass::Arithmetic, 1)]), each(&results, &[(VectorClass::Divide, 1)])].concat()
+            }
+            PoolFunction::Norm => [
+                each(&terms, &[(VectorClass::Arithmetic, 1), (VectorClass::Transcendental, 1)]),
+                each(&results, &[(VectorClass::Transcendental, 1)]),
+            ]
+            .concat(),
+        }
     }
 }
 

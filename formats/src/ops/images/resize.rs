@@ -9,15 +9,15 @@ use crate::attribute::Keyword;
 use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::fact::{Fact, Shape};
+use crate::fact::{Contents, Fact, Shape};
 use crate::ops::images::resize_axis::{
     ResizeAxis, ResizeCoordinates, ResizeMode, ResizeNearest, ResizeRule, ResizeTaps,
 };
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::windows::{listed, value_error, volume};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, optional, optional_tensor,
-    tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, normalize_axis, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -380,6 +380,27 @@ impl Operator for Resize {
     }
 }
 
+impl Computes for Resize {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let same = |axis: usize| {
+            facts.dims(0).zip(facts.result(0)).is_some_and(|(own, result)| own.get(axis) == result.get(axis))
+        };
+        let kept = |axis: usize| same(axis) && !self.moves(axis, facts);
+        loops::mapped(facts, |axis| kept(axis).then(|| loops::operand(0, axis)))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let resized = facts.result(0).map_or(0, <[Dim]>::len);
+        let resized = (0..resized).filter(|&axis| self.moves(axis, facts)).count() as u32;
+        let taps = match self.mode {
+            ResizeMode::Nearest => 1i64,
+            ResizeMode::Linear => 2,
+            ResizeMode::Cubic => 4,
+        };
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, taps.saturating_pow(resized))])
+    }
+}
+
 impl Resize {
     /// The result of mode `nearest` by moving elements of any type.
     fn move_nearest(&self, x: &Tensor, axes: &[ResizeAxis]) -> Result<Tensor, ReferenceError> {
@@ -444,6 +465,30 @@ impl Resize {
             ResizeTaps::Weighted(taps) => {
                 let terms = taps.iter().filter(|(_, weight)| *weight != 0.0);
                 terms.map(|&(position, weight)| block[position * inner + offset] * weight).sum()
+            }
+        }
+    }
+}
+
+impl Resize {
+    /// Whether the elements along an axis may move.
+    fn moves(&self, axis: usize, facts: &StepFacts<'_>) -> bool {
+        let (Some(own), Some(result)) = (facts.dims(0), facts.result(0)) else { return true };
+        let Ok(axes) = self.resized_axes(own.len()) else { return true };
+        let Some(place) = axes.iter().position(|&resized| resized == axis) else { return false };
+        let shifts =
+            matches!(self.coordinates, ResizeCoordinates::TfCropAndResize | ResizeCoordinates::TfHalfPixelForNn);
+        if shifts || own.get(axis) != result.get(axis) {
+            return true;
+        }
+        // A scale near 1 may leave the extent and move the elements all the same.
+        match facts.operand(SCALES).and_then(|scales| scales.contents.as_ref()) {
+            Some(Contents::Constant(scales)) if scales.count() > 0 => {
+                scales.elements::<f32>().map_or(true, |scales| scales.get(place) != Some(&1.0))
+            }
+            Some(Contents::Constant(_) | Contents::Dims(_)) | None => {
+                let sized = facts.dims(SIZES).is_some_and(|dims| Dim::product(dims).as_known() > Some(0));
+                !sized || self.policy != ResizePolicy::Stretch
             }
         }
     }

@@ -13,7 +13,8 @@ use crate::ops::products::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -232,6 +233,27 @@ impl Operator for RoiAlign {
             });
         }
         Ok(vec![from_scalars(x.dtype(), &shape, &result)?.into()])
+    }
+}
+
+impl Computes for RoiAlign {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some([regions, channels, height, width]) = facts.result(0) else { return loops::serial(facts) };
+        let nest = loops::Loops::new(facts)
+            .parallel(regions, [loops::operand(1, 0), loops::operand(2, 0)].into_iter().chain([loops::result(0, 0)]))
+            .parallel(channels, [loops::operand(0, 1), loops::result(0, 1)])
+            .parallel(height, [loops::result(0, 2)])
+            .parallel(width, [loops::result(0, 3)]);
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // Where it is not stated, how many samples a bin has depends on the regions.
+        let samples = match self.sampling_ratio {
+            1.. => Dim::known(self.sampling_ratio) * self.sampling_ratio,
+            _ => facts.fresh("samples"),
+        };
+        each(&(facts.result_elements(0) * samples), &[(VectorClass::Arithmetic, 8)])
     }
 }
 

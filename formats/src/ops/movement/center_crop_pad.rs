@@ -5,7 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{count_mismatch, distinct_axes, extent, flat, follow, integer_vector, moved};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers, loops,
+    tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -78,6 +79,26 @@ impl Operator for CenterCropPad {
             Some(flat(&place, &strides))
         };
         Ok(vec![moved(data, &extents, source)?.into()])
+    }
+}
+
+impl Moves for CenterCropPad {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let dims = facts.dims(0).unwrap_or(&[]);
+        let same = |axis: usize| dims.get(axis).zip(facts.result(0)).is_some_and(|(own, result)| *own == result[axis]);
+        loops::mapped(facts, |axis| same(axis).then(|| loops::operand(0, axis)))
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{flat, follow, moved};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, required, tensor,
-    tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    normalize_axis, required, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -86,6 +86,16 @@ impl Operator for Compress {
             Some(flat(&place, &strides))
         };
         Ok(vec![moved(&data, &extents, source)?.into()])
+    }
+}
+
+impl Serial for Compress {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(1), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

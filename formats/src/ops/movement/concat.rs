@@ -6,7 +6,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::follow;
 use crate::ops::parts::concatenate;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, loops,
+    normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -84,10 +85,50 @@ impl Operator for Concat {
             }
         }
     }
+}
+
+impl Moves for Concat {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let axis = facts.result(0).and_then(|dims| normalize_axis(self.axis, dims.len()).ok());
+        let Some((axis, dims)) = axis.zip(facts.result(0)) else { return loops::serial(facts) };
+        let mut start = Some(0i64);
+        let mut spaces = Vec::new();
+        for operand in 0..facts.inputs.len() {
+            let Some(own) = facts.dims(operand).filter(|own| own.len() == dims.len()) else {
+                return loops::serial(facts);
+            };
+            let Some(known) = start else { return joined_whole(facts, axis) };
+            let place = |at: usize| if at == axis { known } else { 0 };
+            let nest = own.iter().enumerate().fold(loops::Loops::new(facts), |nest, (at, extent)| {
+                nest.parallel(extent, [loops::operand(operand, at), loops::result(0, at).offset(place(at))])
+            });
+            spaces.push(nest.space());
+            start = own[axis].as_known().and_then(|length| known.checked_add(length));
+        }
+        spaces
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
 
     fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {
         inputs.len() == 1
     }
+}
+
+/// A loop for each axis of the result, along which all operands may be needed whole on the joined axis.
+fn joined_whole(facts: &StepFacts<'_>, axis: usize) -> Vec<Space> {
+    let Some(dims) = facts.result(0) else { return loops::serial(facts) };
+    let nest = dims.iter().enumerate().fold(loops::Loops::new(facts), |nest, (at, extent)| {
+        let operands = (0..facts.inputs.len()).filter(|_| at != axis).map(|operand| loops::operand(operand, at));
+        nest.parallel(extent, operands.chain([loops::result(0, at)]))
+    });
+    vec![nest.space()]
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{flat, follow, moved, unknown_shape};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, loops,
+    tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, strides};
 use crate::value::Value;
@@ -129,6 +130,24 @@ impl Operator for DepthToSpace {
     }
 }
 
+impl Moves for DepthToSpace {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |axis| (axis == 0).then(|| loops::operand(0, 0)))
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
+    }
+}
+
 impl Operator for SpaceToDepth {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (dtype, shape) = tensor_operand(inputs, 0)?;
@@ -164,6 +183,24 @@ impl Operator for SpaceToDepth {
             Some(flat(&[at[0], channel, at[2] * block + row, at[3] * block + column], &strides))
         };
         Ok(vec![moved(data, &extents, source)?.into()])
+    }
+}
+
+impl Moves for SpaceToDepth {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |axis| (axis == 0).then(|| loops::operand(0, 0)))
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

@@ -7,7 +7,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides};
 use crate::ops::movement::moving::{extent, flat, follow, integer_vector, moved, unknown_shape};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    AxisKind, InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -61,6 +62,20 @@ impl Operator for Expand {
         let extents = broadcast_extents(&[data.shape(), &target])?;
         let strides = broadcast_strides(data.shape(), &extents);
         Ok(vec![moved(data, &extents, |at| Some(flat(at, &strides)))?.into()])
+    }
+}
+
+impl Moves for Expand {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::broadcast(facts, 1, |_| AxisKind::Parallel)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     fn is_identity(&self, inputs: &[Option<Fact>], result: &Fact) -> bool {

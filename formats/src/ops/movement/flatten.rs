@@ -5,8 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::viewed;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, required, tensor,
-    tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, loops,
+    normalize_axis, required, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::value::Value;
@@ -52,6 +52,16 @@ impl Operator for Flatten {
         // Only beside a 0 may a product overflow.
         let product = |extents| element_count(extents).unwrap_or(usize::MAX);
         Ok(vec![data.reshaped(&[product(outer), product(inner)])?.into()])
+    }
+}
+
+impl Moves for Flatten {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::view(facts)
+    }
+
+    fn moved(&self, _facts: &StepFacts<'_>) -> Dim {
+        Dim::ZERO
     }
 
     fn view_of(&self) -> Option<usize> {

@@ -5,8 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{flat, follow, index_operand, moved, position};
 use crate::ops::{
-    InferContext, Operator, Read, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, tensor,
-    tensor_operand,
+    Gathers, InferContext, Operator, Read, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -61,10 +61,28 @@ impl Operator for Gather {
         };
         Ok(vec![moved(data, &extents, source)?.into()])
     }
+}
+
+impl Gathers for Gather {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let shapes = facts.dims(0).zip(facts.dims(1));
+        let found =
+            shapes.and_then(|(data, indices)| Some((normalize_axis(self.axis, data.len()).ok()?, indices.len())));
+        let Some((axis, count)) = found else { return loops::serial(facts) };
+        loops::mapped(facts, |at| match at {
+            _ if at < axis => Some(loops::operand(0, at)),
+            _ if at < axis + count => Some(loops::operand(1, at - axis)),
+            _ => Some(loops::operand(0, at + 1 - count)),
+        })
+    }
 
     fn read(&self, operand: usize) -> Read {
         // Further axes in front would have to be known: only their absence is.
         if operand == 0 && self.axis == 0 { Read::Rows } else { Read::Once }
+    }
+
+    fn parts(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.elements(1)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Single elements chosen by index along one axis: ONNX `GatherElements` (opsets 11, 13).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::movement::moving::{flat, follow, index_operand, moved_checked, position};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, tensor,
-    tensor_operand,
+    Gathers, InferContext, Operator, Read, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -58,6 +59,20 @@ impl Operator for GatherElements {
             Ok(flat(&place, &data_strides))
         };
         Ok(vec![moved_checked(data, indices.shape(), source)?.into()])
+    }
+}
+
+impl Gathers for GatherElements {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |at| Some(loops::operand(1, at)))
+    }
+
+    fn read(&self, _operand: usize) -> Read {
+        Read::Once
+    }
+
+    fn parts(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.elements(1)
     }
 }
 

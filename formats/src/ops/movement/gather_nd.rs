@@ -5,7 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{flat, follow, index_operand, moved_checked, position};
 use crate::ops::{
-    InferContext, Operator, Read, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Gathers, InferContext, Operator, Read, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -97,9 +98,23 @@ impl Operator for GatherNd {
         };
         Ok(vec![moved_checked(data, &extents, source)?.into()])
     }
+}
+
+impl Gathers for GatherNd {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let outer = facts.dims(1).map_or(0, |indices| indices.len().saturating_sub(1));
+        loops::mapped(facts, |at| (at < outer).then(|| loops::operand(1, at)))
+    }
 
     fn read(&self, operand: usize) -> Read {
         if operand == 0 && self.batch_dims == 0 { Read::Rows } else { Read::Once }
+    }
+
+    fn parts(&self, facts: &StepFacts<'_>) -> Dim {
+        match facts.dims(1) {
+            Some([outer @ .., _]) => Dim::product(outer),
+            Some([]) | None => facts.fresh("parts"),
+        }
     }
 }
 

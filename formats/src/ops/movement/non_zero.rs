@@ -6,7 +6,8 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::scalar::scalars;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required, tensor, tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -63,6 +64,16 @@ impl Operator for NonZero {
             coordinates.extend(found.iter().map(|&at| (at / inner % extent) as i64));
         }
         Ok(vec![Tensor::from_elements(&[data.rank(), found.len()], &coordinates)?.into()])
+    }
+}
+
+impl Serial for NonZero {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

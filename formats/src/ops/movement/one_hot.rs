@@ -7,8 +7,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{count_mismatch, extent, flat, follow, moved, require_single};
 use crate::ops::scalar::{Scalar, is_number, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, required, tensor,
-    tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, normalize_axis, required, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, strides};
 use crate::value::Value;
@@ -106,6 +106,18 @@ impl Operator for OneHot {
             Some(usize::from(class == Some(at[axis] as i128)))
         };
         Ok(vec![moved(values, &extents, source)?.into()])
+    }
+}
+
+impl Computes for OneHot {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let axis = facts.result(0).and_then(|dims| normalize_axis(self.axis, dims.len()).ok());
+        let Some(axis) = axis else { return loops::serial(facts) };
+        loops::mapped(facts, |at| (at != axis).then(|| loops::operand(0, if at < axis { at } else { at - 1 })))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -12,8 +12,8 @@ use crate::ops::movement::moving::{
     require_single, sources,
 };
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, optional, optional_tensor,
-    tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
+    loops, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, strides};
 use crate::value::Value;
@@ -221,6 +221,32 @@ impl Operator for Pad {
             }
         };
         Ok(vec![result.into()])
+    }
+}
+
+impl Moves for Pad {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let pads = facts.dims(0).zip(facts.integers(1)).and_then(|(dims, pads)| {
+            let axes = facts.operand(3).map(|_| facts.integers(3));
+            match axes {
+                None => Pad::axis_pads(&pads, None, dims.len()).ok(),
+                Some(axes) => Pad::axis_pads(&pads, Some(&axes?), dims.len()).ok(),
+            }
+        });
+        // What is not filled with a value may come from anywhere.
+        loops::mapped(facts, |axis| {
+            let pads = pads.as_ref()?.get(axis)?;
+            let placed = self.mode == PadMode::Constant || (pads.begin == 0 && pads.end == 0);
+            placed.then(|| loops::operand(0, axis).offset(pads.begin.saturating_neg()))
+        })
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {

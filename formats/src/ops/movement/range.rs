@@ -7,7 +7,8 @@ use crate::fact::{Contents, Fact, MAXIMUM_FOLLOWED_ELEMENTS};
 use crate::ops::movement::moving::require_single;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, round_to, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, required, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError};
 use crate::value::Value;
@@ -137,6 +138,16 @@ impl Operator for Range {
             (start, delta) => Scalar::Float(start.to_f64() + delta.to_f64() * index as f64),
         }));
         Ok(vec![from_scalars(dtype, &[count], &elements)?.into()])
+    }
+}
+
+impl Computes for Range {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 2)])
     }
 }
 

@@ -6,8 +6,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{integer_vector, unknown_shape, viewed};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, required, tensor,
-    tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
+    loops, required, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::value::Value;
@@ -140,6 +140,16 @@ impl Operator for Reshape {
         let data = tensor(inputs, 0)?;
         let extents = self.extents(&integers(inputs, 1)?, data.shape())?;
         Ok(vec![data.reshaped(&extents)?.into()])
+    }
+}
+
+impl Moves for Reshape {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::view(facts)
+    }
+
+    fn moved(&self, _facts: &StepFacts<'_>) -> Dim {
+        Dim::ZERO
     }
 
     fn view_of(&self) -> Option<usize> {

@@ -5,8 +5,8 @@ use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::movement::moving::{count_mismatch, flat, follow, integer_vector, moved};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, tensor,
-    tensor_operand,
+    AxisKind, InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -79,6 +79,28 @@ impl Operator for ReverseSequence {
             Some(flat(&place, &strides))
         };
         Ok(vec![moved(data, data.shape(), source)?.into()])
+    }
+}
+
+impl Moves for ReverseSequence {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let rank = facts.dims(0).map_or(0, <[Dim]>::len);
+        match (normalize_axis(self.batch_axis, rank), normalize_axis(self.time_axis, rank)) {
+            (Ok(_), Ok(time)) => loops::along(facts, &[time], AxisKind::Serial, true),
+            (Err(_), _) | (_, Err(_)) => loops::serial(facts),
+        }
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

@@ -13,8 +13,8 @@ use crate::ops::movement::gather_nd::{check_tuple, tuple_length};
 use crate::ops::movement::moving::{flat, follow, index_operand, joined, position, sources};
 use crate::ops::scalar::{Scalar, from_scalars, round_to, scalars};
 use crate::ops::{
-    BinaryFunction, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis,
-    tensor, tensor_operand,
+    BinaryFunction, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, integers, loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, element_count, strides};
 use crate::value::Value;
@@ -209,6 +209,16 @@ impl Operator for ScatterElements {
     }
 }
 
+impl Computes for ScatterElements {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::serial(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(2), &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
 impl Operator for ScatterNd {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (dtype, shape, updates) = same_type(inputs)?;
@@ -256,6 +266,16 @@ impl Operator for ScatterNd {
             targets.extend(start..start + slice);
         }
         Ok(vec![applied(data, updates, &targets, self.reduction)?.into()])
+    }
+}
+
+impl Computes for ScatterNd {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::serial(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(2), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -5,7 +5,10 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, loops, tensor,
+    tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -59,6 +62,24 @@ impl Operator for ShapeOf {
     }
 }
 
+impl Moves for ShapeOf {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.result_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
+    }
+}
+
 impl Operator for SizeOf {
     fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (_, shape) = tensor_operand(inputs, 0)?;
@@ -75,6 +96,24 @@ impl Operator for SizeOf {
     ) -> Result<Vec<Value>, ReferenceError> {
         let count = tensor(inputs, 0)?.count() as i64;
         Ok(vec![Tensor::from_elements(&[], &[count])?.into()])
+    }
+}
+
+impl Moves for SizeOf {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.result_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

@@ -7,8 +7,8 @@ use crate::ops::movement::moving::{
     Integers, count_mismatch, distinct_axes, flat, follow, integer_vector, moved, optional_integer_vector,
 };
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, optional, tensor,
-    tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
+    loops, optional, tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -211,6 +211,42 @@ impl Operator for Slice {
             Some(flat(&positions, &strides))
         };
         Ok(vec![moved(data, &extents, source)?.into()])
+    }
+}
+
+impl Moves for Slice {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        let given = |operand| facts.operand(operand).map(|_| facts.integers(operand));
+        let (starts, ends) = (facts.integers(1), facts.integers(2));
+        let known = match (starts, ends, given(3), given(4)) {
+            (Some(starts), Some(ends), axes @ (None | Some(Some(_))), steps @ (None | Some(Some(_)))) => {
+                Some((starts, ends, axes.flatten(), steps.flatten()))
+            }
+            _ => None,
+        };
+        let shape: Vec<usize> = dims
+            .iter()
+            .map(|dim| dim.as_known().and_then(|dim| usize::try_from(dim).ok()).unwrap_or(usize::MAX))
+            .collect();
+        let ranges = known.and_then(|(starts, ends, axes, steps)| {
+            Slice::ranges(&shape, &starts, &ends, axes.as_deref(), steps.as_deref()).ok()
+        });
+        // Of an axis of unknown extent it is only known that all of it stays, where it is not sliced.
+        loops::mapped(facts, |axis| {
+            let range = ranges.as_ref()?.get(axis)?;
+            let whole = *range == SliceRange::whole(shape[axis]);
+            let known = whole || shape[axis] != usize::MAX;
+            known.then(|| loops::operand(0, axis).stride(range.step).offset(range.start as i64))
+        })
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     /// Every axis is sliced from 0 or from the front to the end, forward.

@@ -6,8 +6,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{count_mismatch, extent, follow, optional_integer_vector};
 use crate::ops::parts::cut;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, normalize_axis, optional,
-    tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
+    loops, normalize_axis, optional, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -156,6 +156,37 @@ impl Operator for Split {
             start += size;
         }
         Ok(results)
+    }
+}
+
+impl Moves for Split {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let axis = facts.dims(0).and_then(|dims| normalize_axis(self.axis, dims.len()).ok());
+        let Some(axis) = axis else { return loops::serial(facts) };
+        let mut start = Some(0i64);
+        let mut spaces = Vec::new();
+        for part in 0..facts.outputs.len() {
+            let Some(own) = facts.result(part) else { return loops::serial(facts) };
+            // Behind a part of unknown extent the whole axis may be needed.
+            let from = |at: usize| match (at == axis, start) {
+                (false, _) => Some(loops::operand(0, at)),
+                (true, start) => start.map(|start| loops::operand(0, at).offset(start)),
+            };
+            let nest = own.iter().enumerate().fold(loops::Loops::new(facts), |nest, (at, extent)| {
+                nest.parallel(extent, from(at).into_iter().chain([loops::result(part, at)]))
+            });
+            spaces.push(nest.space());
+            start = start.zip(own[axis].as_known()).and_then(|(start, length)| start.checked_add(length));
+        }
+        spaces
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {

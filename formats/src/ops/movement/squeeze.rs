@@ -5,7 +5,8 @@ use crate::dim::{Dim, Equality, equality};
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{axis_mask, distinct_axes, optional_integer_vector, unknown_shape, viewed};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, required, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers, loops,
+    required, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -83,6 +84,16 @@ impl Operator for Squeeze {
             Some(None) | None => None,
         };
         Ok(vec![data.reshaped(&Squeeze::extents(axes.as_deref(), data.shape())?)?.into()])
+    }
+}
+
+impl Moves for Squeeze {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::view(facts)
+    }
+
+    fn moved(&self, _facts: &StepFacts<'_>) -> Dim {
+        Dim::ZERO
     }
 
     fn view_of(&self) -> Option<usize> {

@@ -6,8 +6,8 @@ use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::movement::moving::{count_mismatch, follow, integer_vector, joined};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, integers, normalize_axis, optional,
-    tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
+    loops, normalize_axis, optional, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::value::Value;
@@ -140,6 +140,25 @@ impl Operator for TensorScatter {
             }
         }
         Ok(vec![both.select(cache.shape(), sources.into_iter())?.into()])
+    }
+}
+
+impl Moves for TensorScatter {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
+        loops::leading(facts, 1, &rest)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

@@ -5,7 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{count_mismatch, extent, flat, follow, integer_vector, moved, unknown_shape};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, optional, tensor, tensor_operand,
+    AxisKind, InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers,
+    loops, optional, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, strides};
 use crate::value::Value;
@@ -63,6 +64,20 @@ impl Operator for Tile {
             Some(flat(&within, &strides))
         };
         Ok(vec![moved(data, &extents, source)?.into()])
+    }
+}
+
+impl Moves for Tile {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::broadcast(facts, 1, |_| AxisKind::Parallel)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {

@@ -12,8 +12,8 @@ use crate::ops::movement::moving::{extent, only_integer, single_integer, unknown
 use crate::ops::movement::unique::order;
 use crate::ops::scalar::{is_number, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, normalize_axis, tensor,
-    tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts,
+    TypeError, VectorClass, each, loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, element_count};
 use crate::value::Value;
@@ -110,6 +110,19 @@ impl Operator for TopK {
         }
         let values = data.select(&extents, sources.into_iter())?;
         Ok(vec![values.into(), Tensor::from_elements(&extents, &places)?.into()])
+    }
+}
+
+impl Computes for TopK {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        match facts.dims(0).map(|dims| normalize_axis(self.axis, dims.len())) {
+            Some(Ok(axis)) => loops::along(facts, &[axis], AxisKind::Serial, true),
+            Some(Err(_)) | None => loops::serial(facts),
+        }
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&(facts.elements(0) + facts.result_elements(0)), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

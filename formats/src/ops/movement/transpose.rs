@@ -1,9 +1,13 @@
 //! Axes in another order: ONNX `Transpose` (opsets 1, 13, 21, 23, 24, 25).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{distinct_axes, flat, follow, moved};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, loops, tensor,
+    tensor_operand,
+};
 use crate::tensor::strides;
 use crate::value::Value;
 
@@ -59,6 +63,24 @@ impl Operator for Transpose {
         let extents: Vec<usize> = axes.iter().map(|&axis| data.shape()[axis]).collect();
         let strides: Vec<usize> = axes.iter().map(|&axis| own[axis]).collect();
         Ok(vec![moved(data, &extents, |at| Some(flat(at, &strides)))?.into()])
+    }
+}
+
+impl Moves for Transpose {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let axes = facts.dims(0).and_then(|dims| self.axes(dims.len()).ok());
+        match axes {
+            Some(axes) => loops::mapped(facts, |axis| axes.get(axis).map(|&own| loops::operand(0, own))),
+            None => loops::serial(facts),
+        }
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
     }
 
     fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {

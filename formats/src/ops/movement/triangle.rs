@@ -1,12 +1,14 @@
 //! The upper or lower triangle of matrices, and identity matrices: ONNX `Trilu` (opset 14) and `EyeLike` (opsets 9, 22).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::movement::moving::{flat, follow, moved, only_integer, single_integer, sources};
 use crate::ops::scalar::{Scalar, from_scalars, is_number};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, loops, optional,
+    tensor, tensor_operand,
 };
 use crate::tensor::strides;
 use crate::value::Value;
@@ -72,6 +74,24 @@ impl Operator for Trilu {
     }
 }
 
+impl Moves for Trilu {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |axis| Some(loops::operand(0, axis)))
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.copied_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
+    }
+}
+
 impl Operator for EyeLike {
     fn infer(&self, inputs: &[Option<Fact>], _context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (_, shape) = tensor_operand(inputs, 0)?;
@@ -96,6 +116,24 @@ impl Operator for EyeLike {
         let on = |at: &[usize]| diagonal(at[0], at[1]) == i128::from(self.diagonal);
         let elements = sources(self.dtype, shape, |at| Scalar::Integer(i128::from(on(at))))?;
         Ok(vec![from_scalars(self.dtype, shape, &elements)?.into()])
+    }
+}
+
+impl Moves for EyeLike {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn moved(&self, facts: &StepFacts<'_>) -> Dim {
+        facts.result_bytes()
+    }
+
+    fn view_of(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_identity(&self, _inputs: &[Option<Fact>], _result: &Fact) -> bool {
+        false
     }
 }
 

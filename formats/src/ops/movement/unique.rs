@@ -9,7 +9,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{flat, moved};
 use crate::ops::scalar::{Scalar, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, element_count, strides};
 use crate::value::Value;
@@ -125,6 +126,16 @@ impl Operator for Unique {
         let firsts: Vec<i64> = firsts.iter().map(|&first| first as i64).collect();
         let vectors = [firsts, inverse, counts].map(|elements| Tensor::vector_i64(&elements).into());
         Ok([vec![result.into()], vectors.to_vec()].concat())
+    }
+}
+
+impl Serial for Unique {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 2)])
     }
 }
 

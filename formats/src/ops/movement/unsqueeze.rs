@@ -5,7 +5,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::movement::moving::{axis_mask, distinct_axes, integer_vector, unknown_shape, viewed};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, required, tensor, tensor_operand,
+    InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers, loops,
+    required, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -48,6 +49,16 @@ impl Operator for Unsqueeze {
         let data = tensor(inputs, 0)?;
         let extents = Unsqueeze::extents(&integers(inputs, 1)?, data.shape(), &1)?;
         Ok(vec![data.reshaped(&extents)?.into()])
+    }
+}
+
+impl Moves for Unsqueeze {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::view(facts)
+    }
+
+    fn moved(&self, _facts: &StepFacts<'_>) -> Dim {
+        Dim::ZERO
     }
 
     fn view_of(&self) -> Option<usize> {

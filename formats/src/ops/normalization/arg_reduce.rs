@@ -7,7 +7,8 @@ use crate::element::Number;
 use crate::fact::{Fact, Shape};
 use crate::ops::normalization::reduce::{reduced_extents, sets};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -69,6 +70,19 @@ impl Operator for ArgReduce {
         );
         let extents = reduced_extents(data.shape(), &[axis], self.keep_axis);
         Ok(vec![Tensor::from_elements(&extents, &found)?.into()])
+    }
+}
+
+impl Computes for ArgReduce {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        match facts.dims(0).map(|dims| normalize_axis(self.axis, dims.len())) {
+            Some(Ok(axis)) => loops::along(facts, &[axis], AxisKind::Serial, self.keep_axis),
+            Some(Err(_)) | None => loops::serial(facts),
+        }
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

@@ -9,7 +9,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::normalization::layer_normalization::Moments;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, required, tensor, tensor_operand,
 };
 use crate::tensor::{element_count, strides};
 use crate::value::Value;
@@ -141,6 +142,36 @@ impl Operator for BatchNormalization {
             results.push(narrowed(statistics, &extents, &running(&parameters[3], &variances))?.into());
         }
         Ok(results)
+    }
+}
+
+impl Computes for BatchNormalization {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        if self.per_element {
+            return loops::serial(facts);
+        }
+        let mut nest = loops::Loops::new(facts);
+        for (axis, extent) in dims.iter().enumerate() {
+            let mut places = vec![loops::operand(0, axis), loops::result(0, axis)];
+            if axis == 1 {
+                places.extend((1..5).map(|operand| loops::operand(operand, 0)));
+                places.extend((1..3).map(|result| loops::result(result, 0)));
+            }
+            // In training the statistics of a channel are over all other axes.
+            nest = if self.training && axis != 1 { nest.serial(extent) } else { nest.parallel(extent, places) };
+        }
+        vec![nest.space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let statistics = if self.training { 3 } else { 0 };
+        let per_channel = facts.elements(1);
+        [
+            each(&facts.elements(0), &[(VectorClass::Arithmetic, 2 + statistics)]),
+            each(&per_channel, &[(VectorClass::Divide, 2)]),
+        ]
+        .concat()
     }
 }
 

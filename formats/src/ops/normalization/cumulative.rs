@@ -8,8 +8,8 @@ use crate::element::Number;
 use crate::fact::Fact;
 use crate::ops::normalization::reduce::{Wrapping, sets};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, required, tensor,
-    tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, integers, loops, normalize_axis, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -142,6 +142,18 @@ impl Operator for Cumulative {
             otherwise return Err(TypeError::Unsupported(format!("cumulative of {}", data.dtype())).into())
         );
         Ok(vec![result.into()])
+    }
+}
+
+impl Computes for Cumulative {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let axis = facts.integers(1).and_then(|axis| axis.first().copied());
+        let axis = axis.zip(facts.dims(0)).and_then(|(axis, dims)| normalize_axis(axis, dims.len()).ok());
+        axis.map_or_else(|| loops::serial(facts), |axis| loops::along(facts, &[axis], AxisKind::Serial, true))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

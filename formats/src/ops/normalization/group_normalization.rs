@@ -12,7 +12,8 @@ use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widene
 use crate::ops::normalization::layer_normalization::{Moments, require_stash};
 use crate::ops::normalization::reduce::volume;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, required, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError,
+    VectorClass, each, loops, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -119,6 +120,17 @@ impl Operator for GroupNormalization {
             }
         }
         Ok(vec![narrowed(dtype, data.shape(), &values)?.into()])
+    }
+}
+
+impl Computes for GroupNormalization {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
+        loops::leading(facts, 1, &rest)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 6)])
     }
 }
 

@@ -12,8 +12,8 @@ use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
 use crate::ops::normalization::reduce::{sets, volume};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, normalize_axis, optional,
-    optional_tensor, tensor, tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts,
+    TypeError, VectorClass, each, loops, normalize_axis, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -196,6 +196,20 @@ impl Operator for LayerNormalization {
             results.push(narrowed(self.stash, &statistics, &inverses)?.into());
         }
         Ok(results)
+    }
+}
+
+impl Computes for LayerNormalization {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        let Ok(first) = normalize_axis(self.axis, dims.len()) else { return loops::serial(facts) };
+        loops::broadcast(facts, 3, |axis| if axis < first { AxisKind::Parallel } else { AxisKind::Serial })
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let affine = [1, 2].iter().filter(|&&operand| facts.operand(operand).is_some()).count() as i64;
+        let statistics = if self.center { 4 } else { 2 };
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, statistics + 1 + affine)])
     }
 }
 

@@ -1,10 +1,14 @@
 //! Normalization by the squares of neighbouring channels: ONNX `LRN` (opsets 1, 13).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::normalization::reduce::volume;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::value::Value;
 
 attributes! {
@@ -78,6 +82,27 @@ impl Operator for LocalResponseNormalization {
             })
             .collect();
         Ok(vec![narrowed(data.dtype(), data.shape(), &results)?.into()])
+    }
+}
+
+impl Computes for LocalResponseNormalization {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        let before = self.size.saturating_sub(1).div_euclid(2);
+        let nest = dims.iter().enumerate().fold(loops::Loops::new(facts), |nest, (axis, extent)| {
+            let offset = if axis == 1 { -before } else { 0 };
+            nest.parallel(extent, [loops::operand(0, axis).offset(offset), loops::result(0, axis)])
+        });
+        vec![nest.reduced(&Dim::known(self.size), [loops::operand(0, 1)]).space()]
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let elements = facts.elements(0);
+        [
+            each(&(&elements * self.size), &[(VectorClass::Arithmetic, 2)]),
+            each(&elements, &[(VectorClass::Divide, 1), (VectorClass::Transcendental, 1)]),
+        ]
+        .concat()
     }
 }
 

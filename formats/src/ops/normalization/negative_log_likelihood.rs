@@ -10,8 +10,8 @@ use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::normalization::reduce::volume;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, optional, optional_tensor, tensor,
-    tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    integers, loops, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -129,6 +129,16 @@ impl Operator for NegativeLogLikelihood {
             }
             .into(),
         ])
+    }
+}
+
+impl Computes for NegativeLogLikelihood {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::serial(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(1), &[(VectorClass::Arithmetic, 2)])
     }
 }
 

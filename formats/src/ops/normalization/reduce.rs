@@ -11,8 +11,8 @@ use crate::element::Number;
 use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::strided_indices;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, normalize_axis, optional,
-    optional_tensor, tensor, tensor_operand,
+    AxisKind, Computes, Cost, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, integers, loops, normalize_axis, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count, strides};
 use crate::value::Value;
@@ -310,6 +310,35 @@ impl Operator for Reduce {
             otherwise return Err(TypeError::Unsupported(format!("{:?} of {}", self.function, data.dtype())).into())
         );
         Ok(vec![result.into()])
+    }
+}
+
+impl Computes for Reduce {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        let given = facts.operand(1).map(|_| facts.integers(1));
+        let axes = match given {
+            Some(None) => return loops::serial(facts),
+            None => self.axes(None, dims.len()),
+            Some(Some(axes)) => self.axes(Some(&axes), dims.len()),
+        };
+        axes.map_or_else(|_| loops::serial(facts), |axes| loops::along(facts, &axes, AxisKind::Reduced, self.keep_axes))
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let (term, finish): (&[Cost], &[Cost]) = match self.function {
+            ReduceFunction::Max | ReduceFunction::Min | ReduceFunction::Sum | ReduceFunction::Product => {
+                (&[(VectorClass::Arithmetic, 1)], &[])
+            }
+            ReduceFunction::L1 | ReduceFunction::SumSquare => (&[(VectorClass::Arithmetic, 2)], &[]),
+            ReduceFunction::L2 => (&[(VectorClass::Arithmetic, 2)], &[(VectorClass::Divide, 1)]),
+            ReduceFunction::Mean => (&[(VectorClass::Arithmetic, 1)], &[(VectorClass::Divide, 1)]),
+            ReduceFunction::LogSum => (&[(VectorClass::Arithmetic, 1)], &[(VectorClass::Transcendental, 1)]),
+            ReduceFunction::LogSumExp => {
+                (&[(VectorClass::Arithmetic, 3), (VectorClass::Transcendental, 1)], &[(VectorClass::Transcendental, 1)])
+            }
+        };
+        [each(&facts.elements(0), term), each(&facts.result_elements(0), finish)].concat()
     }
 }
 

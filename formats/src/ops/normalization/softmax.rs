@@ -5,11 +5,13 @@
 
 use crate::attribute::Keyword;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, rounded_sum, widened};
 use crate::ops::normalization::reduce::sets;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError,
+    VectorClass, each, loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -93,6 +95,26 @@ impl Operator for Softmax {
             }
         }
         Ok(vec![narrowed(dtype, input.shape(), &results)?.into()])
+    }
+}
+
+impl Computes for Softmax {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+        let Ok(axis) = normalize_axis(self.axis, dims.len()) else { return loops::serial(facts) };
+        let axes: Vec<usize> = if self.trailing { (axis..dims.len()).collect() } else { vec![axis] };
+        loops::along(facts, &axes, AxisKind::Serial, true)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let costs: &[(VectorClass, i64)] = match self.function {
+            SoftmaxFunction::Softmax => {
+                &[(VectorClass::Arithmetic, 3), (VectorClass::Divide, 1), (VectorClass::Transcendental, 1)]
+            }
+            SoftmaxFunction::LogSoftmax => &[(VectorClass::Arithmetic, 4), (VectorClass::Transcendental, 1)],
+            SoftmaxFunction::Hardmax => &[(VectorClass::Arithmetic, 2)],
+        };
+        each(&facts.elements(0), costs)
     }
 }
 

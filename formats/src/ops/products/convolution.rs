@@ -7,12 +7,13 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
+use crate::ops::loops::{self, At, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, WeightMatrix,
-    optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -205,16 +206,6 @@ impl ConvolutionPlan {
     }
 }
 
-/// Multiply-accumulates of a convolution: one for each result element, channel of its group and tap.
-pub(crate) fn convolution_macs(inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-    let w = inputs.get(1).and_then(Option::as_ref).and_then(Fact::dims);
-    let result = outputs.first().and_then(Fact::dims);
-    match (w, result) {
-        (Some([_, window @ ..]), Some(result)) => Dim::product(result) * Dim::product(window),
-        (Some([]) | None, _) | (_, None) => Dim::ZERO,
-    }
-}
-
 impl Convolution {
     /// The walk over operands of these shapes.
     ///
@@ -264,12 +255,20 @@ impl Operator for Convolution {
         let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;
         Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        convolution_macs(inputs, outputs)
+impl Computes for Convolution {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.grouped().spaces(facts, 2)
     }
 
-    fn weight_matrix(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        bias_additions(facts, 2)
+    }
+}
+
+impl Product for Convolution {
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
         let (1, [filters, window @ ..]) = (operand, shape) else { return None };
         let groups = u64::try_from(self.groups).ok().filter(|&groups| groups > 0)?;
         let inputs = window.iter().try_fold(1u64, |inputs, extent| inputs.checked_mul(*extent))?;
@@ -281,6 +280,14 @@ impl Operator for Convolution {
             outputs,
             output_axis: 0,
         })
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        Some(&self.epilogue)
     }
 }
 
@@ -310,10 +317,69 @@ pub(crate) fn add_bias<T: Accumulator>(
     Ok(())
 }
 
+/// Additions of a bias, where there is one.
+pub(crate) fn bias_additions(facts: &StepFacts<'_>, bias: usize) -> Vec<(VectorClass, Dim)> {
+    let added = if facts.operand(bias).is_some() { facts.result_elements(0) } else { Dim::ZERO };
+    each(&added, &[(VectorClass::Arithmetic, 1)])
+}
+
+impl Grouped<'_> {
+    /// The loops of a convolution: over the batch, groups, their filters and windows, and inside over channels and taps.
+    pub(crate) fn spaces(&self, facts: &StepFacts<'_>, bias: usize) -> Vec<Space> {
+        let (Some([_, _, image @ ..]), Some([filters, channels, kernel @ ..]), Some([batch, _, output @ ..])) =
+            (facts.dims(0), facts.dims(1), facts.result(0))
+        else {
+            return loops::unknown(facts, 1);
+        };
+        if image.len() != kernel.len() || output.len() != kernel.len() {
+            return loops::unknown(facts, 1);
+        }
+        let mut nest = Loops::new(facts).parallel(batch, [loops::operand(0, 0), loops::result(0, 0)]);
+        nest = self.channel_loops(nest, filters, channels, bias);
+        for (axis, extent) in output.iter().enumerate() {
+            let place = self.windows.place(axis, &image[axis], &kernel[axis], extent);
+            let from = place.map(|(stride, _, offset)| loops::operand(0, axis + 2).stride(stride).offset(offset));
+            nest = nest.parallel(extent, from.into_iter().chain([loops::result(0, axis + 2)]));
+        }
+        let own = self.channel_place(filters, channels);
+        nest = nest.reduced(channels, own.into_iter().chain([loops::operand(1, 1)]));
+        for (axis, extent) in kernel.iter().enumerate() {
+            let place = self.windows.place(axis, &image[axis], extent, &output[axis]);
+            let from = place.map(|(_, dilation, _)| loops::operand(0, axis + 2).stride(dilation));
+            nest = nest.reduced(extent, from.into_iter().chain([loops::operand(1, axis + 2)]));
+        }
+        vec![nest.products(1)]
+    }
+
+    /// Where a channel of a group is in operand 0; none where filters are not walked group by group: one may then need any.
+    pub(crate) fn channel_place(&self, filters: &Dim, channels: &Dim) -> Option<At> {
+        let by_group = filters.divide_exact(&Dim::known(self.groups)).is_some_and(|own| own.is_known());
+        (self.groups == 1 || by_group && channels.is_known()).then(|| loops::operand(0, 1))
+    }
+
+    /// Loops over groups and the filters of one; over all filters where the extents of a group are not known.
+    pub(crate) fn channel_loops(&self, nest: Loops, filters: &Dim, channels: &Dim, bias: usize) -> Loops {
+        let of_filters = |stride: i64| {
+            [loops::operand(1, 0), loops::operand(bias, 0), loops::result(0, 1)].map(|place| place.stride(stride))
+        };
+        if self.groups == 1 {
+            return nest.parallel(filters, of_filters(1));
+        }
+        let groups = Dim::known(self.groups);
+        match (filters.divide_exact(&groups).and_then(|own| own.as_known()), channels.as_known()) {
+            (Some(own), Some(channels)) => nest
+                .parallel(&groups, of_filters(own).into_iter().chain([loops::operand(0, 1).stride(channels)]))
+                .parallel(&Dim::known(own), of_filters(1)),
+            (Some(_) | None, _) => nest.parallel(filters, of_filters(1)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dim::Ranges;
+    use crate::ops::testing::macs;
     use crate::ops::{NoBlocks, Op};
 
     fn plain(groups: i64) -> Convolution {
@@ -347,7 +413,7 @@ mod tests {
         let mut no_blocks = NoBlocks;
         let outputs = operator.infer(&facts, &mut InferContext::new("conv", &ranges, &mut no_blocks)).unwrap();
         assert_eq!(outputs[0].kind, result.kind());
-        assert_eq!(operator.macs(&facts, &outputs), Dim::known(context.macs as i64));
+        assert_eq!(macs(operator, &facts, &outputs), Dim::known(context.macs as i64));
         result.as_tensor().unwrap().clone()
     }
 

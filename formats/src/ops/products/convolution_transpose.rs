@@ -8,15 +8,16 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
+use crate::ops::loops::{self, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::products::convolution::{
-    MINIMUM_GROUP_OUTPUTS, add_bias, require_float, require_multiple, require_vector,
+    MINIMUM_GROUP_OUTPUTS, add_bias, bias_additions, require_float, require_multiple, require_vector,
 };
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix,
-    optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
@@ -168,6 +169,50 @@ impl ConvolutionTranspose {
         Ok((plan.shape, plan.axes.iter().map(window).collect()))
     }
 
+    /// The loops of scattered kernels: over the batch, groups and their filters, and inside over what adds to the same
+    /// elements of the result: channels, positions and taps.
+    fn scatter_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let (Some([batch, channels, image @ ..]), Some([_, filters, kernel @ ..]), Some([_, _, output @ ..])) =
+            (facts.dims(0), facts.dims(1), facts.result(0))
+        else {
+            return loops::unknown(facts, 1);
+        };
+        if image.len() != kernel.len() || output.len() != kernel.len() {
+            return loops::unknown(facts, 1);
+        }
+        let groups = Dim::known(self.groups);
+        let group_channels = channels.divide_exact(&groups).unwrap_or_else(|| channels.floor_div(&groups));
+        let mut nest = Loops::new(facts).parallel(batch, [loops::operand(0, 0), loops::result(0, 0)]);
+        let strides = group_channels.as_known().zip(filters.as_known());
+        let of_filters = [loops::operand(2, 0), loops::result(0, 1)];
+        let of_channels = [loops::operand(0, 1), loops::operand(1, 0)];
+        if let (2.., Some((channels, filters))) = (self.groups, strides) {
+            let places = of_filters.map(|place| place.stride(filters)).into_iter();
+            nest = nest.parallel(&groups, places.chain(of_channels.map(|place| place.stride(channels))));
+        } else if self.groups > 1 {
+            nest = nest.serial(&groups);
+        }
+        nest = match self.groups == 1 || strides.is_some() {
+            true => nest
+                .parallel(filters, of_filters.into_iter().chain([loops::operand(1, 1)]))
+                .reduced(&group_channels, of_channels),
+            false => nest.serial(filters).serial(&group_channels),
+        };
+        let cut = |axis: usize| {
+            let known = |dim: &Dim| usize::try_from(dim.as_known()?).ok();
+            self.cut(axis, known(&image[axis])?, known(&kernel[axis])?, output[axis].as_known()?)
+        };
+        for (axis, extent) in image.iter().enumerate() {
+            let to = cut(axis).map(|cut| loops::result(0, axis + 2).stride(at(&self.strides, axis, 1)).offset(-cut));
+            nest = nest.reduced(extent, to.into_iter().chain([loops::operand(0, axis + 2)]));
+        }
+        for (axis, extent) in kernel.iter().enumerate() {
+            let to = cut(axis).map(|_| loops::result(0, axis + 2).stride(at(&self.dilations, axis, 1)));
+            nest = nest.reduced(extent, to.into_iter().chain([loops::operand(1, axis + 2)]));
+        }
+        vec![nest.products(1)]
+    }
+
     fn scatter_axes(&self, input: &[usize], kernel: &[usize]) -> Result<Vec<ScatterAxis>, TypeError> {
         let dims = |extents: &[usize]| -> Vec<Dim> { extents.iter().map(|&extent| Dim::from(extent)).collect() };
         let outputs = self.extents(&dims(input), &dims(kernel))?;
@@ -220,16 +265,20 @@ impl Operator for ConvolutionTranspose {
         let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;
         Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], _outputs: &[Fact]) -> Dim {
-        let dims = |operand: usize| inputs.get(operand).and_then(Option::as_ref).and_then(Fact::dims);
-        match (dims(0), dims(1)) {
-            (Some(x), Some([_, kernels @ ..])) => Dim::product(x) * Dim::product(kernels),
-            (_, Some([]) | None) | (None, _) => Dim::ZERO,
-        }
+impl Computes for ConvolutionTranspose {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.scatter_spaces(facts)
     }
 
-    fn weight_matrix(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        bias_additions(facts, 2)
+    }
+}
+
+impl Product for ConvolutionTranspose {
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
         let (1, [channels, kernels @ ..]) = (operand, shape) else { return None };
         let groups = u64::try_from(self.groups).ok().filter(|&groups| groups > 0)?;
         let outputs = kernels.iter().try_fold(1u64, |outputs, extent| outputs.checked_mul(*extent))?;
@@ -240,6 +289,14 @@ impl Operator for ConvolutionTranspose {
             outputs,
             output_axis: 1,
         })
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        Some(&self.epilogue)
     }
 }
 
@@ -333,6 +390,7 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::NoBlocks;
+    use crate::ops::testing::macs;
     use crate::tensor::Tensor;
 
     fn plain() -> ConvolutionTranspose {
@@ -368,7 +426,7 @@ mod tests {
         let mut no_blocks = NoBlocks;
         let outputs = operator.infer(&facts, &mut InferContext::new("conv", &ranges, &mut no_blocks)).unwrap();
         assert_eq!(outputs[0].kind, result.kind());
-        assert_eq!(operator.macs(&facts, &outputs), Dim::known(context.macs as i64));
+        assert_eq!(macs(operator, &facts, &outputs), Dim::known(context.macs as i64));
         result.as_tensor().unwrap().clone()
     }
 

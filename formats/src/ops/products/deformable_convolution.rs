@@ -6,15 +6,16 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
+use crate::ops::loops;
 use crate::ops::products::accumulate::{Accumulator, require_same_type};
 use crate::ops::products::convolution::{
-    Grouped, add_bias, convolution_macs, require_float, require_multiple, require_vector,
+    Grouped, add_bias, bias_additions, require_float, require_multiple, require_vector,
 };
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{WindowAxis, Windows, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix, optional,
-    optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -51,6 +52,27 @@ impl DeformableConvolution {
             ceil_mode: false,
         };
         Grouped { windows, groups: self.groups }
+    }
+
+    /// The loops of a convolution whose taps may lie anywhere in the image.
+    fn displaced_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let (Some([filters, channels, kernel @ ..]), Some([batch, _, output @ ..])) = (facts.dims(1), facts.result(0))
+        else {
+            return loops::unknown(facts, 1);
+        };
+        let everywhere = |axis: usize| [OFFSET, MASK].map(|operand| loops::operand(operand, axis));
+        let batched = everywhere(0).into_iter().chain([loops::operand(0, 0), loops::result(0, 0)]);
+        let mut nest = loops::Loops::new(facts).parallel(batch, batched);
+        nest = self.grouped().channel_loops(nest, filters, channels, BIAS);
+        for (axis, extent) in output.iter().enumerate() {
+            nest = nest.parallel(extent, everywhere(axis + 2).into_iter().chain([loops::result(0, axis + 2)]));
+        }
+        let own = self.grouped().channel_place(filters, channels);
+        nest = nest.reduced(channels, own.into_iter().chain([loops::operand(1, 1)]));
+        for (axis, extent) in kernel.iter().enumerate() {
+            nest = nest.reduced(extent, [loops::operand(1, axis + 2)]);
+        }
+        vec![nest.products(1)]
     }
 
     /// Require an operand of displacements or factors to have `channels` of each tap.
@@ -153,12 +175,32 @@ impl Operator for DeformableConvolution {
         let sums: Vec<Scalar> = sums.into_iter().map(Accumulator::scalar).collect();
         Ok(vec![from_scalars(x.dtype(), &plan.shape, &sums)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        convolution_macs(inputs, outputs)
+impl Computes for DeformableConvolution {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.displaced_spaces(facts)
     }
 
-    fn weight_matrix(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // Each tap is interpolated between the neighbours of its place.
+        let taps = facts.dims(1).and_then(|w| w.get(1..)).map_or_else(|| facts.fresh("taps"), Dim::product);
+        let neighbours = facts.result(0).map_or(1, |dims| 1i64 << dims.len().saturating_sub(2).min(32));
+        let places = facts.result_elements(0) * taps * neighbours;
+        [bias_additions(facts, BIAS), each(&places, &[(VectorClass::Arithmetic, 2)])].concat()
+    }
+}
+
+impl Product for DeformableConvolution {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
         None
     }
 }

@@ -1,11 +1,15 @@
 //! Determinants of square matrices: ONNX `Det` (opsets 11, 22), by elimination with row exchanges in f64.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::products::convolution::require_float;
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{listed, volume};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, tensor, tensor_operand,
+};
 use crate::value::Value;
 
 attributes! {
@@ -55,6 +59,19 @@ impl Operator for Determinant {
             determinants.extend(matrices.map(|matrix| Scalar::Float(determinant(matrix.to_vec(), size))));
         }
         Ok(vec![from_scalars(x.dtype(), batch, &determinants)?.into()])
+    }
+}
+
+impl Computes for Determinant {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let batch = facts.dims(0).map_or(0, |dims| dims.len().saturating_sub(2));
+        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(batch..).unwrap_or(&[])));
+        loops::leading(facts, batch, &rest)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let rows = facts.dims(0).and_then(|dims| dims.last().cloned()).unwrap_or_else(|| facts.fresh("rows"));
+        each(&(facts.elements(0) * rows), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

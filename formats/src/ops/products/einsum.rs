@@ -8,11 +8,13 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::broadcast_dims;
+use crate::ops::loops::{self, At, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
-    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count, strides};
 use crate::value::Value;
@@ -237,18 +239,67 @@ impl Operator for Einsum {
         };
         Ok(vec![result.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], _outputs: &[Fact]) -> Dim {
-        let Ok(equation) = Equation::parse(&self.equation) else { return Dim::ZERO };
-        let ranges = crate::dim::Ranges::default();
-        let mut blocks = crate::ops::NoBlocks;
-        let mut context = InferContext::new("", &ranges, &mut blocks);
-        match Einsum::dims(&equation, inputs, &mut context) {
-            Ok((extents, true)) => {
-                Dim::product(extents.iter().map(|(_, dim)| dim)) * Dim::from(inputs.len().saturating_sub(1))
-            }
-            Ok((_, false)) | Err(_) => Dim::ZERO,
+impl Computes for Einsum {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.labelled_spaces(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&if facts.inputs.len() == 1 { facts.elements(0) } else { Dim::ZERO }, &[(VectorClass::Arithmetic, 1)])
+    }
+}
+
+impl Product for Einsum {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
+    }
+}
+
+impl Einsum {
+    /// A loop for each label; those that the result does not have are summed over.
+    fn labelled_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let macs = facts.inputs.len().saturating_sub(1) as i64;
+        let whole = || loops::unknown(facts, macs);
+        let Ok(equation) = Equation::parse(&self.equation) else { return whole() };
+        let (ranges, mut blocks) = (crate::dim::Ranges::default(), crate::ops::NoBlocks);
+        let mut context = InferContext::new(facts.step, &ranges, &mut blocks);
+        let Ok((extents, true)) = Einsum::dims(&equation, facts.inputs, &mut context) else { return whole() };
+        let results = equation.result().labels(covered(&extents));
+        let operands: Option<Vec<(Vec<Label>, &[Dim])>> = (0..facts.inputs.len())
+            .map(|operand| {
+                let dims = facts.dims(operand)?;
+                Some((equation.labels(operand, dims.len()).ok()?, dims))
+            })
+            .collect();
+        let Some(operands) = operands else { return whole() };
+        let mut nest = Loops::new(facts);
+        for (label, extent) in &extents {
+            // A diagonal is on two axes of an operand: it is needed whole. So is an axis that is, or may be, repeated.
+            let place = |operand: usize| {
+                let (labels, dims) = &operands[operand];
+                let mut axes = (0..labels.len()).filter(|&axis| labels[axis] == *label);
+                let (axis, None) = (axes.next()?, axes.next()) else { return None };
+                (dims[axis] == *extent).then(|| loops::operand(operand, axis))
+            };
+            let places: Vec<At> = (0..operands.len()).filter_map(place).collect();
+            nest = match results.iter().position(|result| result == label) {
+                Some(axis) => nest.parallel(extent, places.into_iter().chain([loops::result(0, axis)])),
+                // A part of a sum over a diagonal alone would be no part of the operand.
+                None if places.is_empty() => nest.serial(extent),
+                None => nest.reduced(extent, places),
+            };
         }
+        vec![nest.products(macs)]
     }
 }
 
@@ -348,6 +399,7 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::NoBlocks;
+    use crate::ops::testing::macs;
 
     fn run(equation: &str, operands: &[Tensor]) -> Result<Tensor, ReferenceError> {
         let operator = Einsum { equation: equation.to_string() };
@@ -360,7 +412,7 @@ mod tests {
         let mut no_blocks = NoBlocks;
         let outputs = operator.infer(&facts, &mut InferContext::new("einsum", &ranges, &mut no_blocks))?;
         assert_eq!(outputs[0].kind, result.kind(), "{equation}");
-        assert_eq!(operator.macs(&facts, &outputs), Dim::known(context.macs as i64), "{equation}");
+        assert_eq!(macs(&operator, &facts, &outputs), Dim::known(context.macs as i64), "{equation}");
         Ok(result.as_tensor().unwrap().clone())
     }
 

@@ -8,13 +8,14 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
-use crate::ops::products::convolution::{Grouped, add_bias, convolution_macs, require_vector};
+use crate::ops::products::convolution::{Grouped, add_bias, bias_additions, require_vector};
+use crate::ops::products::integer_matmul::centring;
 use crate::ops::products::integer_matmul::require_byte;
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, Windows};
 use crate::ops::{
-    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -129,9 +130,29 @@ impl Operator for IntegerConvolution {
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        convolution_macs(inputs, outputs)
+impl Computes for IntegerConvolution {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.grouped().spaces(facts, BIAS)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        [bias_additions(facts, BIAS), centring(facts)].concat()
+    }
+}
+
+impl Product for IntegerConvolution {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
     }
 }
 

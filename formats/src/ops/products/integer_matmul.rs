@@ -9,11 +9,11 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
-use crate::ops::products::matmul::{ProductPlan, infer_product, product_macs};
+use crate::ops::products::matmul::{ProductPlan, infer_product, product_spaces};
 use crate::ops::scalar::from_scalars;
 use crate::ops::{
-    Arithmetic, InferContext, Operator, ReferenceContext, ReferenceError, Relation, TypeError, optional,
-    optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -112,10 +112,39 @@ impl Operator for IntegerMatmul {
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
         Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        product_macs(inputs, outputs, false)
+impl Computes for IntegerMatmul {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        product_spaces(facts, false, false)
     }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        centring(facts)
+    }
+}
+
+impl Product for IntegerMatmul {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
+    }
+}
+
+/// Subtractions of zero points, where there are any.
+pub(crate) fn centring(facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+    let centred = [(0, 2), (1, 3)].map(|(operand, zero_point)| match facts.operand(zero_point) {
+        Some(_) => facts.elements(operand),
+        None => Dim::ZERO,
+    });
+    each(&Dim::sum(&centred), &[(VectorClass::Arithmetic, 1)])
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
+use crate::ops::loops::{self, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_product_type, require_same_type};
-use crate::ops::scalar::from_scalars;
+use crate::ops::scalar::{from_scalars, scalars};
 use crate::ops::windows::listed;
 use crate::ops::{
-    Arithmetic, Epilogue, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, WeightMatrix, tensor,
-    tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, dynamic_row, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -103,17 +104,6 @@ pub(crate) fn infer_product(
     Ok(Shape::Ranked(result))
 }
 
-/// Multiply-accumulates of a product: one for each element of the result and the shared axis.
-pub(crate) fn product_macs(inputs: &[Option<Fact>], outputs: &[Fact], transpose_a: bool) -> Dim {
-    let a = inputs.first().and_then(Option::as_ref).and_then(Fact::dims);
-    let result = outputs.first().and_then(Fact::dims);
-    let (Some(a), Some(result)) = (a, result) else { return Dim::ZERO };
-    match MatrixOperand::new(0, a, transpose_a, Dim::ONE) {
-        Ok(a) => Dim::product(result) * a.columns,
-        Err(_) => Dim::ZERO,
-    }
-}
-
 /// How a product of known shapes walks its operands.
 #[derive(Debug, Clone)]
 pub struct ProductPlan {
@@ -198,6 +188,9 @@ impl Operator for Matmul {
         require_same_type(1, found, dtype)?;
         let shape = infer_product(a, b, (self.transpose_a, self.transpose_b), context)?;
         self.epilogue.infer(dtype, &shape, inputs, context)?;
+        if self.arithmetic.dynamic_block().is_some() && (self.transpose_a || !computes_dynamically(dtype)) {
+            return Err(TypeError::Unsupported(format!("quantization of transposed rows or of {dtype}")));
+        }
         Ok(vec![Fact::tensor(dtype, shape)])
     }
 
@@ -216,12 +209,24 @@ impl Operator for Matmul {
         };
         Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        product_macs(inputs, outputs, self.transpose_a)
+impl Computes for Matmul {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        product_spaces(facts, self.transpose_a, self.transpose_b)
     }
 
-    fn weight_matrix(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        match self.arithmetic.dynamic_block() {
+            // Rows are quantized: the greatest magnitude, a product and a rounding for each element.
+            Some(_) => each(&facts.elements(0), &[(VectorClass::Arithmetic, 2), (VectorClass::Convert, 1)]),
+            None => Vec::new(),
+        }
+    }
+}
+
+impl Product for Matmul {
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
         let (1, [batch @ .., first, second]) = (operand, shape) else { return None };
         let groups = batch.iter().try_fold(1u64, |groups, extent| groups.checked_mul(*extent))?;
         let matrix = |inputs: &u64, outputs: &u64, output_axis| WeightMatrix {
@@ -232,6 +237,35 @@ impl Operator for Matmul {
         };
         Some(if self.transpose_b { matrix(second, first, 0) } else { matrix(first, second, 1) })
     }
+
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        Some(&self.epilogue)
+    }
+}
+
+/// Types whose rows are quantized.
+fn computes_dynamically(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Rows of `length` elements as their codes mean them: code times scale, in blocks of `block`, or whole rows where that is
+/// 0. The product of these values is what a kernel computes with one rounding of each sum of codes.
+fn dynamic_values(rows: &Tensor, length: usize, block: usize) -> Result<Tensor, ReferenceError> {
+    let values: Vec<f32> = scalars(rows)?.into_iter().map(|value| value.to_f64() as f32).collect();
+    let mut quantized = Vec::with_capacity(values.len());
+    let mut codes = Vec::new();
+    for row in values.chunks(length.max(1)) {
+        for block in row.chunks(if block == 0 { length.max(1) } else { block }) {
+            codes.resize(block.len(), 0i8);
+            let scale = f64::from(dynamic_row(block, &mut codes));
+            quantized.extend(codes.iter().map(|&code| f64::from(code) * scale));
+        }
+    }
+    Ok(Tensor::from_elements(rows.shape(), &quantized)?)
 }
 
 impl Matmul {
@@ -250,17 +284,58 @@ impl Matmul {
         context: &mut ReferenceContext<'_>,
     ) -> Result<Tensor, ReferenceError> {
         let plan = self.resolve(a.shape(), b.shape())?;
+        let quantized = self.arithmetic.dynamic_block().map(|block| dynamic_values(a, plan.a.columns, block as usize));
+        let a = &quantized.transpose()?.unwrap_or_else(|| a.clone());
         let left = accumulators::<T>(a, &self.arithmetic)?;
         let right = accumulators::<T>(b, &self.arithmetic)?;
         let sums = plan.multiply(&left, &right, &self.arithmetic, &mut context.macs)?;
-        from_scalars(a.dtype(), &plan.shape, &sums.into_iter().map(T::scalar).collect::<Vec<_>>())
+        from_scalars(b.dtype(), &plan.shape, &sums.into_iter().map(T::scalar).collect::<Vec<_>>())
     }
+}
+
+/// The loops of a matrix product: over the batch, rows and columns, and inside over what is summed.
+pub(crate) fn product_spaces(facts: &StepFacts<'_>, transpose_a: bool, transpose_b: bool) -> Vec<Space> {
+    let (Some(a), Some(b), Some(shape)) = (facts.dims(0), facts.dims(1), facts.result(0)) else {
+        return loops::unknown(facts, 1);
+    };
+    let (Ok(left), Ok(right)) =
+        (MatrixOperand::new(0, a, transpose_a, Dim::ONE), MatrixOperand::new(1, b, transpose_b, Dim::ONE))
+    else {
+        return loops::unknown(facts, 1);
+    };
+    let rank = shape.len();
+    let batch = rank + usize::from(left.vector) + usize::from(right.vector) - 2;
+    let aligned = |own: &[Dim], axis: usize| {
+        let at = (axis + own.len()).checked_sub(batch)?;
+        (own[at] == shape[axis]).then_some(at)
+    };
+    let mut nest = Loops::new(facts);
+    for (axis, extent) in shape[..batch].iter().enumerate() {
+        let left = aligned(&left.batch, axis).map(|at| loops::operand(0, at));
+        let right = aligned(&right.batch, axis).map(|at| loops::operand(1, at));
+        nest = nest.parallel(extent, left.into_iter().chain(right).chain([loops::result(0, axis)]));
+    }
+    // Axes of rows and columns in a matrix; a vector has only the summed one.
+    let place = |operand: usize, matrix: &MatrixOperand<Dim>, column: bool| {
+        let rank = if matrix.vector { 1 } else { matrix.batch.len() + 2 };
+        let last = matrix.vector || column != matrix.transposed;
+        loops::operand(operand, if last { rank - 1 } else { rank - 2 })
+    };
+    if !left.vector {
+        let result = if right.vector { rank - 1 } else { rank - 2 };
+        nest = nest.parallel(&left.rows, [place(0, &left, false), loops::result(0, result)]);
+    }
+    if !right.vector {
+        nest = nest.parallel(&right.columns, [place(1, &right, true), loops::result(0, rank - 1)]);
+    }
+    vec![nest.reduced(&left.columns, [place(0, &left, true), place(1, &right, false)]).products(1)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dim::Ranges;
+    use crate::ops::testing::macs;
     use crate::ops::{BinaryFunction, NoBlocks, ScalarOperation};
 
     fn run(operator: &Matmul, operands: &[&Tensor]) -> (Tensor, u64) {
@@ -273,7 +348,7 @@ mod tests {
         let mut no_blocks = NoBlocks;
         let outputs = operator.infer(&facts, &mut InferContext::new("matmul", &ranges, &mut no_blocks)).unwrap();
         assert_eq!(outputs[0].kind, result.kind());
-        assert_eq!(operator.macs(&facts, &outputs), Dim::known(context.macs as i64));
+        assert_eq!(macs(operator, &facts, &outputs), Dim::known(context.macs as i64));
         (result.as_tensor().unwrap().clone(), context.macs)
     }
 

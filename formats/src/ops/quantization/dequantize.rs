@@ -1,17 +1,19 @@
 //! Values of quantized elements: ONNX `DequantizeLinear` (opset 10 to 28), per tensor, per axis and blocked.
 //!
 //! `y = (x - zero_point) * scale`: the difference is exact and taken as f32, the product is rounded to f32 and then to the
-//! type of the result.
+//! type of the result. Zero points may be floats, as `com.microsoft.MatMulNBits` has them.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
+use crate::ops::quantization::formula::{code_difference, dequantized};
 use crate::ops::quantization::granularity::Granularity;
 use crate::ops::quantization::quantize::{check_type, is_quantized};
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    optional, optional_tensor, quantization::granularity, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -34,7 +36,8 @@ impl Dequantize {
         let scale_fits = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::F8E8M0);
         check_type(1, scale, scale_fits, "f32, f16, bf16 or f8e8m0")?;
         if let Some(found) = zero_point {
-            check_type(2, found, |dtype| dtype == input, input.name())?;
+            let fits = |dtype| dtype == input || matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+            check_type(2, found, fits, &format!("{input} or a float type"))?;
         }
         match self.to.unwrap_or(scale) {
             to @ (DType::F32 | DType::F16 | DType::BF16) => Ok(to),
@@ -78,15 +81,22 @@ impl Operator for Dequantize {
         let mut results = Vec::with_capacity(input.count());
         for (index, value) in scalars(input)?.into_iter().enumerate() {
             let zero = zero_points.as_ref().map(|(granularity, values)| values[granularity.index(index)]);
-            let difference = match (value, zero) {
-                (value, None) => value.to_f64(),
-                (Scalar::Integer(value), Some(Scalar::Integer(zero))) => (value - zero) as f64,
-                (value, Some(zero)) => value.to_f64() - zero.to_f64(),
-            };
-            let product = (difference as f32) * (scales[scale_of.index(index)].to_f64() as f32);
+            // Codes have at most 32 bits, so that differences are exact.
+            let difference = code_difference(value.to_f64(), zero.map_or(0.0, Scalar::to_f64));
+            let product = dequantized(difference, scales[scale_of.index(index)].to_f64() as f32);
             results.push(Scalar::Float(product.into()));
         }
         Ok(vec![from_scalars(to, input.shape(), &results)?.into()])
+    }
+}
+
+impl Computes for Dequantize {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        granularity::spaces(facts, self.axis, self.block_size)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 2), (VectorClass::Convert, 1)])
     }
 }
 

@@ -5,10 +5,14 @@
 //! specification divides by zero; here the scale is 1 then.
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::quantization::quantize::check_type;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor, tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -56,6 +60,16 @@ impl Operator for DynamicQuantize {
         let codes: Vec<u8> = elements.iter().map(|&element| dynamic_code(element, scale, zero_point)).collect();
         let quantized = Tensor::from_elements(input.shape(), &codes)?;
         Ok(vec![quantized.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
+    }
+}
+
+impl Serial for DynamicQuantize {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 5), (VectorClass::Convert, 1), (VectorClass::Divide, 1)])
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::dim::Dim;
 use crate::fact::Shape;
-use crate::ops::{InferContext, Relation, TypeError, normalize_axis};
+use crate::ops::loops::{self, Loops};
+use crate::ops::{InferContext, Relation, Space, StepFacts, TypeError, normalize_axis};
 use crate::tensor::strides;
 
 /// How parameters (scales, zero points) belong to the elements of a tensor of a known shape.
@@ -31,7 +32,8 @@ impl Granularity {
         check_block_size(block_size)?;
         let (Shape::Ranked(input), Shape::Ranked(parameter)) = (input, parameter) else { return Ok(()) };
         let single = parameter.len() <= 1 && parameter.iter().all(|dim| dim.as_known() == Some(1));
-        if single && block_size == 0 {
+        // A parameter without axes is for all elements, whatever the blocks of others.
+        if single && (block_size == 0 || parameter.is_empty()) {
             return Ok(());
         }
         if block_size == 0 {
@@ -68,7 +70,7 @@ impl Granularity {
         block_size: i64,
     ) -> Result<Granularity, TypeError> {
         let block = check_block_size(block_size)?;
-        if block == 0 && matches!(parameter, [] | [1]) {
+        if parameter.is_empty() || (block == 0 && parameter == [1]) {
             return Ok(Granularity::Tensor);
         }
         let axis = normalize_axis(axis, input.len())?;
@@ -115,6 +117,31 @@ fn rank_error(expected: &str, found: usize) -> TypeError {
 
 fn dimension_error(expected: &[usize], found: &[usize]) -> TypeError {
     TypeError::Dimension { subject: "scales".to_string(), left: format!("{expected:?}"), right: format!("{found:?}") }
+}
+
+/// The loops of a step over operand 0 whose scale and zero point, operands 1 and 2, belong to elements like this.
+pub(crate) fn spaces(facts: &StepFacts<'_>, axis: i64, block_size: i64) -> Vec<Space> {
+    let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
+    let axis = normalize_axis(axis, dims.len()).ok();
+    let vector = facts.dims(1).is_some_and(|scales| scales.len() == 1 && scales[0].as_known() != Some(1));
+    let mut nest = Loops::new(facts);
+    for (own, extent) in dims.iter().enumerate() {
+        let places = [loops::operand(0, own), loops::result(0, own)];
+        let scales = |place: usize| [loops::operand(1, place), loops::operand(2, place)];
+        nest = match (block_size, Some(own) == axis) {
+            (0, true) if vector => nest.parallel(extent, places.into_iter().chain(scales(0))),
+            (0, _) => nest.parallel(extent, places),
+            (_, false) => nest.parallel(extent, places.into_iter().chain(scales(own))),
+            // A part of the axis may need any of its scales, unless it is cut between blocks.
+            (_, true) => match extent.divide_exact(&Dim::known(block_size)) {
+                Some(blocks) => nest
+                    .parallel(&blocks, places.map(|place| place.stride(block_size)).into_iter().chain(scales(own)))
+                    .parallel(&Dim::known(block_size), places),
+                None => nest.parallel(extent, places),
+            },
+        };
+    }
+    vec![nest.space()]
 }
 
 #[cfg(test)]

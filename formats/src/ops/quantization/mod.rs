@@ -2,9 +2,11 @@
 
 pub(crate) mod dequantize;
 pub(crate) mod dynamic_quantize;
+pub(crate) mod formula;
 pub(crate) mod granularity;
 pub(crate) mod quantize;
 
 pub use dequantize::*;
 pub use dynamic_quantize::*;
+pub use formula::*;
 pub use quantize::*;

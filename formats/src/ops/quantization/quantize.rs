@@ -4,14 +4,15 @@
 //! (attribute `precision`, else the type of the scale where that is f32, f16 or bf16, else f32).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::narrow::RoundMode;
 use crate::ops::quantization::granularity::Granularity;
 use crate::ops::scalar::{Narrowing, Scalar, narrowed, round_to, scalars};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    optional, optional_tensor, quantization::granularity, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -138,6 +139,16 @@ impl Operator for Quantize {
         }
         let narrowing = Narrowing { saturate: !self.overflow, round: RoundMode::Up };
         Ok(vec![narrowed(self.to, input.shape(), &results, narrowing)?.into()])
+    }
+}
+
+impl Computes for Quantize {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        granularity::spaces(facts, self.axis, self.block_size)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 3), (VectorClass::Convert, 1), (VectorClass::Divide, 1)])
     }
 }
 

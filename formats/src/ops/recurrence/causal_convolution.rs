@@ -6,9 +6,10 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
+use crate::ops::loops;
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, tensor,
-    tensor_operand,
+    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -127,12 +128,52 @@ impl Operator for CausalConvolution {
         }
         Ok(vec![narrowed(dtype, data.shape(), &output)?.into(), narrowed(dtype, &state_shape, &present)?.into()])
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        let kernel = optional(inputs, 1).and_then(Fact::dims).and_then(|dims| dims.get(2));
-        let (Some(kernel), Some(output)) = (kernel, outputs.first().and_then(Fact::dims)) else { return Dim::ZERO };
-        Dim::product(output) * kernel
+impl Computes for CausalConvolution {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        causal_spaces(facts)
     }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let bias = i64::from(facts.operand(2).is_some());
+        let silu = i64::from(self.silu);
+        let costs = [
+            (VectorClass::Arithmetic, bias + 2 * silu),
+            (VectorClass::Divide, silu),
+            (VectorClass::Transcendental, silu),
+        ];
+        each(&facts.result_elements(0), &costs)
+    }
+}
+
+impl Product for CausalConvolution {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
+    }
+}
+
+/// Loops over batch and channels, then positions and taps. What lies before the data is the state.
+fn causal_spaces(facts: &StepFacts<'_>) -> Vec<Space> {
+    let (Some([batch, channels, length]), Some([_, _, kernel])) = (facts.result(0), facts.dims(1)) else {
+        return loops::unknown(facts, 1);
+    };
+    let batched = [loops::operand(0, 0), loops::operand(3, 0), loops::result(0, 0), loops::result(1, 0)];
+    let channelled = [loops::operand(0, 1), loops::operand(3, 1), loops::result(0, 1), loops::result(1, 1)];
+    let nest = loops::Loops::new(facts)
+        .parallel(batch, batched)
+        .parallel(channels, channelled.into_iter().chain([loops::operand(1, 0), loops::operand(2, 0)]))
+        .serial(length)
+        .serial(kernel);
+    vec![nest.products(1)]
 }
 
 #[cfg(test)]

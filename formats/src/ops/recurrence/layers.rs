@@ -8,10 +8,11 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
+use crate::ops::loops::{self, Loops};
 use crate::ops::recurrence::recurrent_activation::{Direction, RecurrentActivation};
 use crate::ops::{
-    InferContext, ReferenceContext, ReferenceError, TypeError, integers, optional, optional_tensor, tensor,
-    tensor_operand,
+    InferContext, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each, integers, optional,
+    optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::value::Value;
@@ -151,12 +152,44 @@ impl Layer<'_> {
         Ok(dtype)
     }
 
-    /// Multiply-accumulates when every sequence has its full length.
-    pub(crate) fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        let input = optional(inputs, 1).and_then(Fact::dims).and_then(|dims| dims.last().cloned());
-        let (Some(input), Some(sequence)) = (input, outputs.first().and_then(Fact::dims)) else { return Dim::ZERO };
-        let hidden = sequence.last().cloned().unwrap_or(Dim::ZERO);
-        Dim::product(sequence) * self.gates as i64 * (input + hidden)
+    /// Loops of the products with the input, then with the hidden state, when every sequence has its full length. Steps
+    /// follow one another, and each needs all of the state before.
+    pub(crate) fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let (Some([_, _, input]), Some(sequence)) = (facts.dims(1), facts.result(0)) else {
+            return loops::unknown(facts, 1);
+        };
+        let [_, _, _, hidden] = sequence else { return loops::unknown(facts, 1) };
+        let (steps, batch, batch_axis) = match self.batch_first {
+            true => (&sequence[1], &sequence[0], 0),
+            false => (&sequence[0], &sequence[2], 1),
+        };
+        let nest = |summed: &Dim| {
+            let walks = (1..4).chain(5 + self.states..6 + self.states).map(|operand| loops::operand(operand, 0));
+            let (output, state) = if self.batch_first { (2, 1) } else { (1, 0) };
+            let states =
+                (0..self.states).flat_map(|own| [loops::operand(5 + own, state), loops::result(1 + own, state)]);
+            let sequences = (0..self.states)
+                .flat_map(|own| [loops::operand(5 + own, batch_axis), loops::result(1 + own, batch_axis)])
+                .chain([loops::operand(0, batch_axis), loops::operand(4, 0)])
+                .chain([loops::result(0, if self.batch_first { 0 } else { 2 })]);
+            Loops::new(facts)
+                .parallel(&Dim::from(self.direction.count()), walks.chain(states).chain([loops::result(0, output)]))
+                .parallel(batch, sequences)
+                .serial(steps)
+                .serial(&Dim::from(self.gates))
+                .serial(hidden)
+                .serial(summed)
+                .products(1)
+        };
+        vec![nest(input), nest(hidden)]
+    }
+
+    /// Sums, activations and products of the gates of all steps.
+    pub(crate) fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let (gates, functions) = (self.gates as i64, self.functions as i64);
+        let costs =
+            [(VectorClass::Arithmetic, 3 * gates + functions), (VectorClass::Transcendental, gates + functions - 1)];
+        each(&facts.result_elements(0), &costs)
     }
 
     /// Walk over all sequences: `cell(walk, x, states)` gives the new states, the first of which is the output.

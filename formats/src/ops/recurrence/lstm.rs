@@ -4,7 +4,10 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::recurrence::layers::{Layer, Walk};
-use crate::ops::{Direction, InferContext, Operator, RecurrentActivation, ReferenceContext, ReferenceError, TypeError};
+use crate::ops::{
+    Arithmetic, Computes, Direction, Epilogue, InferContext, Operator, Product, RecurrentActivation, ReferenceContext,
+    ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
+};
 use crate::value::Value;
 
 attributes! {
@@ -77,9 +80,29 @@ impl Operator for Lstm {
     ) -> Result<Vec<Value>, ReferenceError> {
         self.layer().reference(inputs, context, |walk, x, states| self.step(walk, x, states))
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        self.layer().macs(inputs, outputs)
+impl Computes for Lstm {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.layer().spaces(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        self.layer().vector(facts)
+    }
+}
+
+impl Product for Lstm {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
     }
 }
 
@@ -90,6 +113,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::fact::Shape;
     use crate::ops::recurrence::layers::test_tensor;
+    use crate::ops::testing::macs;
     use crate::ops::{NoBlocks, RecurrentFunction};
     use crate::tensor::Tensor;
 
@@ -174,7 +198,7 @@ mod tests {
         let facts = operator.infer(&good, &mut context).unwrap();
         let printed: Vec<String> = facts.iter().map(|fact| fact.kind.to_string()).collect();
         assert_eq!(printed, ["f32[t, 2, 3, 4]", "f32[2, 3, 4]", "f32[2, 3, 4]"]);
-        assert_eq!(operator.macs(&good, &facts), Dim::symbol("t") * (2 * 3 * 16 * 9));
+        assert_eq!(macs(&operator, &good, &facts), Dim::symbol("t") * (2 * 3 * 16 * 9));
         assert!(operator.infer(&[data.clone(), fact(&[2, 16, 6]), fact(&[2, 16, 4])], &mut context).is_err());
         assert!(operator.infer(&[data.clone(), fact(&[1, 16, 5]), fact(&[1, 16, 4])], &mut context).is_err());
         let few = Lstm { activations: vec![], ..operator };

@@ -5,7 +5,10 @@ use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::recurrence::gru::refuse_seventh;
 use crate::ops::recurrence::layers::{Layer, Walk};
-use crate::ops::{Direction, InferContext, Operator, RecurrentActivation, ReferenceContext, ReferenceError, TypeError};
+use crate::ops::{
+    Arithmetic, Computes, Direction, Epilogue, InferContext, Operator, Product, RecurrentActivation, ReferenceContext,
+    ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
+};
 use crate::value::Value;
 
 attributes! {
@@ -66,9 +69,29 @@ impl Operator for Rnn {
         refuse_seventh(inputs.len())?;
         self.layer().reference(inputs, context, step)
     }
+}
 
-    fn macs(&self, inputs: &[Option<Fact>], outputs: &[Fact]) -> Dim {
-        self.layer().macs(inputs, outputs)
+impl Computes for Rnn {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        self.layer().spaces(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        self.layer().vector(facts)
+    }
+}
+
+impl Product for Rnn {
+    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
+        None
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::default()
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
+        None
     }
 }
 

@@ -7,7 +7,8 @@ use crate::dim::Dim;
 use crate::fact::{Fact, Shape};
 use crate::ops::single::{FLOATS, INDICES, check_single, from_f64, single_dim, single_integer, to_f64};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, normalize_axis, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, normalize_axis, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, element_count};
 use crate::value::Value;
@@ -226,6 +227,21 @@ impl Operator for FourierTransform {
             }
         }
         Ok(vec![from_f64(input.dtype(), &shape, &results)?.into()])
+    }
+}
+
+impl Computes for FourierTransform {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::serial(facts)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        // Each stage of a fast transform combines all elements; how many there are depends on the length.
+        let stages = facts.integers(1).and_then(|length| length.first().copied()).map_or_else(
+            || facts.fresh("stages"),
+            |length| Dim::known(i64::from(u64::try_from(length).unwrap_or(1).next_power_of_two().trailing_zeros())),
+        );
+        each(&(facts.result_elements(0) * stages), &[(VectorClass::Arithmetic, 5)])
     }
 }
 

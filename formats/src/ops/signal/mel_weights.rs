@@ -6,7 +6,10 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::signal::window::{check_result_type, size};
 use crate::ops::single::{FLOATS, INDICES, check_single, from_f64, single_dim, single_float};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, required,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -94,6 +97,16 @@ impl Operator for MelWeights {
             elements.extend(corners.array_windows::<3>().map(|corners| weight(bin, corners)));
         }
         Ok(vec![from_f64(self.dtype, &shape, &elements)?.into()])
+    }
+}
+
+impl Computes for MelWeights {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 3), (VectorClass::Divide, 1)])
     }
 }
 

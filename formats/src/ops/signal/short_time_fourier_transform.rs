@@ -6,8 +6,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::signal::fourier_transform::{Complex, roots, transform, transform_length};
 use crate::ops::single::{FLOATS, INDICES, check_single, from_f64, single_dim, single_integer, to_f64};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, optional, optional_tensor, required, tensor,
-    tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, optional, optional_tensor, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -165,6 +165,27 @@ impl Operator for ShortTimeFourierTransform {
             }
         }
         Ok(vec![from_f64(signal.dtype(), &shape, &results)?.into()])
+    }
+}
+
+impl Computes for ShortTimeFourierTransform {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
+        loops::leading(facts, 1, &rest)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        let length = match (facts.integers(3), facts.dims(2)) {
+            (Some(length), _) => length.first().copied(),
+            (None, Some([length])) => length.as_known(),
+            (None, Some(_) | None) => None,
+        };
+        // Each stage of a fast transform combines all elements; how many there are depends on the length.
+        let stages = length.map_or_else(
+            || facts.fresh("stages"),
+            |length| Dim::known(i64::from(u64::try_from(length).unwrap_or(1).next_power_of_two().trailing_zeros())),
+        );
+        each(&(facts.result_elements(0) * stages), &[(VectorClass::Arithmetic, 5)])
     }
 }
 

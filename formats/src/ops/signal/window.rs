@@ -2,10 +2,14 @@
 
 use crate::attribute::Keyword;
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::single::{INDICES, NUMBERS, check_single, from_f64, single_dim, single_integer};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, required};
+use crate::ops::{
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
+    loops, required,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use std::f64::consts::TAU;
@@ -82,6 +86,16 @@ impl Operator for Window {
         let period = if self.periodic { size as f64 } else { size as f64 - 1.0 };
         let elements: Vec<f64> = (0..size).map(|index| self.function.at(TAU * index as f64 / period)).collect();
         Ok(vec![from_f64(self.dtype, &[size], &elements)?.into()])
+    }
+}
+
+impl Computes for Window {
+    fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
+        loops::mapped(facts, |_| None)
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.result_elements(0), &[(VectorClass::Arithmetic, 2), (VectorClass::Transcendental, 1)])
     }
 }
 

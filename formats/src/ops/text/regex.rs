@@ -8,7 +8,9 @@ use crate::attributes;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::text::string_concat::string_operand;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor};
+use crate::ops::{
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use ::regex::{Regex, RegexBuilder};
@@ -202,6 +204,12 @@ impl Operator for RegexFullMatch {
         let pattern = self.compile()?;
         let matches: Vec<bool> = input.strings()?.iter().map(|text| pattern.is_match(text)).collect();
         Ok(vec![Tensor::from_bools(input.shape(), &matches)?.into()])
+    }
+}
+
+impl Elementwise for RegexFullMatch {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        vec![(VectorClass::Arithmetic, 1)]
     }
 }
 

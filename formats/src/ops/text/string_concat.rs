@@ -4,7 +4,10 @@ use crate::attributes;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor, tensor_operand};
+use crate::ops::{
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    tensor_operand,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -39,6 +42,12 @@ impl Operator for StringConcat {
         let right_indices = strided_indices(&extents, &broadcast_strides(right.shape(), &extents));
         let joined = left_indices.zip(right_indices).map(|(head, tail)| format!("{}{}", heads[head], tails[tail]));
         Ok(vec![Tensor::from_strings(&extents, joined.collect())?.into()])
+    }
+}
+
+impl Elementwise for StringConcat {
+    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+        vec![(VectorClass::Arithmetic, 1)]
     }
 }
 

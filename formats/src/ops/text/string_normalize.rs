@@ -8,7 +8,10 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::text::string_concat::string_operand;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 use std::collections::HashSet;
@@ -98,6 +101,16 @@ impl Operator for StringNormalize {
         let mut shape = vec![1; input.rank()];
         shape[input.rank() - 1] = words.len();
         Ok(vec![Tensor::from_strings(&shape, words)?.into()])
+    }
+}
+
+impl Serial for StringNormalize {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 2)])
     }
 }
 

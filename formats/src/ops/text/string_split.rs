@@ -1,10 +1,14 @@
 //! Splitting texts: ONNX `StringSplit` (opset 20).
 
 use crate::attributes;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::text::string_concat::string_operand;
-use crate::ops::{InferContext, Operator, ReferenceContext, ReferenceError, TypeError, tensor};
+use crate::ops::{
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    tensor,
+};
 use crate::tensor::Tensor;
 use crate::value::Value;
 
@@ -77,6 +81,16 @@ impl Operator for StringSplit {
         shape.push(most);
         let parts = Tensor::from_strings(&shape, parts.collect())?;
         Ok(vec![parts.into(), Tensor::from_elements(input.shape(), &counts)?.into()])
+    }
+}
+
+impl Serial for StringSplit {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, 1)])
     }
 }
 

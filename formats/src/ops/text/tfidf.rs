@@ -9,7 +9,8 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::{
-    InferContext, Operator, ReferenceContext, ReferenceError, TypeError, integers, tensor, tensor_operand,
+    Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
+    integers, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -203,6 +204,16 @@ impl Operator for TfIdf {
             self.counts(&integers(inputs, 0)?, &self.integer_pool, rows, width)?
         };
         Ok(vec![Tensor::from_elements(&shape, &counts)?.into()])
+    }
+}
+
+impl Serial for TfIdf {
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
+
+    fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
+        each(&facts.elements(0), &[(VectorClass::Arithmetic, self.maximum_length.saturating_mul(2))])
     }
 }
 

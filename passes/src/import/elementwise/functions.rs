@@ -245,6 +245,10 @@ fn clip_to_attributes(node: &mut Lowering<'_, '_>) -> Lowered {
 fn bit_cast(node: &mut Lowering<'_, '_>) -> Lowered {
     let to = required_type(node, "to")?;
     let x = node.required(0)?;
+    let found = node.dtype(&x)?;
+    if found.bits() != to.bits() {
+        return Err(TypeError::ElementType { operand: 0, expected: format!("as wide as {to}"), found }.into());
+    }
     node.emit(BitCast { to }, vec![x])
 }
 

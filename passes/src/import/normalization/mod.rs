@@ -1,9 +1,10 @@
 //! Normalization, and the reductions that it is made of.
 
 mod layers;
+mod microsoft;
 mod reduction;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[layers::ROWS, reduction::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[layers::ROWS, microsoft::ROWS, reduction::ROWS];

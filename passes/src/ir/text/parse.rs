@@ -1,17 +1,17 @@
 //! Parsing: line by line, with the line's number in every error.
 
+use crate::ir::text::constants::{parse_data, parse_storage};
+use crate::ir::text::label::Label;
+use crate::ir::text::scan::{Parsed, end, expect, integer, operator, quoted, quoted_list};
 use crate::ir::text::types::{parse_dims, parse_type};
 use crate::ir::{
-    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Source, StatePair, Step, Stored, ValueId,
+    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Source, StatePair, Step, ValueId,
 };
 use ipuc_formats::attribute::{AttributeValue, BlockIndex};
-use ipuc_formats::attribute_text::{parse as parse_attribute, unquote};
+use ipuc_formats::attribute_text::parse as parse_attribute;
 use ipuc_formats::dim::Dim;
-use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Contents, Fact};
-use ipuc_formats::onnx::TensorSource;
-use ipuc_formats::onnx::schema::{StringStringEntryProto, TensorProto};
-use ipuc_formats::ops::{Obligation, Op};
+use ipuc_formats::ops::Obligation;
 use std::collections::HashMap;
 use std::sync::Arc;
 use thiserror::Error;
@@ -44,27 +44,9 @@ pub fn parse(text: &str) -> Result<Graph, ParseError> {
 #[derive(Default)]
 struct Parser {
     graph: Graph,
-    values: HashMap<String, ValueId>,
-    constants: HashMap<String, ConstantId>,
+    values: HashMap<Label, ValueId>,
+    constants: HashMap<Label, ConstantId>,
     open: Option<BlockIndex>,
-}
-
-type Parsed<T> = Result<T, String>;
-
-fn expect<'a>(input: &'a str, token: &str) -> Parsed<&'a str> {
-    let rest = input.strip_prefix(token).ok_or_else(|| format!("expected `{token}` at `{input}`"))?;
-    Ok(rest.trim_start())
-}
-
-fn integer<T: std::str::FromStr>(input: &str) -> Parsed<(T, &str)> {
-    let end = input.find(|character: char| !character.is_ascii_digit() && character != '-').unwrap_or(input.len());
-    let (digits, rest) = input.split_at(end);
-    Ok((digits.parse().map_err(|_| format!("expected a number at `{input}`"))?, rest.trim_start()))
-}
-
-fn quoted(input: &str) -> Parsed<(String, &str)> {
-    let (text, rest) = unquote(input).ok_or_else(|| format!("expected a quoted name at `{input}`"))?;
-    Ok((text, rest.trim_start()))
 }
 
 impl Parser {
@@ -77,13 +59,15 @@ impl Parser {
             "symbol" => self.symbol(rest),
             "require" => self.require(rest),
             "source" => {
-                let (name, _) = quoted(rest)?;
+                let (name, rest) = quoted(rest)?;
+                end(rest)?;
                 self.graph.sources.push(Source { name, bytes: Arc::new(Vec::new()) });
                 Ok(())
             }
             "constant" => self.constant(rest),
             "entry" => self.entry(rest),
             "block" => self.block(rest),
+            "peak" => self.peak(rest),
             other => Err(format!("unknown declaration `{other}`")),
         }
     }
@@ -93,7 +77,8 @@ impl Parser {
         let dim: Dim = name.parse().map_err(|error| format!("{error}"))?;
         let symbol = dim.as_symbol().ok_or_else(|| format!("`{name}` is no symbol"))?;
         let (minimum, rest) = integer(range)?;
-        let (maximum, _) = integer(expect(rest, "..=")?)?;
+        let (maximum, rest) = integer(expect(rest, "..=")?)?;
+        end(rest)?;
         self.graph.ranges.set(symbol, minimum, maximum).map_err(|error| error.to_string())
     }
 
@@ -104,34 +89,40 @@ impl Parser {
         let sides = format!("{})", &rest[..at]);
         let (sides, _) = parse_dims(&sides, ')').ok_or("expected two dimensions")?;
         let [left, right] = sides.as_slice() else { return Err("expected two dimensions".to_string()) };
-        let (subject, _) = quoted(&rest[at + 6..])?;
+        let (subject, rest) = quoted(&rest[at + 6..])?;
+        end(rest)?;
         self.graph.obligations.push(Obligation { relation, left: left.clone(), right: right.clone(), subject });
         Ok(())
     }
 
     fn constant(&mut self, rest: &str) -> Parsed<()> {
-        let (name, rest) = self.name(rest, '@')?;
+        let (label, name, rest) = Label::read_defined(rest, '@')?;
         let (kind, rest) = parse_type(expect(rest, ":")?).ok_or("expected a type")?;
         let known = kind.as_tensor().and_then(|(dtype, shape)| Some((dtype, shape.as_known()?)));
         let (dtype, shape) = known.ok_or("a constant has known dimensions")?;
         let rest = expect(rest.trim_start(), "=")?;
-        let data = if let Some(stored) = rest.strip_prefix("stored ") {
-            stored_data(stored, dtype, &shape)?
-        } else if let Some((AttributeValue::Tensor(tensor), "")) = parse_attribute(rest) {
-            ConstantData::Tensor(tensor)
-        } else {
-            let (op, rest) = operator(rest)?;
-            let operands = self.operands(rest)?.into_iter().map(|operand| match operand {
-                Operand::Constant(id) => Ok(Some(id)),
-                Operand::Absent => Ok(None),
-                Operand::Value(_) => Err("a recipe reads constants only".to_string()),
-            });
-            ConstantData::Recipe { op, operands: operands.collect::<Result<_, _>>()? }
+        let (data, rest) = match parse_data(rest, name.as_deref(), dtype, &shape)? {
+            Some(data) => data,
+            None => self.recipe(rest)?,
         };
-        let label = (!name.chars().all(|digit| digit.is_ascii_digit())).then(|| Arc::from(name.as_str()));
-        let id = self.graph.add_constant(Constant { name: label, dtype, shape, data, origin: None });
-        self.constants.insert(name, id);
-        Ok(())
+        let (origin, encoding) = parse_storage(rest)?;
+        let name = name.map(Arc::from);
+        let id = self.graph.add_constant(Constant { name, dtype, shape, data, origin, encoding });
+        match self.constants.insert(label.clone(), id) {
+            Some(_) => Err(format!("`@{label}` is defined twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn recipe<'a>(&self, rest: &'a str) -> Parsed<(ConstantData, &'a str)> {
+        let (op, rest) = operator(rest)?;
+        let (operands, rest) = self.operands(rest)?;
+        let operands = operands.into_iter().map(|operand| match operand {
+            Operand::Constant(id) => Ok(Some(id)),
+            Operand::Absent => Ok(None),
+            Operand::Value(_) => Err("a recipe reads constants only".to_string()),
+        });
+        Ok((ConstantData::Recipe { op, operands: operands.collect::<Result<_, _>>()? }, rest))
     }
 
     fn entry(&mut self, rest: &str) -> Parsed<()> {
@@ -176,7 +167,8 @@ impl Parser {
             return Ok(());
         }
         if let Some(rest) = line.strip_prefix("return") {
-            let results = self.operands(rest.trim_start())?;
+            let (results, rest) = self.operands(rest.trim_start())?;
+            end(rest)?;
             self.graph.block_mut(index).results = results;
             return Ok(());
         }
@@ -188,121 +180,77 @@ impl Parser {
             rest = after.strip_prefix(',').unwrap_or(after).trim_start();
         }
         let (op, rest) = operator(expect(rest, "=")?)?;
-        let (operands, name) = match rest.rfind("from \"") {
-            Some(at) => (&rest[..at], quoted(&rest[at + 5..])?.0),
-            None => (rest, String::new()),
+        let (operands, rest) = self.operands(rest)?;
+        let (name, rest) = match rest.strip_prefix("from ") {
+            Some(name) => quoted(name)?,
+            None => (String::new(), rest),
         };
-        let operands = self.operands(operands.trim())?;
+        end(rest)?;
         self.graph.block_mut(index).steps.push(Step { op, operands, results, name: Arc::from(name) });
+        Ok(())
+    }
+
+    fn peak(&mut self, rest: &str) -> Parsed<()> {
+        let (block, rest) = integer(rest)?;
+        let (given_bytes, rest) = integer(expect(rest, "given")?)?;
+        let (kept_bytes, rest) = integer(expect(rest, "kept")?)?;
+        end(rest)?;
+        self.graph.peaks.push(Peak { block: BlockIndex(block), given_bytes, kept_bytes });
         Ok(())
     }
 
     /// `%name : type`, with contents in braces.
     fn definition<'a>(&mut self, input: &'a str) -> Parsed<(ValueId, &'a str)> {
-        let (name, rest) = self.name(input, '%')?;
+        let (label, name, rest) = Label::read_defined(input, '%')?;
         let (kind, rest) = parse_type(expect(rest, ":")?).ok_or_else(|| format!("expected a type at `{rest}`"))?;
         let mut fact = Fact::of(kind);
         let mut rest = rest;
-        if let Some(contents) = rest.strip_prefix('{') {
+        if let Some(contents) = rest.strip_prefix("{= ") {
+            let Some((AttributeValue::Tensor(tensor), after)) = parse_attribute(contents) else {
+                return Err("expected a tensor in braces".to_string());
+            };
+            fact.contents = Some(Contents::Constant(tensor));
+            rest = expect(after, "}")?;
+        } else if let Some(contents) = rest.strip_prefix('{') {
             let (dims, after) = parse_dims(contents, '}').ok_or("expected contents in braces")?;
             fact.contents = Some(Contents::Dims(dims));
             rest = after;
         }
-        let label = (!name.chars().all(|digit| digit.is_ascii_digit())).then_some(name.as_str());
-        let value = self.graph.add_value(fact, label);
-        if self.values.insert(name.clone(), value).is_some() {
-            return Err(format!("`%{name}` is defined twice"));
+        let value = self.graph.add_value(fact, name.as_deref());
+        match self.values.insert(label.clone(), value) {
+            Some(_) => Err(format!("`%{label}` is defined twice")),
+            None => Ok((value, rest.trim_start())),
         }
-        Ok((value, rest.trim_start()))
     }
 
-    fn name<'a>(&self, input: &'a str, sigil: char) -> Parsed<(String, &'a str)> {
-        let rest = input.strip_prefix(sigil).ok_or_else(|| format!("expected `{sigil}` at `{input}`"))?;
-        if rest.starts_with('"') {
-            return quoted(rest);
-        }
-        let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
-        let end = rest.find(|character| !plain(character)).unwrap_or(rest.len());
-        Ok((rest[..end].to_string(), rest[end..].trim_start()))
-    }
-
-    fn operands(&self, input: &str) -> Parsed<Vec<Operand>> {
+    /// `%a, @b, _`; what follows starts with no operand.
+    fn operands<'a>(&self, input: &'a str) -> Parsed<(Vec<Operand>, &'a str)> {
         let mut operands = Vec::new();
         let mut rest = input;
-        while !rest.is_empty() {
+        while rest.starts_with(['%', '@', '_']) {
             let (operand, after) = self.operand(rest)?;
             operands.push(operand);
-            rest = match after.strip_prefix(',') {
-                Some(more) => more.trim_start(),
-                None if after.is_empty() => after,
-                None => return Err(format!("expected `,` at `{after}`")),
-            };
+            match after.strip_prefix(',') {
+                Some(more) => rest = more.trim_start(),
+                None => return Ok((operands, after)),
+            }
         }
-        Ok(operands)
+        Ok((operands, rest))
     }
 
     fn operand<'a>(&self, input: &'a str) -> Parsed<(Operand, &'a str)> {
         if let Some(rest) = input.strip_prefix('_') {
             return Ok((Operand::Absent, rest.trim_start()));
         }
-        let undefined = |sigil: char, name: &str| format!("`{sigil}{name}` is not defined");
         if input.starts_with('%') {
-            let (name, rest) = self.name(input, '%')?;
-            let value = self.values.get(&name).ok_or_else(|| undefined('%', &name))?;
+            let (label, rest) = Label::read(input, '%')?;
+            let value = self.values.get(&label).ok_or_else(|| format!("`%{label}` is not defined"))?;
             return Ok((Operand::Value(*value), rest));
         }
-        let (name, rest) = self.name(input, '@')?;
-        let id = self.constants.get(&name).ok_or_else(|| undefined('@', &name))?;
+        let (label, rest) = Label::read(input, '@')?;
+        let id = self.constants.get(&label).ok_or_else(|| format!("`@{label}` is not defined"))?;
         Ok((Operand::Constant(*id), rest))
     }
-}
-
-fn quoted_list(input: &str) -> Parsed<(Vec<String>, &str)> {
-    let mut rest = expect(input, "(")?;
-    let mut names = Vec::new();
-    while !rest.starts_with(')') {
-        let (name, after) = quoted(rest)?;
-        names.push(name);
-        rest = after.strip_prefix(',').unwrap_or(after).trim_start();
-    }
-    Ok((names, expect(rest, ")")?))
-}
-
-/// `name attribute=value ..`; gives the operator and what follows its attributes.
-fn operator(input: &str) -> Parsed<(Op, &str)> {
-    let end = input.find(' ').unwrap_or(input.len());
-    let (name, rest) = input.split_at(end);
-    let mut rest = rest.trim_start();
-    let mut attributes = Vec::new();
-    while let Some((key, after)) = rest.split_once('=')
-        && !key.is_empty()
-        && key.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
-    {
-        let (value, after) = parse_attribute(after).ok_or_else(|| format!("attribute `{key}` has no value"))?;
-        attributes.push((key.to_string(), value));
-        rest = after.trim_start();
-    }
-    Ok((Op::build(name, &attributes).map_err(|error| error.to_string())?, rest))
-}
-
-fn stored_data(input: &str, dtype: DType, shape: &[usize]) -> Parsed<ConstantData> {
-    let (source, rest) = integer::<u32>(input)?;
-    let (offset, rest) = integer::<u64>(rest)?;
-    let (length, _) = integer::<u64>(rest)?;
-    let entry = |key: &str, value: String| StringStringEntryProto { key: Some(key.to_string()), value: Some(value) };
-    let proto = TensorProto {
-        dims: shape.iter().map(|&extent| extent as i64).collect(),
-        data_type: Some(dtype.onnx_code()),
-        data_location: Some(1),
-        external_data: vec![
-            entry("location", "stored".to_string()),
-            entry("offset", offset.to_string()),
-            entry("length", length.to_string()),
-        ],
-        ..TensorProto::default()
-    };
-    let tensor = TensorSource::of(&proto).map_err(|error| error.to_string())?;
-    Ok(ConstantData::Stored(Stored { source, tensor: Arc::new(tensor) }))
 }
 
 #[cfg(test)]
@@ -312,7 +260,7 @@ mod tests {
     const SAMPLE: &str = r#"symbol batch 1..=64
 require equal batch, n from "add: \"x\" from y"
 source "model.onnx"
-constant @w : f32[64, 64] = stored 0 1024 16384
+constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
 constant @one : i64[] = i64[]:0100000000000000
 entry "main"("x", "c") -> ("y") = block 0 state 0=0
 block 0(%x : f32[batch, 64], %"/c" : i64[2]{batch, 64}) {
@@ -340,6 +288,17 @@ block 0(%x : f32[batch, 64], %"/c" : i64[2]{batch, 64}) {
             ("block 4294967295() {", 1),
         ] {
             assert_eq!(parse(text).err().map(|error| error.line), Some(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn examples_in_comments_parse() {
+        for source in [include_str!("mod.rs"), include_str!("constants.rs")] {
+            let comment = source.lines().map_while(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join("\n");
+            let example = comment.split("```").nth(1).unwrap().strip_prefix("text\n").unwrap();
+            let graph = parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+            assert!(graph.constants.len() >= 3, "{example}");
+            assert_eq!(graph.difference(&parse(&print(&graph)).unwrap()), None);
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Printing: canonical, so that equal graphs give equal text.
+//! Printing: everything that entries reach, in order.
 
+use crate::ir::text::constants::print_data;
+use crate::ir::text::label::Labels;
 use crate::ir::{Block, ConstantData, ConstantId, Graph, Operand, Step, ValueId};
-use ipuc_formats::attribute_text::quote;
+use ipuc_formats::attribute::AttributeValue;
+use ipuc_formats::attribute_text::{print as print_attribute, quote};
+use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact};
-use ipuc_formats::onnx::TensorData;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Constants in memory up to this size are printed whole; of larger ones only the hash is.
-const PRINTED_BYTES: usize = 256;
-
-/// Print a graph: what entries reach, in order.
+/// Print a graph: what entries reach, in order. [`parse`](super::parse) gives an equal graph back.
 pub fn print(graph: &Graph) -> String {
     let names = Names::new(graph);
     let mut text = String::new();
@@ -20,61 +20,36 @@ pub fn print(graph: &Graph) -> String {
 }
 
 struct Names {
-    values: HashMap<ValueId, String>,
-    constants: HashMap<ConstantId, String>,
+    values: Labels<ValueId>,
+    constants: Labels<ConstantId>,
     constant_order: Vec<ConstantId>,
 }
 
 impl Names {
     fn new(graph: &Graph) -> Self {
-        let mut names = Names { values: HashMap::new(), constants: HashMap::new(), constant_order: Vec::new() };
-        let mut given: HashMap<&str, usize> = HashMap::new();
-        for name in graph.values.iter().filter_map(|value| value.name.as_deref()) {
-            *given.entry(name).or_default() += 1;
-        }
-        for (index, value) in graph.values.iter().enumerate() {
-            let unique = value.name.as_deref().filter(|name| given[name] == 1);
-            names.values.insert(ValueId(index as u32), spell('%', unique, index));
-        }
-        for index in graph.reachable_blocks() {
-            let block = graph.block(index);
+        let blocks: Vec<&Block> = graph.reachable_blocks().into_iter().map(|index| graph.block(index)).collect();
+        let defined = blocks.iter().flat_map(|block| {
+            block.parameters.iter().chain(block.steps.iter().flat_map(|step| &step.results)).copied()
+        });
+        let values = defined.map(|id| (id, id.0, graph.value(id).name.as_deref()));
+        let mut order = ConstantOrder { graph, met: HashSet::new(), order: Vec::new() };
+        for block in &blocks {
             for operand in block.steps.iter().flat_map(|step| &step.operands).chain(&block.results) {
                 if let Operand::Constant(id) = operand {
-                    names.meet(graph, *id);
+                    order.meet(*id);
                 }
             }
         }
-        let mut taken: HashMap<&str, usize> = HashMap::new();
-        for &id in &names.constant_order {
-            if let Some(name) = graph.constant(id).name.as_deref() {
-                *taken.entry(name).or_default() += 1;
-            }
-        }
-        for &id in &names.constant_order {
-            let unique = graph.constant(id).name.as_deref().filter(|name| taken[name] == 1);
-            names.constants.insert(id, spell('@', unique, id.0 as usize));
-        }
-        names
+        let constant_order = order.order;
+        let constants = constant_order.iter().map(|&id| (id, id.0, graph.constant(id).name.as_deref()));
+        Names { values: Labels::new('%', values), constants: Labels::new('@', constants), constant_order }
     }
 
-    /// What a recipe is made of comes before it.
-    fn meet(&mut self, graph: &Graph, id: ConstantId) {
-        if self.constants.insert(id, String::new()).is_some() {
-            return;
-        }
-        if let ConstantData::Recipe { operands, .. } = &graph.constant(id).data {
-            for operand in operands.iter().flatten() {
-                self.meet(graph, *operand);
-            }
-        }
-        self.constant_order.push(id);
-    }
-
-    fn operand(&self, operand: &Operand) -> &str {
+    fn operand(&self, operand: &Operand) -> String {
         match operand {
-            Operand::Absent => "_",
-            Operand::Value(value) => &self.values[value],
-            Operand::Constant(id) => &self.constants[id],
+            Operand::Absent => "_".to_string(),
+            Operand::Value(value) => self.values.used(*value),
+            Operand::Constant(id) => self.constants.used(*id),
         }
     }
 
@@ -83,44 +58,50 @@ impl Names {
     }
 }
 
-/// A name that is all digits would read as a number, so it is quoted.
-fn spell(sigil: char, name: Option<&str>, index: usize) -> String {
-    let plain = |text: &str| {
-        text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '.'))
-            && !text.is_empty()
-            && !text.chars().all(|character| character.is_ascii_digit())
-    };
-    match name {
-        None => format!("{sigil}{index}"),
-        Some(name) if plain(name) => format!("{sigil}{name}"),
-        Some(name) => format!("{sigil}{}", quote(name)),
+/// The constants that are read, each after those it is computed from.
+struct ConstantOrder<'a> {
+    graph: &'a Graph,
+    met: HashSet<ConstantId>,
+    order: Vec<ConstantId>,
+}
+
+impl ConstantOrder<'_> {
+    fn meet(&mut self, id: ConstantId) {
+        if !self.met.insert(id) {
+            return;
+        }
+        if let ConstantData::Recipe { operands, .. } = &self.graph.constant(id).data {
+            for operand in operands.iter().flatten() {
+                self.meet(*operand);
+            }
+        }
+        self.order.push(id);
     }
 }
 
 fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Result {
-    for (symbol, (minimum, maximum)) in graph.ranges.iter() {
-        writeln!(text, "symbol {} {minimum}..={maximum}", ipuc_formats::dim::Dim::symbol(symbol))?;
+    let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks } = graph;
+    for (symbol, (minimum, maximum)) in ranges.iter() {
+        writeln!(text, "symbol {} {minimum}..={maximum}", Dim::symbol(symbol))?;
     }
-    for one in &graph.obligations {
+    for one in obligations {
         let relation: &'static str = one.relation.into();
         writeln!(text, "require {relation} {}, {} from {}", one.left, one.right, quote(&one.subject))?;
     }
-    for source in &graph.sources {
+    for source in sources {
         writeln!(text, "source {}", quote(&source.name))?;
     }
     for &id in &names.constant_order {
-        print_constant(graph, id, names, text)?;
+        let constant = graph.constant(id);
+        let shape: Vec<String> = constant.shape.iter().map(usize::to_string).collect();
+        write!(text, "constant {} : {}[{}] = ", names.constants.defined(id), constant.dtype, shape.join(", "))?;
+        print_data(constant, &names.constants, text)?;
+        text.push('\n');
     }
-    for entry in &graph.entries {
+    for entry in entries {
         let list = |given: &[String]| given.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ");
-        write!(
-            text,
-            "entry {}({}) -> ({}) = block {}",
-            quote(&entry.name),
-            list(&entry.inputs),
-            list(&entry.outputs),
-            entry.block.0
-        )?;
+        let (name, inputs, outputs) = (quote(&entry.name), list(&entry.inputs), list(&entry.outputs));
+        write!(text, "entry {name}({inputs}) -> ({outputs}) = block {}", entry.block.0)?;
         for state in &entry.states {
             write!(text, " state {}={}", state.input, state.output)?;
         }
@@ -129,43 +110,14 @@ fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Res
     for index in graph.reachable_blocks() {
         print_block(graph, index.0, graph.block(index), names, text)?;
     }
+    for peak in peaks {
+        writeln!(text, "peak {} given {} kept {}", peak.block.0, peak.given_bytes, peak.kept_bytes)?;
+    }
     Ok(())
 }
 
-fn print_constant(graph: &Graph, id: ConstantId, names: &Names, text: &mut String) -> std::fmt::Result {
-    let constant = graph.constant(id);
-    let shape: Vec<String> = constant.shape.iter().map(usize::to_string).collect();
-    write!(text, "constant {} : {}[{}] = ", names.constants[&id], constant.dtype, shape.join(", "))?;
-    match &constant.data {
-        ConstantData::Tensor(tensor) if tensor.bytes().len() <= PRINTED_BYTES => {
-            let value = ipuc_formats::attribute::AttributeValue::Tensor(tensor.clone());
-            writeln!(text, "{}", ipuc_formats::attribute_text::print(&value))
-        }
-        ConstantData::Tensor(tensor) => writeln!(text, "hash {}", blake3::hash(tensor.bytes())),
-        ConstantData::Stored(stored) => {
-            let pieces = match stored.tensor.data() {
-                TensorData::External(external) => format!("{} {}", external.offset, stored.tensor.length_bytes()),
-                TensorData::InFile { segments, .. } => {
-                    let piece =
-                        |segment: &ipuc_formats::onnx::Segment| format!("{} {}", segment.offset, segment.length);
-                    segments.iter().map(piece).collect::<Vec<_>>().join(" + ")
-                }
-                TensorData::Inline(_) => "inline".to_string(),
-            };
-            writeln!(text, "stored {} {pieces}", stored.source)
-        }
-        ConstantData::Recipe { op, operands } => {
-            let operands: Vec<&str> =
-                operands.iter().map(|operand| operand.map_or("_", |id| &names.constants[&id])).collect();
-            writeln!(text, "{op} {}", operands.join(", "))
-        }
-    }
-}
-
 fn print_block(graph: &Graph, number: u32, block: &Block, names: &Names, text: &mut String) -> std::fmt::Result {
-    let parameter = |&value: &ValueId| format!("{} : {}", names.values[&value], fact(&graph.value(value).fact));
-    let parameters: Vec<String> = block.parameters.iter().map(parameter).collect();
-    writeln!(text, "block {number}({}) {{", parameters.join(", "))?;
+    writeln!(text, "block {number}({}) {{", definitions(graph, &block.parameters, names))?;
     for step in &block.steps {
         print_step(graph, step, names, text)?;
     }
@@ -174,9 +126,7 @@ fn print_block(graph: &Graph, number: u32, block: &Block, names: &Names, text: &
 }
 
 fn print_step(graph: &Graph, step: &Step, names: &Names, text: &mut String) -> std::fmt::Result {
-    let result = |&value: &ValueId| format!("{} : {}", names.values[&value], fact(&graph.value(value).fact));
-    let results: Vec<String> = step.results.iter().map(result).collect();
-    write!(text, "  {} = {}", results.join(", "), step.op)?;
+    write!(text, "  {} = {}", definitions(graph, &step.results, names), step.op)?;
     if !step.operands.is_empty() {
         write!(text, " {}", names.operands(&step.operands))?;
     }
@@ -187,12 +137,20 @@ fn print_step(graph: &Graph, step: &Step, names: &Names, text: &mut String) -> s
     Ok(())
 }
 
+fn definitions(graph: &Graph, values: &[ValueId], names: &Names) -> String {
+    let definition = |&value: &ValueId| format!("{} : {}", names.values.defined(value), fact(&graph.value(value).fact));
+    values.iter().map(definition).collect::<Vec<_>>().join(", ")
+}
+
 fn fact(fact: &Fact) -> String {
     match &fact.contents {
         Some(Contents::Dims(dims)) => {
             let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
             format!("{}{{{}}}", fact.kind, dims.join(", "))
         }
-        Some(Contents::Constant(_)) | None => fact.kind.to_string(),
+        Some(Contents::Constant(tensor)) => {
+            format!("{}{{= {}}}", fact.kind, print_attribute(&AttributeValue::Tensor(tensor.clone())))
+        }
+        None => fact.kind.to_string(),
     }
 }

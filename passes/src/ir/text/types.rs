@@ -1,11 +1,11 @@
 //! Types in text: `f32[batch, 64]`, `f32[..]`, `sequence(f32[..])`, `optional(..)`, `map(i64, ..)`.
 
-use ipuc_formats::dim::Dim;
+use ipuc_formats::dim::{Dim, Refusal};
 use ipuc_formats::dtype;
 use ipuc_formats::fact::{Shape, Type};
 
-/// Types inside types.
-const MAXIMUM_DEPTH: usize = 16;
+/// Types inside types: more than a model can have, whose messages nest 100 deep.
+const MAXIMUM_DEPTH: usize = 128;
 
 /// Read a type at the start of `input`; gives the type and what follows.
 pub fn parse_type(input: &str) -> Option<(Type, &str)> {
@@ -49,13 +49,21 @@ pub(super) fn parse_dims(input: &str, close: char) -> Option<(Vec<Dim>, &str)> {
     }
     loop {
         let (end, ended) = end_of_dim(rest, close)?;
-        dims.push(rest[..end].trim().parse().ok()?);
+        dims.push(parse_dim(rest[..end].trim())?);
         let after = &rest[end + 1..];
         if ended {
             return Some((dims, after));
         }
         rest = after.trim_start();
     }
+}
+
+fn parse_dim(text: &str) -> Option<Dim> {
+    if text.starts_with('!') {
+        let mut refused = [Refusal::Overflow, Refusal::TooLarge].map(Dim::from).into_iter();
+        return refused.find(|dim| dim.to_string() == text);
+    }
+    text.parse().ok()
 }
 
 /// Where a dimension ends, and whether with the closing bracket: commas inside parentheses and quoted names belong to it.
@@ -97,6 +105,7 @@ mod tests {
             "i64[batch, 8*floordiv(h + 31, 32), min(a, 3)]",
             "sequence(optional(f16[2, n]))",
             "map(i64, f32[`odd, name]`])",
+            "f32[!overflow, !too_large]",
         ] {
             let (kind, rest) = parse_type(text).unwrap_or_else(|| panic!("{text}"));
             assert_eq!((kind.to_string().as_str(), rest), (text, ""));

@@ -117,26 +117,33 @@ impl Cut {
         start: Start,
         epilogue: Epilogue<'a>,
     ) -> Vec<Task<'a>> {
-        let mut tasks: Vec<Task<'a>> = Vec::new();
-        for first_row in (0..x.rows()).step_by(self.rows) {
-            let count = self.rows.min(x.rows() - first_row);
-            let task = |part: &Part<'a>| {
-                let out = Vec::with_capacity(count);
-                Task { x, first_row, part: part.clone(), out, start, epilogue }
-            };
-            tasks.extend(parts.iter().map(task));
+        let places: Vec<(usize, usize)> = parts.iter().map(|part| (part.first_output, part.panels)).collect();
+        let task = |(index, out)| {
+            let (rows, part): (usize, usize) = (index / parts.len(), index % parts.len());
+            Task { x, first_row: rows * self.rows, part: parts[part].clone(), out, start, epilogue }
+        };
+        self.shares(&places, out).into_iter().enumerate().map(task).collect()
+    }
+
+    /// The outputs of each part, given by its first output and its panels, row by row: of all parts for the first rows, then
+    /// of all for the next.
+    pub(super) fn shares<'a>(&self, parts: &[(usize, usize)], out: MatrixMut<'a>) -> Vec<Vec<&'a mut [f32]>> {
+        let mut shares: Vec<Vec<&'a mut [f32]>> = Vec::new();
+        for first_row in (0..out.rows()).step_by(self.rows) {
+            let count = self.rows.min(out.rows() - first_row);
+            shares.extend(parts.iter().map(|_| Vec::with_capacity(count)));
         }
         for (row, mut outputs) in out.into_rows().enumerate() {
             let mut place = 0;
-            for task in &mut tasks[row / self.rows * parts.len()..][..parts.len()] {
-                let part = &task.part;
-                let (_, rest) = outputs.split_at_mut(part.first_output - place);
-                let (own, rest) = rest.split_at_mut((part.panels * PANEL_OUTPUTS).min(rest.len()));
-                place = part.first_output + own.len();
-                task.out.push(own);
+            let shares = &mut shares[row / self.rows * parts.len()..][..parts.len()];
+            for (share, &(first_output, panels)) in shares.iter_mut().zip(parts) {
+                let (_, rest) = outputs.split_at_mut(first_output - place);
+                let (own, rest) = rest.split_at_mut((panels * PANEL_OUTPUTS).min(rest.len()));
+                place = first_output + own.len();
+                share.push(own);
                 outputs = rest;
             }
         }
-        tasks
+        shares
     }
 }

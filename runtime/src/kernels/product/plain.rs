@@ -1,11 +1,12 @@
 //! Products with matrices as they come: row-major, with outputs or with inputs side by side.
 //!
-//! With many rows they are packed into panels on the way, a run of inputs of three panels at a time; the sums are those of
-//! `product`. With few rows the matrix is read once, in order, where it lies:
+//! With many rows they are packed into panels on the way, a run of inputs of three panels at a time. With few rows the matrix
+//! is read once, where it lies:
 //!
-//! - `[k, n]`: rows of the matrix are added into a block of outputs, with the same sums again.
-//! - `[n, k]`: each output is a dot product with a matrix row. It is summed in 64 lanes (input modulo 64) and then lanes
-//!   pairwise, the one exception from the order of `product`; it depends on whether there are more than four rows.
+//! - `[k, n]`: rows of the matrix are added into a block of outputs.
+//! - `[n, k]`: 16 rows of the matrix are transposed in registers, 16 inputs at a time.
+//!
+//! The order of the sums is always that of `product`.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use super::{
     multiply::{Cut, run_all},
     panels::Weight,
     task::{Operand, Part, Task},
-    tile::RUN,
+    tile::{self, RUN},
 };
 use crate::kernels::{
     matrix::{Matrix, MatrixMut},
@@ -29,9 +30,6 @@ const BLOCK_OUTPUTS: usize = 1024;
 
 /// Rows of a matrix that are added at once.
 const ROWS_AT_ONCE: usize = 4;
-
-/// Vectors of a dot product that are summed side by side.
-const CHAINS: usize = 4;
 
 /// The elements of a matrix.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +156,25 @@ pub fn plain_product(
     run_all(instructions, cut.tasks(x, &weight.parts(cut.panels), out, start, epilogue));
 }
 
+/// `out[m, n] (+)= x[m, k] · w` on this thread, within a routine; `out` has a slice a row.
+///
+/// # Panics
+/// If shapes disagree.
+#[inline(always)]
+pub(crate) fn plain_product_within<'a, S: Simd>(
+    simd: S,
+    x: Matrix<'a>,
+    weight: PlainMatrix<'a>,
+    out: Vec<&'a mut [f32]>,
+    start: Start,
+) {
+    weight.check();
+    assert_eq!((x.rows(), x.columns()), (out.len(), weight.inputs), "rows and inputs of a product");
+    let panels = weight.outputs.div_ceil(PANEL_OUTPUTS);
+    let part = Part { operand: Operand::Plain(weight), inputs: 0..weight.inputs, panels, first_output: 0 };
+    simd.run(Task { x, first_row: 0, part, out, start, epilogue: Epilogue::default() });
+}
+
 /// Products of two stacks of matrices, of the same shapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
@@ -257,12 +274,11 @@ impl<W: Weight, const ROWS: usize> Routine for PlainFew<'_, '_, W, ROWS> {
                 }
             }
             PlainLayout::InputsInner => {
-                for output in 0..task.out[0].len() {
-                    let elements = elements.get((first + output) * matrix.stride..).unwrap_or_default();
-                    let sums = dots::<S, W, ROWS>(simd, rows, &elements[..matrix.inputs]);
-                    for (out, sum) in task.out.iter_mut().zip(sums) {
-                        out[output] += sum;
-                    }
+                for output in (0..task.out[0].len()).step_by(LANES) {
+                    add_across::<S, W, ROWS>(simd, rows, matrix, elements, first + output, |row, sum| {
+                        let out = tile::at_most_a_vector(&mut task.out[row][output..]);
+                        simd.store_partial(simd.add(simd.load_partial(out), sum), out);
+                    });
                 }
             }
         }
@@ -334,49 +350,49 @@ fn add_inputs<S: Simd, W: Weight, const ROWS: usize, const INPUTS: usize>(
     }
 }
 
-/// The dot products of some rows with one matrix row.
+/// Gives `add` the sums of each run of inputs, in order, for the 16 outputs from `first` on of a matrix `[n, k]`.
 #[inline(always)]
-fn dots<S: Simd, W: Weight, const ROWS: usize>(simd: S, rows: [&[f32]; ROWS], weights: &[W]) -> [f32; ROWS] {
-    const STEP: usize = CHAINS * LANES;
-    let mut sums = [[simd.splat(0.0); CHAINS]; ROWS];
-    let whole = weights.len() / STEP;
-    for step in 0..whole {
-        let weights = &weights[step * STEP..][..STEP];
-        let mut inputs = [&[0.0; STEP]; ROWS];
-        for row in 0..ROWS {
-            inputs[row] = &rows[row].as_chunks::<STEP>().0[step];
-        }
-        for chain in 0..CHAINS {
-            let weights = W::load_plain(simd, &weights[chain * LANES..][..LANES]);
-            for row in 0..ROWS {
-                let values = simd.load_partial(&inputs[row][chain * LANES..][..LANES]);
-                sums[row][chain] = simd.fused(values, weights, sums[row][chain]);
+fn add_across<S: Simd, W: Weight, const ROWS: usize>(
+    simd: S,
+    rows: [&[f32]; ROWS],
+    matrix: PlainMatrix<'_>,
+    elements: &[W],
+    first: usize,
+    mut add: impl FnMut(usize, S::Vector),
+) {
+    for run in (0..matrix.inputs).step_by(RUN) {
+        let end = matrix.inputs.min(run + RUN);
+        let mut sums = [simd.splat(0.0); ROWS];
+        for begin in (run..end).step_by(LANES) {
+            let count = LANES.min(end - begin);
+            let columns = transposed::<S, W>(simd, matrix, elements, first, begin..begin + count);
+            for (input, &column) in columns.iter().enumerate().take(count) {
+                for row in 0..ROWS {
+                    sums[row] = simd.fused(simd.splat(rows[row][begin + input]), column, sums[row]);
+                }
             }
         }
-    }
-    for (chain, first) in (whole * STEP..weights.len()).step_by(LANES).enumerate() {
-        let vector = W::load_plain(simd, &weights[first..]);
         for row in 0..ROWS {
-            let values = simd.load_partial(&rows[row][first..weights.len()]);
-            let sum = simd.fused(values, vector, sums[row][chain % CHAINS]);
-            sums[row][chain % CHAINS] = sum;
+            add(row, sums[row]);
         }
     }
-    let mut results = [0.0; ROWS];
-    for row in 0..ROWS {
-        let [first, second, third, fourth] = sums[row];
-        let mut lanes = [0.0; LANES];
-        simd.store(simd.add(simd.add(first, second), simd.add(third, fourth)), &mut lanes);
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
-            }
-            width /= 2;
-        }
-        results[row] = lanes[0];
+}
+
+/// At most 16 inputs, each with 16 outputs from `first` on, of a matrix `[n, k]`; outputs that it does not have are 0.
+#[inline(always)]
+fn transposed<S: Simd, W: Weight>(
+    simd: S,
+    matrix: PlainMatrix<'_>,
+    elements: &[W],
+    first: usize,
+    inputs: Range<usize>,
+) -> [S::Vector; LANES] {
+    let mut rows = [simd.splat(0.0); LANES];
+    for (output, row) in rows.iter_mut().enumerate().take(matrix.outputs - first) {
+        let values = &elements[(first + output) * matrix.stride..];
+        *row = W::load_plain(simd, &values[inputs.clone()]);
     }
-    results
+    simd.transpose(rows)
 }
 
 /// Inputs `inputs` of the 16 outputs from `first` on, as f32; outputs that the matrix does not have are 0.
@@ -395,9 +411,9 @@ impl<W: Weight> Routine for FillPanel<'_, W> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { matrix, elements, first, inputs, wide } = self;
-        let outputs = PANEL_OUTPUTS.min(matrix.outputs - first);
         match matrix.layout {
             PlainLayout::OutputsInner => {
+                let outputs = PANEL_OUTPUTS.min(matrix.outputs - first);
                 for (input, wide) in inputs.zip(wide) {
                     let values = &elements[input * matrix.stride + first..][..outputs];
                     simd.store(W::load_plain(simd, values), wide);
@@ -407,12 +423,7 @@ impl<W: Weight> Routine for FillPanel<'_, W> {
                 let mut full = [[0.0; LANES]; LANES];
                 for (block, wide) in wide.chunks_mut(LANES).enumerate() {
                     let begin = inputs.start + block * LANES;
-                    let mut rows = [simd.splat(0.0); LANES];
-                    for (output, row) in rows.iter_mut().enumerate().take(outputs) {
-                        let values = &elements[(first + output) * matrix.stride + begin..];
-                        *row = W::load_plain(simd, &values[..wide.len()]);
-                    }
-                    let columns = simd.transpose(rows);
+                    let columns = transposed::<S, W>(simd, matrix, elements, first, begin..begin + wide.len());
                     for column in 0..LANES {
                         simd.store(columns[column], &mut full[column]);
                     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::kernels::{
     matrix::{Matrix, MatrixMut},
     simd::Instructions,
-    tests::{numbers, with_threads},
+    tests::{numbers, passes, with_threads},
 };
 
 /// Relative to the sum of magnitudes of the terms.
@@ -106,9 +106,6 @@ proptest! {
 
     #[test]
     fn has_the_bits_of_panels(shape in shapes()) {
-        // The exception: dot products of few rows.
-        let few_rows = shape.layout == PlainLayout::InputsInner && shape.m <= 4;
-        let shape = if few_rows { Shape { m: 5, ..shape } } else { shape };
         let Shape { m, k, n, .. } = shape;
         let (x, weight) = (numbers(3, m * k), numbers(7, shape.length()));
         let packed: Vec<f32> = pack_panels(k, n, |input, output| shape.at(&weight, input, output));
@@ -118,6 +115,25 @@ proptest! {
             let (x_matrix, out) = (Matrix::new(&x, m, k), MatrixMut::new(&mut expected, m, n));
             panels_product(instructions, x_matrix, &pieces, out, Start::Zero, Epilogue::default());
             prop_assert_eq!(run(instructions, shape, &x, PlainElements::F32(&weight)), expected);
+        }
+    }
+
+    #[test]
+    fn rows_have_the_bits_of_any_pass(shape in shapes(), m in 1_usize..71, cuts in prop::collection::vec(0_usize..71, 0..4)) {
+        let shape = Shape { m, ..shape };
+        let Shape { k, n, .. } = shape;
+        let (x, weight) = (numbers(3, m * k), numbers(7, shape.length()));
+        let halves: Vec<f16> = weight.iter().map(|&value| f16::from_f32(value)).collect();
+        let brains: Vec<bf16> = weight.iter().map(|&value| bf16::from_f32(value)).collect();
+        let types = [PlainElements::F32(&weight), PlainElements::F16(&halves), PlainElements::Bf16(&brains)];
+        for (instructions, elements) in Instructions::available().into_iter().flat_map(|one| types.map(|two| (one, two))) {
+            let whole = run(instructions, shape, &x, elements);
+            for passes in [passes(m, &cuts), (0..m).map(|row| row..row + 1).collect()] {
+                for rows in passes {
+                    let part = run(instructions, Shape { m: rows.len(), ..shape }, &x[rows.start * k..rows.end * k], elements);
+                    prop_assert_eq!(&part, &whole[rows.start * n..rows.end * n], "{:?} on {}", rows, instructions.name());
+                }
+            }
         }
     }
 

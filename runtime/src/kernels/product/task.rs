@@ -6,6 +6,7 @@ use half::{bf16, f16};
 
 use super::{
     Epilogue, PANEL_OUTPUTS, PanelElements, Start,
+    coded::{CodedFew, CodedPanels},
     panels::Weight,
     plain::{FillPanel, PlainElements, PlainFew, PlainMatrix},
     tile::{self, AddTile, BLOCK, RUN, RowsLeft},
@@ -33,6 +34,8 @@ const AHEAD: usize = 32;
 pub(super) enum Operand<'a> {
     /// The panels of this part, one behind the other.
     Panels(PanelElements<'a>),
+    /// The panels of this part, in codes.
+    Coded(CodedPanels<'a>),
     /// A whole matrix that is not in panels.
     Plain(PlainMatrix<'a>),
 }
@@ -77,6 +80,7 @@ impl Routine for Task<'_> {
             Operand::Panels(PanelElements::F32(elements)) => self.multiply::<S, f32>(simd, elements),
             Operand::Panels(PanelElements::F16(elements)) => self.multiply::<S, f16>(simd, elements),
             Operand::Panels(PanelElements::Bf16(elements)) => self.multiply::<S, bf16>(simd, elements),
+            Operand::Coded(weight) => self.multiply_coded(simd, weight),
             Operand::Plain(plain) => match plain.elements {
                 PlainElements::F32(elements) => self.multiply_plain::<S, f32>(simd, plain, elements),
                 PlainElements::F16(elements) => self.multiply_plain::<S, f16>(simd, plain, elements),
@@ -148,6 +152,21 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
     }
 }
 
+impl Runs for CodedPanels<'_> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        self.decode(simd, panel, task.part.inputs.start + inputs.start, wide);
+        wide
+    }
+}
+
 impl Task<'_> {
     /// Whether what the outputs hold is overwritten.
     fn is_fresh(&self) -> bool {
@@ -192,6 +211,32 @@ impl Task<'_> {
             FEW_ROWS => simd.run(PlainFew::<W, FEW_ROWS> { task: self, matrix: plain, elements }),
             _ => {}
         }
+    }
+
+    /// The product with a weight of codes.
+    #[inline(always)]
+    fn multiply_coded<S: Simd>(&mut self, simd: S, weight: CodedPanels<'_>) {
+        if self.out.len() > FEW_ROWS {
+            return self.many(simd, &weight);
+        }
+        self.clear();
+        let mut row = 0;
+        while row < self.out.len() {
+            let rows = [FEW_ROWS, 2].into_iter().find(|&rows| rows <= self.out.len() - row).unwrap_or(1);
+            match rows {
+                FEW_ROWS => self.few_coded::<S, FEW_ROWS>(simd, weight, row),
+                2 => self.few_coded::<S, 2>(simd, weight, row),
+                _ => self.few_coded::<S, 1>(simd, weight, row),
+            }
+            row += rows;
+        }
+    }
+
+    #[inline(always)]
+    fn few_coded<S: Simd, const ROWS: usize>(&mut self, simd: S, weight: CodedPanels<'_>, row: usize) {
+        let x = self.x.part(self.first_row + row, ROWS, self.part.inputs.clone());
+        let (panels, first_input) = (self.part.panels, self.part.inputs.start);
+        simd.run(CodedFew::<ROWS> { weight, panels, x, first_input, out: &mut self.out[row..row + ROWS] });
     }
 
     /// The elements of one panel, in groups.

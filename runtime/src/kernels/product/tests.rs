@@ -7,7 +7,7 @@ use super::{panels::Weight, *};
 use crate::kernels::{
     matrix::{Matrix, MatrixMut},
     simd::Instructions,
-    tests::{numbers, with_threads},
+    tests::{numbers, passes, with_threads},
 };
 
 /// Relative to the sum of magnitudes of the terms: rounding of runs of 128 and of their sum.
@@ -126,14 +126,21 @@ proptest! {
     }
 
     #[test]
-    fn every_row_has_the_bits_of_a_product_alone(shape in shapes(), element in types()) {
-        let x = numbers(3, shape.m * shape.k);
-        let weight = Packed::new(element, shape.k, shape.n);
+    fn rows_have_the_bits_of_any_pass(
+        shape in shapes(), m in 1_usize..71, element in types(), cuts in prop::collection::vec(0_usize..71, 0..4),
+    ) {
+        let shape = Shape { m, ..shape };
+        let Shape { k, n, .. } = shape;
+        let x = numbers(3, m * k);
+        let weight = Packed::new(element, k, n);
         for instructions in Instructions::available() {
             let all = whole(instructions, &x, &weight, shape);
-            for row in 0..shape.m {
-                let alone = whole(instructions, &x[row * shape.k..][..shape.k], &weight, Shape { m: 1, ..shape });
-                prop_assert_eq!(&all[row * shape.n..][..shape.n], &alone[..]);
+            for passes in [passes(m, &cuts), (0..m).map(|row| row..row + 1).collect()] {
+                for rows in passes {
+                    let x = &x[rows.start * k..rows.end * k];
+                    let part = whole(instructions, x, &weight, Shape { m: rows.len(), ..shape });
+                    prop_assert_eq!(&part, &all[rows.start * n..rows.end * n], "{:?} on {}", rows, instructions.name());
+                }
             }
         }
     }

@@ -28,6 +28,7 @@ fn run_enabled<R: Routine>(simd: Avx2, routine: R) -> R::Output {
 
 impl Simd for Avx2 {
     type Vector = [__m256; 2];
+    type Integers = [__m256i; 2];
 
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
@@ -135,6 +136,11 @@ impl Simd for Avx2 {
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        self.fused(a, b, c)
     }
 
     #[inline(always)]
@@ -284,6 +290,165 @@ impl Simd for Avx2 {
             }
         }
         columns
+    }
+
+    #[inline(always)]
+    fn round_to_f16(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let half = |half: __m256| _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));
+            [half(a[0]), half(a[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn round_to_bf16(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let (least, one) = (_mm256_set1_epi32(0x7fff), _mm256_set1_epi32(1));
+            let (high, quiet) = (_mm256_set1_epi32(0xffff_0000_u32 as i32), _mm256_set1_epi32(0x0040_0000));
+            let half = |half: __m256| {
+                let bits = _mm256_castps_si256(half);
+                let odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+                let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, least), odd);
+                let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(half, half);
+                let quieted = _mm256_castsi256_ps(_mm256_or_si256(bits, quiet));
+                let chosen = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quieted, nan);
+                _mm256_and_ps(chosen, _mm256_castsi256_ps(high))
+            };
+            [half(a[0]), half(a[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let half = |places: __m256i| {
+                let low = _mm256_permutevar8x32_ps(table[0], places);
+                let high = _mm256_permutevar8x32_ps(table[1], places);
+                _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(places, 28)))
+            };
+            [half(places[0]), half(places[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn convert(self, a: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
+    }
+
+    #[inline(always)]
+    fn splat_integer(self, value: i32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { [_mm256_loadu_si256(values.as_ptr().cast()), _mm256_loadu_si256(values.as_ptr().add(8).cast())] }
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { [_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast())] }
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            _mm256_storeu_si256(values.as_mut_ptr().cast(), integers[0]);
+            _mm256_storeu_si256(values.as_mut_ptr().add(8).cast(), integers[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn add_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn subtract_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn multiply_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_mullo_epi32(a[0], b[0]), _mm256_mullo_epi32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn exclusive_or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bits = _mm_cvtsi32_si128(bits as i32);
+            [_mm256_sll_epi32(a[0], bits), _mm256_sll_epi32(a[1], bits)]
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bits = _mm_cvtsi32_si128(bits as i32);
+            [_mm256_srl_epi32(a[0], bits), _mm256_srl_epi32(a[1], bits)]
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right_signed(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bits = _mm_cvtsi32_si128(bits as i32);
+            [_mm256_sra_epi32(a[0], bits), _mm256_sra_epi32(a[1], bits)]
+        }
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            // The sum of two products saturates at 16 bits, which 7 bits and the eighth by themselves do not reach.
+            let (eighth, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
+            let half = |sum: __m256i, unsigned: __m256i, signed: __m256i| {
+                let low = _mm256_maddubs_epi16(_mm256_andnot_si256(eighth, unsigned), signed);
+                let high = _mm256_maddubs_epi16(_mm256_and_si256(eighth, unsigned), signed);
+                let both = _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
+                _mm256_add_epi32(sum, both)
+            };
+            [half(sum[0], unsigned[0], signed[0]), half(sum[1], unsigned[1], signed[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let half = |sum: __m256i, unsigned: __m256i, signed: __m256i| {
+                _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned, signed), ones))
+            };
+            [half(sum[0], unsigned[0], signed[0]), half(sum[1], unsigned[1], signed[1])]
+        }
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{LANES, Routine, Simd};
 
-/// The token of AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C): a value exists only on processors with them.
+/// The token of AVX-512 F, BW, DQ, VL and VNNI (and AVX2, FMA, F16C): a value exists only on processors with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
 
@@ -18,6 +18,7 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
@@ -26,13 +27,14 @@ impl Avx512 {
 }
 
 /// Runs `routine` with the instructions enabled, so that everything inlined into it uses them.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn run_enabled<R: Routine>(simd: Avx512, routine: R) -> R::Output {
     routine.run(simd)
 }
 
 impl Simd for Avx512 {
     type Vector = __m512;
+    type Integers = __m512i;
 
     const TILE_ROWS: usize = 8;
     const TILE_VECTORS: usize = 3;
@@ -119,6 +121,11 @@ impl Simd for Avx512 {
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        self.fused(a, b, c)
     }
 
     #[inline(always)]
@@ -244,6 +251,124 @@ impl Simd for Avx512 {
             }
             columns
         }
+    }
+
+    #[inline(always)]
+    fn round_to_f16(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            _mm512_cvtph_ps(_mm512_cvtps_ph::<NEAREST>(a))
+        }
+    }
+
+    #[inline(always)]
+    fn round_to_bf16(self, a: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let bits = _mm512_castps_si512(a);
+            let odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+            let chosen = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x0040_0000));
+            _mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
+        }
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_permutexvar_ps(places, table) }
+    }
+
+    #[inline(always)]
+    fn convert(self, a: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+
+    #[inline(always)]
+    fn splat_integer(self, value: i32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_set1_epi32(value) }
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm512_storeu_si512(values.as_mut_ptr().cast(), integers) }
+    }
+
+    #[inline(always)]
+    fn add_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn subtract_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn multiply_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_mullo_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn exclusive_or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(bits as i32)) }
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits as i32)) }
+    }
+
+    #[inline(always)]
+    fn shift_right_signed(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)) }
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_dpbusd_epi32(sum, unsigned, signed) }
+    }
+
+    #[inline(always)]
+    fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_dpbusd_epi32(sum, unsigned, signed) }
     }
 
     #[inline(always)]

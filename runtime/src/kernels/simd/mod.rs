@@ -1,4 +1,4 @@
-//! Vectors of 16 f32 lanes, the same interface on every instruction set.
+//! Vectors of 16 lanes of f32 or of i32, the same interface on every instruction set.
 //!
 //! [`Simd`] is implemented by tokens (`Portable`, `Avx2`, `Avx512`) whose existence proves that the processor has the
 //! instructions, so that its methods are safe. A [`Routine`] is an algorithm generic over the token; [`Instructions::run`]
@@ -39,10 +39,13 @@ pub trait Routine {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// Operations on vectors of 16 f32 lanes. Lane by lane, IEEE 754, round to nearest even.
+/// Operations on vectors of 16 lanes: f32 by IEEE 754, rounded to nearest even; i32 wraps around.
 pub trait Simd: Copy + Send + Sync + 'static {
     /// 16 lanes of f32.
     type Vector: Copy;
+
+    /// 16 lanes of i32, or of 4 bytes each, the first of them the lowest.
+    type Integers: Copy;
 
     /// Rows of a register tile of a product.
     const TILE_ROWS: usize;
@@ -89,6 +92,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `a * b + c`, rounded once where the instructions can, else twice.
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// `a * b + c`, rounded once on every instruction set.
+    fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
     /// `then` where `a < b`, else `otherwise` (also where a lane of `a` or `b` is NaN).
     fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
     -> Self::Vector;
@@ -128,6 +134,60 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The columns of 16 rows.
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
+
+    /// Each lane rounded to f16.
+    fn round_to_f16(self, a: Self::Vector) -> Self::Vector;
+
+    /// Each lane rounded to bf16.
+    fn round_to_bf16(self, a: Self::Vector) -> Self::Vector;
+
+    /// The place of `table` that the lowest 4 bits of each lane name.
+    fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector;
+
+    /// Each lane as f32, rounded.
+    fn convert(self, a: Self::Integers) -> Self::Vector;
+
+    /// All lanes `value`.
+    fn splat_integer(self, value: i32) -> Self::Integers;
+
+    /// Reads 16 lanes.
+    fn load_integers(self, values: &[i32; LANES]) -> Self::Integers;
+
+    /// Reads 4 bytes for each lane, the first the lowest.
+    fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers;
+
+    /// Writes 16 lanes.
+    fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]);
+
+    /// `a + b`.
+    fn add_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// `a - b`.
+    fn subtract_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// `a * b`, the lower 32 bits.
+    fn multiply_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// The bits that are in both.
+    fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// The bits that are in one only.
+    fn exclusive_or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+
+    /// Each lane moved up by `bits` below 32, filled with 0.
+    fn shift_left(self, a: Self::Integers, bits: u32) -> Self::Integers;
+
+    /// Each lane moved down by `bits` below 32, filled with 0.
+    fn shift_right(self, a: Self::Integers, bits: u32) -> Self::Integers;
+
+    /// Each lane moved down by `bits` below 32, filled with its sign.
+    fn shift_right_signed(self, a: Self::Integers, bits: u32) -> Self::Integers;
+
+    /// Adds to each lane of `sum` the products of its four bytes: of `unsigned` from 0 to 255, of `signed` from -128 to 127.
+    fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
+
+    /// As [`Simd::dot`], with bytes of `unsigned` from 0 to 127.
+    fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
 
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);
@@ -175,7 +235,7 @@ pub enum Instructions {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 F, BW, DQ and VL, and all of AVX2.
+    /// AVX-512 F, BW, DQ, VL and VNNI, and all of AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }

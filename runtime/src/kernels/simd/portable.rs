@@ -21,8 +21,19 @@ fn lanes(function: impl Fn(usize) -> f32) -> [f32; LANES] {
     result
 }
 
+/// Applies `function` to each lane.
+#[inline(always)]
+fn integers(function: impl Fn(usize) -> i32) -> [i32; LANES] {
+    let mut result = [0; LANES];
+    for (lane, value) in result.iter_mut().enumerate() {
+        *value = function(lane);
+    }
+    result
+}
+
 impl Simd for Portable {
     type Vector = [f32; LANES];
+    type Integers = [i32; LANES];
 
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
@@ -90,6 +101,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         if FUSED { lanes(|lane| a[lane].mul_add(b[lane], c[lane])) } else { lanes(|lane| a[lane] * b[lane] + c[lane]) }
+    }
+
+    #[inline(always)]
+    fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
 
     #[inline(always)]
@@ -166,6 +182,99 @@ impl Simd for Portable {
             *values = lanes(|lane| rows[lane][column]);
         }
         columns
+    }
+
+    #[inline(always)]
+    fn round_to_f16(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| f16::from_f32(a[lane]).to_f32())
+    }
+
+    #[inline(always)]
+    fn round_to_bf16(self, a: Self::Vector) -> Self::Vector {
+        lanes(|lane| bf16::from_f32(a[lane]).to_f32())
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector {
+        lanes(|lane| table[(places[lane] & 15) as usize])
+    }
+
+    #[inline(always)]
+    fn convert(self, a: Self::Integers) -> Self::Vector {
+        lanes(|lane| a[lane] as f32)
+    }
+
+    #[inline(always)]
+    fn splat_integer(self, value: i32) -> Self::Integers {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load_integers(self, values: &[i32; LANES]) -> Self::Integers {
+        *values
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
+        let (words, _) = bytes.as_chunks();
+        integers(|lane| i32::from_le_bytes(words[lane]))
+    }
+
+    #[inline(always)]
+    fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
+        *values = integers;
+    }
+
+    #[inline(always)]
+    fn add_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        integers(|lane| a[lane].wrapping_add(b[lane]))
+    }
+
+    #[inline(always)]
+    fn subtract_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        integers(|lane| a[lane].wrapping_sub(b[lane]))
+    }
+
+    #[inline(always)]
+    fn multiply_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        integers(|lane| a[lane].wrapping_mul(b[lane]))
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        integers(|lane| a[lane] & b[lane])
+    }
+
+    #[inline(always)]
+    fn exclusive_or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
+        integers(|lane| a[lane] ^ b[lane])
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        integers(|lane| a[lane] << bits)
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        integers(|lane| (a[lane] as u32 >> bits) as i32)
+    }
+
+    #[inline(always)]
+    fn shift_right_signed(self, a: Self::Integers, bits: u32) -> Self::Integers {
+        integers(|lane| a[lane] >> bits)
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        let product =
+            |lane: usize, byte: u32| (unsigned[lane] >> (8 * byte) & 255) * (signed[lane] << (24 - 8 * byte) >> 24);
+        integers(|lane| (0..4).fold(sum[lane], |sum, byte| sum.wrapping_add(product(lane, byte))))
+    }
+
+    #[inline(always)]
+    fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
+        self.dot(sum, unsigned, signed)
     }
 
     #[inline(always)]

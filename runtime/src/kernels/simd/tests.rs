@@ -205,3 +205,151 @@ fn transpose_swaps_rows_and_columns() {
         assert_eq!(instructions.run(Transpose), expected, "{}", instructions.name());
     }
 }
+
+const I: [i32; LANES] =
+    [0, 1, -1, 7, -8, 255, i32::MAX, i32::MIN, 0x7f80_8001, -0x0102_0304, 65_536, 1 << 24, 16_777_217, 9, 10, -300];
+const J: [i32; LANES] =
+    [5, -1, -1, 0x7f81_7f81, 3, i32::MIN, 2, -1, 0x7f7f_7f7f, -0x7f01_80ff, 65_536, 99, 1, 0x0180_0180, 31, 12];
+
+struct IntegerOperations;
+
+impl Routine for IntegerOperations {
+    type Output = Vec<[i32; LANES]>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let (a, b) = (simd.load_integers(&I), simd.load_integers(&J));
+        let narrow = simd.and(a, simd.splat_integer(0x7f7f_7f7f));
+        let mut results = Vec::new();
+        for integers in [
+            simd.add_integers(a, b),
+            simd.subtract_integers(a, b),
+            simd.multiply_integers(a, b),
+            simd.and(a, b),
+            simd.exclusive_or(a, b),
+            simd.shift_left(a, 5),
+            simd.shift_right(a, 28),
+            simd.shift_right_signed(a, 28),
+            simd.dot(b, a, b),
+            simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f7f_7f7f)),
+            simd.dot(b, simd.splat_integer(-1), simd.splat_integer(0x7f81_7f81)),
+            simd.dot_narrow(b, narrow, b),
+        ] {
+            let mut lanes = [0; LANES];
+            simd.store_integers(integers, &mut lanes);
+            results.push(lanes);
+        }
+        results
+    }
+}
+
+fn dot(sum: i32, unsigned: i32, signed: i32) -> i32 {
+    let products = unsigned.to_le_bytes().into_iter().zip(signed.to_le_bytes());
+    products.fold(sum, |sum, (unsigned, signed)| sum.wrapping_add(i32::from(unsigned) * i32::from(signed as i8)))
+}
+
+#[test]
+fn integer_operations_equal_scalar_ones() {
+    let pairs =
+        |function: fn(i32, i32) -> i32| -> [i32; LANES] { std::array::from_fn(|lane| function(I[lane], J[lane])) };
+    let expected = [
+        pairs(i32::wrapping_add),
+        pairs(i32::wrapping_sub),
+        pairs(i32::wrapping_mul),
+        pairs(|a, b| a & b),
+        pairs(|a, b| a ^ b),
+        pairs(|a, _| a << 5),
+        pairs(|a, _| (a as u32 >> 28) as i32),
+        pairs(|a, _| a >> 28),
+        pairs(|a, b| dot(b, a, b)),
+        J.map(|b| b.wrapping_add(4 * 255 * 127)),
+        J,
+        pairs(|a, b| dot(b, a & 0x7f7f_7f7f, b)),
+    ];
+    for instructions in Instructions::available() {
+        let results = instructions.run(IntegerOperations);
+        for (operation, (result, expected)) in results.iter().zip(&expected).enumerate() {
+            assert_eq!(result, expected, "operation {operation} on {}", instructions.name());
+        }
+        assert_eq!(results.len(), expected.len());
+    }
+}
+
+/// 2 to the power -12.
+const LITTLE: f32 = 1.0 / 4096.0;
+
+struct BetweenNumbers;
+
+impl Routine for BetweenNumbers {
+    type Output = [[f32; LANES]; 4];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut bytes = [0; 4 * LANES];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = (index * 37 % 256) as u8;
+        }
+        let mut results = [[0.0; LANES]; 4];
+        simd.store(simd.convert(simd.load_integers(&I)), &mut results[0]);
+        simd.store(simd.convert(simd.load_bytes(&bytes)), &mut results[1]);
+        simd.store(simd.lookup(simd.load(&B), simd.load_integers(&I)), &mut results[2]);
+        // (1 + e)² - 1 is 2e + e²: e² is lost where the product is rounded.
+        let value = simd.splat(1.0 + LITTLE);
+        simd.store(simd.fused_exactly(value, value, simd.splat(-1.0)), &mut results[3]);
+        results
+    }
+}
+
+#[test]
+fn integers_become_floats_and_name_places() {
+    for instructions in Instructions::available() {
+        let results = instructions.run(BetweenNumbers);
+        let name = instructions.name();
+        assert_eq!(results[0], I.map(|value| value as f32), "{name}");
+        let words: [f32; LANES] = std::array::from_fn(|lane| {
+            i32::from_le_bytes(std::array::from_fn(|byte| ((4 * lane + byte) * 37 % 256) as u8)) as f32
+        });
+        assert_eq!(results[1], words, "{name}");
+        assert_eq!(bits(&results[2]), bits(&I.map(|place| B[(place & 15) as usize])), "{name}");
+        assert_eq!(results[3], [2.0 * LITTLE + LITTLE * LITTLE; LANES], "{name}");
+    }
+}
+
+struct RoundedHalves([f32; LANES]);
+
+impl Routine for RoundedHalves {
+    type Output = [[f32; LANES]; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut results = [[0.0; LANES]; 2];
+        simd.store(simd.round_to_f16(simd.load(&self.0)), &mut results[0]);
+        simd.store(simd.round_to_bf16(simd.load(&self.0)), &mut results[1]);
+        results
+    }
+}
+
+#[test]
+fn rounding_to_half_floats_is_to_even() {
+    let ties = [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 65_520.0, -65_519.0];
+    let mut more = B.map(|b| b * 1.000_3);
+    more[..ties.len()].copy_from_slice(&ties);
+    more[15] = f32::MAX;
+    for instructions in Instructions::available() {
+        for lanes in [A, POSITIVE, more] {
+            let results = instructions.run(RoundedHalves(lanes));
+            assert_eq!(
+                bits(&results[0]),
+                bits(&lanes.map(|lane| f16::from_f32(lane).to_f32())),
+                "{}",
+                instructions.name()
+            );
+            assert_eq!(
+                bits(&results[1]),
+                bits(&lanes.map(|lane| bf16::from_f32(lane).to_f32())),
+                "{}",
+                instructions.name()
+            );
+        }
+    }
+}

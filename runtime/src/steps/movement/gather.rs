@@ -4,7 +4,6 @@ use super::{count, integers, load, position, refer, tensor, with_words, words, w
 use crate::kernels::strided::copy_slices;
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Layout;
 use ipuc_formats::ops::{Compress, Gather, GatherElements, GatherNd, normalize_axis};
 use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
@@ -83,7 +82,7 @@ fn reads_rows(gather: &Gather, weight: &Weight) -> bool {
     let rank = weight.shape().map_or(0, |shape| shape.len());
     // Counted from the back, axis 0 of a vector is -1.
     let first = normalize_axis(gather.axis, rank) == Ok(0);
-    first && whole_bytes && matches!(weight.layout(), Layout::Plain { .. })
+    first && whole_bytes && weight.has_rows()
 }
 
 fn rows(weight: &Weight, indices: Option<&Value>, context: &mut Context<'_>) -> Result<Option<Tensor>, KernelError> {

@@ -2,11 +2,11 @@
 
 use super::epilogue::{self, Fused};
 use super::floats::{computes_in_f32, produce, widened};
-use super::panels;
+use super::panels::PanelWeight;
 use crate::kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
 use crate::kernels::simd::Instructions;
 use crate::kernels::window::WindowAxis;
-use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Convolution, ConvolutionPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
@@ -32,23 +32,23 @@ pub(in crate::steps) fn dtype(operand: Option<&Operand>) -> Option<DType> {
 
 /// The weights of a convolution: in panels where they are stored so, else whole.
 pub(super) enum Weights {
-    Panels(Weight, ipuc_formats::encodings::PanelLayout),
+    Panels(PanelWeight),
     Plain(Tensor),
 }
 
 impl Weights {
     pub(super) fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
-            && let Some(layout) = panels::layout(weight)
+            && let Some(weight) = PanelWeight::of(weight)
         {
-            return Ok(Weights::Panels(weight.clone(), layout.clone()));
+            return Ok(Weights::Panels(weight));
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
 
     pub(super) fn shape(&self) -> Result<Vec<usize>, KernelError> {
         match self {
-            Weights::Panels(weight, _) => weight.shape(),
+            Weights::Panels(weight) => weight.weight.shape(),
             Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
         }
     }
@@ -120,9 +120,9 @@ fn multiply(
             convolution(instructions, &shape, x, ConvolutionWeight::Plain(&weights), out, post);
             Ok(())
         }
-        Weights::Panels(weight, layout) => {
+        Weights::Panels(weight) => {
             let positions = out.len() / plan.shape[1];
-            panels::for_each_run(weight, layout, positions, |pieces| {
+            weight.for_each_values(positions, |pieces| {
                 convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
             })
         }

@@ -3,14 +3,15 @@
 use super::epilogue::{self, Fused};
 use super::floats::{computes_in_f32, produce, widened};
 use super::general::{self, Term};
-use super::panels;
+use super::panels::{PanelWeight, Run, coded_pieces, within};
 use crate::kernels::matrix::{Matrix, MatrixMut};
 use crate::kernels::product::{
-    Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, batched_product, panels_product, plain_product,
+    Batch, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
+    coded_product, dynamic_product, panels_product, plain_product,
 };
 use crate::kernels::simd::Instructions;
 use crate::kernels::threads::each;
-use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
@@ -22,20 +23,22 @@ const OWN_OPERANDS: usize = 2;
 
 impl Kernel for Matmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        if !self.arithmetic.is_default() {
+        let dynamic = self.arithmetic.dynamic_block();
+        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1)));
+        if !known {
             return run_reference(self, operands, context);
         }
         let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
         let a = tensor_operand(&mut operands, 0)?;
         let result = match operands.get_mut(1).map(std::mem::take) {
             Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
-                match panels::layout(&weight).cloned() {
-                    Some(layout) => {
-                        let plan = self.resolve(a.shape(), &weight.shape()?)?;
+                match PanelWeight::of(&weight) {
+                    Some(weight) => {
+                        let plan = self.resolve(a.shape(), &weight.weight.shape()?)?;
                         InF32 { operator: self, plan: &plan, further: &further }.with(
                             context,
                             &a,
-                            |product, x, out, post| product.panels(x, &weight, &layout, out, post),
+                            |product, x, out, post| product.panels(x, &weight, out, post),
                         )?
                     }
                     None => plain(self, &a, &weight.tensor()?, &further, context)?,
@@ -49,6 +52,12 @@ impl Kernel for Matmul {
         };
         Ok(vec![result.into()])
     }
+}
+
+/// Whether an operand is a weight of codes, products of which are summed as integers.
+fn sums_codes(operand: Option<&Operand>) -> bool {
+    let Some(Operand::Weight(weight)) = operand else { return false };
+    PanelWeight::of(weight).and_then(|weight| weight.codes).is_some_and(|codes| codes.sums_exactly())
 }
 
 /// Runs `$body` with `$T` bound to the element type of a general product.
@@ -182,36 +191,41 @@ impl InF32<'_> {
     fn panels(
         &self,
         left: &Left<'_>,
-        weight: &Weight,
-        layout: &ipuc_formats::encodings::PanelLayout,
+        weight: &PanelWeight,
         out: &mut [f32],
         post: Epilogue<'_>,
     ) -> Result<(), KernelError> {
         let (rows, inputs, outputs) = (self.plan.a.rows, self.plan.a.columns, self.plan.b.columns);
-        let instructions = Instructions::best();
-        if layout.groups == 1 {
+        if weight.panels.groups == 1 {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
-            return panels::for_each_run(weight, layout, rows, |pieces| {
-                let x = Matrix::new(&left.values, rows, inputs);
-                let out = MatrixMut::new(out, rows, outputs);
-                panels_product(instructions, x, pieces, out, Start::Zero, post);
-            });
+            let mut product = self.product(weight, Matrix::new(&left.values, rows, inputs));
+            return weight.for_each_run(rows, |runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
         }
         let group_panels = outputs.div_ceil(crate::kernels::product::PANEL_OUTPUTS);
-        let rows_of_a_group = rows * self.plan.batches.len() / (layout.groups as usize).max(1);
-        panels::for_each_run(weight, layout, rows_of_a_group, |pieces| {
-            let products = self.plan.batches.iter().zip(out.chunks_mut(rows * outputs));
-            for (&(left_place, right_place), out) in products {
+        let rows_of_a_group = rows * self.plan.batches.len() / (weight.panels.groups as usize).max(1);
+        let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left.values[place..], rows, inputs);
+        let mut products: Vec<PanelProduct<'_>> =
+            self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
+        weight.for_each_run(rows_of_a_group, |runs| {
+            let products = products.iter_mut().zip(&self.plan.batches).zip(out.chunks_mut(rows * outputs));
+            for ((product, &(_, right_place)), out) in products {
                 let group = right_place / (inputs * outputs);
-                let pieces = panels::within(pieces, &(group * group_panels..(group + 1) * group_panels));
-                if !pieces.is_empty() {
-                    let x = Matrix::new(&left.values[left_place..], rows, inputs);
-                    let out = MatrixMut::new(out, rows, outputs);
-                    panels_product(instructions, x, &pieces, out, Start::Zero, post);
+                let runs = within(runs, &(group * group_panels..(group + 1) * group_panels));
+                if !runs.is_empty() {
+                    product.add(&runs, MatrixMut::new(out, rows, outputs), post)?;
                 }
             }
+            Ok(())
         })
+    }
+
+    /// A product of these rows that has not begun.
+    fn product<'a>(&self, weight: &'a PanelWeight, x: Matrix<'a>) -> PanelProduct<'a> {
+        let instructions = Instructions::best();
+        let block = self.operator.arithmetic.dynamic_block();
+        let codes = block.map(|block| DynamicRows::new(instructions, x, block as usize));
+        PanelProduct { instructions, weight, x, codes, open: OpenPanels::default() }
     }
 
     /// By a tensor as it comes.
@@ -243,6 +257,33 @@ impl InF32<'_> {
             right_places: &right_places,
         };
         batched_product(instructions, &batch, out, post);
+        Ok(())
+    }
+}
+
+/// A product with one matrix in panels, whose runs come one after another.
+struct PanelProduct<'a> {
+    instructions: Instructions,
+    weight: &'a PanelWeight,
+    x: Matrix<'a>,
+    /// The rows as codes, where activations are quantized.
+    codes: Option<DynamicRows>,
+    open: OpenPanels,
+}
+
+impl PanelProduct<'_> {
+    /// Adds what the next runs give.
+    fn add(&mut self, runs: &[Run<'_>], out: MatrixMut<'_>, post: Epilogue<'_>) -> Result<(), KernelError> {
+        let PanelProduct { instructions, weight, x, codes, open } = self;
+        match (&weight.codes, codes) {
+            (None, _) => panels_product(*instructions, *x, &weight.values(runs)?, out, Start::Zero, post),
+            (Some(layout), None) => {
+                coded_product(*instructions, *x, layout, &coded_pieces(runs), open, out, Start::Zero, post);
+            }
+            (Some(layout), Some(rows)) => {
+                dynamic_product(*instructions, rows, layout, &coded_pieces(runs), open, out, post);
+            }
+        }
         Ok(())
     }
 }

@@ -1,26 +1,179 @@
 //! A weight in panels, part by part, as the pieces that kernels take.
 
-use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
-use crate::kernels::threads::alone;
-use crate::steps::{Crew, KernelError, PartBytes, Weight};
+use crate::kernels::product::{
+    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, OpenPanels, PANEL_OUTPUTS, PanelElements, PanelPiece,
+    PlaneType, Rounded, decoded_panels,
+};
+use crate::kernels::simd::Instructions;
+use crate::steps::{KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PanelLayout};
+use ipuc_formats::encodings::{Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
 use std::ops::Range;
 
-/// The layout of a weight in panels that kernels take.
-pub(super) fn layout(weight: &Weight) -> Option<&PanelLayout> {
-    match weight.layout() {
-        Layout::Panels(layout) if layout.outputs_per_panel as usize == PANEL_OUTPUTS && layout.planes.is_empty() => {
-            let known = matches!((layout.dtype, layout.group), (DType::F32 | DType::F16, 1) | (DType::BF16, 2));
-            known.then_some(layout)
+/// A weight in panels that kernels take.
+pub(super) struct PanelWeight {
+    pub(super) weight: Weight,
+    pub(super) panels: Panels,
+    /// How codes lie, where the elements are codes.
+    pub(super) codes: Option<CodedLayout>,
+}
+
+/// Bytes of consecutive panels, or of some inputs of one.
+pub(super) struct Run<'a> {
+    pub(super) panels: Range<usize>,
+    pub(super) inputs: Range<usize>,
+    pub(super) bytes: &'a [u8],
+}
+
+impl PanelWeight {
+    /// A weight as panels, where it is stored in panels of a kind that kernels take.
+    pub(super) fn of(weight: &Weight) -> Option<PanelWeight> {
+        let panels = weight.encoding().as_panels()?.clone();
+        let codes = if panels.is_coded() {
+            Some(coded_layout(&panels, weight.dtype())?)
+        } else {
+            let known = matches!((panels.dtype, panels.interleave), (DType::F32 | DType::F16, 1) | (DType::BF16, 2));
+            known.then_some(())?;
+            None
+        };
+        Some(PanelWeight { weight: weight.clone(), panels, codes })
+    }
+
+    /// Calls `multiply` with runs in order: runs of one call have disjoint panels, runs of the same panel come in later
+    /// calls, in order of inputs. Each element of the weight is multiplied `rows` times.
+    ///
+    /// # Errors
+    /// [`KernelError`] where a part cannot be read, and of `multiply`.
+    pub(super) fn for_each_run(
+        &self,
+        rows: usize,
+        mut multiply: impl FnMut(&[Run<'_>]) -> Result<(), KernelError> + Send,
+    ) -> Result<(), KernelError> {
+        let mut work = |runs: &[Run<'_>]| {
+            let bits: usize = runs.iter().map(|run| run.bytes.len() * 8).sum();
+            self.weight.begin_work((bits / self.panels.dtype.bits()).saturating_mul(rows));
+            multiply(runs)
+        };
+        let mut held: Vec<(PartBytes, &PartRecord)> = Vec::new();
+        let mut bytes = 0;
+        for (index, part) in self.weight.parts().iter().enumerate() {
+            // What is there is taken at once: it is in a cache still, and its place is wanted for what comes.
+            if !held.is_empty() && !self.weight.is_ready(index) {
+                flush(&mut held, &mut work)?;
+                bytes = 0;
+            }
+            let loaded = self.weight.part(index)?;
+            let follows = held.last().is_none_or(|(_, last)| last.end <= part.start);
+            if !follows || bytes + loaded.len() > self.weight.most_held_bytes() {
+                flush(&mut held, &mut work)?;
+                bytes = 0;
+            }
+            bytes += loaded.len();
+            held.push((loaded, part));
         }
-        Layout::Panels(_) | Layout::Plain { .. } | Layout::Strings => None,
+        flush(&mut held, &mut work)
+    }
+
+    /// As [`PanelWeight::for_each_run`], with pieces of values: codes are decoded, a run at a time.
+    ///
+    /// # Errors
+    /// [`KernelError`] where a part cannot be read.
+    pub(super) fn for_each_values(
+        &self,
+        rows: usize,
+        mut multiply: impl FnMut(&[PanelPiece<'_>]) + Send,
+    ) -> Result<(), KernelError> {
+        let mut open = OpenPanels::default();
+        self.for_each_run(rows, |runs| {
+            let Some(layout) = &self.codes else {
+                multiply(&self.values(runs)?);
+                return Ok(());
+            };
+            let outputs = usize::try_from(self.panels.panels_per_group() * self.panels.groups).unwrap_or(usize::MAX);
+            let outputs = outputs.saturating_mul(PANEL_OUTPUTS);
+            let decoded = decoded_panels(Instructions::best(), layout, outputs, &coded_pieces(runs), &mut open);
+            let pieces: Vec<PanelPiece<'_>> = runs
+                .iter()
+                .zip(&decoded)
+                .map(|(run, values)| PanelPiece {
+                    panels: run.panels.clone(),
+                    inputs: run.inputs.clone(),
+                    elements: PanelElements::F32(values),
+                })
+                .collect();
+            multiply(&pieces);
+            Ok(())
+        })
+    }
+
+    /// Runs of values as kernels take them.
+    ///
+    /// # Errors
+    /// [`KernelError`] where bytes are not aligned as their elements are.
+    pub(super) fn values<'a>(&self, runs: &[Run<'a>]) -> Result<Vec<PanelPiece<'a>>, KernelError> {
+        let piece = |run: &Run<'a>| {
+            let elements = elements(self.panels.dtype, run.bytes)?;
+            Ok(PanelPiece { panels: run.panels.clone(), inputs: run.inputs.clone(), elements })
+        };
+        runs.iter().map(piece).collect()
     }
 }
 
+/// Runs of codes as kernels take them.
+pub(super) fn coded_pieces<'a>(runs: &[Run<'a>]) -> Vec<CodedPiece<'a>> {
+    let piece = |run: &Run<'a>| CodedPiece { panels: run.panels.clone(), inputs: run.inputs.clone(), bytes: run.bytes };
+    runs.iter().map(piece).collect()
+}
+
+/// Where the codes and planes of a panel lie; `None` for types that no kernel takes.
+fn coded_layout(panels: &Panels, logical: DType) -> Option<CodedLayout> {
+    let code = match panels.dtype {
+        DType::I8 => CodeType::I8,
+        DType::U8 => CodeType::U8,
+        DType::I4 => CodeType::I4,
+        DType::U4 => CodeType::U4,
+        DType::I2 => CodeType::I2,
+        DType::U2 => CodeType::U2,
+        _ => return None,
+    };
+    let rounded = match logical {
+        DType::F32 => Rounded::F32,
+        DType::F16 => Rounded::F16,
+        DType::BF16 => Rounded::Bf16,
+        _ => return None,
+    };
+    let plane = |plane: &Plane| {
+        let role = match plane.role {
+            PlaneRole::Scale => CodedRole::Scale,
+            PlaneRole::ZeroPoint => CodedRole::ZeroPoint,
+            PlaneRole::Sum => CodedRole::Sum,
+        };
+        Some(CodedPlane { role, element: plane_type(plane.dtype)?, block: usize::try_from(plane.block).ok()? })
+    };
+    let planes: Option<Vec<CodedPlane>> = panels.planes.0.iter().map(plane).collect();
+    let size = |value: u64| usize::try_from(value).ok();
+    Some(CodedLayout::new(code, size(panels.inputs)?, size(panels.cut)?, &planes?, rounded))
+}
+
+fn plane_type(dtype: DType) -> Option<PlaneType> {
+    Some(match dtype {
+        DType::F32 => PlaneType::F32,
+        DType::F16 => PlaneType::F16,
+        DType::BF16 => PlaneType::Bf16,
+        DType::I32 => PlaneType::I32,
+        DType::I8 => PlaneType::I8,
+        DType::U8 => PlaneType::U8,
+        DType::I4 => PlaneType::I4,
+        DType::U4 => PlaneType::U4,
+        DType::I2 => PlaneType::I2,
+        DType::U2 => PlaneType::U2,
+        _ => return None,
+    })
+}
+
 /// Bytes as panel elements.
-fn elements<'a>(dtype: DType, bytes: &'a [u8]) -> Result<PanelElements<'a>, KernelError> {
+fn elements(dtype: DType, bytes: &[u8]) -> Result<PanelElements<'_>, KernelError> {
     let cast = match dtype {
         DType::F16 => bytemuck::try_cast_slice(bytes).map(PanelElements::F16),
         DType::BF16 => bytemuck::try_cast_slice(bytes).map(PanelElements::Bf16),
@@ -29,53 +182,14 @@ fn elements<'a>(dtype: DType, bytes: &'a [u8]) -> Result<PanelElements<'a>, Kern
     cast.map_err(|error| KernelError::Weight { weight: "in panels".to_string(), reason: error.to_string() })
 }
 
-/// Calls `multiply` with pieces in order: pieces of one call have disjoint panels, pieces of the same panel come in later
-/// calls, in order of inputs. Each element of the weight is multiplied `rows` times.
-///
-/// # Errors
-/// [`KernelError`] where a part cannot be read.
-pub(super) fn for_each_run(
-    weight: &Weight,
-    layout: &PanelLayout,
-    rows: usize,
-    mut multiply: impl FnMut(&[PanelPiece<'_>]),
-) -> Result<(), KernelError> {
-    let mut work = |pieces: &[PanelPiece<'_>]| {
-        let elements: usize = pieces.iter().map(|piece| piece.elements.len()).sum();
-        match weight.begin_work(elements.saturating_mul(rows)) {
-            Crew::Alone => alone(|| multiply(pieces)),
-            Crew::All => multiply(pieces),
-        }
-    };
-    let mut run: Vec<(PartBytes, &PartRecord)> = Vec::new();
-    let mut bytes = 0;
-    for (index, part) in weight.parts().iter().enumerate() {
-        // What is there is taken at once: it is in a cache still, and its place is wanted for what comes.
-        if !run.is_empty() && !weight.is_ready(index) {
-            flush(layout, &mut run, &mut work)?;
-            bytes = 0;
-        }
-        let loaded = weight.part(index)?;
-        let follows = run.last().is_none_or(|(_, last)| last.end <= part.start);
-        if !follows || bytes + loaded.len() > weight.most_held_bytes() {
-            flush(layout, &mut run, &mut work)?;
-            bytes = 0;
-        }
-        bytes += loaded.len();
-        run.push((loaded, part));
-    }
-    flush(layout, &mut run, &mut work)
-}
-
 fn flush(
-    layout: &PanelLayout,
-    run: &mut Vec<(PartBytes, &PartRecord)>,
-    multiply: &mut impl FnMut(&[PanelPiece<'_>]),
+    held: &mut Vec<(PartBytes, &PartRecord)>,
+    multiply: &mut impl FnMut(&[Run<'_>]) -> Result<(), KernelError>,
 ) -> Result<(), KernelError> {
-    if run.is_empty() {
+    if held.is_empty() {
         return Ok(());
     }
-    let piece = |(bytes, part): &'_ (PartBytes, &PartRecord)| -> Result<(Range<usize>, Range<usize>), KernelError> {
+    let run = |(bytes, part): &'_ (PartBytes, &PartRecord)| -> Result<(Range<usize>, Range<usize>), KernelError> {
         let size = |value: u64| {
             usize::try_from(value).map_err(|_| KernelError::Weight {
                 weight: "in panels".to_string(),
@@ -84,33 +198,27 @@ fn flush(
         };
         Ok((size(part.start)?..size(part.end)?, size(part.inputs_start)?..size(part.inputs_end)?))
     };
-    let ranges = run.iter().map(piece).collect::<Result<Vec<_>, _>>()?;
-    let mut pieces = Vec::with_capacity(run.len());
-    for ((bytes, _), (panels, inputs)) in run.iter().zip(ranges) {
-        pieces.push(PanelPiece { panels, inputs, elements: elements(layout.dtype, bytes)? });
-    }
-    multiply(&pieces);
-    run.clear();
+    let ranges = held.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+    let runs: Vec<Run<'_>> =
+        held.iter().zip(ranges).map(|((bytes, _), (panels, inputs))| Run { panels, inputs, bytes }).collect();
+    multiply(&runs)?;
+    drop(runs);
+    held.clear();
     Ok(())
 }
 
-/// The pieces as far as they lie in panels `range`, counted from its start.
-pub(super) fn within<'a>(pieces: &[PanelPiece<'a>], range: &Range<usize>) -> Vec<PanelPiece<'a>> {
-    let cut = |piece: &PanelPiece<'a>| {
-        let panels = piece.panels.start.max(range.start)..piece.panels.end.min(range.end);
+/// The runs as far as they lie in panels `range`, counted from its start.
+pub(super) fn within<'a>(runs: &[Run<'a>], range: &Range<usize>) -> Vec<Run<'a>> {
+    let cut = |run: &Run<'a>| {
+        let panels = run.panels.start.max(range.start)..run.panels.end.min(range.end);
         if panels.is_empty() {
             return None;
         }
-        let length = piece.panel_length();
-        let first = (panels.start - piece.panels.start) * length;
-        let places = first..first + panels.len() * length;
-        let elements = match piece.elements {
-            PanelElements::F32(elements) => PanelElements::F32(&elements[places]),
-            PanelElements::F16(elements) => PanelElements::F16(&elements[places]),
-            PanelElements::Bf16(elements) => PanelElements::Bf16(&elements[places]),
-        };
+        let length = run.bytes.len() / run.panels.len();
+        let first = (panels.start - run.panels.start) * length;
+        let bytes = &run.bytes[first..first + panels.len() * length];
         let panels = panels.start - range.start..panels.end - range.start;
-        Some(PanelPiece { panels, inputs: piece.inputs.clone(), elements })
+        Some(Run { panels, inputs: run.inputs.clone(), bytes })
     };
-    pieces.iter().filter_map(cut).collect()
+    runs.iter().filter_map(cut).collect()
 }

@@ -1,10 +1,10 @@
 //! Each kernel against its reference: types, ranks, batches, groups, epilogues, weights in panels and in parts.
 
 use crate::kernels::tests::{numbers, with_threads};
-use crate::steps::{Allocate, Context, Crew, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
+use crate::steps::{Allocate, Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Layout, PanelLayout, WeightRecord, pack};
+use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartRange, WeightRecord};
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
     Activation, ActivationFunction, Arithmetic, AutoPad, BinaryFunction, Convolution, ConvolutionTranspose, Epilogue,
@@ -51,27 +51,23 @@ fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) 
 
 fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> (WeightRecord, Parts) {
     let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
-    let layout = match op.operator().weight_matrix(operand, &shape) {
-        Some(matrix) => {
-            let layout = PanelLayout::matrix(stored, matrix.outputs, matrix.inputs, matrix.output_axis);
-            Layout::Panels(PanelLayout { groups: matrix.groups, ..layout })
-        }
-        None => Layout::Plain { dtype: stored },
+    let encoding = match op.weight_matrix(operand, &shape) {
+        Some(matrix) => Panels::values(stored, matrix).into(),
+        None => Coded::plain(stored),
     };
-    let ranges = layout.split(&shape, budget).unwrap();
-    let pack_one = |range: &ipuc_formats::encodings::PartRange| {
+    let logical = Logical { dtype: tensor.dtype(), shape: &shape };
+    let ranges = encoding.split(logical, budget).unwrap();
+    let elements = Elements { stored: tensor.clone(), planes: Vec::new() };
+    let pack_one = |&range: &PartRange| {
         let mut bytes = AVec::new(64);
-        bytes.resize(layout.part_bytes(&shape, range).unwrap().unwrap() as usize, 0);
-        let mut read = |offset: u64, buffer: &mut [u8]| {
-            buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..buffer.len()]);
-            Ok(())
-        };
-        pack(&layout, tensor.dtype(), &shape, *range, &mut read, &mut bytes).unwrap();
+        bytes.resize(encoding.part_bytes(logical, range).unwrap().unwrap() as usize, 0);
+        encoding.pack(logical, range, &mut &elements, &mut bytes).unwrap();
         bytes
     };
-    let parts = Parts(ranges.iter().map(pack_one).collect());
-    let records = ranges.iter().map(|range| range.in_extent(0)).collect();
-    (WeightRecord { name: None, dtype: tensor.dtype(), shape, layout, parts: records, source: None }, parts)
+    let bytes = Parts(ranges.iter().map(pack_one).collect());
+    let parts = ranges.iter().map(|range| range.in_extent(0)).collect();
+    let (dtype, reason, sources) = (tensor.dtype(), String::new(), Vec::new());
+    (WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources }, bytes)
 }
 
 /// Parts of which none is there before it is asked for.
@@ -109,9 +105,8 @@ impl PartSource for Late {
     fn is_ready(&self, _weight: u32, _part: usize) -> bool {
         false
     }
-    fn begin_work(&self, operations: usize) -> Crew {
+    fn begin_work(&self, operations: usize) {
         self.told_operations.fetch_add(operations, Ordering::Relaxed);
-        Crew::Alone
     }
 }
 
@@ -378,6 +373,40 @@ fn threads_and_parts_do_not_change_bits() {
     for threads in [1, 2, 5] {
         for budget in [1 << 10, 1 << 16, 1 << 24] {
             assert_eq!(product(threads, budget), expected, "{threads} threads, parts of {budget}");
+        }
+    }
+}
+
+#[test]
+fn rows_have_the_bits_of_any_pass() {
+    let rows_of = |whole: &Tensor, shape: &[usize], first: usize| {
+        let row = whole.bytes().len() / 70;
+        Tensor::from_bytes(whole.dtype(), shape, &whole.bytes()[first * row..][..shape[shape.len() - 2] * row]).unwrap()
+    };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for transposed in [false, true] {
+            let op: Op = Matmul::new(false, transposed).into();
+            let right = tensor(dtype, if transposed { &[40, 300] } else { &[300, 40] }, 2);
+            let left = tensor(dtype, &[70, 300], 1);
+            let stored = if dtype == DType::F32 { vec![DType::F32, DType::F16, DType::BF16] } else { vec![dtype] };
+            let parts = stored.into_iter().flat_map(|stored| [1 << 10, 1 << 24].map(|budget| (stored, budget)));
+            for part in std::iter::once(None).chain(parts.map(Some)) {
+                let product = |left: Tensor| {
+                    let right = match part {
+                        None => Operand::Value(right.clone().into()),
+                        Some((stored, budget)) => weight(&op, 1, &right, stored, budget),
+                    };
+                    run(&op, vec![Operand::Value(left.into()), right])
+                };
+                let whole = product(left.clone());
+                for rows in 1..70 {
+                    for first in [0, 70 - rows] {
+                        let found = product(rows_of(&left, &[rows, 300], first));
+                        let what = format!("{rows} rows from {first} of {dtype} by {part:?}, transposed: {transposed}");
+                        assert_eq!(found, rows_of(&whole, &[rows, 40], first), "{what}");
+                    }
+                }
+            }
         }
     }
 }

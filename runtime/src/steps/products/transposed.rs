@@ -3,7 +3,6 @@
 use super::convolution::{Weights, bias, dtype, window};
 use super::epilogue;
 use super::floats::{computes_in_f32, produce, widened};
-use super::panels;
 use crate::kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
 use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
 use crate::kernels::simd::Instructions;
@@ -51,15 +50,15 @@ impl Kernel for ConvolutionTranspose {
 
 /// All panels of the weights, each of which is multiplied at this many positions, as f32.
 fn packed(shape: &TransposedShape, weights: &Weights, positions: usize) -> Result<Vec<f32>, KernelError> {
-    let (weight, layout) = match weights {
+    let weight = match weights {
         Weights::Plain(tensor) => return Ok(shape.pack(&widened(tensor)?)),
-        Weights::Panels(weight, layout) => (weight, layout),
+        Weights::Panels(weight) => weight,
     };
     let inputs = shape.group_inputs;
     let taps: usize = shape.axes.iter().map(|axis| axis.kernel).product();
     let panels = shape.groups * (shape.group_outputs * taps).div_ceil(PANEL_OUTPUTS);
     let mut packed = vec![0.0; panels * inputs * PANEL_OUTPUTS];
-    panels::for_each_run(weight, layout, positions, |pieces| {
+    weight.for_each_values(positions, |pieces| {
         pieces.iter().for_each(|piece| place(piece, inputs, &mut packed));
     })?;
     Ok(packed)

@@ -1,0 +1,39 @@
+//! Classes of operators: what each must say besides its type rule and its meaning.
+//!
+//! The table in [`for_each_operator!`](crate::for_each_operator) gives each operator one class, and
+//! [`Op::class`](crate::ops::Op::class) its facet: an operator that leaves something out does not compile. Methods of
+//! [`Op`](crate::ops::Op) answer for every class.
+
+use crate::ops::epilogue::Epilogue;
+use crate::ops::facets::{Computes, Control, Elementwise, Gathers, Moves, Serial};
+use crate::ops::{Arithmetic, WeightMatrix};
+
+/// The facet of an operator's class.
+#[derive(Clone, Copy)]
+pub enum Class<'a> {
+    /// Each element of a result from the elements of the operands that broadcast to its place.
+    Elementwise(&'a dyn Elementwise),
+    /// Elements change their places, or are the same for any operands.
+    Moves(&'a dyn Moves),
+    /// Indices pick parts of operand 0.
+    Gathers(&'a dyn Gathers),
+    /// Any other loops over elements.
+    Computes(&'a dyn Computes),
+    /// Sums of products.
+    Product(&'a dyn Product),
+    /// One walk that cannot be split.
+    Serial(&'a dyn Serial),
+    /// Runs blocks.
+    Control(&'a dyn Control),
+}
+
+/// Sums of products: its spaces say how many.
+pub trait Product: Computes {
+    /// How the weight of this shape behind an operand is a matrix of inputs and outputs; such weights are stored in
+    /// panels. `None` for operands that are not.
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix>;
+    /// How it computes.
+    fn arithmetic(&self) -> Arithmetic;
+    /// What follows on each element of result 0, where the operator can have such.
+    fn epilogue(&self) -> Option<&Epilogue>;
+}

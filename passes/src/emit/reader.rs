@@ -1,0 +1,92 @@
+//! What a weight is packed from: its tensor in memory or in a file, and its planes.
+
+use crate::emit::sources::SourceHash;
+use crate::emit::work::Work;
+use crate::ir::{ConstantData, ConstantError, ConstantId, Graph};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{EncodingError, WeightReader};
+use ipuc_formats::tensor::{Tensor, element_count};
+use std::io;
+
+/// Reads the elements and planes of one weight.
+pub(super) struct Reader<'a> {
+    pub(super) graph: &'a Graph,
+    /// The constant whose bytes are the elements.
+    pub(super) constant: ConstantId,
+    /// The type of these, which may be another than the constant has.
+    pub(super) dtype: DType,
+    /// Its tensor, where that is in memory.
+    pub(super) in_memory: Option<&'a Tensor>,
+    /// The planes in canonical order.
+    pub(super) planes: &'a [Tensor],
+    /// The hash of the tensor, where reading gives it.
+    pub(super) hash: Option<&'a mut SourceHash>,
+    /// Why the file could not be read.
+    pub(super) failure: Option<ConstantError>,
+}
+
+impl WeightReader for Reader<'_> {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        if let Some(tensor) = self.in_memory {
+            return copy(tensor.bytes(), offset, to);
+        }
+        match &self.graph.constant(self.constant).data {
+            ConstantData::Stored(stored) => {
+                self.graph.read_stored(stored, offset, to).map_err(|error| {
+                    self.failure = Some(error);
+                    io::Error::from(io::ErrorKind::Other)
+                })?;
+                if let Some(hash) = &mut self.hash {
+                    hash.see(offset, to);
+                }
+                Ok(())
+            }
+            ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => {
+                Err(io::ErrorKind::NotFound.into())
+            }
+        }
+    }
+
+    fn plane(&mut self, plane: usize, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        copy(self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes(), offset, to)
+    }
+}
+
+fn copy(bytes: &[u8], offset: u64, to: &mut [u8]) -> io::Result<()> {
+    let start = usize::try_from(offset).map_err(io::Error::other)?;
+    let end = start.checked_add(to.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+    to.copy_from_slice(bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+    Ok(())
+}
+
+/// Why planes cannot be made.
+pub(super) enum PlaneError {
+    Constant(ConstantError),
+    Encoding(EncodingError),
+}
+
+/// The planes of a coded weight in canonical order: one factor for all elements is repeated for each output, factors of
+/// outputs for each matrix.
+pub(super) fn planes(work: &Work, weight: usize) -> Result<Vec<Tensor>, PlaneError> {
+    let record = &work.manifest.weights[weight];
+    let encoding = record.encoding.encoding();
+    let Some(matrices) = encoding.matrices(record.logical()) else { return Ok(Vec::new()) };
+    let mut planes = Vec::new();
+    for (plane, &id) in encoding.planes().iter().zip(work.planes(weight)) {
+        let given = work.graph.load_constant(id).map_err(PlaneError::Constant)?;
+        let elements = matrices.groups.saturating_mul(matrices.outputs).saturating_mul(plane.blocks(matrices.inputs));
+        let elements = usize::try_from(elements).unwrap_or(usize::MAX);
+        let count = element_count(given.shape()).unwrap_or(0).max(1);
+        let spread = if count == elements {
+            given.reshaped(&[elements])
+        } else {
+            given.select(&[elements], (0..elements).map(|element| Some(element % count)))
+        };
+        planes.push(spread.map_err(|error| PlaneError::Encoding(error.into()))?);
+    }
+    Ok(planes)
+}

@@ -1,0 +1,199 @@
+//! Constants in text.
+//!
+//! ```text
+//! constant @one : i64[] = i64[]:0100000000000000 at 0 16384 8
+//! constant @large : f32[64, 64] = hash 6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85
+//! constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
+//! constant @v : i32[500] = stored 0 int32_data 20000+300, 20400+900 tagged name "v.int"
+//! constant @e : f32[64, 64] = stored 1 external "weights.bin" offset 4096 length 16384
+//! constant @t : f32[64, 64] = transpose permutation=[1, 0] @w
+//! constant @p : f32[64, 64] = hash 6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85 as plain dtype=f16 because "it is exact"
+//! ```
+//!
+//! `stored` gives the number of the source, the field of the ONNX file and the bytes there (offset+length), or what the
+//! model says of external data; `name` is the name in the file where it differs. `at` says where bytes in memory came
+//! from: source, offset, length.
+
+use crate::ir::text::label::Labels;
+use crate::ir::text::scan::{Parsed, end, expect, integer, named, quoted, word};
+use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Origin, Stored};
+use ipuc_formats::attribute::AttributeValue;
+use ipuc_formats::attribute_text::{parse as parse_attribute, print as print_attribute, quote};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::Coded;
+use ipuc_formats::onnx::schema::{StoredSegment, StringStringEntryProto, TensorProto};
+use ipuc_formats::onnx::{DataField, TensorData, TensorSource};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Constants in memory up to this size are printed whole; of larger ones only the hash is.
+const PRINTED_BYTES: usize = 256;
+
+/// Everything behind `=`.
+pub(super) fn print_data(constant: &Constant, labels: &Labels<ConstantId>, text: &mut String) -> std::fmt::Result {
+    match &constant.data {
+        ConstantData::Stored(stored) => match stored.tensor.data() {
+            // As good as in memory: nothing is read from the file.
+            TensorData::Inline(tensor) => print_tensor(tensor, text)?,
+            TensorData::InFile { field, segments } => {
+                write!(text, "stored {} {}", stored.source, field.name())?;
+                for (index, segment) in segments.iter().enumerate() {
+                    let separator = if index == 0 { " " } else { ", " };
+                    write!(text, "{separator}{}+{}", segment.offset, segment.length)?;
+                    text.push_str(if segment.tagged { " tagged" } else { "" });
+                }
+                print_name(constant, stored, text)?;
+            }
+            TensorData::External(external) => {
+                let location = quote(&external.location);
+                write!(text, "stored {} external {location} offset {}", stored.source, external.offset)?;
+                if let Some(length) = external.length {
+                    write!(text, " length {length}")?;
+                }
+                if let Some(digest) = &external.sha1 {
+                    text.push_str(" sha1 ");
+                    digest.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
+                }
+                print_name(constant, stored, text)?;
+            }
+        },
+        ConstantData::Tensor(tensor) => print_tensor(tensor, text)?,
+        ConstantData::Hashed(hash) => write!(text, "hash {hash}")?,
+        ConstantData::Recipe { op, operands } => {
+            let operands = operands.iter().map(|operand| operand.map_or("_".to_string(), |id| labels.used(id)));
+            write!(text, "{op} {}", operands.collect::<Vec<_>>().join(", "))?;
+        }
+    }
+    if let Some(Origin { source, offset, length }) = constant.origin {
+        write!(text, " at {source} {offset} {length}")?;
+    }
+    match &constant.encoding {
+        Some(ChosenEncoding { encoding, reason }) => write!(text, " as {encoding} because {}", quote(reason)),
+        None => Ok(()),
+    }
+}
+
+fn print_tensor(tensor: &ipuc_formats::tensor::Tensor, text: &mut String) -> std::fmt::Result {
+    if tensor.bytes().len() <= PRINTED_BYTES {
+        text.push_str(&print_attribute(&AttributeValue::Tensor(tensor.clone())));
+        return Ok(());
+    }
+    write!(text, "hash {}", blake3::hash(tensor.bytes()))
+}
+
+fn print_name(constant: &Constant, stored: &Stored, text: &mut String) -> std::fmt::Result {
+    if constant.name.as_deref().unwrap_or("") == stored.tensor.name() {
+        return Ok(());
+    }
+    write!(text, " name {}", quote(stored.tensor.name()))
+}
+
+/// Data that is no recipe, at the start of `input`; `None` where it is one. `name` is that of the constant.
+pub(super) fn parse_data<'a>(
+    input: &'a str,
+    name: Option<&str>,
+    dtype: DType,
+    shape: &[usize],
+) -> Parsed<Option<(ConstantData, &'a str)>> {
+    if let Some(rest) = input.strip_prefix("hash ") {
+        let (digits, rest) = word(rest);
+        let hash = blake3::Hash::from_hex(digits).map_err(|error| error.to_string())?;
+        return Ok(Some((ConstantData::Hashed(hash), rest)));
+    }
+    if let Some(rest) = input.strip_prefix("stored ") {
+        let (stored, rest) = parse_stored(rest, name, dtype, shape)?;
+        return Ok(Some((ConstantData::Stored(stored), rest)));
+    }
+    match parse_attribute(input) {
+        Some((AttributeValue::Tensor(tensor), rest)) if (tensor.dtype(), tensor.shape()) == (dtype, shape) => {
+            Ok(Some((ConstantData::Tensor(tensor), rest.trim_start())))
+        }
+        Some((AttributeValue::Tensor(tensor), _)) => {
+            Err(format!("the type is {dtype}{shape:?}, the data {}{:?}", tensor.dtype(), tensor.shape()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// ` at 0 16384 8`, ` as plain dtype=f16 because "it is exact"`, both or nothing, at the end of the line.
+pub(super) fn parse_storage(input: &str) -> Parsed<(Option<Origin>, Option<ChosenEncoding>)> {
+    let (mut origin, mut rest) = (None, input);
+    if let Some(place) = rest.strip_prefix("at ") {
+        let (source, after) = integer(place)?;
+        let (offset, after) = integer(after)?;
+        let (length, after) = integer(after)?;
+        (origin, rest) = (Some(Origin { source, offset, length }), after);
+    }
+    if rest.is_empty() {
+        return Ok((origin, None));
+    }
+    let (name, attributes, rest) = named(expect(rest, "as")?)?;
+    let encoding = Coded::build(name, &attributes).map_err(|error| error.to_string())?;
+    let (reason, rest) = quoted(expect(rest, "because")?)?;
+    end(rest)?;
+    Ok((origin, Some(ChosenEncoding { encoding, reason })))
+}
+
+fn parse_stored<'a>(input: &'a str, name: Option<&str>, dtype: DType, shape: &[usize]) -> Parsed<(Stored, &'a str)> {
+    let (source, rest) = integer(input)?;
+    let (place, rest) = word(rest);
+    let mut proto = TensorProto {
+        dims: shape.iter().map(|&extent| extent as i64).collect(),
+        data_type: Some(dtype.onnx_code()),
+        ..TensorProto::default()
+    };
+    let mut rest = if place == "external" {
+        parse_external(rest, &mut proto)?
+    } else {
+        let mut fields = <DataField as strum::VariantArray>::VARIANTS.iter();
+        let field = fields.find(|field| field.name() == place);
+        let field = *field.ok_or_else(|| format!("`{place}` is no data field of a tensor"))?;
+        parse_segments(rest, field, &mut proto)?
+    };
+    let mut name = name.map(str::to_string);
+    if let Some(after) = rest.strip_prefix("name ") {
+        let (other, after) = quoted(after)?;
+        name = Some(other);
+        rest = after;
+    }
+    proto.name = name;
+    let tensor = TensorSource::of(&proto).map_err(|error| error.to_string())?;
+    Ok((Stored { source, tensor: Arc::new(tensor) }, rest))
+}
+
+fn parse_segments<'a>(input: &'a str, field: DataField, proto: &mut TensorProto) -> Parsed<&'a str> {
+    let mut rest = input;
+    loop {
+        let (offset, after) = integer(rest)?;
+        let (length, after) = integer(expect(after, "+")?)?;
+        let tagged = after.strip_prefix("tagged").map(str::trim_start);
+        proto.stored_segments.push(StoredSegment {
+            field: Some(field as u32),
+            offset: Some(offset),
+            length: Some(length),
+            tagged: Some(tagged.is_some()),
+        });
+        rest = tagged.unwrap_or(after);
+        match rest.strip_prefix(',') {
+            Some(next) => rest = next.trim_start(),
+            None => return Ok(rest),
+        }
+    }
+}
+
+fn parse_external<'a>(input: &'a str, proto: &mut TensorProto) -> Parsed<&'a str> {
+    let (location, mut rest) = quoted(input)?;
+    let mut add = |key: &str, value: String| {
+        proto.external_data.push(StringStringEntryProto { key: Some(key.to_string()), value: Some(value) });
+    };
+    add("location", location);
+    for (keyword, key) in [("offset ", "offset"), ("length ", "length"), ("sha1 ", "checksum")] {
+        if let Some(after) = rest.strip_prefix(keyword) {
+            let (value, after) = word(after);
+            add(key, value.to_string());
+            rest = after;
+        }
+    }
+    proto.data_location = Some(1);
+    Ok(rest)
+}

@@ -1,0 +1,29 @@
+//! Products with weights of at most 8 bits, which lie in panels as codes with planes of parameters.
+//!
+//! A code stands for `(code - zero point) * scale`. The scale is the product of the scale planes in f32, those of the largest
+//! blocks first; the difference is exact for integers; the result is rounded to the type of the weight.
+//!
+//! [`coded_product`] has the bits of the product with the decoded values. [`dynamic_product`] rounds the activations to 8
+//! bits and sums products of codes as integers; it has the same bits on every instruction set.
+
+mod decode;
+mod dynamic;
+mod dynamic_tile;
+mod layout;
+mod pieces;
+mod planes;
+mod rows;
+mod values;
+
+#[cfg(test)]
+mod dynamic_tests;
+#[cfg(test)]
+mod tests;
+
+pub(super) use decode::CodedFew;
+pub use dynamic::dynamic_product;
+pub use layout::{CodeType, CodedLayout, CodedPlane, CodedRole, PlaneType, Rounded};
+pub(super) use pieces::CodedPanels;
+pub use pieces::{CodedPiece, OpenPanels};
+pub use rows::DynamicRows;
+pub use values::{coded_product, decoded_panels};

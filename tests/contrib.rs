@@ -1,0 +1,152 @@
+//! Operators that ONNX Runtime defines beside ONNX, against the outputs that it computes.
+//!
+//! `tests/contrib/make.py` says what a case is, and writes them.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+use ipuc::compare::{Tolerance, compare};
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Type;
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto};
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Model, Session, SessionOptions};
+use prost::Message as _;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contrib")
+}
+
+fn compiled(bytes: &[u8]) -> Result<Model, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, output) = (folder.path().join("model.onnx"), folder.path().join("model.ipu"));
+    std::fs::write(&path, bytes).unwrap();
+    let source = Source { entry: "main".to_string(), path };
+    compile(&[source], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
+    Ok(ipuc::open(output).unwrap())
+}
+
+/// The tensors of a case, by name and type; those of one set have its number in front.
+struct Data(BTreeMap<String, Vec<u8>>);
+
+impl Data {
+    fn load(name: &str) -> Data {
+        let graph = GraphProto::decode(&std::fs::read(folder().join(name)).unwrap()[..]).unwrap();
+        let named =
+            |tensor: ipuc_formats::onnx::schema::TensorProto| (tensor.name().to_string(), tensor.encode_to_vec());
+        Data(graph.initializer.into_iter().map(named).collect())
+    }
+
+    fn get(&self, set: usize, role: &str, name: &str, kind: &Type) -> Option<Value> {
+        self.0.get(&format!("{set}.{role}.{name}")).map(|bytes| read_value(bytes, kind).unwrap())
+    }
+
+    fn sets(&self) -> usize {
+        (0..).take_while(|set| self.0.keys().any(|name| name.starts_with(&format!("{set}.")))).count()
+    }
+}
+
+/// Half floats round differently on the way: within two units in the last place of the largest.
+fn tolerance(value: &Value) -> Tolerance {
+    let half = value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::F16);
+    let bound = if half { 2e-3 } else { 1e-5 };
+    Tolerance { relative: Some(bound), absolute: Some(bound) }
+}
+
+#[test]
+fn every_case_agrees_with_onnx_runtime() {
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    cases.retain(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    cases.sort();
+    assert!(cases.len() > 45, "{} cases", cases.len());
+    for case in cases {
+        let name = case.file_stem().unwrap().to_str().unwrap();
+        let model = compiled(&std::fs::read(&case).unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let data = Data::load(&format!("{name}.data"));
+        let ports = model.inputs(model.entry(None).unwrap());
+        for threads in [1, 2] {
+            let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
+            let mut before: BTreeMap<String, Value> = BTreeMap::new();
+            for set in 0..data.sets() {
+                let input = |port: &ipuc_runtime::Port| {
+                    let past = || before.get(&port.name.replace("past", "present")).cloned();
+                    data.get(set, "in", &port.name, &port.kind).or_else(past).unwrap()
+                };
+                let inputs = ports.iter().map(|port| (port.name.clone(), input(port))).collect();
+                let outputs = session.run(None, inputs).unwrap_or_else(|error| panic!("{name}, set {set}: {error}"));
+                for (output, found) in &outputs {
+                    let expected = data.get(set, "out", output, &found.kind()).unwrap();
+                    compare(output, found, &expected, tolerance(found))
+                        .unwrap_or_else(|mismatch| panic!("{name}, set {set}: {mismatch}"));
+                }
+                before = outputs.into_iter().collect();
+            }
+        }
+    }
+}
+
+/// The model of a case with a change of its node.
+fn changed(case: &str, change: impl FnOnce(&mut NodeProto)) -> Vec<u8> {
+    let bytes = std::fs::read(folder().join(format!("{case}.onnx"))).unwrap();
+    let mut model = ModelProto::decode(&bytes[..]).unwrap();
+    change(&mut model.graph.as_mut().unwrap().node[0]);
+    model.encode_to_vec()
+}
+
+fn refusal(case: &str, change: impl FnOnce(&mut NodeProto)) -> String {
+    match compiled(&changed(case, change)) {
+        Err(error) => error,
+        Ok(_) => panic!("{case} is compiled"),
+    }
+}
+
+fn integer(name: &str, value: i64) -> AttributeProto {
+    let kind = attribute_proto::AttributeType::Int as i32;
+    AttributeProto { name: Some(name.to_string()), r#type: Some(kind), i: Some(value), ..AttributeProto::default() }
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    for (case, name, value) in [
+        ("gqa_growing", "sliding_window_cache", 1),
+        ("gqa_growing", "qk_output", 1),
+        ("gqa_growing", "kv_cache_bit_width", 8),
+        ("gqa_growing", "local_window_size", 0),
+        ("gqa_growing", "smooth_softmax", 2),
+        ("gqa_growing", "beam_width", 1),
+        ("rotary_flat", "is_packed_batching", 1),
+        ("rotary_flat", "rotary_embedding_dim", 8),
+        ("skip_layer", "axis", 1),
+    ] {
+        let error = refusal(case, |node| node.attribute.push(integer(name, value)));
+        assert!(error.contains(name), "{case} with {name}: {error}");
+    }
+    let quantized = |name: &str| {
+        let kind = attribute_proto::AttributeType::String as i32;
+        let s = Some(b"PER_TENSOR".to_vec());
+        AttributeProto { name: Some(name.to_string()), r#type: Some(kind), s, ..AttributeProto::default() }
+    };
+    for name in ["k_quant_type", "v_quant_type"] {
+        let error = refusal("gqa_growing", |node| node.attribute.push(quantized(name)));
+        assert!(error.contains(name), "{error}");
+    }
+    let error = refusal("gqa_growing", |node| {
+        node.input.resize(12, String::new());
+        node.input.push("query".to_string());
+    });
+    assert!(error.contains("k_scale"), "{error}");
+    for (case, output, name) in [
+        ("gqa_growing", 3, "output_qk"),
+        ("skip_layer_sum", 1, "mean"),
+        ("skip_simplified_sum", 2, "inv_std_var"),
+        ("simplified", 1, "inv_std_var"),
+    ] {
+        let error = refusal(case, |node| {
+            node.output.resize(node.output.len().max(output + 1), String::new());
+            node.output[output] = "further".to_string();
+        });
+        assert!(error.contains(name), "{case}: {error}");
+    }
+}

@@ -1,0 +1,257 @@
+"""Writes the cases of tests/contrib.rs: operators that ONNX Runtime defines beside ONNX, with the outputs it computes.
+
+    python3 -m venv venv && venv/bin/pip install onnx==1.23.2 onnxruntime==1.31.1 numpy
+    venv/bin/python tests/contrib/make.py
+
+A case is NAME.onnx, a model of one node, and NAME.data, a GraphProto whose initializers are `SET.in.INPUT` and
+`SET.out.OUTPUT`. Sets of a model that decodes follow each other: `past_key` and `past_value` of all but the first are the
+`present_key` and `present_value` of the one before, and are not stored again.
+"""
+
+import pathlib
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+FOLDER = pathlib.Path(__file__).parent
+MICROSOFT = "com.microsoft"
+random = np.random.default_rng(1)
+
+
+def floats(*shape, dtype=np.float32):
+    return random.standard_normal(shape).astype(dtype)
+
+
+def run(model, inputs, outputs):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(outputs, session.run(outputs, inputs)))
+
+
+class Case:
+    """A model of one node; its first set of inputs says which inputs there are, and their types."""
+
+    def __init__(self, name, operator, operands, results, domain=MICROSOFT, weights=(), dims=None, **attributes):
+        self.name, self.operator, self.domain = name, operator, domain
+        self.operands, self.results, self.attributes = operands, results, attributes
+        self.weights, self.dims, self.data = dict(weights), dims or {}, []
+
+    def model(self, inputs):
+        given = inputs.keys() | self.weights.keys()
+        operands = [name if name in given else "" for name in self.operands]
+        while not operands[-1]:
+            operands.pop()
+        node = helper.make_node(self.operator, operands, self.results, domain=self.domain, **self.attributes)
+        port = lambda name, value: helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), self.dims.get(name, value.shape)
+        )
+        graph = helper.make_graph(
+            [node],
+            self.name,
+            [port(name, inputs[name]) for name in operands if name in inputs],
+            [helper.make_empty_tensor_value_info(name) for name in self.results if name],
+            [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
+        )
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def add(self, **inputs):
+        model = self.model(inputs)
+        outputs = self.compute(model, inputs)
+        if not self.data:
+            for port in model.graph.output:
+                value = outputs[port.name]
+                dims = self.dims.get(port.name, value.shape)
+                port.CopyFrom(helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(value.dtype), dims))
+            onnx.save(model, FOLDER / f"{self.name}.onnx")
+        prefix = len({tensor.name.split(".")[0] for tensor in self.data})
+        if prefix > 0:
+            inputs = {name: value for name, value in inputs.items() if not name.startswith("past_")}
+        self.data += [numpy_helper.from_array(value, f"{prefix}.in.{name}") for name, value in inputs.items()]
+        self.data += [numpy_helper.from_array(value, f"{prefix}.out.{name}") for name, value in outputs.items()]
+        graph = helper.make_graph([], self.name, [], [], self.data)
+        (FOLDER / f"{self.name}.data").write_bytes(graph.SerializeToString())
+        return outputs
+
+    def compute(self, model, inputs):
+        return run(model, inputs, [name for name in self.results if name])
+
+
+GROUP_QUERY = [
+    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length", "cos_cache", "sin_cache",
+    "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight",
+]  # fmt: skip
+
+
+class GroupQuery(Case):
+    """4 heads of queries, 2 of keys; packed operands and a cache that grows unless said otherwise."""
+
+    def __init__(self, name, size=8, packed=True, capacity=None, rotary=0, dtype=np.float32, batch=1, past=True, **attributes):
+        self.size, self.packed, self.capacity, self.dtype, self.batch = size, packed, capacity, dtype, batch
+        self.past = past
+        dims = {name: ["batch", "steps", (8 if packed else 4) * size] for name in ["query"]}
+        dims |= {name: ["batch", "steps", 2 * size] for name in ["key", "value"]}
+        dims |= {name: ["batch", 2, "past", size] for name in ["past_key", "past_value"]}
+        dims |= {name: ["batch", 2, "present", size] for name in ["present_key", "present_value"]}
+        dims |= {"seqlens_k": ["batch"], "output": ["batch", "steps", 4 * size], "position_ids": ["batch", "steps"]}
+        weights = {}
+        if rotary:
+            angle = random.random((16, rotary)) * 3
+            weights = {"cos_cache": np.cos(angle).astype(dtype), "sin_cache": np.sin(angle).astype(dtype)}
+            attributes |= {"do_rotary": 1}
+        results = ["output", "present_key", "present_value"]
+        super().__init__(
+            name, "GroupQueryAttention", GROUP_QUERY, results, weights=weights, dims=dims,
+            num_heads=4, kv_num_heads=2, **attributes,
+        )  # fmt: skip
+        self.present = None
+
+    def step(self, lengths, steps, **more):
+        """One set: the tokens of each of the batch with the new ones, and the number of new ones."""
+        for name, value in more.items():
+            if name == "attention_bias":
+                self.dims[name] = [extent if extent == 1 else f"bias{axis}" for axis, extent in enumerate(value.shape)]
+        f = lambda *shape: floats(*shape, dtype=self.dtype)
+        inputs = {"query": f(self.batch, steps, (8 if self.packed else 4) * self.size)}
+        if not self.packed:
+            inputs |= {name: f(self.batch, steps, 2 * self.size) for name in ["key", "value"]}
+        if self.past:
+            cache = self.present or [np.zeros((self.batch, 2, self.capacity or 0, self.size), self.dtype)] * 2
+            inputs |= {"past_key": cache[0], "past_value": cache[1]}
+        inputs["seqlens_k"] = np.array(lengths, np.int32) - 1
+        inputs["total_sequence_length"] = np.array([max(lengths)], np.int32)
+        outputs = self.add(**inputs, **more)
+        self.present = [outputs["present_key"], outputs["present_value"]]
+        return self
+
+    def decode(self, prompt=4, steps=1, **more):
+        """A prompt, then tokens one by one."""
+        self.step([prompt] * self.batch, prompt, **more)
+        for length in range(prompt + 1, prompt + 1 + steps):
+            self.step([length] * self.batch, 1)
+        return self
+
+
+class NormalizedGroupQuery(GroupQuery):
+    """With a normalization of queries and keys, which ONNX Runtime has on other processors only: it is given them normalized."""
+
+    def compute(self, model, inputs):
+        weights, self.weights = self.weights, {n: w for n, w in self.weights.items() if not n.endswith("norm_weight")}
+        normalized = dict(inputs)
+        for name, weight in {"query": "q_norm_weight", "key": "k_norm_weight"}.items():
+            heads = inputs[name].astype(np.float64).reshape(*inputs[name].shape[:2], -1, self.size)
+            heads *= weights[weight] / np.sqrt((heads * heads).mean(-1, keepdims=True) + self.epsilon)
+            normalized[name] = heads.reshape(inputs[name].shape).astype(np.float32)
+        outputs = super().compute(self.model(normalized), normalized)
+        self.weights = weights
+        return outputs
+
+
+def group_query():
+    GroupQuery("gqa_growing").decode(steps=3)
+    GroupQuery("gqa_separate", packed=False, batch=2).decode()
+    GroupQuery("gqa_capacity", capacity=6, batch=2).decode(steps=2)
+    GroupQuery("gqa_without_past", past=False, batch=2).step([5, 5], 5).step([5, 3], 5)
+    GroupQuery("gqa_rotary", size=16, rotary=8).decode()
+    GroupQuery("gqa_rotary_interleaved", size=16, rotary=8, rotary_interleaved=1).decode()
+    GroupQuery("gqa_rotary_partial", size=32, rotary=8, packed=False).decode(prompt=3)
+    # The prompt is padded on the right; then each of the batch goes on where it has ended.
+    GroupQuery("gqa_ragged_growing", size=16, rotary=8, batch=2).step([4, 2], 4).step([5, 3], 1)
+    GroupQuery("gqa_ragged_capacity", size=16, rotary=8, batch=2, capacity=6).step([4, 2], 4).step([5, 3], 1)
+    GroupQuery("gqa_chunks_growing", size=16, rotary=8).step([2], 2).step([5], 3).step([6], 1)
+    GroupQuery("gqa_chunks_capacity", size=16, rotary=8, capacity=6).step([2], 2).step([5], 3).step([6], 1)
+    for window in [1, 3]:
+        GroupQuery(f"gqa_window_{window}", local_window_size=window).decode()
+    GroupQuery("gqa_window_ragged", local_window_size=2, batch=2, capacity=6).step([5, 2], 5).step([6, 3], 1)
+    GroupQuery("gqa_scale", scale=-0.7).decode()
+    GroupQuery("gqa_softcap", softcap=2.0).decode()
+    GroupQuery("gqa_smooth", smooth_softmax=1).decode()
+    sink = GroupQuery("gqa_sink", local_window_size=3, softcap=3.0)
+    sink.weights["head_sink"] = floats(4)
+    sink.decode()
+    GroupQuery("gqa_both_sides", causal=0, batch=2, capacity=6).step([5, 3], 5).step([6, 4], 1)
+    for name, shape in {"one": (1, 1), "batch": (2, 1), "heads": (1, 4), "all": (2, 4)}.items():
+        case = GroupQuery(f"gqa_bias_{name}", batch=2, capacity=6, softcap=2.0 if name == "all" else 0.0)
+        case.step([4, 2], 4, attention_bias=floats(*shape, 4, 4)).step([5, 3], 1, attention_bias=floats(*shape, 1, 5))
+    hidden = floats(1, 1, 5, 5)
+    hidden[:, :, 1:, :2] = -np.inf
+    GroupQuery("gqa_bias_hidden").step([5], 5, attention_bias=hidden)
+    positions = lambda *rows: {"position_ids": np.array(rows, np.int64)}
+    case = GroupQuery("gqa_positions", size=16, rotary=8, batch=2)
+    # Of a first prompt only the first position counts.
+    case.step([4, 4], 4, **positions([3, 9, 1, 6], [1, 2, 0, 4])).step([5, 5], 1, **positions([9], [2]))
+    GroupQuery("gqa_positions_chunk", size=16, rotary=8).step([2], 2, **positions([1, 2])).step([5], 3, **positions([9, 2, 4]))
+    for epsilon in [None, 0.5]:
+        attributes = {"qk_norm_epsilon": epsilon} if epsilon else {}
+        case = NormalizedGroupQuery(f"gqa_norms{'_epsilon' if epsilon else ''}", packed=False, **attributes)
+        case.epsilon = epsilon or 1e-6
+        case.weights |= {"q_norm_weight": floats(8), "k_norm_weight": floats(8)}
+        case.decode(prompt=2, steps=0)
+    GroupQuery("gqa_half", size=16, rotary=8, dtype=np.float16, batch=2).step([5, 3], 5).step([6, 4], 1)
+    case = GroupQuery("gqa_half_options", dtype=np.float16, softcap=2.0, local_window_size=3)
+    case.weights["head_sink"] = floats(4, dtype=np.float16)
+    case.step([5], 5, attention_bias=floats(1, 4, 5, 5, dtype=np.float16))
+
+
+def rotary():
+    operands, results = ["input", "position_ids", "cos_cache", "sin_cache"], ["output"]
+    positions = np.array([[1, 2, 5], [0, 7, 2]])
+
+    def case(name, shape, position_ids, columns=8, dtype=np.float32, **attributes):
+        weights = {"cos_cache": floats(8, columns, dtype=dtype), "sin_cache": floats(8, columns, dtype=dtype)}
+        made = Case(f"rotary_{name}", "RotaryEmbedding", operands, results, weights=weights, **attributes)
+        made.add(input=floats(*shape, dtype=dtype), position_ids=position_ids)
+
+    case("flat", (2, 3, 32), positions)
+    case("flat_heads", (2, 3, 32), positions, num_heads=2, interleaved=1)
+    case("flat_partial", (2, 3, 32), positions, columns=4, num_heads=2, rotary_embedding_dim=8)
+    case("heads", (2, 2, 3, 16), positions)
+    case("heads_partial", (2, 2, 3, 16), positions, columns=4, num_heads=2, rotary_embedding_dim=8, interleaved=1)
+    case("offset", (2, 3, 32), np.array([4]))
+    case("offset_heads", (2, 2, 3, 16), np.array([2]), interleaved=1)
+    case("half", (2, 3, 32), positions, dtype=np.float16)
+
+
+def normalization():
+    simplified, layer = "SkipSimplifiedLayerNormalization", "SkipLayerNormalization"
+
+    def case(name, operator, shape, skip, results, operands, dtype=np.float32, **attributes):
+        weights = {operand: floats(shape[-1], dtype=dtype) for operand in operands if operand in ["gamma", "beta", "bias"]}
+        made = Case(name, operator, operands, results, weights=weights, **attributes)
+        made.add(input=floats(*shape, dtype=dtype), skip=floats(*skip, dtype=dtype))
+
+    both = ["output", "", "", "sum"]
+    whole = (2, 3, 24)
+    case("skip_simplified", simplified, whole, whole, ["output"], ["input", "skip", "gamma"], epsilon=1e-6)
+    case("skip_simplified_sum", simplified, whole, whole, both, ["input", "skip", "gamma", "bias"], epsilon=0.1)
+    case("skip_simplified_flat", simplified, (5, 24), (5, 24), both, ["input", "skip", "gamma"])
+    case("skip_simplified_half", simplified, whole, whole, both, ["input", "skip", "gamma"], dtype=np.float16)
+    case("skip_layer", layer, whole, whole, ["output"], ["input", "skip", "gamma"], epsilon=1e-5)
+    case("skip_layer_sum", layer, whole, whole, both, ["input", "skip", "gamma", "beta", "bias"], epsilon=0.1)
+    case("skip_layer_rows", layer, whole, (3, 24), both, ["input", "skip", "gamma", "", "bias"])
+    case("skip_layer_one", layer, whole, (1, 3, 24), both, ["input", "skip", "gamma", "beta"])
+    case("skip_layer_half", layer, whole, whole, both, ["input", "skip", "gamma", "beta"], dtype=np.float16)
+
+    def plain(name, types, **attributes):
+        weights = {"scale": floats(*((3, 24) if attributes.get("axis") == 1 else (24,)), dtype=types[1])}
+        made = Case(f"simplified{name}", "SimplifiedLayerNormalization", ["x", "scale"], ["y"], "", weights, **attributes)
+        made.add(x=floats(2, 3, 24, dtype=types[0]))
+
+    single, half, double = np.float32, np.float16, np.float64
+    plain("", (single, single), epsilon=1e-6, axis=-1, stash_type=1)
+    plain("_axis", (single, single), axis=1)
+    plain("_half", (half, half))
+    plain("_to_half", (single, half))
+    plain("_from_half", (half, single))
+    plain("_double", (double, double), epsilon=0.1)
+
+
+if __name__ == "__main__":
+    for old in [*FOLDER.glob("*.onnx"), *FOLDER.glob("*.data")]:
+        old.unlink()
+    group_query()
+    rotary()
+    normalization()
