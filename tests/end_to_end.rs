@@ -33,6 +33,29 @@ const CASES: &[&str] = &[
     "resnet50_half_qdq_s8",
 ];
 
+/// Cases that round activations to 8 bits as they run. An activation that lies within a float rounding of the middle
+/// between two codes may take either code, and what is computed from it follows. So their results are compared by
+/// [`root_mean_square`] where elements differ.
+const ROUNDED_ACTIVATIONS: &[&str] = &["llama_genai_int4", "resnet50_half_qdq_s8"];
+
+/// The largest share of an output's root mean square by which such codes may change it: half of what rounding the
+/// activations of `llama_genai_int4` changes at all (0.03 to 0.04, ONNX Runtime at `accuracy_level` 4 against 0).
+const CODE_CHANGES: f64 = 0.02;
+
+fn root_mean_square(elements: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = elements.len() as f64;
+    (elements.map(|element| element * element).sum::<f64>() / count).sqrt()
+}
+
+/// Whether two float tensors differ by no more than [`CODE_CHANGES`].
+fn differs_by_a_code(found: &Value, expected: &Value) -> bool {
+    let (Value::Tensor(found), Value::Tensor(expected)) = (found, expected) else { return false };
+    let (Ok(found), Ok(expected)) = (found.elements::<f32>(), expected.elements::<f32>()) else { return false };
+    let difference = found.iter().zip(expected).map(|(found, expected)| f64::from(found - expected));
+    found.len() == expected.len()
+        && root_mean_square(difference) <= CODE_CHANGES * root_mean_square(expected.iter().map(|&e| f64::from(e)))
+}
+
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
@@ -70,14 +93,16 @@ fn run_case(case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
     let model = ipuc::open(compiled(case, folder.path(), &CompileOptions::default())).unwrap();
     let sets = data_sets(case);
     assert!(!sets.is_empty(), "{} has no data", case.display());
+    let rounded = ROUNDED_ACTIVATIONS.iter().any(|name| case.ends_with(name));
     let run = |set: &PathBuf| {
         let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
         let (inputs, expected) = load(&model, set);
         let outputs = session.run(None, inputs).unwrap_or_else(|error| panic!("{}: {error}", set.display()));
         assert_eq!(outputs.len(), expected.len());
         for ((name, found), wanted) in outputs.iter().zip(&expected) {
-            compare(name, found, wanted, Tolerance::default())
-                .unwrap_or_else(|mismatch| panic!("{}: {mismatch}", set.display()));
+            if let Err(mismatch) = compare(name, found, wanted, Tolerance::default()) {
+                assert!(rounded && differs_by_a_code(found, wanted), "{}: {mismatch}", set.display());
+            }
         }
         outputs
     };
