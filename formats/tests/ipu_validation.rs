@@ -10,7 +10,8 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Coded;
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{
-    Manifest, OperandRecord, PlacementRecord, ReadRecord, Role, StateRecord, Superblock, read_manifest, validate,
+    Growth, Manifest, OperandRecord, PlacementRecord, ReadRecord, Role, StateRecord, StateUse, Superblock,
+    read_manifest, validate,
 };
 use ipuc_formats::ops::{If, Read};
 
@@ -79,18 +80,45 @@ fn entries() {
         (|m| m.entries[0].outputs.push("z".into()), "entry `everything`: the number of outputs is 4, expected 3"),
         (|m| m.entries[0].inputs[1] = "past".into(), "entry `everything`: input `past` occurs twice"),
         (|m| m.entries[0].outputs[1] = "branch".into(), "entry `everything`: output `branch` occurs twice"),
-        (|m| m.entries[0].states[0].input = 2, "entry `everything`: input 2 does not exist, there are 2"),
-        (|m| m.entries[0].states[0].output = 3, "entry `everything`: output 3 does not exist, there are 3"),
+    ]);
+}
+
+#[test]
+fn states() {
+    check(&[
+        (|m| m.states.push(m.states[0].clone()), "states: state `past` occurs twice"),
         (
-            |m| m.entries[0].states.push(StateRecord { input: 0, output: 2, append_axis: None }),
+            |m| m.states[0].growth = Some(Growth { axis: 2, page: 1 }),
+            "state `past`: axis 2 does not exist, there are 2",
+        ),
+        (|m| m.states[0].growth = Some(Growth { axis: 0, page: 0 }), "state `past`: its pages are empty"),
+        (
+            |m| m.states[0].kind = Type::Sequence(Box::new(m.states[0].kind.clone())),
+            "state `past`: it grows and is no tensor with axes",
+        ),
+        (|m| m.entries[0].states[0].state = 1, "entry `everything`: state 1 does not exist, there are 1"),
+        (|m| m.entries[0].states[0].input = Some(2), "entry `everything`: input 2 does not exist, there are 2"),
+        (|m| m.entries[0].states[0].output = Some(3), "entry `everything`: output 3 does not exist, there are 3"),
+        (
+            |m| m.entries[0].states.push(StateUse { state: 0, input: None, output: Some(2) }),
             "entry `everything`: state `past` occurs twice",
         ),
         (
-            |m| m.entries[0].states[0].input = 1,
-            "entry `everything`: the element type of a state's output is 1, expected 9",
+            |m| {
+                m.states.push(StateRecord { name: "other".into(), kind: m.states[0].kind.clone(), growth: None });
+                m.entries[0].states.push(StateUse { state: 1, input: Some(0), output: None });
+            },
+            "entry `everything`: state of input `past` occurs twice",
         ),
-        (|m| m.entries[0].states[0].output = 1, "entry `everything`: a state is no tensor that is computed"),
-        (|m| m.entries[0].states[0].append_axis = Some(2), "entry `everything`: axis 2 does not exist, there are 2"),
+        (
+            |m| m.entries[0].states[0] = StateUse { state: 0, input: None, output: None },
+            "entry `everything`: a state is neither input nor output",
+        ),
+        (|m| m.entries[0].states[0].input = Some(1), "entry `everything`: a state's input is 9, expected 1"),
+        (
+            |m| m.entries[0].states[0].output = Some(1),
+            "entry `everything`: the next contents of a state are not computed",
+        ),
     ]);
 }
 

@@ -2,9 +2,10 @@
 //! another is for `validate`.
 
 use super::{
-    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Manifest, OperandRecord,
-    PartRecord, PlacementRecord, Provenance, ReadRecord, Reduction, RegionRecord, Role, SplitKind, SplitRecord,
-    StateRecord, StepPlacementRecord, StepRecord, SymbolRecord, ValueRecord, WeightRecord, WeightSource, schema,
+    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Growth, Manifest,
+    OperandRecord, PartRecord, PlacementRecord, Provenance, ReadRecord, Reduction, RegionRecord, Role, SplitKind,
+    SplitRecord, StateRecord, StateUse, StepPlacementRecord, StepRecord, SymbolRecord, ValueRecord, WeightRecord,
+    WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
@@ -36,6 +37,7 @@ pub(super) fn decode(manifest: schema::Manifest) -> Result<Manifest, FormatError
         chunks: records("chunk", manifest.chunks, chunk)?,
         files: records("file", manifest.files, |file| Ok(FileRecord { root_hash: hash(file.root_hash)? }))?,
         placements: records("placement", manifest.placements, placement)?,
+        states: records("state", manifest.states, |state| dims.state(state))?,
     })
 }
 
@@ -137,6 +139,14 @@ impl Dimensions {
         })
     }
 
+    fn state(&self, state: schema::State) -> Result<StateRecord, Fault> {
+        Ok(StateRecord {
+            name: state.name,
+            kind: self.kind(state.r#type.ok_or(Fault::Missing("the type"))?, 0)?,
+            growth: state.growth.map(|growth| Growth { axis: growth.axis, page: growth.page }),
+        })
+    }
+
     fn kind(&self, kind: schema::Type, nesting: usize) -> Result<Type, Fault> {
         use schema::r#type::Kind;
         let limit = limits::IPU_TYPE_NESTING;
@@ -202,14 +212,13 @@ fn provenance_record(provenance: schema::Provenance) -> Result<Provenance, Fault
 }
 
 fn entry(entry: schema::Entry) -> EntryRecord {
-    let state =
-        |state: schema::State| StateRecord { input: state.input, output: state.output, append_axis: state.append_axis };
+    let used = |used: schema::StateUse| StateUse { state: used.state, input: used.input, output: used.output };
     EntryRecord {
         name: entry.name,
         block: entry.block,
         inputs: entry.inputs,
         outputs: entry.outputs,
-        states: entry.states.into_iter().map(state).collect(),
+        states: entry.states.into_iter().map(used).collect(),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{
     BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Manifest, OperandRecord, PartRecord, PlacementRecord,
-    Provenance, Reduction, RegionRecord, SplitKind, SplitRecord, StepPlacementRecord, StepRecord, ValueRecord,
-    WeightRecord, WeightSource, schema,
+    Provenance, Reduction, RegionRecord, SplitKind, SplitRecord, StateRecord, StateUse, StepPlacementRecord,
+    StepRecord, ValueRecord, WeightRecord, WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
@@ -19,6 +19,7 @@ pub(super) fn encode(manifest: &Manifest) -> schema::Manifest {
     let mut dimensions = Dimensions::default();
     let obligations = manifest.obligations.iter().map(|obligation| dimensions.obligation(obligation)).collect();
     let blocks = manifest.blocks.iter().map(|block| dimensions.block(block)).collect();
+    let states = manifest.states.iter().map(|state| dimensions.state(state)).collect();
     schema::Manifest {
         producer: manifest.producer.clone(),
         provenance: Some(provenance(&manifest.provenance)),
@@ -40,6 +41,7 @@ pub(super) fn encode(manifest: &Manifest) -> schema::Manifest {
         chunks: manifest.chunks.iter().map(chunk).collect(),
         files: manifest.files.iter().map(|file| schema::File { root_hash: file.root_hash.to_vec() }).collect(),
         placements: manifest.placements.iter().map(placement).collect(),
+        states,
     }
 }
 
@@ -100,6 +102,14 @@ impl Dimensions {
         }
     }
 
+    fn state(&mut self, state: &StateRecord) -> schema::State {
+        schema::State {
+            name: state.name.clone(),
+            r#type: Some(self.kind(&state.kind)),
+            growth: state.growth.map(|growth| schema::Growth { axis: growth.axis, page: growth.page }),
+        }
+    }
+
     fn kind(&mut self, kind: &Type) -> schema::Type {
         use schema::r#type::Kind;
         let kind = match kind {
@@ -136,15 +146,13 @@ fn provenance(provenance: &Provenance) -> schema::Provenance {
 }
 
 fn entry(entry: &EntryRecord) -> schema::Entry {
-    let states = entry.states.iter();
+    let used = |used: &StateUse| schema::StateUse { state: used.state, input: used.input, output: used.output };
     schema::Entry {
         name: entry.name.clone(),
         block: entry.block,
         inputs: entry.inputs.clone(),
         outputs: entry.outputs.clone(),
-        states: states
-            .map(|state| schema::State { input: state.input, output: state.output, append_axis: state.append_axis })
-            .collect(),
+        states: entry.states.iter().map(used).collect(),
     }
 }
 

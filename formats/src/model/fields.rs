@@ -19,6 +19,7 @@ pub(super) static MANIFEST: Message = Message {
         Field { number: 10, name: "chunks", repeated: true, union: false, kind: Kind::Message(&CHUNK) },
         Field { number: 11, name: "files", repeated: true, union: false, kind: Kind::Message(&FILE) },
         Field { number: 12, name: "placements", repeated: true, union: false, kind: Kind::Message(&PLACEMENT) },
+        Field { number: 13, name: "states", repeated: true, union: false, kind: Kind::Message(&STATE) },
     ],
 };
 
@@ -71,7 +72,7 @@ pub(super) static ENTRY: Message = Message {
         Field { number: 2, name: "block", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
         Field { number: 3, name: "inputs", repeated: true, union: false, kind: Kind::Bytes },
         Field { number: 4, name: "outputs", repeated: true, union: false, kind: Kind::Bytes },
-        Field { number: 5, name: "states", repeated: true, union: false, kind: Kind::Message(&STATE) },
+        Field { number: 5, name: "states", repeated: true, union: false, kind: Kind::Message(&STATE_USE) },
     ],
 };
 
@@ -79,9 +80,28 @@ pub(super) static STATE: Message = Message {
     name: "State",
     memory_bytes: size_of::<schema::State>(),
     fields: &[
-        Field { number: 1, name: "input", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 2, name: "output", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
-        Field { number: 3, name: "append_axis", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 1, name: "name", repeated: false, union: false, kind: Kind::Bytes },
+        Field { number: 2, name: "type", repeated: false, union: false, kind: Kind::Message(&TYPE) },
+        Field { number: 3, name: "growth", repeated: false, union: false, kind: Kind::Message(&GROWTH) },
+    ],
+};
+
+pub(super) static GROWTH: Message = Message {
+    name: "Growth",
+    memory_bytes: size_of::<schema::Growth>(),
+    fields: &[
+        Field { number: 1, name: "axis", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "page", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+    ],
+};
+
+pub(super) static STATE_USE: Message = Message {
+    name: "StateUse",
+    memory_bytes: size_of::<schema::StateUse>(),
+    fields: &[
+        Field { number: 1, name: "state", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 2, name: "input", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+        Field { number: 3, name: "output", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
     ],
 };
 

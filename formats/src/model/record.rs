@@ -31,6 +31,8 @@ pub struct Manifest {
     pub files: Vec<FileRecord>,
     /// How steps are spread over the tiles of targets.
     pub placements: Vec<PlacementRecord>,
+    /// What sessions keep from run to run.
+    pub states: Vec<StateRecord>,
 }
 
 /// What a file was made from. No paths, no times: the same model and options give the same bytes.
@@ -68,19 +70,51 @@ pub struct EntryRecord {
     pub inputs: Vec<String>,
     /// Names of the block's results.
     pub outputs: Vec<String>,
-    /// Inputs that a session keeps.
-    pub states: Vec<StateRecord>,
+    /// Inputs and outputs that are state.
+    pub states: Vec<StateUse>,
 }
 
-/// An input that is state: its next contents are an output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Contents that a session keeps from run to run; every entry that names it uses the same contents.
+#[derive(Debug, Clone, PartialEq)]
 pub struct StateRecord {
-    /// Index of the input.
-    pub input: u32,
-    /// Index of the output.
-    pub output: u32,
-    /// The output is the input with elements appended along this axis.
-    pub append_axis: Option<u32>,
+    /// Name: that of the input that is given the contents.
+    pub name: String,
+    /// Type of the contents.
+    pub kind: Type,
+    /// How runs append to the contents; `None` where they replace them.
+    pub growth: Option<Growth>,
+}
+
+/// Runs append elements to the contents of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Growth {
+    /// Axis along which the contents grow.
+    pub axis: u32,
+    /// Extent along that axis of one page of memory, at least 1.
+    pub page: u32,
+}
+
+/// How an entry uses a state: at least one of input and output is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateUse {
+    /// Index of the state.
+    pub state: u32,
+    /// Index of the parameter that is given the contents.
+    pub input: Option<u32>,
+    /// Index of the result that is the next contents.
+    pub output: Option<u32>,
+}
+
+impl EntryRecord {
+    /// The state that is input `input`.
+    pub fn state_of_input(&self, input: usize) -> Option<u32> {
+        self.states.iter().find(|used| used.input == u32::try_from(input).ok()).map(|used| used.state)
+    }
+
+    /// The state that is output `output`.
+    pub fn state_of_output(&self, output: usize) -> Option<u32> {
+        self.states.iter().find(|used| used.output == u32::try_from(output).ok()).map(|used| used.state)
+    }
 }
 
 /// A list of steps with explicit parameters and results.

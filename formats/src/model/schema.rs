@@ -27,6 +27,8 @@ pub struct Manifest {
     pub files: ::prost::alloc::vec::Vec<File>,
     #[prost(message, repeated, tag = "12")]
     pub placements: ::prost::alloc::vec::Vec<Placement>,
+    #[prost(message, repeated, tag = "13")]
+    pub states: ::prost::alloc::vec::Vec<State>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Provenance {
@@ -77,16 +79,32 @@ pub struct Entry {
     #[prost(string, repeated, tag = "4")]
     pub outputs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "5")]
-    pub states: ::prost::alloc::vec::Vec<State>,
+    pub states: ::prost::alloc::vec::Vec<StateUse>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct State {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub r#type: ::core::option::Option<Type>,
+    #[prost(message, optional, tag = "3")]
+    pub growth: ::core::option::Option<Growth>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct State {
+pub struct Growth {
     #[prost(uint32, tag = "1")]
-    pub input: u32,
+    pub axis: u32,
     #[prost(uint32, tag = "2")]
-    pub output: u32,
+    pub page: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StateUse {
+    #[prost(uint32, tag = "1")]
+    pub state: u32,
+    #[prost(uint32, optional, tag = "2")]
+    pub input: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "3")]
-    pub append_axis: ::core::option::Option<u32>,
+    pub output: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Block {

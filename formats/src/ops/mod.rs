@@ -156,6 +156,7 @@ macro_rules! for_each_operator {
             0x7e CausalConvolution Product "causal_convolution",
             0x7f NegativeLogLikelihood Computes "negative_log_likelihood",
             0x80 CacheScatter Moves "cache_scatter",
+            0x81 Append Moves "append",
             // Selection, control flow, sequences, text, signals, images: 0x90 to 0xbf.
             0x90 If Control "if",
             0x91 Loop Control "loop",

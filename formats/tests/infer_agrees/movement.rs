@@ -16,6 +16,7 @@ pub const GENERATORS: &[Generator] = &[
     transpose,
     expand,
     concat,
+    append,
     split,
     slice,
     pad,
@@ -139,6 +140,18 @@ fn concat(random: &mut Random) -> Case {
         parts.push(random.like(&first, &shape));
     }
     Case::new(Concat { axis }, parts)
+}
+
+fn append(random: &mut Random) -> Case {
+    let shape = random.shape(1..=3);
+    let at = random.below(shape.len());
+    let past = random.data(&shape);
+    let mut added = shape.clone();
+    added[at] = random.extent();
+    let new = random.like(&past, &added);
+    let first = random.flag().then(|| vector(&[shape[at] as i64]));
+    let length = random.flag().then(|| vector(&[(shape[at] + added[at]) as i64]));
+    Case::new(Append { axis: at as i64 }, [past, new]).then(first).then(length)
 }
 
 fn split(random: &mut Random) -> Case {

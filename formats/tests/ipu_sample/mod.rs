@@ -12,8 +12,8 @@ use ipuc_formats::encodings::{
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::limits::{IPU_CHECKSUM_BLOCK, IPU_CHUNK_BYTES, IPU_ROW_CHECKSUM_BLOCK};
 use ipuc_formats::model::{
-    BlockRecord, EntryRecord, ExtentRecord, FileRecord, Manifest, OperandRecord, Provenance, ReadRecord, Role,
-    StateRecord, StepRecord, SymbolRecord, ValueRecord, finish, plan,
+    BlockRecord, EntryRecord, ExtentRecord, FileRecord, Growth, Manifest, OperandRecord, Provenance, ReadRecord, Role,
+    StateRecord, StateUse, StepRecord, SymbolRecord, ValueRecord, finish, plan,
 };
 use ipuc_formats::ops::{If, Matmul, Obligation, Op, Read, Relation, Unary, UnaryFunction, WeightMatrix};
 use ipuc_formats::tensor::Tensor;
@@ -182,7 +182,10 @@ pub fn everything() -> Sample {
     let symbols = vec![symbol("batch", 1, 64), symbol("/select/NonZero.count", 0, i64::MAX)];
     let mut sample =
         builder.finish("everything", symbols, blocks, &["past", "choose"], &["present", "table", "branch"]);
-    sample.manifest.entries[0].states = vec![StateRecord { input: 0, output: 0, append_axis: Some(0) }];
+    sample.manifest.entries[0].states = vec![StateUse { state: 0, input: Some(0), output: Some(0) }];
+    let kind = sample.manifest.blocks[0].values[0].kind.clone();
+    sample.manifest.states =
+        vec![StateRecord { name: "past".to_string(), kind, growth: Some(Growth { axis: 0, page: 16 }) }];
     let subject = "/select: rows".to_string();
     sample.manifest.obligations = vec![Obligation { relation: Relation::AtMost, left: count, right: batch, subject }];
     sample
@@ -306,6 +309,7 @@ impl Builder {
             chunks: Vec::new(),
             files: Vec::new(),
             placements: Vec::new(),
+            states: Vec::new(),
         };
         Sample { manifest, extents: self.extents }
     }

@@ -3,8 +3,10 @@
 //! - Names of symbols differ, ranges are not empty. Every symbol that a dimension of a value, of known contents or of an
 //!   obligation names is declared. Where its value comes from is not said: an input of the entry, else a step.
 //! - There is an entry. Names of entries differ, and names of inputs and of outputs within one. An entry has a name
-//!   for each parameter and each result of its block. An input is state at most once; a state's input and output are
-//!   tensors of one element type, and it grows along an axis that both have.
+//!   for each parameter and each result of its block.
+//! - Names of states differ. A state that grows is a tensor of whole bytes, its axis exists and its page is not empty. An
+//!   entry uses a state at most once, by an input, an output or both; an input or output is one state at most, is computed or
+//!   given, and has the element type and the rank of the state.
 //! - Parameters are the first values of a block. Each other value is defined by one step, before steps that use it.
 //!   Results of blocks are not absent.
 //! - A step runs only blocks that come after its own; every block is an entry's or is run; depth and number of ways
@@ -12,7 +14,9 @@
 //! - A step says how it reads each weight operand, in order of operands, and nothing else.
 //! - Contents are known of integer and bool tensors only. Axes, contents and nesting of types are limited.
 
-use super::super::{BlockRecord, EntryRecord, Fault, FormatError, Manifest, OperandRecord, StepRecord, ValueRecord};
+use super::super::{
+    BlockRecord, EntryRecord, Fault, FormatError, Manifest, OperandRecord, StateRecord, StepRecord, ValueRecord,
+};
 use super::{at_most, equal, in_range, unique};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -38,6 +42,7 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), FormatError> {
     for (index, block) in manifest.blocks.iter().enumerate() {
         check_block(manifest, index, block, &mut dims)?;
     }
+    check_states(manifest, &mut dims)?;
     if manifest.entries.is_empty() {
         return Err(Fault::Missing("an entry").at("entries"));
     }
@@ -166,28 +171,80 @@ fn check_entry(manifest: &Manifest, entry: &EntryRecord) -> Result<(), Fault> {
     equal("the number of outputs", entry.outputs.len() as u64, block.results.len() as u64)?;
     unique("input", entry.inputs.iter().map(String::as_str))?;
     unique("output", entry.outputs.iter().map(String::as_str))?;
-    let mut states = HashSet::new();
-    for state in &entry.states {
-        let input = in_range("input", state.input, entry.inputs.len())?;
-        let output = in_range("output", state.output, entry.outputs.len())?;
-        if !states.insert(input) {
-            return Err(Fault::Duplicate { what: "state", name: entry.inputs[input].clone() });
+    check_state_uses(manifest, entry, block)
+}
+
+fn check_states<'a>(manifest: &'a Manifest, dims: &mut Dims<'a>) -> Result<(), FormatError> {
+    unique("state", manifest.states.iter().map(|state| state.name.as_str())).map_err(|fault| fault.at("states"))?;
+    for state in &manifest.states {
+        check_state(state, dims).map_err(|fault| fault.at(format!("state `{}`", state.name)))?;
+    }
+    Ok(())
+}
+
+fn check_state<'a>(state: &'a StateRecord, dims: &mut Dims<'a>) -> Result<(), Fault> {
+    dims.check_type(&state.kind, 0)?;
+    let Some(growth) = state.growth else { return Ok(()) };
+    let Some((dtype, Shape::Ranked(extents))) = state.kind.as_tensor() else {
+        return Err(Fault::Rule("it grows and is no tensor with axes"));
+    };
+    in_range("axis", growth.axis, extents.len())?;
+    if dtype == DType::String || dtype.bits() < 8 {
+        return Err(Fault::Rule("it grows and its elements are no whole bytes"));
+    }
+    if growth.page == 0 {
+        return Err(Fault::Rule("its pages are empty"));
+    }
+    Ok(())
+}
+
+fn check_state_uses(manifest: &Manifest, entry: &EntryRecord, block: &BlockRecord) -> Result<(), Fault> {
+    let (mut states, mut inputs, mut outputs) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for used in &entry.states {
+        let state = &manifest.states[in_range("state", used.state, manifest.states.len())?];
+        let twice = |what: &'static str, name: &String| Fault::Duplicate { what, name: name.clone() };
+        if !states.insert(used.state) {
+            return Err(twice("state", &state.name));
         }
-        let next = match block.results[output] {
-            OperandRecord::Value(value) => block.values.get(value as usize).and_then(|value| value.kind.as_tensor()),
-            OperandRecord::Weight(_) | OperandRecord::Absent => None,
-        };
-        let (Some((before, shape)), Some((after, next_shape))) = (block.values[input].kind.as_tensor(), next) else {
-            return Err(Fault::Rule("a state is no tensor that is computed"));
-        };
-        equal("the element type of a state's output", after as u64, before as u64)?;
-        if let Some(axis) = state.append_axis {
-            for rank in [shape.rank(), next_shape.rank()].into_iter().flatten() {
-                in_range("axis", axis, rank)?;
+        if used.input.is_none() && used.output.is_none() {
+            return Err(Fault::Rule("a state is neither input nor output"));
+        }
+        if let Some(input) = used.input {
+            let input = in_range("input", input, entry.inputs.len())?;
+            if !inputs.insert(input) {
+                return Err(twice("state of input", &entry.inputs[input]));
             }
+            check_same_kind("a state's input", &block.values[input].kind, &state.kind)?;
+        }
+        if let Some(output) = used.output {
+            let output = in_range("output", output, entry.outputs.len())?;
+            if !outputs.insert(output) {
+                return Err(twice("state of output", &entry.outputs[output]));
+            }
+            let OperandRecord::Value(value) = block.results[output] else {
+                return Err(Fault::Rule("the next contents of a state are not computed"));
+            };
+            check_same_kind("a state's output", &block.values[value as usize].kind, &state.kind)?;
         }
     }
     Ok(())
+}
+
+/// Tensors of one element type and rank, or equal types.
+fn check_same_kind(what: &'static str, kind: &Type, state: &Type) -> Result<(), Fault> {
+    match (kind.as_tensor(), state.as_tensor()) {
+        (Some((found, shape)), Some((expected, state_shape))) => {
+            if found != expected {
+                return Err(Fault::Mismatch { what, found: found as u64, expected: expected as u64 });
+            }
+            match (shape.rank(), state_shape.rank()) {
+                (Some(found), Some(expected)) => equal(what, found as u64, expected as u64),
+                (None, _) | (_, None) => Ok(()),
+            }
+        }
+        (None, None) if kind == state => Ok(()),
+        (Some(_), None) | (None, _) => Err(Fault::Rule("an input or output has another type than its state")),
+    }
 }
 
 /// Blocks come after those that run them, hence one pass in order counts the ways to each.

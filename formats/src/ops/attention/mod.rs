@@ -1,11 +1,13 @@
 //! Attention and what positions do to it.
 
+pub(crate) mod append;
 pub(crate) mod cache_scatter;
 pub(crate) mod dot_product;
 pub(crate) mod dot_product_reference;
 pub(crate) mod linear_attention;
 pub(crate) mod rotary_embedding;
 
+pub use append::*;
 pub use cache_scatter::*;
 pub use dot_product::*;
 pub use linear_attention::*;

@@ -97,7 +97,7 @@ impl Moves for Concat {
             let Some(own) = facts.dims(operand).filter(|own| own.len() == dims.len()) else {
                 return loops::serial(facts);
             };
-            let Some(known) = start else { return joined_whole(facts, axis) };
+            let Some(known) = start else { return joined_whole(facts, facts.inputs.len(), axis) };
             let place = |at: usize| if at == axis { known } else { 0 };
             let nest = own.iter().enumerate().fold(loops::Loops::new(facts), |nest, (at, extent)| {
                 nest.parallel(extent, [loops::operand(operand, at), loops::result(0, at).offset(place(at))])
@@ -121,11 +121,11 @@ impl Moves for Concat {
     }
 }
 
-/// A loop for each axis of the result, along which all operands may be needed whole on the joined axis.
-fn joined_whole(facts: &StepFacts<'_>, axis: usize) -> Vec<Space> {
+/// A loop for each axis of the result; the first `parts` operands may be needed whole along the joined axis.
+pub(crate) fn joined_whole(facts: &StepFacts<'_>, parts: usize, axis: usize) -> Vec<Space> {
     let Some(dims) = facts.result(0) else { return loops::serial(facts) };
     let nest = dims.iter().enumerate().fold(loops::Loops::new(facts), |nest, (at, extent)| {
-        let operands = (0..facts.inputs.len()).filter(|_| at != axis).map(|operand| loops::operand(operand, at));
+        let operands = (0..parts).filter(|_| at != axis).map(|operand| loops::operand(operand, at));
         nest.parallel(extent, operands.chain([loops::result(0, at)]))
     });
     vec![nest.space()]
