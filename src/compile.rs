@@ -38,7 +38,8 @@ pub struct CompileOptions {
     pub dimensions: Bindings,
     /// Ranges of dimensions: name, least and greatest value.
     pub ranges: Vec<(String, i64, i64)>,
-    /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`).
+    /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`); `auto` for the names that
+    /// exporters give to caches.
     pub states: Vec<String>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,

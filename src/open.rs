@@ -17,12 +17,15 @@ use thiserror::Error;
 const ROOM_BYTES: u64 = 1 << 30;
 
 /// How a file is opened.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
     /// Bytes for weights, activations, state, inputs and outputs. What fits is where `None`.
     pub memory_bytes: Option<u64>,
     /// Positions that state may grow to, for which room is kept free within the budget.
     pub context: Option<u64>,
+    /// Folder of the file that state goes to when it and the weights do not fit any more; that of the system for temporary
+    /// files where `None`.
+    pub spill_folder: Option<PathBuf>,
     /// How weights that all fit are held; without meaning for those that are streamed.
     pub resident: Resident,
     /// Take weights as they come, where the file is still being written; how long nothing may come before that is an error.
@@ -89,11 +92,7 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
         None => automatic_budget(&file).map_err(failed)?,
     };
     match memory_bytes {
-        Some(_) => Model::open_with(
-            Arc::new(file),
-            ModelOptions { memory_bytes, context: options.context, ..ModelOptions::default() },
-        )
-        .map_err(failed),
+        Some(_) => Model::open_with(Arc::new(file), streaming(options, memory_bytes)).map_err(failed),
         // Through the page cache: what was compiled or copied just now is still there.
         None => match options.resident {
             Resident::Copy => Model::open(file.buffered()).map_err(failed),
@@ -116,8 +115,13 @@ pub fn open_pipe(pipe: impl Read + Send + 'static, options: OpenOptions) -> Resu
 fn open_arriving(file: ArrivingFile, name: &str, options: OpenOptions) -> Result<Model, OpenFileError> {
     // Twice the file is room for all weights and for whatever a run of it needs besides.
     let memory_bytes = options.memory_bytes.or(Some(file.length().saturating_mul(2).max(ROOM_BYTES)));
-    Model::open_with(Arc::new(file), ModelOptions { memory_bytes, context: options.context, ..ModelOptions::default() })
+    Model::open_with(Arc::new(file), streaming(options, memory_bytes))
         .map_err(|error| OpenFileError::Model { path: PathBuf::from(name), error })
+}
+
+fn streaming(options: OpenOptions, memory_bytes: Option<u64>) -> ModelOptions {
+    let OpenOptions { context, spill_folder, .. } = options;
+    ModelOptions { memory_bytes, context, spill_folder, ..ModelOptions::default() }
 }
 
 /// The bytes of a file, shared with everybody who maps it.

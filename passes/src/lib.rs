@@ -19,5 +19,5 @@ pub mod order;
 pub mod pipeline;
 pub mod quantize;
 pub mod simplify;
-pub mod state;
+pub mod states;
 pub mod verify;

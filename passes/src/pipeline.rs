@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::order::order;
 use crate::quantize::quantize;
 use crate::simplify::simplify;
-use crate::state::mark_states;
+use crate::states::states;
 use crate::verify::{Stage, VerifyError, verify};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -38,15 +38,19 @@ pub enum Phase {
     Settle(&'static [Pass]),
 }
 
+/// Passes that run again and again until a round changes no step.
+const SETTLING: &[Pass] = &[
+    pass("infer", Stage::Typed, infer),
+    pass("fold_constants", Stage::Typed, fold_constants),
+    pass("simplify", Stage::Typed, simplify),
+    pass("remove_dead_code", Stage::Typed, remove_dead_code),
+];
+
 /// The passes in order. They settle: folding a condition chooses a branch, which has shapes that fold.
 pub const PIPELINE: &[Phase] = &[
-    Phase::Once(&[pass("mark_states", Stage::Imported, mark_states)]),
-    Phase::Settle(&[
-        pass("infer", Stage::Typed, infer),
-        pass("fold_constants", Stage::Typed, fold_constants),
-        pass("simplify", Stage::Typed, simplify),
-        pass("remove_dead_code", Stage::Typed, remove_dead_code),
-    ]),
+    Phase::Settle(SETTLING),
+    Phase::Once(&[pass("states", Stage::Typed, states)]),
+    Phase::Settle(SETTLING),
     Phase::Once(&[
         pass("infer", Stage::Typed, infer),
         pass("quantize", Stage::Typed, quantize),

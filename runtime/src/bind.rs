@@ -5,7 +5,6 @@ use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::ops::{Obligation, Relation};
-use ipuc_formats::value::Value;
 
 /// An input as the entry declares it: name and type.
 pub(crate) struct Declared<'a> {
@@ -13,7 +12,7 @@ pub(crate) struct Declared<'a> {
     pub(crate) kind: &'a Type,
 }
 
-/// Values of all symbols that the inputs of an entry name.
+/// Values of all symbols that the inputs of an entry name, which have these types with known extents.
 ///
 /// # Errors
 /// [`RunError`] where an input does not have its declared type, or an obligation does not hold.
@@ -21,9 +20,9 @@ pub(crate) fn bind(
     manifest: &Manifest,
     entry: &EntryRecord,
     declared: &[Declared<'_>],
-    inputs: &[Value],
+    kinds: &[Type],
 ) -> Result<Bindings, RunError> {
-    let bindings = bind_symbols(declared, inputs)?;
+    let bindings = bind_symbols(declared, kinds)?;
     check_ranges(manifest, &bindings)?;
     for obligation in &manifest.obligations {
         check_obligation(obligation, &bindings, entry)?;
@@ -35,16 +34,14 @@ pub(crate) fn bind(
 ///
 /// # Errors
 /// [`RunError`] where an input does not have its declared type.
-pub(crate) fn bind_symbols(declared: &[Declared<'_>], inputs: &[Value]) -> Result<Bindings, RunError> {
+pub(crate) fn bind_symbols(declared: &[Declared<'_>], kinds: &[Type]) -> Result<Bindings, RunError> {
     let mut bindings = Bindings::new();
     let mut open: Vec<(&str, usize, &Dim, usize)> = Vec::new();
-    for (input, value) in declared.iter().zip(inputs) {
-        check_kind(input, value)?;
+    for (input, kind) in declared.iter().zip(kinds) {
+        check_kind(input, kind)?;
         let Some((_, Shape::Ranked(dims))) = input.kind.as_tensor() else { continue };
-        let Some(tensor) = value.as_tensor() else { continue };
-        open.extend(
-            dims.iter().zip(tensor.shape()).enumerate().map(|(axis, (dim, &found))| (input.name, axis, dim, found)),
-        );
+        let Some(extents) = kind.as_tensor().and_then(|(_, shape)| shape.as_known()) else { continue };
+        open.extend(dims.iter().zip(extents).enumerate().map(|(axis, (dim, found))| (input.name, axis, dim, found)));
     }
     // A dimension such as `past + seq` waits until others have bound all but one of its symbols.
     loop {
@@ -63,13 +60,36 @@ pub(crate) fn bind_symbols(declared: &[Declared<'_>], inputs: &[Value]) -> Resul
     Ok(bindings)
 }
 
-fn check_kind(input: &Declared<'_>, value: &Value) -> Result<(), RunError> {
+/// Adds the symbols that equations of the model tell from those that are bound, such as an extent that must be 64.
+pub(crate) fn follow_equations(manifest: &Manifest, bindings: &mut Bindings) {
+    let equations = || manifest.obligations.iter().filter(|one| one.relation == Relation::Equal);
+    loop {
+        let mut found = Vec::new();
+        for (one, other) in equations().flat_map(|one| [(&one.left, &one.right), (&one.right, &one.left)]) {
+            let Ok(value) = one.evaluate(bindings) else { continue };
+            // What contradicts is for the bind to tell.
+            if let Ok(Solution::Solved { symbol, value }) = solve_for(other, value, bindings)
+                && value >= 0
+            {
+                found.push((symbol, value));
+            }
+        }
+        if found.is_empty() {
+            return;
+        }
+        for (symbol, value) in found {
+            bindings.insert(symbol, value);
+        }
+    }
+}
+
+fn check_kind(input: &Declared<'_>, found: &Type) -> Result<(), RunError> {
     let mismatch = || RunError::InputType {
         name: input.name.to_string(),
         expected: input.kind.to_string(),
-        found: value.kind().to_string(),
+        found: found.to_string(),
     };
-    let fits = match (input.kind, &value.kind()) {
+    let fits = match (input.kind, found) {
         (Type::Tensor { dtype, shape }, Type::Tensor { dtype: found, shape: found_shape }) => {
             dtype == found && shape.rank().is_none_or(|rank| Some(rank) == found_shape.rank())
         }

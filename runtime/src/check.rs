@@ -16,14 +16,21 @@ use ipuc_formats::ops::{BlockInference, InferContext, TypeError};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::element_count;
 
+/// A manifest each of whose steps was typed.
+pub(crate) struct CheckedManifest {
+    pub(crate) manifest: Manifest,
+    /// The name of the file.
+    pub(crate) root_hash: [u8; 32],
+}
+
 /// The manifest of a file, each step typed.
 ///
 /// # Errors
 /// [`OpenError`] where the file is not sound up to the stream, or a step does not fit its operator.
-pub(crate) fn checked_manifest(file: &dyn ReadAt) -> Result<Manifest, OpenError> {
-    let (_, manifest) = read_manifest(file)?;
+pub(crate) fn checked_manifest(file: &dyn ReadAt) -> Result<CheckedManifest, OpenError> {
+    let (superblock, manifest) = read_manifest(file)?;
     check(&manifest)?;
-    Ok(manifest)
+    Ok(CheckedManifest { manifest, root_hash: superblock.root_hash })
 }
 
 /// Type every step of a file.

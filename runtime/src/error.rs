@@ -1,6 +1,7 @@
 //! Why a file cannot be opened or run.
 
 use crate::steps::KernelError;
+use crate::versions::VersionError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::ops::TypeError;
 use thiserror::Error;
@@ -154,6 +155,12 @@ pub enum RunError {
     Memory {
         /// Bytes that are missing.
         bytes: u64,
+    },
+    /// State cannot go to the spill file.
+    #[error("state does not fit in the memory budget: {error}")]
+    Spill {
+        /// What went wrong.
+        error: VersionError,
     },
     /// Threads cannot be started.
     #[error("cannot start threads: {reason}")]

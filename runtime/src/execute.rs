@@ -7,8 +7,9 @@ use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
-use crate::steps::{Allocate, Context, KernelError, Operand, Progress, Weight, kernel};
+use crate::steps::{Allocate, Contents, Context, KernelError, Operand, Progress, Weight, kernel};
 use crate::trace::{Trace, Track};
+use crate::versions::PageMemory;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
@@ -32,14 +33,14 @@ impl Execution<'_, '_> {
     ///
     /// # Errors
     /// [`RunError::Step`] for the first step that fails.
-    pub(crate) fn run_block(&mut self, index: u32, arguments: Vec<Value>) -> Result<Vec<Value>, RunError> {
+    pub(crate) fn run_block(&mut self, index: u32, arguments: Vec<Contents>) -> Result<Vec<Contents>, RunError> {
         let program = self.program;
         let block = &program.manifest.blocks[index as usize];
         let plan = &program.plans[index as usize];
         if let Some(observer) = &mut self.observer {
             observer.block(index);
         }
-        let mut frame: Vec<Option<Value>> = arguments.into_iter().map(Some).collect();
+        let mut frame: Vec<Option<Contents>> = arguments.into_iter().map(Some).collect();
         frame.resize(block.values.len(), None);
         for (at, step) in block.steps.iter().enumerate() {
             let here = at as u32;
@@ -52,8 +53,12 @@ impl Execution<'_, '_> {
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });
             if let Some(observer) = &mut self.observer {
-                let computed = step.results.iter().zip(&results);
-                computed.for_each(|(&slot, value)| observer.value(block.values[slot as usize].id, value));
+                for (&slot, contents) in step.results.iter().zip(&results) {
+                    observer.value(
+                        block.values[slot as usize].id,
+                        &self.memory.whole(contents).map_err(|error| failure(step, error))?,
+                    );
+                }
             }
             for (&slot, value) in step.results.iter().zip(results) {
                 if plan.is_read(slot) {
@@ -68,7 +73,7 @@ impl Execution<'_, '_> {
         results
     }
 
-    fn operands(&self, step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Value>]) -> Vec<Operand> {
+    fn operands(&self, step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Contents>]) -> Vec<Operand> {
         let mut operands: Vec<Operand> = Vec::with_capacity(step.operands.len());
         for (position, operand) in step.operands.iter().enumerate() {
             operands.push(match *operand {
@@ -77,8 +82,11 @@ impl Execution<'_, '_> {
                 OperandRecord::Value(slot) => {
                     let slot_value = &mut frame[slot as usize];
                     let last = plan.is_last_read(slot, at, position);
-                    let value = if last { slot_value.take() } else { slot_value.clone() };
-                    value.map_or(Operand::Absent, Operand::Value)
+                    match if last { slot_value.take() } else { slot_value.clone() } {
+                        Some(Contents::Value(value)) => Operand::Value(value),
+                        Some(Contents::Version(version)) => Operand::Version(version),
+                        None => Operand::Absent,
+                    }
                 }
             });
         }
@@ -90,16 +98,16 @@ impl Execution<'_, '_> {
         Weight::new(index, record, self.program.source.clone())
     }
 
-    fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Value>, RunError> {
+    fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Contents>, RunError> {
         let mut memory = StepMemory { bound: self.memory, block, slots: &step.results };
         let random_state = self.random_state;
         let mut context = Context { blocks: self, memory: &mut memory, random_state };
-        let results = kernel(&step.op).run(operands, &mut context);
+        let results = kernel(&step.op).compute(operands, &mut context);
         self.random_state = context.random_state;
-        results.map_err(|error| RunError::Step { step: step.name.clone(), operator: step.op.name(), error })
+        results.map_err(|error| failure(step, error))
     }
 
-    fn result(&self, operand: &OperandRecord, frame: &mut [Option<Value>]) -> Result<Value, RunError> {
+    fn result(&self, operand: &OperandRecord, frame: &mut [Option<Contents>]) -> Result<Contents, RunError> {
         let missing = || RunError::Step {
             step: "result".to_string(),
             operator: "return",
@@ -110,7 +118,7 @@ impl Execution<'_, '_> {
             OperandRecord::Value(slot) => frame[slot as usize].clone().ok_or_else(missing),
             OperandRecord::Weight(weight) => {
                 let loaded = self.weight(weight).tensor();
-                loaded.map(Value::Tensor).map_err(|error| RunError::Step {
+                loaded.map(|tensor| Value::Tensor(tensor).into()).map_err(|error| RunError::Step {
                     step: "result".to_string(),
                     operator: "return",
                     error,
@@ -118,6 +126,10 @@ impl Execution<'_, '_> {
             }
         }
     }
+}
+
+fn failure(step: &StepRecord, error: KernelError) -> RunError {
+    RunError::Step { step: step.name.clone(), operator: step.op.name(), error }
 }
 
 /// Memory for the results of one step.
@@ -131,12 +143,24 @@ impl Allocate for StepMemory<'_> {
     fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         self.bound.allocate((self.block, self.slots.get(result).copied()), result, dtype, shape)
     }
+
+    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        self.bound.scratch(dtype, shape)
+    }
+
+    fn pages(&self) -> &dyn PageMemory {
+        self.bound.pages()
+    }
 }
 
 impl BlockRunner for Execution<'_, '_> {
     fn run_block(&mut self, block: BlockIndex, arguments: Vec<Value>) -> Result<Vec<Value>, ReferenceError> {
         self.program.source.progress(Progress::BlockBegins { block: block.0 });
-        Execution::run_block(self, block.0, arguments).map_err(|error| ReferenceError::Block(Box::new(error)))
+        let failure = |error| ReferenceError::Block(Box::new(error));
+        let arguments = arguments.into_iter().map(Contents::Value).collect();
+        let results = Execution::run_block(self, block.0, arguments).map_err(failure)?;
+        let whole = |contents| self.memory.whole(&contents).map_err(|error| ReferenceError::Block(Box::new(error)));
+        results.into_iter().map(whole).collect()
     }
 
     fn result_types(&mut self, block: BlockIndex) -> Result<Vec<Type>, ReferenceError> {

@@ -1,18 +1,23 @@
 //! A file made ready to run: its manifest, its weights and what follows from the order of steps.
 
+use crate::check::CheckedManifest;
 use crate::error::OpenError;
 use crate::file::WeightFile;
-use crate::memory::{Budget, Pool};
+use crate::memory::{Budget, Pool, PoolPages};
 use crate::resident::{Resident, SharedBytes};
 use crate::steps::PartSource;
-use crate::stream::{Streamed, StreamedOptions};
+use crate::stream::{Need, Streamed, StreamedOptions};
+use crate::versions::{PageMemory, SpillFolder, VersionError};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::tensor::Storage;
 use std::sync::Arc;
 
 /// A validated file with a source of weights.
 pub(crate) struct Program {
     pub(crate) manifest: Arc<Manifest>,
+    /// The name of the file.
+    pub(crate) root_hash: [u8; 32],
     pub(crate) weights: Vec<Arc<WeightRecord>>,
     pub(crate) source: Arc<dyn PartSource>,
     /// The source again, where it works within a budget.
@@ -21,6 +26,8 @@ pub(crate) struct Program {
     /// What all sessions are charged to, weights included where they stream.
     pub(crate) budget: Arc<Budget>,
     pub(crate) pool: Arc<Pool>,
+    /// Where pages of state go when memory is short.
+    pub(crate) spill: SpillFolder,
 }
 
 impl Program {
@@ -28,22 +35,24 @@ impl Program {
     ///
     /// # Errors
     /// [`OpenError`] where they cannot be read.
-    pub(crate) fn resident(mut manifest: Manifest, file: &dyn ReadAt) -> Result<Self, OpenError> {
+    pub(crate) fn resident(checked: CheckedManifest, file: &dyn ReadAt) -> Result<Self, OpenError> {
+        let CheckedManifest { mut manifest, root_hash } = checked;
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let source = Arc::new(Resident::copy(manifest.clone(), weights.clone(), file)?);
-        Ok(Program::new(manifest, weights, source, None, Budget::new(None)))
+        Ok(Program::new(manifest, root_hash, weights, source, None, Budget::new(None)))
     }
 
     /// Weights where they lie in the bytes of a whole file.
     ///
     /// # Errors
     /// [`OpenError::OtherFiles`].
-    pub(crate) fn mapped(mut manifest: Manifest, file: SharedBytes) -> Result<Self, OpenError> {
+    pub(crate) fn mapped(checked: CheckedManifest, file: SharedBytes) -> Result<Self, OpenError> {
+        let CheckedManifest { mut manifest, root_hash } = checked;
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let source = Arc::new(Resident::over_file(manifest.clone(), weights.clone(), file));
-        Ok(Program::new(manifest, weights, source, None, Budget::new(None)))
+        Ok(Program::new(manifest, root_hash, weights, source, None, Budget::new(None)))
     }
 
     /// Weights within a budget.
@@ -51,27 +60,45 @@ impl Program {
     /// # Errors
     /// [`OpenError::Budget`] where it is too small.
     pub(crate) fn streamed(
-        mut manifest: Manifest,
+        checked: CheckedManifest,
         file: Arc<dyn WeightFile>,
         budget_bytes: u64,
         options: StreamedOptions,
+        spill: SpillFolder,
     ) -> Result<Self, OpenError> {
+        let CheckedManifest { mut manifest, root_hash } = checked;
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
         let budget = Budget::new(Some(budget_bytes));
         let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), &budget, options)?);
-        Ok(Program::new(manifest, weights, streamed.clone(), Some(streamed), budget))
+        let program = Program::new(manifest, root_hash, weights, streamed.clone(), Some(streamed), budget);
+        Ok(Program { spill, ..program })
     }
 
     fn new(
         manifest: Arc<Manifest>,
+        root_hash: [u8; 32],
         weights: Vec<Arc<WeightRecord>>,
         source: Arc<dyn PartSource>,
         streamed: Option<Arc<Streamed>>,
         budget: Arc<Budget>,
     ) -> Self {
         let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
-        Program { manifest, weights, source, streamed, plans, pool: Pool::new(budget.clone()), budget }
+        let (pool, spill) = (Pool::new(budget.clone()), SpillFolder::new(None));
+        Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill }
+    }
+}
+
+/// Pages of state between runs: where the budget has no room, weights leave for them.
+impl PageMemory for Program {
+    fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError> {
+        let pages = PoolPages(self.pool.clone());
+        let Some(streamed) = &self.streamed else { return pages.page(bytes) };
+        pages.page(bytes).or_else(|error| {
+            let needed_bytes = Pool::capacity(bytes) as u64;
+            let room = streamed.make_room(Need { bytes: needed_bytes, growth_bytes: 0 });
+            room.map_err(|_| error).and_then(|()| pages.page(bytes))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The daily interface: open a model, write inputs, run, read outputs.
 
-use crate::bind::{Declared, bind, bind_symbols};
+use crate::bind::{Declared, bind, bind_symbols, follow_equations};
 use crate::check::checked_manifest;
 use crate::error::{OpenError, RunError};
 use crate::execute::Execution;
@@ -9,18 +9,22 @@ use crate::memory::BoundMemory;
 use crate::observe::Observer;
 use crate::program::Program;
 use crate::resident::SharedBytes;
-use crate::state::initial;
-use crate::steps::Progress;
+use crate::saved::{Saved, SavedStateError, restore, save};
+use crate::state::{States, charged, contents, initial, read_back_bytes, spill};
+use crate::steps::{Contents, Progress};
 use crate::stream::{Need, PassReport, Residency, StreamedOptions};
 use crate::trace::{Trace, watch_workers};
+use crate::versions::{PageMemory, SpillFolder, Version};
 use crate::working::{PortBytes, least_working_bytes};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
-use ipuc_formats::model::{EntryRecord, Manifest};
+use ipuc_formats::model::{EntryRecord, Manifest, StateRecord};
 use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An opened file: weights, shared by its sessions.
@@ -55,9 +59,10 @@ impl Model {
     pub fn open_with(file: Arc<dyn WeightFile>, options: ModelOptions) -> Result<Model, OpenError> {
         let Some(budget_bytes) = options.memory_bytes else { return Model::open(&*file) };
         let manifest = checked_manifest(&*file)?;
-        let working_bytes = least_working_bytes(&manifest, options.context);
-        let options = StreamedOptions { working_bytes, readers: options.readers };
-        Ok(Model::over(Program::streamed(manifest, file, budget_bytes, options)?))
+        let working_bytes = least_working_bytes(&manifest.manifest, options.context);
+        let streaming = StreamedOptions { working_bytes, readers: options.readers };
+        let spill = SpillFolder::new(options.spill_folder);
+        Ok(Model::over(Program::streamed(manifest, file, budget_bytes, streaming, spill)?))
     }
 
     /// Open the bytes of a whole file, which several processes may share: weights stay where they are, and each is checked
@@ -112,15 +117,13 @@ impl Model {
     /// Inputs that a caller gives: those of the entry that are not state.
     pub fn inputs(&self, entry: &EntryRecord) -> Vec<Port> {
         let block = &self.program.manifest.blocks[entry.block as usize];
-        let state = |index: usize| entry.states.iter().any(|state| state.input as usize == index);
-        let ports = entry.inputs.iter().enumerate().filter(|(index, _)| !state(*index));
+        let ports = entry.inputs.iter().enumerate().filter(|(index, _)| entry.state_of_input(*index).is_none());
         ports.map(|(index, name)| Port { name: name.clone(), kind: block.values[index].kind.clone() }).collect()
     }
 
     /// Outputs that a caller gets: those of the entry that are not state.
     pub fn outputs(&self, entry: &EntryRecord) -> Vec<String> {
-        let state = |index: usize| entry.states.iter().any(|state| state.output as usize == index);
-        let names = entry.outputs.iter().enumerate().filter(|(index, _)| !state(*index));
+        let names = entry.outputs.iter().enumerate().filter(|(index, _)| entry.state_of_output(*index).is_none());
         names.map(|(_, name)| name.clone()).collect()
     }
 }
@@ -139,7 +142,7 @@ pub struct MemoryUse {
 }
 
 /// How a model is opened.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ModelOptions {
     /// Bytes for weights, activations, state, inputs and outputs; weights that do not fit are streamed. All weights are in
     /// memory where this is `None`.
@@ -149,6 +152,9 @@ pub struct ModelOptions {
     /// Positions that state may grow to, for which room is kept free within the budget from the beginning; where state grows
     /// beyond, weights make room.
     pub context: Option<u64>,
+    /// Folder of the file that state goes to when weights cannot make room any more; that of the system for temporary files
+    /// where it is `None`.
+    pub spill_folder: Option<PathBuf>,
 }
 
 /// What a session may be told.
@@ -165,10 +171,7 @@ pub struct Session {
     model: Model,
     threads: Arc<rayon::ThreadPool>,
     random_state: u64,
-    /// Contents of state by entry and input.
-    states: BTreeMap<(String, String), Value>,
-    /// State that was restored, and so is not charged to the budget except during a run.
-    restored: BTreeSet<(String, String)>,
+    states: States,
     memory: Option<BoundMemory>,
     working_bytes: u64,
     /// The most bytes of buffers that a run took besides those of its outputs and state.
@@ -188,8 +191,7 @@ impl Session {
             model: model.clone(),
             threads: Arc::new(threads),
             random_state: options.seed,
-            states: BTreeMap::new(),
-            restored: BTreeSet::new(),
+            states: States::new(),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
@@ -204,7 +206,6 @@ impl Session {
             threads: self.threads.clone(),
             random_state: self.random_state,
             states: self.states.clone(),
-            restored: self.restored.clone(),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
@@ -224,30 +225,64 @@ impl Session {
     /// Forget all state; the next run begins anew.
     pub fn reset(&mut self) {
         self.states.clear();
-        self.restored.clear();
     }
 
-    /// The state: entry, input and contents of each that a run has set.
-    pub fn save(&self) -> Vec<(String, String, Value)> {
-        let saved = self.states.iter().map(|((entry, input), value)| (entry.clone(), input.clone(), value.clone()));
-        saved.collect()
+    /// The contents of a state; `None` where no run and nobody else has set them.
+    ///
+    /// # Errors
+    /// [`RunError::State`] where there is no such state, or its contents cannot be read.
+    pub fn state(&self, name: &str) -> Result<Option<Value>, RunError> {
+        let (number, _) = self.state_record(name)?;
+        let failure = |reason: String| RunError::State { name: name.to_string(), reason };
+        let version = match self.states.get(&number) {
+            None => return Ok(None),
+            Some(Contents::Value(value)) => return Ok(Some(value.clone())),
+            Some(Contents::Version(version)) => version,
+        };
+        whole(version, &*self.model.program).map(Some).map_err(failure)
+    }
+
+    /// Give a state other contents.
+    ///
+    /// # Errors
+    /// [`RunError::State`] where there is no such state, or the value does not have its type; the state is then what it was.
+    pub fn set_state(&mut self, name: &str, value: Value) -> Result<(), RunError> {
+        let program = self.model.program.clone();
+        let (number, record) = self.state_record(name)?;
+        let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
+        let contents = contents(record, charged(value, &*program)?, &*program)?;
+        self.states.insert(number, contents);
+        Ok(())
+    }
+
+    fn state_record(&self, name: &str) -> Result<(u32, &StateRecord), RunError> {
+        let records = &self.model.program.manifest.states;
+        let number = records.iter().position(|record| record.name == name);
+        number.map(|number| (number as u32, &records[number])).ok_or_else(|| RunError::State {
+            name: name.to_string(),
+            reason: format!("there is no such state; states are {}", join(records.iter().map(|one| one.name.as_str()))),
+        })
+    }
+
+    /// Write all state, and what random operators go on from.
+    ///
+    /// # Errors
+    /// [`SavedStateError`] where it cannot be written, or is no tensor of numbers.
+    pub fn save(&self, to: &mut dyn Write) -> Result<(), SavedStateError> {
+        let program = &self.model.program;
+        let saved = Saved { states: self.states.clone(), random_state: self.random_state };
+        save(&saved, program, to)
     }
 
     /// Put saved state in place of the present one.
     ///
     /// # Errors
-    /// [`RunError::State`] where an entry has no such state; the present one is kept then.
-    pub fn restore(&mut self, saved: Vec<(String, String, Value)>) -> Result<(), RunError> {
-        for (entry, input, _) in &saved {
-            let record = self.model.entry(Some(entry))?;
-            let known = record.states.iter().any(|state| record.inputs[state.input as usize] == *input);
-            if !known {
-                let reason = format!("entry `{entry}` has no such state");
-                return Err(RunError::State { name: input.clone(), reason });
-            }
-        }
-        self.states = saved.into_iter().map(|(entry, input, value)| ((entry, input), value)).collect();
-        self.restored = self.states.keys().cloned().collect();
+    /// [`SavedStateError`] where the bytes are no saved state or that of another model; the present one is kept then.
+    pub fn restore(&mut self, from: &mut dyn Read) -> Result<(), SavedStateError> {
+        let program = &self.model.program;
+        let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
+        let saved = restore(program, from)?;
+        (self.states, self.random_state) = (saved.states, saved.random_state);
         Ok(())
     }
 
@@ -288,7 +323,8 @@ impl Session {
         let program = &*model.program;
         let arguments = self.arguments(entry, inputs)?;
         let declared = declared(program, entry);
-        let bindings = bind(&program.manifest, entry, &declared, &arguments)?;
+        let kinds: Vec<Type> = arguments.iter().map(Contents::kind).collect();
+        let bindings = bind(&program.manifest, entry, &declared, &kinds)?;
         // Passes over streamed weights come one after another, whatever session they are of.
         let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
         if let Some(observer) = &mut observer {
@@ -296,7 +332,7 @@ impl Session {
         }
         if program.streamed.is_none() {
             let results = self.attempt(entry, &bindings, arguments, observer)?;
-            return Ok(self.keep_states(entry, results));
+            return self.keep_states(entry, results);
         }
         loop {
             let shown: Option<&mut dyn Observer> = match &mut observer {
@@ -304,7 +340,7 @@ impl Session {
                 None => None,
             };
             match self.attempt(entry, &bindings, arguments.clone(), shown) {
-                Ok(results) => return Ok(self.keep_states(entry, results)),
+                Ok(results) => return self.keep_states(entry, results),
                 Err(error) => match program.pool.take_refused_bytes() {
                     0 => return Err(error),
                     // What is sized while running was more than was kept free for it: the pass begins anew with more.
@@ -322,9 +358,9 @@ impl Session {
         &mut self,
         entry: &EntryRecord,
         bindings: &Bindings,
-        arguments: Vec<Value>,
+        arguments: Vec<Contents>,
         observer: Option<&mut dyn Observer>,
-    ) -> Result<Vec<Value>, RunError> {
+    ) -> Result<Vec<Contents>, RunError> {
         let program = self.model.program.clone();
         // Old arenas go before new ones come.
         let memory = self.memory.take().filter(|memory| memory.fits(entry.block, bindings));
@@ -352,31 +388,51 @@ impl Session {
         Ok(results)
     }
 
-    /// Has weights leave where the budget has no room for a run.
+    /// Has weights leave where the budget has no room for a run, then pages of state.
     fn make_room(&mut self, memory: &BoundMemory, ports: PortBytes, uncharged_bytes: u64) -> Result<(), RunError> {
         let program = self.model.program.clone();
         let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
         self.working_bytes =
             sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, self.unplanned_bytes]);
         let Some(streamed) = &program.streamed else { return Ok(()) };
-        let bytes = sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes]);
-        let bytes = bytes.saturating_sub(program.pool.free_bytes());
-        streamed.make_room(Need { bytes, growth_bytes: ports.growth }).map_err(|needed_bytes| RunError::Budget {
-            needed_bytes,
-            budget_bytes: program.budget.limit_bytes(),
-            working_bytes: self.working_bytes,
-        })
+        let budget_bytes = program.budget.limit_bytes();
+        loop {
+            let read_back_bytes = read_back_bytes(&self.states);
+            let bytes =
+                sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes, read_back_bytes]);
+            let bytes = bytes.saturating_sub(program.pool.free_bytes());
+            let Err(needed_bytes) = streamed.make_room(Need { bytes, growth_bytes: ports.growth }) else {
+                return Ok(());
+            };
+            let short = needed_bytes.saturating_sub(budget_bytes);
+            let moved = spill(&self.states, short.max(1), &program.spill).map_err(|error| RunError::Spill { error })?;
+            if moved == 0 {
+                let working_bytes = self.working_bytes;
+                return Err(RunError::Budget { needed_bytes, budget_bytes, working_bytes });
+            }
+            program.pool.trim();
+        }
     }
 
-    /// Bytes of arguments that are not charged yet: inputs, and state that is new or restored.
-    fn uncharged_bytes(&self, entry: &EntryRecord, arguments: &[Value]) -> u64 {
-        let is_charged = |index: usize| {
-            let key = (entry.name.clone(), entry.inputs[index].clone());
-            self.states.contains_key(&key) && !self.restored.contains(&key)
+    /// Bytes of state that is in the spill file, of all sessions of the model.
+    pub fn spilled_bytes(&self) -> u64 {
+        self.model.program.spill.spilled_bytes()
+    }
+
+    /// Bytes of arguments that are not charged yet: inputs, and state that no run has set.
+    fn uncharged_bytes(&self, entry: &EntryRecord, arguments: &[Contents]) -> u64 {
+        let bytes = |(index, contents): (usize, &Contents)| match contents {
+            Contents::Value(Value::Tensor(tensor)) if tensor.dtype() != DType::String => {
+                let state = entry.state_of_input(index);
+                if state.is_some_and(|state| self.states.contains_key(&state)) {
+                    0
+                } else {
+                    tensor.bytes().len() as u64
+                }
+            }
+            Contents::Value(_) | Contents::Version(_) => 0,
         };
-        let uncharged = arguments.iter().enumerate().filter(|(index, _)| !is_charged(*index));
-        let tensors = uncharged.filter_map(|(_, value)| value.as_tensor());
-        tensors.filter(|tensor| tensor.dtype() != DType::String).map(|tensor| tensor.bytes().len() as u64).sum()
+        arguments.iter().enumerate().map(bytes).sum()
     }
 
     /// Bytes besides weights that the entry that ran last needs at the dimensions of that run: planned results, inputs,
@@ -391,27 +447,35 @@ impl Session {
     }
 
     /// Put the outputs that are state aside; gives the others by name.
-    fn keep_states(&mut self, entry: &EntryRecord, results: Vec<Value>) -> Vec<(String, Value)> {
+    fn keep_states(&mut self, entry: &EntryRecord, results: Vec<Contents>) -> Result<Vec<(String, Value)>, RunError> {
+        let program = self.model.program.clone();
         let mut outputs = Vec::with_capacity(results.len());
-        for (index, value) in results.into_iter().enumerate() {
-            match entry.states.iter().find(|state| state.output as usize == index) {
-                Some(state) => {
-                    let key = (entry.name.clone(), entry.inputs[state.input as usize].clone());
-                    self.restored.remove(&key);
-                    self.states.insert(key, value);
+        let mut states = Vec::new();
+        for (index, found) in results.into_iter().enumerate() {
+            let state = entry.state_of_output(index);
+            let record = state.and_then(|state| program.manifest.states.get(state as usize));
+            match (state.zip(record), found) {
+                (Some((state, record)), Contents::Value(value)) => {
+                    states.push((state, contents(record, value, &*program)?));
                 }
-                None => outputs.push((entry.outputs[index].clone(), value)),
+                (Some((state, _)), version @ Contents::Version(_)) => states.push((state, version)),
+                (None, Contents::Value(value)) => outputs.push((entry.outputs[index].clone(), value)),
+                (None, Contents::Version(version)) => {
+                    let failure = |reason| RunError::State { name: entry.outputs[index].clone(), reason };
+                    outputs.push((entry.outputs[index].clone(), whole(&version, &*program).map_err(failure)?));
+                }
             }
         }
-        outputs
+        self.states.extend(states);
+        Ok(outputs)
     }
 
     /// One value for each parameter: what is given, and state.
-    fn arguments(&self, entry: &EntryRecord, inputs: Vec<(String, Value)>) -> Result<Vec<Value>, RunError> {
+    fn arguments(&self, entry: &EntryRecord, inputs: Vec<(String, Value)>) -> Result<Vec<Contents>, RunError> {
         let program = &*self.model.program;
         let block = &program.manifest.blocks[entry.block as usize];
-        let mut slots: Vec<Option<Value>> = vec![None; entry.inputs.len()];
-        let is_state = |index: usize| entry.states.iter().any(|state| state.input as usize == index);
+        let mut slots: Vec<Option<Contents>> = vec![None; entry.inputs.len()];
+        let is_state = |index: usize| entry.state_of_input(index).is_some();
         for (name, value) in inputs {
             let index = entry.inputs.iter().position(|input| *input == name).filter(|&index| !is_state(index));
             let Some(index) = index else {
@@ -419,7 +483,7 @@ impl Session {
                 let known = join(known.iter().map(|port| port.name.as_str()));
                 return Err(RunError::UnknownInput { name, known });
             };
-            slots[index] = Some(value);
+            slots[index] = Some(value.into());
         }
         let all = declared(program, entry);
         let mut given_types = Vec::new();
@@ -429,18 +493,18 @@ impl Session {
                 name: entry.inputs[index].clone(),
                 expected: block.values[index].kind.to_string(),
             };
-            given.push(slot.clone().ok_or_else(missing)?);
+            given.push(slot.as_ref().ok_or_else(missing)?.kind());
             given_types.push(Declared { name: all[index].name, kind: all[index].kind });
         }
         if !entry.states.is_empty() {
-            let bindings = bind_symbols(&given_types, &given)?;
-            for state in &entry.states {
-                let index = state.input as usize;
-                let key = (entry.name.clone(), entry.inputs[index].clone());
-                let kept = self.states.get(&key).cloned();
-                slots[index] = Some(match kept {
-                    Some(value) => value,
-                    None => initial(entry, block, state, &bindings)?,
+            let mut bindings = bind_symbols(&given_types, &given)?;
+            follow_equations(&program.manifest, &mut bindings);
+            for (index, slot) in slots.iter_mut().enumerate() {
+                let Some(state) = entry.state_of_input(index) else { continue };
+                let record = &program.manifest.states[state as usize];
+                *slot = Some(match self.states.get(&state) {
+                    Some(contents) => contents.clone(),
+                    None => initial(record, &block.values[index].kind, &bindings)?,
                 });
             }
         }
@@ -452,4 +516,13 @@ fn declared<'a>(program: &'a Program, entry: &'a EntryRecord) -> Vec<Declared<'a
     let block = &program.manifest.blocks[entry.block as usize];
     let named = entry.inputs.iter().zip(&block.values);
     named.map(|(name, value)| Declared { name, kind: &value.kind }).collect()
+}
+
+/// The contents of a version in memory of their own.
+fn whole(version: &Version, pages: &dyn PageMemory) -> Result<Value, String> {
+    let mut tensor = Tensor::zeros(version.dtype(), version.shape()).map_err(|error| error.to_string())?;
+    if tensor.count() > 0 {
+        version.copy_to(tensor.bytes_mut(), pages).map_err(|error| error.to_string())?;
+    }
+    Ok(tensor.into())
 }

@@ -3,7 +3,8 @@
 use crate::memory::{BoundMemory, Budget, Pool, value_bytes};
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::model::{EntryRecord, Manifest, OperandRecord};
+use ipuc_formats::model::{BlockRecord, EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
+use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -30,21 +31,86 @@ impl PortBytes {
             OperandRecord::Value(slot) => Some(slot as usize),
             OperandRecord::Weight(_) | OperandRecord::Absent => None,
         };
+        let growing = |state: Option<u32>| state.and_then(|state| manifest.states[state as usize].growth);
+        let paged = |slot: usize, growth: Growth| page_bytes(&block.values[slot].kind, growth, bindings);
         let mut ports = PortBytes::default();
         for parameter in 0..block.parameters as usize {
-            match entry.states.iter().any(|state| state.input as usize == parameter) {
-                true => ports.state += charged(parameter),
-                false => ports.inputs += bytes(parameter) as u64,
+            let state = entry.state_of_input(parameter);
+            match (state, growing(state)) {
+                (None, _) => ports.inputs += bytes(parameter) as u64,
+                (Some(_), None) => ports.state += charged(parameter),
+                (Some(_), Some(growth)) => ports.state += paged(parameter, growth).all,
             }
         }
-        ports.results = memory.body_result_bytes(manifest);
-        ports.results += (0..block.results.len()).filter_map(slot).map(charged).sum::<u64>();
-        for state in entry.states.iter().filter(|state| state.append_axis.is_some()) {
-            let after = slot(state.output as usize).map_or(0, bytes);
-            ports.growth += after.saturating_sub(bytes(state.input as usize)) as u64;
+        ports.results = memory.body_result_bytes(manifest) + copied_bytes(manifest, block, bindings);
+        for index in 0..block.results.len() {
+            let Some(slot) = slot(index) else { continue };
+            let state = entry.state_of_output(index);
+            let Some(growth) = growing(state) else {
+                ports.results += charged(slot);
+                continue;
+            };
+            let before = entry.states.iter().find(|used| Some(used.state) == state).and_then(|used| used.input);
+            let before = before.map_or(0, |input| paged(input as usize, growth).all);
+            let after = paged(slot, growth);
+            // What no step appends to is copied into pages; a shared last page is copied, too.
+            ports.results += after.all.saturating_sub(before) + after.one;
+            ports.results += if is_appended(block, slot) { 0 } else { charged(slot) };
+            ports.growth += after.one;
         }
         ports
     }
+}
+
+/// Bytes of the pages of a growing state: of one, and of all.
+struct Pages {
+    one: u64,
+    all: u64,
+}
+
+fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
+    let nothing = Pages { one: 0, all: 0 };
+    let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor() else { return nothing };
+    let mut positions = 0;
+    let mut one = (dtype.bits() / 8) as u64;
+    for (axis, dim) in dims.iter().enumerate() {
+        let Some(extent) = dim.evaluate(bindings).ok().and_then(|extent| u64::try_from(extent).ok()) else {
+            return nothing;
+        };
+        match axis == growth.axis as usize {
+            true => (positions, one) = (extent, one.saturating_mul(growth.page.into())),
+            false => one = one.saturating_mul(extent),
+        }
+    }
+    let one = usize::try_from(one).map_or(u64::MAX, |one| Pool::capacity(one) as u64);
+    Pages { one, all: one.saturating_mul(positions.div_ceil(growth.page.into())) }
+}
+
+fn is_appended(block: &BlockRecord, slot: usize) -> bool {
+    block.steps.iter().any(|step| matches!(step.op, Op::Append(_)) && step.results == [slot as u32])
+}
+
+/// The most bytes that a step needs for copies of growing state, because its kernel does not read pages.
+fn copied_bytes(manifest: &Manifest, block: &BlockRecord, bindings: &Bindings) -> u64 {
+    let entry = manifest.entries.iter().find(|entry| std::ptr::eq(&manifest.blocks[entry.block as usize], block));
+    let Some(entry) = entry else { return 0 };
+    let is_growing_input = |slot: usize| {
+        let state = (slot < block.parameters as usize).then(|| entry.state_of_input(slot)).flatten();
+        state.is_some_and(|state| manifest.states[state as usize].growth.is_some())
+    };
+    let of_step = |step: &StepRecord| -> u64 {
+        if matches!(step.op, Op::Append(_) | Op::Attention(_) | Op::ShapeOf(_)) {
+            return 0;
+        }
+        let slots = step.operands.iter().filter_map(|operand| match *operand {
+            OperandRecord::Value(slot) => Some(slot as usize),
+            OperandRecord::Weight(_) | OperandRecord::Absent => None,
+        });
+        let paged = slots.filter(|&slot| is_growing_input(slot) || is_appended(block, slot));
+        let bytes = paged.filter_map(|slot| value_bytes(&block.values[slot].kind, bindings));
+        bytes.map(|bytes| Pool::capacity(bytes) as u64).sum()
+    };
+    block.steps.iter().map(of_step).max().unwrap_or(0)
 }
 
 /// Bytes that some entry needs at the greatest dimensions that the file allows, and with state of up to `context` positions;
@@ -68,8 +134,10 @@ fn greatest(manifest: &Manifest, entry: &EntryRecord, context: Option<u64>) -> O
         Type::Tensor { shape: Shape::Unranked, .. } | Type::Sequence(_) | Type::Optional(_) | Type::Map { .. } => &[],
     };
     let mut positions: BTreeMap<Arc<str>, i64> = BTreeMap::new();
-    for state in &entry.states {
-        let axis: Option<&Dim> = state.append_axis.and_then(|axis| dims(state.input as usize).get(axis as usize));
+    for used in &entry.states {
+        let growth = manifest.states[used.state as usize].growth;
+        let axis: Option<&Dim> =
+            growth.zip(used.input).and_then(|(growth, input)| dims(input as usize).get(growth.axis as usize));
         if let (Some(context), Some(axis)) = (context, axis) {
             let context = i64::try_from(context).ok()?;
             positions.extend(axis.symbols().into_iter().map(|symbol| (symbol, context)));

@@ -96,8 +96,8 @@ fn write_entry(
     let method = unique(&snake_case(&entry.name), used);
     let prefix = unique(&camel_case(&method), used);
     let (inputs_name, outputs_name) = (format!("{prefix}Inputs"), format!("{prefix}Outputs"));
-    let is_state_input = |index: usize| entry.states.iter().any(|state| state.input as usize == index);
-    let is_state_output = |index: usize| entry.states.iter().any(|state| state.output as usize == index);
+    let is_state_input = |index: usize| entry.state_of_input(index).is_some();
+    let is_state_output = |index: usize| entry.state_of_output(index).is_some();
     let inputs = entry.inputs.iter().enumerate().filter(|(index, _)| !is_state_input(*index));
     let inputs = fields(inputs.map(|(index, name)| (name, block.values[index].kind.clone())));
     let outputs = entry.outputs.iter().enumerate().filter(|(index, _)| !is_state_output(*index));

@@ -43,6 +43,10 @@ pub(super) struct ModelArguments {
     /// Positions that state may grow to, for which room is kept free within the memory from the beginning
     #[arg(long, value_name = "N")]
     context: Option<u64>,
+    /// The folder for the file that state goes to when the memory holds nothing else any more [default: the system's for
+    /// temporary files]
+    #[arg(long, value_name = "DIR")]
+    spill: Option<PathBuf>,
     /// How weights that fit are held: in a copy of their own, or mapped and shared with other processes
     #[arg(long, value_name = "HOW", value_enum, default_value = "copy", hide_default_value = true)]
     resident: Resident,
@@ -141,6 +145,7 @@ impl Loaded {
         let options = OpenOptions {
             memory_bytes: arguments.memory.map(|size| size.bytes),
             context: arguments.context,
+            spill_folder: arguments.spill.clone(),
             resident: arguments.resident.into(),
             follow: arguments.follow.then_some(PATIENCE),
         };
@@ -247,14 +252,20 @@ pub(super) fn result_types(manifest: &Manifest, entry: &EntryRecord) -> Vec<Type
 }
 
 /// What state has become, under the names of the outputs that it is.
-pub(super) fn state_outputs(entry: &EntryRecord, session: &Session) -> Vec<(String, Value)> {
-    let saved = session.save();
-    let contents = entry.states.iter().filter_map(|state| {
-        let (input, output) = (&entry.inputs[state.input as usize], &entry.outputs[state.output as usize]);
-        let saved = saved.iter().find(|(name, saved, _)| *name == entry.name && saved == input);
-        saved.map(|(_, _, value)| (output.clone(), value.clone()))
-    });
-    contents.collect()
+pub(super) fn state_outputs(
+    model: &Model,
+    entry: &EntryRecord,
+    session: &Session,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let mut outputs = Vec::new();
+    for used in &entry.states {
+        let Some(output) = used.output else { continue };
+        let name = &model.manifest().states[used.state as usize].name;
+        if let Some(value) = session.state(name)? {
+            outputs.push((entry.outputs[output as usize].clone(), value));
+        }
+    }
+    Ok(outputs)
 }
 
 /// The inputs of an entry: those that are given, and made-up ones where the user wants them.

@@ -12,7 +12,7 @@ use ipuc_passes::emit::EmitError;
 use ipuc_passes::error::PassError;
 use ipuc_passes::pipeline::PipelineError;
 use ipuc_runtime::steps::KernelError;
-use ipuc_runtime::{OpenError, RunError};
+use ipuc_runtime::{OpenError, RunError, SavedStateError, VersionError};
 use std::fmt;
 use std::io;
 
@@ -129,6 +129,13 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<RunError>() {
         return Some(of_run(error));
     }
+    if let Some(error) = cause.downcast_ref::<SavedStateError>() {
+        return Some(match error {
+            SavedStateError::Io(error) => (of_io(error), None),
+            SavedStateError::Malformed(_) | SavedStateError::OtherModel { .. } => (Code::File, None),
+            SavedStateError::State(error) => of_run(error),
+        });
+    }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return Some((of_io(error), None));
     }
@@ -216,6 +223,7 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::Obligation { .. }
         | RunError::State { .. } => (Code::Usage, None),
         RunError::Threads { .. } | RunError::Memory { .. } => (Code::Resource, None),
+        RunError::Spill { .. } => (Code::Resource, Some("name another folder with --spill DIR".to_string())),
         RunError::Budget { needed_bytes, .. } => {
             (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
         }
@@ -228,6 +236,8 @@ fn of_step(error: &KernelError) -> Code {
     match error {
         KernelError::Reference(error) => of_reference(error),
         KernelError::Memory { .. } => Code::Resource,
+        KernelError::Version(VersionError::Memory { .. } | VersionError::Spill { .. }) => Code::Resource,
+        KernelError::Version(VersionError::Mismatch { .. }) => Code::Usage,
         KernelError::Weight { .. } | KernelError::Cancelled => Code::File,
     }
 }

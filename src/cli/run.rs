@@ -14,8 +14,10 @@ use clap::Args;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_passes::emit::Output as _;
+use ipuc_runtime::SavedStateError;
 use serde_json::json;
-use std::io::{self, Cursor};
+use std::fs::File;
+use std::io::{self, BufReader, Cursor};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -31,6 +33,12 @@ pub(super) struct Arguments {
     /// Store the outputs: as NAME.npy in a folder, or in one archive
     #[arg(long, short, value_name = "DIR|FILE.npz")]
     output: Option<PathBuf>,
+    /// Go on from the state in this file, which --save-state has stored
+    #[arg(long, value_name = "FILE")]
+    load_state: Option<PathBuf>,
+    /// Store the state after the run in this file
+    #[arg(long, value_name = "FILE")]
+    save_state: Option<PathBuf>,
     /// Store a trace of reads, waits, steps and workers, which Perfetto shows
     #[arg(long, value_name = "TRACE.json")]
     profile: Option<PathBuf>,
@@ -46,6 +54,11 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let entry = loaded.model.entry(name)?;
     let inputs = gather(&loaded, entry, &arguments.inputs, &arguments.dimensions.dim, output)?;
     let mut session = loaded.session()?;
+    if let Some(path) = &arguments.load_state {
+        let context = || format!("cannot load state from `{}`", path.display());
+        let file = File::open(path).map_err(SavedStateError::Io).with_context(context)?;
+        session.restore(&mut BufReader::new(file)).with_context(context)?;
+    }
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
     let start = Instant::now();
@@ -58,6 +71,12 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     profile::end(&mut session, trace, target)?;
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
+    }
+    if let Some(target) = &arguments.save_state {
+        let mut bytes = Vec::new();
+        session.save(&mut bytes)?;
+        let unwritten = |error| Failure::output(format!("cannot write `{}`", target.display()), &error);
+        write(target, &bytes)?.finish().map_err(unwritten)?;
     }
     for (name, value) in &outputs {
         output.line(format_args!("{name}: {}", present::text(value)))?;

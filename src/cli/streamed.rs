@@ -71,11 +71,11 @@ impl Run<'_> {
         let mut same_bits = true;
         for _ in 0..PASSES {
             session.reset();
-            let states =
-                self.states.iter().map(|(input, value)| (self.entry.name.clone(), input.clone(), value.clone()));
-            session.restore(states.collect())?;
+            for (name, value) in self.states {
+                session.set_state(name, value.clone())?;
+            }
             let mut found = session.run(Some(&self.entry.name), self.inputs.to_vec())?;
-            found.extend(state_outputs(self.entry, &session));
+            found.extend(state_outputs(&model, self.entry, &session)?);
             same_bits &= found == self.expected;
         }
         let pass = session.last_pass().ok_or_else(|| Failure::usage("the model is not streamed"))?;

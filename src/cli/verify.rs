@@ -141,16 +141,20 @@ fn check(
     let ports = loaded.model.inputs(entry);
     let dimensions = &arguments.dimensions.dim;
     let context = || format!("data set `{}`", set.name);
-    let is_state = |name: &str| entry.states.iter().any(|state| entry.inputs[state.input as usize] == name);
+    let is_state = |name: &str| {
+        let input = entry.inputs.iter().position(|input| input == name);
+        input.is_some_and(|input| entry.state_of_input(input).is_some())
+    };
     let (states, inputs): (Vec<_>, Vec<_>) = set.inputs.into_iter().partition(|(name, _)| is_state(name));
     let inputs = complete(&loaded.model, &ports, inputs, None, dimensions, output).with_context(context)?;
     session.reset();
-    let state = |(input, value): &(String, Value)| (entry.name.clone(), input.clone(), value.clone());
-    session.restore(states.iter().map(state).collect())?;
+    for (name, value) in &states {
+        session.set_state(name, value.clone())?;
+    }
     let start = Instant::now();
     let mut found = session.run(Some(&entry.name), inputs.clone()).with_context(context)?;
     let elapsed = start.elapsed();
-    found.extend(state_outputs(entry, session));
+    found.extend(state_outputs(&loaded.model, entry, session)?);
     let mut streamed = Vec::new();
     if arguments.streamed {
         let working_bytes = session.working_bytes();

@@ -53,7 +53,7 @@ fn a_file_runs_while_it_grows() {
         ipuc::OpenOptions { follow: Some(std::time::Duration::from_secs(60)), ..ipuc::OpenOptions::default() };
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
-            let mut session = session(&ipuc::open_with(&growing, options).unwrap(), 1);
+            let mut session = session(&ipuc::open_with(&growing, options.clone()).unwrap(), 1);
             bits(&session.run(None, chain_inputs()).unwrap())
         });
         for block in bytes.chunks(bytes.len() / 5) {

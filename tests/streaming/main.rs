@@ -148,7 +148,7 @@ fn a_bounded_dimension_is_planned_for_when_the_file_is_opened() {
     compile(&[source], &bounded, &CompileOptions { ranges, ..CompileOptions::default() }).unwrap();
     // Input and output of 4096 rows take 8 MiB, which a budget of 4 MiB cannot hold.
     let budget = ModelOptions { memory_bytes: Some(4 << 20), ..ModelOptions::default() };
-    let open = |path: &Path| Model::open_with(Arc::new(DirectFile::open(path).unwrap()), budget);
+    let open = |path: &Path| Model::open_with(Arc::new(DirectFile::open(path).unwrap()), budget.clone());
     let Err(OpenError::Budget { needed_bytes, .. }) = open(&bounded) else { panic!("4 MiB suffice for 4096 rows") };
     assert!(needed_bytes >= 8 << 20, "{needed_bytes}");
     // Where it has no bound, what is too large is refused when it is known, and again says what would do.
@@ -205,7 +205,7 @@ fn mapped_weights_give_the_same_bits_and_are_checked() {
     let options = ipuc::OpenOptions { resident: ipuc::Resident::Map, ..ipuc::OpenOptions::default() };
     let run = |model: &Model| session(model, 1).run(None, all_inputs(true, [3, 4])).map(|outputs| bits(&outputs));
     let expected = run(&open(&path, None)).unwrap();
-    assert!(run(&ipuc::open_with(&path, options).unwrap()).unwrap() == expected);
+    assert!(run(&ipuc::open_with(&path, options.clone()).unwrap()).unwrap() == expected);
     let mut bytes = std::fs::read(&path).unwrap();
     let manifest = manifest(&path);
     let used = manifest.weights.iter().find(|weight| weight.name.as_deref() == Some("then_w")).unwrap();

@@ -1,6 +1,6 @@
 //! Numbers for blocks, values and constants, and the records of steps.
 
-use crate::ir::{ConstantId, Entry, Graph, Operand, StatePair, Step, ValueId};
+use crate::ir::{ConstantId, Entry, Graph, Operand, State, StateUse, Step, ValueId};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact, Type};
@@ -77,31 +77,37 @@ impl Numbering {
 
 /// Records of all entries.
 pub(super) fn entries(graph: &Graph, numbering: &Numbering) -> Vec<EntryRecord> {
-    let state = |entry: &Entry, pair: &StatePair| StateRecord {
-        input: pair.input as u32,
-        output: pair.output as u32,
-        append_axis: append_axis(graph, entry, pair),
+    let port = |port: Option<usize>| port.map(|port| port as u32);
+    let used = |used: &StateUse| ipuc_formats::model::StateUse {
+        state: used.state as u32,
+        input: port(used.input),
+        output: port(used.output),
     };
     let record = |entry: &Entry| EntryRecord {
         name: entry.name.clone(),
         block: numbering.block(entry.block),
         inputs: entry.inputs.clone(),
         outputs: entry.outputs.clone(),
-        states: entry.states.iter().map(|pair| state(entry, pair)).collect(),
+        states: entry.states.iter().map(used).collect(),
     };
     graph.entries.iter().map(record).collect()
 }
 
-/// The only axis along which an output that is state differs from its input: there it grows from run to run.
-fn append_axis(graph: &Graph, entry: &Entry, pair: &StatePair) -> Option<u32> {
-    let block = graph.block(entry.block);
-    let before = graph.value(block.parameters[pair.input]).fact.dims()?.to_vec();
-    let after = graph.fact(block.results[pair.output])?.dims()?.to_vec();
-    let mut differing = (0..before.len().min(after.len())).filter(|&axis| before[axis] != after[axis]);
-    match (differing.next(), differing.next()) {
-        (Some(axis), None) if before[axis].as_known().is_none() => Some(axis as u32),
-        _ => None,
-    }
+/// Records of all states, with the types of the inputs or outputs by which they are used first.
+pub(super) fn states(graph: &Graph) -> Vec<StateRecord> {
+    let kind = |state: usize, entry: &Entry| {
+        let block = graph.block(entry.block);
+        let used = entry.states.iter().find(|used| used.state == state)?;
+        let parameter = used.input.map(|input| Operand::Value(block.parameters[input]));
+        let operand = parameter.or(used.output.map(|output| block.results[output]))?;
+        graph.fact(operand).map(|fact| fact.kind)
+    };
+    let record = |(index, state): (usize, &State)| {
+        // A state without use says nothing to a runtime.
+        let kind = graph.entries.iter().find_map(|entry| kind(index, entry))?;
+        Some(StateRecord { name: state.name.clone(), kind, growth: state.growth })
+    };
+    graph.states.iter().enumerate().filter_map(record).collect()
 }
 
 /// Records of all blocks, in the order of their numbers.
@@ -115,7 +121,7 @@ fn record(graph: &Graph, index: BlockIndex, numbering: &Numbering) -> BlockRecor
     let mut values = Vec::new();
     let public = graph.entries.iter().find(|entry| entry.block == index);
     let state_inputs: Vec<usize> =
-        public.map(|entry| entry.states.iter().map(|pair| pair.input).collect()).unwrap_or_default();
+        public.map(|entry| entry.states.iter().filter_map(|used| used.input).collect()).unwrap_or_default();
     let results: std::collections::HashSet<&Operand> = block.results.iter().collect();
     let role = |value: ValueId, parameter: Option<usize>| match (public, parameter) {
         (Some(_), Some(at)) if state_inputs.contains(&at) => Role::State,

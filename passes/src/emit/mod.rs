@@ -159,6 +159,7 @@ pub fn emit(
         chunks: Vec::new(),
         files: Vec::new(),
         placements: options.placements.clone(),
+        states: blocks::states(graph),
     };
     stream::write(graph, manifest, &numbering, options, output, progress)
 }

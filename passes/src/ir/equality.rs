@@ -74,7 +74,9 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     fn graphs(&mut self) -> Same {
         // A new field has to be compared.
-        let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks } = self.left;
+        let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks, states } =
+            self.left;
+        same(states, &self.right.states, || "states".to_string())?;
         same(entries, &self.right.entries, || "entries".to_string())?;
         same(ranges, &self.right.ranges, || "ranges".to_string())?;
         same(obligations, &self.right.obligations, || "obligations".to_string())?;
@@ -236,7 +238,8 @@ constant @f : i64[3] = stored 0 int64_data 4000+2 tagged, 4002+1
 constant @g : f32[64] = stored 1 external "weights.bin" offset 8 length 256 sha1 000102030405060708090a0b0c0d0e0f10111213
 constant @7 "shared" : f32[64] = cast to=f32 overflow=1 @e
 constant @8 "shared" : f32[] = f32[]:00000000
-entry "main"("x") -> ("y") = block 0 state 0=0
+state "x" grows 0 page 128
+entry "main"("x") -> ("y") = block 0 state 0 0=0
 entry "other"("x") -> ("y") = block 2
 block 0(%x : f32[n]) {
   %1 "y" : f32[n]{= f32[1]:0000803f} = random distribution=uniform to=f32 low=NaN:ffc00001 high=-0.0 shape=[1] from "a from \"b\""
@@ -275,7 +278,10 @@ peak 0 given 8 kept 4
             ("sha1 00", "sha1 01"),
             ("@7 \"shared\"", "@7 \"y\""),
             ("overflow=1 @e", "overflow=1 @g"),
-            ("state 0=0", ""),
+            (" state 0 0=0", ""),
+            (" grows 0 page 128", ""),
+            ("page 128", "page 64"),
+            ("state \"x\"", "state \"z\""),
             ("(\"x\") -> (\"y\") = block 2", "(\"x\") -> (\"z\") = block 2"),
             ("f32[1]:0000803f", "f32[1]:0000803e"),
             ("ffc00001", "ffc00002"),

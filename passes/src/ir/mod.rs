@@ -31,6 +31,7 @@ pub use typing::BlockTyping;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Ranges;
 use ipuc_formats::fact::Fact;
+use ipuc_formats::model::Growth;
 use ipuc_formats::ops::{Obligation, Op};
 use ipuc_formats::read_at::ReadAt;
 use std::fmt;
@@ -100,13 +101,24 @@ pub struct Block {
     pub results: Vec<Operand>,
 }
 
-/// An input whose next content is an output of the same run.
+/// Contents that a session keeps from run to run; all entries that use a state share them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatePair {
-    /// Index of the parameter.
-    pub input: usize,
-    /// Index of the result.
-    pub output: usize,
+pub struct State {
+    /// Its name: that of the input that is given the contents.
+    pub name: String,
+    /// How runs append to the contents; `None` where they replace them.
+    pub growth: Option<Growth>,
+}
+
+/// How an entry uses a state: by input, output or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateUse {
+    /// Index of the state.
+    pub state: usize,
+    /// Index of the parameter that is given the contents.
+    pub input: Option<usize>,
+    /// Index of the result that is the next contents.
+    pub output: Option<usize>,
 }
 
 /// A block with public names.
@@ -121,7 +133,7 @@ pub struct Entry {
     /// One name a result of the block.
     pub outputs: Vec<String>,
     /// Inputs and outputs that are state.
-    pub states: Vec<StatePair>,
+    pub states: Vec<StateUse>,
 }
 
 /// A file that constants are read from.
@@ -152,6 +164,8 @@ pub struct Graph {
     pub sources: Vec<Source>,
     /// Peak live memory of each block, once it is in order.
     pub peaks: Vec<Peak>,
+    /// What sessions keep from run to run.
+    pub states: Vec<State>,
 }
 
 /// Peak live activation bytes of a block in the order that it was given and in the order that was kept.

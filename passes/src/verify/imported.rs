@@ -1,6 +1,6 @@
 //! Stage *imported*: names and indices are sound.
 
-use crate::ir::{ConstantData, ConstantId, Entry, Graph, Operand, ValueId};
+use crate::ir::{ConstantData, ConstantId, Entry, Graph, Operand, StateUse, ValueId};
 use crate::verify::{Invariant, Violations, place};
 use ipuc_formats::attribute::BlockIndex;
 use petgraph::algo::tarjan_scc;
@@ -35,9 +35,13 @@ fn check_entry(graph: &Graph, entry: &Entry, violations: &mut Violations) {
         }
         Some(_) => {}
     }
-    for state in &entry.states {
-        if state.input >= inputs || state.output >= outputs {
-            let message = format!("state {}={} of {inputs} inputs and {outputs} outputs", state.input, state.output);
+    for used in &entry.states {
+        let beyond = |port: Option<usize>, count: usize| port.is_some_and(|port| port >= count);
+        let nothing = used.input.is_none() && used.output.is_none();
+        let states = graph.states.len();
+        if nothing || used.state >= states || beyond(used.input, inputs) || beyond(used.output, outputs) {
+            let StateUse { state, input, output } = used;
+            let message = format!("state {state} by input {input:?} and output {output:?} of {inputs} and {outputs}");
             violations.report(Invariant::StatesExist, &place, message);
         }
     }

@@ -47,7 +47,7 @@ pub enum Invariant {
     NoRecursion,
     /// Imported: an entry names each parameter and each result of its block.
     PortsNamed,
-    /// Imported: the inputs and outputs that are state exist.
+    /// Imported: a state that an entry uses exists, and so do the inputs and outputs by which it is used.
     StatesExist,
     /// Typed: every operator takes the facts of its operands.
     OperandsFit,

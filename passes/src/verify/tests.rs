@@ -1,7 +1,7 @@
 //! Each invariant with a graph that breaks it.
 
 use crate::ir::text::parse;
-use crate::ir::{ConstantData, ConstantId, Graph, Operand, Origin, StatePair, ValueId};
+use crate::ir::{ConstantData, ConstantId, Graph, Operand, Origin, StateUse, ValueId};
 use crate::verify::{Invariant, Stage, VerifyError, verify};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::ops::Op;
@@ -11,7 +11,8 @@ use strum::VariantArray as _;
 const SOUND: &str = r#"source "model.onnx"
 constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
 constant @t : f32[64, 64] = transpose permutation=[1, 0] @w
-entry "main"("c", "x") -> ("y", "z") = block 0 state 1=1
+state "x"
+entry "main"("c", "x") -> ("y", "z") = block 0 state 0 1=1
 block 0(%c : bool[], %x : f32[2, 64]) {
   %y : f32[2, 64] = if then=1 otherwise=2 then_captures=1 %c, %x, %x from "choice"
   %z : f32[2, 64] = matmul %x, @t from "product"
@@ -146,8 +147,11 @@ const BROKEN: &[Broken] = &[
     },
     Broken {
         invariant: Invariant::StatesExist,
-        how: |graph| graph.entries[0].states.push(StatePair { input: 2, output: 0 }),
-        violations: "entry main: state 2=0 of 2 inputs and 2 outputs",
+        how: |graph| {
+            graph.entries[0].states.push(StateUse { state: 0, input: Some(2), output: Some(0) });
+            graph.entries[0].states.push(StateUse { state: 1, input: None, output: Some(1) });
+        },
+        violations: "entry main: state 0 by input Some(2) and output Some(0) of 2 and 2; entry main: state 1 by input None and output Some(1) of 2 and 2",
     },
     Broken {
         invariant: Invariant::OperandsFit,

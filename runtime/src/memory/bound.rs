@@ -3,12 +3,13 @@
 use crate::memory::arena::Arena;
 use crate::memory::budget::Charge;
 use crate::memory::plan::{BlockMemory, plan_block, value_bytes};
-use crate::memory::pool::{Pool, Refusal};
-use crate::steps::KernelError;
+use crate::memory::pool::{Pool, PoolPages, Refusal};
+use crate::steps::{Contents, KernelError};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{Manifest, OperandRecord};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
+use ipuc_formats::value::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub(crate) struct BoundMemory {
     blocks: HashMap<u32, (BlockMemory, Option<Arc<Arena>>)>,
     charge: Option<Charge>,
     pool: Arc<Pool>,
+    pages: PoolPages,
 }
 
 impl BoundMemory {
@@ -32,7 +34,7 @@ impl BoundMemory {
             let bodies = block.steps.iter().flat_map(|step| step.op.blocks());
             pending.extend(bodies.map(|body| body.0).filter(|body| !blocks.contains_key(body)));
         }
-        BoundMemory { bindings, entry_block, blocks, charge: None, pool }
+        BoundMemory { bindings, entry_block, blocks, charge: None, pages: PoolPages(pool.clone()), pool }
     }
 
     /// Allocate what is planned, where that is not done yet.
@@ -90,8 +92,7 @@ impl BoundMemory {
         dtype: DType,
         shape: &[usize],
     ) -> Result<Tensor, KernelError> {
-        let bytes = element_count(shape).and_then(|count| dtype.packed_bytes(count));
-        let bytes = bytes.ok_or_else(|| TensorError::TooLarge { dtype, shape: shape.to_vec() })?;
+        let bytes = checked_bytes(dtype, shape)?;
         if bytes == 0 {
             return Ok(Tensor::zeros(dtype, shape)?);
         }
@@ -102,10 +103,45 @@ impl BoundMemory {
         {
             return Ok(Tensor::over(dtype, shape, Arc::new(piece))?);
         }
+        self.buffer(result, bytes, dtype, shape)
+    }
+
+    /// A tensor with unspecified contents in a buffer.
+    pub(crate) fn scratch(&self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        match checked_bytes(dtype, shape)? {
+            0 => Ok(Tensor::zeros(dtype, shape)?),
+            bytes => self.buffer(0, bytes, dtype, shape),
+        }
+    }
+
+    fn buffer(&self, result: usize, bytes: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         let buffer = self.pool.take(bytes).map_err(|refusal| match refusal {
             Refusal::Budget => KernelError::Memory { result, bytes: bytes as u64 },
             Refusal::System => TensorError::Memory { dtype, shape: shape.to_vec() }.into(),
         })?;
         Ok(Tensor::over(dtype, shape, Arc::new(buffer))?)
     }
+
+    /// The value, or the contents of a version as one.
+    pub(crate) fn whole(&self, contents: &Contents) -> Result<Value, KernelError> {
+        let version = match contents {
+            Contents::Value(value) => return Ok(value.clone()),
+            Contents::Version(version) => version,
+        };
+        let mut tensor = self.scratch(version.dtype(), version.shape())?;
+        if tensor.count() > 0 {
+            version.copy_to(tensor.bytes_mut(), &self.pages)?;
+        }
+        Ok(tensor.into())
+    }
+
+    /// Where pages of state come from.
+    pub(crate) fn pages(&self) -> &PoolPages {
+        &self.pages
+    }
+}
+
+fn checked_bytes(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
+    let bytes = element_count(shape).and_then(|count| dtype.packed_bytes(count));
+    bytes.ok_or_else(|| TensorError::TooLarge { dtype, shape: shape.to_vec() })
 }

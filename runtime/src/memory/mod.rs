@@ -15,4 +15,4 @@ pub(crate) use arena::{Arena, ArenaBytes};
 pub(crate) use bound::BoundMemory;
 pub(crate) use budget::{Budget, Charge};
 pub(crate) use plan::value_bytes;
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Pool, PoolPages};

@@ -1,6 +1,7 @@
 //! Buffers of results that are sized while running, of outputs and of state; kept for the next one of the same capacity.
 
 use crate::memory::budget::{Budget, Charge, Exceeded};
+use crate::versions::{PageMemory, VersionError};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::tensor::Storage;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -132,6 +133,15 @@ impl Pool {
     /// Bytes that the budget had no room for since this was called last.
     pub(crate) fn take_refused_bytes(&self) -> u64 {
         std::mem::take(&mut self.kept().refused_bytes)
+    }
+}
+
+/// Memory for pages from a pool.
+pub(crate) struct PoolPages(pub(crate) Arc<Pool>);
+
+impl PageMemory for PoolPages {
+    fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError> {
+        Ok(Box::new(self.0.take(bytes).map_err(|_| VersionError::Memory { bytes })?))
     }
 }
 

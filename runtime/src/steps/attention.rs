@@ -4,14 +4,15 @@
 
 use super::floats::computed;
 use super::normalization::reduction::{loaded, reference};
-use crate::kernels::attention::{self as kernel, Frontier, Heads, Mask, Stage};
+use crate::kernels::attention::{self as kernel, Frontier, HeadElements, Heads, Mask, Stage};
 use crate::kernels::simd::Instructions;
-use crate::steps::{Context, Kernel, KernelError, Operand};
+use crate::steps::{Contents, Context, Kernel, KernelError, Operand, without_versions};
+use crate::versions::{HeldVersion, Version};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::fact::Fact;
+use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::{
-    Attention, CacheScatter, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor,
+    Append, Attention, CacheScatter, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -43,13 +44,82 @@ impl Kernel for CacheScatter {
     }
 }
 
+impl Kernel for Append {
+    fn compute(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        let past = match operands.first() {
+            Some(Operand::Version(past)) if i64::try_from(past.axis()) == Ok(self.axis) => past.clone(),
+            // What is no state of this axis is joined as `Concat` does it.
+            Some(_) | None => {
+                let operands = without_versions(operands, context)?;
+                return Ok(self.run(operands, context)?.into_iter().map(Contents::Value).collect());
+            }
+        };
+        operands[0] = Operand::Absent;
+        let inputs = loaded(without_versions(operands, context)?)?;
+        let new = tensor(&inputs, 1)?;
+        let count = new.shape().get(past.axis()).copied().unwrap_or(0);
+        self.check_places(&inputs, past.length(), count)?;
+        Ok(vec![Contents::Version(past.append(new, context.memory.pages())?)])
+    }
+}
+
 impl Kernel for Attention {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let kinds = operands.iter().map(Operand::kind).collect::<Result<Vec<_>, _>>()?;
         let inputs = loaded(operands)?;
-        match Extents::of(self, &inputs)? {
-            Some(extents) => attend(self, &inputs, extents, context),
-            None => reference(self, inputs, context),
+        if let Some(extents) = Extents::of(self, &kinds)?
+            && let Some(results) = attend(self, &inputs, extents, None, context)?
+        {
+            return Ok(results);
         }
+        reference(self, inputs, context)
+    }
+
+    fn compute(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        let results = match paged(self, &operands, context)? {
+            Some(results) => results,
+            None => self.run(without_versions(operands, context)?, context)?,
+        };
+        Ok(results.into_iter().map(Contents::Value).collect())
+    }
+}
+
+/// Attention over the pages of keys and values that are state; `None` where they are not, or the kernel does not read them.
+fn paged(
+    operator: &Attention,
+    operands: &[Operand],
+    context: &mut Context<'_>,
+) -> Result<Option<Vec<Value>>, KernelError> {
+    let (Some(Operand::Version(keys)), Some(Operand::Version(values))) = (operands.get(1), operands.get(2)) else {
+        return Ok(None);
+    };
+    let fits = |version: &Version| version.axis() == 2 && version.page_positions().is_multiple_of(kernel::BLOCK);
+    let kinds = operands.iter().map(Operand::kind).collect::<Result<Vec<_>, _>>()?;
+    let Some(extents) = Extents::of(operator, &kinds)?.filter(|_| fits(keys) && fits(values)) else { return Ok(None) };
+    let mut inputs = Vec::with_capacity(operands.len());
+    for (at, operand) in operands.iter().enumerate() {
+        inputs.push(match operand {
+            Operand::Absent => None,
+            Operand::Version(_) if at == 1 || at == 2 => None,
+            Operand::Version(version) => Some(context.whole(version)?.into()),
+            Operand::Value(value) => Some(value.clone()),
+            Operand::Weight(weight) => Some(weight.tensor()?.into()),
+        });
+    }
+    let held = [keys.held(context.memory.pages())?, values.held(context.memory.pages())?];
+    let pages = [Cached::of(keys, &held[0])?, Cached::of(values, &held[1])?];
+    attend(operator, &inputs, extents, Some(&pages), context)
+}
+
+/// Keys or values in pages.
+struct Cached<'a> {
+    pages: Vec<Vec<&'a [f32]>>,
+    positions: usize,
+}
+
+impl<'a> Cached<'a> {
+    fn of(version: &Version, held: &'a HeldVersion) -> Result<Cached<'a>, KernelError> {
+        Ok(Cached { pages: held.rows()?, positions: version.page_positions() })
     }
 }
 
@@ -70,17 +140,21 @@ struct Extents {
 }
 
 impl Extents {
-    /// `None` where the reference has to run (or to refuse).
-    fn of(operator: &Attention, inputs: &[Option<Value>]) -> Result<Option<Extents>, KernelError> {
-        let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
+    /// Of operands of these types; `None` where the reference has to run (or to refuse).
+    fn of(operator: &Attention, kinds: &[Option<Type>]) -> Result<Option<Extents>, KernelError> {
+        let facts: Vec<Option<Fact>> = kinds.iter().cloned().map(|kind| kind.map(Fact::of)).collect();
         let (dtype, value_type) = operator.check_types(&facts)?;
         let precise = !matches!(operator.softmax_precision, Some(DType::F16 | DType::BF16));
         if dtype != DType::F32 || value_type != DType::F32 || !precise || !operator.arithmetic.is_default() {
             return Ok(None);
         }
-        let heads = |operand: usize, stated: Option<i64>| -> Result<Option<[usize; 4]>, KernelError> {
+        let shape = |operand: usize| {
+            let (_, shape) = kinds.get(operand)?.as_ref()?.as_tensor()?;
+            shape.as_known()
+        };
+        let heads = |operand: usize, stated: Option<i64>| {
             let stated = stated.and_then(|heads| usize::try_from(heads).ok());
-            Ok(match (tensor(inputs, operand)?.shape(), stated) {
+            match (shape(operand)?.as_slice(), stated) {
                 (&[batch, heads, length, size], stated) if stated.is_none_or(|stated| stated == heads) => {
                     Some([batch, heads, length, size])
                 }
@@ -88,27 +162,25 @@ impl Extents {
                     Some([batch, heads, length, hidden / heads])
                 }
                 _ => None,
-            })
+            }
         };
-        let (q, k, v) = (heads(0, operator.query_heads)?, heads(1, operator.key_heads)?, heads(2, operator.key_heads)?);
+        let (q, k, v) = (heads(0, operator.query_heads), heads(1, operator.key_heads), heads(2, operator.key_heads));
         let (Some(q), Some(k), Some(v)) = (q, k, v) else { return Ok(None) };
-        let ranks = [0, 1, 2].map(|operand| tensor(inputs, operand).map_or(0, Tensor::rank));
+        let ranks = [0, 1, 2].map(|operand| shape(operand).map_or(0, |shape| shape.len()));
         let [batch, query_heads, queries, size] = q;
         let [_, key_heads, keys, value_size] = v;
-        let past = optional_tensor(inputs, 4)?.map_or(0, |past| past.shape().get(2).copied().unwrap_or(0));
+        let past = shape(4).map_or(0, |past| past.get(2).copied().unwrap_or(0));
         let extents =
             Extents { batch, query_heads, key_heads, queries, past, keys, size, value_size, flat: ranks[0] == 3 };
-        let fits_past = |operand: usize, size: usize| -> Result<bool, KernelError> {
-            let found = optional_tensor(inputs, operand)?;
-            Ok(found.is_none_or(|found| found.shape() == [batch, key_heads, past, size]))
-        };
+        let fits_past =
+            |operand: usize, size: usize| shape(operand).is_none_or(|found| found == [batch, key_heads, past, size]);
         let fits = k == [batch, key_heads, keys, size]
             && v[0] == batch
             && ranks.iter().all(|rank| *rank == ranks[0])
             && [batch, key_heads, queries, past + keys, size, value_size, query_heads].iter().all(|extent| *extent > 0)
             && query_heads.is_multiple_of(key_heads)
-            && fits_past(4, size)?
-            && fits_past(5, value_size)?;
+            && fits_past(4, size)
+            && fits_past(5, value_size);
         Ok(fits.then_some(extents))
     }
 
@@ -185,6 +257,7 @@ enum Joined<'a> {
     Borrowed(&'a [f32]),
     Scratch(Vec<f32>),
     Result(Tensor),
+    Pages(&'a Cached<'a>),
 }
 
 impl<'a> Joined<'a> {
@@ -217,20 +290,24 @@ impl<'a> Joined<'a> {
     fn heads(&self, extents: Extents, size: usize) -> Result<Heads<'_>, KernelError> {
         let total = extents.total();
         let whole = [extents.key_heads * total * size, total * size, size];
-        Ok(match self {
-            Joined::Borrowed(values) => Heads { values, strides: extents.strides(size), size },
-            Joined::Scratch(values) => Heads { values, strides: whole, size },
-            Joined::Result(tensor) => Heads { values: tensor.elements::<f32>()?, strides: whole, size },
-        })
+        let elements = match self {
+            Joined::Borrowed(values) => HeadElements::Whole { values, strides: extents.strides(size) },
+            Joined::Scratch(values) => HeadElements::Whole { values, strides: whole },
+            Joined::Result(tensor) => HeadElements::Whole { values: tensor.elements::<f32>()?, strides: whole },
+            Joined::Pages(cached) => HeadElements::Pages { pages: &cached.pages, positions: cached.positions },
+        };
+        Ok(Heads { elements, size })
     }
 }
 
+/// Run the kernel; `None` where the reference has to run.
 fn attend(
     operator: &Attention,
     inputs: &[Option<Value>],
     extents: Extents,
+    cached: Option<&[Cached<'_>; 2]>,
     context: &mut Context<'_>,
-) -> Result<Vec<Value>, KernelError> {
+) -> Result<Option<Vec<Value>>, KernelError> {
     let Extents { batch, query_heads, key_heads, queries, past, size, value_size, .. } = extents;
     let total = extents.total();
     let counted = |operand: usize| optional_tensor(inputs, operand)?.map(|_| integers(inputs, operand)).transpose();
@@ -250,10 +327,16 @@ fn attend(
         || [&valid, &first].into_iter().flatten().any(|given| given.len() != batch)
         || sink.is_some_and(|sink| sink.len() != query_heads)
     {
-        return reference(operator, inputs.to_vec(), context);
+        return Ok(None);
     }
-    let key = Joined::of(extents, 1, size, operator.present, inputs, context)?;
-    let value = Joined::of(extents, 2, value_size, operator.present, inputs, context)?;
+    let [key, value] = match cached {
+        Some([keys, values]) if !operator.present && extents.past == 0 => [Joined::Pages(keys), Joined::Pages(values)],
+        Some(_) => return Ok(None),
+        None => [
+            Joined::of(extents, 1, size, operator.present, inputs, context)?,
+            Joined::of(extents, 2, value_size, operator.present, inputs, context)?,
+        ],
+    };
     let offset = |valid: &i64| valid.saturating_sub(queries as i64);
     let offsets = match (first, &valid) {
         (Some(first), _) => first,
@@ -303,7 +386,7 @@ fn attend(
         }
     }
     results.extend(scores);
-    Ok(results.into_iter().map(Value::from).collect())
+    Ok(Some(results.into_iter().map(Value::from).collect()))
 }
 
 /// Run the kernel; the result has the axes of the operands.

@@ -1,6 +1,7 @@
 //! What a kernel may ask for while it runs.
 
 use crate::steps::KernelError;
+use crate::versions::{PageMemory, Version};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::BlockRunner;
 use ipuc_formats::tensor::Tensor;
@@ -12,6 +13,15 @@ pub trait Allocate {
     /// # Errors
     /// [`KernelError::Memory`] where the budget has no room.
     fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError>;
+
+    /// A tensor that is no result and is dropped with the step; its bytes are unspecified and exclusively owned.
+    ///
+    /// # Errors
+    /// [`KernelError::Memory`] where the budget has no room.
+    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError>;
+
+    /// Where pages of state come from.
+    fn pages(&self) -> &dyn PageMemory;
 }
 
 /// What a kernel may use besides its operands.
@@ -31,5 +41,17 @@ impl Context<'_> {
     /// [`KernelError::Memory`] where the budget has no room.
     pub fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         self.memory.allocate(result, dtype, shape)
+    }
+
+    /// The contents of a version as one tensor, for kernels that do not read pages.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the budget has no room, or pages cannot be read.
+    pub fn whole(&mut self, version: &Version) -> Result<Tensor, KernelError> {
+        let mut tensor = self.memory.scratch(version.dtype(), version.shape())?;
+        if tensor.count() > 0 {
+            version.copy_to(tensor.bytes_mut(), self.memory.pages())?;
+        }
+        Ok(tensor)
     }
 }

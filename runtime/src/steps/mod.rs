@@ -28,8 +28,9 @@ mod text;
 
 pub use context::{Allocate, Context};
 pub(crate) use operand::Decoding;
-pub use operand::{Operand, PartBytes, PartSource, Progress, Weight};
+pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, Weight};
 
+use crate::versions::VersionError;
 use ipuc_formats::for_each_operator;
 use ipuc_formats::ops::{Op, Operator, ReferenceContext, ReferenceError, TypeError};
 use ipuc_formats::tensor::{Tensor, TensorError};
@@ -58,6 +59,9 @@ pub enum KernelError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// A version of state cannot be made or read.
+    #[error(transparent)]
+    Version(#[from] VersionError),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -84,6 +88,28 @@ pub trait Kernel: Operator {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         run_reference(self, operands, context)
     }
+
+    /// Run one step whose operands may be versions of growing state. Kernels that read their pages, or give versions, override
+    /// it; others get a copy of the contents.
+    ///
+    /// # Errors
+    /// [`KernelError`] as [`Kernel::run`].
+    fn compute(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        let operands = without_versions(operands, context)?;
+        Ok(self.run(operands, context)?.into_iter().map(Contents::Value).collect())
+    }
+}
+
+/// The operands, with a copy in place of each version.
+///
+/// # Errors
+/// [`KernelError`] where memory is short, or pages cannot be read.
+pub fn without_versions(operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Operand>, KernelError> {
+    let whole = |operand| match operand {
+        Operand::Version(version) => Ok(Operand::Value(Value::Tensor(context.whole(&version)?))),
+        Operand::Absent | Operand::Value(_) | Operand::Weight(_) => Ok(operand),
+    };
+    operands.into_iter().map(whole).collect()
 }
 
 /// Run the reference of an operator over loaded operands.

@@ -1,9 +1,12 @@
-//! What a kernel is given: nothing, a value, or a weight that is read part by part.
+//! What a kernel is given: nothing, a value, a weight that is read part by part, or a version of state in pages.
 
 use crate::steps::KernelError;
+use crate::versions::Version;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, EncodingError, Pick};
+use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{PartRecord, WeightRecord};
+use ipuc_formats::ops::TypeError;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::ops::Deref;
@@ -19,6 +22,33 @@ pub enum Operand {
     Value(Value),
     /// A weight of the file.
     Weight(Weight),
+    /// A version of a growing state.
+    Version(Version),
+}
+
+/// A result of a running step, or what an entry is given: a value or a version of a growing state.
+#[derive(Clone)]
+pub enum Contents {
+    /// A value.
+    Value(Value),
+    /// A version.
+    Version(Version),
+}
+
+impl Contents {
+    /// Its type, with known extents.
+    pub fn kind(&self) -> Type {
+        match self {
+            Contents::Value(value) => value.kind(),
+            Contents::Version(version) => version.kind(),
+        }
+    }
+}
+
+impl From<Value> for Contents {
+    fn from(value: Value) -> Self {
+        Contents::Value(value)
+    }
 }
 
 impl Operand {
@@ -31,7 +61,25 @@ impl Operand {
             Operand::Absent => Ok(None),
             Operand::Value(value) => Ok(Some(value)),
             Operand::Weight(weight) => Ok(Some(Value::Tensor(weight.tensor()?))),
+            // `Kernel::compute` has copied versions for kernels that do not read pages.
+            Operand::Version(version) => {
+                let found = format!("{} in pages", version.kind());
+                Err(TypeError::Kind { operand: 0, expected: "a value", found }.into())
+            }
         }
+    }
+
+    /// Type of the operand, with known extents; `None` where it is absent.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where the extents of a weight do not fit in memory addresses.
+    pub fn kind(&self) -> Result<Option<Type>, KernelError> {
+        Ok(match self {
+            Operand::Absent => None,
+            Operand::Value(value) => Some(value.kind()),
+            Operand::Weight(weight) => Some(Type::tensor(weight.dtype(), Shape::known(&weight.shape()?))),
+            Operand::Version(version) => Some(version.kind()),
+        })
     }
 }
 

@@ -145,15 +145,8 @@ fn transform_frames<T: Real>(frames: &Frames, signal: &Tensor, result: &mut Tens
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::Allocate;
+    use crate::steps::testing::Heap;
     use ipuc_formats::ops::{NoBlocks, Operator, ReferenceContext};
-
-    struct Heap;
-    impl Allocate for Heap {
-        fn allocate(&mut self, _: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-            Ok(Tensor::zeros(dtype, shape)?)
-        }
-    }
 
     fn numbers(shape: &[usize]) -> Tensor {
         let count: usize = shape.iter().product();

@@ -2,10 +2,12 @@
 
 use crate::kernels::tests::{numbers, with_threads};
 use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
+use crate::versions::{PageMemory, VersionError};
+use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{NoBlocks, ReferenceContext};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Storage, Tensor};
 use ipuc_formats::value::Value;
 
 /// Results on the heap, full of what no kernel would write.
@@ -16,6 +18,22 @@ impl Allocate for Heap {
         let mut tensor = Tensor::zeros(dtype, shape)?;
         tensor.bytes_mut().fill(0xa5);
         Ok(tensor)
+    }
+
+    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        self.allocate(0, dtype, shape)
+    }
+
+    fn pages(&self) -> &dyn PageMemory {
+        self
+    }
+}
+
+impl PageMemory for Heap {
+    fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError> {
+        let mut memory: AVec<u8, ConstAlign<64>> = AVec::new(64);
+        memory.resize(bytes, 0xa5);
+        Ok(Box::new(memory))
     }
 }
 

@@ -205,18 +205,29 @@ fn ports(manifest: &Manifest) -> Vec<String> {
         lines.push(format!("entry {}", entry.name));
         let block = &manifest.blocks[entry.block as usize];
         for (index, name) in entry.inputs.iter().enumerate() {
-            let state = entry.states.iter().find(|state| state.input as usize == index);
-            let state = state.map_or_else(String::new, |state| {
-                let axis = state.append_axis.map_or_else(String::new, |axis| format!(", grows along axis {axis}"));
-                format!(" (state, next {}{axis})", entry.outputs[state.output as usize])
-            });
+            let state =
+                entry.state_of_input(index).map_or_else(String::new, |state| state_text(manifest, entry, state));
             lines.push(format!("  input  {name}: {}{state}", block.values[index].kind));
         }
-        for (name, operand) in entry.outputs.iter().zip(&block.results) {
-            lines.push(format!("  output {name}: {}", program::operand_type(manifest, block, operand)));
+        for (index, (name, operand)) in entry.outputs.iter().zip(&block.results).enumerate() {
+            let state = entry.state_of_output(index).map(|state| &manifest.states[state as usize].name);
+            let state = state.map_or_else(String::new, |name| format!(" (next contents of state {name})"));
+            lines.push(format!("  output {name}: {}{state}", program::operand_type(manifest, block, operand)));
         }
     }
     lines
+}
+
+/// What is said behind an input that is state.
+fn state_text(manifest: &Manifest, entry: &ipuc_formats::model::EntryRecord, state: u32) -> String {
+    let record = &manifest.states[state as usize];
+    let growth = record
+        .growth
+        .map_or_else(String::new, |growth| format!(", grows along axis {} in pages of {}", growth.axis, growth.page));
+    let used = entry.states.iter().find(|used| used.state == state);
+    let next = used.and_then(|used| used.output).map(|output| &entry.outputs[output as usize]);
+    let next = next.map_or_else(|| ", only read".to_string(), |next| format!(", next {next}"));
+    format!(" (state{next}{growth})")
 }
 
 fn entries(manifest: &Manifest) -> Json {
@@ -229,11 +240,14 @@ fn entries(manifest: &Manifest) -> Json {
             .iter()
             .zip(&block.results)
             .map(|(name, operand)| json!({"name": name, "type": program::operand_type(manifest, block, operand)}));
-        let states = entry.states.iter().map(|state| {
+        let states = entry.states.iter().map(|used| {
+            let record = &manifest.states[used.state as usize];
             json!({
-                "input": entry.inputs[state.input as usize],
-                "output": entry.outputs[state.output as usize],
-                "append_axis": state.append_axis,
+                "name": record.name,
+                "input": used.input.map(|input| &entry.inputs[input as usize]),
+                "output": used.output.map(|output| &entry.outputs[output as usize]),
+                "append_axis": record.growth.map(|growth| growth.axis),
+                "page": record.growth.map(|growth| growth.page),
             })
         });
         json!({

@@ -28,7 +28,8 @@ attributes! {
 }
 
 impl ShapeOf {
-    fn chosen<'a, T>(&self, extents: &'a [T]) -> &'a [T] {
+    /// Those of the extents that it gives.
+    pub fn chosen<'a, T>(&self, extents: &'a [T]) -> &'a [T] {
         let rank = extents.len();
         let cut = |axis: i64| {
             let from_front = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };

@@ -7,7 +7,8 @@
 //! constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
 //! constant @one : i64[] = i64[]:0100000000000000
 //! constant @t : f32[64, 64] = transpose permutation=[1, 0] @w
-//! entry "main"("x") -> ("y") = block 0 state 0=0
+//! state "x"
+//! entry "main"("x") -> ("y") = block 0 state 0 0=0
 //! block 0(%x : f32[batch, 64]) {
 //!   %y : f32[batch, 64] = matmul %x, @t from "/layer/MatMul"
 //!   return %y

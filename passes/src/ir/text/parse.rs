@@ -5,12 +5,13 @@ use crate::ir::text::label::Label;
 use crate::ir::text::scan::{Parsed, end, expect, integer, operator, quoted, quoted_list};
 use crate::ir::text::types::{parse_dims, parse_type};
 use crate::ir::{
-    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Source, StatePair, Step, ValueId,
+    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Source, State, StateUse, Step, ValueId,
 };
 use ipuc_formats::attribute::{AttributeValue, BlockIndex};
 use ipuc_formats::attribute_text::parse as parse_attribute;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact};
+use ipuc_formats::model::Growth;
 use ipuc_formats::ops::Obligation;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,6 +66,7 @@ impl Parser {
                 Ok(())
             }
             "constant" => self.constant(rest),
+            "state" => self.state(rest),
             "entry" => self.entry(rest),
             "block" => self.block(rest),
             "peak" => self.peak(rest),
@@ -125,6 +127,21 @@ impl Parser {
         Ok((ConstantData::Recipe { op, operands: operands.collect::<Result<_, _>>()? }, rest))
     }
 
+    fn state(&mut self, rest: &str) -> Parsed<()> {
+        let (name, rest) = quoted(rest)?;
+        let growth = match rest.is_empty() {
+            true => None,
+            false => {
+                let (axis, rest) = integer(expect(rest, "grows")?)?;
+                let (page, rest) = integer(expect(rest, "page")?)?;
+                end(rest)?;
+                Some(Growth { axis, page })
+            }
+        };
+        self.graph.states.push(State { name, growth });
+        Ok(())
+    }
+
     fn entry(&mut self, rest: &str) -> Parsed<()> {
         let (name, rest) = quoted(rest)?;
         let (inputs, rest) = quoted_list(rest)?;
@@ -132,9 +149,10 @@ impl Parser {
         let (block, mut rest) = integer(expect(expect(rest, "=")?, "block")?)?;
         let mut states = Vec::new();
         while !rest.is_empty() {
-            let (input, after) = integer(expect(rest, "state")?)?;
-            let (output, after) = integer(expect(after, "=")?)?;
-            states.push(StatePair { input, output });
+            let (state, after) = integer(expect(rest, "state")?)?;
+            let (input, after) = port(after)?;
+            let (output, after) = port(expect(after, "=")?)?;
+            states.push(StateUse { state, input, output });
             rest = after;
         }
         self.graph.entries.push(Entry { name, block: BlockIndex(block), inputs, outputs, states });
@@ -253,6 +271,14 @@ impl Parser {
     }
 }
 
+/// A number, or `_` for none.
+fn port(rest: &str) -> Parsed<(Option<usize>, &str)> {
+    match expect(rest, "_") {
+        Ok(rest) => Ok((None, rest)),
+        Err(_) => integer(rest).map(|(port, rest)| (Some(port), rest)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::ir::text::{parse, print};
@@ -262,7 +288,9 @@ require equal batch, n from "add: \"x\" from y"
 source "model.onnx"
 constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
 constant @one : i64[] = i64[]:0100000000000000
-entry "main"("x", "c") -> ("y") = block 0 state 0=0
+state "x" grows 0 page 128
+state "c"
+entry "main"("x", "c") -> ("y") = block 0 state 0 0=0 state 1 _=0
 block 0(%x : f32[batch, 64], %"/c" : i64[2]{batch, 64}) {
   %2 : f32[batch, 64] = unary function=exp %x from "/layer/Exp"
   %y : f32[batch, 64] = binary function=add %2, @w

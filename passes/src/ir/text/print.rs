@@ -7,6 +7,7 @@ use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::attribute_text::{print as print_attribute, quote};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact};
+use ipuc_formats::model::Growth;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
@@ -80,7 +81,7 @@ impl ConstantOrder<'_> {
 }
 
 fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Result {
-    let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks } = graph;
+    let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks, states } = graph;
     for (symbol, (minimum, maximum)) in ranges.iter() {
         writeln!(text, "symbol {} {minimum}..={maximum}", Dim::symbol(symbol))?;
     }
@@ -98,12 +99,20 @@ fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Res
         print_data(constant, &names.constants, text)?;
         text.push('\n');
     }
+    for state in states {
+        write!(text, "state {}", quote(&state.name))?;
+        if let Some(Growth { axis, page }) = state.growth {
+            write!(text, " grows {axis} page {page}")?;
+        }
+        text.push('\n');
+    }
     for entry in entries {
         let list = |given: &[String]| given.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ");
         let (name, inputs, outputs) = (quote(&entry.name), list(&entry.inputs), list(&entry.outputs));
         write!(text, "entry {name}({inputs}) -> ({outputs}) = block {}", entry.block.0)?;
-        for state in &entry.states {
-            write!(text, " state {}={}", state.input, state.output)?;
+        for used in &entry.states {
+            let port = |port: Option<usize>| port.map_or("_".to_string(), |port| port.to_string());
+            write!(text, " state {} {}={}", used.state, port(used.input), port(used.output))?;
         }
         text.push('\n');
     }

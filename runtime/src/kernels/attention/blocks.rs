@@ -12,7 +12,7 @@
 //! Before the first block, m is the sink and the sum 1 where there is a sink. At the end the output is divided by the sum. A block of which a query sees nothing, by its position or by the mask, is passed
 //! over.
 
-use super::{Attention, Heads, Stage};
+use super::{Attention, HeadElements, Heads, Stage};
 use crate::kernels::elementwise::VectorFunction;
 use crate::kernels::elementwise::functions::{ScaledTanh, exponential};
 use crate::kernels::matrix::Matrix;
@@ -22,7 +22,7 @@ use crate::kernels::simd::{LANES, Routine, Simd};
 use std::ops::Range;
 
 /// Keys of a block: one run of a product.
-const BLOCK: usize = 128;
+pub const BLOCK: usize = 128;
 
 /// Some queries of one head of keys.
 pub(super) struct Task<'a> {
@@ -283,15 +283,23 @@ impl Task<'_> {
 }
 
 impl<'a> Heads<'a> {
-    /// Some keys of a head (batch and head as one) as the right side of a product.
+    /// Some keys of a head (batch and head as one), all of one block, as the right side of a product.
     fn rows(&self, head: usize, heads: usize, keys: &Range<usize>, layout: PlainLayout) -> PlainMatrix<'a> {
-        let [by_batch, by_head, by_key] = self.strides;
-        let first = head / heads * by_batch + head % heads * by_head + keys.start * by_key;
-        let elements = PlainElements::F32(self.values.get(first..).unwrap_or_default());
+        let (rows, stride) = match self.elements {
+            HeadElements::Whole { values, strides: [by_batch, by_head, by_key] } => {
+                let first = head / heads * by_batch + head % heads * by_head + keys.start * by_key;
+                (values.get(first..), by_key)
+            }
+            HeadElements::Pages { pages, positions } => {
+                let page = pages.get(keys.start / positions).and_then(|page| page.get(head));
+                (page.and_then(|page| page.get(keys.start % positions * self.size..)), self.size)
+            }
+        };
+        let elements = PlainElements::F32(rows.unwrap_or_default());
         let (inputs, outputs) = match layout {
             PlainLayout::InputsInner => (self.size, keys.len()),
             PlainLayout::OutputsInner => (keys.len(), self.size),
         };
-        PlainMatrix { elements, layout, stride: by_key, inputs, outputs }
+        PlainMatrix { elements, layout, stride, inputs, outputs }
     }
 }

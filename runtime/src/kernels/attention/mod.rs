@@ -9,21 +9,39 @@ mod tests;
 
 use super::simd::Instructions;
 use super::threads;
+pub use blocks::BLOCK;
 use blocks::Task;
 use std::ops::Range;
 
 /// Queries of a task.
 const ROWS: usize = 64;
 
-/// Keys or values: `[batch, heads, keys, size]` with distances between batches, heads and keys.
+/// Keys or values: `[batch, heads, keys, size]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
     /// The elements.
-    pub values: &'a [f32],
-    /// Distances in elements.
-    pub strides: [usize; 3],
+    pub elements: HeadElements<'a>,
     /// Elements of a row.
     pub size: usize,
+}
+
+/// Where keys or values lie.
+#[derive(Clone, Copy, Debug)]
+pub enum HeadElements<'a> {
+    /// With distances between batches, heads and keys.
+    Whole {
+        /// The elements.
+        values: &'a [f32],
+        /// Distances in elements.
+        strides: [usize; 3],
+    },
+    /// In pages along the keys.
+    Pages {
+        /// For each page and each head (batch and head as one), its keys: `[keys of the page, size]`.
+        pages: &'a [Vec<&'a [f32]>],
+        /// Keys of a page, a multiple of [`BLOCK`].
+        positions: usize,
+    },
 }
 
 /// Added to the scores, with broadcasting.

@@ -97,7 +97,7 @@ impl Operands {
             .collect();
         let heads = |values, size| {
             let by_head = self.keys * size;
-            Heads { values, strides: [KEY_HEADS * by_head, by_head, size], size }
+            Heads { elements: HeadElements::Whole { values, strides: [KEY_HEADS * by_head, by_head, size] }, size }
         };
         let mask = self.mask.as_ref().map(|mask| Mask {
             values: &mask[rows.start * self.keys..],

@@ -1,7 +1,8 @@
 //! Each kernel against its reference: types, broadcasts, special values, operands that may be overwritten.
 
 use crate::kernels::tests::with_threads;
-use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
+use crate::steps::testing::Heap;
+use crate::steps::{Context, Kernel, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
@@ -11,17 +12,6 @@ use ipuc_formats::ops::{
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use strum::VariantArray;
-
-struct Heap;
-
-impl Allocate for Heap {
-    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-        let mut tensor = Tensor::zeros(dtype, shape)?;
-        // What a kernel does not write shows.
-        tensor.bytes_mut().fill(0xa5);
-        Ok(tensor)
-    }
-}
 
 const NUMBERS: [DType; 13] = [
     DType::F32,

@@ -11,7 +11,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
+use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::ops::{
     CenterCropPad, EyeLike, Flatten, OneHot, Operator, Range, Reshape, ReverseSequence, ShapeOf, SizeOf, Squeeze,
     Unique, Unsqueeze,
@@ -25,7 +25,16 @@ impl Kernel for Flatten {}
 impl Kernel for Squeeze {}
 impl Kernel for Unsqueeze {}
 
-impl Kernel for ShapeOf {}
+impl Kernel for ShapeOf {
+    fn compute(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        // The extents of state are known without its contents.
+        if let Some(Operand::Version(version)) = operands.first() {
+            let extents: Vec<i64> = self.chosen(version.shape()).iter().map(|&extent| extent as i64).collect();
+            return Ok(vec![Value::from(Tensor::vector_i64(&extents)).into()]);
+        }
+        Ok(self.run(operands, context)?.into_iter().map(Contents::Value).collect())
+    }
+}
 impl Kernel for SizeOf {}
 impl Kernel for Range {}
 impl Kernel for EyeLike {}

@@ -26,6 +26,7 @@ pub(in crate::steps) fn dtype(operand: Option<&Operand>) -> Option<DType> {
     match operand? {
         Operand::Weight(weight) => Some(weight.dtype()),
         Operand::Value(Value::Tensor(tensor)) => Some(tensor.dtype()),
+        Operand::Version(version) => Some(version.dtype()),
         Operand::Value(_) | Operand::Absent => None,
     }
 }

@@ -1,7 +1,8 @@
 //! Each kernel against its reference: types, ranks, batches, groups, epilogues, weights in panels and in parts.
 
 use crate::kernels::tests::{numbers, with_threads};
-use crate::steps::{Allocate, Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
+use crate::steps::testing::Heap;
+use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartRange, WeightRecord};
@@ -16,17 +17,6 @@ use ipuc_formats::value::Value;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-struct Heap;
-
-impl Allocate for Heap {
-    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-        let mut tensor = Tensor::zeros(dtype, shape)?;
-        // What a kernel does not write shows.
-        tensor.bytes_mut().fill(0xa5);
-        Ok(tensor)
-    }
-}
 
 /// The parts of one weight.
 struct Parts(Vec<AVec<u8, ConstAlign<64>>>);

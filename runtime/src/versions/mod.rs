@@ -1,0 +1,58 @@
+//! Contents of growing state: immutable versions over shared pages.
+//!
+//! A version is a list of pages and a length. Appending gives another version: it writes behind the length, into the last
+//! page where nobody has done so before, else into a copy of that page. Old versions stay as they are, so that a fork is a copy
+//! of the list, and a run that fails leaves no trace. `page.rs` has the memory and the mark that says how much of it is
+//! claimed, `version.rs` the lists, `spill.rs` the file that full pages go to when memory is short. The only unsafe code is in
+//! `page.rs`.
+
+mod page;
+mod spill;
+#[cfg(test)]
+mod tests;
+mod version;
+
+pub use spill::SpillFolder;
+pub use version::{HeldVersion, Version};
+
+use ipuc_formats::tensor::Storage;
+use std::io;
+use thiserror::Error;
+
+/// Where the memory of pages comes from.
+pub trait PageMemory {
+    /// A buffer of this many bytes with unspecified contents, which is exclusively owned.
+    ///
+    /// # Errors
+    /// [`VersionError::Memory`] where there is no room.
+    fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError>;
+}
+
+/// Why a version cannot be made or read.
+#[derive(Debug, Error)]
+pub enum VersionError {
+    /// There is no room for a page.
+    #[error("there is no memory for a page of {bytes} bytes of state")]
+    Memory {
+        /// Bytes of the page.
+        bytes: usize,
+    },
+    /// What is appended does not have the type and the extents of the state.
+    #[error("{found} cannot be appended to state of {expected}")]
+    Mismatch {
+        /// Type and extents of the state.
+        expected: String,
+        /// Those of what is appended.
+        found: String,
+    },
+    /// The file of spilled pages cannot be made, written or read.
+    #[error("cannot {action} the file of spilled state in {folder}: {error}")]
+    Spill {
+        /// `make`, `write` or `read`.
+        action: &'static str,
+        /// The folder.
+        folder: String,
+        /// Why.
+        error: io::Error,
+    },
+}

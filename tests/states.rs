@@ -1,0 +1,213 @@
+//! State that grows, in a language model: prefill and decode share a cache; under a budget weights leave for it, then full pages
+//! go to disk; forks go their own ways; what is saved goes on in another session. All of it gives the bits of one run in memory.
+//!
+//! The model is one of a folder of cases (`IPUC_CASES`, or beside this checkout); without it the tests are skipped.
+#![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
+
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::{OpenFileError, OpenOptions, open_with};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Model, OpenError, RunError, SavedStateError, Session, SessionOptions};
+use std::path::{Path, PathBuf};
+
+/// Tokens of the prompt, which one pass takes.
+const PROMPT: usize = 18;
+/// Tokens after the prompt.
+const TOKENS: usize = 200;
+/// Token after which the session is forked and saved.
+const FORK: usize = 100;
+
+/// Room for activations of the prompt, and for less than the state after all tokens.
+const ROOM_BYTES: u64 = 5 << 18;
+
+fn case() -> Option<PathBuf> {
+    let folder = std::env::var_os("IPUC_CASES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from);
+    let model = folder.join("llama_genai_int4/model.onnx");
+    if !model.is_file() {
+        eprintln!("skipped: there is no {} (set IPUC_CASES)", model.display());
+        return None;
+    }
+    Some(model)
+}
+
+/// The case with its past and present as state.
+fn compiled(folder: &Path) -> Option<PathBuf> {
+    let output = folder.join("model.ipu");
+    let states = vec!["auto".to_string()];
+    let options = CompileOptions { states, chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
+    compile(&[Source { entry: "main".to_string(), path: case()? }], &output, &options).unwrap();
+    Some(output)
+}
+
+/// A token that depends on its position and on which text it is of.
+fn token(position: usize, text: usize) -> i64 {
+    ((position * 37 + text * 101 + 11) % 4096) as i64
+}
+
+/// Run `count` tokens from `position` on; gives the bits of the scores of the last one.
+fn step(session: &mut Session, position: usize, count: usize, text: usize) -> Result<Vec<u8>, RunError> {
+    let tokens: Vec<i64> = (position..position + count).map(|position| token(position, text)).collect();
+    let inputs = vec![
+        ("input_ids".to_string(), Value::from(Tensor::from_elements(&[1, count], &tokens).unwrap())),
+        (
+            "attention_mask".to_string(),
+            Tensor::from_elements(&[1, position + count], &vec![1i64; position + count]).unwrap().into(),
+        ),
+    ];
+    let outputs = session.run(None, inputs)?;
+    assert_eq!(outputs.len(), 1, "state is no output");
+    let bytes = outputs[0].1.as_tensor().unwrap().bytes();
+    Ok(bytes[bytes.len() / count * (count - 1)..].to_vec())
+}
+
+/// The least budget that the file can be opened with.
+fn least_bytes(path: &Path) -> u64 {
+    let error = open_with(path, OpenOptions { memory_bytes: Some(1 << 10), ..OpenOptions::default() }).err();
+    let Some(OpenFileError::Model { error: OpenError::Budget { needed_bytes, .. }, .. }) = error else {
+        panic!("{error:?}")
+    };
+    needed_bytes
+}
+
+fn session(model: &Model, threads: usize) -> Session {
+    Session::new(model, &SessionOptions { threads, seed: 0 }).unwrap()
+}
+
+/// Scores of every decoded token, of two texts that part after [`FORK`] tokens.
+struct Expected {
+    first: Vec<Vec<u8>>,
+    second: Vec<Vec<u8>>,
+}
+
+/// Each text in a session of its own, with all weights in memory.
+fn expected(path: &Path) -> Expected {
+    let run = |text: usize| {
+        let mut session = session(&open_with(path, OpenOptions::default()).unwrap(), 1);
+        step(&mut session, 0, PROMPT, 0).unwrap();
+        let text_of = |index: usize| if index < FORK { 0 } else { text };
+        (0..TOKENS).map(|index| step(&mut session, PROMPT + index, 1, text_of(index)).unwrap()).collect()
+    };
+    Expected { first: run(0), second: run(1) }
+}
+
+#[test]
+fn caches_grow_by_pages_and_nothing_copies_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let manifest = model.manifest();
+    assert_eq!(manifest.states.len(), 8);
+    for state in &manifest.states {
+        let growth = state.growth.unwrap();
+        assert_eq!((growth.axis, growth.page), (2, 128), "{}", state.name);
+    }
+    let block = &manifest.blocks[0];
+    let count = |name: &str| block.steps.iter().filter(|step| step.op.name() == name).count();
+    assert_eq!((count("append"), count("cache_scatter"), count("concat")), (8, 0, 0));
+    let mut session = session(&model, 1);
+    step(&mut session, 0, PROMPT, 0).unwrap();
+    step(&mut session, PROMPT, 1, 0).unwrap();
+    let before = model.memory().in_use_bytes;
+    for index in 1..50 {
+        step(&mut session, PROMPT + index, 1, 0).unwrap();
+    }
+    // Masks and positions grow; keys and values, of which a token has 2 KiB, do not.
+    let grown = model.memory().in_use_bytes.saturating_sub(before);
+    assert!(grown <= 16 << 10, "{grown} bytes more for 49 tokens that fit in the pages of the prompt");
+}
+
+#[test]
+fn one_set_of_bits_with_budgets_forks_and_saved_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let expected = expected(&path);
+    let stream: u64 = {
+        let model = open_with(&path, OpenOptions::default()).unwrap();
+        model.manifest().chunks.iter().map(|chunk| chunk.length).sum()
+    };
+    for (threads, memory_bytes, spills) in [
+        (1, None, false),
+        (2, None, false),
+        (1, Some(stream * 3 / 4), false),
+        (2, Some(least_bytes(&path) + ROOM_BYTES), true),
+    ] {
+        let place = format!("{threads} threads, {memory_bytes:?}");
+        let options = OpenOptions { memory_bytes, spill_folder: Some(folder.path().to_owned()), ..Default::default() };
+        let model = open_with(&path, options.clone()).unwrap();
+        let mut first = session(&model, threads);
+        step(&mut first, 0, PROMPT, 0).unwrap();
+        for index in 0..FORK {
+            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == expected.first[index], "{place}: {index}");
+        }
+        let mut second = first.fork();
+        let mut saved = Vec::new();
+        first.save(&mut saved).unwrap();
+        for index in FORK..TOKENS {
+            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == expected.first[index], "{place}: {index}");
+            assert!(step(&mut second, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
+        }
+        assert_eq!(first.spilled_bytes() > 0, spills, "{place}: {} bytes are spilled", first.spilled_bytes());
+        if let Some(limit) = memory_bytes {
+            assert!(model.memory().peak_bytes <= limit, "{place}: {:?}", model.memory());
+        }
+        drop((first, second));
+        let mut third = session(&open_with(&path, options).unwrap(), threads);
+        third.restore(&mut saved.as_slice()).unwrap();
+        for index in FORK..FORK + 20 {
+            assert!(step(&mut third, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_saved_state_of_this_model_is_refused_and_the_state_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let mut session = session(&model, 1);
+    step(&mut session, 0, PROMPT, 0).unwrap();
+    let mut saved = Vec::new();
+    session.save(&mut saved).unwrap();
+    let mut refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut changed = saved.clone();
+        change(&mut changed);
+        session.restore(&mut changed.as_slice()).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&|bytes| bytes.truncate(30)), "this is no saved state: it ends early");
+    assert_eq!(refused(&|bytes| bytes[0] = b'x'), "this is no saved state: it does not begin with `ipu state 1`");
+    assert_eq!(refused(&|bytes| bytes[20] ^= 1), "this is no saved state: the checksum of its header does not match");
+    assert_eq!(refused(&|bytes| bytes.truncate(bytes.len() - 1)), "this is no saved state: it ends early");
+    assert_eq!(refused(&|bytes| bytes.push(0)), "this is no saved state: bytes follow the last state");
+    let name = &model.manifest().states[0].name;
+    let damaged = format!("this is no saved state: state `{name}`: a checksum does not match");
+    assert_eq!(refused(&|bytes| bytes[60 + 40 + 100] ^= 1), damaged);
+    // Extents that nothing fits in: nothing is allocated for them.
+    let huge = refused(&|bytes| bytes[60 + 8 + 16..60 + 8 + 24].copy_from_slice(&(1u64 << 50).to_le_bytes()));
+    assert!(huge.starts_with("this is no saved state: "), "{huge}");
+    // Another model.
+    let other = folder.path().join("other.ipu");
+    let onnx = case().unwrap();
+    compile(&[Source { entry: "other".to_string(), path: onnx }], &other, &CompileOptions::default()).unwrap();
+    let mut elsewhere =
+        Session::new(&open_with(&other, OpenOptions::default()).unwrap(), &SessionOptions::default()).unwrap();
+    let error = elsewhere.restore(&mut saved.as_slice()).unwrap_err();
+    assert!(matches!(error, SavedStateError::OtherModel { .. }), "{error}");
+    let expected = step(&mut session.fork(), PROMPT, 1, 0).unwrap();
+    assert!(step(&mut session, PROMPT, 1, 0).unwrap() == expected);
+}
+
+#[test]
+fn a_run_that_places_new_keys_elsewhere_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let mut session = session(&open_with(&path, OpenOptions::default()).unwrap(), 1);
+    step(&mut session, 0, PROMPT, 0).unwrap();
+    let mut fork = session.fork();
+    // The mask says that there is a token less than the state holds.
+    let error = step(&mut session, PROMPT - 1, 1, 0).unwrap_err();
+    assert!(matches!(error, RunError::Step { .. } | RunError::Obligation { .. }), "{error}");
+    let expected = step(&mut fork, PROMPT, 1, 0).unwrap();
+    assert!(step(&mut session, PROMPT, 1, 0).unwrap() == expected, "the state is what it was before");
+}
