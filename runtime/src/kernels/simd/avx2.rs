@@ -33,7 +33,9 @@ impl Simd for Avx2 {
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
 
-    #[inline(always)]
+    // Or a routine with all that it runs would become one function, too large to keep the sums of inner loops in registers.
+    // `inline(never)` on a function with `target_feature` has no effect.
+    #[inline(never)]
     fn run<R: Routine>(self, routine: R) -> R::Output {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { run_enabled(self, routine) }
@@ -455,6 +457,12 @@ impl Simd for Avx2 {
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, values: &[T], ahead: usize) {
+        // SAFETY: a prefetch of any address is only a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(values.as_ptr().wrapping_add(ahead).cast()) }
     }
 
     #[inline(always)]

@@ -39,7 +39,9 @@ impl Simd for Avx512 {
     const TILE_ROWS: usize = 8;
     const TILE_VECTORS: usize = 3;
 
-    #[inline(always)]
+    // Or a routine with all that it runs would become one function, too large to keep the sums of inner loops in registers.
+    // `inline(never)` on a function with `target_feature` has no effect.
+    #[inline(never)]
     fn run<R: Routine>(self, routine: R) -> R::Output {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { run_enabled(self, routine) }
@@ -360,6 +362,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn signed_byte(self, a: Self::Integers, place: u32) -> Self::Integers {
+        // One instruction in place of two shifts: 1 times this byte and 0 times the others.
+        self.dot(self.splat_integer(0), self.splat_integer(1 << (8 * place)), a)
+    }
+
+    #[inline(always)]
     fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_dpbusd_epi32(sum, unsigned, signed) }
@@ -375,6 +383,12 @@ impl Simd for Avx512 {
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, values: &[T], ahead: usize) {
+        // SAFETY: a prefetch of any address is only a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(values.as_ptr().wrapping_add(ahead).cast()) }
     }
 
     #[inline(always)]

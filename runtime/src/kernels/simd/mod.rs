@@ -183,6 +183,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Each lane moved down by `bits` below 32, filled with its sign.
     fn shift_right_signed(self, a: Self::Integers, bits: u32) -> Self::Integers;
 
+    /// Byte `place` of each lane, from -128 to 127.
+    #[inline(always)]
+    fn signed_byte(self, a: Self::Integers, place: u32) -> Self::Integers {
+        self.shift_right_signed(self.shift_left(a, 24 - 8 * place), 24)
+    }
+
     /// Adds to each lane of `sum` the products of its four bytes: of `unsigned` from 0 to 255, of `signed` from -128 to 127.
     fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
 
@@ -191,6 +197,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);
+
+    /// As [`Simd::prefetch`], only as far as the second-level cache.
+    fn prefetch_far<T>(self, values: &[T], ahead: usize);
 
     /// Reads up to 16 lanes; those that are missing are 0.
     #[inline(always)]

@@ -279,4 +279,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn prefetch<T>(self, _values: &[T], _ahead: usize) {}
+
+    #[inline(always)]
+    fn prefetch_far<T>(self, _values: &[T], _ahead: usize) {}
 }

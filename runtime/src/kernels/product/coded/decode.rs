@@ -3,7 +3,7 @@
 use super::{
     layout::{CodeType, LINE, PanelPart, Rounded},
     pieces::CodedPanels,
-    planes::{AHEAD_BYTES, BlockParameters, Parameters},
+    planes::{BlockParameters, Parameters, ask},
 };
 use crate::kernels::{
     matrix::Matrix,
@@ -37,7 +37,7 @@ impl Code for Signed8 {
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
-        simd.convert(simd.shift_right_signed(simd.shift_left(line, 24 - 8 * input as u32), 24))
+        simd.convert(simd.signed_byte(line, input as u32))
     }
 }
 
@@ -201,116 +201,144 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
             let (part, whole) = self.weight.panel(simd, panel);
             let mut parameters = BlockParameters::new(part.layout, &whole);
             let first = panel * PANEL_OUTPUTS;
-            let mut totals = [simd.splat(0.0); ROWS];
+            let mut totals = [[0.0; LANES]; ROWS];
             for row in 0..ROWS {
-                totals[row] = simd.load_partial(&self.out[row][first..]);
+                simd.store(simd.load_partial(&self.out[row][first..]), &mut totals[row]);
             }
             let (mut rest, mut input) = (rows, self.first_input);
+            if part.layout.rounded() == Rounded::F32 {
+                let length = rest[0].len() & !(BLOCK - 1);
+                let blocks = rest.map(|row| &row[..length]);
+                whole_blocks(
+                    simd,
+                    BlocksOf {
+                        part,
+                        parameters: &mut parameters,
+                        whole: &whole,
+                        first: input,
+                        rows: blocks,
+                        totals: &mut totals,
+                    },
+                );
+                rest = rest.map(|row| &row[length..]);
+                input += length;
+            }
             while !rest[0].is_empty() {
                 parameters.read(simd, &part, &whole, input);
                 let length = rest[0].len().min(BLOCK);
                 let block = rest.map(|row| &row[..length]);
-                if length == BLOCK && part.layout.rounded() == Rounded::F32 {
-                    let sums = two_runs(simd, part, &parameters, input, block);
+                for run in (0..length).step_by(RUN) {
+                    let left = RowsLeft(block.map(|row| &row[run..length.min(run + RUN)]));
+                    let wide = &mut wide[..left.0[0].len()];
+                    decode(simd, part, &parameters, input + run, wide);
+                    let sums = tile::run::<S, f32, _, ROWS, 1>(simd, left, [wide], wide.len(), 0);
                     for row in 0..ROWS {
-                        totals[row] = simd.add(totals[row], simd.load(&sums[0][row]));
-                        totals[row] = simd.add(totals[row], simd.load(&sums[1][row]));
-                    }
-                } else {
-                    for run in (0..length).step_by(RUN) {
-                        let left = RowsLeft(block.map(|row| &row[run..length.min(run + RUN)]));
-                        let wide = &mut wide[..left.0[0].len()];
-                        decode(simd, part, &parameters, input + run, wide);
-                        let sums = tile::run::<S, f32, _, ROWS, 1>(simd, left, [wide], wide.len(), 0);
-                        for row in 0..ROWS {
-                            totals[row] = simd.add(totals[row], simd.load(&sums[row][0]));
-                        }
+                        let total = simd.add(simd.load(&totals[row]), simd.load(&sums[row][0]));
+                        simd.store(total, &mut totals[row]);
                     }
                 }
                 input += length;
                 rest = rest.map(|row| &row[length..]);
             }
             for row in 0..ROWS {
-                simd.store_partial(totals[row], tile::at_most_a_vector(&mut self.out[row][first..]));
+                simd.store_partial(simd.load(&totals[row]), tile::at_most_a_vector(&mut self.out[row][first..]));
             }
         }
     }
 }
 
-/// The sums of the two runs of a block, which are computed side by side without writing down values.
+/// Whole blocks of inputs of one panel, and the totals that their products are added to.
+struct BlocksOf<'a, const ROWS: usize> {
+    part: PanelPart<'a>,
+    parameters: &'a mut BlockParameters,
+    whole: &'a Parameters,
+    /// The first input of the weight.
+    first: usize,
+    rows: [&'a [f32]; ROWS],
+    totals: &'a mut [[f32; LANES]; ROWS],
+}
+
+/// Adds the products of whole blocks without writing down values.
 #[inline(always)]
-fn two_runs<S: Simd, const ROWS: usize>(
+fn whole_blocks<S: Simd, const ROWS: usize>(simd: S, blocks: BlocksOf<'_, ROWS>) {
+    with_code!(blocks.part.layout.code(), C => {
+        if blocks.part.layout.zero_point().is_some() {
+            simd.run(WholeBlocks::<C, ROWS, true>(blocks, std::marker::PhantomData));
+        } else {
+            simd.run(WholeBlocks::<C, ROWS, false>(blocks, std::marker::PhantomData));
+        }
+    });
+}
+
+struct WholeBlocks<'a, C, const ROWS: usize, const ZERO: bool>(BlocksOf<'a, ROWS>, std::marker::PhantomData<C>);
+
+impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C, ROWS, ZERO> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let BlocksOf { part, parameters, whole, first, rows, totals: stored } = self.0;
+        let mut totals = [simd.splat(0.0); ROWS];
+        for row in 0..ROWS {
+            totals[row] = simd.load(&stored[row]);
+        }
+        for begin in (0..rows[0].len()).step_by(BLOCK) {
+            parameters.read(simd, &part, whole, first + begin);
+            let rows = rows.map(|row| &row[begin..begin + BLOCK]);
+            let sums = two_runs::<S, C, ROWS, ZERO>(simd, part, parameters, first + begin, rows);
+            for row in 0..ROWS {
+                totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
+            }
+        }
+        for row in 0..ROWS {
+            simd.store(totals[row], &mut stored[row]);
+        }
+    }
+}
+
+/// The sums of the two runs of a block, which are computed side by side.
+#[inline(always)]
+fn two_runs<S: Simd, C: Code, const ROWS: usize, const ZERO: bool>(
     simd: S,
     part: PanelPart<'_>,
     parameters: &BlockParameters,
     first: usize,
     rows: [&[f32]; ROWS],
-) -> [[[f32; LANES]; ROWS]; 2] {
-    with_code!(part.layout.code(), C => {
-        if part.layout.zero_point().is_some() {
-            simd.run(TwoRuns::<C, ROWS, true> { part, parameters, first, rows, code: std::marker::PhantomData })
-        } else {
-            simd.run(TwoRuns::<C, ROWS, false> { part, parameters, first, rows, code: std::marker::PhantomData })
-        }
-    })
-}
-
-struct TwoRuns<'a, C, const ROWS: usize, const ZERO: bool> {
-    part: PanelPart<'a>,
-    parameters: &'a BlockParameters,
-    first: usize,
-    /// [`BLOCK`] inputs each.
-    rows: [&'a [f32]; ROWS],
-    code: std::marker::PhantomData<C>,
-}
-
-impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for TwoRuns<'_, C, ROWS, ZERO> {
-    type Output = [[[f32; LANES]; ROWS]; 2];
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> Self::Output {
-        let Self { part, parameters, first, rows, .. } = self;
-        let segment = segment(&part);
-        let table = simd.load(&C::TABLE);
-        let mut sums = [[simd.splat(0.0); ROWS]; 2];
-        for begin in (0..RUN).step_by(segment) {
-            let mut scales = [simd.splat(0.0); 2];
-            let mut zero_points = scales;
-            let mut lines: [&[[u8; LINE]]; 2] = [&[]; 2];
-            let mut inputs = [[&[][..]; 2]; ROWS];
-            for run in 0..2 {
-                let input = first + run * RUN + begin;
-                let Parameters { scale, zero_point, .. } = parameters.at(input);
-                (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
-                lines[run] = part.lines(input, input + segment);
-                for row in 0..ROWS {
-                    inputs[row][run] = &rows[row][run * RUN + begin..][..segment];
-                }
+) -> [[S::Vector; ROWS]; 2] {
+    let segment = segment(&part);
+    let table = simd.load(&C::TABLE);
+    let mut sums = [[simd.splat(0.0); ROWS]; 2];
+    for begin in (0..RUN).step_by(segment) {
+        let mut scales = [simd.splat(0.0); 2];
+        let mut zero_points = scales;
+        let mut lines: [&[[u8; LINE]]; 2] = [&[]; 2];
+        let mut inputs = [[&[][..]; 2]; ROWS];
+        for run in 0..2 {
+            let input = first + run * RUN + begin;
+            let Parameters { scale, zero_point, .. } = parameters.at(input);
+            (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
+            lines[run] = part.lines(input, input + segment);
+            for row in 0..ROWS {
+                inputs[row][run] = &rows[row][run * RUN + begin..][..segment];
             }
-            for line in 0..segment / C::INPUTS {
-                let mut codes = [simd.splat_integer(0); 2];
+        }
+        for line in 0..segment / C::INPUTS {
+            let mut codes = [simd.splat_integer(0); 2];
+            for run in 0..2 {
+                codes[run] = simd.load_bytes(&lines[run][line]);
+                ask(simd, &lines[run][line]);
+            }
+            for input in 0..C::INPUTS {
                 for run in 0..2 {
-                    codes[run] = simd.load_bytes(&lines[run][line]);
-                    simd.prefetch(&lines[run][line], AHEAD_BYTES);
-                }
-                for input in 0..C::INPUTS {
-                    for run in 0..2 {
-                        let code = C::code(simd, table, codes[run], input);
-                        let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
-                        for row in 0..ROWS {
-                            let factor = simd.splat(inputs[row][run][line * C::INPUTS + input]);
-                            sums[run][row] = simd.fused(factor, weights, sums[run][row]);
-                        }
+                    let code = C::code(simd, table, codes[run], input);
+                    let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                    for row in 0..ROWS {
+                        let factor = simd.splat(inputs[row][run][line * C::INPUTS + input]);
+                        sums[run][row] = simd.fused(factor, weights, sums[run][row]);
                     }
                 }
             }
         }
-        let mut stored = [[[0.0; LANES]; ROWS]; 2];
-        for run in 0..2 {
-            for row in 0..ROWS {
-                simd.store(sums[run][row], &mut stored[run][row]);
-            }
-        }
-        stored
     }
+    sums
 }

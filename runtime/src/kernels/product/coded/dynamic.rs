@@ -1,6 +1,7 @@
 //! Products of activations rounded to 8 bits with codes, summed as integers.
 
 use super::{
+    dynamic_few::{DynamicFew, is_common},
     dynamic_tile::{DynamicTile, TileState},
     layout::{CodeType, CodedLayout},
     pieces::{CodedPanels, CodedPiece, OpenPanels},
@@ -96,10 +97,15 @@ impl Routine for DynamicTask<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        match self.weight.layout().code() {
-            CodeType::I8 | CodeType::U8 => self.multiply::<S, 1>(simd),
-            CodeType::I4 | CodeType::U4 => self.multiply::<S, 2>(simd),
-            CodeType::I2 | CodeType::U2 => self.multiply::<S, 4>(simd),
+        if self.out.len() <= FEW_ROWS && is_common(self.weight.layout(), self.x) {
+            let Self { x, first_row, weight, panels, ref mut out, .. } = self;
+            DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut() }.run(simd);
+        } else {
+            match self.weight.layout().code() {
+                CodeType::I8 | CodeType::U8 => self.multiply::<S, 1>(simd),
+                CodeType::I4 | CodeType::U4 => self.multiply::<S, 2>(simd),
+                CodeType::I2 | CodeType::U2 => self.multiply::<S, 4>(simd),
+            }
         }
         if self.weight.inputs().end == self.x.inputs() {
             for (row, outputs) in self.out.iter_mut().enumerate() {

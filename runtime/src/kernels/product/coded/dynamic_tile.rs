@@ -2,7 +2,7 @@
 
 use super::{
     layout::{CodeType, LINE, PanelPart},
-    planes::{AHEAD_BYTES, BlockParameters, Parameters},
+    planes::{BlockParameters, Parameters, ask},
     rows::DynamicRows,
 };
 use crate::kernels::{
@@ -11,7 +11,7 @@ use crate::kernels::{
 };
 
 /// The most inputs of a sum: 255 · 127 · 65,536 is less than 2^31.
-const LONGEST_SUM: usize = 1 << 16;
+pub(super) const LONGEST_SUM: usize = 1 << 16;
 
 /// Inputs whose products are summed exactly before they are scaled: a power of two.
 pub(super) fn summed_inputs(part: &PanelPart<'_>, rows: &DynamicRows) -> usize {
@@ -126,7 +126,7 @@ fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize
         for panel in 0..PANELS {
             codes[panel] = simd.load_bytes(&lines[panel][line]);
             if ahead {
-                simd.prefetch(&lines[panel][line], AHEAD_BYTES);
+                ask(simd, &lines[panel][line]);
             }
         }
         for part in 0..PARTS {

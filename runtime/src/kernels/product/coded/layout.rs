@@ -269,6 +269,17 @@ impl CodedLayout {
         self.finest
     }
 
+    /// How records lie if they can be read one after another: whole planes, if any, are all before the others.
+    pub(super) fn stream(&self) -> Option<Stream> {
+        let planes = &self.planes[self.planes.iter().take_while(|plane| plane.block == 0).count()..];
+        let scale = match *planes {
+            [] => None,
+            [plane] if plane.role == CodedRole::Scale => Some(plane),
+            _ => return None,
+        };
+        Some(Stream { begin: self.whole_bytes, record: self.record_bytes(), planes: self.plane_bytes, scale })
+    }
+
     /// Bytes of a plane in a record of `inputs` inputs that has it.
     fn rows_bytes(&self, plane: usize, inputs: usize) -> usize {
         let plane = self.planes[plane];
@@ -287,6 +298,19 @@ impl CodedLayout {
         let planes: usize = blocks.map(|plane| self.rows_bytes(plane, inputs)).sum();
         planes + self.code.lines(inputs) * LINE
     }
+}
+
+/// Records of the same form, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    /// Bytes before the first record: planes over all inputs.
+    pub begin: usize,
+    /// Bytes of a record of `cut` inputs.
+    pub record: usize,
+    /// Bytes of its planes, which come first.
+    pub planes: usize,
+    /// Its only plane, or codes are all there is.
+    pub scale: Option<CodedPlane>,
 }
 
 /// A run of inputs of one panel.

@@ -8,6 +8,7 @@
 
 mod decode;
 mod dynamic;
+mod dynamic_few;
 mod dynamic_tile;
 mod layout;
 mod pieces;

@@ -5,14 +5,24 @@ use half::{bf16, f16};
 use super::layout::{CodedLayout, CodedPlane, FINEST_BLOCK, PanelPart, PlaneType};
 use crate::kernels::{
     product::tile::BLOCK,
-    simd::{LANES, Simd},
+    simd::{LANES, Routine, Simd},
 };
 
 /// The most blocks of [`BLOCK`] inputs.
 const MOST_BLOCKS: usize = BLOCK / FINEST_BLOCK;
 
-/// Bytes ahead of what is read that memory is asked for.
-pub(super) const AHEAD_BYTES: usize = 4096;
+/// Bytes ahead of what is read that the first-level cache is asked for, which takes few requests at a time.
+const NEAR_BYTES: usize = 1024;
+
+/// Bytes ahead of what is read that the second-level cache is asked for, which takes more of them.
+const FAR_BYTES: usize = 8192;
+
+/// Asks for the bytes ahead of these.
+#[inline(always)]
+pub(super) fn ask<S: Simd, E>(simd: S, values: &[E]) {
+    simd.prefetch(values, NEAR_BYTES / size_of::<E>());
+    simd.prefetch_far(values, FAR_BYTES / size_of::<E>());
+}
 
 /// The parameters of inputs that share all of them: `[16]` each.
 #[derive(Clone, Copy, Debug)]
@@ -65,22 +75,42 @@ impl BlockParameters {
         if part.layout.finest().is_none() {
             return;
         }
-        let end = part.end.min(input + BLOCK);
-        let mut first = input;
-        while first < end {
-            let next = end.min((first & !(part.layout.cut() - 1)) + part.layout.cut());
-            let rows = (first - input) >> self.shift..((next - 1 - input) >> self.shift) + 1;
-            let rows = &mut self.rows[rows];
-            multiply_scales(simd, part, first, self.shift, &whole.scale, rows);
-            set_zero_points(simd, part, first, self.shift, rows);
-            first = next;
-        }
+        simd.run(ReadBlock { parameters: self, part, whole, input });
     }
 
     /// Those of the input `input % 256`.
     #[inline(always)]
     pub fn at(&self, input: usize) -> &Parameters {
         &self.rows[(input % BLOCK) >> self.shift]
+    }
+}
+
+/// Reads the parameters of a block: a routine of its own, since it is long and each kind of product has it.
+struct ReadBlock<'a> {
+    parameters: &'a mut BlockParameters,
+    part: &'a PanelPart<'a>,
+    whole: &'a Parameters,
+    /// The first input of the block.
+    input: usize,
+}
+
+impl Routine for ReadBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { parameters, part, whole, input } = self;
+        let shift = parameters.shift;
+        let end = part.end.min(input + BLOCK);
+        let mut first = input;
+        while first < end {
+            let next = end.min((first & !(part.layout.cut() - 1)) + part.layout.cut());
+            let rows = (first - input) >> shift..((next - 1 - input) >> shift) + 1;
+            let rows = &mut parameters.rows[rows];
+            multiply_scales(simd, part, first, shift, &whole.scale, rows);
+            set_zero_points(simd, part, first, shift, rows);
+            first = next;
+        }
     }
 }
 
@@ -102,7 +132,7 @@ fn multiply_scales<S: Simd>(
             continue;
         }
         let bytes = part.plane(index, input);
-        simd.prefetch(bytes, AHEAD_BYTES);
+        ask(simd, bytes);
         for (row, parameters) in rows.iter_mut().enumerate() {
             let scale = load_floats(simd, plane.element, bytes, place(part.layout, input, row, shift, plane));
             let before = simd.load(begin.unwrap_or(&parameters.scale));
@@ -121,7 +151,7 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
         return;
     }
     let bytes = part.plane(index, input);
-    simd.prefetch(bytes, AHEAD_BYTES);
+    ask(simd, bytes);
     for (row, parameters) in rows.iter_mut().enumerate() {
         let place = place(part.layout, input, row, shift, plane);
         if plane.element.is_float() {

@@ -18,8 +18,8 @@ pub struct DynamicRows {
     inputs: usize,
     /// Inputs that share a scale, or 0.
     block: usize,
-    /// `[m][k rounded up to 16]`; those that are missing are 0.
-    codes: Vec<i8>,
+    /// Four codes each, the first the lowest: `[m][k rounded up to 16]`; those that are missing are 0.
+    codes: Vec<i32>,
     /// `[m][k / block rounded up]`, or `[m]`.
     scales: Vec<f32>,
     /// The sum of all codes before each 16th of a row, and of all: `[m][k / 16 rounded up + 1]`. They wrap around.
@@ -63,9 +63,11 @@ impl DynamicRows {
         let (rows, inputs) = (x.rows(), x.columns());
         let sixteenths = inputs.div_ceil(FINEST_BLOCK);
         let blocks = if block == 0 { 1 } else { inputs.div_ceil(block) };
-        let (mut codes, mut sums) = (vec![0; rows * sixteenths * FINEST_BLOCK], vec![0; rows * (sixteenths + 1)]);
+        let mut codes = vec![0; rows * sixteenths * FINEST_BLOCK / size_of::<i32>()];
+        let mut sums = vec![0; rows * (sixteenths + 1)];
         let mut scales = vec![0.0; rows * blocks];
-        let of_rows = codes.chunks_mut((sixteenths * FINEST_BLOCK).max(1)).zip(scales.chunks_mut(blocks.max(1)));
+        let of_rows = bytemuck::cast_slice_mut::<i32, i8>(&mut codes).chunks_mut((sixteenths * FINEST_BLOCK).max(1));
+        let of_rows = of_rows.zip(scales.chunks_mut(blocks.max(1)));
         let of_rows = of_rows.zip(sums.chunks_mut(sixteenths + 1)).enumerate();
         let round = |(row, ((codes, scales), sums))| Round { x: x.row(row), block, codes, scales, sums };
         let tasks: Vec<Round<'_>> = of_rows.map(round).collect();
@@ -98,7 +100,13 @@ impl DynamicRows {
     /// The codes of a row, padded with zeros to a multiple of 16.
     #[inline(always)]
     pub(super) fn codes(&self, row: usize) -> &[i8] {
-        let length = self.inputs.next_multiple_of(FINEST_BLOCK);
+        bytemuck::cast_slice(self.words(row))
+    }
+
+    /// The codes of a row, four in a word as they lie in memory.
+    #[inline(always)]
+    pub(super) fn words(&self, row: usize) -> &[i32] {
+        let length = self.inputs.next_multiple_of(FINEST_BLOCK) / size_of::<i32>();
         &self.codes[row * length..][..length]
     }
 
