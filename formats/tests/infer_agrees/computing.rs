@@ -231,7 +231,7 @@ fn attention(random: &mut Random) -> Case {
         present: random.flag(),
         scores: None,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let case = Case::new(operator, operands).then(None);
     if past == 0 {

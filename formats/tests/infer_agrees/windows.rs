@@ -153,8 +153,8 @@ fn windowed(random: &mut Random) -> Windowed {
 
 fn convolution(random: &mut Random) -> Case {
     let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
-    let (arithmetic, epilogue) = (Arithmetic::default(), Epilogue::default());
-    let op = Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, epilogue };
+    let (arithmetic, program) = (Arithmetic::default(), Program::default());
+    let op = Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, program };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &w[..1]));
     Case::new(op, operands).then(bias)
@@ -186,7 +186,7 @@ fn convolution_transpose(random: &mut Random) -> Case {
         output_shape: if asked { (0..rank).map(|_| random.between(1, 9)).collect() } else { Vec::new() },
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &[w[1] * groups as usize]));
@@ -202,7 +202,7 @@ fn deformable_convolution(random: &mut Random) -> Case {
         pads: Vec::new(),
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let outputs = regular.resolve(&x, &w).map_or_else(|_| vec![1; x.len()], |plan| plan.shape);
     let offset_groups = if random.flag() { 1 } else { x[1] };
@@ -350,7 +350,7 @@ fn col2im(random: &mut Random) -> Case {
         pads: op.pads.clone(),
         groups: 1,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let one_channel = |shape: &[usize]| joined(&[&[1, 1], &shape[2..]]);
     let plan = regular.resolve(&one_channel(&x), &one_channel(&w));

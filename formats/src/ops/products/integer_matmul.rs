@@ -12,7 +12,7 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::products::matmul::{ProductPlan, infer_product, product_spaces};
 use crate::ops::scalar::from_scalars;
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
@@ -133,7 +133,7 @@ impl Product for IntegerMatmul {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

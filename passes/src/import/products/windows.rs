@@ -11,7 +11,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
     Arithmetic, AutoPad, Binary, BinaryFunction, Cast, Col2im, Convolution, ConvolutionTranspose,
-    DeformableConvolution, Epilogue, IntegerConvolution, MaxUnpool, Pool, PoolFunction, TypeError, Unsqueeze,
+    DeformableConvolution, IntegerConvolution, MaxUnpool, Pool, PoolFunction, Program, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -117,8 +117,8 @@ fn convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     check_kernel_shape(node, &operands[1])?;
     let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
     let groups = node.int("group")?.unwrap_or(1);
-    let (arithmetic, epilogue) = (Arithmetic::default(), Epilogue::default());
-    node.emit(Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, epilogue }, operands)
+    let (arithmetic, program) = (Arithmetic::default(), Program::default());
+    node.emit(Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, program }, operands)
 }
 
 fn convolution_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -146,7 +146,7 @@ fn convolution_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
         output_shape,
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     node.emit(operator, operands)
 }

@@ -10,6 +10,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 mod unary;
+pub(in crate::steps) mod vectors;
 
 use crate::kernels::elements::Runs;
 use crate::steps::{Kernel, KernelError, Operand};

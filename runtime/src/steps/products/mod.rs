@@ -4,8 +4,8 @@
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
 pub(super) mod convolution;
-mod epilogue;
 pub(super) mod floats;
+mod fused;
 mod general;
 mod matmul;
 mod panels;

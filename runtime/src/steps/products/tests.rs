@@ -1,15 +1,16 @@
-//! Each kernel against its reference: types, ranks, batches, groups, epilogues, weights in panels and in parts.
+//! Each kernel against its reference: types, ranks, batches, groups, programs, weights in panels and in parts.
 
+use super::fused::Fused;
 use crate::kernels::tests::{numbers, with_threads};
 use crate::steps::{Allocate, Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
 use aligned_vec::{AVec, ConstAlign};
+use ipuc_formats::attribute::{Attribute, AttributeValue};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartRange, WeightRecord};
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, Arithmetic, AutoPad, BinaryFunction, Convolution, ConvolutionTranspose, Epilogue,
-    Matmul, NoBlocks, Op, Pool, PoolFunction, ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
-    ResizePolicy, ScalarOperation, UnaryFunction,
+    Arithmetic, AutoPad, Convolution, ConvolutionTranspose, Matmul, NoBlocks, Op, Pool, PoolFunction, Program,
+    ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest, ResizePolicy,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -220,22 +221,49 @@ fn products_of_all_ranks_and_types() {
     }
 }
 
+/// A program of one step after another; `@` stands for the step before.
+fn program(lines: &[&str]) -> Program {
+    let mut before = "x".to_string();
+    let mut texts = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        texts.push(line.replace('@', &before));
+        before = format!("%{index}");
+    }
+    texts.push(format!("return {before}"));
+    Program::from_value(&AttributeValue::Texts(texts)).unwrap()
+}
+
 #[test]
-fn epilogues_in_and_after_the_kernel() {
-    let add = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 2, swapped: false };
-    let relu = ScalarOperation::Activation(Activation::new(ActivationFunction::Relu));
-    let tanh = ScalarOperation::Unary(UnaryFunction::Tanh);
+fn programs_in_and_after_the_kernel() {
     for dtype in [DType::F32, DType::F16] {
-        for operations in
-            [vec![add.clone(), relu.clone()], vec![relu.clone(), add.clone()], vec![add.clone(), tanh.clone()]]
-        {
+        let (add, relu, tanh) =
+            (format!("add @ $2 : {dtype}"), format!("relu @ : {dtype}"), format!("tanh @ : {dtype}"));
+        let (cast, half) = (format!("cast @ : {dtype}"), "mul @ f32(0.5) : f32");
+        let programs = [
+            vec![&*cast, &add, &relu],
+            vec![&cast, &relu, &add],
+            vec![&cast, &add, &tanh],
+            vec![half, &cast, &add, "cast @ : f32", half, "clamp @ f32(-1.0) f32(2.0) : f16"],
+            vec![half, "sin @ : f32", "round @ : i8", "cast @ : i64", "add @ i64(3) : u8"],
+        ];
+        for lines in programs {
             for added in [&[6][..], &[1, 6], &[4, 1], &[4, 6], &[]] {
-                let op = Matmul { epilogue: Epilogue(operations.clone()), ..Matmul::new(false, false) };
+                let op = Matmul { program: program(&lines), ..Matmul::new(false, false) };
                 let inputs = [&[4, 5][..], &[5, 6], added].into_iter().enumerate();
                 let inputs = inputs.map(|(seed, shape)| Some(tensor(dtype, shape, seed as u32))).collect();
-                check(op, inputs, &format!("{operations:?} with {added:?}"));
+                check(op, inputs, &format!("{lines:?} with {added:?}"));
             }
         }
+    }
+    let fused = |lines: &[&str]| Fused::new(&program(lines), |_| true);
+    let bounds = Some((0.0, 6.0));
+    assert_eq!(
+        fused(&["add $2 @ : f32", "clamp @ f32(0.0) f32(6.0) : f32"]),
+        Some(Fused { added: Some(2), clamp: bounds })
+    );
+    assert_eq!(fused(&["relu @ : f32"]), Some(Fused { added: None, clamp: Some((0.0, f32::INFINITY)) }));
+    for other in [&["relu @ : f32", "add @ $2 : f32"][..], &["add x $2 : f16"], &["add @ $2 : f32", "relu x : f32"]] {
+        assert_eq!(fused(other), None, "{other:?}");
     }
     let narrow = Arithmetic { accumulator: DType::BF16, ..Arithmetic::default() };
     let inputs = vec![Some(tensor(DType::F32, &[4, 50], 1)), Some(tensor(DType::F32, &[50, 6], 2))];
@@ -251,7 +279,7 @@ fn convolution(groups: i64) -> Convolution {
         pads: vec![],
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     }
 }
 
@@ -271,9 +299,8 @@ fn convolutions_of_all_shapes() {
         case(convolution(1), &[1, 2, 4, 5, 6], &[3, 2, 2, 2, 2], "three axes");
         case(convolution(1), &[1, 300, 3, 3], &[17, 300, 1, 1], "points");
     }
-    let added = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 3, swapped: true };
-    let clamped = ScalarOperation::Clamp { minimum: -1.0, maximum: 3.0 };
-    let fused = Convolution { epilogue: Epilogue(vec![added, clamped]), ..convolution(1) };
+    let program = program(&["add $3 @ : f32", "clamp @ f32(-1.0) f32(3.0) : f32"]);
+    let fused = Convolution { program, ..convolution(1) };
     for addend in [&[2, 5, 4, 3][..], &[5, 1, 1]] {
         let shapes = [&[2, 3, 5, 4][..], &[5, 3, 2, 2], &[5], addend].into_iter().enumerate();
         let inputs = shapes.map(|(seed, shape)| Some(tensor(DType::F32, shape, seed as u32))).collect();
@@ -292,7 +319,7 @@ fn transposed_convolutions_of_all_shapes() {
         output_shape: vec![],
         groups: 1,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     for dtype in [DType::F32, DType::BF16, DType::F64] {
         let case = |op: ConvolutionTranspose, x: &[usize], w: &[usize], what: &str| {
