@@ -89,6 +89,7 @@ macro_rules! for_each_operator {
             0x0c Random Serial "random",
             0x0d Multinomial Serial "multinomial",
             0x0e Dropout Serial "dropout",
+            0x0f Map Elementwise "map",
             // Data movement: 0x20 to 0x4f.
             0x20 Reshape Moves "reshape",
             0x21 Flatten Moves "flatten",

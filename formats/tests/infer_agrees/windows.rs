@@ -95,7 +95,8 @@ fn integer_matmul(random: &mut Random) -> Case {
         (!random.once_in(3)).then(|| u8s(random, &shape))
     };
     let (a_zero, b_zero) = (zero_point(&a, true), zero_point(&b, false));
-    Case::new(IntegerMatmul {}, [left, right]).then(a_zero).then(b_zero)
+    let program = requantized(random);
+    Case::new(IntegerMatmul { program }, [left, right]).then(a_zero).then(b_zero)
 }
 
 fn einsum(random: &mut Random) -> Case {
@@ -160,9 +161,23 @@ fn convolution(random: &mut Random) -> Case {
     Case::new(op, operands).then(bias)
 }
 
+/// A program over sums of integers, or none.
+fn requantized(random: &mut Random) -> Program {
+    let mut program = Program::default();
+    if random.flag() {
+        let value = program.push(Function::Cast, vec![Argument::Input], DType::F32);
+        let scale = Function::Binary(BinaryFunction::Mul);
+        let value = program.push(scale, vec![value, Argument::f32(0.37)], DType::F32);
+        let value = program.push(Function::Unary(UnaryFunction::Round), vec![value], DType::U8);
+        program.results.push(value);
+    }
+    program
+}
+
 fn integer_convolution(random: &mut Random) -> Case {
     let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
-    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups };
+    let program = requantized(random);
+    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program };
     let operands = [u8s(random, &x), u8s(random, &w)];
     let x_zero = random.flag().then(|| u8s(random, &[]));
     let per_filter = random.flag();

@@ -269,17 +269,7 @@ impl Computes for Convolution {
 
 impl Product for Convolution {
     fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
-        let (1, [filters, window @ ..]) = (operand, shape) else { return None };
-        let groups = u64::try_from(self.groups).ok().filter(|&groups| groups > 0)?;
-        let inputs = window.iter().try_fold(1u64, |inputs, extent| inputs.checked_mul(*extent))?;
-        let outputs = filters / groups;
-        // A group of few filters (depthwise) would leave most of a panel empty.
-        (groups == 1 || outputs >= MINIMUM_GROUP_OUTPUTS).then_some(WeightMatrix {
-            groups,
-            inputs,
-            outputs,
-            output_axis: 0,
-        })
+        if operand == 1 { filter_matrix(shape, self.groups) } else { None }
     }
 
     fn arithmetic(&self) -> Arithmetic {
@@ -289,6 +279,17 @@ impl Product for Convolution {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+}
+
+/// Filters of this shape as matrices, one a group.
+pub(crate) fn filter_matrix(shape: &[u64], groups: i64) -> Option<WeightMatrix> {
+    let [filters, window @ ..] = shape else { return None };
+    let groups = u64::try_from(groups).ok().filter(|&groups| groups > 0)?;
+    let inputs = window.iter().try_fold(1u64, |inputs, extent| inputs.checked_mul(*extent))?;
+    let outputs = filters / groups;
+    // A group of few filters (depthwise) would leave most of a panel empty.
+    let worthwhile = groups == 1 || outputs >= MINIMUM_GROUP_OUTPUTS;
+    worthwhile.then_some(WeightMatrix { groups, inputs, outputs, output_axis: 0 })
 }
 
 /// Add one element a channel (axis 1) of the result.

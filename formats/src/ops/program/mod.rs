@@ -22,4 +22,5 @@ mod tests;
 
 pub use error::ProgramError;
 pub use function::Function;
+pub(crate) use steps::operand_type;
 pub use steps::{Argument, MOST_STEPS, Program, ScalarStep};

@@ -7,6 +7,7 @@ pub(super) mod convolution;
 pub(super) mod floats;
 mod fused;
 mod general;
+mod integer;
 mod matmul;
 mod panels;
 mod transposed;
@@ -15,10 +16,8 @@ mod transposed;
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum, IntegerConvolution, IntegerMatmul};
+use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum};
 
 impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
 impl Kernel for Einsum {}
-impl Kernel for IntegerConvolution {}
-impl Kernel for IntegerMatmul {}

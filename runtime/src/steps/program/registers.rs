@@ -131,7 +131,6 @@ pub(in crate::steps) struct Registers(pub(super) Vec<Register>);
 
 /// What a program begins with.
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "operators without an accumulator and sums of integers follow")]
 pub(in crate::steps) enum Accumulators<'a> {
     /// Nothing: it belongs to no product.
     None,
