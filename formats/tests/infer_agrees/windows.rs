@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use crate::{Case, Generator};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::*;
 use ipuc_formats::tensor::Tensor;
 use strum::VariantArray;
