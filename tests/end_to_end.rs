@@ -31,6 +31,7 @@ const CASES: &[&str] = &[
     "phi3_decode_matmulnbits",
     "llama_genai_int4",
     "resnet50_half_qdq_s8",
+    "resnet50_half_qoperator_u8",
 ];
 
 /// Cases that round activations to 8 bits as they run. An activation that lies within a float rounding of the middle

@@ -135,12 +135,12 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "broadcast",
             "classes",
             "dispatch",
-            "epilogue",
             "facets",
             "floats",
             "loops",
             "operator",
             "parts",
+            "program",
             "reference",
             "scalar",
             "single",
@@ -170,7 +170,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "walk",
         ],
     ),
-    ("runtime/src/steps", &["context", "floats", "operand", "testing"]),
+    ("runtime/src/steps", &["context", "floats", "operand", "program", "testing"]),
 ];
 
 /// Circles of files that are still there, each with all its members; one that is broken leaves the list.

@@ -74,6 +74,12 @@ impl Default for Arithmetic {
 }
 
 impl Arithmetic {
+    /// The type of the sums of products of elements of type `dtype`: what a program begins with.
+    pub fn accumulator_of(&self, dtype: DType) -> DType {
+        // ONNX's own arithmetic sums integers exactly and f64 in f64.
+        if dtype.is_integer() || (dtype == DType::F64 && self.is_default()) { dtype } else { self.accumulator }
+    }
+
     /// Whether it is ONNX's own arithmetic.
     pub fn is_default(&self) -> bool {
         *self == Arithmetic::default()

@@ -4,8 +4,8 @@
 //! [`Op::class`](crate::ops::Op::class) its facet: an operator that leaves something out does not compile. Methods of
 //! [`Op`](crate::ops::Op) answer for every class.
 
-use crate::ops::epilogue::Epilogue;
 use crate::ops::facets::{Computes, Control, Elementwise, Gathers, Moves, Serial};
+use crate::ops::program::Program;
 use crate::ops::{Arithmetic, WeightMatrix};
 
 /// The facet of an operator's class.
@@ -35,5 +35,5 @@ pub trait Product: Computes {
     /// How it computes.
     fn arithmetic(&self) -> Arithmetic;
     /// What follows on each element of result 0, where the operator can have such.
-    fn epilogue(&self) -> Option<&Epilogue>;
+    fn program(&self) -> Option<&Program>;
 }

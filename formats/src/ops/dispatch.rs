@@ -5,12 +5,12 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::classes::{Class, Product};
-use crate::ops::epilogue::Epilogue;
 use crate::ops::facets::{Body, Runs};
 use crate::ops::loops::{broadcast, serial};
+use crate::ops::program::Program;
 use crate::ops::space::{AxisKind, Space};
 use crate::ops::step_facts::StepFacts;
-use crate::ops::work::{Cost, Gathered, Precision, VectorClass, Work, add_counts, each};
+use crate::ops::work::{Gathered, Precision, Work, add_counts, each};
 use crate::ops::{Activations, Effect, Op, Read, WeightMatrix};
 
 impl Op {
@@ -157,7 +157,7 @@ impl Op {
                 add_counts(&mut work.macs, product.spaces(facts).iter().filter(|space| space.macs != 0).map(of_space));
                 add_counts(&mut work.vector, product.vector(facts));
                 let elements = facts.result_elements(0);
-                let costs = product.epilogue().map(Epilogue::per_element).unwrap_or_default();
+                let costs = product.program().map(Program::per_element).unwrap_or_default();
                 add_counts(&mut work.vector, each(&elements, &costs));
             }
             Class::Serial(serial) => add_counts(&mut work.vector, serial.vector(facts)),
@@ -225,19 +225,5 @@ fn precision(product: &dyn Product, facts: &StepFacts<'_>) -> Precision {
         Activations::Rounded(activation) => Precision { activation, weight, accumulator },
         // Codes are summed as integers.
         Activations::Dynamic { dtype, .. } => Precision { activation: dtype, weight, accumulator: DType::I32 },
-    }
-}
-
-impl Epilogue {
-    /// Operations on each element.
-    pub fn per_element(&self) -> Vec<Cost> {
-        use crate::ops::ScalarOperation;
-        let cost = |operation: &ScalarOperation| match operation {
-            ScalarOperation::Unary(function) => function.per_element(),
-            ScalarOperation::Activation(activation) => activation.function.per_element(),
-            ScalarOperation::Binary { function, .. } => function.per_element(),
-            ScalarOperation::Clamp { .. } => vec![(VectorClass::Arithmetic, 2)],
-        };
-        self.0.iter().flat_map(cost).collect()
     }
 }

@@ -41,7 +41,7 @@ pub trait Gathers {
 pub trait Computes {
     /// The loops.
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space>;
-    /// Operations on single elements, without those of an epilogue.
+    /// Operations on single elements, without those of a program.
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)>;
 }
 

@@ -11,12 +11,12 @@ mod arithmetic;
 pub mod broadcast;
 mod classes;
 mod dispatch;
-mod epilogue;
 mod facets;
 mod floats;
 pub(crate) mod loops;
 mod operator;
 pub mod parts;
+mod program;
 mod reference;
 pub mod scalar;
 pub mod single;
@@ -48,13 +48,13 @@ pub use classes::*;
 pub use classical::*;
 pub use control::*;
 pub use elementwise::*;
-pub use epilogue::*;
 pub use facets::*;
 pub use images::*;
 pub use movement::*;
 pub use normalization::*;
 pub use operator::*;
 pub use products::*;
+pub use program::*;
 pub use quantization::*;
 pub use recurrence::*;
 pub use reference::*;
@@ -89,6 +89,7 @@ macro_rules! for_each_operator {
             0x0c Random Serial "random",
             0x0d Multinomial Serial "multinomial",
             0x0e Dropout Serial "dropout",
+            0x0f Map Elementwise "map",
             // Data movement: 0x20 to 0x4f.
             0x20 Reshape Moves "reshape",
             0x21 Flatten Moves "flatten",

@@ -89,6 +89,9 @@ pub enum TypeError {
     /// A block of a control-flow operator cannot be typed.
     #[error("in the body: {0}")]
     Block(String),
+    /// A scalar program means nothing here.
+    #[error("program: {0}")]
+    Program(#[from] crate::ops::program::error::ProgramError),
 }
 
 /// What a relation between two dimensions that only a bind can decide must be.

@@ -220,6 +220,75 @@ pub fn round_to(dtype: DType, value: f64) -> f64 {
     }
 }
 
+/// The nearest value of an integer type.
+pub fn saturate(dtype: DType, value: i128) -> Scalar {
+    let bits = dtype.bits() as u32;
+    let (least, greatest) = match dtype.is_signed_integer() {
+        true => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+        false => (0, (1i128 << bits) - 1),
+    };
+    Scalar::Integer(value.clamp(least, greatest))
+}
+
+/// The nearest value of a type: integers take the nearest integer, halves to even, limited to their range, and 0 for NaN;
+/// bool is what is not zero.
+pub fn round_scalar(dtype: DType, value: Scalar) -> Scalar {
+    match value {
+        _ if dtype == DType::Bool => Scalar::Integer(i128::from(value.is_true())),
+        Scalar::Integer(integer) if dtype.is_integer() => saturate(dtype, integer),
+        // A float becomes the nearest i128, NaN 0.
+        Scalar::Float(float) if dtype.is_integer() => saturate(dtype, float.round_ties_even() as i128),
+        Scalar::Integer(integer) if dtype == DType::F32 => Scalar::Float(f64::from(integer as f32)),
+        Scalar::Integer(integer) if dtype == DType::F64 => Scalar::Float(integer as f64),
+        value => Scalar::Float(round_to(dtype, value.to_odd_f64())),
+    }
+}
+
+/// Each value as [`from_scalars`] converts it.
+///
+/// # Errors
+/// As [`from_scalars`].
+pub fn convert(dtype: DType, values: &[Scalar]) -> Result<Vec<Scalar>, ReferenceError> {
+    scalars(&from_scalars(dtype, &[values.len()], values)?)
+}
+
+/// The value of an element of an integer type, bool, f16, bf16, f32 or f64 from its bits; `None` for other types and where
+/// bits are set that the type has not.
+pub fn scalar_of_bits(dtype: DType, bits: u64) -> Option<Scalar> {
+    let width = dtype.bits() as u32;
+    if width == 0 || width > 64 || (width < 64 && bits >> width != 0) {
+        return None;
+    }
+    match dtype {
+        DType::F16 => Some(Scalar::Float(f16::from_bits(bits as u16).to_f64())),
+        DType::BF16 => Some(Scalar::Float(bf16::from_bits(bits as u16).to_f64())),
+        DType::F32 => Some(Scalar::Float(f32::from_bits(bits as u32).into())),
+        DType::F64 => Some(Scalar::Float(f64::from_bits(bits))),
+        DType::Bool if bits > 1 => None,
+        _ if dtype.is_signed_integer() => {
+            let unused = u64::BITS - width;
+            Some(Scalar::Integer(i128::from(((bits << unused) as i64) >> unused)))
+        }
+        _ if dtype.is_unsigned_integer() || dtype == DType::Bool => Some(Scalar::Integer(bits.into())),
+        _ => None,
+    }
+}
+
+/// The bits of a value of one of these types, which holds it; `None` for other types.
+pub fn bits_of_scalar(dtype: DType, value: Scalar) -> Option<u64> {
+    match (dtype, value) {
+        (DType::F16, value) => Some(f16::from_f64(value.to_f64()).to_bits().into()),
+        (DType::BF16, value) => Some(bf16::from_f64(value.to_f64()).to_bits().into()),
+        (DType::F32, value) => Some((value.to_f64() as f32).to_bits().into()),
+        (DType::F64, value) => Some(value.to_f64().to_bits()),
+        (DType::Bool, value) => Some(value.is_true().into()),
+        (_, Scalar::Integer(integer)) if dtype.is_integer() => {
+            Some(integer as u64 & (u64::MAX >> (u64::BITS - dtype.bits() as u32)))
+        }
+        _ => None,
+    }
+}
+
 /// The f32 towards zero, with its last bit set where anything was cut off: rounding it to 22 or fewer bits gives what
 /// rounding the f64 would have given, which rounding to the nearest f32 first does not.
 pub fn odd_f32(value: f64) -> f32 {

@@ -78,7 +78,7 @@ pub fn candidates() -> Vec<AttributeValue> {
         AttributeValue::Texts(vec!["a".to_string(), String::new(), "b \"c\" \\ d\n, ]".to_string()]),
         AttributeValue::Texts(vec!["tanh 0.1 -0.0".to_string(), "sigmoid 0.0 0.0".to_string()]),
         AttributeValue::Texts(vec!["f16".to_string(), "f32".to_string(), "nearest_even".to_string()]),
-        AttributeValue::Texts(vec!["unary exp".to_string()]),
+        AttributeValue::Texts(vec!["clamp x f32(-0.5) f32(0x7fc00001) : f16".to_string(), "return %0 $3".to_string()]),
         AttributeValue::Text(String::new()),
         AttributeValue::Text("free text with `ticks`, \"quotes\" and ü".to_string()),
         AttributeValue::Tensor(Tensor::from_elements(&[2, 1], &[0.5f32, -1.5]).unwrap()),

@@ -12,6 +12,7 @@ pub const GENERATORS: &[Generator] = &[
     unary,
     binary,
     select,
+    map,
     clamp,
     quantize,
     dequantize,
@@ -67,6 +68,17 @@ fn select(random: &mut Random) -> Case {
     let (left, right) = (part_of(random, &shape), part_of(random, &shape));
     let condition = Tensor::from_bools(&condition, &flags).unwrap();
     Case::new(Select {}, [condition, f32s(random, &left), f32s(random, &right)])
+}
+
+fn map(random: &mut Random) -> Case {
+    let shape = random.shape(0..=3);
+    let (left, right) = (part_of(random, &shape), part_of(random, &shape));
+    let mut program = Program::default();
+    let arguments = vec![Argument::Operand(0), Argument::Operand(1)];
+    let sum = program.push(Function::Binary(BinaryFunction::Add), arguments, DType::F32);
+    let code = program.push(Function::Unary(UnaryFunction::Round), vec![sum], DType::I8);
+    program.results = if random.flag() { vec![code, sum] } else { vec![sum] };
+    Case::new(Map { program }, [f32s(random, &left), f32s(random, &right)])
 }
 
 fn clamp(random: &mut Random) -> Case {
@@ -231,7 +243,7 @@ fn attention(random: &mut Random) -> Case {
         present: random.flag(),
         scores: None,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let case = Case::new(operator, operands).then(None);
     if past == 0 {

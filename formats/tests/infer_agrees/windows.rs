@@ -2,6 +2,7 @@
 
 use crate::random::Random;
 use crate::{Case, Generator};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::*;
 use ipuc_formats::tensor::Tensor;
 use strum::VariantArray;
@@ -95,7 +96,8 @@ fn integer_matmul(random: &mut Random) -> Case {
         (!random.once_in(3)).then(|| u8s(random, &shape))
     };
     let (a_zero, b_zero) = (zero_point(&a, true), zero_point(&b, false));
-    Case::new(IntegerMatmul {}, [left, right]).then(a_zero).then(b_zero)
+    let program = requantized(random);
+    Case::new(IntegerMatmul { program }, [left, right]).then(a_zero).then(b_zero)
 }
 
 fn einsum(random: &mut Random) -> Case {
@@ -153,16 +155,30 @@ fn windowed(random: &mut Random) -> Windowed {
 
 fn convolution(random: &mut Random) -> Case {
     let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
-    let (arithmetic, epilogue) = (Arithmetic::default(), Epilogue::default());
-    let op = Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, epilogue };
+    let (arithmetic, program) = (Arithmetic::default(), Program::default());
+    let op = Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, program };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &w[..1]));
     Case::new(op, operands).then(bias)
 }
 
+/// A program over sums of integers, or none.
+fn requantized(random: &mut Random) -> Program {
+    let mut program = Program::default();
+    if random.flag() {
+        let value = program.push(Function::Cast, vec![Argument::Input], DType::F32);
+        let scale = Function::Binary(BinaryFunction::Mul);
+        let value = program.push(scale, vec![value, Argument::f32(0.37)], DType::F32);
+        let value = program.push(Function::Unary(UnaryFunction::Round), vec![value], DType::U8);
+        program.results.push(value);
+    }
+    program
+}
+
 fn integer_convolution(random: &mut Random) -> Case {
     let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
-    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups };
+    let program = requantized(random);
+    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program };
     let operands = [u8s(random, &x), u8s(random, &w)];
     let x_zero = random.flag().then(|| u8s(random, &[]));
     let per_filter = random.flag();
@@ -186,7 +202,7 @@ fn convolution_transpose(random: &mut Random) -> Case {
         output_shape: if asked { (0..rank).map(|_| random.between(1, 9)).collect() } else { Vec::new() },
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &[w[1] * groups as usize]));
@@ -202,7 +218,7 @@ fn deformable_convolution(random: &mut Random) -> Case {
         pads: Vec::new(),
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let outputs = regular.resolve(&x, &w).map_or_else(|_| vec![1; x.len()], |plan| plan.shape);
     let offset_groups = if random.flag() { 1 } else { x[1] };
@@ -350,7 +366,7 @@ fn col2im(random: &mut Random) -> Case {
         pads: op.pads.clone(),
         groups: 1,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let one_channel = |shape: &[usize]| joined(&[&[1, 1], &shape[2..]]);
     let plan = regular.resolve(&one_channel(&x), &one_channel(&w));

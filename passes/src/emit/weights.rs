@@ -146,6 +146,12 @@ fn encoding(constant: &Constant, stored: DType, uses: Option<&Uses>) -> ChosenEn
         Some(&matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
             chosen(Panels::values(stored, matrix).into(), "only products read it, as the same matrix")
         }
+        // Sums of integers of 8 bits are exact, and read panels.
+        Some(&matrix)
+            if matches!(stored, DType::I8 | DType::U8) && stored == constant.dtype && constant.byte_count() > 0 =>
+        {
+            chosen(Panels::values(stored, matrix).into(), "only integer products read it, as the same matrix")
+        }
         Some(_) => chosen(Coded::plain(stored), "products of this type read it as it is"),
         None if uses.is_some_and(|uses| uses.rows) => chosen(Coded::plain(stored), "single rows are read"),
         None => chosen(Coded::plain(stored), "steps read it as it is"),

@@ -55,6 +55,12 @@ impl<const N: usize> Runs<N> {
         Runs { extents, strides, length, moves }
     }
 
+    /// Calls `visit` with the length of each run of output elements in `range`, where each operand begins in it, and which
+    /// operands move along it.
+    pub fn visit_runs(&self, range: Range<usize>, mut visit: impl FnMut(usize, [usize; N], [bool; N])) {
+        self.visit(range, |run, starts| visit(run.len(), starts, self.moves));
+    }
+
     /// Calls `visit` with each run of output elements in `range` and where each operand begins in it.
     #[inline(always)]
     fn visit(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, [usize; N])) {

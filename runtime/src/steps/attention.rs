@@ -379,7 +379,7 @@ fn attend(
         _ => None,
     };
     let output = output(&kernel, extents, shown, context)?;
-    let mut results = vec![operator.epilogue.apply_to(output, inputs)?];
+    let mut results = vec![operator.program.apply_to(output, inputs)?];
     for joined in [key, value] {
         if let Joined::Result(tensor) = joined {
             results.push(tensor);
@@ -420,7 +420,7 @@ fn output(
 mod tests {
     use super::*;
     use crate::steps::testing::{check, random, run};
-    use ipuc_formats::ops::{Arithmetic, Epilogue, ScalarOperation, UnaryFunction};
+    use ipuc_formats::ops::{Argument, Arithmetic, Function, Program, ScalarStep, UnaryFunction};
     use std::ops::Range;
     use strum::VariantArray;
 
@@ -438,7 +438,7 @@ mod tests {
             present: false,
             scores: None,
             arithmetic: Arithmetic::default(),
-            epilogue: Epilogue::default(),
+            program: Program::default(),
         }
     }
 
@@ -532,8 +532,13 @@ mod tests {
     }
 
     #[test]
-    fn flat_heads_past_and_epilogue_agree_with_the_reference() {
-        let epilogue = Epilogue(vec![ScalarOperation::Unary(UnaryFunction::Neg)]);
+    fn flat_heads_past_and_program_agree_with_the_reference() {
+        let negated = ScalarStep {
+            function: Function::Unary(UnaryFunction::Neg),
+            arguments: vec![Argument::Input],
+            to: DType::F32,
+        };
+        let program = Program::of_steps(vec![negated]).unwrap();
         for (present, flat) in [(false, false), (true, false), (false, true), (true, true)] {
             let heads = |count| flat.then_some(count);
             let operator = Attention {
@@ -542,7 +547,7 @@ mod tests {
                 scale: Some(0.3),
                 query_heads: heads(4),
                 key_heads: heads(2),
-                epilogue: epilogue.clone(),
+                program: program.clone(),
                 ..plain()
             };
             let mut inputs = match flat {

@@ -19,6 +19,7 @@ mod movement;
 mod normalization;
 mod operand;
 mod products;
+mod program;
 mod quantization;
 mod recurrence;
 mod signal;

@@ -66,9 +66,13 @@ attributes! {
 }
 
 impl Panels {
-    /// Panels of values (f32, f16 or bf16) as the kernels for these take them.
+    /// Panels of values (f32, f16, bf16 or integers of 8 bits) as the kernels for these take them.
     pub fn values(dtype: DType, matrix: WeightMatrix) -> Panels {
-        let interleave = if dtype == DType::BF16 { 2 } else { 1 };
+        let interleave = match dtype {
+            DType::BF16 => 2,
+            DType::I8 | DType::U8 => 4,
+            _ => 1,
+        };
         Panels::new(dtype, matrix, interleave, PLAIN_CUT, Vec::new())
     }
 

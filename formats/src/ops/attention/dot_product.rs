@@ -14,7 +14,7 @@ use crate::ops::attention::dot_product_reference::attend;
 use crate::ops::floats::{is_computing_float, require_computing_float};
 use crate::ops::loops::{self, Loops};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
 };
 use crate::value::Value;
@@ -26,7 +26,7 @@ attributes! {
     /// `[b, t, hk*e]`), optional `mask: [.., s, p+t]` (bool or number), `past_k: [b, hk, p, d]`, `past_v: [b, hk, p, e]`,
     /// `valid: [b]` (i64, tokens of each cache that are no padding), `first: [b]` (i64, position of the first query;
     /// absent: that which leaves the last query at the last valid token, or behind the past), `sink: [hq]` (a score of
-    /// each head whose value is 0), then operands of the epilogue.
+    /// each head whose value is 0), then operands of the program.
     /// Results: `y: [b, hq, s, e]` (or `[b, s, hq*e]`), with `present` the keys `[b, hk, p+t, d]` and values
     /// `[b, hk, p+t, e]`, with `scores` the scores `[b, hq, s, p+t]`.
     pub struct Attention revision 1 {
@@ -55,11 +55,11 @@ attributes! {
         /// Arithmetic of both products.
         12 since 1 => arithmetic: Arithmetic,
         /// Scalar operations on `y`.
-        13 since 1 => epilogue: Epilogue,
+        13 since 1 => program: Program,
     }
 }
 
-/// Index of the first operand that only the epilogue reads.
+/// Index of the first operand that only the program reads.
 pub const ATTENTION_OPERANDS: usize = 9;
 
 /// Stages of the scores that [`Attention`] can give.
@@ -291,8 +291,9 @@ impl Operator for Attention {
             Some(3) => vec![batch.clone(), length.clone(), heads * &v[3]],
             _ => vec![batch.clone(), heads.clone(), length.clone(), v[3].clone()],
         });
-        self.epilogue.infer(dtype, &shape, inputs, context)?;
-        let mut facts = vec![Fact::tensor(dtype, shape)];
+        // It begins with the result as it is rounded.
+        let result = self.program.infer(dtype, dtype, &shape, inputs, context)?;
+        let mut facts = vec![Fact::tensor(result, shape)];
         if self.present {
             let present = |size: &Dim| vec![batch.clone(), k[1].clone(), keys.clone(), size.clone()];
             facts.push(Fact::tensor(dtype, present(&k[3])));
@@ -332,8 +333,8 @@ impl Product for Attention {
         self.arithmetic
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        Some(&self.epilogue)
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
 }
 

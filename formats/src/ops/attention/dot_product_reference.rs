@@ -219,7 +219,7 @@ pub(crate) fn attend(
     context.macs += rows.macs;
     let shape = [q.batch, q.heads, q.length, v.size];
     let y = if flat { merged(&output, shape, dtype)? } else { narrowed(dtype, &shape, &output)? };
-    let mut results: Vec<Value> = vec![operator.epilogue.apply_to(y, inputs)?.into()];
+    let mut results: Vec<Value> = vec![operator.program.apply_to(y, inputs)?.into()];
     if operator.present {
         results.push(narrowed(dtype, &k.shape(), &k.values)?.into());
         results.push(narrowed(value_type, &v.shape(), &v.values)?.into());
@@ -339,7 +339,7 @@ pub(crate) fn plain() -> Attention {
         present: false,
         scores: None,
         arithmetic: crate::ops::Arithmetic::default(),
-        epilogue: crate::ops::Epilogue::default(),
+        program: crate::ops::Program::default(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops;
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
@@ -204,7 +204,7 @@ impl Product for LinearAttention {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

@@ -153,7 +153,7 @@ impl ActivationFunction {
         matches!(self, ActivationFunction::Relu | ActivationFunction::Shrink)
     }
 
-    fn check(self, dtype: DType) -> Result<(), TypeError> {
+    pub(crate) fn check(self, dtype: DType) -> Result<(), TypeError> {
         let (fits, expected) = if self.takes_integers() {
             (is_number(dtype), "a real number type")
         } else {
@@ -220,7 +220,7 @@ impl Activation {
         Ok(())
     }
 
-    fn apply_scalar(&self, value: Scalar) -> Scalar {
+    pub(crate) fn apply_scalar(&self, value: Scalar) -> Scalar {
         match (self.function, value) {
             (ActivationFunction::Relu, Scalar::Integer(integer)) => Scalar::Integer(integer.max(0)),
             (_, other) => Scalar::Float(self.apply(other.to_f64())),

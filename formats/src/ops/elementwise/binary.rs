@@ -78,7 +78,7 @@ impl BinaryFunction {
         }
     }
 
-    fn check(self, left: DType, right: DType) -> Result<(), TypeError> {
+    pub(crate) fn check(self, left: DType, right: DType) -> Result<(), TypeError> {
         use BinaryFunction::*;
         let (fits, expected): (fn(DType) -> bool, _) = match self {
             Add | Sub | Mul | Div | Pow | Min | Max | Modulo | Remainder | Prelu => (is_number, "a real number type"),
@@ -166,7 +166,7 @@ impl BinaryFunction {
         })
     }
 
-    fn apply_scalars(self, x: Scalar, y: Scalar, bits: u32) -> Result<Scalar, ReferenceError> {
+    pub(crate) fn apply_scalars(self, x: Scalar, y: Scalar, bits: u32) -> Result<Scalar, ReferenceError> {
         match (x, y) {
             (Scalar::Integer(x), Scalar::Integer(y)) => {
                 self.apply_integers(x, y, bits).map(Scalar::Integer).ok_or_else(|| ReferenceError::OutOfRange {

@@ -54,7 +54,7 @@ impl CompareRelation {
         })
     }
 
-    fn check(self, left: DType, right: DType) -> Result<(), TypeError> {
+    pub(crate) fn check(self, left: DType, right: DType) -> Result<(), TypeError> {
         let (fits, expected) = match self {
             CompareRelation::Equal => (!left.is_complex(), "a type other than complex"),
             CompareRelation::Less
@@ -69,6 +69,11 @@ impl CompareRelation {
             return Err(TypeError::ElementType { operand: 1, expected: left.to_string(), found: right });
         }
         Ok(())
+    }
+
+    /// Whether it holds between two numbers.
+    pub(crate) fn holds_between(self, x: Scalar, y: Scalar) -> bool {
+        self.holds(order(x, y))
     }
 
     /// 1 or 0 where the relation is decided whatever the symbols are.

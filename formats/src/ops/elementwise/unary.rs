@@ -180,7 +180,7 @@ impl UnaryFunction {
         self.apply(f64::from(value)) as f32
     }
 
-    fn apply_scalar(self, value: Scalar) -> Scalar {
+    pub(crate) fn apply_scalar(self, value: Scalar) -> Scalar {
         match (self, value) {
             (UnaryFunction::Abs, Scalar::Integer(integer)) => Scalar::Integer(integer.abs()),
             (UnaryFunction::Neg, Scalar::Integer(integer)) => Scalar::Integer(-integer),

@@ -9,10 +9,9 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::loops::{self, At, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
-use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
@@ -20,7 +19,7 @@ use crate::value::Value;
 
 attributes! {
     /// Convolution: `x: [n, c, d..]`, `w: [m, c / groups, k..]`, optional bias `[m]` to `[n, m, o..]`;
-    /// further operands are the epilogue's.
+    /// further operands are the program's.
     pub struct Convolution revision 1 {
         /// Padding that follows from the extents; explicit where absent.
         1 since 1 => auto_pad: Option<AutoPad>,
@@ -35,7 +34,7 @@ attributes! {
         /// How it computes.
         6 since 1 => arithmetic: Arithmetic,
         /// What follows on each element of the result.
-        7 since 1 => epilogue: Epilogue,
+        7 since 1 => program: Program,
     }
 }
 
@@ -235,7 +234,8 @@ impl Operator for Convolution {
         require_same_type(1, found, dtype)?;
         let shape = self.grouped().infer(x, w, context)?;
         require_vector(inputs, 2, dtype, shape.dims().map(|dims| &dims[1]), context)?;
-        self.epilogue.infer(dtype, &shape, inputs, context)?;
+        let accumulator = self.arithmetic.accumulator_of(dtype);
+        let dtype = self.program.infer(dtype, accumulator, &shape, inputs, context)?;
         Ok(vec![Fact::tensor(dtype, shape)])
     }
 
@@ -252,8 +252,8 @@ impl Operator for Convolution {
         let mut sums = plan.convolve(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let scalars: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;
-        Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
+        let accumulator = self.arithmetic.accumulator_of(x.dtype());
+        Ok(vec![self.program.finish(x.dtype(), accumulator, &scalars, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -269,26 +269,27 @@ impl Computes for Convolution {
 
 impl Product for Convolution {
     fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
-        let (1, [filters, window @ ..]) = (operand, shape) else { return None };
-        let groups = u64::try_from(self.groups).ok().filter(|&groups| groups > 0)?;
-        let inputs = window.iter().try_fold(1u64, |inputs, extent| inputs.checked_mul(*extent))?;
-        let outputs = filters / groups;
-        // A group of few filters (depthwise) would leave most of a panel empty.
-        (groups == 1 || outputs >= MINIMUM_GROUP_OUTPUTS).then_some(WeightMatrix {
-            groups,
-            inputs,
-            outputs,
-            output_axis: 0,
-        })
+        if operand == 1 { filter_matrix(shape, self.groups) } else { None }
     }
 
     fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        Some(&self.epilogue)
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
+}
+
+/// Filters of this shape as matrices, one a group.
+pub(crate) fn filter_matrix(shape: &[u64], groups: i64) -> Option<WeightMatrix> {
+    let [filters, window @ ..] = shape else { return None };
+    let groups = u64::try_from(groups).ok().filter(|&groups| groups > 0)?;
+    let inputs = window.iter().try_fold(1u64, |inputs, extent| inputs.checked_mul(*extent))?;
+    let outputs = filters / groups;
+    // A group of few filters (depthwise) would leave most of a panel empty.
+    let worthwhile = groups == 1 || outputs >= MINIMUM_GROUP_OUTPUTS;
+    worthwhile.then_some(WeightMatrix { groups, inputs, outputs, output_axis: 0 })
 }
 
 /// Add one element a channel (axis 1) of the result.
@@ -390,7 +391,7 @@ mod tests {
             pads: vec![],
             groups,
             arithmetic: Arithmetic::default(),
-            epilogue: Epilogue::default(),
+            program: Program::default(),
         }
     }
 

@@ -13,18 +13,17 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::products::convolution::{
     MINIMUM_GROUP_OUTPUTS, add_bias, bias_additions, require_float, require_multiple, require_vector,
 };
-use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
 
 attributes! {
     /// Transposed convolution: `x: [n, c, d..]`, `w: [c, m / groups, k..]`, optional bias `[m]` to `[n, m, o..]`;
-    /// further operands are the epilogue's.
+    /// further operands are the program's.
     pub struct ConvolutionTranspose revision 1 {
         /// Padding that follows from the extents; explicit where absent.
         1 since 1 => auto_pad: Option<AutoPad>,
@@ -43,7 +42,7 @@ attributes! {
         /// How it computes.
         8 since 1 => arithmetic: Arithmetic,
         /// What follows on each element of the result.
-        9 since 1 => epilogue: Epilogue,
+        9 since 1 => program: Program,
     }
 }
 
@@ -245,7 +244,8 @@ impl Operator for ConvolutionTranspose {
         require_same_type(1, found, dtype)?;
         let shape = self.shape(x, w, context)?;
         require_vector(inputs, 2, dtype, shape.dims().map(|dims| &dims[1]), context)?;
-        self.epilogue.infer(dtype, &shape, inputs, context)?;
+        let accumulator = self.arithmetic.accumulator_of(dtype);
+        let dtype = self.program.infer(dtype, accumulator, &shape, inputs, context)?;
         Ok(vec![Fact::tensor(dtype, shape)])
     }
 
@@ -262,8 +262,8 @@ impl Operator for ConvolutionTranspose {
         let mut sums = plan.scatter(&elements(x)?, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let scalars: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        let result = from_scalars(x.dtype(), &plan.shape, &scalars)?;
-        Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
+        let accumulator = self.arithmetic.accumulator_of(x.dtype());
+        Ok(vec![self.program.finish(x.dtype(), accumulator, &scalars, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -295,8 +295,8 @@ impl Product for ConvolutionTranspose {
         self.arithmetic
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        Some(&self.epilogue)
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
 }
 
@@ -403,7 +403,7 @@ mod tests {
             output_shape: vec![],
             groups: 1,
             arithmetic: Arithmetic::default(),
-            epilogue: Epilogue::default(),
+            program: Program::default(),
         }
     }
 

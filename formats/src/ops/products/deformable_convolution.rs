@@ -14,8 +14,8 @@ use crate::ops::products::convolution::{
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{WindowAxis, Windows, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -200,7 +200,7 @@ impl Product for DeformableConvolution {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }
@@ -321,7 +321,7 @@ mod tests {
             pads: vec![],
             groups: 2,
             arithmetic: Arithmetic::default(),
-            epilogue: crate::ops::Epilogue::default(),
+            program: crate::ops::Program::default(),
         };
         assert_eq!(result, run_optional(&regular, &[x, w]).unwrap());
     }

@@ -13,8 +13,8 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count, strides};
 use crate::value::Value;
@@ -260,7 +260,7 @@ impl Product for Einsum {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

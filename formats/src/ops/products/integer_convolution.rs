@@ -1,28 +1,30 @@
 //! Convolutions of quantized integers: ONNX `ConvInteger` (opset 10) and the sums of `QLinearConv` (10).
 //!
 //! Zero points are subtracted first, so that padding is the zero point. Sums wrap in 32 bits, as the operator page
-//! allows.
+//! allows; the program begins with them.
 
 use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
-use crate::ops::products::convolution::{Grouped, add_bias, bias_additions, require_vector};
+use crate::ops::products::convolution::{
+    ConvolutionPlan, Grouped, add_bias, bias_additions, filter_matrix, require_vector,
+};
 use crate::ops::products::integer_matmul::centring;
 use crate::ops::products::integer_matmul::require_byte;
-use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{AutoPad, Windows};
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
     /// `(x - x_zero_point) * (w - w_zero_point) + bias`: `x: [n, c, d..]`, `w: [m, c / groups, k..]` (i8 or u8 each),
-    /// optional zero points `[]` and `[]` or `[m]`, optional bias `[m]` (i32), to `[n, m, o..]` of i32.
+    /// optional zero points `[]` and `[]` or `[m]`, optional bias `[m]` (i32), to `[n, m, o..]` of i32 or what the program
+    /// gives; further operands are the program's.
     pub struct IntegerConvolution revision 1 {
         /// Padding that follows from the extents; explicit where absent.
         1 since 1 => auto_pad: Option<AutoPad>,
@@ -34,12 +36,22 @@ attributes! {
         4 since 1 => pads: Vec<i64>,
         /// Channels and filters are in this many groups, which do not mix.
         5 since 1 => groups: i64,
+        /// What follows on each element of the result.
+        6 since 1 => program: Program,
     }
 }
 
 const BIAS: usize = 4;
 
 impl IntegerConvolution {
+    /// The walk over operands of these shapes.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn resolve(&self, x: &[usize], w: &[usize]) -> Result<ConvolutionPlan, ReferenceError> {
+        self.grouped().resolve(x, w)
+    }
+
     fn grouped(&self) -> Grouped<'_> {
         let windows = Windows {
             auto_pad: self.auto_pad,
@@ -112,7 +124,8 @@ impl Operator for IntegerConvolution {
         check_zero_point(inputs, 0, None, context)?;
         check_zero_point(inputs, 1, filters, context)?;
         require_vector(inputs, BIAS, DType::I32, filters, context)?;
-        Ok(vec![Fact::tensor(DType::I32, shape)])
+        let dtype = self.program.infer(DType::I32, DType::I32, &shape, inputs, context)?;
+        Ok(vec![Fact::tensor(dtype, shape)])
     }
 
     fn reference(
@@ -128,7 +141,7 @@ impl Operator for IntegerConvolution {
         let mut sums = plan.convolve(&centred(inputs, 0)?, &centred(inputs, 1)?, &arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, DType::I32, &plan.shape, &arithmetic)?;
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
+        Ok(vec![self.program.finish(DType::I32, DType::I32, &sums, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -143,16 +156,16 @@ impl Computes for IntegerConvolution {
 }
 
 impl Product for IntegerConvolution {
-    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+        if operand == 1 { filter_matrix(shape, self.groups) } else { None }
     }
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        None
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
 }
 
@@ -162,7 +175,8 @@ mod tests {
     use crate::ops::testing::run_optional;
 
     fn plain() -> IntegerConvolution {
-        IntegerConvolution { auto_pad: None, strides: vec![], dilations: vec![], pads: vec![], groups: 1 }
+        let program = Program::default();
+        IntegerConvolution { auto_pad: None, strides: vec![], dilations: vec![], pads: vec![], groups: 1, program }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Matrix products of quantized integers: ONNX `MatMulInteger` (opset 10) and the product of `QLinearMatMul` (10, 21).
 //!
 //! Zero points are subtracted first. A zero point of one axis has an element a row of `a` (a column of `b`); of more
-//! axes, it broadcasts as it is. Sums wrap in 32 bits, as the operator page allows.
+//! axes, it broadcasts as it is. Sums wrap in 32 bits, as the operator page allows; the program begins with them.
 
 use crate::attributes;
 use crate::dim::Dim;
@@ -10,9 +10,8 @@ use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::products::matmul::{ProductPlan, infer_product, product_spaces};
-use crate::ops::scalar::from_scalars;
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Relation, Space,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
@@ -20,8 +19,12 @@ use crate::value::Value;
 
 attributes! {
     /// `(a - a_zero_point) x (b - b_zero_point)`: `a: [.., m, k]`, `b: [.., k, n]` (i8 or u8 each), optional zero points
-    /// `[]`, `[m]` or `[.., m, 1]`, and `[]`, `[n]` or `[.., 1, n]`, to `[.., m, n]` of i32.
-    pub struct IntegerMatmul revision 1 {}
+    /// `[]`, `[m]` or `[.., m, 1]`, and `[]`, `[n]` or `[.., 1, n]`, to `[.., m, n]` of i32 or what the program gives;
+    /// further operands are the program's.
+    pub struct IntegerMatmul revision 1 {
+        /// What follows on each element of the result.
+        1 since 1 => program: Program,
+    }
 }
 
 pub(crate) fn require_byte(dtype: DType, operand: usize) -> Result<(), TypeError> {
@@ -87,6 +90,16 @@ fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, Refere
     Ok(elements)
 }
 
+impl IntegerMatmul {
+    /// The walk over operands of these shapes.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn resolve(&self, a: &[usize], b: &[usize]) -> Result<ProductPlan, ReferenceError> {
+        ProductPlan::new(a, b, (false, false))
+    }
+}
+
 impl Operator for IntegerMatmul {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (a_dtype, a) = tensor_operand(inputs, 0)?;
@@ -95,7 +108,9 @@ impl Operator for IntegerMatmul {
         require_byte(b_dtype, 1)?;
         check_zero_point(inputs, 0, context)?;
         check_zero_point(inputs, 1, context)?;
-        Ok(vec![Fact::tensor(DType::I32, infer_product(a, b, (false, false), context)?)])
+        let shape = infer_product(a, b, (false, false), context)?;
+        let dtype = self.program.infer(DType::I32, DType::I32, &shape, inputs, context)?;
+        Ok(vec![Fact::tensor(dtype, shape)])
     }
 
     fn reference(
@@ -106,11 +121,11 @@ impl Operator for IntegerMatmul {
         let (a, b): (&Tensor, &Tensor) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
         require_byte(a.dtype(), 0)?;
         require_byte(b.dtype(), 1)?;
-        let plan = ProductPlan::new(a.shape(), b.shape(), (false, false))?;
+        let plan = self.resolve(a.shape(), b.shape())?;
         let (left, right) = (centred(inputs, 0)?, centred(inputs, 1)?);
         let sums = plan.multiply(&left, &right, &Arithmetic::default(), &mut context.macs)?;
         let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        Ok(vec![from_scalars(DType::I32, &plan.shape, &sums)?.into()])
+        Ok(vec![self.program.finish(DType::I32, DType::I32, &sums, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -125,16 +140,19 @@ impl Computes for IntegerMatmul {
 }
 
 impl Product for IntegerMatmul {
-    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+        match (operand, shape) {
+            (1, &[inputs, outputs]) => Some(WeightMatrix { groups: 1, inputs, outputs, output_axis: 1 }),
+            _ => None,
+        }
     }
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        None
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
 }
 
@@ -151,6 +169,11 @@ pub(crate) fn centring(facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
 mod tests {
     use super::*;
     use crate::ops::testing::run_optional;
+    use crate::ops::{Argument, BinaryFunction, Function, UnaryFunction};
+
+    fn plain() -> IntegerMatmul {
+        IntegerMatmul { program: Program::default() }
+    }
 
     fn bytes(shape: &[usize], elements: &[u8]) -> Option<Tensor> {
         Some(Tensor::from_elements(shape, elements).unwrap())
@@ -160,8 +183,23 @@ mod tests {
     fn the_example_of_the_operator_page() {
         let a = bytes(&[4, 3], &[11, 7, 3, 10, 6, 2, 9, 5, 1, 8, 4, 0]);
         let b = bytes(&[3, 2], &[1, 4, 2, 5, 3, 6]);
-        let result = run_optional(&IntegerMatmul {}, &[a, b, bytes(&[1], &[12]), bytes(&[1], &[0])]).unwrap();
+        let result = run_optional(&plain(), &[a, b, bytes(&[1], &[12]), bytes(&[1], &[0])]).unwrap();
         assert_eq!(result.elements::<i32>().unwrap(), [-38, -83, -44, -98, -50, -113, -56, -128]);
+    }
+
+    #[test]
+    fn programs_begin_with_the_sums() {
+        let mut program = Program::default();
+        let value = program.push(Function::Cast, vec![Argument::Input], DType::F32);
+        let scaled = Function::Binary(BinaryFunction::Mul);
+        let value = program.push(scaled, vec![value, Argument::Operand(4)], DType::F32);
+        let value = program.push(Function::Unary(UnaryFunction::Round), vec![value], DType::I8);
+        program.results.push(value);
+        let scale = Some(Tensor::from_elements(&[2], &[0.5f32, 100.0]).unwrap());
+        let a = bytes(&[1, 2], &[255, 255]);
+        let b = Some(Tensor::from_elements(&[2, 2], &[0i8, -128, 1, -128]).unwrap());
+        let result = run_optional(&IntegerMatmul { program }, &[a, b, None, None, scale]).unwrap();
+        assert_eq!(result.elements::<i8>().unwrap(), [127, -128]);
     }
 
     #[test]
@@ -169,11 +207,11 @@ mod tests {
         let a = bytes(&[2, 2], &[1, 2, 3, 4]);
         let b = Some(Tensor::from_elements(&[2, 2], &[1i8, -1, 2, -2]).unwrap());
         let columns = Some(Tensor::from_elements(&[2], &[1i8, -1]).unwrap());
-        let result = run_optional(&IntegerMatmul {}, &[a.clone(), b.clone(), bytes(&[2], &[0, 3]), columns]).unwrap();
+        let result = run_optional(&plain(), &[a.clone(), b.clone(), bytes(&[2], &[0, 3]), columns]).unwrap();
         // Rows [1, 2], [0, 1] times columns [0, 1], [0, -1].
         assert_eq!(result.elements::<i32>().unwrap(), [2, -2, 1, -1]);
-        assert!(run_optional(&IntegerMatmul {}, &[a.clone(), b.clone(), bytes(&[3], &[0, 3, 1])]).is_err());
+        assert!(run_optional(&plain(), &[a.clone(), b.clone(), bytes(&[3], &[0, 3, 1])]).is_err());
         let wrong_type = Some(Tensor::scalar(1i8));
-        assert!(run_optional(&IntegerMatmul {}, &[a, b, wrong_type]).is_err());
+        assert!(run_optional(&plain(), &[a, b, wrong_type]).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Operands of one axis are a row (left) or a column (right), whose axis the result does not have; the axes before
 //! the last two broadcast, as `numpy.matmul` does. Leaves alone: scales and additions of `Gemm`, which are steps of
-//! their own or an epilogue.
+//! their own or of a program.
 
 use crate::attributes;
 use crate::dim::Dim;
@@ -11,17 +11,17 @@ use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::loops::{self, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_product_type, require_same_type};
-use crate::ops::scalar::{from_scalars, scalars};
+use crate::ops::scalar::{Scalar, scalars};
 use crate::ops::windows::listed;
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, dynamic_row, each, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, dynamic_row, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
 
 attributes! {
-    /// Matrix product: `a: [.., m, k]`, `b: [.., k, n]` to `[.., m, n]`; further operands are the epilogue's.
+    /// Matrix product: `a: [.., m, k]`, `b: [.., k, n]` to `[.., m, n]`; further operands are the program's.
     pub struct Matmul revision 1 {
         /// The last two axes of `a` are exchanged first: `[.., k, m]` (no effect on one axis).
         1 since 1 => transpose_a: bool,
@@ -30,14 +30,14 @@ attributes! {
         /// How it computes.
         3 since 1 => arithmetic: Arithmetic,
         /// What follows on each element of the result.
-        4 since 1 => epilogue: Epilogue,
+        4 since 1 => program: Program,
     }
 }
 
 impl Matmul {
     /// A plain product in ONNX's own arithmetic.
     pub fn new(transpose_a: bool, transpose_b: bool) -> Matmul {
-        Matmul { transpose_a, transpose_b, arithmetic: Arithmetic::default(), epilogue: Epilogue::default() }
+        Matmul { transpose_a, transpose_b, arithmetic: Arithmetic::default(), program: Program::default() }
     }
 }
 
@@ -187,11 +187,11 @@ impl Operator for Matmul {
         require_product_type(dtype, 0)?;
         require_same_type(1, found, dtype)?;
         let shape = infer_product(a, b, (self.transpose_a, self.transpose_b), context)?;
-        self.epilogue.infer(dtype, &shape, inputs, context)?;
+        let result = self.program.infer(dtype, self.arithmetic.accumulator_of(dtype), &shape, inputs, context)?;
         if self.arithmetic.dynamic_block().is_some() && (self.transpose_a || !computes_dynamically(dtype)) {
             return Err(TypeError::Unsupported(format!("quantization of transposed rows or of {dtype}")));
         }
-        Ok(vec![Fact::tensor(dtype, shape)])
+        Ok(vec![Fact::tensor(result, shape)])
     }
 
     fn reference(
@@ -202,12 +202,13 @@ impl Operator for Matmul {
         let (a, b) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
         require_product_type(a.dtype(), 0)?;
         require_same_type(1, b.dtype(), a.dtype())?;
-        let result = if a.dtype().is_float() {
+        let (shape, sums) = if a.dtype().is_float() {
             self.product::<f64>(a, b, context)?
         } else {
             self.product::<i128>(a, b, context)?
         };
-        Ok(vec![self.epilogue.apply_to(result, inputs)?.into()])
+        let accumulator = self.arithmetic.accumulator_of(a.dtype());
+        Ok(vec![self.program.finish(a.dtype(), accumulator, &sums, &shape, inputs)?.into()])
     }
 }
 
@@ -242,8 +243,8 @@ impl Product for Matmul {
         self.arithmetic
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
-        Some(&self.epilogue)
+    fn program(&self) -> Option<&Program> {
+        Some(&self.program)
     }
 }
 
@@ -282,14 +283,14 @@ impl Matmul {
         a: &Tensor,
         b: &Tensor,
         context: &mut ReferenceContext<'_>,
-    ) -> Result<Tensor, ReferenceError> {
+    ) -> Result<(Vec<usize>, Vec<Scalar>), ReferenceError> {
         let plan = self.resolve(a.shape(), b.shape())?;
         let quantized = self.arithmetic.dynamic_block().map(|block| dynamic_values(a, plan.a.columns, block as usize));
         let a = &quantized.transpose()?.unwrap_or_else(|| a.clone());
         let left = accumulators::<T>(a, &self.arithmetic)?;
         let right = accumulators::<T>(b, &self.arithmetic)?;
         let sums = plan.multiply(&left, &right, &self.arithmetic, &mut context.macs)?;
-        from_scalars(b.dtype(), &plan.shape, &sums.into_iter().map(T::scalar).collect::<Vec<_>>())
+        Ok((plan.shape, sums.into_iter().map(T::scalar).collect()))
     }
 }
 
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::testing::macs;
-    use crate::ops::{BinaryFunction, NoBlocks, ScalarOperation};
+    use crate::ops::{Argument, BinaryFunction, Function, NoBlocks};
 
     fn run(operator: &Matmul, operands: &[&Tensor]) -> (Tensor, u64) {
         let inputs: Vec<Option<Value>> = operands.iter().map(|&tensor| Some(tensor.clone().into())).collect();
@@ -400,9 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn the_epilogue_reads_further_operands() {
-        let add = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 2, swapped: false };
-        let operator = Matmul { epilogue: Epilogue(vec![add]), ..Matmul::new(false, false) };
+    fn the_program_reads_further_operands() {
+        let mut program = Program::default();
+        let add = Function::Binary(BinaryFunction::Add);
+        let sum = program.push(add, vec![Argument::Input, Argument::Operand(2)], DType::F32);
+        program.results.push(sum);
+        let operator = Matmul { program, ..Matmul::new(false, false) };
         let bias = Tensor::from_elements(&[2], &[100.0f32, 200.0]).unwrap();
         let (product, _) = run(&operator, &[&sequence(&[2, 3]), &sequence(&[3, 2]), &bias]);
         assert_eq!(product.elements::<f32>().unwrap(), [110.0, 213.0, 128.0, 240.0]);

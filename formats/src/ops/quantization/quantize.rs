@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::narrow::RoundMode;
 use crate::ops::quantization::granularity::Granularity;
-use crate::ops::scalar::{Narrowing, Scalar, narrowed, round_to, scalars};
+use crate::ops::scalar::{Narrowing, Scalar, narrowed, round_to, saturate, scalars};
 use crate::ops::{
     Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
     optional, optional_tensor, quantization::granularity, tensor, tensor_operand,
@@ -80,16 +80,6 @@ pub(crate) fn check_type(
         return Ok(());
     }
     Err(TypeError::ElementType { operand, expected: expected.to_string(), found })
-}
-
-/// The nearest value of an integer type.
-pub(crate) fn saturate(dtype: DType, value: i128) -> Scalar {
-    let bits = dtype.bits() as u32;
-    let (least, greatest) = match dtype.is_signed_integer() {
-        true => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
-        false => (0, (1i128 << bits) - 1),
-    };
-    Scalar::Integer(value.clamp(least, greatest))
 }
 
 impl Operator for Quantize {

@@ -8,8 +8,8 @@ use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
 use crate::ops::loops;
 use crate::ops::{
-    Arithmetic, Computes, Epilogue, InferContext, Operator, Product, ReferenceContext, ReferenceError, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
+    TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -156,7 +156,7 @@ impl Product for CausalConvolution {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

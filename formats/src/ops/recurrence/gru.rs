@@ -5,7 +5,7 @@ use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::recurrence::layers::{Layer, Walk};
 use crate::ops::{
-    Arithmetic, Computes, Direction, Epilogue, InferContext, Operator, Product, RecurrentActivation, ReferenceContext,
+    Arithmetic, Computes, Direction, InferContext, Operator, Product, Program, RecurrentActivation, ReferenceContext,
     ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
 };
 use crate::value::Value;
@@ -106,7 +106,7 @@ impl Product for Gru {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

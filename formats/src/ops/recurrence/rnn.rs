@@ -6,7 +6,7 @@ use crate::fact::Fact;
 use crate::ops::recurrence::gru::refuse_seventh;
 use crate::ops::recurrence::layers::{Layer, Walk};
 use crate::ops::{
-    Arithmetic, Computes, Direction, Epilogue, InferContext, Operator, Product, RecurrentActivation, ReferenceContext,
+    Arithmetic, Computes, Direction, InferContext, Operator, Product, Program, RecurrentActivation, ReferenceContext,
     ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
 };
 use crate::value::Value;
@@ -90,7 +90,7 @@ impl Product for Rnn {
         Arithmetic::default()
     }
 
-    fn epilogue(&self) -> Option<&Epilogue> {
+    fn program(&self) -> Option<&Program> {
         None
     }
 }

@@ -9,8 +9,8 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
-    Arithmetic, Attention, Binary, BinaryFunction, CacheScatter, Cast, Compare, CompareRelation, Epilogue, Expand,
-    Gather, LayerNormalization, Range, Reshape, RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError,
+    Arithmetic, Attention, Binary, BinaryFunction, CacheScatter, Cast, Compare, CompareRelation, Expand, Gather,
+    LayerNormalization, Program, Range, Reshape, RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError,
     Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
@@ -79,7 +79,7 @@ fn group_query_attention(node: &mut Lowering<'_, '_>) -> Lowered {
         present: false,
         scores: None,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     let ([query, key, value], size) = heads_of(node, query_heads, key_heads)?;
     let [query, key] = normalized(node, [query, key])?;

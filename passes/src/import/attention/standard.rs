@@ -8,7 +8,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars};
 use ipuc_formats::ops::{
-    Arithmetic, Attention, Binary, BinaryFunction, Cast, CausalConvolution, Epilogue, Gather, LinearAttention, Matmul,
+    Arithmetic, Attention, Binary, BinaryFunction, Cast, CausalConvolution, Gather, LinearAttention, Matmul, Program,
     RotaryEmbedding, ScoreStage, ShapeOf, Softmax, SoftmaxFunction, TypeError, Unary, UnaryFunction, UpdateRule,
 };
 use ipuc_formats::tensor::Tensor;
@@ -75,7 +75,7 @@ fn attention(node: &mut Lowering<'_, '_>) -> Lowered {
         present,
         scores,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     (0..3).try_for_each(|index| node.required(index).map(drop))?;
     let mut results = node.emit(operator, node.inputs())?.into_iter();

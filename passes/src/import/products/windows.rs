@@ -2,16 +2,17 @@
 //! (10), `QLinearConv` (10), `AveragePool` (7 to 22), `MaxPool` (1 to 22), `LpPool` (2 to 22), their global forms,
 //! `MaxUnpool` (9 to 22), `Col2Im` (18).
 //!
-//! `QLinearConv` becomes an integer convolution, a scaling by `x_scale * w_scale / y_scale`, and a quantization by 1.
+//! `QLinearConv` becomes an integer convolution, whose program scales the sums by `x_scale * w_scale / y_scale`, rounds them
+//! to even, adds the zero point and saturates.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
-use crate::import::products::matrices::{requantized, widened};
+use crate::import::products::quantized::{joint_scale, requantization, requantized};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
-    Arithmetic, AutoPad, Binary, BinaryFunction, Cast, Col2im, Convolution, ConvolutionTranspose,
-    DeformableConvolution, Epilogue, IntegerConvolution, MaxUnpool, Pool, PoolFunction, TypeError, Unsqueeze,
+    Arithmetic, AutoPad, Cast, Col2im, Convolution, ConvolutionTranspose, DeformableConvolution, IntegerConvolution,
+    MaxUnpool, Pool, PoolFunction, Program, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -117,8 +118,8 @@ fn convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     check_kernel_shape(node, &operands[1])?;
     let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
     let groups = node.int("group")?.unwrap_or(1);
-    let (arithmetic, epilogue) = (Arithmetic::default(), Epilogue::default());
-    node.emit(Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, epilogue }, operands)
+    let (arithmetic, program) = (Arithmetic::default(), Program::default());
+    node.emit(Convolution { auto_pad, strides, dilations, pads, groups, arithmetic, program }, operands)
 }
 
 fn convolution_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -146,7 +147,7 @@ fn convolution_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
         output_shape,
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     node.emit(operator, operands)
 }
@@ -210,36 +211,41 @@ fn deformable_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     node.emit(operator, operands)
 }
 
-fn integer_sums(node: &mut Lowering<'_, '_>, operands: Vec<Operand>) -> Result<Operand, LowerError> {
+fn integer_sums(node: &mut Lowering<'_, '_>, operands: Vec<Operand>, program: Program) -> Result<Operand, LowerError> {
     check_kernel_shape(node, &operands[1])?;
     let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
     let groups = node.int("group")?.unwrap_or(1);
-    node.emit_one(IntegerConvolution { auto_pad, strides, dilations, pads, groups }, operands)
+    node.emit_one(IntegerConvolution { auto_pad, strides, dilations, pads, groups, program }, operands)
 }
 
 fn integer_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     let operands = vec![node.required(0)?, node.required(1)?, node.input(2), node.input(3)];
-    Ok(vec![integer_sums(node, operands)?])
+    Ok(vec![integer_sums(node, operands, Program::default())?])
 }
 
 fn quantized_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     let (x, x_scale, x_zero_point) = (node.required(0)?, node.required(1)?, node.required(2)?);
     let (w, w_scale, w_zero_point) = (node.required(3)?, node.required(4)?, node.required(5)?);
-    let y_scale = node.required(6)?;
-    let sums = integer_sums(node, vec![x, w, x_zero_point, w_zero_point, node.input(8)])?;
+    let (y_scale, y_zero_point) = (node.required(6)?, node.required(7)?);
+    // The result has as many axes as the operands.
+    let rank = [&x, &w].into_iter().find_map(|operand| node.fact(operand)?.rank());
+    let w_scale = per_filter(node, w_scale, rank)?;
+    let scale = joint_scale(node, x_scale, w_scale, y_scale)?;
+    let mut operands = vec![x, w, x_zero_point, w_zero_point, node.input(8)];
+    if let Some(program) = requantization(node, &scale, &y_zero_point, rank, 5)? {
+        operands.extend([scale, y_zero_point]);
+        return Ok(vec![integer_sums(node, operands, program)?]);
+    }
+    let sums = integer_sums(node, operands, Program::default())?;
     let sums = node.emit_one(Cast::to(DType::F32), vec![sums])?;
-    let w_scale = per_filter(node, w_scale, sums)?;
-    let (x_scale, w_scale) = (widened(node, x_scale)?, widened(node, w_scale)?);
-    let scale = node.emit_one(Binary { function: BinaryFunction::Mul }, vec![x_scale, w_scale])?;
-    requantized(node, sums, scale, y_scale, 7)
+    requantized(node, sums, scale, y_zero_point)
 }
 
-/// A scale of one axis has an element a filter: put it before the spatial axes of `result`.
-fn per_filter(node: &mut Lowering<'_, '_>, scale: Operand, result: Operand) -> Result<Operand, LowerError> {
+/// A scale of one axis has an element a filter: put it before the spatial axes of a result of `rank` axes.
+fn per_filter(node: &mut Lowering<'_, '_>, scale: Operand, rank: Option<usize>) -> Result<Operand, LowerError> {
     let fact = node.fact(&scale);
     let single =
         fact.as_ref().and_then(Fact::dims).is_some_and(|dims| dims.iter().all(|dim| dim.as_known() == Some(1)));
-    let rank = node.fact(&result).and_then(|fact| fact.rank());
     match (fact.and_then(|fact| fact.rank()), rank) {
         _ if single => Ok(scale),
         (Some(1), Some(rank)) => {

@@ -1,9 +1,10 @@
 //! Between numbers and codes.
 
+mod chains;
 mod linear;
 mod microsoft;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[linear::ROWS, microsoft::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[chains::ROWS, linear::ROWS, microsoft::ROWS];

@@ -2,7 +2,7 @@
 //!
 //! All are made of one register tile (`tile`) over *panels*: 16 outputs side by side, the inputs one behind the
 //! other. Weights lie in panels in the file (`panels`); other operands are packed into them on the way.
-//! Weights of at most 8 bits lie in panels of codes (`coded`).
+//! Weights of at most 8 bits lie in panels of codes (`coded`); `integer` has the products of integers.
 //!
 //! The order of every reduction: inputs are cut into runs of `tile::RUN` from the first on; a run is summed
 //! with fused multiply-adds in order, beginning at 0; the output is the sum of its runs in order, beginning at 0 (or
@@ -12,12 +12,15 @@
 
 mod coded;
 mod epilogue;
+mod integer;
 mod multiply;
 mod panels;
 mod plain;
 mod task;
 pub(crate) mod tile;
 
+#[cfg(test)]
+mod integer_tests;
 #[cfg(test)]
 mod plain_tests;
 #[cfg(test)]
@@ -29,6 +32,9 @@ pub use coded::{
 };
 pub use epilogue::Epilogue;
 pub(crate) use epilogue::clamp_all;
+pub use integer::{
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, Zero, integer_product, pack_integers,
+};
 pub use multiply::{Start, panels_product};
 pub(crate) use panels::Weight;
 pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};

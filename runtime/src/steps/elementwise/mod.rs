@@ -10,15 +10,29 @@ mod select;
 #[cfg(test)]
 mod tests;
 mod unary;
+pub(in crate::steps) mod vectors;
 
 use crate::kernels::elements::Runs;
-use crate::steps::{Kernel, KernelError, Operand};
-use ipuc_formats::ops::broadcast::broadcast_strides;
-use ipuc_formats::ops::{BitCast, Dropout, Multinomial, Random};
+use crate::steps::program::{self, Accumulators};
+use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::ops::broadcast::{broadcast_extents, broadcast_strides};
+use ipuc_formats::ops::{BitCast, Dropout, Map, Multinomial, Random};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
 impl Kernel for BitCast {}
+
+impl Kernel for Map {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = load(operands)?;
+        let shapes: Vec<&[usize]> =
+            inputs.iter().flatten().filter_map(Value::as_tensor).map(|tensor| tensor.shape()).collect();
+        let shape = broadcast_extents(&shapes)?;
+        let results = program::apply(&self.program, Accumulators::None, &shape, &inputs, context)?;
+        Ok(results.into_iter().map(Value::from).collect())
+    }
+}
+
 impl Kernel for Random {}
 impl Kernel for Multinomial {}
 impl Kernel for Dropout {}

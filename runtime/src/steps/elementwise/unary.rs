@@ -1,21 +1,17 @@
 //! Functions of one operand, activations, limits.
 
+use super::vectors::{self, Change};
 use super::{load, reload};
 use crate::kernels::elements::{MapBlock, in_parts, map, map_block, map_in_place};
-use crate::kernels::elementwise::{VectorFunction, apply, functions};
-use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
-use ipuc_formats::ops::{Activation, ActivationFunction, Clamp, Unary, UnaryFunction};
+use ipuc_formats::ops::{Activation, Clamp, Unary, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-
-/// Operations that an exponential or the like costs.
-const TRANSCENDENTAL_COST: usize = 16;
 
 impl Kernel for Unary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -24,7 +20,8 @@ impl Kernel for Unary {
         let result = match input.dtype() {
             DType::F32 if self.function.is_test() => Some(tested(&input, self.function, context)?),
             DType::F32 | DType::F16 | DType::BF16 if !self.function.is_test() => {
-                vector_unary(self.function, &mut Floats { input: &mut input, context })?
+                let mut floats = Floats { input: &mut input, context };
+                vectors::unary(self.function).map(|change| floats.change(change)).transpose()?
             }
             DType::I64 => integers(&mut input, self.function, context, i64::wrapping_neg, i64::wrapping_abs)?,
             DType::I32 => integers(&mut input, self.function, context, i32::wrapping_neg, i32::wrapping_abs)?,
@@ -76,14 +73,9 @@ struct Floats<'a, 'c> {
 const BLOCK: usize = 1024;
 
 impl Floats<'_, '_> {
-    /// A vector function of each element; narrow types are computed in f32 and rounded once more.
-    fn vector(&mut self, function: impl VectorFunction) -> Result<Tensor, KernelError> {
-        let instructions = Instructions::best();
-        self.apply(function.cost(), &|values| apply(instructions, function, values))
-    }
-
-    /// A change of blocks of f32.
-    fn apply(&mut self, cost: usize, change: &(dyn Fn(&mut [f32]) + Sync)) -> Result<Tensor, KernelError> {
+    /// A change of blocks of f32; narrow types are computed in f32 and rounded once more.
+    fn change(&mut self, Change { cost, apply }: Change) -> Result<Tensor, KernelError> {
+        let change: &(dyn Fn(&mut [f32]) + Sync) = &apply;
         match self.input.dtype() {
             DType::F16 => self.narrow::<f16>(
                 cost,
@@ -135,38 +127,6 @@ impl Floats<'_, '_> {
         map(result.elements_mut::<T>()?, self.input.elements::<T>()?, cost, &by_f32);
         Ok(result)
     }
-
-    /// Any function of each element.
-    fn scalar(&mut self, cost: usize, function: impl Fn(f32) -> f32 + Sync) -> Result<Tensor, KernelError> {
-        match self.input.dtype() {
-            DType::F16 => elements(self.input, self.context, cost, |x: f16| f16::from_f32(function(x.to_f32()))),
-            DType::BF16 => elements(self.input, self.context, cost, |x: bf16| bf16::from_f32(function(x.to_f32()))),
-            _ => elements(self.input, self.context, cost, function),
-        }
-    }
-}
-
-fn vector_unary(function: UnaryFunction, floats: &mut Floats<'_, '_>) -> Result<Option<Tensor>, KernelError> {
-    use UnaryFunction::*;
-    let result = match function {
-        Abs => floats.vector(functions::Absolute {}),
-        Neg => floats.vector(functions::Negate {}),
-        Sqrt => floats.vector(functions::SquareRoot {}),
-        Reciprocal => floats.vector(functions::Reciprocal {}),
-        Ceil => floats.vector(functions::Ceil {}),
-        Floor => floats.vector(functions::Floor {}),
-        Round => floats.vector(functions::Round {}),
-        Exp => floats.vector(functions::Exponential {}),
-        Log => floats.vector(functions::Logarithm {}),
-        Erf => floats.vector(functions::ErrorFunction {}),
-        Tanh => floats.vector(functions::HyperbolicTangent {}),
-        Sign => floats.scalar(1, |x| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
-        Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => {
-            floats.scalar(TRANSCENDENTAL_COST, |x| function.apply_f32(x))
-        }
-        Not | BitNot | IsNan | IsInfinite | IsPositiveInfinity | IsNegativeInfinity => return Ok(None),
-    };
-    result.map(Some)
 }
 
 fn integers<T: Pod + Send + Sync>(
@@ -201,35 +161,10 @@ impl Kernel for Activation {
         let (alpha, beta) = self.function.defaults();
         let idle = (self.alpha.is_some() && alpha.is_none()) || (self.beta.is_some() && beta.is_none());
         if !idle && matches!(input.dtype(), DType::F32 | DType::F16 | DType::BF16) {
-            let result = vector_activation(self, &mut Floats { input: &mut input, context })?;
+            let result = Floats { input: &mut input, context }.change(vectors::activation(self))?;
             return Ok(vec![result.into()]);
         }
         run_reference(self, reload([input]), context)
-    }
-}
-
-fn vector_activation(activation: &Activation, floats: &mut Floats<'_, '_>) -> Result<Tensor, KernelError> {
-    use ActivationFunction::*;
-    let (alpha, beta) = activation.parameters();
-    match activation.function {
-        Relu => floats.vector(functions::Relu {}),
-        Sigmoid => floats.vector(functions::Logistic {}),
-        Softplus => floats.vector(functions::SoftPlus {}),
-        Softsign => floats.vector(functions::SoftSign {}),
-        Mish => floats.vector(functions::Mish {}),
-        HardSwish => floats.vector(functions::HardSwish {}),
-        Gelu => floats.vector(functions::Gelu {}),
-        GeluTanh => floats.vector(functions::GeluTanh {}),
-        LeakyRelu => floats.vector(functions::LeakyRelu { slope: alpha }),
-        Elu => floats.vector(functions::Elu { alpha }),
-        Celu => floats.vector(functions::Celu { alpha }),
-        Swish => floats.vector(functions::Swish { alpha }),
-        Selu => floats.vector(functions::Selu { alpha, gamma: beta }),
-        HardSigmoid => floats.vector(functions::HardSigmoid { alpha, beta }),
-        Shrink => floats.vector(functions::Shrink { alpha, beta }),
-        Affine => floats.vector(functions::Affine { scale: alpha, offset: beta }),
-        ScaledTanh => floats.vector(functions::ScaledTanh { alpha, beta }),
-        ThresholdedRelu => floats.scalar(1, |x| if x <= alpha { 0.0 } else { x }),
     }
 }
 

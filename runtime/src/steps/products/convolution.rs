@@ -1,7 +1,7 @@
 //! Convolutions: geometry and weights for the kernels.
 
-use super::epilogue::{self, Fused};
-use super::floats::{computes_in_f32, produce, widened};
+use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::fused::{self, Fused};
 use super::panels::PanelWeight;
 use crate::kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
 use crate::kernels::simd::Instructions;
@@ -12,7 +12,7 @@ use ipuc_formats::ops::{Convolution, ConvolutionPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
-/// Operands of a convolution itself; further ones are the epilogue's.
+/// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
 
 /// The windows of an operator as kernels take them.
@@ -71,28 +71,33 @@ pub(super) fn bias(operands: &mut [Operand], channels: usize) -> Result<Option<V
 impl Kernel for Convolution {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let common = dtype(operands.first()).filter(|&dtype| computes_in_f32(dtype));
-        if !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
+        let reads_own = self.program.operands().any(|operand| operand < OWN_OPERANDS);
+        if reads_own || !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
             return run_reference(self, operands, context);
         }
-        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let further = fused::operands(&mut operands, OWN_OPERANDS)?;
         let x = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(&mut operands)?;
         let plan = self.resolve(x.shape(), &weights.shape()?)?;
         let bias = bias(&mut operands, plan.shape[1])?;
         let same_shape = |operand: usize| {
-            let added = epilogue::tensor(&further, Some(operand));
+            let added = fused::tensor(&further, Some(operand));
             added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == plan.shape)
         };
-        let fused = if x.dtype() == DType::F32 { Fused::new(&self.epilogue, same_shape) } else { None };
-        let addend = epilogue::tensor(&further, fused.and_then(|fused| fused.added));
+        let known = self.program.is_empty() || x.dtype() == DType::F32;
+        let fused = if known { Fused::new(&self.program, same_shape) } else { None };
+        let addend = fused::tensor(&further, fused.and_then(|fused| fused.added));
         let post = ConvolutionEpilogue {
             bias: bias.as_deref(),
             addend: addend.map(|tensor| tensor.elements::<f32>()).transpose()?,
             clamp: fused.and_then(|fused| fused.clamp),
         };
         let values = widened(&x)?;
-        let result = produce(context, x.dtype(), &plan.shape, |out| multiply(&plan, &values, &weights, out, post))?;
-        let result = if fused.is_some() { result } else { self.epilogue.apply_to(result, &further)? };
+        let fill = |out: &mut [f32]| multiply(&plan, &values, &weights, out, post);
+        let result = match fused {
+            Some(_) => produce(context, x.dtype(), &plan.shape, fill)?,
+            None => after_sums(&self.program, &plan.shape, &further, context, fill)?,
+        };
         Ok(vec![result.into()])
     }
 }

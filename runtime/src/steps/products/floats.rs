@@ -1,10 +1,13 @@
 //! Tensors of f32, f16 and bf16 as slices of f32, in both directions.
 
+use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, KernelError};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::ops::{Program, ProgramError, TypeError};
+use ipuc_formats::tensor::{Tensor, TensorError, element_count};
+use ipuc_formats::value::Value;
 use std::borrow::Cow;
 
 /// Types that are computed in f32.
@@ -48,4 +51,33 @@ pub(in crate::steps) fn produce(
         _ => result.elements_mut::<bf16>()?.convert_from_f32_slice(&wide),
     }
     Ok(result)
+}
+
+/// The result of a program over sums of this shape, filled by `fill` in f32. `fill` finds zeros.
+///
+/// # Errors
+/// [`KernelError`] of `fill`, and of the program.
+pub(in crate::steps) fn after_sums(
+    program: &Program,
+    shape: &[usize],
+    further: &[Option<Value>],
+    context: &mut Context<'_>,
+    fill: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
+) -> Result<Tensor, KernelError> {
+    let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };
+    let mut sums = vec![0.0; element_count(shape).ok_or_else(too_large)?];
+    fill(&mut sums)?;
+    single(program::apply(program, Accumulators::Float(&sums), shape, further, context)?)
+}
+
+/// The only result of a product's program.
+///
+/// # Errors
+/// [`KernelError`] where there is another number of results.
+pub(super) fn single(mut results: Vec<Tensor>) -> Result<Tensor, KernelError> {
+    let found = results.len();
+    match (results.pop(), found) {
+        (Some(result), 1) => Ok(result),
+        (_, found) => Err(TypeError::from(ProgramError::Results { found, expected: "1" }).into()),
+    }
 }

@@ -1,7 +1,7 @@
 //! Matrix products: weights in panels part by part, other operands as they come.
 
-use super::epilogue::{self, Fused};
-use super::floats::{computes_in_f32, produce, widened};
+use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::fused::{self, Fused};
 use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, coded_pieces, within};
 use crate::kernels::matrix::{Matrix, MatrixMut};
@@ -18,17 +18,17 @@ use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::borrow::Cow;
 
-/// Operands of the product itself; further ones are the epilogue's.
+/// Operands of the product itself; further ones are the program's.
 const OWN_OPERANDS: usize = 2;
 
 impl Kernel for Matmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let dynamic = self.arithmetic.dynamic_block();
         let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1)));
-        if !known {
+        if !known || self.program.operands().any(|operand| operand < OWN_OPERANDS) {
             return run_reference(self, operands, context);
         }
-        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let further = fused::operands(&mut operands, OWN_OPERANDS)?;
         let a = tensor_operand(&mut operands, 0)?;
         let result = match operands.get_mut(1).map(std::mem::take) {
             Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
@@ -110,7 +110,7 @@ fn plain(
         return product.with(context, a, |product, x, out, post| product.plain(x, b, out, post));
     }
     let result = with_term!(a.dtype(), T => in_general::<T>(&plan, a, b, context)?);
-    Ok(operator.epilogue.apply_to(result, further)?)
+    Ok(operator.program.apply_to(result, further)?)
 }
 
 fn in_general<T: Term>(
@@ -139,7 +139,7 @@ struct Left<'a> {
 }
 
 impl InF32<'_> {
-    /// Widens the left operand, multiplies, and does what of the epilogue the kernel has not done.
+    /// Widens the left operand, multiplies, and does what of the program the kernel has not done.
     fn with(
         &self,
         context: &mut Context<'_>,
@@ -150,21 +150,23 @@ impl InF32<'_> {
         // A vector on the right leaves no axis of columns that a bias could lie along.
         let fits = |operand: usize| {
             let value = self.further.get(operand).and_then(Option::as_ref);
-            !self.plan.b.vector && a.dtype() == DType::F32 && epilogue::is_per_channel(value, 1, columns)
+            !self.plan.b.vector && a.dtype() == DType::F32 && fused::is_per_channel(value, 1, columns)
         };
-        let fused = if a.dtype() == DType::F32 { Fused::new(&self.operator.epilogue, fits) } else { None };
-        let bias = epilogue::tensor(self.further, fused.and_then(|fused| fused.added));
+        let program = &self.operator.program;
+        let known = program.is_empty() || a.dtype() == DType::F32;
+        let fused = if known { Fused::new(program, fits) } else { None };
+        let bias = fused::tensor(self.further, fused.and_then(|fused| fused.added));
         let bias = bias.map(|tensor| tensor.elements::<f32>()).transpose()?;
         let post = Epilogue { bias, clamp: fused.and_then(|fused| fused.clamp) };
         let left = self.left(a)?;
         let shape = &self.plan.shape;
-        let result = produce(context, a.dtype(), shape, |out| match out {
+        let fill = |out: &mut [f32]| match out {
             [] => Ok(()),
             out => multiply(self, &left, out, post),
-        })?;
+        };
         match fused {
-            Some(_) => Ok(result),
-            None => Ok(self.operator.epilogue.apply_to(result, self.further)?),
+            Some(_) => produce(context, a.dtype(), shape, fill),
+            None => after_sums(program, shape, self.further, context, fill),
         }
     }
 

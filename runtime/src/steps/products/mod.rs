@@ -4,9 +4,10 @@
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
 pub(super) mod convolution;
-mod epilogue;
 pub(super) mod floats;
+mod fused;
 mod general;
+mod integer;
 mod matmul;
 mod panels;
 mod transposed;
@@ -15,10 +16,8 @@ mod transposed;
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum, IntegerConvolution, IntegerMatmul};
+use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum};
 
 impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
 impl Kernel for Einsum {}
-impl Kernel for IntegerConvolution {}
-impl Kernel for IntegerMatmul {}

@@ -40,6 +40,14 @@ impl PanelWeight {
         Some(PanelWeight { weight: weight.clone(), panels, codes })
     }
 
+    /// A weight of integers of 8 bits as panels, where it is stored in panels of them.
+    pub(super) fn of_integers(weight: &Weight) -> Option<PanelWeight> {
+        let panels = weight.encoding().as_panels()?.clone();
+        let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I8 | DType::U8);
+        let known = known && !panels.is_coded() && panels.interleave == 4;
+        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None })
+    }
+
     /// Calls `multiply` with runs in order: runs of one call have disjoint panels, runs of the same panel come in later
     /// calls, in order of inputs. Each element of the weight is multiplied `rows` times.
     ///

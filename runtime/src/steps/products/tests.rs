@@ -1,16 +1,18 @@
-//! Each kernel against its reference: types, ranks, batches, groups, epilogues, weights in panels and in parts.
+//! Each kernel against its reference: types, ranks, batches, groups, programs, weights in panels and in parts.
 
+use super::fused::Fused;
 use crate::kernels::tests::{numbers, with_threads};
 use crate::steps::testing::Heap;
 use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
 use aligned_vec::{AVec, ConstAlign};
+use ipuc_formats::attribute::{Attribute, AttributeValue};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartRange, WeightRecord};
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, Arithmetic, AutoPad, BinaryFunction, Convolution, ConvolutionTranspose, Epilogue,
-    Matmul, NoBlocks, Op, Pool, PoolFunction, ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
-    ResizePolicy, ScalarOperation, UnaryFunction,
+    Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, IntegerConvolution, IntegerMatmul, Map, Matmul,
+    NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
+    ResizePolicy,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -210,22 +212,49 @@ fn products_of_all_ranks_and_types() {
     }
 }
 
+/// A program of one step after another; `@` stands for the step before.
+fn program(lines: &[&str]) -> Program {
+    let mut before = "x".to_string();
+    let mut texts = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        texts.push(line.replace('@', &before));
+        before = format!("%{index}");
+    }
+    texts.push(format!("return {before}"));
+    Program::from_value(&AttributeValue::Texts(texts)).unwrap()
+}
+
 #[test]
-fn epilogues_in_and_after_the_kernel() {
-    let add = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 2, swapped: false };
-    let relu = ScalarOperation::Activation(Activation::new(ActivationFunction::Relu));
-    let tanh = ScalarOperation::Unary(UnaryFunction::Tanh);
+fn programs_in_and_after_the_kernel() {
     for dtype in [DType::F32, DType::F16] {
-        for operations in
-            [vec![add.clone(), relu.clone()], vec![relu.clone(), add.clone()], vec![add.clone(), tanh.clone()]]
-        {
+        let (add, relu, tanh) =
+            (format!("add @ $2 : {dtype}"), format!("relu @ : {dtype}"), format!("tanh @ : {dtype}"));
+        let (cast, half) = (format!("cast @ : {dtype}"), "mul @ f32(0.5) : f32");
+        let programs = [
+            vec![&*cast, &add, &relu],
+            vec![&cast, &relu, &add],
+            vec![&cast, &add, &tanh],
+            vec![half, &cast, &add, "cast @ : f32", half, "clamp @ f32(-1.0) f32(2.0) : f16"],
+            vec![half, "sin @ : f32", "round @ : i8", "cast @ : i64", "add @ i64(3) : u8"],
+        ];
+        for lines in programs {
             for added in [&[6][..], &[1, 6], &[4, 1], &[4, 6], &[]] {
-                let op = Matmul { epilogue: Epilogue(operations.clone()), ..Matmul::new(false, false) };
+                let op = Matmul { program: program(&lines), ..Matmul::new(false, false) };
                 let inputs = [&[4, 5][..], &[5, 6], added].into_iter().enumerate();
                 let inputs = inputs.map(|(seed, shape)| Some(tensor(dtype, shape, seed as u32))).collect();
-                check(op, inputs, &format!("{operations:?} with {added:?}"));
+                check(op, inputs, &format!("{lines:?} with {added:?}"));
             }
         }
+    }
+    let fused = |lines: &[&str]| Fused::new(&program(lines), |_| true);
+    let bounds = Some((0.0, 6.0));
+    assert_eq!(
+        fused(&["add $2 @ : f32", "clamp @ f32(0.0) f32(6.0) : f32"]),
+        Some(Fused { added: Some(2), clamp: bounds })
+    );
+    assert_eq!(fused(&["relu @ : f32"]), Some(Fused { added: None, clamp: Some((0.0, f32::INFINITY)) }));
+    for other in [&["relu @ : f32", "add @ $2 : f32"][..], &["add x $2 : f16"], &["add @ $2 : f32", "relu x : f32"]] {
+        assert_eq!(fused(other), None, "{other:?}");
     }
     let narrow = Arithmetic { accumulator: DType::BF16, ..Arithmetic::default() };
     let inputs = vec![Some(tensor(DType::F32, &[4, 50], 1)), Some(tensor(DType::F32, &[50, 6], 2))];
@@ -241,7 +270,7 @@ fn convolution(groups: i64) -> Convolution {
         pads: vec![],
         groups,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     }
 }
 
@@ -261,9 +290,8 @@ fn convolutions_of_all_shapes() {
         case(convolution(1), &[1, 2, 4, 5, 6], &[3, 2, 2, 2, 2], "three axes");
         case(convolution(1), &[1, 300, 3, 3], &[17, 300, 1, 1], "points");
     }
-    let added = ScalarOperation::Binary { function: BinaryFunction::Add, operand: 3, swapped: true };
-    let clamped = ScalarOperation::Clamp { minimum: -1.0, maximum: 3.0 };
-    let fused = Convolution { epilogue: Epilogue(vec![added, clamped]), ..convolution(1) };
+    let program = program(&["add $3 @ : f32", "clamp @ f32(-1.0) f32(3.0) : f32"]);
+    let fused = Convolution { program, ..convolution(1) };
     for addend in [&[2, 5, 4, 3][..], &[5, 1, 1]] {
         let shapes = [&[2, 3, 5, 4][..], &[5, 3, 2, 2], &[5], addend].into_iter().enumerate();
         let inputs = shapes.map(|(seed, shape)| Some(tensor(DType::F32, shape, seed as u32))).collect();
@@ -282,7 +310,7 @@ fn transposed_convolutions_of_all_shapes() {
         output_shape: vec![],
         groups: 1,
         arithmetic: Arithmetic::default(),
-        epilogue: Epilogue::default(),
+        program: Program::default(),
     };
     for dtype in [DType::F32, DType::BF16, DType::F64] {
         let case = |op: ConvolutionTranspose, x: &[usize], w: &[usize], what: &str| {
@@ -399,4 +427,119 @@ fn rows_have_the_bits_of_any_pass() {
             }
         }
     }
+}
+
+/// Integers of 8 bits among which the extreme ones are frequent.
+fn bytes(dtype: DType, shape: &[usize], seed: u32) -> Option<Tensor> {
+    let mut state = seed.wrapping_mul(2_654_435_761);
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let code = match state >> 29 {
+            0 => 0,
+            1 => 255,
+            2 => 128,
+            _ => (state >> 16) & 255,
+        };
+        let number = if dtype == DType::I8 { i128::from(code as u8 as i8) } else { i128::from(code) };
+        Scalar::Integer(number)
+    };
+    let elements: Vec<Scalar> = std::iter::repeat_with(next).take(shape.iter().product()).collect();
+    Some(from_scalars(dtype, shape, &elements).unwrap())
+}
+
+/// Sums times operand `scale`, rounded, behind the zero point in the operand after it.
+fn requantized(scale: usize) -> Vec<String> {
+    let zero = scale + 1;
+    vec![
+        "cast @ : f32".to_string(),
+        format!("mul @ ${scale} : f32"),
+        "round @ : i32".to_string(),
+        format!("add @ ${zero} : u8"),
+    ]
+}
+
+/// Bits equal to those of the reference, and to those of the sums and then a map, with weights of any kind and threads.
+fn check_integers(op: Op, plain: Op, program: &Program, inputs: &[Option<Tensor>], what: &str) {
+    let expected = reference(&op, inputs);
+    let own = inputs.len() - 2;
+    let sums = run(&plain, values(&inputs[..own]));
+    let mut mapped = program.clone();
+    for argument in mapped.steps.iter_mut().flat_map(|step| &mut step.arguments) {
+        *argument = match *argument {
+            Argument::Input => Argument::Operand(0),
+            Argument::Operand(operand) => Argument::Operand(operand - own as u16 + 1),
+            Argument::Step(_) | Argument::Constant(..) => *argument,
+        };
+    }
+    let mut operands = values(&inputs[own..]);
+    operands.insert(0, Operand::Value(sums.into()));
+    assert_eq!(run(&Map { program: mapped }.into(), operands), expected, "{what}, sums and a map");
+    for threads in [1, 3] {
+        assert_eq!(with_threads(threads, || run(&op, values(inputs))), expected, "{what}");
+        let right = inputs[1].as_ref().unwrap();
+        for budget in [1 << 8, 1 << 13, 1 << 24] {
+            let mut operands = values(inputs);
+            operands[1] = weight(&op, 1, right, right.dtype(), budget);
+            assert_eq!(with_threads(threads, || run(&op, operands)), expected, "{what}, in parts of {budget}");
+        }
+    }
+}
+
+#[test]
+fn products_of_integers_have_the_bits_of_the_reference() {
+    let lines = requantized(4);
+    let program = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let (op, plain) = (IntegerMatmul { program: program.clone() }, IntegerMatmul { program: Program::default() });
+    let types = [(DType::U8, DType::I8), (DType::I8, DType::U8), (DType::U8, DType::U8), (DType::I8, DType::I8)];
+    for (seed, (left, right)) in types.into_iter().enumerate() {
+        for (a, b) in [(&[3, 700][..], &[700, 37][..]), (&[2, 5, 9], &[9, 16]), (&[2, 1, 6], &[2, 6, 3])] {
+            for (a_zero, b_zero) in [(&[][..], &b[b.len() - 1..]), (&[1], &[]), (&a[a.len() - 2..a.len() - 1], &[])] {
+                let seed = seed as u32 * 7;
+                let scale = Tensor::from_elements(&b[b.len() - 1..], &vec![0.003f32; b[b.len() - 1]]).unwrap();
+                let inputs = [
+                    bytes(left, a, seed + 1),
+                    bytes(right, b, seed + 2),
+                    bytes(left, a_zero, seed + 3),
+                    bytes(right, b_zero, seed + 4),
+                    Some(scale),
+                    Some(Tensor::scalar(131i32)),
+                ];
+                let what = format!("{left} {a:?} {a_zero:?} by {right} {b:?} {b_zero:?}");
+                check_integers(op.clone().into(), plain.clone().into(), &program, &inputs, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_integers_have_the_bits_of_the_reference() {
+    let lines = requantized(5);
+    let program = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let case = |groups: i64, x: &[usize], w: &[usize], [left, right]: [DType; 2], padded: bool| {
+        let op = |program: Program| IntegerConvolution {
+            auto_pad: None,
+            strides: if padded { vec![2, 1] } else { vec![] },
+            dilations: if padded { vec![1, 2] } else { vec![] },
+            pads: if padded { vec![1, 2, 0, 1] } else { vec![] },
+            groups,
+            program,
+        };
+        let scale = Tensor::from_elements(&[w[0], 1, 1], &vec![0.004f32; w[0]]).unwrap();
+        let bias: Vec<i32> = (0..w[0] as i32).map(|filter| (filter - 3) << 12).collect();
+        let inputs = [
+            bytes(left, x, 1),
+            bytes(right, w, 2),
+            bytes(left, &[], 3),
+            bytes(right, if padded { &w[..1] } else { &[] }, 4),
+            Some(Tensor::from_elements(&[w[0]], &bias).unwrap()),
+            Some(scale),
+            Some(Tensor::scalar(7i32)),
+        ];
+        let what = format!("{groups} groups of {left} {x:?} by {right} {w:?}");
+        check_integers(op(program.clone()).into(), op(Program::default()).into(), &program, &inputs, &what);
+    };
+    case(1, &[2, 3, 7, 9], &[20, 3, 3, 3], [DType::U8, DType::I8], true);
+    case(1, &[1, 70, 5, 4], &[33, 70, 2, 2], [DType::I8, DType::I8], false);
+    case(2, &[1, 6, 6, 7], &[18, 3, 3, 2], [DType::U8, DType::U8], true);
+    case(4, &[1, 4, 6, 7], &[4, 1, 3, 3], [DType::I8, DType::U8], true);
 }

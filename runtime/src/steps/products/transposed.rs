@@ -1,8 +1,8 @@
 //! Transposed convolutions: geometry and weights for the kernel, which takes all panels at once.
 
 use super::convolution::{Weights, bias, dtype, window};
-use super::epilogue;
-use super::floats::{computes_in_f32, produce, widened};
+use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::fused;
 use crate::kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
 use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
 use crate::kernels::simd::Instructions;
@@ -11,16 +11,17 @@ use half::slice::HalfFloatSliceExt;
 use ipuc_formats::ops::ConvolutionTranspose;
 use ipuc_formats::value::Value;
 
-/// Operands of a convolution itself; further ones are the epilogue's.
+/// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
 
 impl Kernel for ConvolutionTranspose {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let common = dtype(operands.first()).filter(|&dtype| computes_in_f32(dtype));
-        if !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
+        let reads_own = self.program.operands().any(|operand| operand < OWN_OPERANDS);
+        if reads_own || !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
             return run_reference(self, operands, context);
         }
-        let further = epilogue::operands(&mut operands, OWN_OPERANDS)?;
+        let further = fused::operands(&mut operands, OWN_OPERANDS)?;
         let x = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(&mut operands)?;
         let weight_shape = weights.shape()?;
@@ -38,13 +39,17 @@ impl Kernel for ConvolutionTranspose {
         let post = ConvolutionEpilogue { bias: bias.as_deref(), addend: None, clamp: None };
         let positions = values.len().checked_div(weight_shape[0]).unwrap_or(0);
         let packed = packed(&shape, &weights, positions)?;
-        let result = produce(context, x.dtype(), &result_shape, |out| {
+        let fill = |out: &mut [f32]| {
             if !out.is_empty() {
                 transposed(Instructions::best(), &shape, &values, PanelElements::F32(&packed), out, post);
             }
             Ok(())
-        })?;
-        Ok(vec![self.epilogue.apply_to(result, &further)?.into()])
+        };
+        let result = match self.program.is_empty() {
+            true => produce(context, x.dtype(), &result_shape, fill)?,
+            false => after_sums(&self.program, &result_shape, &further, context, fill)?,
+        };
+        Ok(vec![result.into()])
     }
 }
 

@@ -1,0 +1,371 @@
+//! Products and convolutions of integers of 8 bits: exact sums, then the program over them.
+
+use super::convolution::{dtype, window};
+use super::floats::single;
+use super::fused;
+use super::panels::{PanelWeight, Run, within};
+use crate::kernels::product::{
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, Zero, integer_product,
+    pack_integers,
+};
+use crate::kernels::simd::Instructions;
+use crate::kernels::window::WindowAxis;
+use crate::steps::program::{self, Accumulators};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution, IntegerMatmul, ProductPlan, Program};
+use ipuc_formats::tensor::{Tensor, TensorError, element_count};
+use ipuc_formats::value::Value;
+use std::ops::Range;
+
+/// Operands of a product itself; further ones are the program's.
+const MATMUL_OPERANDS: usize = 4;
+
+/// Operands of a convolution itself.
+const CONVOLUTION_OPERANDS: usize = 5;
+
+/// Operand of a convolution that is added to its sums.
+const BIAS: usize = 4;
+
+/// Bytes of windows that are gathered at once.
+const WINDOW_BYTES: usize = 1 << 21;
+
+fn byte_type(dtype: DType) -> Option<ByteType> {
+    match dtype {
+        DType::I8 => Some(ByteType { signed: true }),
+        DType::U8 => Some(ByteType { signed: false }),
+        _ => None,
+    }
+}
+
+/// The types of both operands, where they are integers of 8 bits.
+fn byte_types(operands: &[Operand]) -> Option<[ByteType; 2]> {
+    Some([byte_type(dtype(operands.first())?)?, byte_type(dtype(operands.get(1))?)?])
+}
+
+/// The numbers of the elements of a zero point; `None` where the operand is absent.
+fn zero_points(operands: &mut [Operand], operand: usize) -> Result<Option<Tensor>, KernelError> {
+    match operands.get(operand) {
+        None | Some(Operand::Absent) => Ok(None),
+        Some(_) => Ok(Some(tensor_operand(operands, operand)?)),
+    }
+}
+
+fn numbers(bytes: &[u8], kind: ByteType) -> Vec<i32> {
+    let number = |&byte: &u8| if kind.signed { i32::from(byte as i8) } else { i32::from(byte) };
+    bytes.iter().map(number).collect()
+}
+
+/// One zero point for each of `count` outputs, from one for all or one for each; `None` for another number.
+fn each_zero(zeros: Option<&Tensor>, kind: ByteType, count: usize) -> Option<Vec<i32>> {
+    let Some(tensor) = zeros else { return Some(vec![0; count]) };
+    match numbers(tensor.bytes(), kind).as_slice() {
+        &[single] => Some(vec![single; count]),
+        several if several.len() == count => Some(several.to_vec()),
+        _ => None,
+    }
+}
+
+/// The only zero point of activations, as its code and as a number; `None` where there are several.
+fn single_zero(zeros: Option<&Tensor>, kind: ByteType) -> Option<(Zero, i32)> {
+    let code = match zeros.map(Tensor::bytes) {
+        None => 0,
+        Some(&[code]) => code,
+        Some(_) => return None,
+    };
+    Some((Zero { code, kind }, numbers(&[code], kind).first().copied().unwrap_or(0)))
+}
+
+/// The right operand: in panels part by part, or whole.
+enum Weights {
+    Panels(PanelWeight),
+    Plain(Tensor),
+}
+
+impl Weights {
+    fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
+        if let Some(Operand::Weight(weight)) = operands.get(1)
+            && let Some(weight) = PanelWeight::of_integers(weight)
+        {
+            return Ok(Weights::Panels(weight));
+        }
+        Ok(Weights::Plain(tensor_operand(operands, 1)?))
+    }
+
+    fn shape(&self) -> Result<Vec<usize>, KernelError> {
+        match self {
+            Weights::Panels(weight) => weight.weight.shape(),
+            Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Weights::Panels(weight) => weight.weight.dtype(),
+            Weights::Plain(tensor) => tensor.dtype(),
+        }
+    }
+
+    fn into_tensor(self) -> Result<Tensor, KernelError> {
+        match self {
+            Weights::Panels(weight) => weight.weight.tensor(),
+            Weights::Plain(tensor) => Ok(tensor),
+        }
+    }
+}
+
+/// Whether zero points have the types of their operands.
+fn same_types(zeros: [Option<&Tensor>; 2], dtypes: [DType; 2]) -> bool {
+    zeros.iter().zip(dtypes).all(|(zero, dtype)| zero.is_none_or(|zero| zero.dtype() == dtype))
+}
+
+/// Runs of a weight of bytes as the kernel takes them.
+fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
+    let piece = |run: &Run<'a>| {
+        let lines: &[IntegerLine] = run.bytes.as_chunks().0;
+        IntegerPiece { panels: run.panels.clone(), inputs: run.inputs.clone(), lines }
+    };
+    runs.iter().map(piece).collect()
+}
+
+/// Zeros for the sums of a result of this shape.
+fn sums_of(shape: &[usize]) -> Result<Vec<i32>, KernelError> {
+    let too_large = || TensorError::TooLarge { dtype: DType::I32, shape: shape.to_vec() };
+    Ok(vec![0; element_count(shape).ok_or_else(too_large)?])
+}
+
+/// The result of a program over sums; the sums themselves without one.
+fn finished(
+    program: &Program,
+    sums: &[i32],
+    shape: &[usize],
+    further: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    if program.is_empty() {
+        let mut result = context.allocate(0, DType::I32, shape)?;
+        result.elements_mut::<i32>()?.copy_from_slice(sums);
+        return Ok(vec![result.into()]);
+    }
+    let results = program::apply(program, Accumulators::Integer(sums), shape, further, context)?;
+    Ok(vec![single(results)?.into()])
+}
+
+fn reads_own(program: &Program, own: usize) -> bool {
+    program.operands().any(|operand| operand < own)
+}
+
+/// Operands again, for a reference.
+fn reloaded(
+    tensors: impl IntoIterator<Item = Option<Tensor>>,
+    further: Vec<Option<Value>>,
+    own: usize,
+) -> Vec<Operand> {
+    let own_operands =
+        tensors.into_iter().map(|tensor| tensor.map_or(Operand::Absent, |tensor| Operand::Value(tensor.into())));
+    let further = further.into_iter().skip(own).map(|value| value.map_or(Operand::Absent, Operand::Value));
+    own_operands.chain(further).collect()
+}
+
+impl Kernel for IntegerMatmul {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let Some([a_kind, b_kind]) = byte_types(&operands) else { return run_reference(self, operands, context) };
+        if reads_own(&self.program, MATMUL_OPERANDS) {
+            return run_reference(self, operands, context);
+        }
+        let further = fused::operands(&mut operands, MATMUL_OPERANDS)?;
+        let (a_zero, b_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
+        let a = tensor_operand(&mut operands, 0)?;
+        let weights = Weights::new(&mut operands)?;
+        let plan = self.resolve(a.shape(), &weights.shape()?)?;
+        let columns = plan.b.columns;
+        // Zero points of single columns have one axis.
+        let known = b_zero.as_ref().is_none_or(|zero| zero.count() == 1 || (zero.rank() == 1 && !plan.b.vector))
+            && same_types([a_zero.as_ref(), b_zero.as_ref()], [a.dtype(), weights.dtype()]);
+        let zeros = (single_zero(a_zero.as_ref(), a_kind), each_zero(b_zero.as_ref(), b_kind, columns));
+        let (true, (Some((_, zero)), Some(zeros))) = (known, zeros) else {
+            let operands = reloaded([Some(a), Some(weights.into_tensor()?), a_zero, b_zero], further, MATMUL_OPERANDS);
+            return run_reference(self, operands, context);
+        };
+        let weight = IntegerWeight { kind: b_kind, zeros: &zeros };
+        let product = Product { plan: &plan, a: a.bytes(), a_kind, zero, weight };
+        let sums = product.sums(&weights)?;
+        finished(&self.program, &sums, &plan.shape, &further, context)
+    }
+}
+
+/// A matrix product of which the operands are known.
+struct Product<'a> {
+    plan: &'a ProductPlan,
+    a: &'a [u8],
+    a_kind: ByteType,
+    zero: i32,
+    weight: IntegerWeight<'a>,
+}
+
+impl Product<'_> {
+    fn sums(&self, weights: &Weights) -> Result<Vec<i32>, KernelError> {
+        let ProductPlan { a, b, shape, batches } = self.plan;
+        let (rows, inputs, columns) = (a.rows, a.columns, b.columns);
+        let mut sums = sums_of(shape)?;
+        if sums.is_empty() {
+            return Ok(sums);
+        }
+        match weights {
+            Weights::Panels(weight) => {
+                let rows = rows * batches.len();
+                let x = IntegerRows::new(self.a, rows, inputs, self.a_kind);
+                let mut across = vec![0; sums.len()];
+                weight.for_each_run(rows, |runs| {
+                    self.add(&x, &pieces(runs), &mut across);
+                    Ok(())
+                })?;
+                transpose(&across, rows, &mut sums);
+            }
+            Weights::Plain(tensor) => {
+                let matrices = batches.iter().zip(sums.chunks_mut(rows * columns));
+                let mut packed: Option<(usize, Vec<IntegerLine>)> = None;
+                for (&(left, right), sums) in matrices {
+                    if packed.as_ref().is_none_or(|(place, _)| *place != right) {
+                        let matrix = &tensor.bytes()[right..right + inputs * columns];
+                        packed = Some((right, pack_integers(matrix, [inputs, columns], [columns, 1])));
+                    }
+                    let lines = packed.as_ref().map_or(&[][..], |(_, lines)| lines);
+                    let panels = 0..columns.div_ceil(PANEL_OUTPUTS);
+                    let piece = IntegerPiece { panels, inputs: 0..inputs, lines };
+                    let x = IntegerRows::new(&self.a[left..left + rows * inputs], rows, inputs, self.a_kind);
+                    let mut across = vec![0; rows * columns];
+                    self.add(&x, &[piece], &mut across);
+                    transpose(&across, rows, sums);
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    fn add(&self, x: &IntegerRows, pieces: &[IntegerPiece<'_>], across: &mut [i32]) {
+        let out = IntegerSums { sums: across, stride: x.rows(), first: 0 };
+        integer_product(Instructions::best(), x, self.zero, self.weight, pieces, out);
+    }
+}
+
+/// From `[columns][rows]` to `[rows][columns]`.
+fn transpose(from: &[i32], rows: usize, to: &mut [i32]) {
+    let columns = to.len().checked_div(rows).unwrap_or(0);
+    if rows == 1 || columns == 0 {
+        return to.copy_from_slice(from);
+    }
+    for (row, to) in to.chunks_mut(columns).enumerate() {
+        to.iter_mut().zip(from[row..].iter().step_by(rows)).for_each(|(to, &from)| *to = from);
+    }
+}
+
+impl Kernel for IntegerConvolution {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let Some([x_kind, w_kind]) = byte_types(&operands) else { return run_reference(self, operands, context) };
+        if reads_own(&self.program, CONVOLUTION_OPERANDS) {
+            return run_reference(self, operands, context);
+        }
+        let further = fused::operands(&mut operands, CONVOLUTION_OPERANDS)?;
+        let (x_zero, w_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
+        let bias = zero_points(&mut operands, BIAS)?;
+        let x = tensor_operand(&mut operands, 0)?;
+        let weights = Weights::new(&mut operands)?;
+        let plan = self.resolve(x.shape(), &weights.shape()?)?;
+        let filters = plan.shape[1];
+        let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
+            && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);
+        let zeros = (single_zero(x_zero.as_ref(), x_kind), each_zero(w_zero.as_ref(), w_kind, filters));
+        let (true, (Some((pad, zero)), Some(zeros))) = (known, zeros) else {
+            let operands =
+                reloaded([Some(x), Some(weights.into_tensor()?), x_zero, w_zero, bias], further, CONVOLUTION_OPERANDS);
+            return run_reference(self, operands, context);
+        };
+        let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
+        let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros };
+        let mut sums = sums_of(&plan.shape)?;
+        if !sums.is_empty() {
+            if let Some(bias) = &bias {
+                let positions = convolution.positions();
+                let biases = bias.elements::<i32>()?.iter().cycle();
+                sums.chunks_mut(positions).zip(biases).for_each(|(sums, bias)| sums.fill(*bias));
+            }
+            convolution.add_all(&weights, &mut sums)?;
+        }
+        finished(&self.program, &sums, &plan.shape, &further, context)
+    }
+}
+
+/// A convolution of which the operands are known.
+struct Windows<'a> {
+    plan: &'a ConvolutionPlan,
+    axes: Vec<WindowAxis>,
+    x: &'a [u8],
+    pad: Zero,
+    zero: i32,
+    w_kind: ByteType,
+    zeros: &'a [i32],
+}
+
+impl Windows<'_> {
+    fn positions(&self) -> usize {
+        self.axes.iter().map(|axis| axis.output).product()
+    }
+
+    fn inputs(&self) -> usize {
+        self.plan.group_channels * self.axes.iter().map(|axis| axis.kernel).product::<usize>()
+    }
+
+    /// Filters of a group.
+    fn filters(&self) -> usize {
+        self.plan.shape[1] / self.plan.groups
+    }
+
+    fn add_all(&self, weights: &Weights, sums: &mut [i32]) -> Result<(), KernelError> {
+        let (inputs, filters) = (self.inputs(), self.filters());
+        match weights {
+            Weights::Panels(weight) => {
+                let panels = filters.div_ceil(PANEL_OUTPUTS);
+                weight.for_each_run(self.positions() * self.plan.shape[0], |runs| {
+                    for group in 0..self.plan.groups {
+                        let runs = within(runs, &(group * panels..(group + 1) * panels));
+                        if !runs.is_empty() {
+                            self.add_group(group, &pieces(&runs), sums);
+                        }
+                    }
+                    Ok(())
+                })
+            }
+            Weights::Plain(tensor) => {
+                for (group, filter) in (0..self.plan.groups).zip((0..).step_by(filters.max(1))) {
+                    let matrix = &tensor.bytes()[filter * inputs..(filter + filters) * inputs];
+                    let lines = pack_integers(matrix, [inputs, filters], [1, inputs]);
+                    let panels = 0..filters.div_ceil(PANEL_OUTPUTS);
+                    self.add_group(group, &[IntegerPiece { panels, inputs: 0..inputs, lines: &lines }], sums);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds what pieces of the filters of a group give for all images.
+    fn add_group(&self, group: usize, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
+        let (positions, filters, channels) = (self.positions(), self.filters(), self.plan.group_channels);
+        let plane: usize = self.axes.iter().map(|axis| axis.input).product();
+        let zeros = &self.zeros[group * filters..(group + 1) * filters];
+        let weight = IntegerWeight { kind: self.w_kind, zeros };
+        let most = (WINDOW_BYTES / self.inputs().max(1)).max(16);
+        for image in 0..self.plan.shape[0] {
+            let first = (image * self.plan.groups + group) * channels * plane;
+            let values = &self.x[first..first + channels * plane];
+            let place = (image * self.plan.shape[1] + group * filters) * positions;
+            let sums = &mut sums[place..place + filters * positions];
+            for start in (0..positions).step_by(most) {
+                let range: Range<usize> = start..positions.min(start + most);
+                let x = IntegerRows::windows(&self.axes, values, channels, range, self.pad);
+                let out = IntegerSums { sums: &mut *sums, stride: positions, first: start };
+                integer_product(Instructions::best(), &x, self.zero, weight, pieces, out);
+            }
+        }
+    }
+}

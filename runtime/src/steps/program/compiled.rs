@@ -1,0 +1,186 @@
+//! A program with its operands, and which loop computes each of its steps.
+
+use super::operations::{Operation, operation};
+use super::registers::{Accumulators, Class, Register, Registers, Source, is_written};
+use crate::steps::KernelError;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::scalar::scalar_of_bits;
+use ipuc_formats::ops::{Argument, Program, ProgramError, ReferenceError, TypeError};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use std::ops::Range;
+
+/// A checked program over elements of one shape.
+pub(in crate::steps) struct Compiled<'a> {
+    /// Register by register: the accumulator, operands and constants, then steps.
+    kinds: Vec<Kind<'a>>,
+    steps: Vec<Step>,
+    results: Vec<usize>,
+    types: Vec<DType>,
+}
+
+enum Kind<'a> {
+    Input(DType),
+    Operand(DType, Source<'a>),
+    Constant(Register),
+    Step(DType),
+}
+
+struct Step {
+    operation: Operation,
+    arguments: Vec<usize>,
+    result: usize,
+}
+
+impl<'a> Compiled<'a> {
+    /// The program over results of this shape; `None` where blocks of a result are not whole bytes.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the program is wrong for its operands.
+    pub(in crate::steps) fn new(
+        program: &'a Program,
+        accumulator: Option<DType>,
+        shape: &[usize],
+        inputs: &'a [Option<Value>],
+    ) -> Result<Option<Compiled<'a>>, KernelError> {
+        let tensor = |operand: usize| inputs.get(operand)?.as_ref()?.as_tensor();
+        let types = program.check(accumulator, |operand| tensor(operand).map(Tensor::dtype));
+        let types = types.map_err(TypeError::from)?;
+        if !types.iter().copied().all(is_written) {
+            return Ok(None);
+        }
+        let mut compiled = Compiled { kinds: Vec::new(), steps: Vec::new(), results: Vec::new(), types };
+        let mut known: Vec<(Argument, usize)> = Vec::new();
+        let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
+            if let Some((_, register)) = known.iter().find(|(other, _)| *other == argument) {
+                return Ok(*register);
+            }
+            let kind = match argument {
+                Argument::Input => Kind::Input(accumulator.ok_or_else(|| missing(ProgramError::NoAccumulator))?),
+                Argument::Operand(operand) => {
+                    let found = tensor(operand.into()).ok_or_else(|| missing(ProgramError::Operand { operand }))?;
+                    check_shape(found.shape(), shape)?;
+                    Kind::Operand(found.dtype(), Source::new(found, shape)?)
+                }
+                Argument::Constant(dtype, bits) => {
+                    let wrong = || missing(ProgramError::Constant { dtype, bits });
+                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?))
+                }
+                Argument::Step(step) => Kind::Step(program.steps[usize::from(step)].to),
+            };
+            compiled.kinds.push(kind);
+            known.push((argument, compiled.kinds.len() - 1));
+            Ok(compiled.kinds.len() - 1)
+        };
+        for (index, step) in program.steps.iter().enumerate() {
+            let arguments = step.arguments.iter().map(|&argument| place(&mut compiled, argument));
+            let arguments = arguments.collect::<Result<Vec<usize>, _>>()?;
+            let dtypes: Vec<DType> =
+                step.arguments.iter().map(|&argument| dtype_of(program, argument, accumulator, inputs)).collect();
+            // A checked program has fewer steps than arguments can name.
+            let own = Argument::Step(u16::try_from(index).unwrap_or(u16::MAX));
+            let result = place(&mut compiled, own)?;
+            compiled.steps.push(Step { operation: operation(&step.function, &dtypes, step.to), arguments, result });
+        }
+        for &result in &program.results {
+            let result = place(&mut compiled, result)?;
+            compiled.results.push(result);
+        }
+        Ok(Some(compiled))
+    }
+
+    /// The types of its results.
+    pub(in crate::steps) fn types(&self) -> &[DType] {
+        &self.types
+    }
+
+    /// About how many operations an element costs.
+    pub(in crate::steps) fn cost(&self) -> usize {
+        self.steps.iter().map(|step| step.operation.cost()).sum::<usize>() + 1
+    }
+
+    /// Registers for one thread.
+    pub(super) fn registers(&self) -> Registers {
+        let register = |kind: &Kind<'_>| match kind {
+            Kind::Input(dtype) | Kind::Operand(dtype, _) | Kind::Step(dtype) => Register::new(Class::of(*dtype)),
+            Kind::Constant(register) => register.clone(),
+        };
+        Registers(self.kinds.iter().map(register).collect())
+    }
+
+    /// Computes the elements `range` of the results, at most a block, from their accumulators.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] for a division of integers by zero.
+    pub(in crate::steps) fn run(
+        &self,
+        registers: &mut Registers,
+        accumulators: Accumulators<'_>,
+        range: Range<usize>,
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), ReferenceError> {
+        let registers = &mut registers.0;
+        for (kind, register) in self.kinds.iter().zip(registers.iter_mut()) {
+            match kind {
+                Kind::Input(_) => load_accumulators(register, accumulators),
+                Kind::Operand(_, source) => source.load(range.clone(), register),
+                Kind::Constant(_) | Kind::Step(_) => {}
+            }
+        }
+        for step in &self.steps {
+            // Single assignment: arguments are other registers.
+            let mut result = std::mem::replace(&mut registers[step.result], Register::Integer(Vec::new()));
+            let arguments: Vec<&Register> = step.arguments.iter().map(|&argument| &registers[argument]).collect();
+            step.operation.run(&arguments, range.len(), &mut result)?;
+            registers[step.result] = result;
+        }
+        for ((&result, &dtype), output) in self.results.iter().zip(&self.types).zip(outputs) {
+            registers[result].write(dtype, output)?;
+        }
+        Ok(())
+    }
+}
+
+fn missing(error: ProgramError) -> KernelError {
+    TypeError::from(error).into()
+}
+
+fn load_accumulators(register: &mut Register, accumulators: Accumulators<'_>) {
+    match (register, accumulators) {
+        (Register::Float(own), Accumulators::Float(values)) => {
+            own.clear();
+            own.extend_from_slice(values);
+        }
+        (Register::Integer(own), Accumulators::Integer(values)) => {
+            own.clear();
+            own.extend_from_slice(values);
+        }
+        // The register has the class of the accumulators' type.
+        (Register::Float(_) | Register::Integer(_) | Register::General(_), _) => {}
+    }
+}
+
+/// The type of an argument of a program that was checked.
+fn dtype_of(program: &Program, argument: Argument, accumulator: Option<DType>, inputs: &[Option<Value>]) -> DType {
+    match argument {
+        Argument::Input => accumulator.unwrap_or(DType::F32),
+        Argument::Step(step) => program.steps[usize::from(step)].to,
+        Argument::Constant(dtype, _) => dtype,
+        Argument::Operand(operand) => {
+            let tensor = inputs.get(usize::from(operand)).and_then(Option::as_ref).and_then(Value::as_tensor);
+            tensor.map_or(DType::F32, Tensor::dtype)
+        }
+    }
+}
+
+/// An operand broadcasts to the result, never the other way round.
+fn check_shape(operand: &[usize], shape: &[usize]) -> Result<(), KernelError> {
+    let offset = shape.len().checked_sub(operand.len());
+    let fits = offset
+        .is_some_and(|offset| operand.iter().zip(&shape[offset..]).all(|(&from, &into)| from == 1 || from == into));
+    if fits {
+        return Ok(());
+    }
+    let (left, right) = (format!("{operand:?}"), format!("{shape:?}"));
+    Err(TypeError::Dimension { subject: "operand of the program".to_string(), left, right }.into())
+}

@@ -1,0 +1,312 @@
+//! Loops for the functions of programs.
+
+use super::registers::{Class, Register};
+use crate::kernels::simd::{Instructions, Routine, Simd};
+use crate::steps::elementwise::vectors::{self, Change};
+use half::{bf16, f16};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{BinaryFunction, Function, ReferenceError, UnaryFunction};
+
+/// How a step is computed: a function, then what its result is rounded to.
+pub(super) struct Operation {
+    compute: Compute,
+    dtype: DType,
+    to: DType,
+}
+
+enum Compute {
+    /// The argument itself.
+    Keep,
+    /// A function of f32.
+    Change(Change),
+    /// A function of two f32.
+    Floats(Arithmetic),
+    /// A function of two i32, which saturates.
+    Integers(Arithmetic),
+    /// f32 between two others.
+    ClampFloats,
+    /// i32 between two others.
+    ClampIntegers,
+    /// i32 as f32.
+    Widen,
+    /// f32 towards zero, as i32.
+    Truncate,
+    /// i32 in the low bits of `to`.
+    Wrap,
+    /// As the reference does.
+    General(Function),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Arithmetic {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
+}
+
+/// The loop for a function of arguments of these types, rounded to `to`.
+pub(super) fn operation(function: &Function, arguments: &[DType], to: DType) -> Operation {
+    let dtype = arguments.first().copied().unwrap_or(to);
+    let compute = known(function, dtype, to).unwrap_or_else(|| Compute::General(function.clone()));
+    Operation { compute, dtype, to }
+}
+
+fn known(function: &Function, from: DType, to: DType) -> Option<Compute> {
+    let (own, into) = (Class::of(from), Class::of(to));
+    if into == Class::General || to == DType::Bool && *function != Function::Cast {
+        return None;
+    }
+    // A result in f32 that is rounded again has the bits of one rounding where the arguments have few.
+    let rounds_once = to == DType::F32 || (into == Class::Float && from != DType::F32);
+    match (own, function) {
+        (Class::Float, Function::Unary(function)) => {
+            let exact = match function {
+                UnaryFunction::Abs
+                | UnaryFunction::Neg
+                | UnaryFunction::Sign
+                | UnaryFunction::Ceil
+                | UnaryFunction::Floor
+                | UnaryFunction::Round => true,
+                UnaryFunction::Sqrt | UnaryFunction::Reciprocal => rounds_once,
+                // Approximations, which are rounded once more.
+                _ => into == Class::Float,
+            };
+            vectors::unary(*function).filter(|_| exact).map(Compute::Change)
+        }
+        (Class::Float, Function::Activation(activation)) => {
+            (into == Class::Float).then(|| Compute::Change(vectors::activation(activation)))
+        }
+        (Class::Float, Function::Binary(function)) => match arithmetic(*function)? {
+            function @ (Arithmetic::Min | Arithmetic::Max) => Some(Compute::Floats(function)),
+            function => rounds_once.then_some(Compute::Floats(function)),
+        },
+        (Class::Integer, Function::Binary(function)) if from != DType::Bool && into == Class::Integer => {
+            match arithmetic(*function)? {
+                Arithmetic::Div => None,
+                function => Some(Compute::Integers(function)),
+            }
+        }
+        (Class::Float, Function::Clamp) => Some(Compute::ClampFloats),
+        (Class::Integer, Function::Clamp) => (into == Class::Integer).then_some(Compute::ClampIntegers),
+        (Class::Float, Function::Cast) if into == Class::Float => Some(Compute::Keep),
+        (Class::Float, Function::Cast) => (to == DType::I32).then_some(Compute::Truncate),
+        (Class::Integer, Function::Cast) if into == Class::Integer => Some(Compute::Wrap),
+        // An i32 is rounded to f32 before it is rounded to 16 bits.
+        (Class::Integer, Function::Cast) => (to == DType::F32 || from.bits() <= 16).then_some(Compute::Widen),
+        (Class::General, _)
+        | (Class::Integer, Function::Unary(_) | Function::Activation(_) | Function::Binary(_))
+        | (_, Function::Compare(_) | Function::Select) => None,
+    }
+}
+
+fn arithmetic(function: BinaryFunction) -> Option<Arithmetic> {
+    match function {
+        BinaryFunction::Add => Some(Arithmetic::Add),
+        BinaryFunction::Sub => Some(Arithmetic::Sub),
+        BinaryFunction::Mul => Some(Arithmetic::Mul),
+        BinaryFunction::Div => Some(Arithmetic::Div),
+        BinaryFunction::Min => Some(Arithmetic::Min),
+        BinaryFunction::Max => Some(Arithmetic::Max),
+        BinaryFunction::Pow
+        | BinaryFunction::Modulo
+        | BinaryFunction::Remainder
+        | BinaryFunction::Prelu
+        | BinaryFunction::And
+        | BinaryFunction::Or
+        | BinaryFunction::Xor
+        | BinaryFunction::BitAnd
+        | BinaryFunction::BitOr
+        | BinaryFunction::BitXor
+        | BinaryFunction::ShiftLeft
+        | BinaryFunction::ShiftRight => None,
+    }
+}
+
+impl Operation {
+    /// About how many operations an element costs.
+    pub(super) fn cost(&self) -> usize {
+        match &self.compute {
+            Compute::Keep | Compute::Floats(_) | Compute::Integers(_) | Compute::Widen | Compute::Wrap => 1,
+            Compute::ClampFloats | Compute::ClampIntegers | Compute::Truncate => 2,
+            Compute::Change(change) => change.cost,
+            Compute::General(_) => 50,
+        }
+    }
+
+    /// Computes `count` elements.
+    pub(super) fn run(
+        &self,
+        arguments: &[&Register],
+        count: usize,
+        result: &mut Register,
+    ) -> Result<(), ReferenceError> {
+        if let Compute::General(function) = &self.compute {
+            let elements: Vec<_> = arguments.iter().map(|argument| argument.to_scalars(count)).collect();
+            let elements: Vec<_> = elements.iter().map(Vec::as_slice).collect();
+            result.assign(&function.apply_all(self.dtype, &elements, self.to)?);
+            return Ok(());
+        }
+        Instructions::best().run(Block { operation: self, arguments, count, result });
+        Ok(())
+    }
+
+    fn floats(&self, arguments: &[&Register], count: usize, out: &mut Vec<f32>) {
+        out.clear();
+        match (&self.compute, arguments) {
+            (Compute::Floats(function), [Register::Float(x), Register::Float(y)]) => {
+                float_pairs(*function, &x[..count], &y[..count], out);
+            }
+            (Compute::ClampFloats, [Register::Float(x), Register::Float(least), Register::Float(greatest)]) => {
+                let bounds = least.iter().zip(greatest);
+                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| least_of(greatest_of(x, y), z)));
+            }
+            (Compute::Widen, [Register::Integer(x)]) => out.extend(x[..count].iter().map(|&x| x as f32)),
+            (_, [Register::Float(x)]) => {
+                out.extend_from_slice(&x[..count]);
+                if let Compute::Change(change) = &self.compute {
+                    (change.apply)(out);
+                }
+            }
+            // Arguments have the classes that the loop was chosen for.
+            _ => out.resize(count, 0.0),
+        }
+    }
+
+    fn integers(&self, arguments: &[&Register], count: usize, out: &mut Vec<i32>) {
+        out.clear();
+        match (&self.compute, arguments) {
+            (Compute::Integers(function), [Register::Integer(x), Register::Integer(y)]) => {
+                integer_pairs(*function, &x[..count], &y[..count], out);
+            }
+            (Compute::ClampIntegers, [Register::Integer(x), Register::Integer(least), Register::Integer(greatest)]) => {
+                let bounds = least.iter().zip(greatest);
+                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
+            }
+            (Compute::Wrap, [Register::Integer(x)]) => wrapped(self.to, &x[..count], out),
+            (Compute::Truncate, [Register::Float(x)]) => out.extend(x[..count].iter().map(|&x| x as i32)),
+            // Arguments have the classes that the loop was chosen for.
+            _ => out.resize(count, 0),
+        }
+    }
+}
+
+/// A block of a step that has a loop.
+struct Block<'a> {
+    operation: &'a Operation,
+    arguments: &'a [&'a Register],
+    count: usize,
+    result: &'a mut Register,
+}
+
+impl Routine for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Block { operation, arguments, count, result } = self;
+        match result {
+            Register::Float(out) => {
+                operation.floats(arguments, count, out);
+                round_floats(operation.to, out);
+            }
+            Register::Integer(out) if is_float_result(&operation.compute) => {
+                let mut wide = Vec::with_capacity(count);
+                operation.floats(arguments, count, &mut wide);
+                let (least, greatest) = bounds(operation.to);
+                out.clear();
+                // A conversion gives 0 for NaN, and the nearest i32 beyond its range.
+                out.extend(wide.iter().map(|&value| (value.round_ties_even() as i32).max(least).min(greatest)));
+            }
+            Register::Integer(out) => {
+                operation.integers(arguments, count, out);
+                let (least, greatest) = bounds(operation.to);
+                out.iter_mut().for_each(|value| *value = (*value).max(least).min(greatest));
+            }
+            // Such results are computed as the reference does.
+            Register::General(_) => {}
+        }
+    }
+}
+
+fn is_float_result(compute: &Compute) -> bool {
+    match compute {
+        Compute::Change(_) | Compute::Floats(_) | Compute::ClampFloats | Compute::Keep | Compute::Widen => true,
+        Compute::Integers(_) | Compute::ClampIntegers | Compute::Truncate | Compute::Wrap | Compute::General(_) => {
+            false
+        }
+    }
+}
+
+/// The range of an integer type of at most 32 bits.
+fn bounds(dtype: DType) -> (i32, i32) {
+    let bits = dtype.bits() as u32;
+    match dtype {
+        DType::Bool => (0, 1),
+        other if other.is_signed_integer() => (i32::MIN >> (32 - bits), i32::MAX >> (32 - bits)),
+        _ => (0, i32::MAX >> (31 - bits)),
+    }
+}
+
+fn round_floats(to: DType, values: &mut [f32]) {
+    match to {
+        DType::F16 => values.iter_mut().for_each(|value| *value = f16::from_f32(*value).to_f32()),
+        DType::BF16 => values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32()),
+        _ => {}
+    }
+}
+
+/// The larger; NaN where either is.
+#[inline(always)]
+fn greatest_of(x: f32, y: f32) -> f32 {
+    if x.is_nan() || y.is_nan() { f32::NAN } else { x.max(y) }
+}
+
+/// The smaller; NaN where either is.
+#[inline(always)]
+fn least_of(x: f32, y: f32) -> f32 {
+    if x.is_nan() || y.is_nan() { f32::NAN } else { x.min(y) }
+}
+
+#[inline(always)]
+fn float_pairs(function: Arithmetic, x: &[f32], y: &[f32], out: &mut Vec<f32>) {
+    let pairs = x.iter().zip(y);
+    match function {
+        Arithmetic::Add => out.extend(pairs.map(|(x, y)| x + y)),
+        Arithmetic::Sub => out.extend(pairs.map(|(x, y)| x - y)),
+        Arithmetic::Mul => out.extend(pairs.map(|(x, y)| x * y)),
+        Arithmetic::Div => out.extend(pairs.map(|(x, y)| x / y)),
+        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| least_of(x, y))),
+        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| greatest_of(x, y))),
+    }
+}
+
+#[inline(always)]
+fn integer_pairs(function: Arithmetic, x: &[i32], y: &[i32], out: &mut Vec<i32>) {
+    let pairs = x.iter().zip(y);
+    match function {
+        Arithmetic::Add => out.extend(pairs.map(|(x, &y)| x.saturating_add(y))),
+        Arithmetic::Sub => out.extend(pairs.map(|(x, &y)| x.saturating_sub(y))),
+        Arithmetic::Mul => out.extend(pairs.map(|(x, &y)| x.saturating_mul(y))),
+        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| x.min(y))),
+        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| x.max(y))),
+        // Divisions are computed as the reference does.
+        Arithmetic::Div => out.resize(x.len(), 0),
+    }
+}
+
+/// The low bits of each value, as a type of at most 32 bits takes them; truths are what is not zero.
+#[inline(always)]
+fn wrapped(to: DType, x: &[i32], out: &mut Vec<i32>) {
+    if to == DType::Bool {
+        return out.extend(x.iter().map(|&x| i32::from(x != 0)));
+    }
+    let unused = 32 - to.bits() as u32;
+    if to.is_signed_integer() {
+        out.extend(x.iter().map(|&x| x << unused >> unused));
+    } else {
+        out.extend(x.iter().map(|&x| ((x as u32) << unused >> unused) as i32));
+    }
+}

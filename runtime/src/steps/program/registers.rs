@@ -1,0 +1,258 @@
+//! What programs compute with: blocks of elements, and where they come from.
+
+use crate::kernels::elements::Runs;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::ReferenceError;
+use ipuc_formats::ops::broadcast::broadcast_strides;
+use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalar_of_bits, scalars};
+use ipuc_formats::tensor::Tensor;
+use std::ops::Range;
+
+/// Elements of a block.
+pub(in crate::steps) const BLOCK: usize = 1024;
+
+/// How elements of a type are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// f32, f16 and bf16, as f32.
+    Float,
+    /// Truths, and integers that an i32 holds.
+    Integer,
+    /// All others.
+    General,
+}
+
+impl Class {
+    pub(super) fn of(dtype: DType) -> Class {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Class::Float,
+            DType::Bool => Class::Integer,
+            other if other.is_signed_integer() && other.bits() <= 32 => Class::Integer,
+            other if other.is_unsigned_integer() && other.bits() <= 16 => Class::Integer,
+            _ => Class::General,
+        }
+    }
+}
+
+/// Whether results of a type are written block by block.
+pub(super) fn is_written(dtype: DType) -> bool {
+    dtype.bits() >= 8 && scalar_of_bits(dtype, 0).is_some()
+}
+
+/// A block of elements.
+#[derive(Debug, Clone)]
+pub(super) enum Register {
+    Float(Vec<f32>),
+    Integer(Vec<i32>),
+    General(Vec<Scalar>),
+}
+
+impl Register {
+    pub(super) fn new(class: Class) -> Register {
+        match class {
+            Class::Float => Register::Float(Vec::with_capacity(BLOCK)),
+            Class::Integer => Register::Integer(Vec::with_capacity(BLOCK)),
+            Class::General => Register::General(Vec::with_capacity(BLOCK)),
+        }
+    }
+
+    /// A block of one value.
+    pub(super) fn filled(dtype: DType, value: Scalar) -> Register {
+        let mut register = Register::new(Class::of(dtype));
+        register.assign(&vec![value; BLOCK]);
+        register
+    }
+
+    /// The first `count` elements.
+    pub(super) fn to_scalars(&self, count: usize) -> Vec<Scalar> {
+        match self {
+            Register::Float(values) => values[..count].iter().map(|&value| Scalar::Float(value.into())).collect(),
+            Register::Integer(values) => values[..count].iter().map(|&value| Scalar::Integer(value.into())).collect(),
+            Register::General(values) => values[..count].to_vec(),
+        }
+    }
+
+    /// Holds these values, each of which its type holds.
+    pub(super) fn assign(&mut self, values: &[Scalar]) {
+        match self {
+            Register::Float(own) => {
+                own.clear();
+                own.extend(values.iter().map(|value| value.to_f64() as f32));
+            }
+            Register::Integer(own) => {
+                own.clear();
+                own.extend(values.iter().map(|value| match value {
+                    Scalar::Integer(integer) => *integer as i32,
+                    Scalar::Float(float) => *float as i32,
+                }));
+            }
+            Register::General(own) => {
+                own.clear();
+                own.extend_from_slice(values);
+            }
+        }
+    }
+
+    /// Writes the first elements as elements of `dtype`.
+    pub(super) fn write(&self, dtype: DType, bytes: &mut [u8]) -> Result<(), ReferenceError> {
+        let count = bytes.len() / (dtype.bits() / 8).max(1);
+        match (self, dtype) {
+            (Register::Float(values), DType::F32) => bytes.copy_from_slice(bytemuck::cast_slice(&values[..count])),
+            (Register::Integer(values), DType::I32) => bytes.copy_from_slice(bytemuck::cast_slice(&values[..count])),
+            // The low byte of an integer is what its type stores.
+            (Register::Integer(values), DType::I8 | DType::U8 | DType::Bool) => {
+                bytes.iter_mut().zip(values).for_each(|(byte, &value)| *byte = value as u8);
+            }
+            (Register::Integer(values), DType::I16 | DType::U16) => {
+                let pairs = bytes.as_chunks_mut::<2>().0.iter_mut();
+                pairs.zip(values).for_each(|(pair, &value)| *pair = (value as u16).to_ne_bytes());
+            }
+            (Register::Float(values), DType::F16) => {
+                let pairs = bytes.as_chunks_mut::<2>().0.iter_mut();
+                pairs.zip(values).for_each(|(pair, &value)| *pair = f16::from_f32(value).to_ne_bytes());
+            }
+            (Register::Float(values), DType::BF16) => {
+                let pairs = bytes.as_chunks_mut::<2>().0.iter_mut();
+                pairs.zip(values).for_each(|(pair, &value)| *pair = bf16::from_f32(value).to_ne_bytes());
+            }
+            (register, dtype) => {
+                let tensor = from_scalars(dtype, &[count], &register.to_scalars(count))?;
+                bytes.copy_from_slice(tensor.bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The registers of one thread: those of operands and steps are written for each block, those of constants are kept.
+pub(in crate::steps) struct Registers(pub(super) Vec<Register>);
+
+/// What a program begins with.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::steps) enum Accumulators<'a> {
+    /// Nothing: it belongs to no product.
+    None,
+    /// Sums in f32.
+    Float(&'a [f32]),
+    /// Sums in i32.
+    Integer(&'a [i32]),
+}
+
+impl<'a> Accumulators<'a> {
+    pub(super) fn dtype(&self) -> Option<DType> {
+        match self {
+            Accumulators::None => None,
+            Accumulators::Float(_) => Some(DType::F32),
+            Accumulators::Integer(_) => Some(DType::I32),
+        }
+    }
+
+    pub(super) fn scalars(&self) -> Option<(DType, Vec<Scalar>)> {
+        Some(match self {
+            Accumulators::None => return None,
+            Accumulators::Float(values) => {
+                (DType::F32, values.iter().map(|&value| Scalar::Float(value.into())).collect())
+            }
+            Accumulators::Integer(values) => {
+                (DType::I32, values.iter().map(|&value| Scalar::Integer(value.into())).collect())
+            }
+        })
+    }
+
+    /// Those of some elements.
+    pub(super) fn at(&self, range: Range<usize>) -> Accumulators<'a> {
+        match self {
+            Accumulators::None => Accumulators::None,
+            Accumulators::Float(values) => Accumulators::Float(&values[range]),
+            Accumulators::Integer(values) => Accumulators::Integer(&values[range]),
+        }
+    }
+}
+
+/// An operand and how it is read for the elements of the result.
+pub(super) struct Source<'a> {
+    elements: Elements<'a>,
+    runs: Runs<1>,
+}
+
+enum Elements<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+    I32(&'a [i32]),
+    I16(&'a [i16]),
+    U16(&'a [u16]),
+    I8(&'a [i8]),
+    U8(&'a [u8]),
+    General(Vec<Scalar>),
+}
+
+impl<'a> Source<'a> {
+    /// # Errors
+    /// [`ReferenceError`] for elements that are no numbers.
+    pub(super) fn new(tensor: &'a Tensor, shape: &[usize]) -> Result<Source<'a>, ReferenceError> {
+        let elements = match tensor.dtype() {
+            DType::F32 => Elements::F32(tensor.elements()?),
+            DType::F16 => Elements::F16(tensor.elements()?),
+            DType::BF16 => Elements::Bf16(tensor.elements()?),
+            DType::I32 => Elements::I32(tensor.elements()?),
+            DType::I16 => Elements::I16(tensor.elements()?),
+            DType::U16 => Elements::U16(tensor.elements()?),
+            DType::I8 => Elements::I8(tensor.elements()?),
+            DType::U8 => Elements::U8(tensor.elements()?),
+            _ => Elements::General(scalars(tensor)?),
+        };
+        let runs = Runs::new(shape, [&broadcast_strides(tensor.shape(), shape)]);
+        Ok(Source { elements, runs })
+    }
+
+    /// Reads the elements of a block.
+    pub(super) fn load(&self, range: Range<usize>, register: &mut Register) {
+        match (register, &self.elements) {
+            (Register::Float(own), Elements::F32(values)) => self.copy(range, own, values, |value| value),
+            (Register::Float(own), Elements::F16(values)) => self.halves(range, own, values),
+            (Register::Float(own), Elements::Bf16(values)) => self.halves(range, own, values),
+            (Register::Integer(own), Elements::I32(values)) => self.copy(range, own, values, |value| value),
+            (Register::Integer(own), Elements::I16(values)) => self.copy(range, own, values, i32::from),
+            (Register::Integer(own), Elements::U16(values)) => self.copy(range, own, values, i32::from),
+            (Register::Integer(own), Elements::I8(values)) => self.copy(range, own, values, i32::from),
+            (Register::Integer(own), Elements::U8(values)) => self.copy(range, own, values, i32::from),
+            (register, Elements::General(values)) => {
+                let mut own = Vec::with_capacity(range.len());
+                self.copy(range, &mut own, values, |value| value);
+                register.assign(&own);
+            }
+            // Registers have the class of the operand's type.
+            (Register::General(_) | Register::Float(_) | Register::Integer(_), _) => {}
+        }
+    }
+
+    fn copy<T: Copy, R: Copy>(&self, range: Range<usize>, own: &mut Vec<R>, values: &[T], widen: impl Fn(T) -> R) {
+        own.clear();
+        self.runs.visit_runs(range, |count, [start], [moves]| {
+            if moves {
+                own.extend(values[start..start + count].iter().map(|&value| widen(value)));
+            } else {
+                own.resize(own.len() + count, widen(values[start]));
+            }
+        });
+    }
+
+    fn halves<T: Copy + Into<f32>>(&self, range: Range<usize>, own: &mut Vec<f32>, values: &[T])
+    where
+        [T]: HalfFloatSliceExt,
+    {
+        own.clear();
+        self.runs.visit_runs(range, |count, [start], [moves]| {
+            let begun = own.len();
+            if moves {
+                own.resize(begun + count, 0.0);
+                values[start..start + count].convert_to_f32_slice(&mut own[begun..]);
+            } else {
+                own.resize(begun + count, values[start].into());
+            }
+        });
+    }
+}

@@ -1,0 +1,198 @@
+use super::*;
+use crate::kernels::tests::with_threads;
+use crate::steps::Allocate;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
+use ipuc_formats::ops::{
+    Argument, BinaryFunction, CompareRelation, Function, NoBlocks, ScalarStep, TypeError, UnaryFunction,
+};
+use proptest::prelude::*;
+
+struct Heap;
+
+impl Allocate for Heap {
+    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
+        let mut tensor = Tensor::zeros(dtype, shape)?;
+        // What is not written shows.
+        tensor.bytes_mut().fill(0xa5);
+        Ok(tensor)
+    }
+}
+
+fn run(
+    program: &Program,
+    accumulators: Accumulators<'_>,
+    shape: &[usize],
+    inputs: &[Option<Value>],
+) -> Result<Vec<Tensor>, KernelError> {
+    let (mut blocks, mut memory) = (NoBlocks, Heap);
+    let mut context = Context { blocks: &mut blocks, memory: &mut memory, random_state: 0 };
+    apply(program, accumulators, shape, inputs, &mut context)
+}
+
+/// Functions with exact results, so that kernels have the bits of the reference.
+const FUNCTIONS: &[Function] = &[
+    Function::Cast,
+    Function::Clamp,
+    Function::Select,
+    Function::Unary(UnaryFunction::Round),
+    Function::Unary(UnaryFunction::Abs),
+    Function::Unary(UnaryFunction::Neg),
+    Function::Unary(UnaryFunction::Floor),
+    Function::Unary(UnaryFunction::Sqrt),
+    Function::Binary(BinaryFunction::Add),
+    Function::Binary(BinaryFunction::Sub),
+    Function::Binary(BinaryFunction::Mul),
+    Function::Binary(BinaryFunction::Min),
+    Function::Binary(BinaryFunction::Max),
+    Function::Compare(CompareRelation::Less),
+];
+
+const TYPES: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::I32,
+    DType::I64,
+    DType::U32,
+    DType::I16,
+    DType::U16,
+    DType::I8,
+    DType::U8,
+    DType::I4,
+    DType::Bool,
+];
+
+/// A program of the proposed steps that its check takes, which gives all of their results.
+fn program(proposals: &[(usize, usize, [usize; 3])], accumulator: DType, inputs: &[Option<Value>]) -> Program {
+    let operand = |operand: usize| inputs.get(operand)?.as_ref()?.as_tensor().map(Tensor::dtype);
+    let mut known = vec![Argument::Input, Argument::f32(0.75), Argument::i32(-100), Argument::Constant(DType::U8, 200)];
+    known.extend((0..inputs.len()).map(|operand| Argument::Operand(operand as u16)));
+    let mut program = Program::default();
+    for (function, to, arguments) in proposals {
+        let function = FUNCTIONS[function % FUNCTIONS.len()].clone();
+        let to = TYPES[to % TYPES.len()];
+        // Types agree more often among what comes after the first argument.
+        for shift in 0..known.len() {
+            let arguments = arguments.iter().enumerate().map(|(at, &argument)| match at {
+                0 => known[argument % known.len()],
+                _ => known[(argument + shift * at) % known.len()],
+            });
+            let mut longer = program.clone();
+            let arguments = arguments.take(function.arity()).collect();
+            let step = ScalarStep { function: function.clone(), arguments, to };
+            longer.steps.push(step);
+            if longer.check(Some(accumulator), operand).is_ok() {
+                known.push(Argument::Step(program.steps.len() as u16));
+                longer.results.push(Argument::Step(program.steps.len() as u16));
+                program = longer;
+                break;
+            }
+        }
+    }
+    program
+}
+
+/// The elements with one kind of NaN, and one kind of zero, whose sign a minimum may choose.
+fn comparable(tensor: &Tensor) -> Vec<String> {
+    let print = |value: Scalar| match value {
+        Scalar::Float(0.0) => "0.0".to_string(),
+        value => format!("{value:?}"),
+    };
+    scalars(tensor).unwrap().into_iter().map(print).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn blocks_have_the_bits_of_the_reference(
+        proposals in proptest::collection::vec((any::<usize>(), any::<usize>(), any::<[usize; 3]>()), 1..12),
+        rows in 1usize..4,
+        columns in prop_oneof![1usize..40, 700usize..1500],
+        seed in any::<u32>(),
+        integers in any::<bool>(),
+    ) {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state as i32
+        };
+        let shape = [rows, columns];
+        let numbers = |count: usize, next: &mut dyn FnMut() -> i32| -> Vec<f32> {
+            (0..count).map(|at| match at % 13 {
+                0 => f32::from_bits(next() as u32),
+                1 => (next() >> 24) as f32 + 0.5,
+                _ => (next() >> 8) as f32 / 65536.0,
+            }).collect()
+        };
+        let floats = numbers(rows * columns, &mut next);
+        let sums: Vec<i32> = (0..rows * columns).map(|at| next() >> (at % 32)).collect();
+        let values = |dtype: DType, shape: &[usize], next: &mut dyn FnMut() -> i32| {
+            let count = shape.iter().product();
+            let elements: Vec<Scalar> =
+                (0..count).map(|_| Scalar::Float(f64::from(next() >> 20))).collect();
+            Some(Value::from(from_scalars(dtype, shape, &elements).unwrap()))
+        };
+        let inputs = [
+            values(DType::F32, &[columns], &mut next),
+            values(DType::F16, &[rows, 1], &mut next),
+            values(DType::BF16, &shape, &mut next),
+            values(DType::I32, &[rows, 1], &mut next),
+            values(DType::U8, &shape, &mut next),
+            values(DType::I8, &[], &mut next),
+            values(DType::I64, &[1, columns], &mut next),
+            values(DType::Bool, &shape, &mut next),
+        ];
+        let accumulators = if integers { Accumulators::Integer(&sums) } else { Accumulators::Float(&floats) };
+        let (dtype, elements) = accumulators.scalars().unwrap();
+        let program = program(&proposals, dtype, &inputs);
+        let expected = program.evaluate(Some((dtype, &elements)), &shape, &inputs).unwrap();
+        for threads in [1, 3] {
+            let found = with_threads(threads, || run(&program, accumulators, &shape, &inputs)).unwrap();
+            for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                prop_assert_eq!(found.dtype(), expected.dtype());
+                prop_assert_eq!(comparable(found), comparable(expected), "step {} of {:?}", index, program);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_an_error() {
+    let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
+    let zero = Argument::i32(0);
+    let divided = step(Function::Binary(BinaryFunction::Div), &[Argument::Input, zero], DType::I32);
+    let divided = Program::of_steps(vec![divided]).unwrap();
+    let found = run(&divided, Accumulators::Integer(&[1, 2]), &[2], &[]).unwrap_err();
+    assert!(matches!(found, KernelError::Reference(ReferenceError::OutOfRange { .. })), "{found:?}");
+    let added = step(Function::Binary(BinaryFunction::Add), &[Argument::Input, Argument::Operand(0)], DType::F32);
+    let added = Program::of_steps(vec![added]).unwrap();
+    let long = [Some(Value::from(Tensor::zeros(DType::F32, &[3]).unwrap()))];
+    let found = run(&added, Accumulators::Float(&[1.0, 2.0]), &[2], &long).unwrap_err();
+    assert!(found.to_string().contains("operand of the program"), "{found}");
+    let found = run(&added, Accumulators::Integer(&[1, 2]), &[2], &long).unwrap_err();
+    assert!(found.to_string().contains("step 0"), "{found}");
+    let none = run(&added, Accumulators::None, &[2], &long).unwrap_err();
+    assert_eq!(
+        none.to_string(),
+        KernelError::from(TypeError::from(ipuc_formats::ops::ProgramError::NoAccumulator)).to_string()
+    );
+}
+
+#[test]
+fn functions_of_networks_are_near() {
+    let x: Vec<f32> = (-40..40).map(|at| at as f32 / 8.0).collect();
+    for name in ["sigmoid", "gelu", "swish"] {
+        let activation = ipuc_formats::ops::Activation::new(name.parse().unwrap());
+        let step =
+            ScalarStep { function: Function::Activation(activation), arguments: vec![Argument::Input], to: DType::F32 };
+        let program = Program::of_steps(vec![step]).unwrap();
+        let found = run(&program, Accumulators::Float(&x), &[80], &[]).unwrap().remove(0);
+        let elements: Vec<Scalar> = x.iter().map(|&x| Scalar::Float(x.into())).collect();
+        let expected = program.evaluate(Some((DType::F32, &elements)), &[80], &[]).unwrap().remove(0);
+        for (found, expected) in found.elements::<f32>().unwrap().iter().zip(expected.elements::<f32>().unwrap()) {
+            assert!((found - expected).abs() <= 1e-6 * (1.0 + expected.abs()), "{name}: {found} for {expected}");
+        }
+    }
+}
