@@ -27,7 +27,8 @@ pub(super) struct Arguments {
     /// The range of an open dimension (both ends included), or its only size
     #[arg(long, value_name = "NAME=N|NAME=A..B")]
     dim: Vec<Dimension>,
-    /// An output that is the next content of an input, kept by a session; `*` stands for any text in both
+    /// An output that is the next content of an input, kept by a session; `*` stands for any text in both, and `auto`
+    /// for the names that exporters give to caches
     #[arg(long, value_name = "IN=OUT")]
     state: Vec<String>,
     /// Write the program after each pass into numbered files in this folder

@@ -1,23 +1,12 @@
 use super::*;
 use crate::kernels::tests::with_threads;
-use crate::steps::Allocate;
+use crate::steps::testing::Heap;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
     Argument, BinaryFunction, CompareRelation, Function, NoBlocks, ScalarStep, TypeError, UnaryFunction,
 };
 use proptest::prelude::*;
-
-struct Heap;
-
-impl Allocate for Heap {
-    fn allocate(&mut self, _result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
-        let mut tensor = Tensor::zeros(dtype, shape)?;
-        // What is not written shows.
-        tensor.bytes_mut().fill(0xa5);
-        Ok(tensor)
-    }
-}
 
 fn run(
     program: &Program,
