@@ -4,12 +4,15 @@
 //! The model is one of a folder of cases (`IPUC_CASES`, or beside this checkout); without it the tests are skipped.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
+mod support;
+
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::{OpenFileError, OpenOptions, open_with};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, OpenError, RunError, SavedStateError, Session, SessionOptions};
 use std::path::{Path, PathBuf};
+use support::npy;
 
 /// Tokens of the prompt, which one pass takes.
 const PROMPT: usize = 18;
@@ -48,15 +51,28 @@ fn token(position: usize, text: usize) -> i64 {
 
 /// Run `count` tokens from `position` on; gives the bits of the scores of the last one.
 fn step(session: &mut Session, position: usize, count: usize, text: usize) -> Result<Vec<u8>, RunError> {
+    step_of(session, None, position, count, text)
+}
+
+/// The tokens from `position` on, and a mask that hides none.
+fn inputs(position: usize, count: usize, text: usize) -> Vec<(String, Value)> {
     let tokens: Vec<i64> = (position..position + count).map(|position| token(position, text)).collect();
-    let inputs = vec![
-        ("input_ids".to_string(), Value::from(Tensor::from_elements(&[1, count], &tokens).unwrap())),
-        (
-            "attention_mask".to_string(),
-            Tensor::from_elements(&[1, position + count], &vec![1i64; position + count]).unwrap().into(),
-        ),
-    ];
-    let outputs = session.run(None, inputs)?;
+    let mask = vec![1i64; position + count];
+    vec![
+        ("input_ids".to_string(), Tensor::from_elements(&[1, count], &tokens).unwrap().into()),
+        ("attention_mask".to_string(), Tensor::from_elements(&[1, position + count], &mask).unwrap().into()),
+    ]
+}
+
+/// [`step`] in an entry.
+fn step_of(
+    session: &mut Session,
+    entry: Option<&str>,
+    position: usize,
+    count: usize,
+    text: usize,
+) -> Result<Vec<u8>, RunError> {
+    let outputs = session.run(entry, inputs(position, count, text))?;
     assert_eq!(outputs.len(), 1, "state is no output");
     let bytes = outputs[0].1.as_tensor().unwrap().bytes();
     Ok(bytes[bytes.len() / count * (count - 1)..].to_vec())
@@ -158,6 +174,55 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
         for index in FORK..FORK + 20 {
             assert!(step(&mut third, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
         }
+    }
+}
+
+#[test]
+fn a_prefill_entry_and_a_decode_entry_share_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(onnx) = case() else { return };
+    let path = folder.path().join("entries.ipu");
+    let source = |entry: &str| Source { entry: entry.to_string(), path: onnx.clone() };
+    let options = CompileOptions { states: vec!["auto".to_string()], ..CompileOptions::default() };
+    compile(&[source("prefill"), source("decode")], &path, &options).unwrap();
+    let one = compiled(folder.path()).unwrap();
+    let mut alone = session(&open_with(&one, OpenOptions::default()).unwrap(), 1);
+    step(&mut alone, 0, PROMPT, 0).unwrap();
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    assert_eq!((model.manifest().entries.len(), model.manifest().states.len()), (2, 8));
+    let mut shared = session(&model, 1);
+    step_of(&mut shared, Some("prefill"), 0, PROMPT, 0).unwrap();
+    for index in 0..20 {
+        let expected = step(&mut alone, PROMPT + index, 1, 0).unwrap();
+        assert!(step_of(&mut shared, Some("decode"), PROMPT + index, 1, 0).unwrap() == expected, "token {index}");
+    }
+}
+
+#[test]
+fn another_process_goes_on_from_saved_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let mut alone = session(&open_with(&path, OpenOptions::default()).unwrap(), 1);
+    let (state, outputs) = (folder.path().join("state"), folder.path().join("outputs"));
+    for (position, count) in [(0, PROMPT), (PROMPT, 1), (PROMPT + 1, 1)] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        command.arg("run").arg(&path).args(["--quiet", "--threads", "1", "--save-state"]).arg(&state);
+        command.arg("--output").arg(&outputs);
+        if position > 0 {
+            command.arg("--load-state").arg(&state);
+        }
+        for (name, value) in inputs(position, count, 0) {
+            let file = folder.path().join(format!("{name}.npy"));
+            let tensor = value.as_tensor().unwrap();
+            let shape = format!("({}, {})", tensor.shape()[0], tensor.shape()[1]);
+            std::fs::write(&file, npy("<i8", &shape, tensor.bytes())).unwrap();
+            command.arg("--input").arg(format!("{name}={}", file.display()));
+        }
+        let found = command.output().unwrap();
+        assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+        let expected = step(&mut alone, position, count, 0).unwrap();
+        let logits = std::fs::read(outputs.join("logits.npy")).unwrap();
+        assert!(logits.ends_with(&expected), "position {position}");
     }
 }
 
