@@ -73,11 +73,12 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("program", &["check", "error", "file", "memory", "resident", "steps", "stream", "versions"]),
     ("execute", &["error", "memory", "observe", "program", "steps", "trace", "versions"]),
     ("working", &["memory"]),
+    ("model", &["check", "error", "file", "program", "resident", "stream", "versions", "working"]),
     (
         "session",
         &[
-            "bind", "check", "error", "execute", "file", "memory", "observe", "program", "resident", "saved", "state",
-            "steps", "stream", "trace", "versions", "working",
+            "bind", "error", "execute", "memory", "model", "observe", "program", "saved", "state", "steps", "stream",
+            "trace", "versions", "working",
         ],
     ),
 ];
