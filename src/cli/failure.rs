@@ -162,7 +162,8 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
             (Code::File, None)
         }
-        CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. }) => {
+        CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. })
+        | CompileError::Emit(EmitError::UnusedState { .. }) => {
             (Code::File, Some("please report this together with the model".to_string()))
         }
         CompileError::Emit(EmitError::Write { error, .. }) | CompileError::Output { error, .. } => {

@@ -42,7 +42,7 @@ pub use record::{PartBytesRange, PartRecord, Place, WeightRecord, WeightSource};
 pub use rows::Rows;
 pub use strings::{Strings, pack_strings};
 pub use table::{Coded, ENCODINGS};
-pub use transfer::{Canonical, Elements, WeightReader};
+pub use transfer::{Elements, WeightReader};
 pub use units::Units;
 
 #[cfg(test)]

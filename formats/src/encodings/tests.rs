@@ -6,6 +6,7 @@ use crate::ops::WeightMatrix;
 use crate::tensor::{Tensor, element_count};
 use half::{bf16, f16};
 use proptest::prelude::*;
+use std::io;
 use std::ops::Range;
 
 /// The record of a weight cut at `budget_bytes`; part `i` is in extent `i`.
@@ -347,6 +348,27 @@ fn rows_of_any_length_are_packed_whole_or_in_blocks() {
             weight.encoding.pack(weight.logical(), weight.parts[0].range(), &mut from, &mut packed).unwrap();
             assert_eq!(ordered, whole, "{dtype} {inputs}");
         }
+    }
+}
+
+/// Elements without planes, from a function that reads canonical bytes at an offset.
+struct Canonical<R> {
+    dtype: DType,
+    /// Fills a buffer with the bytes from an offset on.
+    read: R,
+}
+
+impl<R: FnMut(u64, &mut [u8]) -> io::Result<()>> WeightReader for Canonical<R> {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        (self.read)(offset, to)
+    }
+
+    fn plane(&mut self, _plane: usize, _offset: u64, _to: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
     }
 }
 

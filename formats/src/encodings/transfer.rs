@@ -2,6 +2,7 @@
 
 use super::error::EncodingError;
 use crate::dtype::DType;
+use crate::read_at::ReadAt;
 use crate::tensor::Tensor;
 use std::io;
 
@@ -40,40 +41,11 @@ impl WeightReader for &Elements {
     }
 
     fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        copy(self.stored.bytes(), offset, to)
+        self.stored.bytes().read_exact_at(offset, to)
     }
 
     fn plane(&mut self, plane: usize, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        copy(self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes(), offset, to)
-    }
-}
-
-fn copy(bytes: &[u8], offset: u64, to: &mut [u8]) -> io::Result<()> {
-    let start = usize::try_from(offset).map_err(io::Error::other)?;
-    let end = start.checked_add(to.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-    to.copy_from_slice(bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
-    Ok(())
-}
-
-/// Elements without planes, from a function that reads canonical bytes at an offset.
-pub struct Canonical<R> {
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Fills a buffer with the bytes from an offset on.
-    pub read: R,
-}
-
-impl<R: FnMut(u64, &mut [u8]) -> io::Result<()>> WeightReader for Canonical<R> {
-    fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        (self.read)(offset, to)
-    }
-
-    fn plane(&mut self, _plane: usize, _offset: u64, _to: &mut [u8]) -> io::Result<()> {
-        Err(io::ErrorKind::NotFound.into())
+        self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes().read_exact_at(offset, to)
     }
 }
 

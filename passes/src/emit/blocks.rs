@@ -1,5 +1,6 @@
 //! Numbers for blocks, values and constants, and the records of steps.
 
+use crate::emit::EmitError;
 use crate::ir::{ConstantId, Entry, Graph, Operand, State, StateUse, Step, ValueId};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
@@ -94,7 +95,10 @@ pub(super) fn entries(graph: &Graph, numbering: &Numbering) -> Vec<EntryRecord> 
 }
 
 /// Records of all states, with the types of the inputs or outputs by which they are used first.
-pub(super) fn states(graph: &Graph) -> Vec<StateRecord> {
+///
+/// # Errors
+/// [`EmitError::UnusedState`] for a state that no entry uses.
+pub(super) fn states(graph: &Graph) -> Result<Vec<StateRecord>, EmitError> {
     let kind = |state: usize, entry: &Entry| {
         let block = graph.block(entry.block);
         let used = entry.states.iter().find(|used| used.state == state)?;
@@ -103,11 +107,13 @@ pub(super) fn states(graph: &Graph) -> Vec<StateRecord> {
         graph.fact(operand).map(|fact| fact.kind)
     };
     let record = |(index, state): (usize, &State)| {
-        // A state without use says nothing to a runtime.
-        let kind = graph.entries.iter().find_map(|entry| kind(index, entry))?;
-        Some(StateRecord { name: state.name.clone(), kind, growth: state.growth })
+        let name = state.name.clone();
+        match graph.entries.iter().find_map(|entry| kind(index, entry)) {
+            Some(kind) => Ok(StateRecord { name, kind, growth: state.growth }),
+            None => Err(EmitError::UnusedState { state: name }),
+        }
     };
-    graph.states.iter().enumerate().filter_map(record).collect()
+    graph.states.iter().enumerate().map(record).collect()
 }
 
 /// Records of all blocks, in the order of their numbers.

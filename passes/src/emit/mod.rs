@@ -67,6 +67,12 @@ pub enum EmitError {
         /// Why.
         error: EncodingError,
     },
+    /// A state without a type, as no entry uses it.
+    #[error("state `{state}` is used by no entry")]
+    UnusedState {
+        /// Name of the state.
+        state: String,
+    },
     /// The records do not make a file.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -159,7 +165,7 @@ pub fn emit(
         chunks: Vec::new(),
         files: Vec::new(),
         placements: options.placements.clone(),
-        states: blocks::states(graph),
+        states: blocks::states(graph)?,
     };
     stream::write(graph, manifest, &numbering, options, output, progress)
 }

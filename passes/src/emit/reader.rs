@@ -5,6 +5,7 @@ use crate::emit::work::Work;
 use crate::ir::{ConstantData, ConstantError, ConstantId, Graph};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{EncodingError, WeightReader};
+use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Tensor, element_count};
 use std::io;
 
@@ -32,7 +33,7 @@ impl WeightReader for Reader<'_> {
 
     fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         if let Some(tensor) = self.in_memory {
-            return copy(tensor.bytes(), offset, to);
+            return tensor.bytes().read_exact_at(offset, to);
         }
         match &self.graph.constant(self.constant).data {
             ConstantData::Stored(stored) => {
@@ -52,15 +53,8 @@ impl WeightReader for Reader<'_> {
     }
 
     fn plane(&mut self, plane: usize, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        copy(self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes(), offset, to)
+        self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes().read_exact_at(offset, to)
     }
-}
-
-fn copy(bytes: &[u8], offset: u64, to: &mut [u8]) -> io::Result<()> {
-    let start = usize::try_from(offset).map_err(io::Error::other)?;
-    let end = start.checked_add(to.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-    to.copy_from_slice(bytes.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
-    Ok(())
 }
 
 /// Why planes cannot be made.

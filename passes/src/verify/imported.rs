@@ -11,6 +11,7 @@ pub(super) fn check(graph: &Graph, violations: &mut Violations) {
     for entry in &graph.entries {
         check_entry(graph, entry, violations);
     }
+    check_states(graph, violations);
     for peak in &graph.peaks {
         if peak.block.0 as usize >= graph.blocks.len() {
             violations.report(Invariant::BlockExists, "peaks", format!("block {} does not exist", peak.block.0));
@@ -43,6 +44,14 @@ fn check_entry(graph: &Graph, entry: &Entry, violations: &mut Violations) {
             let StateUse { state, input, output } = used;
             let message = format!("state {state} by input {input:?} and output {output:?} of {inputs} and {outputs}");
             violations.report(Invariant::StatesExist, &place, message);
+        }
+    }
+}
+
+fn check_states(graph: &Graph, violations: &mut Violations) {
+    for (index, state) in graph.states.iter().enumerate() {
+        if !graph.entries.iter().flat_map(|entry| &entry.states).any(|used| used.state == index) {
+            violations.report(Invariant::StatesUsed, &format!("state {}", state.name), "no entry uses it");
         }
     }
 }

@@ -49,6 +49,8 @@ pub enum Invariant {
     PortsNamed,
     /// Imported: a state that an entry uses exists, and so do the inputs and outputs by which it is used.
     StatesExist,
+    /// Imported: every state is used by an entry, which gives it its type.
+    StatesUsed,
     /// Typed: every operator takes the facts of its operands.
     OperandsFit,
     /// Typed: every step has one result for each fact that its operator infers.
@@ -75,6 +77,7 @@ impl Invariant {
             | Invariant::OneRunner
             | Invariant::PortsNamed
             | Invariant::StatesExist
+            | Invariant::StatesUsed
             | Invariant::OperandsFit
             | Invariant::ResultCount
             | Invariant::ResultTypes

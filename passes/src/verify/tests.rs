@@ -154,6 +154,11 @@ const BROKEN: &[Broken] = &[
         violations: "entry main: state 0 by input Some(2) and output Some(0) of 2 and 2; entry main: state 1 by input None and output Some(1) of 2 and 2",
     },
     Broken {
+        invariant: Invariant::StatesUsed,
+        how: |graph| graph.entries[0].states.clear(),
+        violations: "state x: no entry uses it",
+    },
+    Broken {
         invariant: Invariant::OperandsFit,
         how: |graph| graph.blocks[0].steps[1].operands[1] = Operand::Absent,
         violations: "block 0, step 1 `product` (matmul): operand 1 is missing",
