@@ -7,7 +7,7 @@ use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, emit};
-#[cfg(feature = "cli")]
+#[cfg(feature = "cross-check")]
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
@@ -43,7 +43,7 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
-    /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cli`).
+    /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
     /// depend on it.
@@ -65,7 +65,7 @@ pub struct Compiled {
     /// Files that the result depends on.
     pub inputs: Vec<PathBuf>,
     /// For each entry, what tract says of its types and shapes, or why it says nothing; where verifying was asked for.
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "cross-check")]
     pub cross_checks: Vec<(String, Result<CrossCheck, String>)>,
 }
 
@@ -283,11 +283,11 @@ pub fn compile_observed(
 ) -> Result<Compiled, CompileError> {
     let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
     let mut reports: Vec<Report> = Vec::new();
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "cross-check")]
     let mut cross_checks = Vec::new();
     let graph = optimize(&opened, options, &mut |report, graph| {
         // Types are known for the first time, and nothing is folded yet.
-        #[cfg(feature = "cli")]
+        #[cfg(feature = "cross-check")]
         if options.verify && report.pass == "infer" && cross_checks.is_empty() {
             let check = |model: &Opened| (model.entry.clone(), cross_check(&model.proto, graph, &model.entry));
             cross_checks = opened.iter().map(check).collect();
@@ -312,7 +312,7 @@ pub fn compile_observed(
         peaks: graph.peaks.clone(),
         reports,
         inputs,
-        #[cfg(feature = "cli")]
+        #[cfg(feature = "cross-check")]
         cross_checks,
     })
 }

@@ -53,6 +53,12 @@ pub enum HandleError {
         /// Why.
         error: TensorError,
     },
+    /// An output that the file does not have; the file at hand is not the one of the handle.
+    #[error("there is no output `{name}`, which the handle was generated for")]
+    MissingOutput {
+        /// Name of the output.
+        name: &'static str,
+    },
     /// An output has another type than the one that was compiled; the file at hand is not the one of the handle.
     #[error("output `{name}` is {found}, which is not the type that the handle was generated for")]
     Output {
@@ -150,10 +156,10 @@ pub fn input(name: &'static str, port: impl Port) -> Result<(String, Value), Han
 /// An output of a generated handle by its name.
 ///
 /// # Errors
-/// [`HandleError::Output`] where there is none of this name and type.
+/// [`HandleError::MissingOutput`] where there is none of this name, [`HandleError::Output`] where it has another type.
 pub fn output<P: Port>(name: &'static str, outputs: &mut Vec<(String, Value)>) -> Result<P, HandleError> {
-    let missing = || HandleError::Output { name, found: "not there".to_string() };
-    let index = outputs.iter().position(|(output, _)| output == name).ok_or_else(missing)?;
+    let index = outputs.iter().position(|(output, _)| output == name);
+    let index = index.ok_or(HandleError::MissingOutput { name })?;
     let (_, value) = outputs.swap_remove(index);
     let found = value.kind();
     P::of_value(value).ok_or_else(|| HandleError::Output { name, found: found.to_string() })
@@ -184,6 +190,7 @@ mod tests {
         let error = output::<Array<f32, 0>>("y", &mut outputs).unwrap_err();
         let expected = "output `y` is i64[], which is not the type that the handle was generated for";
         assert_eq!(error.to_string(), expected);
-        assert!(output::<Array<i64, 0>>("y", &mut outputs).is_err());
+        let missing = output::<Array<i64, 0>>("y", &mut outputs).unwrap_err();
+        assert_eq!(missing.to_string(), "there is no output `y`, which the handle was generated for");
     }
 }

@@ -14,8 +14,10 @@ use ipuc_formats::model::{Manifest, read_manifest};
 use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
 };
+use ipuc_runtime::kernels::simd::{INSTRUCTIONS_VARIABLE, Instructions};
 use prost::Message as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use support::{Random, graph, node, port, tensor};
 
 /// Inputs of the first and the last product: their panels of 8 bits are longer than a chunk.
@@ -71,10 +73,53 @@ fn model() -> GraphProto {
     graph(vec![port("x", &["n", &WIDE.to_string()])], weights, nodes, vec![port("y", &["n", &LAST.to_string()])])
 }
 
+/// `x: [n, 4608]` by codes of 4 bits in blocks, activations rounded to 8 bits; the result, rounded to codes, by i8 as integers.
+fn rounded_model() -> GraphProto {
+    let mut random = Random::new(23);
+    let random = &mut random;
+    let bytes = |random: &mut Random, name: &str, shape: &[i64], data_type: i32| TensorProto {
+        data_type: Some(data_type),
+        raw_data: Some((0..shape.iter().product::<i64>()).map(|_| random.below(256) as u8).collect()),
+        ..tensor(name, shape, &[])
+    };
+    let (u8_type, i8_type) = (2, 3);
+    let blocks = (WIDE / BLOCK) as i64;
+    let one = |name: &str, value: f32| tensor(name, &[], &[value]);
+    let zero = |name: &str, value: u8, data_type| TensorProto {
+        data_type: Some(data_type),
+        raw_data: Some(vec![value]),
+        ..tensor(name, &[], &[])
+    };
+    let weights = vec![
+        bytes(random, "a", &[NARROW as i64, blocks, BLOCK as i64 / 2], u8_type),
+        scales(random, "a.scale", &[NARROW * WIDE / BLOCK]),
+        bytes(random, "b", &[NARROW as i64, LAST as i64], i8_type),
+        one("step", 0.25),
+        zero("middle", 128, u8_type),
+        one("b.scale", 0.01),
+        zero("b.zero", 0, i8_type),
+        one("y.step", 0.5),
+    ];
+    let attributes = [("K", WIDE), ("N", NARROW), ("bits", 4), ("block_size", BLOCK), ("accuracy_level", 4)];
+    let by_codes = NodeProto {
+        domain: Some("com.microsoft".to_string()),
+        attribute: attributes.map(|(name, value)| integer(name, value as i64)).to_vec(),
+        ..node("MatMulNBits", &["x", "a", "a.scale"], &["xa"])
+    };
+    let operands = ["q", "step", "middle", "b", "b.scale", "b.zero", "y.step", "middle"];
+    let nodes = vec![
+        by_codes,
+        node("QuantizeLinear", &["xa", "step", "middle"], &["q"]),
+        node("QLinearMatMul", &operands, &["p"]),
+        node("DequantizeLinear", &["p", "y.step", "middle"], &["y"]),
+    ];
+    graph(vec![port("x", &["n", &WIDE.to_string()])], weights, nodes, vec![port("y", &["n", &LAST.to_string()])])
+}
+
 fn compiled(folder: &Path, graph: GraphProto) -> (PathBuf, PathBuf) {
-    let opset = OperatorSetIdProto { domain: None, version: Some(21) };
-    let model =
-        ModelProto { ir_version: Some(10), opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() };
+    let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.to_string()), version: Some(version) };
+    let opset_import = vec![opset("", 21), opset("com.microsoft", 1)];
+    let model = ModelProto { ir_version: Some(10), opset_import, graph: Some(graph), ..ModelProto::default() };
     let (onnx, ipu) = (folder.join("model.onnx"), folder.join("model.ipu"));
     std::fs::write(&onnx, model.encode_to_vec()).unwrap();
     let options = CompileOptions { chunk_bytes: Some(CHUNK_BYTES), ..CompileOptions::default() };
@@ -139,26 +184,88 @@ fn run(ipu: &Path, options: OpenOptions, threads: usize, rows: usize) -> Vec<u32
     outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap().iter().map(|value| value.to_bits()).collect()
 }
 
+/// The bits of the outputs for `rows` rows; the same ones come from memory, from a map and within three budgets, on one thread
+/// and on two.
+fn bits_of_every_residency(ipu: &Path, rows: usize) -> Vec<u32> {
+    let (_, manifest) = manifest(ipu);
+    let stream: u64 = manifest.chunks.iter().map(|chunk| chunk.length).sum();
+    let expected = run(ipu, OpenOptions::default(), 1, rows);
+    assert!(expected.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+    for threads in [1, 2] {
+        let mapped = OpenOptions { resident: Resident::Map, ..OpenOptions::default() };
+        assert_eq!(run(ipu, mapped, threads, rows), expected, "mapped, {threads} threads");
+        for share in [60, 75, 90] {
+            let memory_bytes = Some(stream * share / 100 + (1 << 20));
+            let streamed = OpenOptions { memory_bytes, ..OpenOptions::default() };
+            assert_eq!(run(ipu, streamed, threads, rows), expected, "{share} % in memory, {threads} threads");
+        }
+    }
+    expected
+}
+
 #[test]
 fn one_set_of_bits_comes_from_memory_and_from_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, ipu) = compiled(folder.path(), model());
-    let (_, manifest) = manifest(&ipu);
-    let stream: u64 = manifest.chunks.iter().map(|chunk| chunk.length).sum();
-    for rows in [1, 5] {
-        let expected = run(&ipu, OpenOptions::default(), 1, rows);
-        assert!(expected.iter().all(|&bits| f32::from_bits(bits).is_finite()));
-        for threads in [1, 2] {
-            let mapped = OpenOptions { resident: Resident::Map, ..OpenOptions::default() };
-            assert_eq!(run(&ipu, mapped, threads, rows), expected, "mapped, {threads} threads");
-            for share in [60, 75, 90] {
-                let memory_bytes = Some(stream * share / 100 + (1 << 20));
-                let streamed = OpenOptions { memory_bytes, ..OpenOptions::default() };
-                assert_eq!(run(&ipu, streamed, threads, rows), expected, "{share} % in memory, {threads} threads");
-            }
-        }
-        if rows == 5 {
-            assert_eq!(expected[..LAST], run(&ipu, OpenOptions::default(), 2, 1), "a row alone");
-        }
+    for (name, graph) in [("float", model()), ("rounded", rounded_model())] {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let (_, ipu) = compiled(&folder, graph);
+        let alone = bits_of_every_residency(&ipu, 1);
+        let five = bits_of_every_residency(&ipu, 5);
+        assert_eq!(five[..LAST], alone, "{name}: a row alone");
     }
+}
+
+/// Where a process writes its bits that computes with the instruction set of its environment.
+const BITS_FOLDER: &str = "IPUC_TEST_BITS_FOLDER";
+
+#[test]
+#[ignore = "a process of its own of `instruction_sets_agree_where_sums_are_exact`"]
+fn bits_of_one_instruction_set() {
+    let folder = PathBuf::from(std::env::var_os(BITS_FOLDER).unwrap());
+    for (name, graph) in [("float", model()), ("rounded", rounded_model())] {
+        let (_, ipu) = compiled(&folder, graph);
+        let bits = bits_of_every_residency(&ipu, 5);
+        std::fs::write(folder.join(name), bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>())
+            .unwrap();
+    }
+}
+
+/// On each instruction set one set of bits; over all of them where activations are rounded to codes.
+#[test]
+fn instruction_sets_agree_where_sums_are_exact() {
+    let bits = |instructions: Instructions| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.args(["bits_of_one_instruction_set", "--exact", "--ignored"]);
+        process.env(BITS_FOLDER, folder.path()).env(INSTRUCTIONS_VARIABLE, instructions.name());
+        let output = process.output().unwrap();
+        assert!(output.status.success(), "{}: {}", instructions.name(), String::from_utf8_lossy(&output.stdout));
+        let elements = |name: &str| -> Vec<f32> {
+            let bytes = std::fs::read(folder.path().join(name)).unwrap();
+            bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        (elements("float"), elements("rounded"))
+    };
+    let (float, rounded) = bits(Instructions::available()[0]);
+    let largest = float.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+    for &instructions in &Instructions::available()[1..] {
+        let (other, same) = bits(instructions);
+        assert_eq!(same, rounded, "{}", instructions.name());
+        let near = |(one, two): (&f32, &f32)| (one - two).abs() <= 1e-4 * largest;
+        assert!(float.iter().zip(&other).all(near), "{}: {float:?} and {other:?}", instructions.name());
+    }
+}
+
+#[test]
+fn an_instruction_set_that_is_not_here_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, ipu) = compiled(folder.path(), rounded_model());
+    let mut program = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+    program.args(["run", ipu.to_str().unwrap(), "--random", "1", "--dim", "n=1", "--quiet"]);
+    let output = program.env(INSTRUCTIONS_VARIABLE, "sse9").output().unwrap();
+    let names: Vec<&str> = Instructions::available().iter().map(|instructions| instructions.name()).collect();
+    let expected = format!("IPUC_INSTRUCTIONS is `sse9`; this processor has {}", names.join(", "));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && stderr.contains(&expected), "{:?} {stderr}", output.status);
 }

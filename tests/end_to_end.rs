@@ -150,7 +150,8 @@ fn several_models_are_entries_of_one_program() {
     assert_eq!(entries, ["encoder", "decoder"]);
     let model = ipuc::open(&output).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
-    assert!(session.run(None, Vec::new()).is_err(), "an entry must be named where there are several");
+    let error = session.run(None, Vec::new()).unwrap_err();
+    assert_eq!(error.to_string(), "an entry must be named; there are `encoder`, `decoder`");
     let x = ipuc_formats::tensor::Tensor::from_elements(&[1, 16], &[0.5f32; 16]).unwrap();
     let run = |session: &mut Session| session.run(Some("decoder"), vec![("x".to_string(), x.clone().into())]).unwrap();
     let scores = run(&mut session);

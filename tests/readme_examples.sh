@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
-# Run every ```sh block of README.md, in order, in a copy of nothing but this checkout's files; tests run elsewhere.
+# Run every ```sh block of README.md, in order; tests run elsewhere. The argument is the profile: `release`, as the README
+# says, or `dev`, which uses what tests have built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+profile=${1:-release}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 awk '/^```sh$/ {block = 1; next} /^```$/ {block = 0} block' README.md | grep -v '^cargo test' > "$folder/examples.sh"
 [ -s "$folder/examples.sh" ] || { echo "README.md has no examples"; exit 1; }
+case $profile in
+  release) ;;
+  dev) sed -i -e 's/ --release//' -e 's#target/release/#${CARGO_TARGET_DIR:-target}/debug/#' "$folder/examples.sh" ;;
+  *) echo "usage: $0 [release|dev]"; exit 2 ;;
+esac
 TMPDIR="$folder" bash -euxo pipefail "$folder/examples.sh"

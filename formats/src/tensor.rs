@@ -13,7 +13,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TensorError {
     /// Element counts or byte sizes do not agree.
-    #[error("a {dtype} tensor of shape {shape:?} needs {expected} bytes, there are {found}")]
+    #[error("{dtype}{shape:?} needs {expected} bytes, there are {found}")]
     Size {
         /// Element type.
         dtype: DType,
@@ -24,8 +24,20 @@ pub enum TensorError {
         /// Bytes given.
         found: usize,
     },
+    /// An element that the tensor does not have is asked for.
+    #[error("element {index} of {dtype}{shape:?} is asked for, which has {count}")]
+    Index {
+        /// Element type.
+        dtype: DType,
+        /// Shape.
+        shape: Vec<usize>,
+        /// Number of elements.
+        count: usize,
+        /// Position of the element in row-major order.
+        index: usize,
+    },
     /// The number of elements or bytes does not fit in memory addresses.
-    #[error("a {dtype} tensor of shape {shape:?} is too large to address")]
+    #[error("{dtype}{shape:?} is too large to address")]
     TooLarge {
         /// Element type.
         dtype: DType,
@@ -331,8 +343,8 @@ impl Tensor {
     pub fn select(&self, shape: &[usize], indices: impl Iterator<Item = Option<usize>>) -> Result<Tensor, TensorError> {
         let indices: Vec<Option<usize>> = indices.collect();
         let count = self.count();
-        if let Some(found) = indices.iter().flatten().copied().find(|&index| index >= count) {
-            return Err(TensorError::Size { dtype: self.dtype, shape: self.shape.clone(), expected: count, found });
+        if let Some(index) = indices.iter().flatten().copied().find(|&index| index >= count) {
+            return Err(TensorError::Index { dtype: self.dtype, shape: self.shape.clone(), count, index });
         }
         if let Data::Strings(strings) = &self.data {
             let chosen = indices.iter().map(|index| index.map_or_else(String::new, |at| strings[at].clone()));
@@ -446,12 +458,18 @@ mod tests {
         let nibbles = Tensor::from_codes(DType::U4, &[3], &[1, 2, 3]).unwrap();
         assert_eq!(nibbles.select(&[2], [Some(2), Some(0)].into_iter()).unwrap().codes(), [3, 1]);
         let numbers = Tensor::vector_i64(&[5, 6]);
-        assert!(numbers.select(&[1], [Some(2)].into_iter()).is_err());
+        assert_eq!(
+            numbers.select(&[1], [Some(2)].into_iter()).unwrap_err().to_string(),
+            "element 2 of i64[2] is asked for, which has 2"
+        );
     }
 
     #[test]
     fn sizes_are_checked() {
-        assert!(Tensor::from_bytes(DType::F32, &[2], &[0; 7]).is_err());
+        assert_eq!(
+            Tensor::from_bytes(DType::F32, &[2], &[0; 7]).unwrap_err().to_string(),
+            "f32[2] needs 8 bytes, there are 7"
+        );
         assert!(matches!(Tensor::zeros(DType::F64, &[usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
         assert_eq!(Tensor::zeros(DType::F64, &[usize::MAX, 0]).unwrap().count(), 0);
     }

@@ -1,5 +1,5 @@
 //! What tract says of the types of the fixtures' values, and what to think of it.
-#![cfg(feature = "tract")]
+#![cfg(feature = "cross-check")]
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_formats::onnx::schema::{
@@ -140,11 +140,11 @@ fn operators_that_tract_does_not_know_are_no_error() {
         graph.node[0].op_type = Some("NoSuchOperator".to_string());
     }
     let found = cross_check(&proto, &graph, "main");
-    assert!(found.as_ref().is_ok_and(|found| found.disagreements.is_empty()) || found.is_err(), "{found:?}");
+    assert_eq!(format!("{found:?}"), "PLACEHOLDER");
     if let Some(graph) = &mut proto.graph {
         graph.node.clear();
     }
     // An output that nothing defines makes tract panic.
     let failed = cross_check(&proto, &graph, "main");
-    assert!(failed.is_err(), "{failed:?}");
+    assert_eq!(failed.unwrap_err().to_string(), "PLACEHOLDER");
 }

@@ -4,7 +4,7 @@
 //! the median.
 //!
 //! `cargo bench -p ipuc-runtime --bench kernels [-- FILTER]`; `THREADS=n` sets the number of threads (all by default),
-//! `ROUNDS=n` how often each row is measured, `INSTRUCTIONS=name` the instruction set.
+//! `ROUNDS=n` how often each row is measured, `IPUC_INSTRUCTIONS=name` the instruction set.
 //! Run as a test (`cargo test --benches`) it takes each row once on small operands.
 
 use std::{hint::black_box, time::Instant};
@@ -364,13 +364,9 @@ fn main() {
     let filter = arguments.into_iter().find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let threads = variable("THREADS").unwrap_or(0);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
-    let sets = match std::env::var("INSTRUCTIONS") {
-        Ok(name) => Instructions::available().into_iter().filter(|set| set.name() == name).collect(),
-        Err(_) => vec![Instructions::best()],
-    };
-    for instructions in sets {
-        let threads = pool.current_num_threads();
-        report(&format!("-- {}, threads", instructions.name()), threads as f64, "", 1.0, "");
-        pool.install(|| Bench { instructions, threads, filter: filter.clone(), quick }.all());
-    }
+    let named = Instructions::named().unwrap_or_else(|error| panic!("{error}"));
+    let instructions = named.unwrap_or_else(Instructions::best);
+    let threads = pool.current_num_threads();
+    report(&format!("-- {}, threads", instructions.name()), threads as f64, "", 1.0, "");
+    pool.install(|| Bench { instructions, threads, filter, quick }.all());
 }

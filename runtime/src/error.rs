@@ -1,5 +1,6 @@
 //! Why a file cannot be opened or run.
 
+use crate::kernels::simd::UnknownInstructions;
 use crate::steps::KernelError;
 use crate::versions::VersionError;
 use ipuc_formats::model::FormatError;
@@ -59,6 +60,15 @@ pub enum OpenError {
 /// Why a run gives no outputs.
 #[derive(Debug, Error)]
 pub enum RunError {
+    /// The environment names an instruction set that this processor does not have.
+    #[error(transparent)]
+    Instructions(#[from] UnknownInstructions),
+    /// No entry is named, and there are several.
+    #[error("an entry must be named; there are {known}")]
+    UnnamedEntry {
+        /// Names of all entries.
+        known: String,
+    },
     /// No entry of this name.
     #[error("there is no entry `{name}`; entries are {known}")]
     UnknownEntry {

@@ -87,18 +87,19 @@ impl Model {
     /// The entry of this name; the only one where none is given.
     ///
     /// # Errors
-    /// [`RunError::UnknownEntry`] where there is none, or several and no name.
+    /// [`RunError::UnknownEntry`] where there is none of this name, [`RunError::UnnamedEntry`] where there are several and no
+    /// name.
     pub fn entry(&self, name: Option<&str>) -> Result<&EntryRecord, RunError> {
         let entries = &self.program.manifest.entries;
-        let found = match name {
-            Some(name) => entries.iter().find(|entry| entry.name == name),
-            None if entries.len() == 1 => entries.first(),
-            None => None,
-        };
-        found.ok_or_else(|| RunError::UnknownEntry {
-            name: name.unwrap_or("").to_string(),
-            known: join(entries.iter().map(|entry| entry.name.as_str())),
-        })
+        let known = || join(entries.iter().map(|entry| entry.name.as_str()));
+        match (name, entries.as_slice()) {
+            (Some(name), _) => {
+                let found = entries.iter().find(|entry| entry.name == name);
+                found.ok_or_else(|| RunError::UnknownEntry { name: name.to_string(), known: known() })
+            }
+            (None, [only]) => Ok(only),
+            (None, _) => Err(RunError::UnnamedEntry { known: known() }),
+        }
     }
 
     /// Inputs that a caller gives: those of the entry that are not state.

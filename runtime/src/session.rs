@@ -3,6 +3,7 @@
 use crate::bind::{Declared, bind, bind_symbols, follow_equations};
 use crate::error::RunError;
 use crate::execute::Execution;
+use crate::kernels::simd::Instructions;
 use crate::memory::BoundMemory;
 use crate::model::{Model, join};
 use crate::observe::Observer;
@@ -49,8 +50,10 @@ impl Session {
     /// A session with fresh state.
     ///
     /// # Errors
-    /// [`RunError::Threads`] where threads cannot be started.
+    /// [`RunError::Threads`] where threads cannot be started, [`RunError::Instructions`] where the environment names an
+    /// instruction set that this processor does not have.
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, RunError> {
+        Instructions::named()?;
         let threads = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
         let threads = threads.map_err(|error| RunError::Threads { reason: error.to_string() })?;
         Ok(Session {

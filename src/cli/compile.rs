@@ -2,13 +2,13 @@
 
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, Size, check_once, threads};
+use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_observed};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_passes::import::{CrossCheck, Disagreement};
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
-    /// Check every pass, and compare shapes with those of tract
+    /// Check every pass, and compare types and shapes with those of tract (feature `cross-check`)
     #[arg(long)]
     verify: bool,
     /// A folder outside of the models' own whose files they may use as external data
@@ -65,23 +65,6 @@ struct Summary<'a> {
     /// With --verify: what tract says of the types of each entry's values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cross_checks: Vec<CrossCheckSummary>,
-}
-
-#[derive(Serialize)]
-struct CrossCheckSummary {
-    entry: String,
-    agreeing: usize,
-    unknown: usize,
-    disagreements: Vec<DisagreementSummary>,
-    /// Why tract says nothing, or not all.
-    failure: Option<String>,
-}
-
-#[derive(Serialize)]
-struct DisagreementSummary {
-    value: String,
-    ipuc: String,
-    tract: String,
 }
 
 #[derive(Serialize)]
@@ -123,7 +106,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     drop(bar);
     let compiled = compiled.map_err(|error| in_models(error, &sources))?;
     listing.finish()?;
-    print(&compiled, &target, start, output)?;
+    print(&compiled, arguments.verify, &target, start, output)?;
     Ok(Code::Success)
 }
 
@@ -214,7 +197,13 @@ impl<'a> Listing<'a> {
     }
 }
 
-fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output) -> anyhow::Result<()> {
+fn print(
+    compiled: &Compiled,
+    verified: bool,
+    target: &Path,
+    start: Instant,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     let manifest = &compiled.emitted.manifest;
     let steps = manifest.blocks.iter().map(|block| block.steps.len()).sum();
     let weights_bytes = manifest.extents.iter().map(|extent| extent.length).sum();
@@ -244,11 +233,7 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
         topological_bytes: peak.given_bytes,
         ordered_bytes: peak.kept_bytes,
     });
-    let cross_checks: Vec<CrossCheckSummary> =
-        compiled.cross_checks.iter().map(|(entry, found)| summary(entry, found)).collect();
-    for check in &cross_checks {
-        remark(check, output)?;
-    }
+    let cross_checks = if verified { cross_checks(compiled, output)? } else { Vec::new() };
     let passes = compiled.reports.iter().map(|report| PassSummary {
         pass: report.pass,
         seconds: report.time.as_secs_f64(),
@@ -274,35 +259,4 @@ fn print(compiled: &Compiled, target: &Path, start: Instant, output: &mut Output
         passes: passes.collect(),
         cross_checks,
     })
-}
-
-fn summary(entry: &str, found: &Result<CrossCheck, String>) -> CrossCheckSummary {
-    let (found, failure) = match found {
-        Ok(found) => (found.clone(), found.failure.clone()),
-        Err(failure) => (CrossCheck::default(), Some(failure.clone())),
-    };
-    let disagreement = |one: Disagreement| DisagreementSummary { value: one.value, ipuc: one.ours, tract: one.theirs };
-    CrossCheckSummary {
-        entry: entry.to_string(),
-        agreeing: found.agreeing,
-        unknown: found.unknown,
-        disagreements: found.disagreements.into_iter().map(disagreement).collect(),
-        failure,
-    }
-}
-
-fn remark(check: &CrossCheckSummary, output: &mut Output) -> anyhow::Result<()> {
-    let entry = &check.entry;
-    if let Some(failure) = &check.failure {
-        output.remark(format_args!("  tract does not know all types of entry {entry}: {failure}"))?;
-    }
-    let agreeing = count(check.agreeing, "value");
-    output.remark(format_args!("  tract agrees on the types of {agreeing} of entry {entry}"))?;
-    for one in &check.disagreements {
-        output.remark(format_args!(
-            "  tract disagrees on `{}`: it is {} here, {} there",
-            one.value, one.ipuc, one.tract
-        ))?;
-    }
-    Ok(())
 }

@@ -215,8 +215,11 @@ fn of_format(error: &FormatError) -> Verdict {
 
 fn of_run(error: &RunError) -> Verdict {
     match error {
-        RunError::UnknownEntry { .. } => (Code::Usage, Some("choose one with --entry NAME".to_string())),
-        RunError::UnknownInput { .. }
+        RunError::UnknownEntry { .. } | RunError::UnnamedEntry { .. } => {
+            (Code::Usage, Some("choose one with --entry NAME".to_string()))
+        }
+        RunError::Instructions(_)
+        | RunError::UnknownInput { .. }
         | RunError::MissingInput { .. }
         | RunError::InputType { .. }
         | RunError::InputShape { .. }

@@ -8,6 +8,7 @@ mod arguments;
 mod bench;
 mod compile;
 mod completions;
+mod cross_check;
 mod execute;
 mod failure;
 mod inspect;

@@ -129,9 +129,15 @@ mod tests {
         let packed = pack_strings(&strings).unwrap();
         assert_eq!(&packed[..4], [5, 0, 0, 0]);
         assert_eq!(unpack_strings(&[3], &packed).unwrap().strings().unwrap(), strings);
-        assert!(unpack_strings(&[3], &packed[..packed.len() - 1]).is_err());
-        assert!(unpack_strings(&[2], &packed).is_err());
-        assert!(unpack_strings(&[usize::MAX / 8], &packed).is_err());
+        assert_eq!(
+            unpack_strings(&[3], &packed[..packed.len() - 1]).unwrap_err().to_string(),
+            "stored strings are malformed at string 2"
+        );
+        assert_eq!(unpack_strings(&[2], &packed).unwrap_err().to_string(), "stored strings are malformed at string 0");
+        assert_eq!(
+            unpack_strings(&[usize::MAX / 8], &packed).unwrap_err().to_string(),
+            "stored strings are malformed at string 0"
+        );
         let mut cut = packed.clone();
         cut[0] = 1;
         assert!(matches!(unpack_strings(&[3], &cut), Err(EncodingError::Strings { .. })));

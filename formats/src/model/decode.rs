@@ -449,8 +449,17 @@ mod tests {
     fn tensors_are_not_larger_than_their_bytes() {
         let message = |shape: Vec<u64>| schema::Tensor { dtype: 1, shape, data: vec![0; 8], strings: Vec::new() };
         assert!(tensor(message(vec![2])).is_ok());
-        assert!(tensor(message(vec![1 << 40])).is_err());
-        assert!(tensor(message(vec![u64::MAX, u64::MAX])).is_err());
-        assert!(tensor(schema::Tensor { strings: vec![String::new()], ..message(vec![2]) }).is_err());
+        assert_eq!(
+            tensor(message(vec![1 << 40])).unwrap_err().to_string(),
+            "f32[1099511627776] needs 4398046511104 bytes, there are 8"
+        );
+        assert_eq!(
+            tensor(message(vec![u64::MAX, u64::MAX])).unwrap_err().to_string(),
+            "f32[18446744073709551615, 18446744073709551615] is too large to address"
+        );
+        assert_eq!(
+            tensor(schema::Tensor { strings: vec![String::new()], ..message(vec![2]) }).unwrap_err().to_string(),
+            "an attribute is a tensor with both strings and bytes"
+        );
     }
 }

@@ -261,7 +261,10 @@ mod tests {
         let deepest = nested(limits::IPU_MESSAGE_NESTING);
         walk(&deepest, &fields::TYPE).unwrap();
         schema::Type::decode(deepest.as_slice()).unwrap();
-        assert!(walk(&nested(limits::IPU_MESSAGE_NESTING + 1), &fields::TYPE).is_err());
+        assert_eq!(
+            walk(&nested(limits::IPU_MESSAGE_NESTING + 1), &fields::TYPE).unwrap_err().to_string(),
+            "the manifest is malformed at byte 131, in a message `Type`: messages are nested too deeply"
+        );
     }
 
     #[test]

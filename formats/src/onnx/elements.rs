@@ -54,9 +54,10 @@ fn tensor_fault(error: TensorError, shape: &[usize]) -> TensorFault {
         TensorError::Size { dtype, shape, expected, found } => {
             TensorFault::Size { dtype, shape, expected: expected as u64, found: found as u64 }
         }
-        TensorError::TooLarge { .. } | TensorError::Memory { .. } | TensorError::ElementType { .. } => {
-            TensorFault::TooLarge { shape: signed(shape) }
-        }
+        TensorError::TooLarge { .. }
+        | TensorError::Index { .. }
+        | TensorError::Memory { .. }
+        | TensorError::ElementType { .. } => TensorFault::TooLarge { shape: signed(shape) },
     }
 }
 
@@ -461,14 +462,23 @@ mod tests {
                     format!("tensor `w` has the value {value} in entry 4 of `int32_data`, beyond the range of {dtype}");
                 assert_eq!(with(dtype, value).unwrap_err(), expected);
             }
-            assert!(with(DType::Bool, 2).is_err());
-            assert!(with(DType::F6E3M2, -1).is_err());
+            assert_eq!(
+                with(DType::Bool, 2).unwrap_err().to_string(),
+                "tensor `w` has the value 2 in entry 4 of `int32_data`, beyond the range of bool"
+            );
+            assert_eq!(
+                with(DType::F6E3M2, -1).unwrap_err().to_string(),
+                "tensor `w` has the value -1 in entry 4 of `int32_data`, beyond the range of f6e3m2"
+            );
             let mut raw = vec![1; count as usize];
             raw[5] = 2;
             let tensor = TensorProto { raw_data: Some(raw), ..of(DType::Bool, &[count]) };
             assert_eq!(bytes(&tensor).unwrap_err(), "tensor `w` is boolean and has the value 2 in element 5");
         }
         let wide = TensorProto { uint64_data: vec![1 << 32], ..of(DType::U32, &[1]) };
-        assert!(bytes(&wide).is_err());
+        assert_eq!(
+            bytes(&wide).unwrap_err().to_string(),
+            "tensor `w` has the value 4294967296 in entry 0 of `uint64_data`, beyond the range of u32"
+        );
     }
 }

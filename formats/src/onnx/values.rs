@@ -273,7 +273,10 @@ mod tests {
         };
         assert_eq!(entries[0], (Tensor::scalar(-1i32), value(&[1.0])));
         assert_eq!(entries[1], (Tensor::scalar(7i32), value(&[2.0])));
-        assert!(read(&map, &kind(DType::I64)).is_err());
+        assert_eq!(
+            read(&map, &kind(DType::I64)).unwrap_err().to_string(),
+            "the keys of a map are of type i32, expected i64"
+        );
         let short = MapProto { keys: vec![1], ..map.clone() };
         assert_eq!(read(&short, &kind(DType::I32)).unwrap_err(), "a map has 1 keys and 2 values");
         let wide = MapProto { key_type: Some(3), keys: vec![1, 300], ..map.clone() };

@@ -113,7 +113,9 @@ pub(crate) fn check_list(name: &str, values: &[i64], count: Option<usize>, minim
     }
     match values.iter().find(|&&value| value < minimum || value > MAXIMUM_ATTRIBUTE) {
         None => Ok(()),
-        Some(value) => Err(value_error(format!("a value of `{name}`"), value, format!("at least {minimum}"))),
+        Some(value) => {
+            Err(value_error(format!("a value of `{name}`"), value, format!("{minimum} to {MAXIMUM_ATTRIBUTE}")))
+        }
     }
 }
 
@@ -358,11 +360,29 @@ mod tests {
 
     #[test]
     fn bad_attributes_are_refused() {
-        assert!(windows(None, &[0], &[], false).check(Some(1)).is_err());
-        assert!(windows(None, &[1, 1], &[], false).check(Some(1)).is_err());
-        assert!(windows(None, &[], &[-1, 0], false).check(Some(1)).is_err());
-        assert!(windows(Some(AutoPad::Valid), &[], &[1, 0], false).check(Some(1)).is_err());
-        assert!(windows(None, &[i64::MAX], &[], false).check(None).is_err());
-        assert!(windows(None, &[], &[], false).resolve(&[2], &[5]).is_err());
+        assert_eq!(
+            windows(None, &[0], &[], false).check(Some(1)).unwrap_err().to_string(),
+            "a value of `strides` is 0, expected 1 to 2147483647"
+        );
+        assert_eq!(
+            windows(None, &[1, 1], &[], false).check(Some(1)).unwrap_err().to_string(),
+            "`strides` is [1, 1], expected a list of 1"
+        );
+        assert_eq!(
+            windows(None, &[], &[-1, 0], false).check(Some(1)).unwrap_err().to_string(),
+            "a value of `pads` is -1, expected 0 to 2147483647"
+        );
+        assert_eq!(
+            windows(Some(AutoPad::Valid), &[], &[1, 0], false).check(Some(1)).unwrap_err().to_string(),
+            "`pads` is [1, 0], expected none beside `auto_pad`"
+        );
+        assert_eq!(
+            windows(None, &[i64::MAX], &[], false).check(None).unwrap_err().to_string(),
+            "a value of `strides` is 9223372036854775807, expected 1 to 2147483647"
+        );
+        assert_eq!(
+            windows(None, &[], &[], false).resolve(&[2], &[5]).unwrap_err().to_string(),
+            "window along spatial axis 0: kernel extent 5 does not fit input extent 2"
+        );
     }
 }

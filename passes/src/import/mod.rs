@@ -8,7 +8,7 @@
 
 mod attributes;
 mod constant;
-#[cfg(feature = "tract")]
+#[cfg(feature = "cross-check")]
 mod cross_check;
 mod functions;
 mod importer;
@@ -34,7 +34,7 @@ mod recurrence;
 mod signal;
 mod text;
 
-#[cfg(feature = "tract")]
+#[cfg(feature = "cross-check")]
 pub use cross_check::{CrossCheck, Disagreement, cross_check};
 pub use lower_error::LowerError;
 pub use lowering::{Body, Lowering, Row, row};

@@ -6,7 +6,7 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
-use crate::ops::attention::dot_product::rank;
+use crate::ops::attention::faults::rank;
 use crate::ops::movement::moving::{index_operand, joined, only_integer, single_integer};
 use crate::ops::scalar::is_number;
 use crate::ops::{

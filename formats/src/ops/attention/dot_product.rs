@@ -5,12 +5,12 @@
 //! minus infinity throughout gives zeros. A sink is a further score of the softmax, without a value. f16 and bf16 are rounded
 //! after each operator of the function body.
 
-use crate::attribute::Keyword;
-use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
+use crate::ops::attention::definition::Attention;
 use crate::ops::attention::dot_product_reference::attend;
+use crate::ops::attention::faults::{heads_needed, rank, uneven};
 use crate::ops::floats::{is_computing_float, require_computing_float};
 use crate::ops::loops::{self, Loops};
 use crate::ops::{
@@ -18,64 +18,6 @@ use crate::ops::{
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
 };
 use crate::value::Value;
-
-attributes! {
-    /// Attention of queries to keys and values, in groups where there are more query heads than key heads.
-    ///
-    /// Operands: `q: [b, hq, s, d]`, `k: [b, hk, t, d]`, `v: [b, hk, t, e]` (or `[b, s, hq*d]`, `[b, t, hk*d]`,
-    /// `[b, t, hk*e]`), optional `mask: [.., s, p+t]` (bool or number), `past_k: [b, hk, p, d]`, `past_v: [b, hk, p, e]`,
-    /// `valid: [b]` (i64, tokens of each cache that are no padding), `first: [b]` (i64, position of the first query;
-    /// absent: that which leaves the last query at the last valid token, or behind the past), `sink: [hq]` (a score of
-    /// each head whose value is 0), then operands of the program.
-    /// Results: `y: [b, hq, s, e]` (or `[b, s, hq*e]`), with `present` the keys `[b, hk, p+t, d]` and values
-    /// `[b, hk, p+t, e]`, with `scores` the scores `[b, hq, s, p+t]`.
-    pub struct Attention revision 1 {
-        /// Factor of the products; absent: `1 / sqrt(d)`.
-        1 since 1 => scale: Option<f32>,
-        /// A query sees keys up to its own position.
-        2 since 1 => causal: bool,
-        /// Scores become `softcap * tanh(score / softcap)`; 0: they stay.
-        3 since 1 => softcap: f32,
-        /// Type of the softmax; absent: that of the queries.
-        4 since 1 => softmax_precision: Option<DType>,
-        /// `hq`; needed for operands of three axes.
-        5 since 1 => query_heads: Option<i64>,
-        /// `hk`; needed for operands of three axes.
-        6 since 1 => key_heads: Option<i64>,
-        /// A query sees at most so many keys before its own position.
-        7 since 1 => left_window: Option<i64>,
-        /// A query sees at most so many keys behind its own position.
-        8 since 1 => right_window: Option<i64>,
-        /// A mask that is shorter than the keys masks the rest (opset 24); else its last axis broadcasts.
-        9 since 1 => pad_mask: bool,
-        /// Keys and values, with those of the past, are results.
-        10 since 1 => present: bool,
-        /// Scores are a result, at this stage.
-        11 since 1 => scores: Option<ScoreStage>,
-        /// Arithmetic of both products.
-        12 since 1 => arithmetic: Arithmetic,
-        /// Scalar operations on `y`.
-        13 since 1 => program: Program,
-    }
-}
-
-/// Index of the first operand that only the program reads.
-pub const ATTENTION_OPERANDS: usize = 9;
-
-/// Stages of the scores that [`Attention`] can give.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::EnumString, strum::VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum ScoreStage {
-    /// The scaled product of queries and keys.
-    Product,
-    /// After the softcap.
-    Softcap,
-    /// After the bias.
-    Bias,
-    /// After the softmax.
-    Softmax,
-}
-impl Keyword for ScoreStage {}
 
 /// Batch, heads, length and head size of an operand.
 type Heads = [Dim; 4];
@@ -217,23 +159,6 @@ impl Attention {
         let unknown = optional(inputs, 4).is_some();
         Ok(past.unwrap_or_else(|| if unknown { context.fresh("past") } else { Dim::ZERO }))
     }
-}
-
-pub(crate) fn heads_needed(operand: usize) -> TypeError {
-    let name = if operand == 0 { "query" } else { "key" };
-    TypeError::Unsupported(format!("attention over three axes without a number of {name} heads"))
-}
-
-pub(crate) fn uneven(subject: &str, found: &str, parts: &str) -> TypeError {
-    TypeError::Value {
-        subject: subject.to_string(),
-        found: found.to_string(),
-        expected: format!("a multiple of {parts}"),
-    }
-}
-
-pub(crate) fn rank(operand: usize, expected: usize, found: usize) -> TypeError {
-    TypeError::Rank { operand, expected: expected.to_string(), found }
 }
 
 /// Require a mask to broadcast to `[batch, heads, queries, keys]`.
@@ -432,6 +357,7 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::NoBlocks;
+    use crate::ops::attention::definition::ScoreStage;
     use crate::ops::attention::dot_product_reference::plain;
 
     fn infer(operator: &Attention, inputs: &[Option<Fact>]) -> Result<Vec<String>, TypeError> {
@@ -479,11 +405,23 @@ mod tests {
         let flat = |heads| Attention { query_heads: Some(heads), key_heads: Some(1), ..plain() };
         let inputs = [fact(&[1, 3, 8]), fact(&[1, 5, 2]), fact(&[1, 5, 3])];
         assert_eq!(infer(&flat(4), &inputs).unwrap(), ["f32[1, 3, 12]"]);
-        assert!(infer(&flat(3), &inputs).is_err());
-        assert!(infer(&flat(0), &inputs).is_err());
-        assert!(infer(&plain(), &inputs).is_err());
-        assert!(infer(&plain(), &[fact(&[1, 3, 2, 8]), fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 8])]).is_err());
-        assert!(infer(&plain(), &[fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 7]), fact(&[1, 2, 2, 8])]).is_err());
+        assert_eq!(infer(&flat(3), &inputs).unwrap_err().to_string(), "hidden size is 8, expected a multiple of 3");
+        assert_eq!(
+            infer(&flat(0), &inputs).unwrap_err().to_string(),
+            "number of query heads is 0, expected at least 1"
+        );
+        assert_eq!(
+            infer(&plain(), &inputs).unwrap_err().to_string(),
+            "attention over three axes without a number of query heads is not supported"
+        );
+        assert_eq!(
+            infer(&plain(), &[fact(&[1, 3, 2, 8]), fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 8])]).unwrap_err().to_string(),
+            "number of query heads is 3, expected a multiple of 2"
+        );
+        assert_eq!(
+            infer(&plain(), &[fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 7]), fact(&[1, 2, 2, 8])]).unwrap_err().to_string(),
+            "head size of attention: 7 does not fit 8"
+        );
     }
 
     #[test]
@@ -492,8 +430,14 @@ mod tests {
         let inputs = |mask| [fact(&[1, 2, 3, 4]), fact(&[1, 2, 5, 4]), fact(&[1, 2, 5, 4]), mask];
         assert!(infer(&operator(false), &inputs(fact(&[3, 5]))).is_ok());
         assert!(infer(&operator(false), &inputs(fact(&[1, 1]))).is_ok());
-        assert!(infer(&operator(false), &inputs(fact(&[3, 4]))).is_err());
+        assert_eq!(
+            infer(&operator(false), &inputs(fact(&[3, 4]))).unwrap_err().to_string(),
+            "extent of the mask: 4 does not fit 5"
+        );
         assert!(infer(&operator(true), &inputs(fact(&[3, 4]))).is_ok());
-        assert!(infer(&operator(true), &inputs(fact(&[3, 6]))).is_err());
+        assert_eq!(
+            infer(&operator(true), &inputs(fact(&[3, 6]))).unwrap_err().to_string(),
+            "length of the mask: 6 does not fit 5"
+        );
     }
 }

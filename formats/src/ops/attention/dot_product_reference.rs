@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::fact::Fact;
-use crate::ops::attention::dot_product::{heads_needed, rank, uneven};
+use crate::ops::attention::faults::{heads_needed, rank, uneven};
 use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::floats::{narrowed, rounded_step, rounded_sum, widened};
 use crate::ops::{

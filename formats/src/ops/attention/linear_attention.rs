@@ -9,7 +9,7 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
-use crate::ops::attention::dot_product::uneven;
+use crate::ops::attention::faults::uneven;
 use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops;
@@ -63,7 +63,11 @@ impl UpdateRule {
 impl LinearAttention {
     fn check(&self, inputs: &[Option<Fact>]) -> Result<(DType, DType), TypeError> {
         let (query, key) = (self.query_heads, self.key_heads);
-        if query < 1 || key < 1 || query % key != 0 {
+        if query < 1 || key < 1 {
+            let (subject, found) = ("number of query and of key heads".to_string(), format!("{query} and {key}"));
+            return Err(TypeError::Value { subject, found, expected: "at least 1".to_string() });
+        }
+        if query % key != 0 {
             return Err(uneven("number of query heads", &query.to_string(), &key.to_string()));
         }
         let (dtype, _) = tensor_operand(inputs, 0)?;
@@ -384,11 +388,26 @@ mod tests {
         assert_eq!(facts[0].kind.to_string(), "f32[1, 3, 10]");
         assert_eq!(facts[1].kind.to_string(), "f32[1, 1, 4, 5]");
         assert_eq!(macs(&operator(UpdateRule::Linear), &good, &facts), Dim::known(4 * 5 * 3 * 3));
-        assert!(operator(UpdateRule::Gated).infer(&good, &mut context).is_err());
+        assert_eq!(
+            operator(UpdateRule::Gated).infer(&good, &mut context).unwrap_err().to_string(),
+            "operand 4 is missing"
+        );
         let mut decayed = good.to_vec();
         decayed.extend([None, fact(&[1, 3, 2])]);
-        assert!(operator(UpdateRule::Gated).infer(&decayed, &mut context).is_err());
-        assert!(operator(UpdateRule::Linear).infer(&decayed, &mut context).is_err());
-        assert!(LinearAttention { key_heads: 0, ..operator(UpdateRule::Linear) }.infer(&good, &mut context).is_err());
+        assert_eq!(
+            operator(UpdateRule::Gated).infer(&decayed, &mut context).unwrap_err().to_string(),
+            "last extent of operand 4 is 2, expected 1 or 4"
+        );
+        assert_eq!(
+            operator(UpdateRule::Linear).infer(&decayed, &mut context).unwrap_err().to_string(),
+            "operand 4 with update rule Linear is not supported"
+        );
+        assert_eq!(
+            LinearAttention { key_heads: 0, ..operator(UpdateRule::Linear) }
+                .infer(&good, &mut context)
+                .unwrap_err()
+                .to_string(),
+            "number of query and of key heads is 2 and 0, expected at least 1"
+        );
     }
 }

@@ -6,7 +6,7 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
-use crate::ops::attention::dot_product::{heads_needed, uneven};
+use crate::ops::attention::faults::{heads_needed, uneven};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
 use crate::ops::{
     Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError,
@@ -275,8 +275,17 @@ mod tests {
         let operator = RotaryEmbedding { interleaved: false, rotated: None, heads: Some(2) };
         let good = [fact(&[1, 3, 8]), fact(&[1, 3, 2]), fact(&[1, 3, 2])];
         assert_eq!(operator.infer(&good, &mut context).unwrap()[0].kind.to_string(), "f32[1, 3, 8]");
-        assert!(operator.infer(&[fact(&[1, 3, 8]), fact(&[1, 3, 4]), fact(&[1, 3, 4])], &mut context).is_err());
+        assert_eq!(
+            operator
+                .infer(&[fact(&[1, 3, 8]), fact(&[1, 3, 4]), fact(&[1, 3, 4])], &mut context)
+                .unwrap_err()
+                .to_string(),
+            "extent of operand 1: 4 does not fit 2"
+        );
         let odd = RotaryEmbedding { rotated: Some(3), ..operator };
-        assert!(odd.infer(&good, &mut context).is_err());
+        assert_eq!(
+            odd.infer(&good, &mut context).unwrap_err().to_string(),
+            "number of rotated elements is 3, expected a multiple of 2"
+        );
     }
 }

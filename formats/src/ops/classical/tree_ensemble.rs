@@ -312,6 +312,9 @@ mod tests {
             assert!(run_optional(&operator, &operands(&[[0.0, 0.0]], &children)).is_err(), "{children:?}");
         }
         let narrow = TreeEnsemble { targets: 1, aggregate: Aggregate::Sum };
-        assert!(run_optional(&narrow, &operands(&[[0.0, 0.0]], &CHILDREN)).is_err());
+        assert_eq!(
+            run_optional(&narrow, &operands(&[[0.0, 0.0]], &CHILDREN)).unwrap_err().to_string(),
+            "target of a vote is 1, outside 0 to 1, excluded"
+        );
     }
 }

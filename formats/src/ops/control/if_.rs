@@ -207,8 +207,16 @@ mod tests {
             let condition = Fact::constant(Tensor::scalar_bool(condition));
             assert_eq!(infer(condition, constant.clone(), float(vec![])).unwrap(), [expected]);
         }
-        assert!(infer(float(vec![]), float(vec![]), float(vec![])).is_err());
-        assert!(infer(Fact::tensor(DType::Bool, vec![Dim::known(2)]), float(vec![]), float(vec![])).is_err());
+        assert_eq!(
+            infer(float(vec![]), float(vec![]), float(vec![])).unwrap_err().to_string(),
+            "operand 0 must be bool, found f32"
+        );
+        assert_eq!(
+            infer(Fact::tensor(DType::Bool, vec![Dim::known(2)]), float(vec![]), float(vec![]))
+                .unwrap_err()
+                .to_string(),
+            "shape of operand 0 is [2], expected one element"
+        );
     }
 
     #[test]

@@ -170,10 +170,16 @@ mod tests {
         let full = run(&operator, Some(value.clone())).unwrap();
         let empty = run(&operator, None).unwrap();
         assert_eq!(run(&OptionalGet {}, Some(full.clone())).unwrap(), value);
-        assert!(run(&OptionalGet {}, Some(empty.clone())).is_err());
+        assert_eq!(
+            run(&OptionalGet {}, Some(empty.clone())).unwrap_err().to_string(),
+            "optional is empty, expected a value"
+        );
         assert_eq!(run(&OptionalHas {}, Some(full)).unwrap(), Tensor::scalar_bool(true).into());
         assert_eq!(run(&OptionalHas {}, Some(empty)).unwrap(), Tensor::scalar_bool(false).into());
-        assert!(run(&OptionalHas {}, Some(value)).is_err());
+        assert_eq!(
+            run(&OptionalHas {}, Some(value)).unwrap_err().to_string(),
+            "operand 0 must be an optional, found i64[2]"
+        );
     }
 
     #[test]
@@ -184,7 +190,10 @@ mod tests {
         let facts = operator.infer(&[None], &mut context).unwrap();
         assert_eq!(facts[0].kind.to_string(), "optional(sequence(i64[..]))");
         let unknown = OptionalConstruct { dtype: None, sequence: false };
-        assert!(unknown.infer(&[None], &mut context).is_err());
+        assert_eq!(
+            unknown.infer(&[None], &mut context).unwrap_err().to_string(),
+            "dtype is absent, expected the element type of an empty optional"
+        );
         let got = OptionalGet {}.infer(&[Some(facts[0].clone())], &mut context).unwrap();
         assert_eq!(got[0].kind.to_string(), "sequence(i64[..])");
     }

@@ -388,7 +388,13 @@ mod tests {
         let inputs = [Some(with_batch(&state)), Some(with_batch(&scanned))];
         assert_eq!(batched.infer(&inputs, &mut context).unwrap(), [with_batch(&state), with_batch(&scanned)]);
         let wrong = Scan { output_directions: vec![2], ..operator() };
-        assert!(wrong.infer(&[Some(state.clone()), Some(scanned)], &mut context).is_err());
-        assert!(operator().infer(&[Some(state)], &mut context).is_err());
+        assert_eq!(
+            wrong.infer(&[Some(state.clone()), Some(scanned)], &mut context).unwrap_err().to_string(),
+            "output_directions is [2], expected 1 flags"
+        );
+        assert_eq!(
+            operator().infer(&[Some(state)], &mut context).unwrap_err().to_string(),
+            "expected at least 1 states and 1 scan inputs operands, found 1"
+        );
     }
 }

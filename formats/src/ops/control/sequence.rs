@@ -348,14 +348,20 @@ mod tests {
         let position = Tensor::scalar(1i32).into();
         assert_eq!(run(&SequenceErase {}, &[sequence.clone(), position]).unwrap(), numbers(&[10, 12]));
         assert_eq!(run(&SequenceErase {}, std::slice::from_ref(&sequence)).unwrap(), numbers(&[10, 11]));
-        assert!(run(&SequenceErase {}, &[numbers(&[])]).is_err());
+        assert_eq!(
+            run(&SequenceErase {}, &[numbers(&[])]).unwrap_err().to_string(),
+            "length of the sequence is 0, outside 1 and above"
+        );
         assert_eq!(run(&SequenceInsert {}, &[sequence.clone(), scalar(5)]).unwrap(), numbers(&[10, 11, 12, 5]));
         let front = run(&SequenceInsert {}, &[sequence.clone(), scalar(5), scalar(-3)]).unwrap();
         assert_eq!(front, numbers(&[5, 10, 11, 12]));
         let end = run(&SequenceInsert {}, &[sequence.clone(), scalar(5), scalar(3)]).unwrap();
         assert_eq!(end, numbers(&[10, 11, 12, 5]));
         let wrong = Tensor::scalar(1.0f32).into();
-        assert!(run(&SequenceInsert {}, &[sequence.clone(), wrong]).is_err());
+        assert_eq!(
+            run(&SequenceInsert {}, &[sequence.clone(), wrong]).unwrap_err().to_string(),
+            "operand 1 must be of the element type of the sequence, found f32[]"
+        );
         assert_eq!(run(&SequenceLength {}, &[sequence]).unwrap(), scalar(3));
         let built = run(&SequenceConstruct { dtype: None }, &[scalar(10), scalar(11)]).unwrap();
         assert_eq!(built, numbers(&[10, 11]));
@@ -373,9 +379,23 @@ mod tests {
         .unwrap();
         let taken = infer(&SequenceAt {}, &[built[0].clone(), Fact::tensor(DType::I64, vec![])]).unwrap();
         assert_eq!(taken, [float(&[Dim::symbol("step.item.0"), three])]);
-        assert!(infer(&SequenceConstruct { dtype: None }, &[]).is_err());
-        assert!(infer(&SequenceConstruct { dtype: None }, &[float(&[]), Fact::tensor(DType::F64, vec![])]).is_err());
-        assert!(infer(&SequenceInsert {}, &[built[0].clone(), Fact::tensor(DType::F64, vec![])]).is_err());
-        assert!(infer(&SequenceAt {}, &[built[0].clone(), float(&[])]).is_err());
+        assert_eq!(
+            infer(&SequenceConstruct { dtype: None }, &[]).unwrap_err().to_string(),
+            "dtype is absent, expected the element type of an empty sequence"
+        );
+        assert_eq!(
+            infer(&SequenceConstruct { dtype: None }, &[float(&[]), Fact::tensor(DType::F64, vec![])])
+                .unwrap_err()
+                .to_string(),
+            "operand 1 must be the element type of the sequence, found f64"
+        );
+        assert_eq!(
+            infer(&SequenceInsert {}, &[built[0].clone(), Fact::tensor(DType::F64, vec![])]).unwrap_err().to_string(),
+            "operand 1 must be of the element type of the sequence, found f64[]"
+        );
+        assert_eq!(
+            infer(&SequenceAt {}, &[built[0].clone(), float(&[])]).unwrap_err().to_string(),
+            "operand 1 must be i32 or i64, found f32"
+        );
     }
 }

@@ -144,7 +144,10 @@ mod tests {
         let results = OPERATOR.reference(&inputs, &mut context).unwrap();
         assert_eq!(results[..2], [numbers(&[1, 2]), numbers(&[7, 7])]);
         let inputs = [numbers(&[1, 2]), numbers(&[3])].map(Some);
-        assert!(OPERATOR.reference(&inputs, &mut context).is_err());
+        assert_eq!(
+            OPERATOR.reference(&inputs, &mut context).unwrap_err().to_string(),
+            "lengths of two sequences: 2 does not fit 1"
+        );
         let inputs = [numbers(&[]), numbers(&[])].map(Some);
         assert_eq!(OPERATOR.reference(&inputs, &mut context).unwrap()[0], numbers(&[]));
     }

@@ -253,8 +253,14 @@ mod tests {
         for wrong in [Tensor::vector_i64(&[1, 1]), Tensor::vector_i64(&[4]), Tensor::scalar(0i64)] {
             assert!(run(&operator, &[matrix().into(), wrong.into()]).is_err());
         }
-        assert!(run(&operator, &[matrix().into(), Tensor::vector_i64(&[-1, 4]).into()]).is_err());
-        assert!(run(&SequenceConcat { axis: 0, new_axis: false }, &[tensors(DType::F32, vec![])]).is_err());
+        assert_eq!(
+            run(&operator, &[matrix().into(), Tensor::vector_i64(&[-1, 4]).into()]).unwrap_err().to_string(),
+            "split is -1, outside lengths that fill an axis of 3"
+        );
+        assert_eq!(
+            run(&SequenceConcat { axis: 0, new_axis: false }, &[tensors(DType::F32, vec![])]).unwrap_err().to_string(),
+            "sequence is [], expected at least one tensor, and shapes that fit"
+        );
     }
 
     #[test]
@@ -267,7 +273,10 @@ mod tests {
         let uneven = infer(&operator, &[input.clone(), Fact::constant(Tensor::scalar(3i64))]).unwrap();
         assert_eq!(uneven, element(vec![Dim::symbol(VARYING), Dim::known(5)]));
         assert_eq!(infer(&operator, std::slice::from_ref(&input)).unwrap(), element(vec![Dim::known(5)]));
-        assert!(infer(&SequenceSplit { axis: 2, drop_axis: false }, &[input]).is_err());
+        assert_eq!(
+            infer(&SequenceSplit { axis: 2, drop_axis: false }, &[input]).unwrap_err().to_string(),
+            "axis 2 is outside a tensor of rank 2"
+        );
         let joined = infer(&SequenceConcat { axis: 0, new_axis: false }, &[Fact::of(uneven)]).unwrap();
         assert_eq!(joined, Type::tensor(DType::F32, vec![Dim::symbol("step.total"), Dim::known(5)]));
     }

@@ -114,12 +114,18 @@ mod tests {
         let integers = run(&BitCast { to: DType::U32 }, std::slice::from_ref(&floats)).unwrap();
         assert_eq!(integers.elements::<u32>().unwrap(), [0x3f80_0000, 0x8000_0000]);
         assert_eq!(run(&BitCast { to: DType::F32 }, &[integers]).unwrap(), floats);
-        assert!(run(&BitCast { to: DType::F64 }, &[floats]).is_err());
+        assert_eq!(
+            run(&BitCast { to: DType::F64 }, &[floats]).unwrap_err().to_string(),
+            "operand 0 must be as wide as f64, found f32"
+        );
         let packed = Tensor::from_elements(&[1, 2], &[0x21u8, 0x43]).unwrap();
         let codes = run(&BitCast { to: DType::U4 }, std::slice::from_ref(&packed)).unwrap();
         assert_eq!((codes.shape(), codes.codes()), ([1, 4].as_slice(), vec![1, 2, 3, 4]));
         assert_eq!(run(&BitCast { to: DType::U8 }, &[codes]).unwrap(), packed);
         let bytes = Tensor::from_elements(&[2], &[1u8, 2]).unwrap();
-        assert!(run(&BitCast { to: DType::Bool }, &[bytes]).is_err());
+        assert_eq!(
+            run(&BitCast { to: DType::Bool }, &[bytes]).unwrap_err().to_string(),
+            "a byte that becomes bool is 2, outside 0 and 1"
+        );
     }
 }

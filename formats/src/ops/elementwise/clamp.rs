@@ -186,8 +186,14 @@ mod tests {
         assert_eq!(limited.elements::<f32>().unwrap(), [f32::MAX, f32::MIN]);
         let x = Tensor::from_elements(&[1], &[1i32]).unwrap();
         let pair = Tensor::from_elements(&[2], &[1i32, 2]).unwrap();
-        assert!(run_optional(&Clamp {}, &[Some(x.clone()), Some(pair)]).is_err());
-        assert!(run_optional(&Clamp {}, &[Some(x), Some(Tensor::scalar(1i64))]).is_err());
+        assert_eq!(
+            run_optional(&Clamp {}, &[Some(x.clone()), Some(pair)]).unwrap_err().to_string(),
+            "the number of elements of operand 1 is 2, expected 1"
+        );
+        assert_eq!(
+            run_optional(&Clamp {}, &[Some(x), Some(Tensor::scalar(1i64))]).unwrap_err().to_string(),
+            "operand 1 must be i32, found i64"
+        );
     }
 
     #[test]

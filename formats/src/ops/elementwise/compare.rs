@@ -172,8 +172,14 @@ mod tests {
         assert_eq!(compare(CompareRelation::Greater, near(0), near(1)), [true]);
         let text = |text: &str| Tensor::from_strings(&[1], vec![text.to_string()]).unwrap();
         assert_eq!(compare(CompareRelation::Equal, text("a"), text("a")), [true]);
-        assert!(run(&Compare { relation: CompareRelation::Less }, &[text("a"), text("b")]).is_err());
-        assert!(run(&Compare { relation: CompareRelation::Equal }, &[near(0), text("b")]).is_err());
+        assert_eq!(
+            run(&Compare { relation: CompareRelation::Less }, &[text("a"), text("b")]).unwrap_err().to_string(),
+            "operand 0 must be a real number type, found string"
+        );
+        assert_eq!(
+            run(&Compare { relation: CompareRelation::Equal }, &[near(0), text("b")]).unwrap_err().to_string(),
+            "operand 1 must be u64, found string"
+        );
     }
 
     #[test]

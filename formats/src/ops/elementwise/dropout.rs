@@ -151,6 +151,9 @@ mod tests {
             assert_eq!(element, if kept { 4.0 } else { 0.0 });
         }
         let whole = [Some(data), Some(Tensor::scalar(1.0f32)), training];
-        assert!(run_all(&Dropout { seed: None }, &whole).is_err());
+        assert_eq!(
+            run_all(&Dropout { seed: None }, &whole).unwrap_err().to_string(),
+            "the ratio of a dropout is 1, expected from 0 to below 1"
+        );
     }
 }

@@ -134,10 +134,22 @@ mod tests {
     #[test]
     fn rows_without_weights_are_refused() {
         let operator = Multinomial { sample_size: 1, to: DType::I32, seed: None };
-        assert!(run(&operator, &[Tensor::from_elements(&[1, 1], &[f32::NAN]).unwrap()]).is_err());
-        assert!(run(&operator, &[Tensor::from_elements(&[1, 0], &[0f32; 0]).unwrap()]).is_err());
-        assert!(run(&operator, &[Tensor::from_elements(&[1], &[0f32]).unwrap()]).is_err());
+        assert_eq!(
+            run(&operator, &[Tensor::from_elements(&[1, 1], &[f32::NAN]).unwrap()]).unwrap_err().to_string(),
+            "the sum of weights of row 0 is NaN, expected above 0 and finite"
+        );
+        assert_eq!(
+            run(&operator, &[Tensor::from_elements(&[1, 0], &[0f32; 0]).unwrap()]).unwrap_err().to_string(),
+            "the sum of weights of row 0 is 0, expected above 0 and finite"
+        );
+        assert_eq!(
+            run(&operator, &[Tensor::from_elements(&[1], &[0f32]).unwrap()]).unwrap_err().to_string(),
+            "operand 0 must have rank 2, found 1"
+        );
         let wrong = Multinomial { sample_size: -1, ..operator };
-        assert!(run(&wrong, &[Tensor::from_elements(&[1, 1], &[0f32]).unwrap()]).is_err());
+        assert_eq!(
+            run(&wrong, &[Tensor::from_elements(&[1, 1], &[0f32]).unwrap()]).unwrap_err().to_string(),
+            "sample_size is -1, expected 0 or more"
+        );
     }
 }

@@ -122,7 +122,10 @@ mod tests {
         assert_eq!(chosen.strings().unwrap(), ["a", "b"]);
         let nibbles = |code| Tensor::from_codes(DType::I4, &[1], &[code]).unwrap();
         assert_eq!(run(&Select {}, &[condition(), nibbles(3), nibbles(12)]).unwrap().codes(), [3, 12]);
-        assert!(run(&Select {}, &[nibbles(1), nibbles(1), nibbles(1)]).is_err());
+        assert_eq!(
+            run(&Select {}, &[nibbles(1), nibbles(1), nibbles(1)]).unwrap_err().to_string(),
+            "operand 0 must be bool, found i4"
+        );
     }
 
     #[test]

@@ -316,8 +316,14 @@ mod tests {
         assert_eq!(unary(UnaryFunction::BitNot, input()).elements::<i64>().unwrap(), [long - 1, -1, i64::MAX]);
         let bytes = Tensor::from_elements(&[2], &[0u8, 5]).unwrap();
         assert_eq!(unary(UnaryFunction::BitNot, bytes.clone()).elements::<u8>().unwrap(), [255, 250]);
-        assert!(run(&Unary { function: UnaryFunction::Neg }, std::slice::from_ref(&bytes)).is_err());
-        assert!(run(&Unary { function: UnaryFunction::Exp }, &[bytes]).is_err());
+        assert_eq!(
+            run(&Unary { function: UnaryFunction::Neg }, std::slice::from_ref(&bytes)).unwrap_err().to_string(),
+            "operand 0 must be a signed number type, found u8"
+        );
+        assert_eq!(
+            run(&Unary { function: UnaryFunction::Exp }, &[bytes]).unwrap_err().to_string(),
+            "operand 0 must be a floating-point type, found u8"
+        );
     }
 
     #[test]

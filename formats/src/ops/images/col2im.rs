@@ -242,6 +242,9 @@ mod tests {
         assert!(refused(&[3], &[3]));
         assert!(refused(&[-3], &[2]));
         let strings = Tensor::from_strings(&[1, 1, 1], vec!["a".into()]).unwrap();
-        assert!(run(&plain(), &[strings, Tensor::vector_i64(&[1]), Tensor::vector_i64(&[1])]).is_err());
+        assert_eq!(
+            run(&plain(), &[strings, Tensor::vector_i64(&[1]), Tensor::vector_i64(&[1])]).unwrap_err().to_string(),
+            "operand 0 must be a number to be added, found string"
+        );
     }
 }

@@ -126,6 +126,6 @@ mod tests {
         let result = run(&pool, &[x.clone(), rois]).unwrap();
         assert_eq!(result.elements::<f32>().unwrap(), [-7.0, -8.0, 0.0, 0.0]);
         let wrong = Tensor::from_elements(&[1, 5], &[3.0f32, 0.0, 0.0, 1.0, 1.0]).unwrap();
-        assert!(run(&pool, &[x, wrong]).is_err());
+        assert_eq!(run(&pool, &[x, wrong]).unwrap_err().to_string(), "index of an image is 3, outside 0..1");
     }
 }

@@ -207,8 +207,14 @@ mod tests {
         let result = run(&operator(), &operands(&[5, 7, 13, 15])).unwrap();
         let expected = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0];
         assert_eq!((result.shape(), result.elements::<f32>().unwrap()), (&[1, 1, 4, 4][..], &expected[..]));
-        assert!(run(&operator(), &operands(&[5, 7, 13, 16])).is_err());
-        assert!(run(&operator(), &operands(&[-1, 7, 13, 15])).is_err());
+        assert_eq!(
+            run(&operator(), &operands(&[5, 7, 13, 16])).unwrap_err().to_string(),
+            "an index of a maximum is 16, outside 0..16"
+        );
+        assert_eq!(
+            run(&operator(), &operands(&[-1, 7, 13, 15])).unwrap_err().to_string(),
+            "an index of a maximum is -1, outside 0..16"
+        );
     }
 
     #[test]

@@ -596,15 +596,24 @@ mod tests {
         let sizes = Fact::of_dims(DType::I64, Shape::known(&[4]), vec![Dim::symbol("b"), Dim::ONE, Dim::ONE, Dim::ONE]);
         let facts = plain(ResizeMode::Linear).infer(&[Some(x.clone()), None, None, Some(sizes)], &mut context).unwrap();
         assert_eq!(facts[0].dims().unwrap()[0], Dim::symbol("b"));
-        assert!(plain(ResizeMode::Linear).infer(&[Some(x)], &mut context).is_err());
+        assert_eq!(
+            plain(ResizeMode::Linear).infer(&[Some(x)], &mut context).unwrap_err().to_string(),
+            "operand 3 is missing"
+        );
     }
 
     #[test]
     fn nothing_cannot_be_enlarged() {
         let empty = Tensor::zeros(DType::F32, &[0]).unwrap();
         let sizes = Some(Tensor::vector_i64(&[2]));
-        assert!(run_optional(&plain(ResizeMode::Linear), &[Some(empty), None, None, sizes]).is_err());
+        assert_eq!(
+            run_optional(&plain(ResizeMode::Linear), &[Some(empty), None, None, sizes]).unwrap_err().to_string(),
+            "extent of axis 0 is 0, expected at least 1 to resize from"
+        );
         let scales = Some(Tensor::from_elements(&[1], &[-1.0f32]).unwrap());
-        assert!(run_optional(&plain(ResizeMode::Linear), &[Some(image()), None, scales]).is_err());
+        assert_eq!(
+            run_optional(&plain(ResizeMode::Linear), &[Some(image()), None, scales]).unwrap_err().to_string(),
+            "number of scales is 1, expected 4"
+        );
     }
 }

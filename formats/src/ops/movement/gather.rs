@@ -144,8 +144,14 @@ mod tests {
         assert_eq!((result.shape(), result.elements::<f32>().unwrap()), (&[2, 1, 2][..], &[2.0, 0.0, 5.0, 3.0][..]));
         let words = Tensor::from_strings(&[2], vec!["a".into(), "b".into()]).unwrap();
         assert_eq!(first(&Gather { axis: 0 }, &[&words, &Tensor::vector_i64(&[1])]).strings().unwrap(), ["b"]);
-        assert!(run(&gather, &[Some(iota(&[2, 3])), Some(Tensor::vector_i64(&[3]))]).is_err());
-        assert!(run(&gather, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[0]))]).is_err());
+        assert_eq!(
+            run(&gather, &[Some(iota(&[2, 3])), Some(Tensor::vector_i64(&[3]))]).unwrap_err().to_string(),
+            "an index is 3, outside -3 to 3 - 1"
+        );
+        assert_eq!(
+            run(&gather, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[0]))]).unwrap_err().to_string(),
+            "axis 1 is outside a tensor of rank 1"
+        );
     }
 
     #[test]

@@ -140,7 +140,10 @@ mod tests {
             first(&GatherNd { batch_dims: 0 }, &[&iota(&[2, 2]), &indices]).elements::<f32>().unwrap(),
             [0.0, 3.0]
         );
-        assert!(run(&GatherNd { batch_dims: 2 }, &[Some(iota(&[2, 2])), Some(indices)]).is_err());
+        assert_eq!(
+            run(&GatherNd { batch_dims: 2 }, &[Some(iota(&[2, 2])), Some(indices)]).unwrap_err().to_string(),
+            "batch_dims is 2, expected 0 or more and under 2"
+        );
     }
 
     #[test]

@@ -145,7 +145,10 @@ mod tests {
         let fractions = Tensor::from_elements(&[3], &[1.9f32, -0.5, f32::NAN]).unwrap();
         let result = first(&one_hot, &[&fractions, &Tensor::from_elements(&[1], &[2.5f64]).unwrap(), &values()]);
         assert_eq!(result.elements::<f32>().unwrap(), [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
-        assert!(run(&one_hot, &[Some(depth(0)), Some(depth(-1)), Some(values())]).is_err());
+        assert_eq!(
+            run(&one_hot, &[Some(depth(0)), Some(depth(-1)), Some(values())]).unwrap_err().to_string(),
+            "depth is -1, outside 0 and more"
+        );
     }
 
     #[test]

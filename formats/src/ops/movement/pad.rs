@@ -15,7 +15,7 @@ use crate::ops::{
     InferContext, Moves, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError, integers,
     loops, optional, optional_tensor, tensor, tensor_operand,
 };
-use crate::tensor::{TensorError, strides};
+use crate::tensor::strides;
 use crate::value::Value;
 
 attributes! {
@@ -55,13 +55,12 @@ impl AxisPads {
     /// The extent of the padded axis.
     ///
     /// # Errors
-    /// [`ReferenceError::OutOfRange`] where more is removed than there is.
+    /// [`TypeError::Value`] where more is removed than there is, or the extent is too large.
     pub fn extent(&self, total: usize) -> Result<usize, ReferenceError> {
         let padded = total as i128 + i128::from(self.begin) + i128::from(self.end);
-        usize::try_from(padded).map_err(|_| ReferenceError::OutOfRange {
-            subject: "a padded extent".to_string(),
-            found: i64::try_from(padded).unwrap_or(i64::MAX),
-            range: "0 and more".to_string(),
+        usize::try_from(padded).ok().filter(|&extent| i64::try_from(extent).is_ok()).ok_or_else(|| {
+            let (subject, found) = ("a padded extent".to_string(), padded.to_string());
+            TypeError::Value { subject, found, expected: "0 to 2^63 - 1".to_string() }.into()
         })
     }
 
@@ -214,8 +213,9 @@ impl Operator for Pad {
             (PadMode::Reflect | PadMode::Edge | PadMode::Wrap, _) => {
                 let sources = sources(data.dtype(), &extents, source)?;
                 if sources.contains(&None) {
-                    let (dtype, shape) = (data.dtype(), data.shape().to_vec());
-                    return Err(TensorError::Size { dtype, shape, expected: 1, found: 0 }.into());
+                    let (subject, found) = ("shape of operand 0".to_string(), format!("{:?}", data.shape()));
+                    let expected = format!("elements that padding in mode {} can repeat", <&str>::from(self.mode));
+                    return Err(TypeError::Value { subject, found, expected }.into());
                 }
                 data.select(&extents, sources.into_iter())?
             }
@@ -283,9 +283,20 @@ mod tests {
         assert_eq!(padded(PadMode::Constant, 6, -8, 4), [0.0, 0.0]);
         assert_eq!(padded(PadMode::Constant, 4, 1, -2), [0.0, 0.0, 1.0]);
         let pads = |begin, end| Some(Tensor::vector_i64(&[begin, end]));
-        assert!(run(&Pad { mode: PadMode::Constant }, &[Some(iota(&[6])), pads(-4, -4)]).is_err());
-        assert!(run(&Pad { mode: PadMode::Edge }, &[Some(iota(&[0])), pads(1, 1)]).is_err());
-        assert!(run(&Pad { mode: PadMode::Constant }, &[Some(iota(&[6])), pads(i64::MAX, i64::MAX)]).is_err());
+        assert_eq!(
+            run(&Pad { mode: PadMode::Constant }, &[Some(iota(&[6])), pads(-4, -4)]).unwrap_err().to_string(),
+            "a padded extent is -2, expected 0 to 2^63 - 1"
+        );
+        assert_eq!(
+            run(&Pad { mode: PadMode::Edge }, &[Some(iota(&[0])), pads(1, 1)]).unwrap_err().to_string(),
+            "shape of operand 0 is [0], expected elements that padding in mode edge can repeat"
+        );
+        assert_eq!(
+            run(&Pad { mode: PadMode::Constant }, &[Some(iota(&[6])), pads(i64::MAX, i64::MAX)])
+                .unwrap_err()
+                .to_string(),
+            "a padded extent is 18446744073709551620, expected 0 to 2^63 - 1"
+        );
     }
 
     #[test]

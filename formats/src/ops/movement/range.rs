@@ -128,8 +128,9 @@ impl Operator for Range {
             return Err(TypeError::ElementType { operand, expected, found }.into());
         }
         let bounds = bounds_of(&operands)?;
-        let too_large = || TensorError::TooLarge { dtype, shape: Vec::new() };
-        let count = usize::try_from(counted(bounds, dtype)?).map_err(|_| too_large())?;
+        let counted = counted(bounds, dtype)?;
+        let too_large = || TensorError::TooLarge { dtype, shape: vec![usize::try_from(counted).unwrap_or(usize::MAX)] };
+        let count = usize::try_from(counted).map_err(|_| too_large())?;
         let mut elements = Vec::new();
         elements.try_reserve_exact(count).map_err(|_| too_large())?;
         let [start, _, delta] = bounds;
@@ -198,14 +199,20 @@ mod tests {
         assert_eq!(numbers([1.0, 2.0, 0.3]).unwrap(), [1.0, 1.3, 1.6, 1.9000001]);
         assert_eq!(numbers([0.0, 1.0, 0.1]).unwrap().len(), 10);
         assert!(numbers([0.0, 1.0, -1.0]).unwrap().is_empty());
-        assert!(numbers([0.0, 1.0, 0.0]).is_err());
-        assert!(numbers([0.0, f32::INFINITY, 1.0]).is_err());
+        assert_eq!(numbers([0.0, 1.0, 0.0]).unwrap_err().to_string(), "delta is 0, expected anything else");
+        assert_eq!(
+            numbers([0.0, f32::INFINITY, 1.0]).unwrap_err().to_string(),
+            "a count of numbers is 9223372036854775807, outside 0 to 2^53"
+        );
         let integers = |bounds: [i64; 3]| {
             let inputs = bounds.map(|bound| Some(Tensor::from_elements(&[], &[bound]).unwrap()));
             run(&Range {}, &inputs).map(|results| results[0].elements::<i64>().unwrap().to_vec())
         };
         assert_eq!(integers([10, 4, -2]).unwrap(), [10, 8, 6]);
         assert_eq!(integers([i64::MAX - 1, i64::MAX, 5]).unwrap(), [i64::MAX - 1]);
-        assert!(integers([i64::MIN, i64::MAX, 1]).is_err());
+        assert_eq!(
+            integers([i64::MIN, i64::MAX, 1]).unwrap_err().to_string(),
+            "i64[18446744073709551615] is too large to address"
+        );
     }
 }

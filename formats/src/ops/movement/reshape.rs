@@ -208,8 +208,14 @@ mod tests {
         }
         let zero = Reshape { allow_zero: true };
         assert_eq!(zero.extents(&[3, 0], &[0, 5]).unwrap(), [3, 0]);
-        assert!(zero.extents(&[-1, 0], &[0, 5]).is_err());
-        assert!(RESHAPE.extents(&[0, -1], &[0, 3]).is_err());
+        assert_eq!(
+            zero.extents(&[-1, 0], &[0, 5]).unwrap_err().to_string(),
+            "shape is 0 beside -1, expected one of them where zero is an extent"
+        );
+        assert_eq!(
+            RESHAPE.extents(&[0, -1], &[0, 3]).unwrap_err().to_string(),
+            "shape is [0, -1], expected one for the 0 elements of [0, 3]"
+        );
         assert_eq!(RESHAPE.extents(&[3, -1], &[0, 3]).unwrap(), [3, 0]);
     }
 

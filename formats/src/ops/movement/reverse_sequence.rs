@@ -115,9 +115,18 @@ mod tests {
         let reverse = ReverseSequence { batch_axis: 1, time_axis: 0 };
         let result = first(&reverse, &[&iota(&[3, 2]), &Tensor::vector_i64(&[2, 3])]);
         assert_eq!(result.elements::<f32>().unwrap(), [2.0, 5.0, 0.0, 3.0, 4.0, 1.0]);
-        assert!(run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[4, 0]))]).is_err());
-        assert!(run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[-1, 0]))]).is_err());
-        assert!(run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[1]))]).is_err());
+        assert_eq!(
+            run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[4, 0]))]).unwrap_err().to_string(),
+            "a length is 4, outside 0 to 3"
+        );
+        assert_eq!(
+            run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[-1, 0]))]).unwrap_err().to_string(),
+            "a length is -1, outside 0 to 3"
+        );
+        assert_eq!(
+            run(&reverse, &[Some(iota(&[3, 2])), Some(Tensor::vector_i64(&[1]))]).unwrap_err().to_string(),
+            "number of elements of operand 1 is 1, expected 2"
+        );
         assert_eq!(inferred(&reverse, &[floats("t, b"), vector(&[1, 2])]), "f32[t, 2]");
         let same = ReverseSequence { batch_axis: 0, time_axis: -2 };
         assert!(inferred(&same, &[floats("t, b"), vector(&[1])]).contains("another"));

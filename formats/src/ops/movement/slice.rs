@@ -463,8 +463,16 @@ mod tests {
         let inputs = [Some(iota(&[3, 4])), vector(&[-1, 0]), vector(&[-9, 4]), vector(&[0, -1]), vector(&[-2, 3])];
         let result = run(&Slice {}, &inputs).unwrap().remove(0);
         assert_eq!((result.shape(), result.elements::<f32>().unwrap()), (&[2, 2][..], &[8.0, 11.0, 0.0, 3.0][..]));
-        assert!(run(&Slice {}, &[Some(iota(&[3])), vector(&[0, 0]), vector(&[1, 1])]).is_err());
-        assert!(run(&Slice {}, &[Some(iota(&[3])), vector(&[0]), vector(&[1]), vector(&[0]), vector(&[0])]).is_err());
+        assert_eq!(
+            run(&Slice {}, &[Some(iota(&[3])), vector(&[0, 0]), vector(&[1, 1])]).unwrap_err().to_string(),
+            "number of elements of operand 1 is 2, expected 1"
+        );
+        assert_eq!(
+            run(&Slice {}, &[Some(iota(&[3])), vector(&[0]), vector(&[1]), vector(&[0]), vector(&[0])])
+                .unwrap_err()
+                .to_string(),
+            "step is 0, expected anything else"
+        );
     }
 
     #[test]

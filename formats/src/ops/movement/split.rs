@@ -210,9 +210,12 @@ mod tests {
         assert_eq!(shapes(&split, &[Some(floats("3*n"))]), ["f32[n]"; 3]);
         let uneven = shapes(&split, &[Some(floats("n"))]);
         assert_eq!(uneven[0], "f32[floordiv(n + 2, 3)]");
-        assert!(infer(&Split { axis: 0, parts: 4, even: false }, &[Some(floats("5"))]).is_err());
+        assert_eq!(
+            infer(&Split { axis: 0, parts: 4, even: false }, &[Some(floats("5"))]).unwrap_err().to_string(),
+            "parts of an axis: 5 does not fit 4"
+        );
         let even = Split { even: true, ..split };
-        assert!(infer(&even, &[Some(floats("7"))]).is_err());
+        assert_eq!(infer(&even, &[Some(floats("7"))]).unwrap_err().to_string(), "parts of an axis: 7 does not fit 3");
         assert_eq!(infer(&even, &[Some(floats("n"))]).unwrap().1, ["n multiple 3"]);
     }
 
@@ -220,13 +223,28 @@ mod tests {
     fn sizes_make_up_the_axis() {
         let split = Split { axis: -1, parts: 2, even: true };
         assert_eq!(shapes(&split, &[Some(floats("a, n + 2")), Some(contents("n, 2"))]), ["f32[a, n]", "f32[a, 2]"]);
-        assert!(infer(&split, &[Some(floats("5")), Some(vector(&[2, 2]))]).is_err());
-        assert!(infer(&split, &[Some(floats("5")), Some(vector(&[6, -1]))]).is_err());
-        assert!(infer(&split, &[Some(floats("5")), Some(vector(&[5]))]).is_err());
+        assert_eq!(
+            infer(&split, &[Some(floats("5")), Some(vector(&[2, 2]))]).unwrap_err().to_string(),
+            "sum of the parts: 4 does not fit 5"
+        );
+        assert_eq!(
+            infer(&split, &[Some(floats("5")), Some(vector(&[6, -1]))]).unwrap_err().to_string(),
+            "size of a part is -1, expected 0 and more"
+        );
+        assert_eq!(
+            infer(&split, &[Some(floats("5")), Some(vector(&[5]))]).unwrap_err().to_string(),
+            "number of elements of operand 1 is 1, expected 2"
+        );
         assert_eq!(split.extents(Some(&[0, 5]), 5).unwrap(), [0, 5]);
-        assert!(split.extents(None, 5).is_err());
-        assert!(split.extents(Some(&[i64::MAX, i64::MAX]), 5).is_err());
-        assert!(Split { axis: 0, parts: i64::MAX, even: false }.extents(None, 5).is_err());
+        assert_eq!(split.extents(None, 5).unwrap_err().to_string(), "parts of an axis: 5 does not fit [3, 2]");
+        assert_eq!(
+            split.extents(Some(&[i64::MAX, i64::MAX]), 5).unwrap_err().to_string(),
+            "parts of an axis: 5 does not fit [9223372036854775807, 9223372036854775807]"
+        );
+        assert_eq!(
+            Split { axis: 0, parts: i64::MAX, even: false }.extents(None, 5).unwrap_err().to_string(),
+            "number of parts is 9223372036854775807, expected 1 to 65536"
+        );
     }
 
     #[test]

@@ -193,8 +193,14 @@ mod tests {
         assert_eq!(written(CacheMode::Linear, None).unwrap(), [0.0, 1.0, -1.0, 2.0, 3.0, -1.0]);
         assert_eq!(written(CacheMode::Linear, Some(&[0, 1])).unwrap(), [0.0, 1.0, -1.0, -1.0, 2.0, 3.0]);
         assert_eq!(written(CacheMode::Circular, Some(&[2, 4])).unwrap(), [1.0, -1.0, 0.0, -1.0, 2.0, 3.0]);
-        assert!(written(CacheMode::Linear, Some(&[0, 2])).is_err());
-        assert!(written(CacheMode::Linear, Some(&[0])).is_err());
+        assert_eq!(
+            written(CacheMode::Linear, Some(&[0, 2])).unwrap_err().to_string(),
+            "a position of the cache is 3, outside 0 to 3 - 1"
+        );
+        assert_eq!(
+            written(CacheMode::Linear, Some(&[0])).unwrap_err().to_string(),
+            "number of elements of operand 2 is 1, expected 2"
+        );
     }
 
     #[test]
@@ -206,6 +212,9 @@ mod tests {
         assert_eq!(facts[0].kind.to_string(), "f32[b, 8, capacity, 64]");
         assert_eq!(obligations, ["seq at_most capacity"]);
         let first = TensorScatter { axis: 0, mode: CacheMode::Linear };
-        assert!(infer(&first, &[Some(floats("b, 4")), Some(floats("b, 4"))]).is_err());
+        assert_eq!(
+            infer(&first, &[Some(floats("b, 4")), Some(floats("b, 4"))]).unwrap_err().to_string(),
+            "axis 0 is outside a tensor of rank 2"
+        );
     }
 }

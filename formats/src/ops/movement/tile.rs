@@ -100,7 +100,13 @@ mod tests {
         let result = first(&Tile {}, &[&iota(&[1, 2]), &Tensor::vector_i64(&[2, 2])]);
         assert_eq!(result.elements::<f32>().unwrap(), [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
         assert_eq!(first(&Tile {}, &[&iota(&[2]), &Tensor::vector_i64(&[0])]).shape(), [0]);
-        assert!(run(&Tile {}, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[i64::MAX]))]).is_err());
-        assert!(run(&Tile {}, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[1, 1]))]).is_err());
+        assert_eq!(
+            run(&Tile {}, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[i64::MAX]))]).unwrap_err().to_string(),
+            "f32[18446744073709551614] is too large to address"
+        );
+        assert_eq!(
+            run(&Tile {}, &[Some(iota(&[2])), Some(Tensor::vector_i64(&[1, 1]))]).unwrap_err().to_string(),
+            "number of elements of operand 1 is 2, expected 1"
+        );
     }
 }

@@ -155,7 +155,10 @@ mod tests {
         let results = run(&top, &[Some(data.clone()), Some(Tensor::vector_i64(&[1]))]).unwrap();
         assert_eq!(results[0].elements::<i64>().unwrap(), [(1 << 60) + 1, 5]);
         assert_eq!(results[1].elements::<i64>().unwrap(), [1, 0]);
-        assert!(run(&top, &[Some(data), Some(Tensor::vector_i64(&[3]))]).is_err());
+        assert_eq!(
+            run(&top, &[Some(data), Some(Tensor::vector_i64(&[3]))]).unwrap_err().to_string(),
+            "k: 3 does not fit 2"
+        );
     }
 
     #[test]

@@ -237,6 +237,9 @@ mod tests {
         let good = [fact(&[1, 3, 4]), c(), c(), c(), c()];
         assert_eq!(operator(true, false).infer(&good, &mut context).unwrap().len(), 3);
         let bad = [fact(&[1, 4, 4]), c(), c(), c(), c()];
-        assert!(operator(false, false).infer(&bad, &mut context).is_err());
+        assert_eq!(
+            operator(false, false).infer(&bad, &mut context).unwrap_err().to_string(),
+            "channels of the batch normalization: 3 does not fit 4"
+        );
     }
 }

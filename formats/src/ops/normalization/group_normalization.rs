@@ -194,8 +194,14 @@ mod tests {
         for (result, expected) in results.iter().zip([-10.0, -8.0, -10.0, 190.0]) {
             assert!((f64::from(*result) - expected / deviation).abs() < 1e-5, "{results:?}");
         }
-        assert!(run(&operator(Some(1), true), &[1.0, 10.0], &[0.0, 0.0]).is_err());
-        assert!(run(&operator(Some(3), false), &[1.0, 10.0], &[0.0, 0.0]).is_err());
+        assert_eq!(
+            run(&operator(Some(1), true), &[1.0, 10.0], &[0.0, 0.0]).unwrap_err().to_string(),
+            "length of operand 1: [2] does not fit [1]"
+        );
+        assert_eq!(
+            run(&operator(Some(3), false), &[1.0, 10.0], &[0.0, 0.0]).unwrap_err().to_string(),
+            "number of channels is 2, expected a multiple of 3 groups"
+        );
     }
 
     #[test]
@@ -206,6 +212,12 @@ mod tests {
         let parameter = || Some(Fact::tensor(DType::F32, vec![Dim::symbol("c")]));
         operator(Some(4), false).infer(&[data, parameter(), parameter()], &mut context).unwrap();
         assert_eq!(context.obligations.len(), 1);
-        assert!(operator(Some(0), false).infer(&[parameter(), parameter(), parameter()], &mut context).is_err());
+        assert_eq!(
+            operator(Some(0), false)
+                .infer(&[parameter(), parameter(), parameter()], &mut context)
+                .unwrap_err()
+                .to_string(),
+            "number of groups is 0, expected at least 1"
+        );
     }
 }

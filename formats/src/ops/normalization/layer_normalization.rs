@@ -271,8 +271,14 @@ mod tests {
         let facts = operator(1, true).infer(&[data.clone(), fact(DType::F16, &[4])], &mut context).unwrap();
         let printed: Vec<String> = facts.iter().map(|fact| fact.kind.to_string()).collect();
         assert_eq!(printed, ["f16[n, 4]", "f32[n, 1]", "f32[n, 1]"]);
-        assert!(operator(1, true).infer(&[data.clone(), fact(DType::F16, &[3])], &mut context).is_err());
-        assert!(operator(1, true).infer(&[data.clone(), fact(DType::F32, &[4])], &mut context).is_err());
+        assert_eq!(
+            operator(1, true).infer(&[data.clone(), fact(DType::F16, &[3])], &mut context).unwrap_err().to_string(),
+            "broadcast to the normalized data: 3 does not fit 4"
+        );
+        assert_eq!(
+            operator(1, true).infer(&[data.clone(), fact(DType::F32, &[4])], &mut context).unwrap_err().to_string(),
+            "operand 1 must be f16, found f32"
+        );
         let mixed = operator(1, false).infer(&[data, fact(DType::F32, &[4])], &mut context).unwrap();
         assert_eq!(mixed[0].kind.to_string(), "f32[n, 4]");
     }

@@ -457,11 +457,26 @@ mod tests {
         let mut infer = |operator: Convolution, x: &[usize], w: &[usize]| {
             operator.infer(&[fact(x), fact(w)], &mut context).map(|_| ())
         };
-        assert!(infer(plain(1), &[1, 2, 5], &[1, 3, 1]).is_err());
-        assert!(infer(plain(2), &[1, 2, 5], &[3, 1, 1]).is_err());
-        assert!(infer(plain(0), &[1, 2, 5], &[3, 1, 1]).is_err());
-        assert!(infer(plain(1), &[1, 2], &[3, 2]).is_err());
-        assert!(infer(plain(1), &[1, 2, 5], &[3, 2, 7]).is_err());
+        assert_eq!(
+            infer(plain(1), &[1, 2, 5], &[1, 3, 1]).unwrap_err().to_string(),
+            "channels of the convolution: 2 does not fit 3"
+        );
+        assert_eq!(
+            infer(plain(2), &[1, 2, 5], &[3, 1, 1]).unwrap_err().to_string(),
+            "filters of the convolution: 3 does not fit a multiple of 2"
+        );
+        assert_eq!(
+            infer(plain(0), &[1, 2, 5], &[3, 1, 1]).unwrap_err().to_string(),
+            "`groups` is 0, expected at least 1"
+        );
+        assert_eq!(
+            infer(plain(1), &[1, 2], &[3, 2]).unwrap_err().to_string(),
+            "operand 0 must have rank at least 3, found 2"
+        );
+        assert_eq!(
+            infer(plain(1), &[1, 2, 5], &[3, 2, 7]).unwrap_err().to_string(),
+            "window along spatial axis 0: kernel extent 7 does not fit input extent 5"
+        );
         assert!(infer(plain(1), &[1, 2, 5], &[3, 2, 5]).is_ok());
     }
 

@@ -473,6 +473,9 @@ mod tests {
         let facts = operator.infer(&[Some(x.clone()), Some(w.clone())], &mut context).unwrap();
         assert_eq!(facts[0].dims().unwrap()[2], Dim::symbol("t") * 2);
         let bad = ConvolutionTranspose { output_padding: vec![-1], ..operator };
-        assert!(bad.infer(&[Some(x), Some(w)], &mut context).is_err());
+        assert_eq!(
+            bad.infer(&[Some(x), Some(w)], &mut context).unwrap_err().to_string(),
+            "a value of `output_padding` is -1, expected 0 to 2147483647"
+        );
     }
 }

@@ -330,6 +330,9 @@ mod tests {
     fn displacements_must_fit() {
         let x = f32s(&[1, 1, 4], &[1.0, 2.0, 4.0, 8.0]);
         let w = f32s(&[1, 1, 2], &[1.0, 10.0]);
-        assert!(run_optional(&plain(), &[x, w, None, f32s(&[1, 1, 3], &[0.0; 3])]).is_err());
+        assert_eq!(
+            run_optional(&plain(), &[x, w, None, f32s(&[1, 1, 3], &[0.0; 3])]).unwrap_err().to_string(),
+            "displacements: [1, 1, 3] does not fit [1, 2, 3]"
+        );
     }
 }

@@ -119,6 +119,9 @@ mod tests {
         assert_eq!((three.shape(), three.elements::<f32>().unwrap()), (&[][..], &[-24.0f32][..]));
         assert_eq!(det(&[2, 2], &[1.0, 2.0, 2.0, 4.0]).elements::<f32>().unwrap(), [0.0]);
         assert_eq!(det(&[2, 0, 0], &[]).elements::<f32>().unwrap(), [1.0, 1.0]);
-        assert!(run(&Determinant {}, &[Tensor::zeros(crate::dtype::DType::F32, &[2, 3]).unwrap()]).is_err());
+        assert_eq!(
+            run(&Determinant {}, &[Tensor::zeros(crate::dtype::DType::F32, &[2, 3]).unwrap()]).unwrap_err().to_string(),
+            "determinant: [2, 3] does not fit square matrices"
+        );
     }
 }

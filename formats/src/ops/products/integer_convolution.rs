@@ -200,6 +200,9 @@ mod tests {
         let result = run_optional(&plain(), &[x.clone(), w.clone(), None, zeros, bias]).unwrap();
         assert_eq!(result.elements::<i32>().unwrap(), [100, 100, i32::MIN + 1, i32::MIN + 3]);
         let wrong = Some(Tensor::from_elements(&[3], &[5u8, 3, 1]).unwrap());
-        assert!(run_optional(&plain(), &[x, w, None, wrong]).is_err());
+        assert_eq!(
+            run_optional(&plain(), &[x, w, None, wrong]).unwrap_err().to_string(),
+            "zero point of operand 1: [3] does not fit [2, 1, 1]"
+        );
     }
 }

@@ -210,8 +210,14 @@ mod tests {
         let result = run_optional(&plain(), &[a.clone(), b.clone(), bytes(&[2], &[0, 3]), columns]).unwrap();
         // Rows [1, 2], [0, 1] times columns [0, 1], [0, -1].
         assert_eq!(result.elements::<i32>().unwrap(), [2, -2, 1, -1]);
-        assert!(run_optional(&plain(), &[a.clone(), b.clone(), bytes(&[3], &[0, 3, 1])]).is_err());
+        assert_eq!(
+            run_optional(&plain(), &[a.clone(), b.clone(), bytes(&[3], &[0, 3, 1])]).unwrap_err().to_string(),
+            "zero point of operand 0: [3] does not fit [2, 2]"
+        );
         let wrong_type = Some(Tensor::scalar(1i8));
-        assert!(run_optional(&plain(), &[a, b, wrong_type]).is_err());
+        assert_eq!(
+            run_optional(&plain(), &[a, b, wrong_type]).unwrap_err().to_string(),
+            "operand 2 must be u8, found i8"
+        );
     }
 }

@@ -419,13 +419,28 @@ mod tests {
         let mut context = InferContext::new("matmul", &ranges, &mut blocks);
         let fact = |extents: &[usize]| Some(Fact::tensor(DType::F32, Shape::known(extents)));
         let plain = Matmul::new(false, false);
-        assert!(plain.infer(&[fact(&[2, 3]), fact(&[4, 2])], &mut context).is_err());
-        assert!(plain.infer(&[fact(&[]), fact(&[4, 2])], &mut context).is_err());
-        assert!(plain.infer(&[fact(&[2, 2, 3]), fact(&[3, 3, 1])], &mut context).is_err());
+        assert_eq!(
+            plain.infer(&[fact(&[2, 3]), fact(&[4, 2])], &mut context).unwrap_err().to_string(),
+            "extent summed over by the matrix product: 3 does not fit 4"
+        );
+        assert_eq!(
+            plain.infer(&[fact(&[]), fact(&[4, 2])], &mut context).unwrap_err().to_string(),
+            "operand 0 must have rank at least 1, found 0"
+        );
+        assert_eq!(
+            plain.infer(&[fact(&[2, 2, 3]), fact(&[3, 3, 1])], &mut context).unwrap_err().to_string(),
+            "broadcast: 2 does not fit 3"
+        );
         let narrow = Some(Fact::tensor(DType::I8, Shape::known(&[2, 2])));
-        assert!(plain.infer(&[narrow.clone(), narrow], &mut context).is_err());
+        assert_eq!(
+            plain.infer(&[narrow.clone(), narrow], &mut context).unwrap_err().to_string(),
+            "operand 0 must be f16, bf16, f32, f64, i32, i64, u32 or u64, found i8"
+        );
         let mut blocks = NoBlocks;
         let values = [Some(Value::from(sequence(&[2, 3]))), Some(Value::from(sequence(&[4, 2])))];
-        assert!(plain.reference(&values, &mut ReferenceContext::new(&mut blocks)).is_err());
+        assert_eq!(
+            plain.reference(&values, &mut ReferenceContext::new(&mut blocks)).unwrap_err().to_string(),
+            "extent summed over by the matrix product: 3 does not fit 4"
+        );
     }
 }

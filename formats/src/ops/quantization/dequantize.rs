@@ -132,7 +132,13 @@ mod tests {
         let elements: Vec<f32> = y.elements::<half::f16>().unwrap().iter().map(|&element| element.into()).collect();
         assert_eq!(elements, [-2.0, 4.0, 4.0, 12.0]);
         // A scale of f8e8m0 is no type for a result.
-        assert!(run(&Dequantize { to: None, ..blocked }, &[x.clone(), powers]).is_err());
-        assert!(run(&dequantize(), &[x, Tensor::scalar(1.0f32), Tensor::scalar(1u8)]).is_err());
+        assert_eq!(
+            run(&Dequantize { to: None, ..blocked }, &[x.clone(), powers]).unwrap_err().to_string(),
+            "dequantization to f8e8m0 is not supported"
+        );
+        assert_eq!(
+            run(&dequantize(), &[x, Tensor::scalar(1.0f32), Tensor::scalar(1u8)]).unwrap_err().to_string(),
+            "operand 2 must be i4 or a float type, found u8"
+        );
     }
 }

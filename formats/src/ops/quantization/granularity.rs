@@ -155,11 +155,17 @@ mod tests {
         let granularity = Granularity::of(&[2, 5, 2], &[2, 3, 2], 1, 2).unwrap();
         let indices: Vec<usize> = (0..20).map(|element| granularity.index(element)).collect();
         assert_eq!(indices, [0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11]);
-        assert!(Granularity::of(&[2, 5], &[2, 2], 1, 2).is_err());
-        assert!(Granularity::of(&[2, 5], &[5], 0, 0).is_err());
-        assert!(Granularity::of(&[2, 5], &[5], 2, 0).is_err());
+        assert_eq!(
+            Granularity::of(&[2, 5], &[2, 2], 1, 2).unwrap_err().to_string(),
+            "scales: [2, 3] does not fit [2, 2]"
+        );
+        assert_eq!(Granularity::of(&[2, 5], &[5], 0, 0).unwrap_err().to_string(), "scales: [2] does not fit [5]");
+        assert_eq!(
+            Granularity::of(&[2, 5], &[5], 2, 0).unwrap_err().to_string(),
+            "axis 2 is outside a tensor of rank 2"
+        );
         assert!(Granularity::of(&[], &[], 5, 0).is_ok());
-        assert!(Granularity::of(&[2], &[2], 0, -1).is_err());
+        assert_eq!(Granularity::of(&[2], &[2], 0, -1).unwrap_err().to_string(), "block_size is -1, expected 0 or more");
     }
 
     #[test]
@@ -171,9 +177,15 @@ mod tests {
         let input = Shape::from(vec![n.clone(), Dim::known(64)]);
         let blocked = Shape::from(vec![n.clone(), Dim::known(2)]);
         assert!(Granularity::infer(&input, &blocked, 1, 32, &mut context).is_ok());
-        assert!(Granularity::infer(&input, &blocked, 1, 16, &mut context).is_err());
+        assert_eq!(
+            Granularity::infer(&input, &blocked, 1, 16, &mut context).unwrap_err().to_string(),
+            "blocks of scales: 4 does not fit 2"
+        );
         assert!(Granularity::infer(&input, &Shape::known(&[64]), 1, 0, &mut context).is_ok());
-        assert!(Granularity::infer(&input, &Shape::known(&[63]), 1, 0, &mut context).is_err());
+        assert_eq!(
+            Granularity::infer(&input, &Shape::known(&[63]), 1, 0, &mut context).unwrap_err().to_string(),
+            "scales of an axis: 64 does not fit 63"
+        );
         assert!(context.obligations.is_empty());
         assert!(Granularity::infer(&input, &Shape::from(vec![n]), 1, 0, &mut context).is_ok());
         assert_eq!(context.obligations.len(), 1);

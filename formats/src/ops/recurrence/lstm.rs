@@ -199,9 +199,21 @@ mod tests {
         let printed: Vec<String> = facts.iter().map(|fact| fact.kind.to_string()).collect();
         assert_eq!(printed, ["f32[t, 2, 3, 4]", "f32[2, 3, 4]", "f32[2, 3, 4]"]);
         assert_eq!(macs(&operator, &good, &facts), Dim::symbol("t") * (2 * 3 * 16 * 9));
-        assert!(operator.infer(&[data.clone(), fact(&[2, 16, 6]), fact(&[2, 16, 4])], &mut context).is_err());
-        assert!(operator.infer(&[data.clone(), fact(&[1, 16, 5]), fact(&[1, 16, 4])], &mut context).is_err());
+        assert_eq!(
+            operator
+                .infer(&[data.clone(), fact(&[2, 16, 6]), fact(&[2, 16, 4])], &mut context)
+                .unwrap_err()
+                .to_string(),
+            "extent of operand 1 of a recurrent layer: 6 does not fit 5"
+        );
+        assert_eq!(
+            operator
+                .infer(&[data.clone(), fact(&[1, 16, 5]), fact(&[1, 16, 4])], &mut context)
+                .unwrap_err()
+                .to_string(),
+            "extent of operand 1 of a recurrent layer: 1 does not fit 2"
+        );
         let few = Lstm { activations: vec![], ..operator };
-        assert!(few.infer(&good, &mut context).is_err());
+        assert_eq!(few.infer(&good, &mut context).unwrap_err().to_string(), "number of activations is 0, expected 6");
     }
 }

@@ -43,11 +43,12 @@ fn corner_bins(bands: usize, length: usize, sample_rate: f64, edges: (f64, f64))
         // The last corner ends a filter without belonging to it.
         let limit = if index + 1 == corners { bins } else { bins - 1 };
         if !(bin >= 0.0 && bin <= limit as f64) {
-            return Err(ReferenceError::OutOfRange {
+            return Err(TypeError::Value {
                 subject: "bin of a mel frequency".to_string(),
-                found: bin as i64,
-                range: format!("0 to {limit}"),
-            });
+                found: bin.to_string(),
+                expected: format!("0 to {limit}"),
+            }
+            .into());
         }
         found.push(bin as usize);
     }
@@ -137,10 +138,22 @@ mod tests {
 
     #[test]
     fn filters_stay_inside_the_spectrum() {
-        assert!(run(8, 16, 8192, (0.0, 40960.0)).is_err());
-        assert!(run(8, 16, 0, (0.0, 4096.0)).is_err());
-        assert!(run(-1, 16, 8192, (0.0, 4096.0)).is_err());
-        assert!(run(8, 16, 8192, (f32::NAN, 4096.0)).is_err());
+        assert_eq!(
+            run(8, 16, 8192, (0.0, 40960.0)).unwrap_err().to_string(),
+            "bin of a mel frequency is 9, expected 0 to 8"
+        );
+        assert_eq!(
+            run(8, 16, 0, (0.0, 4096.0)).unwrap_err().to_string(),
+            "bin of a mel frequency is NaN, expected 0 to 8"
+        );
+        assert_eq!(
+            run(-1, 16, 8192, (0.0, 4096.0)).unwrap_err().to_string(),
+            "size in operand 0 is -1, outside 0 and above"
+        );
+        assert_eq!(
+            run(8, 16, 8192, (f32::NAN, 4096.0)).unwrap_err().to_string(),
+            "bin of a mel frequency is NaN, expected 0 to 8"
+        );
         assert_eq!(run(0, 16, 8192, (0.0, 4096.0)).unwrap().shape(), [9, 0]);
     }
 }

@@ -225,9 +225,18 @@ mod tests {
         let plain = run(false, [Some(signal.clone()), step.clone(), None, Some(Tensor::scalar(3i64))]).unwrap();
         assert_eq!(plain.shape(), [1, 1, 3, 2]);
         let long = Some(Tensor::scalar(3i64));
-        assert!(run(false, [Some(signal.clone()), step.clone(), Some(window), long]).is_err());
-        assert!(run(false, [Some(signal.clone()), step, None, Some(Tensor::scalar(5i64))]).is_err());
-        assert!(run(false, [Some(signal), Some(Tensor::scalar(0i64)), None, None]).is_err());
+        assert_eq!(
+            run(false, [Some(signal.clone()), step.clone(), Some(window), long]).unwrap_err().to_string(),
+            "length of a frame, against the signal's and the window's: 3 does not fit 4 and 2"
+        );
+        assert_eq!(
+            run(false, [Some(signal.clone()), step, None, Some(Tensor::scalar(5i64))]).unwrap_err().to_string(),
+            "length of a frame, against the signal's and the window's: 5 does not fit 4 and 5"
+        );
+        assert_eq!(
+            run(false, [Some(signal), Some(Tensor::scalar(0i64)), None, None]).unwrap_err().to_string(),
+            "step between frames is 0, outside 1 and above"
+        );
     }
 
     #[test]

@@ -249,12 +249,43 @@ pub enum Instructions {
     Avx512(Avx512),
 }
 
+/// The environment variable that names the instruction set which kernels use in place of the fastest.
+pub const INSTRUCTIONS_VARIABLE: &str = "IPUC_INSTRUCTIONS";
+
+/// [`INSTRUCTIONS_VARIABLE`] names what this processor does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("{INSTRUCTIONS_VARIABLE} is `{found}`; this processor has {available}")]
+pub struct UnknownInstructions {
+    /// The value of the variable.
+    found: String,
+    /// Names of all sets that this processor has.
+    available: String,
+}
+
 impl Instructions {
-    /// The fastest that this processor has.
+    /// What kernels use: the set that [`INSTRUCTIONS_VARIABLE`] names, else the fastest that this processor has.
     #[must_use]
     pub fn best() -> Self {
         static BEST: OnceLock<Instructions> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available().pop().unwrap_or(Self::Portable(Portable)))
+        *BEST.get_or_init(|| Self::named().ok().flatten().unwrap_or_else(Self::fastest))
+    }
+
+    fn fastest() -> Self {
+        Self::available().pop().unwrap_or(Self::Portable(Portable))
+    }
+
+    /// The set that [`INSTRUCTIONS_VARIABLE`] names, `None` where it is not set.
+    ///
+    /// # Errors
+    /// [`UnknownInstructions`] where this processor does not have it.
+    pub fn named() -> Result<Option<Self>, UnknownInstructions> {
+        let Some(found) = std::env::var_os(INSTRUCTIONS_VARIABLE) else { return Ok(None) };
+        let all = Self::available();
+        let named = all.iter().find(|instructions| found == *instructions.name());
+        named.copied().map(Some).ok_or_else(|| UnknownInstructions {
+            found: found.to_string_lossy().into_owned(),
+            available: all.iter().map(|instructions| instructions.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 
     /// All that this processor has, slowest first.
