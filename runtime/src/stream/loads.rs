@@ -102,8 +102,6 @@ pub(super) struct Loads<B> {
     unpinned_bytes: u64,
     /// The pass that runs, or the next one.
     pass: u64,
-    /// The run went where no lookahead had been: what it asks for is read directly until the pass is over.
-    lost: bool,
     /// What was read ahead is about to be dropped: no read begins.
     dropping: bool,
     /// Threads are to end.
@@ -133,7 +131,6 @@ impl<B> Loads<B> {
             in_flight: 0,
             unpinned_bytes: 0,
             pass: 0,
-            lost: false,
             dropping: false,
             closing: false,
             report: PassReport::default(),
@@ -174,7 +171,7 @@ impl<B> Loads<B> {
     pub(super) fn is_aligned(&self, entry: u32) -> bool {
         let same = self.lookahead.as_ref().is_some_and(|lookahead| lookahead.entry() == entry);
         let begins = self.upcoming.front().is_none_or(|planned| planned.pass == self.pass);
-        same && begins && self.current.is_empty() && !self.lost
+        same && begins && self.current.is_empty()
     }
 
     /// Begins no more reads until [`Loads::forget`]; whether none is in flight.
@@ -185,10 +182,8 @@ impl<B> Loads<B> {
 
     /// Forgets all that was planned, and drops what was read ahead; pinned chunks stay. No read may be in flight.
     pub(super) fn forget(&mut self) {
-        (self.dropping, self.lost) = (false, false);
-        (self.lookahead, self.recent) = (None, RecentChunks::default());
-        self.upcoming.clear();
-        self.current.clear();
+        self.dropping = false;
+        self.lose();
         self.to_read.clear();
         for (id, mut load) in std::mem::take(&mut self.loads) {
             let is_ready = matches!(load.status, Status::Ready(_));
@@ -202,6 +197,13 @@ impl<B> Loads<B> {
             }
             self.drop_load(load);
         }
+    }
+
+    /// The run went where no lookahead had been: what it asks for is read directly until the next pass.
+    fn lose(&mut self) {
+        (self.lookahead, self.recent) = (None, RecentChunks::default());
+        self.upcoming.clear();
+        self.current.clear();
     }
 
     /// The run begins a pass of this entry.
@@ -232,10 +234,9 @@ impl<B> Loads<B> {
     /// The run comes to a scheduled step.
     pub(super) fn begin_step(&mut self, block: u32, step: u32) {
         let here = (self.pass, block, step);
-        let expected = self.upcoming.front().is_some_and(|next| (next.pass, next.block, next.step) == here);
-        self.lost |= !expected;
-        if !self.lost {
-            self.current.extend(self.upcoming.pop_front());
+        match self.upcoming.pop_front().filter(|next| (next.pass, next.block, next.step) == here) {
+            Some(planned) => self.current.push(planned),
+            None => self.lose(),
         }
     }
 
@@ -247,17 +248,16 @@ impl<B> Loads<B> {
             }
             (Some(_) | None, _) => false,
         };
-        self.lost |= !entered;
-        self.extend(schedule);
+        match entered {
+            true => self.extend(schedule),
+            false => self.lose(),
+        }
     }
 
     /// The run leaves the scheduled step where it is: what it did not ask for, it does not need.
     pub(super) fn end_step(&mut self, schedule: &Schedule, block: u32, step: u32) {
-        let here = self.current.pop_if(|planned| (planned.block, planned.step) == (block, step));
-        let Some(planned) = here.filter(|_| !self.lost) else {
-            self.lost = true;
-            return;
-        };
+        let here = |planned: &mut PlannedStep| (planned.block, planned.step) == (block, step);
+        let Some(planned) = self.current.pop_if(here) else { return self.lose() };
         for access in planned.accesses.iter().filter(|access| !access.over) {
             self.release(access.load);
         }
@@ -272,9 +272,7 @@ impl<B> Loads<B> {
     /// Plans as far as the order is known, at most to the end of the next pass.
     fn extend(&mut self, schedule: &Schedule) {
         let Some(mut lookahead) = self.lookahead.take() else { return };
-        while !self.lost
-            && let Some(upcoming) = lookahead.next(schedule, self.pass + 1)
-        {
+        while let Some(upcoming) = lookahead.next(schedule, self.pass + 1) {
             let accesses = upcoming.step.accesses.iter().map(|access| PlannedAccess {
                 weight: access.weight,
                 part: access.part,
@@ -310,7 +308,7 @@ impl<B> Loads<B> {
 
     /// The load of the part of a weight that the step asks for; `None` where it is not expected here.
     pub(super) fn take(&mut self, weight: u32, part: u32) -> Option<u64> {
-        let accesses = &mut self.current.last_mut().filter(|_| !self.lost)?.accesses;
+        let accesses = &mut self.current.last_mut()?.accesses;
         let wanted = |access: &&mut PlannedAccess| !access.over && (access.weight, access.part) == (weight, part);
         let access = accesses.iter_mut().find(wanted)?;
         access.over = true;

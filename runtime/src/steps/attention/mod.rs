@@ -1,15 +1,17 @@
 //! Attention and its relatives.
 //!
 //! Attention of f32 in ONNX's own arithmetic runs in blocks of rows; everything else by its reference. `extents.rs` says which
-//! operands the kernel takes, `keys.rs` where it reads keys and values, `cache.rs` has the operators that keep them.
+//! operands the kernel takes, `keys.rs` where it reads keys and values, `seen.rs`
+//! which keys a query sees, `cache.rs` has the operators that keep them.
 
 mod cache;
 mod extents;
 mod keys;
+mod seen;
 #[cfg(test)]
 mod tests;
 
-use crate::kernels::attention::{self as kernel, Frontier, Mask, Stage};
+use crate::kernels::attention::{self as kernel, Stage};
 use crate::kernels::simd::Instructions;
 use crate::steps::floats::computed;
 use crate::steps::normalization::reduction::{loaded, reference};
@@ -17,12 +19,11 @@ use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_cop
 use crate::versions::Version;
 use extents::Extents;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::broadcast::broadcast_strides;
-use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, integers, optional_tensor, tensor};
+use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use keys::{Cached, Joined};
-use std::borrow::Cow;
+use seen::{Positions, ScoreMask};
 
 impl Kernel for RotaryEmbedding {}
 impl Kernel for LinearAttention {}
@@ -96,18 +97,6 @@ fn scaled_queries(operator: &Attention, extents: Extents, values: &[f32]) -> Vec
     moved
 }
 
-/// A mask as f32: 0 and minus infinity for bools.
-fn mask_values(mask: &Tensor) -> Result<Option<Cow<'_, [f32]>>, KernelError> {
-    Ok(match mask.dtype() {
-        DType::Bool => {
-            let value = |&seen: &u8| if seen != 0 { 0.0 } else { f32::NEG_INFINITY };
-            Some(mask.bytes().iter().map(value).collect())
-        }
-        DType::F32 => Some(Cow::Borrowed(mask.elements::<f32>()?)),
-        _ => None,
-    })
-}
-
 fn stage(stage: ScoreStage) -> Stage {
     match stage {
         ScoreStage::Product => Stage::Product,
@@ -125,25 +114,12 @@ fn attend(
     cached: Option<&[Cached<'_>; 2]>,
     context: &mut Context<'_>,
 ) -> Result<Option<Vec<Value>>, KernelError> {
-    let Extents { batch, query_heads, key_heads, queries, past, size, value_size, .. } = extents;
+    let Extents { batch, query_heads, key_heads, queries, size, value_size, .. } = extents;
     let total = extents.total();
-    let counted = |operand: usize| optional_tensor(inputs, operand)?.map(|_| integers(inputs, operand)).transpose();
-    let (valid, first) = (counted(6)?, counted(7)?);
     let sink = optional_tensor(inputs, 8)?.map(|sink| sink.elements::<f32>()).transpose()?;
-    let mask = optional_tensor(inputs, 3)?;
-    let mask_elements = mask.map(mask_values).transpose()?;
-    let mask_keys = mask.and_then(|mask| mask.shape().last().copied());
-    let mask_keys = if operator.pad_mask { mask_keys.filter(|keys| *keys <= total).unwrap_or(total) } else { total };
-    let target = [batch, query_heads, queries, mask_keys];
-    let fits = |mask: &Tensor| {
-        mask.rank() <= 4
-            && mask.shape().iter().rev().zip(target.iter().rev()).all(|(own, wanted)| own == wanted || *own == 1)
-    };
-    if matches!(mask_elements, Some(None))
-        || mask.is_some_and(|mask| !fits(mask))
-        || [&valid, &first].into_iter().flatten().any(|given| given.len() != batch)
-        || sink.is_some_and(|sink| sink.len() != query_heads)
-    {
+    let (mask, positions) = (ScoreMask::of(operator, extents, inputs)?, Positions::of(extents, inputs)?);
+    let (Some(mask), Some(positions)) = (mask, positions) else { return Ok(None) };
+    if sink.is_some_and(|sink| sink.len() != query_heads) {
         return Ok(None);
     }
     let [key, value] = match cached {
@@ -154,16 +130,6 @@ fn attend(
             Joined::of(extents, 2, value_size, operator.present, inputs, context)?,
         ],
     };
-    let offset = |valid: &i64| valid.saturating_sub(queries as i64);
-    let offsets = match (first, &valid) {
-        (Some(first), _) => first,
-        (None, Some(valid)) => valid.iter().map(offset).collect(),
-        (None, None) => vec![past as i64; batch],
-    };
-    let mask = mask.zip(mask_elements.as_ref().and_then(Option::as_deref)).map(|(mask, values)| {
-        let strides = broadcast_strides(mask.shape(), &target);
-        Mask { values, strides: [strides[0], strides[1], strides[2], strides[3]], keys: mask_keys }
-    });
     let kernel = kernel::Attention {
         batch,
         key_heads,
@@ -174,14 +140,8 @@ fn attend(
         key: key.heads(extents, size)?,
         value: value.heads(extents, value_size)?,
         softcap: operator.softcap,
-        mask,
-        frontier: Frontier {
-            offsets: &offsets,
-            valid: valid.as_deref(),
-            causal: operator.causal,
-            left: operator.left_window,
-            right: operator.right_window,
-        },
+        mask: mask.as_ref().map(ScoreMask::as_mask),
+        frontier: positions.frontier(operator),
         sink,
     };
     let mut scores = operator
