@@ -67,11 +67,12 @@ impl Session {
 
     /// Another session with the same state, from which both go their own ways.
     pub fn fork(&self) -> Session {
+        let states = self.states.lock().clone();
         Session {
             model: self.model.clone(),
             threads: self.threads.clone(),
             random_state: self.random_state,
-            states: self.model.program.states.add(self.states.lock().clone()),
+            states: self.model.program.states.add(states),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,

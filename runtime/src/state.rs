@@ -35,10 +35,15 @@ pub(crate) struct AllStates {
 }
 
 impl AllStates {
+    /// Nobody who holds this locks the states of a session, or is made to wait for disks.
+    fn sessions(&self) -> MutexGuard<'_, Vec<Weak<Mutex<States>>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Those of another session.
     pub(crate) fn add(&self, states: States) -> SessionStates {
         let states = Arc::new(Mutex::new(states));
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions();
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&states));
         SessionStates(states)
@@ -55,8 +60,8 @@ impl AllStates {
         wanted: u64,
         folder: &SpillFolder,
     ) -> Result<u64, VersionError> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let sessions: Vec<SessionStates> = sessions.iter().filter_map(Weak::upgrade).map(SessionStates).collect();
+        let sessions: Vec<Arc<_>> = self.sessions().iter().filter_map(Weak::upgrade).collect();
+        let sessions: Vec<SessionStates> = sessions.into_iter().map(SessionStates).collect();
         let runs = |session: &SessionStates| running.is_some_and(|running| Arc::ptr_eq(&session.0, &running.0));
         let mut moved = 0;
         for session in sessions.iter().filter(|session| !runs(session)).chain(running) {
