@@ -138,6 +138,23 @@ fn what_is_read_late_is_counted_for_the_next_pass() {
     assert_eq!((report.stream_bytes, report.reads, report.dropped_bytes), (30, 3, 0));
 }
 
+#[test]
+fn a_run_that_leaves_the_plan_is_given_nothing_until_the_next_pass() {
+    let (schedule, mut loads) = loads(2, 1, 1, &Budget::new(None));
+    begin(&mut loads, &schedule);
+    assert_eq!(read_all(&mut loads), [0, 1]);
+    loads.end_step(&schedule, 0, 7);
+    assert_eq!(loads.take(0, 0), None);
+    loads.begin_step(0, 0);
+    assert_eq!(loads.take(0, 0), None);
+    assert_eq!(loads.end_pass().stream_bytes, 20);
+    assert!(!loads.is_aligned(0) && loads.prepare_to_forget());
+    loads.forget();
+    begin(&mut loads, &schedule);
+    assert_eq!((loads.report().dropped_bytes, read_all(&mut loads)), (10, vec![1]), "what is pinned stays");
+    assert!(take(&mut loads, 0) && !take(&mut loads, 1));
+}
+
 proptest! {
     /// Slots in which reads are in flight or whose bytes are held never overlap, and all come back.
     #[test]
