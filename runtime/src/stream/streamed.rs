@@ -167,13 +167,13 @@ impl Streamed {
     }
 
     /// The bytes of a part, out of order: read for this alone.
-    fn direct(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+    fn direct(&self, weight: u32, part: usize) -> Result<Held, KernelError> {
         let source = &self.loader.source;
         let record = source.weights[weight as usize].parts.get(part);
         let record = record.ok_or_else(|| source.failure(weight, "a part is missing"))?;
         let extent = &source.manifest.extents[record.extent as usize];
         if let Some(chunk) = self.loader.lock().pinned_bytes(extent.chunk) {
-            return Ok(PartBytes::new(Arc::new(Held { chunk, range: source.range(weight, part)?, _access: None })));
+            return Ok(Held { chunk, range: source.range(weight, part)?, _access: None });
         }
         let (bytes, range) = source.read_around(extent.offset..extent.offset + extent.length, weight)?;
         let checked = extent.check(record.extent, &bytes[range.clone()]);
@@ -183,7 +183,7 @@ impl Streamed {
         report.unplanned_bytes += bytes.len() as u64;
         report.checked_bytes += extent.length;
         drop(loads);
-        Ok(PartBytes::new(Arc::new(Held { chunk: Arc::new(Box::new(bytes)), range, _access: None })))
+        Ok(Held { chunk: Arc::new(Box::new(bytes)), range, _access: None })
     }
 
     /// The bytes of a load once they have been read; `None` where the ring has no room for them, since the step itself
@@ -206,6 +206,16 @@ impl Streamed {
             Some(Status::Pending) | None => Ok(None),
         }
     }
+
+    /// The bytes of a part once they are there.
+    fn held(&self, weight: u32, part: usize) -> Result<Held, KernelError> {
+        let Some(load) = self.loader.lock().take(weight, part as u32) else { return self.direct(weight, part) };
+        let access = Some(HeldAccess { loader: self.loader.clone(), load });
+        match self.wait_for(load, weight, part)? {
+            Some(chunk) => Ok(Held { chunk, range: self.loader.source.range(weight, part)?, _access: access }),
+            None => self.direct(weight, part),
+        }
+    }
 }
 
 impl Drop for Streamed {
@@ -220,15 +230,7 @@ impl Drop for Streamed {
 
 impl PartSource for Streamed {
     fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
-        let Some(load) = self.loader.lock().take(weight, part as u32) else { return self.direct(weight, part) };
-        let access = HeldAccess { loader: self.loader.clone(), load };
-        match self.wait_for(load, weight, part)? {
-            Some(chunk) => {
-                let range = self.loader.source.range(weight, part)?;
-                Ok(PartBytes::new(Arc::new(Held { chunk, range, _access: Some(access) })))
-            }
-            None => self.direct(weight, part),
-        }
+        Ok(PartBytes::new(Arc::new(self.held(weight, part)?)))
     }
 
     /// A weight that stays, in one piece and as canonical bytes, is a tensor as it lies there.
@@ -241,10 +243,8 @@ impl PartSource for Streamed {
             return Ok(None);
         }
         let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
-        let bytes = Lasting(self.part(weight, 0)?);
-        Tensor::over(record.dtype, &shape, Arc::new(bytes))
-            .map(Some)
-            .map_err(|error| source.failure(weight, &error.to_string()))
+        let tensor = Tensor::over(record.dtype, &shape, Arc::new(self.held(weight, 0)?));
+        tensor.map(Some).map_err(|error| source.failure(weight, &error.to_string()))
     }
 
     /// Rows of a plain weight: only the checksum blocks around them are read, where they are not kept.
@@ -291,7 +291,7 @@ impl PartSource for Streamed {
     }
 }
 
-/// Bytes of a part that a kernel holds. Fields are dropped in this order: nobody reads the slot of the chunk when its access
+/// Bytes of a part that a kernel holds, or a tensor over them. Fields are dropped in this order: nobody reads the slot of the chunk when its access
 /// is over.
 struct Held {
     chunk: Arc<ChunkBytes>,
@@ -302,7 +302,16 @@ struct Held {
 impl Deref for Held {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Storage for Held {
+    fn bytes(&self) -> &[u8] {
         &self.chunk.bytes()[self.range.clone()]
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
     }
 }
 
@@ -317,17 +326,5 @@ impl Drop for HeldAccess {
         let mut loads = self.loader.lock();
         loads.release(self.load);
         self.loader.released(loads);
-    }
-}
-
-/// Bytes of a chunk that stays, as the storage of a tensor.
-struct Lasting(PartBytes);
-
-impl Storage for Lasting {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
     }
 }
