@@ -177,6 +177,44 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
     }
 }
 
+/// The page that a session fills is never spilled: what is spilled before it has filled one is of the others.
+#[test]
+fn pages_of_idle_sessions_make_room_for_the_one_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(path) = compiled(folder.path()) else { return };
+    let expected = expected(&path);
+    let limit = least_bytes(&path) + ROOM_BYTES;
+    let spill_folder = Some(folder.path().to_owned());
+    let options = OpenOptions { memory_bytes: Some(limit), spill_folder, ..Default::default() };
+    let model = open_with(&path, options).unwrap();
+    let mut idle = session(&model, 1);
+    step(&mut idle, 0, PROMPT, 0).unwrap();
+    // One full page of each state.
+    let filled = 128 - PROMPT;
+    for index in 0..filled {
+        step(&mut idle, PROMPT + index, 1, 0).unwrap();
+    }
+    let mut saved = Vec::new();
+    idle.save(&mut saved).unwrap();
+    let mut other = session(&model, 1);
+    other.restore(&mut saved.as_slice()).unwrap();
+    let before = idle.spilled_bytes();
+    let mut running = session(&model, 1);
+    step(&mut running, 0, PROMPT, 0).unwrap();
+    for index in 0..20 {
+        assert!(step(&mut running, PROMPT + index, 1, 0).unwrap() == expected.first[index], "token {index}");
+    }
+    let spilled = running.spilled_bytes();
+    assert!(spilled > before, "{spilled} of {before} bytes");
+    drop(running);
+    for mut session in [idle, other] {
+        for index in filled..filled + 10 {
+            assert!(step(&mut session, PROMPT + index, 1, 0).unwrap() == expected.first[index], "token {index}");
+        }
+    }
+    assert!(model.memory().peak_bytes <= limit, "{:?}", model.memory());
+}
+
 #[test]
 fn a_prefill_entry_and_a_decode_entry_share_the_cache() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,9 +18,6 @@ pub trait ReadQueue: Send {
     /// The buffer, where this queue cannot begin the read.
     fn begin(&mut self, token: u64, offset: u64, buffer: Box<dyn Storage>) -> Result<(), Box<dyn Storage>>;
 
-    /// The reads that have completed; does not wait.
-    fn completed(&mut self) -> Vec<CompletedRead>;
-
     /// Wait until at least one read has completed; none where none is in flight.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::error::OpenError;
 use crate::file::WeightFile;
 use crate::memory::{Budget, Pool, PoolPages};
 use crate::resident::{Resident, SharedBytes};
+use crate::state::AllStates;
 use crate::steps::PartSource;
 use crate::stream::{Need, Streamed, StreamedOptions};
 use crate::versions::{PageMemory, SpillFolder, VersionError};
@@ -28,6 +29,8 @@ pub(crate) struct Program {
     pub(crate) pool: Arc<Pool>,
     /// Where pages of state go when memory is short.
     pub(crate) spill: SpillFolder,
+    /// What the sessions keep.
+    pub(crate) states: AllStates,
 }
 
 impl Program {
@@ -85,7 +88,8 @@ impl Program {
     ) -> Self {
         let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
         let (pool, spill) = (Pool::new(budget.clone()), SpillFolder::new(None));
-        Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill }
+        let states = AllStates::default();
+        Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill, states }
     }
 }
 

@@ -77,8 +77,8 @@ pub(crate) fn save(saved: &Saved, program: &Program, to: &mut dyn Write) -> Resu
         match contents {
             Contents::Version(version) => {
                 write_shape(number, version.shape(), to)?;
-                for piece in version.pieces(program).map_err(|error| refused(error.to_string()))? {
-                    write_piece(&piece, to)?;
+                for piece in version.pieces(program) {
+                    write_piece(&piece.map_err(|error| refused(error.to_string()))?, to)?;
                 }
             }
             Contents::Value(Value::Tensor(tensor)) if tensor.dtype() != DType::String => {
@@ -173,6 +173,7 @@ fn restore_state(
                 Err(VersionError::Memory { bytes }) => {
                     let moved = version.spill(1, &program.spill).map_err(failed)?;
                     let moved = moved + spill(others, bytes as u64, &program.spill).map_err(failed)?;
+                    let moved = moved + program.states.spill(None, bytes as u64, &program.spill).map_err(failed)?;
                     program.pool.trim();
                     if moved == 0 {
                         return Err(RunError::Memory { bytes: bytes as u64 }.into());

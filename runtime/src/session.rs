@@ -9,7 +9,7 @@ use crate::model::{Model, join};
 use crate::observe::Observer;
 use crate::program::Program;
 use crate::saved::{Saved, SavedStateError, restore, save};
-use crate::state::{States, charged, contents, initial, read_back_bytes, spill};
+use crate::state::{SessionStates, States, charged, contents, initial, read_back_bytes};
 use crate::steps::{Contents, Progress};
 use crate::stream::{Need, PassReport};
 use crate::trace::{Trace, watch_workers};
@@ -38,7 +38,7 @@ pub struct Session {
     model: Model,
     threads: Arc<rayon::ThreadPool>,
     random_state: u64,
-    states: States,
+    states: SessionStates,
     memory: Option<BoundMemory>,
     working_bytes: u64,
     /// The most bytes of buffers that a run took besides those of its outputs and state.
@@ -60,7 +60,7 @@ impl Session {
             model: model.clone(),
             threads: Arc::new(threads),
             random_state: options.seed,
-            states: States::new(),
+            states: model.program.states.add(States::new()),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
@@ -70,11 +70,12 @@ impl Session {
 
     /// Another session with the same state, from which both go their own ways.
     pub fn fork(&self) -> Session {
+        let states = self.states.lock().clone();
         Session {
             model: self.model.clone(),
             threads: self.threads.clone(),
             random_state: self.random_state,
-            states: self.states.clone(),
+            states: self.model.program.states.add(states),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
@@ -93,7 +94,7 @@ impl Session {
 
     /// Forget all state; the next run begins anew.
     pub fn reset(&mut self) {
-        self.states.clear();
+        self.states.lock().clear();
     }
 
     /// The contents of a state; `None` where no run and nobody else has set them.
@@ -103,12 +104,12 @@ impl Session {
     pub fn state(&self, name: &str) -> Result<Option<Value>, RunError> {
         let (number, _) = self.state_record(name)?;
         let failure = |reason: String| RunError::State { name: name.to_string(), reason };
-        let version = match self.states.get(&number) {
-            None => return Ok(None),
-            Some(Contents::Value(value)) => return Ok(Some(value.clone())),
-            Some(Contents::Version(version)) => version,
-        };
-        whole(version, &*self.model.program).map(Some).map_err(failure)
+        let contents = self.states.lock().get(&number).cloned();
+        match contents {
+            None => Ok(None),
+            Some(Contents::Value(value)) => Ok(Some(value)),
+            Some(Contents::Version(version)) => whole(&version, &*self.model.program).map(Some).map_err(failure),
+        }
     }
 
     /// Give a state other contents.
@@ -120,7 +121,7 @@ impl Session {
         let (number, record) = self.state_record(name)?;
         let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
         let contents = contents(record, charged(value, &*program)?, &*program)?;
-        self.states.insert(number, contents);
+        self.states.lock().insert(number, contents);
         Ok(())
     }
 
@@ -139,7 +140,7 @@ impl Session {
     /// [`SavedStateError`] where it cannot be written, or is no tensor of numbers.
     pub fn save(&self, to: &mut dyn Write) -> Result<(), SavedStateError> {
         let program = &self.model.program;
-        let saved = Saved { states: self.states.clone(), random_state: self.random_state };
+        let saved = Saved { states: self.states.lock().clone(), random_state: self.random_state };
         save(&saved, program, to)
     }
 
@@ -151,7 +152,8 @@ impl Session {
         let program = &self.model.program;
         let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
         let saved = restore(program, from)?;
-        (self.states, self.random_state) = (saved.states, saved.random_state);
+        *self.states.lock() = saved.states;
+        self.random_state = saved.random_state;
         Ok(())
     }
 
@@ -249,9 +251,9 @@ impl Session {
         program.source.progress(Progress::PassBegins { block: entry.block });
         let results = self.threads.install(|| execution.run_block(entry.block, arguments));
         let random_state = execution.random_state;
+        program.source.progress(Progress::PassEnds);
         self.memory = Some(memory);
         let results = results?;
-        program.source.progress(Progress::PassEnds);
         self.random_state = random_state;
         self.unplanned_bytes = self.unplanned_bytes.max(program.pool.run_bytes().saturating_sub(ports.results));
         Ok(results)
@@ -266,7 +268,7 @@ impl Session {
         let Some(streamed) = &program.streamed else { return Ok(()) };
         let budget_bytes = program.budget.limit_bytes();
         loop {
-            let read_back_bytes = read_back_bytes(&self.states);
+            let read_back_bytes = read_back_bytes(&self.states.lock());
             let bytes =
                 sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes, read_back_bytes]);
             let bytes = bytes.saturating_sub(program.pool.free_bytes());
@@ -274,7 +276,8 @@ impl Session {
                 return Ok(());
             };
             let short = needed_bytes.saturating_sub(budget_bytes);
-            let moved = spill(&self.states, short.max(1), &program.spill).map_err(|error| RunError::Spill { error })?;
+            let moved = program.states.spill(Some(&self.states), short.max(1), &program.spill);
+            let moved = moved.map_err(|error| RunError::Spill { error })?;
             if moved == 0 {
                 let working_bytes = self.working_bytes;
                 return Err(RunError::Budget { needed_bytes, budget_bytes, working_bytes });
@@ -293,7 +296,7 @@ impl Session {
         let bytes = |(index, contents): (usize, &Contents)| match contents {
             Contents::Value(Value::Tensor(tensor)) if tensor.dtype() != DType::String => {
                 let state = entry.state_of_input(index);
-                if state.is_some_and(|state| self.states.contains_key(&state)) {
+                if state.is_some_and(|state| self.states.lock().contains_key(&state)) {
                     0
                 } else {
                     tensor.bytes().len() as u64
@@ -335,7 +338,7 @@ impl Session {
                 }
             }
         }
-        self.states.extend(states);
+        self.states.lock().extend(states);
         Ok(outputs)
     }
 
@@ -371,8 +374,9 @@ impl Session {
             for (index, slot) in slots.iter_mut().enumerate() {
                 let Some(state) = entry.state_of_input(index) else { continue };
                 let record = &program.manifest.states[state as usize];
-                *slot = Some(match self.states.get(&state) {
-                    Some(contents) => contents.clone(),
+                let contents = self.states.lock().get(&state).cloned();
+                *slot = Some(match contents {
+                    Some(contents) => contents,
                     None => initial(record, &block.values[index].kind, &bindings)?,
                 });
             }
@@ -389,9 +393,6 @@ fn declared<'a>(program: &'a Program, entry: &'a EntryRecord) -> Vec<Declared<'a
 
 /// The contents of a version in memory of their own.
 fn whole(version: &Version, pages: &dyn PageMemory) -> Result<Value, String> {
-    let mut tensor = Tensor::zeros(version.dtype(), version.shape()).map_err(|error| error.to_string())?;
-    if tensor.count() > 0 {
-        version.copy_to(tensor.bytes_mut(), pages).map_err(|error| error.to_string())?;
-    }
-    Ok(tensor.into())
+    let copy = Tensor::zeros(version.dtype(), version.shape()).map_err(|error| error.to_string())?;
+    version.copied_into(copy, pages).map(Value::from).map_err(|error| error.to_string())
 }

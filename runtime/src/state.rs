@@ -13,10 +13,63 @@ use ipuc_formats::model::StateRecord;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Contents of the states that a run or the caller has set, by their numbers.
 pub(crate) type States = BTreeMap<u32, Contents>;
+
+/// The states of one session, which the others of its model may spill.
+#[derive(Clone)]
+pub(crate) struct SessionStates(Arc<Mutex<States>>);
+
+impl SessionStates {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, States> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The states of all sessions of a model, for as long as these live.
+#[derive(Default)]
+pub(crate) struct AllStates {
+    sessions: Mutex<Vec<Weak<Mutex<States>>>>,
+}
+
+impl AllStates {
+    /// Nobody who holds this locks the states of a session, or is made to wait for disks.
+    fn sessions(&self) -> MutexGuard<'_, Vec<Weak<Mutex<States>>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of another session.
+    pub(crate) fn add(&self, states: States) -> SessionStates {
+        let states = Arc::new(Mutex::new(states));
+        let mut sessions = self.sessions();
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(&states));
+        SessionStates(states)
+    }
+
+    /// Moves full pages to the spill file as [`spill`] does: of the sessions that do not run first, then of the one that does,
+    /// where one does.
+    ///
+    /// # Errors
+    /// [`VersionError::Spill`] where the file cannot be made or written.
+    pub(crate) fn spill(
+        &self,
+        running: Option<&SessionStates>,
+        wanted: u64,
+        folder: &SpillFolder,
+    ) -> Result<u64, VersionError> {
+        let sessions: Vec<Arc<_>> = self.sessions().iter().filter_map(Weak::upgrade).collect();
+        let sessions: Vec<SessionStates> = sessions.into_iter().map(SessionStates).collect();
+        let runs = |session: &SessionStates| running.is_some_and(|running| Arc::ptr_eq(&session.0, &running.0));
+        let mut moved = 0;
+        for session in sessions.iter().filter(|session| !runs(session)).chain(running) {
+            moved += spill(&session.lock(), wanted.saturating_sub(moved), folder)?;
+        }
+        Ok(moved)
+    }
+}
 
 /// The first contents of a state that an entry takes as this type, at the dimensions that the given inputs bind.
 ///

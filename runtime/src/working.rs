@@ -1,6 +1,7 @@
 //! How much memory a run needs besides weights, as far as its dimensions say.
 
 use crate::memory::{BoundMemory, Budget, Pool, value_bytes};
+use crate::steps::kernel;
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{BlockRecord, EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
@@ -42,7 +43,7 @@ impl PortBytes {
                 (Some(_), Some(growth)) => ports.state += paged(parameter, growth).all,
             }
         }
-        ports.results = memory.body_result_bytes(manifest) + copied_bytes(manifest, block, bindings);
+        ports.results = memory.body_result_bytes(manifest) + copied_bytes(manifest, entry, bindings);
         for index in 0..block.results.len() {
             let Some(slot) = slot(index) else { continue };
             let state = entry.state_of_output(index);
@@ -91,15 +92,14 @@ fn is_appended(block: &BlockRecord, slot: usize) -> bool {
 }
 
 /// The most bytes that a step needs for copies of growing state, because its kernel does not read pages.
-fn copied_bytes(manifest: &Manifest, block: &BlockRecord, bindings: &Bindings) -> u64 {
-    let entry = manifest.entries.iter().find(|entry| std::ptr::eq(&manifest.blocks[entry.block as usize], block));
-    let Some(entry) = entry else { return 0 };
+fn copied_bytes(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -> u64 {
+    let block = &manifest.blocks[entry.block as usize];
     let is_growing_input = |slot: usize| {
         let state = (slot < block.parameters as usize).then(|| entry.state_of_input(slot)).flatten();
         state.is_some_and(|state| manifest.states[state as usize].growth.is_some())
     };
     let of_step = |step: &StepRecord| -> u64 {
-        if matches!(step.op, Op::Append(_) | Op::Attention(_) | Op::ShapeOf(_)) {
+        if kernel(&step.op).reads_pages() {
             return 0;
         }
         let slots = step.operands.iter().filter_map(|operand| match *operand {

@@ -7,7 +7,7 @@ use super::observed;
 use super::output::{Output, seconds};
 use super::present;
 use super::profile;
-use crate::files::{OutputFile, numpy};
+use crate::files::{OutputFile, SequentialWriter, numpy};
 use crate::observe::{Granularity, Statistics};
 use anyhow::Context;
 use clap::Args;
@@ -17,7 +17,7 @@ use ipuc_passes::emit::Output as _;
 use ipuc_runtime::SavedStateError;
 use serde_json::json;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor};
+use std::io::{self, BufReader, BufWriter, Cursor, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -73,10 +73,18 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         store(&outputs, target)?;
     }
     if let Some(target) = &arguments.save_state {
-        let mut bytes = Vec::new();
-        session.save(&mut bytes)?;
-        let unwritten = |error| Failure::output(format!("cannot write `{}`", target.display()), &error);
-        write(target, &bytes)?.finish().map_err(unwritten)?;
+        let unwritten = |error: io::Error| Failure::output(format!("cannot write `{}`", target.display()), &error);
+        let file = OutputFile::create(target).map_err(unwritten)?;
+        let mut writer = BufWriter::new(SequentialWriter::new(&file));
+        session.save(&mut writer).map_err(|error| match error {
+            SavedStateError::Io(error) => anyhow::Error::from(unwritten(error)),
+            SavedStateError::Malformed(_) | SavedStateError::OtherModel { .. } | SavedStateError::State(_) => {
+                error.into()
+            }
+        })?;
+        writer.flush().map_err(unwritten)?;
+        drop(writer);
+        file.finish().map_err(unwritten)?;
     }
     for (name, value) in &outputs {
         output.line(format_args!("{name}: {}", present::text(value)))?;

@@ -159,6 +159,30 @@ fn set_default_permissions(file: &std::fs::File) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
+/// Writes to a file from its beginning on.
+pub struct SequentialWriter<'a> {
+    file: &'a OutputFile,
+    offset: u64,
+}
+
+impl<'a> SequentialWriter<'a> {
+    /// At the beginning of a file.
+    pub fn new(file: &'a OutputFile) -> Self {
+        SequentialWriter { file, offset: 0 }
+    }
+}
+
+impl io::Write for SequentialWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(self.offset, bytes)?;
+        self.offset += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Output for OutputFile {
     #[cfg(target_os = "linux")]
     fn reserve(&self, bytes: u64) -> io::Result<()> {

@@ -24,6 +24,17 @@ impl UringQueue {
         let ring = IoUring::new(u32::try_from(depth).ok()?.max(1).next_power_of_two()).ok()?;
         Some(UringQueue { ring, file: file.try_clone().ok()?, under_way: BTreeMap::new(), depth })
     }
+
+    /// The reads that have completed; does not wait.
+    fn completed(&mut self) -> Vec<CompletedRead> {
+        let completions: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+        let reads = completions.into_iter().filter_map(|(token, result)| {
+            let buffer = self.under_way.remove(&token)?;
+            let filled = usize::try_from(result).is_ok_and(|bytes| bytes == buffer.bytes().len());
+            Some(CompletedRead { token, buffer, filled })
+        });
+        reads.collect()
+    }
 }
 
 impl ReadQueue for UringQueue {
@@ -45,16 +56,6 @@ impl ReadQueue for UringQueue {
         // What cannot be submitted now is submitted with the next wait.
         let _ = self.ring.submit();
         Ok(())
-    }
-
-    fn completed(&mut self) -> Vec<CompletedRead> {
-        let completions: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-        let reads = completions.into_iter().filter_map(|(token, result)| {
-            let buffer = self.under_way.remove(&token)?;
-            let filled = usize::try_from(result).is_ok_and(|bytes| bytes == buffer.bytes().len());
-            Some(CompletedRead { token, buffer, filled })
-        });
-        reads.collect()
     }
 
     fn wait(&mut self) -> io::Result<Vec<CompletedRead>> {

@@ -70,9 +70,9 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("trace", &["kernels"]),
     ("stream", &["error", "file", "memory", "steps", "trace"]),
     ("resident", &["error", "memory", "steps"]),
-    ("program", &["check", "error", "file", "memory", "resident", "steps", "stream", "versions"]),
+    ("program", &["check", "error", "file", "memory", "resident", "state", "steps", "stream", "versions"]),
     ("execute", &["error", "memory", "observe", "program", "steps", "trace", "versions"]),
-    ("working", &["memory"]),
+    ("working", &["memory", "steps"]),
     ("model", &["check", "error", "file", "program", "resident", "stream", "versions", "working"]),
     (
         "session",

@@ -39,15 +39,12 @@ impl Arena {
         }
         held.insert(offset, end);
         drop(held);
-        Some(ArenaBytes { arena: self.clone(), offset, bytes })
+        Some(ArenaBytes { arena: self.clone(), offset, bytes, discarded: false })
     }
 
     /// Gives the memory of the piece at `offset` back to the system, unless it is not inside or somebody holds a part of it.
     pub(crate) fn discard(self: &Arc<Self>, offset: usize, bytes: usize) {
-        if let Some(piece) = self.take(offset, bytes) {
-            // SAFETY: the piece is held here, nobody else refers to its bytes, and it is not looked at again.
-            unsafe { self.pages.discard(piece.offset..piece.offset + piece.bytes) };
-        }
+        drop(self.take(offset, bytes).map(ArenaBytes::discarded_when_dropped));
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
@@ -60,6 +57,17 @@ pub(crate) struct ArenaBytes {
     arena: Arc<Arena>,
     offset: usize,
     bytes: usize,
+    /// Dropping it also gives its memory back to the system.
+    discarded: bool,
+}
+
+impl ArenaBytes {
+    /// Its memory goes back to the system when it is dropped.
+    pub(crate) fn discarded_when_dropped(self) -> Self {
+        let mut bytes = self;
+        bytes.discarded = true;
+        bytes
+    }
 }
 
 impl Storage for ArenaBytes {
@@ -77,6 +85,10 @@ impl Storage for ArenaBytes {
 
 impl Drop for ArenaBytes {
     fn drop(&mut self) {
+        if self.discarded {
+            // SAFETY: the piece is still held here, nobody else refers to its bytes, and it is not looked at again.
+            unsafe { self.arena.pages.discard(self.offset..self.offset + self.bytes) };
+        }
         self.arena.held().remove(&self.offset);
     }
 }

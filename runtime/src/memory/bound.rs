@@ -128,11 +128,8 @@ impl BoundMemory {
             Contents::Value(value) => return Ok(value.clone()),
             Contents::Version(version) => version,
         };
-        let mut tensor = self.scratch(version.dtype(), version.shape())?;
-        if tensor.count() > 0 {
-            version.copy_to(tensor.bytes_mut(), &self.pages)?;
-        }
-        Ok(tensor.into())
+        let copy = self.scratch(version.dtype(), version.shape())?;
+        Ok(version.copied_into(copy, &self.pages)?.into())
     }
 
     /// Where pages of state come from.

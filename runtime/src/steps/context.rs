@@ -48,10 +48,7 @@ impl Context<'_> {
     /// # Errors
     /// [`KernelError`] where the budget has no room, or pages cannot be read.
     pub fn whole(&mut self, version: &Version) -> Result<Tensor, KernelError> {
-        let mut tensor = self.memory.scratch(version.dtype(), version.shape())?;
-        if tensor.count() > 0 {
-            version.copy_to(tensor.bytes_mut(), self.memory.pages())?;
-        }
-        Ok(tensor)
+        let copy = self.memory.scratch(version.dtype(), version.shape())?;
+        Ok(version.copied_into(copy, self.memory.pages())?)
     }
 }

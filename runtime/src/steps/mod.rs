@@ -91,14 +91,31 @@ pub trait Kernel: Operator {
     }
 
     /// Run one step whose operands may be versions of growing state. Kernels that read their pages, or give versions, override
-    /// it; others get a copy of the contents.
+    /// it and [`Kernel::reads_pages`]; others get a copy of the contents.
     ///
     /// # Errors
     /// [`KernelError`] as [`Kernel::run`].
     fn compute(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
-        let operands = without_versions(operands, context)?;
-        Ok(self.run(operands, context)?.into_iter().map(Contents::Value).collect())
+        run_over_copies(self, operands, context)
     }
+
+    /// Whether [`Kernel::compute`] reads versions where they are, so that no memory is needed for copies of them.
+    fn reads_pages(&self) -> bool {
+        false
+    }
+}
+
+/// Run one step over copies of the versions among its operands.
+///
+/// # Errors
+/// [`KernelError`] as [`Kernel::run`].
+pub fn run_over_copies<K: Kernel + ?Sized>(
+    kernel: &K,
+    operands: Vec<Operand>,
+    context: &mut Context<'_>,
+) -> Result<Vec<Contents>, KernelError> {
+    let operands = without_versions(operands, context)?;
+    Ok(kernel.run(operands, context)?.into_iter().map(Contents::Value).collect())
 }
 
 /// The operands, with a copy in place of each version.

@@ -133,10 +133,7 @@ pub trait PartSource: Send + Sync {
         true
     }
 
-    /// A kernel begins this many operations with the parts that it has got, before it asks for more.
-    fn begin_work(&self, _operations: usize) {}
-
-    /// The run has come to this place. After a run that failed, no end is told.
+    /// The run has come to this place. A step or block that fails does not end, its pass does.
     fn progress(&self, _progress: Progress) {}
 }
 
@@ -167,7 +164,7 @@ pub enum Progress {
         /// The step in it.
         step: u32,
     },
-    /// The entry's block has ended.
+    /// The entry's block has ended, or failed.
     PassEnds,
 }
 
@@ -239,8 +236,6 @@ impl Weight {
             Some(tensor) => Ok(tensor),
             None => self.record.decode(|part| self.part(part).map_err(Decoding::Part)),
         };
-        // Whatever is done with all of it may take long.
-        self.begin_work(usize::MAX);
         tensor.map_err(|error| error.of(&|error| self.failure(&error.to_string())))
     }
 
@@ -252,11 +247,6 @@ impl Weight {
     /// Whether [`part`](Weight::part) would give this part without waiting.
     pub fn is_ready(&self, part: usize) -> bool {
         self.source.is_ready(self.index, part)
-    }
-
-    /// Work of this many operations begins with the parts that a kernel has got.
-    pub fn begin_work(&self, operations: usize) {
-        self.source.begin_work(operations);
     }
 
     fn failure(&self, reason: &str) -> KernelError {

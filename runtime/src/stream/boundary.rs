@@ -1,21 +1,20 @@
 //! The boundary between working memory and weights within one budget.
 //!
-//! Working memory (activations, state, inputs and outputs) grows from the bottom; the chunks that stay lie above it, in the
-//! order in which they leave; the ring is at the top. Where working memory grows, the lowest chunks leave: those that a
-//! planned pass uses are used once more, so that nothing is read twice that was in memory. A pass that needs more at once
+//! Working memory (activations, state, inputs and outputs) grows from the bottom; the pinned chunks lie above it, in the
+//! order in which they leave; the ring is at the top. Where working memory grows, the lowest chunks are unpinned: those that
+//! a planned pass uses are used once more, so that nothing is read twice that was in memory. A pass that needs more at once
 //! drops what was read ahead. Nothing moves, and what stays is not read again.
 
 use super::loader::{Loader, Locked};
 use super::report::Residency;
 use super::residency::{Plan, bytes_per_pass};
-use super::ring::Ring;
-use super::rows::KeptRows;
+use super::rows::BlockCache;
 use crate::memory::{Budget, Charge};
 use std::sync::Arc;
 
 /// State grows by blocks of this size.
 const BLOCK_BYTES: u64 = 2 << 20;
-/// Passes for whose growth room is made ahead. What is to leave is used in one pass more; then input and output of a state
+/// Passes for whose growth room is made ahead. What is unpinned is used in one pass more; then input and output of a state
 /// both grow.
 const PASSES_AHEAD: u64 = 4;
 
@@ -32,8 +31,8 @@ pub(crate) struct Need {
 pub(super) struct Boundary {
     budget: Arc<Budget>,
     plan: Plan,
-    /// Chunks in the leaving order that stay no longer.
-    left: usize,
+    /// Chunks in the leaving order that have been unpinned.
+    unpinned: usize,
     ring_charge: Option<Charge>,
     rows_charge: Charge,
     last_growth_bytes: u64,
@@ -45,7 +44,7 @@ impl Boundary {
     /// As planned; the ring and the rows are charged.
     pub(super) fn new(budget: Arc<Budget>, plan: Plan, ring_charge: Option<Charge>, rows_charge: Charge) -> Self {
         let planned_bytes = plan.residency.working_bytes;
-        Boundary { budget, plan, left: 0, ring_charge, rows_charge, last_growth_bytes: 0, planned_bytes }
+        Boundary { budget, plan, unpinned: 0, ring_charge, rows_charge, last_growth_bytes: 0, planned_bytes }
     }
 
     /// What stays now, and what streams.
@@ -65,38 +64,45 @@ impl Boundary {
     ///
     /// # Errors
     /// The smallest budget that works, where this one does not.
-    pub(super) fn make_room(&mut self, loader: &Loader, rows: &KeptRows, need: Need) -> Result<(), u64> {
+    pub(super) fn make_room(&mut self, loader: &Loader, rows: &BlockCache, need: Need) -> Result<(), u64> {
         let mut loads = loader.lock();
-        let leaving_bytes = loads.chunks.leaving_bytes();
-        let working = self.note_working(need.bytes, leaving_bytes);
+        let unpinned_bytes = loads.unpinned_bytes();
+        let working = self.note_working(need.bytes, unpinned_bytes);
         let ahead = self.bytes_ahead(need.growth_bytes);
         let wanted = if working <= self.planned_bytes { need.bytes } else { need.bytes.saturating_add(ahead) };
-        if self.lacks_ring() {
-            self.add_ring(&mut loads, need.bytes);
-        }
+        let had_ring = self.has_ring(&mut loads, need.bytes);
         let free = self.budget.free_bytes();
-        if !self.lacks_ring() && free >= need.bytes && free + leaving_bytes >= wanted {
+        if had_ring && free >= need.bytes && free + unpinned_bytes >= wanted {
             return Ok(());
         }
-        let possible = (free + leaving_bytes + self.releasable_bytes()).saturating_sub(self.missing_ring_bytes());
+        let possible = (free + unpinned_bytes + self.releasable_bytes()).saturating_sub(self.missing_ring_bytes());
         if possible < need.bytes {
             return Err(self.budget.limit_bytes() - possible + need.bytes);
         }
         let wanted = wanted.saturating_add(if self.ring_bytes() == 0 { self.plan.usual_ring_bytes } else { 0 });
-        if !self.lacks_ring() {
+        if had_ring {
             self.unpin(&mut loads, wanted);
-            if self.lacks_ring() {
-                self.add_ring(&mut loads, need.bytes);
-            }
-            if self.budget.free_bytes() >= need.bytes {
+            if self.has_ring(&mut loads, need.bytes) && self.budget.free_bytes() >= need.bytes {
                 return Ok(());
             }
         }
         loads = loader.drop_reads_ahead(loads);
-        self.make_room_at_once(loads, loader, rows, need.bytes, wanted)
+        self.unpin(&mut loads, wanted);
+        self.shrink_rows(rows, need.bytes + self.missing_ring_bytes());
+        // The ring is made anew, of what is left.
+        self.ring_charge = None;
+        self.plan.residency.ring_bytes = 0;
+        let has_ring = self.has_ring(&mut loads, need.bytes);
+        drop(loads);
+        loader.discard_ring(self.ring_bytes() as usize, self.plan.usual_ring_bytes as usize);
+        let free = self.budget.free_bytes();
+        if has_ring && free >= need.bytes {
+            return Ok(());
+        }
+        Err(self.budget.limit_bytes() - free + need.bytes + self.missing_ring_bytes())
     }
 
-    /// Bytes by which working memory will grow until chunks that leave from now on are gone.
+    /// Bytes by which working memory will grow until chunks that are unpinned from now on are gone.
     fn bytes_ahead(&mut self, growth_bytes: u64) -> u64 {
         // What one pass needs once, as a prefill does, is no rate of growth.
         let rate = growth_bytes.min(std::mem::replace(&mut self.last_growth_bytes, growth_bytes));
@@ -105,9 +111,9 @@ impl Boundary {
     }
 
     /// Notes how much of the budget is for other things than weights, and gives it.
-    fn note_working(&mut self, bytes: u64, leaving_bytes: u64) -> u64 {
+    fn note_working(&mut self, bytes: u64, unpinned_bytes: u64) -> u64 {
         let residency = &mut self.plan.residency;
-        let weights = residency.pinned_bytes + leaving_bytes + residency.ring_bytes + residency.kept_rows_bytes;
+        let weights = residency.pinned_bytes + unpinned_bytes + residency.ring_bytes + residency.kept_rows_bytes;
         let working = self.budget.in_use_bytes().saturating_sub(weights).saturating_add(bytes);
         residency.working_bytes = residency.working_bytes.max(working);
         working
@@ -121,71 +127,48 @@ impl Boundary {
             + residency.ring_bytes.saturating_sub(self.plan.least_ring_bytes)
     }
 
-    /// Chunks do not stay, and there is no ring for them.
-    fn lacks_ring(&self) -> bool {
-        let residency = &self.plan.residency;
-        residency.pinned_bytes < residency.weights_bytes && self.ring_bytes() == 0 && self.plan.place_bytes > 0
-    }
-
-    /// Makes a ring out of what chunks have left, as far as a pass that needs `bytes` can spare it.
-    fn add_ring(&mut self, loads: &mut Locked<'_>, bytes: u64) {
-        let spare = self.budget.free_bytes().saturating_sub(bytes).min(self.plan.usual_ring_bytes);
-        let ring_bytes = spare / self.plan.place_bytes * self.plan.place_bytes;
-        if ring_bytes >= self.plan.least_ring_bytes
-            && let Ok(charge) = self.budget.charge(ring_bytes)
-        {
-            self.ring_charge = Some(charge);
-            self.plan.residency.ring_bytes = ring_bytes;
-            loads.set_ring(Ring::new(ring_bytes as usize, self.plan.place_bytes as usize));
-        }
-    }
-
     /// Bytes of the smallest ring, where there is none yet.
     fn missing_ring_bytes(&self) -> u64 {
         if self.ring_bytes() == 0 { self.plan.least_ring_bytes } else { 0 }
     }
 
-    /// Has chunks leave until `wanted` bytes are free or about to be, as far as there are any.
+    /// There is a ring, or nothing streams. A missing one is made of what is free, as far as a pass that needs `bytes` can
+    /// spare it.
+    fn has_ring(&mut self, loads: &mut Locked<'_>, bytes: u64) -> bool {
+        let residency = &mut self.plan.residency;
+        if residency.pinned_bytes == residency.weights_bytes || residency.ring_bytes > 0 || self.plan.slot_bytes == 0 {
+            return true;
+        }
+        let spare = self.budget.free_bytes().saturating_sub(bytes).min(self.plan.usual_ring_bytes);
+        let ring_bytes = spare / self.plan.slot_bytes * self.plan.slot_bytes;
+        if ring_bytes >= self.plan.least_ring_bytes
+            && let Ok(charge) = self.budget.charge(ring_bytes)
+        {
+            self.ring_charge = Some(charge);
+            residency.ring_bytes = ring_bytes;
+            loads.set_ring(ring_bytes, self.plan.slot_bytes);
+        }
+        residency.ring_bytes > 0
+    }
+
+    /// Unpins chunks until `wanted` bytes are free or about to be, as far as there are any.
     fn unpin(&mut self, loads: &mut Locked<'_>, wanted: u64) {
         let residency = &mut self.plan.residency;
-        while self.budget.free_bytes() + loads.chunks.leaving_bytes() < wanted
-            && let Some(&chunk) = self.plan.leaving_order.get(self.left)
+        while self.budget.free_bytes() + loads.unpinned_bytes() < wanted
+            && let Some(&chunk) = self.plan.leaving_order.get(self.unpinned)
         {
-            self.left += 1;
+            self.unpinned += 1;
             residency.pinned[chunk as usize] = false;
-            residency.pinned_bytes -= loads.chunks.length(chunk);
-            loads.chunks.unpin(chunk);
+            residency.pinned_bytes -= loads.length(chunk);
+            loads.unpin(chunk);
         }
     }
 
-    /// Makes room while nothing is planned: chunks leave at once, then rows that are kept, then what the ring can spare.
-    fn make_room_at_once(
-        &mut self,
-        mut loads: Locked<'_>,
-        loader: &Loader,
-        rows: &KeptRows,
-        bytes: u64,
-        wanted: u64,
-    ) -> Result<(), u64> {
-        self.unpin(&mut loads, wanted);
-        let needed = bytes + self.missing_ring_bytes();
-        let short = needed.saturating_sub(self.budget.free_bytes()).min(self.plan.residency.kept_rows_bytes);
-        let kept_rows_bytes = self.plan.residency.kept_rows_bytes - short;
-        rows.set_most_bytes(kept_rows_bytes);
-        self.rows_charge.shrink(kept_rows_bytes);
-        self.plan.residency.kept_rows_bytes = kept_rows_bytes;
-        // The ring is made anew, of what is left.
-        self.ring_charge = None;
-        self.plan.residency.ring_bytes = 0;
-        if self.plan.place_bytes > 0 {
-            self.add_ring(&mut loads, bytes);
-        }
-        drop(loads);
-        loader.discard_ring(self.ring_bytes() as usize, self.plan.usual_ring_bytes as usize);
-        let free = self.budget.free_bytes();
-        if free >= bytes && !self.lacks_ring() {
-            return Ok(());
-        }
-        Err(self.budget.limit_bytes() - free + bytes + self.missing_ring_bytes())
+    /// Takes from the rows that are kept what `bytes` need and is not free.
+    fn shrink_rows(&mut self, rows: &BlockCache, bytes: u64) {
+        let kept = &mut self.plan.residency.kept_rows_bytes;
+        *kept -= bytes.saturating_sub(self.budget.free_bytes()).min(*kept);
+        rows.set_most_bytes(*kept);
+        self.rows_charge.shrink(*kept);
     }
 }

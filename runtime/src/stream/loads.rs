@@ -1,55 +1,50 @@
-//! Which chunks are in memory, which are read next and where to, who holds them, and when their places are free: no
-//! threads, no I/O, no clock.
+//! Which chunks are in memory, which are read next and where to, and when their memory is free: no threads, no I/O, no
+//! clock.
 //!
-//! A *load* is one time that a chunk passes through the ring, or the only time that a chunk which stays is read. Loads are
-//! made in the order in which the lookahead comes to them and are read in that order. A load whose parts have all been given
-//! out, or whose steps are over, and that nobody holds, is done; places in the ring are given back in the order of loads.
+//! A *load* is one read of a chunk: for the accesses that follow each other closely, through a slot of the ring, or once for
+//! all accesses, to the place where a pinned chunk stays. Loads are planned in the order in which the lookahead comes to
+//! their accesses, and read in that order. A load whose accesses are over is dropped, unless its chunk is pinned. A chunk
+//! that is *unpinned* serves the accesses that were planned before, and is dropped after them; later ones find it in the
+//! ring.
 
-use super::chunks::{Chunks, Pinned};
-use super::lookahead::{Lookahead, Upcoming};
+use super::lookahead::Lookahead;
 use super::report::{PassReport, StepStall};
 use super::residency::RecentChunks;
-use super::ring::Ring;
 use super::schedule::Schedule;
 use crate::memory::Charge;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A run that has begun no more operations since it waited last will soon wait again: one processor does as many in less
-/// time than the reads in flight take.
-const SHORT_OPERATIONS: usize = 8_000_000;
-
-/// Where the bytes of an access are found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Location {
-    /// In a chunk that stays.
-    Pinned(u32),
-    /// In the chunk of this load.
-    Load(u64),
-}
-
-/// How far the reading of a load is.
+/// How far a load is.
 #[derive(Debug)]
 pub(super) enum Status<B> {
-    Queued,
-    Reading,
+    /// It is to be read, or being read.
+    Pending,
     Ready(Arc<B>),
     Failed(String),
-    /// Its steps were over before it was read, or it was for a chunk that stays.
-    Skipped,
 }
 
 #[derive(Debug)]
 struct Load<B> {
     chunk: u32,
     pass: u64,
+    /// It stays when its accesses are over.
     pinned: bool,
-    /// Accesses that have neither been given out nor gone by.
-    pending: u32,
-    /// How many hold its bytes.
-    holders: u32,
+    /// Accesses that are planned or whose bytes are held.
+    accesses: u32,
+    /// Where it is read to, once that has begun.
+    target: Option<Target>,
     status: Status<B>,
+}
+
+/// Where a chunk is read to.
+#[derive(Debug, Clone)]
+pub(super) enum Target {
+    /// The slot at this offset of the ring.
+    Slot(usize),
+    /// The place where it stays, whose memory is charged.
+    Place(Arc<Charge>),
 }
 
 /// A chunk to be read.
@@ -58,543 +53,374 @@ pub(super) struct ChunkRead {
     pub(super) load: u64,
     pub(super) chunk: u32,
     pub(super) target: Target,
-    generation: u64,
 }
 
-/// Where a chunk is read to.
-#[derive(Debug, Clone)]
-pub(super) enum Target {
-    /// At this offset of the ring.
-    Ring(usize),
-    /// To the place where it stays, whose memory is charged.
-    Place(Option<Arc<Charge>>),
-}
-
-/// One access of a stop that the run has come to or will come to.
+/// What is known of a chunk.
 #[derive(Debug)]
-struct Expected {
+struct Chunk {
+    length: u64,
+    /// What its memory is charged with while it is pinned.
+    charge: Option<Arc<Charge>>,
+    /// Its last load.
+    load: Option<u64>,
+}
+
+/// A step that the run has come to or will come to.
+#[derive(Debug)]
+struct PlannedStep {
+    pass: u64,
+    block: u32,
+    step: u32,
+    accesses: Vec<PlannedAccess>,
+}
+
+#[derive(Debug)]
+struct PlannedAccess {
     weight: u32,
     part: u32,
-    location: Location,
+    load: u64,
     over: bool,
 }
 
-/// A stop with its accesses.
-#[derive(Debug)]
-struct Planned {
-    upcoming: Upcoming,
-    step: u32,
-    accesses: Vec<Expected>,
-}
-
-/// Everything that is known about one run after another.
+/// The loads of one run after another.
 #[derive(Debug)]
 pub(super) struct Loads<B> {
-    pub(super) chunks: Chunks<B>,
+    chunks: Vec<Chunk>,
     /// Chunks of which only rows are used: no step waits for them.
     rows_only: Vec<u32>,
-    ring: Ring,
+    /// Offsets of slots that nothing is in; that used last, which is in caches still, is used next.
+    free_slots: Vec<usize>,
     lookahead: Option<Lookahead>,
     recent: RecentChunks,
-    recent_pass: u64,
-    upcoming: VecDeque<Planned>,
-    current: Vec<Planned>,
-    loads: VecDeque<Load<B>>,
-    first_load: u64,
-    /// The next load to be read.
-    next_read: u64,
-    pub(super) in_flight: usize,
-    /// Changes when all that was planned is forgotten.
-    pub(super) generation: u64,
+    upcoming: VecDeque<PlannedStep>,
+    current: Vec<PlannedStep>,
+    loads: BTreeMap<u64, Load<B>>,
+    next_load: u64,
+    to_read: VecDeque<u64>,
+    in_flight: usize,
+    /// Bytes of chunks that are unpinned and not dropped yet.
+    unpinned_bytes: u64,
+    /// The pass that runs, or the next one.
     pass: u64,
-    /// The run went where no lookahead had been: what it asks for is read directly until the pass is over.
-    lost: bool,
     /// What was read ahead is about to be dropped: no read begins.
     dropping: bool,
-    /// The run polls for completed reads, since it waits for them or soon will: no thread need be woken.
-    pub(super) run_polls: bool,
-    /// Operations that kernels have begun since the run waited last.
-    begun_operations: usize,
     /// Threads are to end.
     pub(super) closing: bool,
-    reports: BTreeMap<u64, PassReport>,
+    /// Of the pass that runs, or the next one.
+    report: PassReport,
+    /// Of the pass after it.
+    report_ahead: PassReport,
 }
 
 impl<B> Loads<B> {
-    /// Nothing is in memory.
-    pub(super) fn new(chunks: Chunks<B>, rows_only: Vec<u32>, ring: Ring) -> Self {
+    /// Nothing is in memory; `lengths` and `charges` are by chunk, a charge for those that are pinned.
+    pub(super) fn new(lengths: &[u64], charges: Vec<Option<Charge>>, rows_only: Vec<u32>) -> Self {
+        let chunk =
+            |(&length, charge): (&u64, Option<Charge>)| Chunk { length, charge: charge.map(Arc::new), load: None };
         Loads {
-            chunks,
+            chunks: lengths.iter().zip(charges).map(chunk).collect(),
             rows_only,
-            ring,
+            free_slots: Vec::new(),
             lookahead: None,
             recent: RecentChunks::default(),
-            recent_pass: 0,
             upcoming: VecDeque::new(),
             current: Vec::new(),
-            loads: VecDeque::new(),
-            first_load: 0,
-            next_read: 0,
+            loads: BTreeMap::new(),
+            next_load: 0,
+            to_read: VecDeque::new(),
             in_flight: 0,
-            generation: 0,
+            unpinned_bytes: 0,
             pass: 0,
-            lost: false,
             dropping: false,
-            run_polls: false,
-            begun_operations: usize::MAX,
             closing: false,
-            reports: BTreeMap::new(),
+            report: PassReport::default(),
+            report_ahead: PassReport::default(),
         }
+    }
+
+    /// The length of a chunk in bytes.
+    pub(super) fn length(&self, chunk: u32) -> u64 {
+        self.chunks[chunk as usize].length
+    }
+
+    /// Whether a chunk is to stay in memory.
+    pub(super) fn is_pinned(&self, chunk: u32) -> bool {
+        self.chunks[chunk as usize].charge.is_some()
+    }
+
+    /// The bytes of a pinned chunk, where they have been read.
+    pub(super) fn pinned_bytes(&self, chunk: u32) -> Option<Arc<B>> {
+        match self.status(self.chunks[chunk as usize].load.filter(|_| self.is_pinned(chunk))?)? {
+            Status::Ready(bytes) => Some(bytes.clone()),
+            Status::Pending | Status::Failed(_) => None,
+        }
+    }
+
+    /// Bytes of chunks that are unpinned and not dropped yet.
+    pub(super) fn unpinned_bytes(&self) -> u64 {
+        self.unpinned_bytes
+    }
+
+    /// The ring has as many slots of `slot_bytes` as `bytes` hold. Nothing may be in it.
+    pub(super) fn set_ring(&mut self, bytes: u64, slot_bytes: u64) {
+        let slots = bytes.checked_div(slot_bytes).unwrap_or(0);
+        self.free_slots = (0..slots).rev().map(|slot| (slot * slot_bytes) as usize).collect();
     }
 
     /// The lookahead stands at the beginning of a pass of this entry.
     pub(super) fn is_aligned(&self, entry: u32) -> bool {
         let same = self.lookahead.as_ref().is_some_and(|lookahead| lookahead.entry() == entry);
-        let begins = self.upcoming.front().is_none_or(|planned| planned.upcoming.pass == self.pass + 1);
-        same && begins && self.current.is_empty() && !self.lost
+        let begins = self.upcoming.front().is_none_or(|planned| planned.pass == self.pass);
+        same && begins && self.current.is_empty()
     }
 
-    /// What was planned will be forgotten as soon as nothing is in flight: begin no more reads.
-    pub(super) fn prepare_to_forget(&mut self) {
-        self.generation += 1;
+    /// Begins no more reads until [`Loads::forget`]; whether none is in flight.
+    pub(super) fn prepare_to_forget(&mut self) -> bool {
         self.dropping = true;
+        self.in_flight == 0
     }
 
-    /// Forget all that was planned, and drop what was read ahead. Nothing may be in flight.
+    /// Forgets all that was planned, and drops what was read ahead; pinned chunks stay. No read may be in flight.
     pub(super) fn forget(&mut self) {
         self.dropping = false;
-        let mut dropped_bytes = 0;
-        for load in self.loads.drain(..) {
-            self.first_load += 1;
-            if !load.pinned && load.pending > 0 && matches!(load.status, Status::Ready(_)) {
-                dropped_bytes += self.chunks.length(load.chunk);
+        self.lose();
+        self.to_read.clear();
+        for (id, mut load) in std::mem::take(&mut self.loads) {
+            let is_ready = matches!(load.status, Status::Ready(_));
+            if is_ready && load.pinned {
+                load.accesses = 0;
+                self.loads.insert(id, load);
+                continue;
             }
+            if is_ready && load.accesses > 0 && matches!(load.target, Some(Target::Slot(_))) {
+                self.report.dropped_bytes += self.length(load.chunk);
+            }
+            self.drop_load(load);
         }
-        self.next_read = self.first_load;
-        self.ring.clear();
-        self.lookahead = None;
-        self.recent = RecentChunks::default();
+    }
+
+    /// The run went where no lookahead had been: what it asks for is read directly until the next pass.
+    fn lose(&mut self) {
+        (self.lookahead, self.recent) = (None, RecentChunks::default());
         self.upcoming.clear();
         self.current.clear();
-        self.lost = false;
-        self.reports.entry(self.pass + 1).or_default().dropped_bytes += dropped_bytes;
-        self.chunks.forget();
     }
 
     /// The run begins a pass of this entry.
     pub(super) fn begin_pass(&mut self, schedule: &Schedule, entry: u32) {
-        self.pass += 1;
-        self.reports.retain(|&pass, _| pass >= self.pass);
-        if self.lookahead.is_none() {
-            self.lookahead = Some(Lookahead::new(entry, self.pass, 0));
-        }
+        let pass = self.pass;
+        self.lookahead.get_or_insert_with(|| Lookahead::new(entry, pass));
         self.extend(schedule);
         for index in 0..self.rows_only.len() {
             let chunk = self.rows_only[index];
-            if self.chunks.queue(chunk) {
-                self.push_pinned(chunk, self.pass);
+            if self.is_pinned(chunk) && self.chunks[chunk as usize].load.is_none_or(|id| !self.loads.contains_key(&id))
+            {
+                self.begin_load(chunk, pass);
             }
         }
     }
 
     /// What the pass read; it is over.
     pub(super) fn end_pass(&mut self) -> PassReport {
-        self.reports.remove(&self.pass).unwrap_or_default()
+        self.pass += 1;
+        std::mem::replace(&mut self.report, std::mem::take(&mut self.report_ahead))
     }
 
-    /// The counts of the running pass.
+    /// The counts of the pass that runs.
     pub(super) fn report(&mut self) -> &mut PassReport {
-        self.reports.entry(self.pass).or_default()
+        &mut self.report
     }
 
-    /// The run comes to a stop.
+    /// The run comes to a scheduled step.
     pub(super) fn begin_step(&mut self, block: u32, step: u32) {
-        let expected = self.upcoming.front().is_some_and(|planned| {
-            (planned.upcoming.block, planned.step) == (block, step) && planned.upcoming.pass == self.pass
-        });
-        if !expected || self.lost {
-            self.lost = true;
-            return;
+        let here = (self.pass, block, step);
+        match self.upcoming.pop_front().filter(|next| (next.pass, next.block, next.step) == here) {
+            Some(planned) => self.current.push(planned),
+            None => self.lose(),
         }
-        self.current.extend(self.upcoming.pop_front());
     }
 
-    /// The run enters a block of the stop where it is.
-    pub(super) fn enter_block(&mut self, schedule: &Schedule, block: u32) {
-        let serial = self.current.last().map(|planned| planned.upcoming.serial);
-        let entered = match (&mut self.lookahead, serial) {
-            (Some(lookahead), Some(serial)) => lookahead.enter(serial, block),
-            (None, _) | (_, None) => false,
+    /// The run enters a block of the step where it is.
+    pub(super) fn enter_block(&mut self, schedule: &Schedule, body: u32) {
+        let entered = match (&mut self.lookahead, self.current.last()) {
+            (Some(lookahead), Some(here)) if self.upcoming.is_empty() => {
+                lookahead.enter(schedule, here.block, here.step, body)
+            }
+            (Some(_) | None, _) => false,
         };
-        self.lost |= !entered;
-        self.extend(schedule);
+        match entered {
+            true => self.extend(schedule),
+            false => self.lose(),
+        }
     }
 
-    /// The run leaves the stop where it is: what it did not ask for, it does not need.
+    /// The run leaves the scheduled step where it is: what it did not ask for, it does not need.
     pub(super) fn end_step(&mut self, schedule: &Schedule, block: u32, step: u32) {
-        let here = |planned: &Planned| (planned.upcoming.block, planned.step) == (block, step);
-        if self.lost || !self.current.last().is_some_and(here) {
-            self.lost = true;
-            return;
-        }
-        let Some(planned) = self.current.pop() else { return };
+        let here = |planned: &mut PlannedStep| (planned.block, planned.step) == (block, step);
+        let Some(planned) = self.current.pop_if(here) else { return self.lose() };
         for access in planned.accesses.iter().filter(|access| !access.over) {
-            self.settle(access.location);
+            self.release(access.load);
         }
-        if let Some(lookahead) = &mut self.lookahead {
-            lookahead.leave(planned.upcoming.serial);
+        if let Some(lookahead) = &mut self.lookahead
+            && self.upcoming.is_empty()
+        {
+            lookahead.leave(schedule, block, step);
         }
         self.extend(schedule);
-        self.retire();
     }
 
-    /// Plan as far as the order is known, at most to the end of the next pass.
+    /// Plans as far as the order is known, at most to the end of the next pass.
     fn extend(&mut self, schedule: &Schedule) {
         let Some(mut lookahead) = self.lookahead.take() else { return };
-        while !self.lost
-            && let Some(upcoming) = lookahead.next(schedule, self.pass + 1)
-        {
-            let stop = &schedule.block(upcoming.block)[upcoming.stop];
-            let accesses = stop.accesses.iter().map(|access| Expected {
+        while let Some(upcoming) = lookahead.next(schedule, self.pass + 1) {
+            let accesses = upcoming.step.accesses.iter().map(|access| PlannedAccess {
                 weight: access.weight,
                 part: access.part,
-                location: self.locate(access.chunk, upcoming.pass),
+                load: self.plan_access(access.chunk, upcoming.pass),
                 over: false,
             });
-            let planned = Planned { upcoming, step: stop.step, accesses: accesses.collect() };
+            let accesses = accesses.collect();
+            let planned =
+                PlannedStep { pass: upcoming.pass, block: upcoming.block, step: upcoming.step.step, accesses };
             self.upcoming.push_back(planned);
         }
         self.lookahead = Some(lookahead);
     }
 
-    /// Where the next access of a chunk finds it; a new load where none is open.
-    fn locate(&mut self, chunk: u32, pass: u64) -> Location {
-        if self.chunks.stays(chunk) {
-            self.chunks.plan_use(chunk);
-            if self.chunks.queue(chunk) {
-                self.push_pinned(chunk, pass);
-            }
-            return Location::Pinned(chunk);
-        }
-        if self.recent_pass != pass {
-            self.recent = RecentChunks::default();
-            self.recent_pass = pass;
-        }
-        if let Some(id) = self.recent.find(chunk)
-            && let Some(load) = self.find_mut(id)
-            && !matches!(load.status, Status::Skipped | Status::Failed(_))
-        {
-            load.pending += 1;
-            return Location::Load(id);
-        }
-        let id = self.first_load + self.loads.len() as u64;
-        self.recent.push(chunk, id);
-        self.loads.push_back(Load { chunk, pass, pinned: false, pending: 1, holders: 0, status: Status::Queued });
-        Location::Load(id)
+    /// The load that serves the next access of a chunk.
+    fn plan_access(&mut self, chunk: u32, pass: u64) -> u64 {
+        let is_near = self.is_pinned(chunk) || self.recent.note(chunk, pass);
+        let last = self.chunks[chunk as usize].load.filter(|id| is_near && self.loads.contains_key(id));
+        let id = last.unwrap_or_else(|| self.begin_load(chunk, pass));
+        self.loads.entry(id).and_modify(|load| load.accesses += 1);
+        id
     }
 
-    fn push_pinned(&mut self, chunk: u32, pass: u64) {
-        self.loads.push_back(Load { chunk, pass, pinned: true, pending: 0, holders: 0, status: Status::Queued });
+    fn begin_load(&mut self, chunk: u32, pass: u64) -> u64 {
+        let id = self.next_load;
+        let pinned = self.is_pinned(chunk);
+        self.next_load += 1;
+        self.loads.insert(id, Load { chunk, pass, pinned, accesses: 0, target: None, status: Status::Pending });
+        self.to_read.push_back(id);
+        self.chunks[chunk as usize].load = Some(id);
+        id
     }
 
-    /// Another ring. Nothing may be in the present one.
-    pub(super) fn set_ring(&mut self, ring: Ring) {
-        self.ring = ring;
-    }
-
-    /// Where a load stands among those that are open or to come.
-    fn index(&self, id: u64) -> Option<usize> {
-        usize::try_from(id.checked_sub(self.first_load)?).ok()
-    }
-
-    fn find_mut(&mut self, id: u64) -> Option<&mut Load<B>> {
-        let index = self.index(id)?;
-        self.loads.get_mut(index)
-    }
-
-    /// An access has been given out or has gone by.
-    fn settle(&mut self, location: Location) {
-        match location {
-            Location::Load(id) => {
-                if let Some(load) = self.find_mut(id) {
-                    load.pending = load.pending.saturating_sub(1);
-                }
-            }
-            Location::Pinned(chunk) => self.chunks.settle_use(chunk),
-        }
-    }
-
-    /// Where the part of a weight is that the step asks for; `None` where it is not expected here.
-    pub(super) fn expect(&mut self, weight: u32, part: u32) -> Option<Location> {
-        if self.lost {
-            return None;
-        }
+    /// The load of the part of a weight that the step asks for; `None` where it is not expected here.
+    pub(super) fn take(&mut self, weight: u32, part: u32) -> Option<u64> {
         let accesses = &mut self.current.last_mut()?.accesses;
-        let access =
-            accesses.iter_mut().find(|access| !access.over && (access.weight, access.part) == (weight, part))?;
+        let wanted = |access: &&mut PlannedAccess| !access.over && (access.weight, access.part) == (weight, part);
+        let access = accesses.iter_mut().find(wanted)?;
         access.over = true;
-        Some(access.location)
+        Some(access.load)
     }
 
     /// Whether the step would get this part without waiting for it to be read on its turn.
     pub(super) fn is_ready(&self, weight: u32, part: u32) -> bool {
         let accesses = self.current.last().map_or(&[][..], |planned| &planned.accesses);
         let expected = accesses.iter().find(|access| !access.over && (access.weight, access.part) == (weight, part));
-        expected.is_none_or(|access| match access.location {
-            Location::Pinned(chunk) => !matches!(self.chunks.pinned(chunk), Pinned::Queued),
-            Location::Load(id) => !matches!(self.status(id), Some(Status::Queued | Status::Reading)),
-        })
+        expected.is_none_or(|access| !matches!(self.status(access.load), Some(Status::Pending)))
     }
 
-    /// The run waits for bytes.
-    pub(super) fn waits(&mut self) {
-        self.begun_operations = 0;
-    }
-
-    /// Kernels begin this many operations; whether the run will soon wait again.
-    pub(super) fn waits_soon(&mut self, operations: usize) -> bool {
-        self.begun_operations = self.begun_operations.saturating_add(operations);
-        self.begun_operations <= SHORT_OPERATIONS
+    /// How far a load is.
+    pub(super) fn status(&self, id: u64) -> Option<&Status<B>> {
+        self.loads.get(&id).map(|load| &load.status)
     }
 
     /// The run has waited this long for bytes.
     pub(super) fn stalled(&mut self, duration: Duration) {
-        let Some(planned) = self.current.last() else { return };
-        let (block, step) = (planned.upcoming.block, planned.step);
-        let stalls = &mut self.report().stalls;
+        let Some(&PlannedStep { block, step, .. }) = self.current.last() else { return };
+        let stalls = &mut self.report.stalls;
         match stalls.last_mut().filter(|stall| (stall.block, stall.step) == (block, step)) {
             Some(stall) => stall.duration += duration,
             None => stalls.push(StepStall { block, step, duration }),
         }
     }
 
-    /// How far the reading of a load is.
-    pub(super) fn status(&self, id: u64) -> Option<&Status<B>> {
-        self.loads.get(self.index(id)?).map(|load| &load.status)
-    }
-
-    /// The bytes of an access have been given out; those of a load are held until [`Loads::release`].
-    pub(super) fn give_out(&mut self, location: Location) {
-        if let Location::Load(id) = location
-            && let Some(load) = self.find_mut(id)
-        {
-            load.holders += 1;
-        }
-        self.settle(location);
-    }
-
-    /// Somebody holds the bytes of a load no more.
+    /// An access of a load is over: its bytes are held no more, or will not be asked for.
     pub(super) fn release(&mut self, id: u64) {
-        if let Some(load) = self.find_mut(id) {
-            load.holders = load.holders.saturating_sub(1);
+        if let Some(load) = self.loads.get_mut(&id) {
+            load.accesses = load.accesses.saturating_sub(1);
         }
-        self.retire();
+        self.drop_unused(id);
     }
 
-    /// Drop loads that are done and give their places back.
-    fn retire(&mut self) {
-        while let Some(load) = self.loads.front_mut() {
-            let unused = load.pending == 0 && load.holders == 0;
-            if unused && !load.pinned && matches!(load.status, Status::Queued) {
-                load.status = Status::Skipped;
-            }
-            let settled = match load.status {
-                Status::Queued | Status::Reading => false,
-                Status::Ready(_) | Status::Failed(_) | Status::Skipped => load.pinned || unused,
-            };
-            if !settled {
-                return;
-            }
-            self.ring.free(self.first_load);
-            self.loads.pop_front();
-            self.first_load += 1;
-            self.next_read = self.next_read.max(self.first_load);
+    /// A chunk is to stay no longer than the accesses that are planned need it.
+    pub(super) fn unpin(&mut self, chunk: u32) {
+        let (length, known) = (self.length(chunk), &mut self.chunks[chunk as usize]);
+        known.charge = None;
+        let Some(id) = known.load else { return };
+        let Some(load) = self.loads.get_mut(&id) else { return };
+        load.pinned = false;
+        if load.target.is_some() {
+            self.unpinned_bytes += length;
+        }
+        self.drop_unused(id);
+    }
+
+    /// Drops a load that nobody needs any more.
+    fn drop_unused(&mut self, id: u64) {
+        let is_read = |load: &Load<B>| load.target.is_some() && matches!(load.status, Status::Pending);
+        if self.loads.get(&id).is_some_and(|load| load.accesses == 0 && !load.pinned && !is_read(load))
+            && let Some(load) = self.loads.remove(&id)
+        {
+            self.drop_load(load);
         }
     }
 
-    /// A load still has to be read: for a chunk that stays, that it still does; for another, that somebody needs it.
-    fn is_wanted(&self, load: &Load<B>) -> bool {
-        if load.pinned { matches!(self.chunks.pinned(load.chunk), Pinned::Queued) } else { load.pending > 0 }
-    }
-
-    /// A read can be begun.
-    pub(super) fn can_read(&self) -> bool {
-        if self.dropping {
-            return false;
+    fn drop_load(&mut self, load: Load<B>) {
+        let length = self.length(load.chunk);
+        match load.target {
+            Some(Target::Slot(slot)) => self.free_slots.push(slot),
+            Some(Target::Place(_)) if !load.pinned => self.unpinned_bytes -= length,
+            Some(Target::Place(_)) | None => {}
         }
-        let index = (self.next_read - self.first_load) as usize;
-        let next = self.loads.iter().skip(index).find(|load| self.is_wanted(load));
-        next.is_some_and(|load| load.pinned || self.ring.has_room())
     }
 
-    /// The next chunk to be read, where there is room for it.
-    pub(super) fn next_read(&mut self) -> Option<ChunkRead> {
-        while !self.dropping {
-            let id = self.next_read;
-            let index = self.index(id)?;
-            let wanted = self.is_wanted(self.loads.get(index)?);
-            let load = self.loads.get_mut(index)?;
-            if !wanted {
-                load.status = Status::Skipped;
-                self.next_read += 1;
-                continue;
+    /// The next load that a read can be begun for.
+    fn next_readable(&mut self) -> Option<u64> {
+        while let Some(&id) = self.to_read.front().filter(|_| !self.dropping && !self.closing) {
+            if let Some(load) = self.loads.get(&id) {
+                return (load.pinned || !self.free_slots.is_empty()).then_some(id);
             }
-            let target = match load.pinned {
-                true => Target::Place(self.chunks.charge(load.chunk)),
-                false => Target::Ring(self.ring.take(id)?),
-            };
-            load.status = Status::Reading;
-            self.next_read += 1;
-            self.in_flight += 1;
-            return Some(ChunkRead { load: id, chunk: load.chunk, target, generation: self.generation });
+            self.to_read.pop_front();
         }
         None
     }
 
-    /// A read has ended.
-    pub(super) fn finish(&mut self, read: &ChunkRead, result: Result<Arc<B>, String>) {
-        self.in_flight -= 1;
-        if read.generation != self.generation {
-            let length = self.chunks.length(read.chunk);
-            let report = self.reports.entry(self.pass + 1).or_default();
-            report.stream_bytes += length;
-            report.dropped_bytes += length;
-            report.reads += 1;
-            return;
-        }
-        let Some(load) = self.find_mut(read.load) else { return };
-        let (pass, pinned) = (load.pass, load.pinned);
-        load.status = match &result {
-            Ok(bytes) if !pinned => Status::Ready(bytes.clone()),
-            Ok(_) => Status::Skipped,
-            Err(reason) => Status::Failed(reason.clone()),
+    /// A read is in flight, or can be begun.
+    pub(super) fn can_progress(&mut self) -> bool {
+        self.in_flight > 0 || self.next_readable().is_some()
+    }
+
+    /// The next chunk to be read, where there is room for it.
+    pub(super) fn begin_read(&mut self) -> Option<ChunkRead> {
+        let id = self.next_readable()?;
+        let load = self.loads.get_mut(&id)?;
+        let charge = self.chunks[load.chunk as usize].charge.clone().filter(|_| load.pinned);
+        let target = match charge {
+            Some(charge) => Target::Place(charge),
+            None => Target::Slot(self.free_slots.pop()?),
         };
-        let length = self.chunks.length(read.chunk);
-        if pinned {
-            self.chunks.finish(read.chunk, result);
-        }
-        let report = self.reports.entry(pass).or_default();
+        load.target = Some(target.clone());
+        self.to_read.pop_front();
+        self.in_flight += 1;
+        Some(ChunkRead { load: id, chunk: load.chunk, target })
+    }
+
+    /// A read has completed.
+    pub(super) fn complete(&mut self, read: &ChunkRead, result: Result<Arc<B>, String>) {
+        self.in_flight -= 1;
+        let length = self.length(read.chunk);
+        let Some(load) = self.loads.get_mut(&read.load) else { return };
+        let report = if load.pass > self.pass { &mut self.report_ahead } else { &mut self.report };
         report.stream_bytes += length;
         report.checked_bytes += length;
         report.reads += 1;
-        self.retire();
+        load.status = result.map_or_else(Status::Failed, Status::Ready);
+        self.drop_unused(read.load);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::schedule::{Access, Bodies, Stop};
-    use super::*;
-    use crate::memory::Budget;
-
-    #[test]
-    fn a_run_waits_soon_until_it_has_begun_much() {
-        let mut loads: Loads<()> = Loads::new(Chunks::new(&[], Vec::new()), Vec::new(), Ring::new(0, 0));
-        assert!(!loads.waits_soon(0), "it has not waited yet");
-        loads.waits();
-        assert!(loads.waits_soon(SHORT_OPERATIONS - 1) && loads.waits_soon(1));
-        assert!(!loads.waits_soon(1) && !loads.waits_soon(usize::MAX) && !loads.waits_soon(0));
-        loads.waits();
-        assert!(loads.waits_soon(1));
-    }
-
-    /// One step that takes a part of each of `chunks` chunks of 10 bytes, of which the first `pinned` stay.
-    fn loads(chunks: u32, pinned: u32, budget: &Arc<Budget>) -> (Schedule, Loads<()>) {
-        let accesses = (0..chunks).map(|part| Access { weight: 0, part, chunk: part }).collect();
-        let stop = Stop { step: 0, accesses, bodies: Bodies::None, blocks: Vec::new() };
-        let charges = (0..chunks).map(|chunk| (chunk < pinned).then(|| budget.charge(10).unwrap())).collect();
-        let lengths = vec![10; chunks as usize];
-        (
-            Schedule { blocks: vec![vec![stop]] },
-            Loads::new(Chunks::new(&lengths, charges), Vec::new(), Ring::new(10, 10)),
-        )
-    }
-
-    /// Reads what can be read; gives the chunks.
-    fn read_all(loads: &mut Loads<()>) -> Vec<u32> {
-        let reads: Vec<ChunkRead> = std::iter::from_fn(|| loads.next_read()).collect();
-        reads.iter().for_each(|read| loads.finish(read, Ok(Arc::new(()))));
-        reads.iter().map(|read| read.chunk).collect()
-    }
-
-    /// Asks for the part of a chunk, and gives it back at once.
-    fn take(loads: &mut Loads<()>, part: u32) -> Location {
-        let location = loads.expect(0, part).unwrap();
-        loads.give_out(location);
-        if let Location::Load(load) = location {
-            loads.release(load);
-        }
-        location
-    }
-
-    #[test]
-    fn a_chunk_that_is_leaving_is_used_once_more_then_dropped_and_read_through_the_ring() {
-        let budget = Budget::new(None);
-        let (schedule, mut loads) = loads(2, 2, &budget);
-        loads.begin_pass(&schedule, 0);
-        loads.begin_step(0, 0);
-        assert_eq!(read_all(&mut loads), [0, 1]);
-        take(&mut loads, 0);
-        take(&mut loads, 1);
-        loads.end_step(&schedule, 0, 0);
-        loads.end_pass();
-        loads.chunks.unpin(0);
-        assert_eq!(
-            (loads.chunks.leaving_bytes(), budget.in_use_bytes()),
-            (10, 20),
-            "the second pass is planned with it"
-        );
-        loads.begin_pass(&schedule, 0);
-        loads.begin_step(0, 0);
-        assert_eq!(take(&mut loads, 0), Location::Pinned(0));
-        assert_eq!((loads.chunks.leaving_bytes(), budget.in_use_bytes()), (0, 10), "after that use it is dropped");
-        take(&mut loads, 1);
-        loads.end_step(&schedule, 0, 0);
-        assert_eq!((loads.end_pass().stream_bytes, read_all(&mut loads)), (0, vec![0]), "read ahead for the next pass");
-        loads.begin_pass(&schedule, 0);
-        loads.begin_step(0, 0);
-        assert!(matches!(take(&mut loads, 0), Location::Load(_)));
-        assert_eq!((take(&mut loads, 1), loads.end_pass().stream_bytes), (Location::Pinned(1), 10));
-        // What is read ahead is dropped and counted, and what is leaving goes at once.
-        loads.end_step(&schedule, 0, 0);
-        assert_eq!(read_all(&mut loads), [0]);
-        loads.chunks.unpin(1);
-        loads.forget();
-        assert_eq!((budget.in_use_bytes(), loads.chunks.leaving_bytes()), (0, 0));
-        loads.begin_pass(&schedule, 0);
-        assert_eq!((loads.report().dropped_bytes, read_all(&mut loads)), (10, vec![0]));
-    }
-
-    #[test]
-    fn a_chunk_that_leaves_before_it_is_read_is_not_read_to_its_place() {
-        let budget = Budget::new(None);
-        let (schedule, mut loads) = loads(2, 2, &budget);
-        loads.chunks.unpin(0);
-        assert_eq!(budget.in_use_bytes(), 10);
-        loads.begin_pass(&schedule, 0);
-        let reads: Vec<ChunkRead> = std::iter::from_fn(|| loads.next_read()).collect();
-        assert!(matches!(
-            reads[..],
-            [ChunkRead { target: Target::Ring(0), .. }, ChunkRead { target: Target::Place(_), .. }]
-        ));
-    }
-
-    /// One step takes a part of a chunk that stays and two parts of chunks that stream, of which the ring holds one.
-    #[test]
-    fn parts_are_ready_once_they_are_read_and_until_they_are_given_out() {
-        let (schedule, mut ahead) = loads(3, 1, &Budget::new(None));
-        ahead.begin_pass(&schedule, 0);
-        ahead.begin_step(0, 0);
-        let ready = |ahead: &Loads<()>| [0, 1, 2].map(|part| ahead.is_ready(0, part));
-        assert_eq!(ready(&ahead), [false, false, false]);
-        let (stays, first) = (ahead.next_read().unwrap(), ahead.next_read().unwrap());
-        assert!(ahead.next_read().is_none(), "the ring is full");
-        assert_eq!(ready(&ahead), [false, false, false], "both are being read");
-        ahead.finish(&stays, Ok(Arc::new(())));
-        assert_eq!(ready(&ahead), [true, false, false]);
-        ahead.finish(&first, Err("broken".to_string()));
-        assert_eq!(ready(&ahead), [true, true, false], "nobody has to wait for what has failed");
-        assert_eq!(ahead.expect(0, 1), Some(Location::Load(first.load)));
-        assert!(ahead.is_ready(0, 1), "what is not expected is read beside the ring, without waiting for a turn");
-    }
-}
+mod tests;

@@ -3,40 +3,49 @@
 //! Straight-line code is known to its end, across the end of a pass into the next one. A step that runs blocks is not: the
 //! lookahead waits there until the run says which block it enters, or that it has left the step.
 
-use super::schedule::{Bodies, Schedule};
+use super::schedule::{Bodies, Schedule, ScheduledStep};
 
-/// A stop that the run will come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Upcoming {
-    /// Different for every stop of every pass.
-    pub(super) serial: u64,
+/// A step that the run will come to, in this pass and this block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Upcoming<'a> {
     pub(super) pass: u64,
     pub(super) block: u32,
-    /// Index among the stops of the block.
-    pub(super) stop: usize,
+    pub(super) step: &'a ScheduledStep,
 }
 
-/// The stops of one entry ahead of the run, pass after pass.
+/// The steps of one entry ahead of the run, pass after pass.
 #[derive(Debug)]
 pub(super) struct Lookahead {
     entry: u32,
-    stack: Vec<Cursor>,
     pass: u64,
-    serial: u64,
+    stack: Vec<Cursor>,
 }
 
+/// A place in a block.
 #[derive(Debug)]
 struct Cursor {
     block: u32,
+    /// Index among the scheduled steps of the block.
     next: usize,
-    /// Serial of the stop at `next` whose blocks the run has not left yet.
-    waiting: Option<u64>,
+    /// The step there runs blocks, and the run has not left it yet.
+    waiting: bool,
+}
+
+impl Cursor {
+    fn new(block: u32) -> Self {
+        Cursor { block, next: 0, waiting: false }
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+        self.waiting = false;
+    }
 }
 
 impl Lookahead {
-    /// At the beginning of pass `pass` of an entry's block; serials begin at `serial`.
-    pub(super) fn new(entry: u32, pass: u64, serial: u64) -> Self {
-        Lookahead { entry, stack: vec![Cursor { block: entry, next: 0, waiting: None }], pass, serial }
+    /// At the beginning of pass `pass` of an entry's block.
+    pub(super) fn new(entry: u32, pass: u64) -> Self {
+        Lookahead { entry, pass, stack: vec![Cursor::new(entry)] }
     }
 
     /// The entry's block.
@@ -44,22 +53,19 @@ impl Lookahead {
         self.entry
     }
 
-    /// The next stop that is known, in passes up to `last_pass`.
-    pub(super) fn next(&mut self, schedule: &Schedule, last_pass: u64) -> Option<Upcoming> {
+    /// The next step that is known, in passes up to `last_pass`.
+    pub(super) fn next<'a>(&mut self, schedule: &'a Schedule, last_pass: u64) -> Option<Upcoming<'a>> {
         loop {
             let cursor = self.stack.last_mut()?;
-            if cursor.waiting.is_some() {
+            if cursor.waiting {
                 return None;
             }
-            if let Some(stop) = schedule.block(cursor.block).get(cursor.next) {
-                let upcoming =
-                    Upcoming { serial: self.serial, pass: self.pass, block: cursor.block, stop: cursor.next };
-                match stop.bodies {
+            if let Some(step) = schedule.block(cursor.block).get(cursor.next) {
+                match step.bodies {
                     Bodies::None => cursor.next += 1,
-                    Bodies::Branch | Bodies::Loop => cursor.waiting = Some(self.serial),
+                    Bodies::Branch | Bodies::Loop => cursor.waiting = true,
                 }
-                self.serial += 1;
-                return Some(upcoming);
+                return Some(Upcoming { pass: self.pass, block: cursor.block, step });
             }
             if self.stack.len() > 1 {
                 self.stack.pop();
@@ -70,33 +76,88 @@ impl Lookahead {
                 return None;
             }
             self.pass += 1;
-            self.stack = vec![Cursor { block: self.entry, next: 0, waiting: None }];
+            self.stack = vec![Cursor::new(self.entry)];
         }
     }
 
     /// After a branch comes what follows its step; a loop may go on.
     fn leave_body(&mut self, schedule: &Schedule) {
-        let Some(cursor) = self.stack.last_mut() else { return };
-        if schedule.block(cursor.block)[cursor.next].bodies == Bodies::Branch {
-            cursor.next += 1;
-            cursor.waiting = None;
+        if let Some(cursor) = self.stack.last_mut()
+            && schedule.block(cursor.block)[cursor.next].bodies == Bodies::Branch
+        {
+            cursor.advance();
         }
     }
 
-    /// The run enters a block of the stop `serial`. False where the lookahead does not wait there.
-    pub(super) fn enter(&mut self, serial: u64, block: u32) -> bool {
-        if self.stack.last().is_none_or(|cursor| cursor.waiting != Some(serial)) {
-            return false;
-        }
-        self.stack.push(Cursor { block, next: 0, waiting: None });
-        true
+    /// The lookahead waits at this step, whose blocks the run has not left. The same step of the next pass looks the same.
+    fn waits_at(&mut self, schedule: &Schedule, block: u32, step: u32) -> Option<&mut Cursor> {
+        let cursor = self.stack.last_mut().filter(|cursor| cursor.waiting && cursor.block == block)?;
+        (schedule.block(block)[cursor.next].step == step).then_some(cursor)
     }
 
-    /// The run has left the stop `serial`.
-    pub(super) fn leave(&mut self, serial: u64) {
-        if let Some(cursor) = self.stack.last_mut().filter(|cursor| cursor.waiting == Some(serial)) {
-            cursor.next += 1;
-            cursor.waiting = None;
+    /// The run enters `body`, a block of a step. False where the lookahead does not wait there.
+    pub(super) fn enter(&mut self, schedule: &Schedule, block: u32, step: u32, body: u32) -> bool {
+        let waits = self.waits_at(schedule, block, step).is_some();
+        if waits {
+            self.stack.push(Cursor::new(body));
         }
+        waits
+    }
+
+    /// The run has left a step.
+    pub(super) fn leave(&mut self, schedule: &Schedule, block: u32, step: u32) {
+        if let Some(cursor) = self.waits_at(schedule, block, step) {
+            cursor.advance();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u32, bodies: Bodies, blocks: &[u32]) -> ScheduledStep {
+        ScheduledStep { step, accesses: Vec::new(), bodies, blocks: blocks.to_vec() }
+    }
+
+    /// All that is known up to a pass: pass, block and step of each.
+    fn known(lookahead: &mut Lookahead, schedule: &Schedule, last_pass: u64) -> Vec<(u64, u32, u32)> {
+        let next = || lookahead.next(schedule, last_pass).map(|next| (next.pass, next.block, next.step.step));
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn after_a_branch_comes_what_follows_it_and_the_next_pass() {
+        let entry = vec![step(0, Bodies::Branch, &[1, 2]), step(3, Bodies::None, &[])];
+        let schedule = Schedule { blocks: vec![entry, vec![step(0, Bodies::None, &[])], Vec::new()] };
+        let mut lookahead = Lookahead::new(0, 5);
+        assert_eq!(known(&mut lookahead, &schedule, 6), [(5, 0, 0)]);
+        assert!(!lookahead.enter(&schedule, 0, 3, 1), "it does not wait at step 3");
+        assert!(lookahead.enter(&schedule, 0, 0, 1));
+        assert_eq!(known(&mut lookahead, &schedule, 6), [(5, 1, 0), (5, 0, 3), (6, 0, 0)]);
+        // Neither body is entered.
+        lookahead.leave(&schedule, 0, 0);
+        assert_eq!(known(&mut lookahead, &schedule, 6), [(6, 0, 3)]);
+        assert_eq!(known(&mut lookahead, &schedule, 7), [(7, 0, 0)]);
+    }
+
+    #[test]
+    fn a_loop_is_known_one_iteration_at_a_time() {
+        let entry = vec![step(1, Bodies::Loop, &[1]), step(2, Bodies::None, &[])];
+        let body = vec![step(0, Bodies::None, &[]), step(4, Bodies::Branch, &[2])];
+        let schedule = Schedule { blocks: vec![entry, body, vec![step(7, Bodies::None, &[])]] };
+        let mut lookahead = Lookahead::new(0, 0);
+        assert_eq!(known(&mut lookahead, &schedule, 0), [(0, 0, 1)]);
+        for _ in 0..2 {
+            assert!(lookahead.enter(&schedule, 0, 1, 1));
+            assert_eq!(known(&mut lookahead, &schedule, 0), [(0, 1, 0), (0, 1, 4)]);
+            assert!(lookahead.enter(&schedule, 1, 4, 2));
+            assert_eq!(known(&mut lookahead, &schedule, 0), [(0, 2, 7)]);
+            // The branch was left when its body ended; leaving it says nothing of the loop.
+            lookahead.leave(&schedule, 1, 4);
+            assert_eq!(known(&mut lookahead, &schedule, 0), []);
+        }
+        lookahead.leave(&schedule, 0, 1);
+        assert_eq!(known(&mut lookahead, &schedule, 0), [(0, 0, 2)]);
     }
 }

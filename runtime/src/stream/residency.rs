@@ -56,84 +56,58 @@ fn bytes(shape: &[u64], dtype: DType) -> u64 {
     elements.saturating_mul(dtype.bits() as u64).div_ceil(8)
 }
 
-/// How often and where a chunk is used.
-#[derive(Debug, Clone, Copy, Default)]
+/// The chunks that a pass of an entry reads, in order, each body once, and whether in a loop. `streams` tells those that do
+/// not stay.
+fn reads(schedule: &Schedule, entry: u32, streams: impl Fn(u32) -> bool) -> Vec<(u32, bool)> {
+    let (mut reads, mut seen, mut recent) = (Vec::new(), HashSet::new(), RecentChunks::default());
+    let mut stack = vec![(schedule.block(entry).iter(), false)];
+    while let Some((steps, in_loop)) = stack.last_mut() {
+        let Some(step) = steps.next() else {
+            stack.pop();
+            continue;
+        };
+        let chunks = step.accesses.iter().map(|access| access.chunk).filter(|&chunk| streams(chunk));
+        reads.extend(chunks.filter(|&chunk| !recent.note(chunk, 0)).map(|chunk| (chunk, *in_loop)));
+        let in_loop = *in_loop || step.bodies == Bodies::Loop;
+        let bodies = step.blocks.iter().rev().filter(|&&body| seen.insert((body, in_loop)));
+        stack.extend(bodies.map(|&body| (schedule.block(body).iter(), in_loop)));
+    }
+    reads
+}
+
+/// How all entries use a chunk.
+#[derive(Debug, Clone, Copy)]
 struct Use {
-    runs: u64,
+    chunk: u32,
+    reads: u64,
     in_loop: bool,
 }
 
-/// The chunks that blocks use, in order, each body once.
-struct Traversal<'a> {
-    schedule: &'a Schedule,
-    seen: HashSet<(u32, bool)>,
-    recent: RecentChunks,
+/// How entries use the chunks that steps wait for, in the order of their first use.
+fn uses(manifest: &Manifest, schedule: &Schedule) -> Vec<Use> {
+    let mut uses: Vec<Use> = Vec::new();
+    let mut index = vec![None; manifest.chunks.len()];
+    for (chunk, in_loop) in manifest.entries.iter().flat_map(|entry| reads(schedule, entry.block, |_| true)) {
+        let at = *index[chunk as usize].get_or_insert(uses.len());
+        if at == uses.len() {
+            uses.push(Use { chunk, reads: 0, in_loop: false });
+        }
+        uses[at].reads += 1;
+        uses[at].in_loop |= in_loop;
+    }
+    uses
 }
 
-impl<'a> Traversal<'a> {
-    fn new(schedule: &'a Schedule) -> Self {
-        Traversal { schedule, seen: HashSet::new(), recent: RecentChunks::default() }
-    }
-
-    /// Calls `read` for each chunk that has to be read again unless it stays, and whether that is in a loop.
-    fn block(&mut self, block: u32, in_loop: bool, streams: &dyn Fn(u32) -> bool, read: &mut dyn FnMut(u32, bool)) {
-        if !self.seen.insert((block, in_loop)) {
-            return;
-        }
-        let schedule = self.schedule;
-        for stop in schedule.block(block) {
-            for chunk in stop.accesses.iter().map(|access| access.chunk).filter(|&chunk| streams(chunk)) {
-                if self.recent.find(chunk).is_none() {
-                    self.recent.push(chunk, 0);
-                    read(chunk, in_loop);
-                }
-            }
-            for &body in &stop.blocks {
-                self.block(body, in_loop || stop.bodies == Bodies::Loop, streams, read);
-            }
-        }
-    }
-}
-
-/// How all entries use chunks.
-struct Survey {
-    uses: Vec<Use>,
-    /// Chunks in order of first use.
-    touched: Vec<u32>,
-}
-
-impl Survey {
-    fn new(manifest: &Manifest, schedule: &Schedule) -> Self {
-        let mut survey = Survey { uses: vec![Use::default(); manifest.chunks.len()], touched: Vec::new() };
-        let mut traversal = Traversal::new(schedule);
-        for entry in &manifest.entries {
-            traversal.recent = RecentChunks::default();
-            traversal.block(entry.block, false, &|_| true, &mut |chunk, in_loop| {
-                let used = &mut survey.uses[chunk as usize];
-                if used.runs == 0 {
-                    survey.touched.push(chunk);
-                }
-                used.runs += 1;
-                used.in_loop |= in_loop;
-            });
-        }
-        survey
-    }
-
-    /// Chunks that steps wait for, the best to keep first: those that are read several times a pass, then the others such that
-    /// however many are kept, they are evenly spread over a pass.
-    fn keeping_order(&self) -> Vec<u32> {
-        let using = |chunk: &u32| self.uses[*chunk as usize];
-        let is_repeated = |chunk: &u32| using(chunk).in_loop || using(chunk).runs > 1;
-        let (mut repeated, once): (Vec<u32>, Vec<u32>) = self.touched.iter().copied().partition(is_repeated);
-        repeated.sort_by_key(|chunk| std::cmp::Reverse((using(chunk).in_loop, using(chunk).runs)));
-        // Multiples of the golden ratio modulo 1: each part of the unit interval holds its share of them.
-        let mut spread: Vec<(u64, u32)> =
-            (0u64..).zip(once).map(|(place, chunk)| (place.wrapping_mul(GOLDEN_RATIO), chunk)).collect();
-        spread.sort_unstable();
-        repeated.extend(spread.into_iter().map(|(_, chunk)| chunk));
-        repeated
-    }
+/// Chunks that steps wait for, the best to keep first: those that are read several times a pass, then the others such that
+/// however many are kept, they are evenly spread over a pass.
+fn keeping_order(uses: &[Use]) -> Vec<u32> {
+    let (mut repeated, once): (Vec<Use>, Vec<Use>) = uses.iter().partition(|used| used.in_loop || used.reads > 1);
+    repeated.sort_by_key(|used| std::cmp::Reverse((used.in_loop, used.reads)));
+    // Multiples of the golden ratio modulo 1: each part of the unit interval holds its share of them.
+    let mut spread: Vec<(u64, Use)> =
+        (0u64..).zip(once).map(|(place, used)| (place.wrapping_mul(GOLDEN_RATIO), used)).collect();
+    spread.sort_unstable_by_key(|&(place, _)| place);
+    repeated.into_iter().chain(spread.into_iter().map(|(_, used)| used)).map(|used| used.chunk).collect()
 }
 
 /// Which chunks stay, and which of them leave first when working memory grows.
@@ -141,8 +115,10 @@ pub(super) struct Plan {
     pub(super) residency: Residency,
     /// Chunks that stay, in the order in which they leave: what is best to keep is last.
     pub(super) leaving_order: Vec<u32>,
-    /// Bytes of a place in the ring: the largest chunk that steps wait for.
-    pub(super) place_bytes: u64,
+    /// Chunks that no step waits for, since only rows of them are used.
+    pub(super) rows_only: Vec<u32>,
+    /// Bytes of a slot of the ring: the largest chunk that steps wait for.
+    pub(super) slot_bytes: u64,
     /// Bytes of the ring as soon as something streams.
     pub(super) usual_ring_bytes: u64,
     /// Bytes of the smallest ring.
@@ -161,9 +137,9 @@ pub(super) fn plan(
 ) -> Result<Plan, Shortage> {
     let lengths: Vec<u64> = manifest.chunks.iter().map(|chunk| chunk.length).collect();
     let weights_bytes = lengths.iter().sum();
-    let survey = Survey::new(manifest, schedule);
+    let uses = uses(manifest, schedule);
     let available = budget_bytes.saturating_sub(working_bytes);
-    let largest = survey.touched.iter().map(|&chunk| lengths[chunk as usize]).max().unwrap_or(0);
+    let largest = uses.iter().map(|used| lengths[used.chunk as usize]).max().unwrap_or(0);
     let least = largest * LEAST_RING_CHUNKS;
     let fits = weights_bytes <= available;
     if !fits && available < least {
@@ -171,8 +147,9 @@ pub(super) fn plan(
     }
     let usual_ring_bytes = if largest == 0 { 0 } else { (available / 4).min(USUAL_RING_BYTES).max(least) };
     let ring_bytes = if fits { 0 } else { usual_ring_bytes };
-    let chosen: Vec<u32> = (0..lengths.len() as u32).filter(|&chunk| survey.uses[chunk as usize].runs == 0).collect();
-    let rows_bytes: u64 = chosen.iter().map(|&chunk| lengths[chunk as usize]).sum();
+    let used: HashSet<u32> = uses.iter().map(|used| used.chunk).collect();
+    let rows_only: Vec<u32> = (0..lengths.len() as u32).filter(|chunk| !used.contains(chunk)).collect();
+    let rows_bytes: u64 = rows_only.iter().map(|&chunk| lengths[chunk as usize]).sum();
     let set_apart = if fits { 0 } else { rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES) };
     let mut room = available - ring_bytes - set_apart;
     let mut kept: Vec<u32> = Vec::new();
@@ -182,11 +159,11 @@ pub(super) fn plan(
             kept.push(chunk);
         }
     };
-    survey.keeping_order().into_iter().for_each(|chunk| keep(chunk, &mut room));
+    keeping_order(&uses).into_iter().for_each(|chunk| keep(chunk, &mut room));
     room += set_apart;
     let rows_fit = rows_bytes <= room;
     if rows_fit {
-        chosen.into_iter().for_each(|chunk| keep(chunk, &mut room));
+        rows_only.iter().for_each(|&chunk| keep(chunk, &mut room));
     }
     let kept_rows_bytes = if rows_fit { 0 } else { room };
     let mut pinned = vec![false; lengths.len()];
@@ -202,17 +179,14 @@ pub(super) fn plan(
         pinned,
     };
     let leaving_order = kept.into_iter().rev().collect();
-    Ok(Plan { residency, leaving_order, place_bytes: largest, usual_ring_bytes, least_ring_bytes: least })
+    Ok(Plan { residency, leaving_order, rows_only, slot_bytes: largest, usual_ring_bytes, least_ring_bytes: least })
 }
 
 /// Bytes that a pass of each entry reads, each body once, rows not included.
 pub(super) fn bytes_per_pass(manifest: &Manifest, schedule: &Schedule, pinned: &[bool]) -> Vec<u64> {
     let of_entry = |entry: &EntryRecord| {
-        let mut bytes = 0;
-        let streams = |chunk: u32| !pinned[chunk as usize];
-        let mut read = |chunk: u32, _in_loop: bool| bytes += manifest.chunks[chunk as usize].length;
-        Traversal::new(schedule).block(entry.block, false, &streams, &mut read);
-        bytes
+        let reads = reads(schedule, entry.block, |chunk| !pinned[chunk as usize]);
+        reads.into_iter().map(|(chunk, _)| manifest.chunks[chunk as usize].length).sum()
     };
     manifest.entries.iter().map(of_entry).collect()
 }
@@ -220,18 +194,21 @@ pub(super) fn bytes_per_pass(manifest: &Manifest, schedule: &Schedule, pinned: &
 /// The chunks that were used last, to which a pass returns without reading them again.
 #[derive(Debug, Default)]
 pub(super) struct RecentChunks {
-    recent: [Option<(u32, u64)>; RECENT_CHUNKS],
+    pass: u64,
+    recent: [Option<u32>; RECENT_CHUNKS],
 }
 
 impl RecentChunks {
-    /// The load of this chunk, where it is among the last.
-    pub(super) fn find(&self, chunk: u32) -> Option<u64> {
-        self.recent.iter().flatten().find(|(recent, _)| *recent == chunk).map(|&(_, load)| load)
-    }
-
-    /// A new load.
-    pub(super) fn push(&mut self, chunk: u32, load: u64) {
-        self.recent.rotate_right(1);
-        self.recent[0] = Some((chunk, load));
+    /// A pass uses this chunk; whether it is among those that it used last.
+    pub(super) fn note(&mut self, chunk: u32, pass: u64) -> bool {
+        if self.pass != pass {
+            *self = RecentChunks { pass, ..RecentChunks::default() };
+        }
+        let is_recent = self.recent.contains(&Some(chunk));
+        if !is_recent {
+            self.recent.rotate_right(1);
+            self.recent[0] = Some(chunk);
+        }
+        is_recent
     }
 }

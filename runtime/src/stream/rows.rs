@@ -1,7 +1,7 @@
 //! Rows that a step chooses by index: lines of an embedding, matrices of experts.
 //!
 //! Which ones is known only when the step begins. So only the checksum blocks around them are read, several at once where
-//! they are many, and those that were used last are kept within a share of the budget.
+//! they are many, and those that were used last are cached within a share of the budget.
 
 use super::source::{ChunkBytes, Source};
 use crate::steps::KernelError;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that one read brings, at most, where blocks are no larger.
 const READ_BYTES: u64 = 2 << 20;
 
-/// Bytes of the units that hold a row: their place in an extent, and where they go.
+/// Bytes of a unit that holds a row: their place in an extent, and where they go.
 struct Row {
     extent: u32,
     bytes: Range<u64>,
@@ -25,10 +25,8 @@ struct Row {
 /// Consecutive blocks of an extent to be read at once: the extent, and begin and end in it.
 type Piece = (u32, u64, u64);
 
-/// Pieces in the order of the file, each with the rows that want it.
-type Missing<'a> = BTreeMap<Piece, Vec<&'a Row>>;
-
 /// What a step chose, and what it took.
+#[derive(Default)]
 pub(super) struct Gathered {
     pub(super) bytes: Vec<u8>,
     /// Bytes of the file that were read.
@@ -37,33 +35,33 @@ pub(super) struct Gathered {
     pub(super) checked_bytes: u64,
 }
 
-/// Blocks that were used last.
-pub(super) struct KeptRows {
-    kept: Mutex<Kept>,
+/// Checksum blocks that were used last.
+pub(super) struct BlockCache {
+    cached: Mutex<Cached>,
 }
 
-struct Kept {
+struct Cached {
     most_bytes: u64,
     bytes: u64,
     /// By extent and block.
     blocks: LruCache<(u32, usize), Box<[u8]>>,
 }
 
-impl KeptRows {
+impl BlockCache {
     /// Keeps at most this many bytes.
     pub(super) fn new(most_bytes: u64) -> Self {
-        KeptRows { kept: Mutex::new(Kept { most_bytes, bytes: 0, blocks: LruCache::unbounded() }) }
+        BlockCache { cached: Mutex::new(Cached { most_bytes, bytes: 0, blocks: LruCache::unbounded() }) }
     }
 
     /// Keeps at most this many bytes from now on.
     pub(super) fn set_most_bytes(&self, most_bytes: u64) {
-        let mut kept = self.kept();
-        kept.most_bytes = most_bytes;
-        kept.evict_to(most_bytes);
+        let mut cached = self.cached();
+        cached.most_bytes = most_bytes;
+        cached.evict_to(most_bytes);
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Cached> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory.
@@ -74,8 +72,21 @@ impl KeptRows {
         rows: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<Gathered, KernelError> {
-        let Places { rows: places, of_rows, length } = places(source, weight, rows)?;
-        let gathered = self.stored(source, weight, &places, length, pinned)?;
+        let places = Places::new(source, weight, rows)?;
+        let mut gathered = Gathered { bytes: vec![0; places.length], ..Gathered::default() };
+        let mut missing: BTreeMap<Piece, Vec<&Row>> = BTreeMap::new();
+        for row in &places.rows {
+            let extent = &source.manifest.extents[row.extent as usize];
+            if let Some(chunk) = pinned(extent.chunk) {
+                let place = extent.range_in(&source.manifest.chunks[extent.chunk as usize]);
+                copy(&chunk.bytes()[place], 0, row, &mut gathered.bytes);
+                continue;
+            }
+            for piece in self.take_cached(source, row, &mut gathered.bytes) {
+                missing.entry(piece).or_default().push(row);
+            }
+        }
+        let gathered = if missing.is_empty() { gathered } else { self.read(source, weight, missing, gathered)? };
         let record = &source.weights[weight as usize];
         if record.encoding.encoding().is_canonical(record.logical()) {
             return Ok(gathered);
@@ -85,52 +96,23 @@ impl KeptRows {
         let bytes = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(short)?;
         let mut canonical = vec![0; bytes.checked_mul(rows.len()).ok_or_else(short)?];
-        for ((&row, units), target) in rows.iter().zip(of_rows).zip(canonical.chunks_exact_mut(bytes.max(1))) {
+        for ((&row, units), target) in rows.iter().zip(places.of_rows).zip(canonical.chunks_exact_mut(bytes.max(1))) {
             let decoded = record.decode_row(row, &gathered.bytes[units], target);
             decoded.map_err(|error| source.failure(weight, &error.to_string()))?;
         }
         Ok(Gathered { bytes: canonical, ..gathered })
     }
 
-    /// Stored bytes of the units that hold rows, each once.
-    fn stored(
-        &self,
-        source: &Source,
-        weight: u32,
-        rows: &[Row],
-        length: usize,
-        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
-    ) -> Result<Gathered, KernelError> {
-        let mut gathered = Gathered { bytes: vec![0; length], read_bytes: 0, checked_bytes: 0 };
-        let mut missing = Missing::new();
-        for row in rows {
-            let extent = &source.manifest.extents[row.extent as usize];
-            if let Some(chunk) = pinned(extent.chunk) {
-                let place = extent.range_in(&source.manifest.chunks[extent.chunk as usize]);
-                let bytes = &chunk.bytes()[place][row.bytes.start as usize..row.bytes.end as usize];
-                gathered.bytes[row.target..row.target + bytes.len()].copy_from_slice(bytes);
-                continue;
-            }
-            for piece in self.take_kept(source, row, &mut gathered.bytes) {
-                missing.entry(piece).or_default().push(row);
-            }
-        }
-        if missing.is_empty() {
-            return Ok(gathered);
-        }
-        self.read(source, weight, missing, gathered)
-    }
-
-    /// Copies what is kept of a row; gives what is not.
-    fn take_kept(&self, source: &Source, row: &Row, target: &mut [u8]) -> Vec<Piece> {
+    /// Copies what is cached of a row; gives what is not.
+    fn take_cached(&self, source: &Source, row: &Row, target: &mut [u8]) -> Vec<Piece> {
         let extent = &source.manifest.extents[row.extent as usize];
         let block_bytes = u64::from(extent.checksum_block.max(1));
         let (first, around) = extent.blocks_around(row.bytes.clone());
-        let mut kept = self.kept();
+        let mut cached = self.cached();
         let mut missing: Vec<Piece> = Vec::new();
         for (block, start) in (first..).zip((around.start..around.end).step_by(block_bytes as usize)) {
             let end = (start + block_bytes).min(around.end);
-            if let Some(found) = kept.blocks.get(&(row.extent, block)) {
+            if let Some(found) = cached.blocks.get(&(row.extent, block)) {
                 copy(found, start, row, target);
                 continue;
             }
@@ -142,46 +124,39 @@ impl KeptRows {
         missing
     }
 
-    /// Reads what is missing, a piece on each thread, checks it, copies and keeps it.
+    /// Reads what is missing, a piece on each thread, checks it, copies it to the rows that want it and caches it.
     fn read(
         &self,
         source: &Source,
         weight: u32,
-        missing: Missing<'_>,
+        missing: BTreeMap<Piece, Vec<&Row>>,
         gathered: Gathered,
     ) -> Result<Gathered, KernelError> {
         let gathered = Mutex::new(gathered);
         let pieces: Vec<(Piece, Vec<&Row>)> = missing.into_iter().collect();
-        pieces.into_par_iter().try_for_each(|(piece, rows)| -> Result<(), KernelError> {
-            let (extent, start, end) = piece;
-            let offset = source.manifest.extents[extent as usize].offset;
-            let (bytes, inside) = source.read_around(offset + start..offset + end, weight)?;
+        pieces.into_par_iter().try_for_each(|((index, start, end), rows)| -> Result<(), KernelError> {
+            let extent = &source.manifest.extents[index as usize];
+            let (bytes, inside) = source.read_around(extent.offset + start..extent.offset + end, weight)?;
             let content = &bytes[inside];
-            self.check(source, piece, content).map_err(|reason| source.failure(weight, &reason))?;
+            let block_bytes = extent.checksum_block.max(1) as usize;
+            let first = start as usize / block_bytes;
+            let checked = extent.check_blocks(index, first, content);
+            checked.map_err(|error| source.failure(weight, &error.to_string()))?;
             let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
             gathered.read_bytes += bytes.len() as u64;
             gathered.checked_bytes += content.len() as u64;
             rows.iter().for_each(|row| copy(content, start, row, &mut gathered.bytes));
+            drop(gathered);
+            let mut cached = self.cached();
+            let blocks = (first..).zip(content.chunks(block_bytes));
+            blocks.for_each(|(block, content)| cached.keep((index, block), content));
             Ok(())
         })?;
         Ok(gathered.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
-
-    /// The blocks of a piece match their checksums, and are kept.
-    fn check(&self, source: &Source, (index, start, _): Piece, content: &[u8]) -> Result<(), String> {
-        let extent = &source.manifest.extents[index as usize];
-        let block_bytes = extent.checksum_block.max(1) as usize;
-        let first = start as usize / block_bytes;
-        extent.check_blocks(index, first, content).map_err(|error| error.to_string())?;
-        let mut kept = self.kept();
-        for (number, block) in (first..).zip(content.chunks(block_bytes)) {
-            kept.keep((index, number), block);
-        }
-        Ok(())
-    }
 }
 
-impl Kept {
+impl Cached {
     /// Drops what was not used for longest until at most this many bytes are kept.
     fn evict_to(&mut self, most_bytes: u64) {
         while self.bytes > most_bytes
@@ -204,6 +179,7 @@ impl Kept {
 }
 
 /// Where chosen rows lie.
+#[derive(Default)]
 struct Places {
     /// Pieces of the units that hold them, each unit once.
     rows: Vec<Row>,
@@ -213,30 +189,32 @@ struct Places {
     length: usize,
 }
 
-fn places(source: &Source, weight: u32, rows: &[u64]) -> Result<Places, KernelError> {
-    let record = &source.weights[weight as usize];
-    let canonical = record.encoding.encoding().is_canonical(record.logical());
-    let mut places = Places { rows: Vec::new(), of_rows: Vec::with_capacity(rows.len()), length: 0 };
-    let mut known: HashMap<u64, Range<usize>> = HashMap::new();
-    for &row in rows {
-        let place = record.locate(Pick::Row(row)).map_err(|error| source.failure(weight, &error.to_string()))?;
-        // Rows that are copied as they are lie one after another, however often they are chosen.
-        if let Some(range) = known.get(&place.units.start).filter(|_| !canonical) {
-            places.of_rows.push(range.clone());
-            continue;
+impl Places {
+    fn new(source: &Source, weight: u32, rows: &[u64]) -> Result<Self, KernelError> {
+        let record = &source.weights[weight as usize];
+        let canonical = record.encoding.encoding().is_canonical(record.logical());
+        let mut places = Places::default();
+        let mut known: HashMap<u64, Range<usize>> = HashMap::new();
+        for &row in rows {
+            let place = record.locate(Pick::Row(row)).map_err(|error| source.failure(weight, &error.to_string()))?;
+            // Rows that are copied as they are lie one after another, however often they are chosen.
+            if let Some(range) = known.get(&place.units.start).filter(|_| !canonical) {
+                places.of_rows.push(range.clone());
+                continue;
+            }
+            let start = places.length;
+            for piece in place.bytes {
+                let (extent, target) = (record.parts[piece.part].extent, places.length);
+                let length = usize::try_from(piece.bytes.end - piece.bytes.start).ok();
+                let end = length.and_then(|length| target.checked_add(length));
+                places.length = end.ok_or_else(|| source.failure(weight, "has rows that do not fit in memory"))?;
+                places.rows.push(Row { extent, bytes: piece.bytes, target });
+            }
+            known.insert(place.units.start, start..places.length);
+            places.of_rows.push(start..places.length);
         }
-        let start = places.length;
-        for piece in place.bytes {
-            let (extent, target) = (record.parts[piece.part].extent, places.length);
-            let length = usize::try_from(piece.bytes.end - piece.bytes.start).ok();
-            let end = length.and_then(|length| target.checked_add(length));
-            places.length = end.ok_or_else(|| source.failure(weight, "has rows that do not fit in memory"))?;
-            places.rows.push(Row { extent, bytes: piece.bytes, target });
-        }
-        known.insert(place.units.start, start..places.length);
-        places.of_rows.push(start..places.length);
+        Ok(places)
     }
-    Ok(places)
 }
 
 /// Copies what `content`, which begins at `begin` in the extent, holds of a row.

@@ -1,6 +1,6 @@
 //! The schedule of a file: which parts of weights each step of each block takes, in the order of the steps.
 
-use ipuc_formats::model::{Manifest, OperandRecord, StepRecord, WeightRecord};
+use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, StepRecord, WeightRecord};
 use ipuc_formats::ops::{Read, Runs};
 use std::sync::Arc;
 
@@ -24,52 +24,55 @@ pub(super) enum Bodies {
 
 /// A step that takes weights or runs blocks; the results of a block come as one step after its last.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(super) struct ScheduledStep {
     pub(super) step: u32,
     pub(super) accesses: Vec<Access>,
     pub(super) bodies: Bodies,
     pub(super) blocks: Vec<u32>,
 }
 
-/// The stops of every block.
+/// The scheduled steps of every block.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    pub(super) blocks: Vec<Vec<Stop>>,
+    pub(super) blocks: Vec<Vec<ScheduledStep>>,
 }
 
 impl Schedule {
     pub(super) fn new(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> Self {
-        let stops = |block: &ipuc_formats::model::BlockRecord| {
-            let steps = block.steps.iter().enumerate().map(|(index, step)| stop(manifest, weights, index, step));
-            let results = block.results.iter().filter_map(weight).flat_map(|weight| parts(manifest, weights, weight));
-            let last = Stop {
+        let accesses = |taken: &mut dyn Iterator<Item = u32>| -> Vec<Access> {
+            taken.flat_map(|weight| parts(manifest, weights, weight)).collect()
+        };
+        let scheduled = |(index, step): (usize, &StepRecord)| {
+            let run = step.op.bodies();
+            let bodies = match run.first().map(|body| body.runs) {
+                None => Bodies::None,
+                Some(Runs::AtMostOnce) => Bodies::Branch,
+                Some(Runs::Repeated) => Bodies::Loop,
+            };
+            let blocks = run.into_iter().map(|body| body.block.0).collect();
+            ScheduledStep { step: index as u32, accesses: accesses(&mut streamed_weights(step)), bodies, blocks }
+        };
+        let steps = |block: &BlockRecord| {
+            let results = ScheduledStep {
                 step: block.steps.len() as u32,
-                accesses: results.collect(),
+                accesses: accesses(&mut block.results.iter().filter_map(weight)),
                 bodies: Bodies::None,
                 blocks: Vec::new(),
             };
-            let told = |stop: &Stop| !stop.accesses.is_empty() || stop.bodies != Bodies::None;
-            steps.chain(std::iter::once(last)).filter(told).collect()
+            let all = block.steps.iter().enumerate().map(scheduled).chain(std::iter::once(results));
+            all.filter(|step| !step.accesses.is_empty() || step.bodies != Bodies::None).collect()
         };
-        Schedule { blocks: manifest.blocks.iter().map(stops).collect() }
+        Schedule { blocks: manifest.blocks.iter().map(steps).collect() }
     }
 
-    /// The stops of a block, in order.
-    pub(super) fn block(&self, block: u32) -> &[Stop] {
+    /// The scheduled steps of a block, in order.
+    pub(super) fn block(&self, block: u32) -> &[ScheduledStep] {
         &self.blocks[block as usize]
     }
 
-    /// By chunk, whether any stop takes a part of it.
-    pub(super) fn awaited(&self, chunks: usize) -> Vec<bool> {
-        let mut awaited = vec![false; chunks];
-        let accesses = self.blocks.iter().flatten().flat_map(|stop| &stop.accesses);
-        accesses.for_each(|access| awaited[access.chunk as usize] = true);
-        awaited
-    }
-
     /// The step takes weights or runs blocks.
-    pub(super) fn stops_at(&self, block: u32, step: u32) -> bool {
-        self.block(block).binary_search_by_key(&step, |stop| stop.step).is_ok()
+    pub(super) fn has(&self, block: u32, step: u32) -> bool {
+        self.block(block).binary_search_by_key(&step, |scheduled| scheduled.step).is_ok()
     }
 }
 
@@ -81,11 +84,8 @@ fn weight(operand: &OperandRecord) -> Option<u32> {
 }
 
 fn parts(manifest: &Manifest, weights: &[Arc<WeightRecord>], weight: u32) -> impl Iterator<Item = Access> {
-    let parts = weights[weight as usize].parts.iter().enumerate();
-    parts.map(move |(part, record)| {
-        let chunk = manifest.extents[record.extent as usize].chunk;
-        Access { weight, part: part as u32, chunk }
-    })
+    let parts = (0..).zip(&weights[weight as usize].parts);
+    parts.map(move |(part, record)| Access { weight, part, chunk: manifest.extents[record.extent as usize].chunk })
 }
 
 /// Weights that a step takes other than by rows.
@@ -94,16 +94,4 @@ pub(super) fn streamed_weights(step: &StepRecord) -> impl Iterator<Item = u32> {
         |operand: usize| step.reads.iter().any(|read| read.operand as usize == operand && read.read == Read::Rows);
     let streamed = step.operands.iter().enumerate().filter(move |(position, _)| !by_rows(*position));
     streamed.filter_map(|(_, operand)| weight(operand))
-}
-
-fn stop(manifest: &Manifest, weights: &[Arc<WeightRecord>], index: usize, step: &StepRecord) -> Stop {
-    let accesses = streamed_weights(step).flat_map(|weight| parts(manifest, weights, weight));
-    let run = step.op.bodies();
-    let bodies = match run.first().map(|body| body.runs) {
-        None => Bodies::None,
-        Some(Runs::AtMostOnce) => Bodies::Branch,
-        Some(Runs::Repeated) => Bodies::Loop,
-    };
-    let blocks = run.into_iter().map(|body| body.block.0).collect();
-    Stop { step: index as u32, accesses: accesses.collect(), bodies, blocks }
 }

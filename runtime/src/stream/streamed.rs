@@ -1,13 +1,11 @@
 //! The source of parts that kernels read from, within a budget.
 
 use super::boundary::{Boundary, Need};
-use super::chunks::{Chunks, Pinned};
 use super::loader::{ChunkMemory, Loader};
-use super::loads::{Loads, Location, Status};
+use super::loads::{Loads, Status};
 use super::report::{PassReport, Residency};
 use super::residency::{Shortage, plan, whole_bytes};
-use super::ring::Ring;
-use super::rows::KeptRows;
+use super::rows::BlockCache;
 use super::schedule::Schedule;
 use super::source::{ChunkBytes, Source};
 use crate::error::OpenError;
@@ -41,7 +39,7 @@ pub(crate) struct Streamed {
     loader: Arc<Loader>,
     threads: Vec<JoinHandle<()>>,
     boundary: Mutex<Boundary>,
-    kept_rows: KeptRows,
+    block_cache: BlockCache,
     /// For weights that a step takes as whole tensors.
     _whole: Charge,
     /// One pass at a time: several sessions share one order of reads.
@@ -86,23 +84,21 @@ impl Streamed {
             charges.push(if pinned { Some(charge(length)?) } else { None });
         }
         let ring_bytes = plan.residency.ring_bytes;
-        let ring = Ring::new(ring_bytes as usize, plan.place_bytes as usize);
         let needed_bytes = end.saturating_add(plan.usual_ring_bytes).max(1);
         let arena = usize::try_from(needed_bytes).ok().and_then(Arena::new);
         let arena = arena.ok_or(OpenError::Memory { needed_bytes, available_bytes: 0 })?;
         let memory = ChunkMemory { arena, places, ring_start: end as usize };
-        let awaited = schedule.awaited(lengths.len());
-        let rows_only = (0..).zip(awaited).filter(|(_, awaited)| !awaited).map(|(chunk, _)| chunk).collect();
-        let loads = Loads::new(Chunks::new(&lengths, charges), rows_only, ring);
+        let mut loads = Loads::new(&lengths, charges, plan.rows_only.clone());
+        loads.set_ring(ring_bytes, plan.slot_bytes);
         let source = Source { file, manifest, weights, schedule, trace: Mutex::default() };
-        let loader = Arc::new(Loader::new(source, memory, loads, options.readers));
+        let loader = Arc::new(Loader::new(source, memory, loads));
         let rows_bytes = plan.residency.kept_rows_bytes;
         let boundary = Boundary::new(budget.clone(), plan, Some(charge(ring_bytes)?), charge(rows_bytes)?);
         Ok(Streamed {
             threads: loader.start(options.readers),
             loader,
             boundary: Mutex::new(boundary),
-            kept_rows: KeptRows::new(rows_bytes),
+            block_cache: BlockCache::new(rows_bytes),
             _whole: charge(whole_bytes)?,
             pass: Mutex::new(()),
             timing: Mutex::default(),
@@ -142,7 +138,7 @@ impl Streamed {
     /// # Errors
     /// The smallest budget that works, where this one does not.
     pub(crate) fn make_room(&self, need: Need) -> Result<(), u64> {
-        self.boundary().make_room(&self.loader, &self.kept_rows, need)
+        self.boundary().make_room(&self.loader, &self.block_cache, need)
     }
 
     fn begin_pass(&self, entry: u32) {
@@ -151,28 +147,12 @@ impl Streamed {
             loads = self.loader.drop_reads_ahead(loads);
         }
         loads.begin_pass(&self.loader.source.schedule, entry);
-        self.loader.hand_over(loads);
-    }
-
-    fn enter_block(&self, block: u32) {
-        let mut loads = self.loader.lock();
-        loads.enter_block(&self.loader.source.schedule, block);
-        self.loader.hand_over(loads);
-    }
-
-    fn begin_step(&self, block: u32, step: u32) {
-        let mut loads = self.loader.lock();
-        if self.loader.source.schedule.stops_at(block, step) {
-            loads.begin_step(block, step);
-        } else if loads.run_polls {
-            // It asks for nothing, and may take long.
-            self.loader.hand_over(loads);
-        }
+        self.loader.wake(loads);
     }
 
     fn end_step(&self, block: u32, step: u32) {
         let schedule = &self.loader.source.schedule;
-        if schedule.stops_at(block, step) {
+        if schedule.has(block, step) {
             let mut loads = self.loader.lock();
             loads.end_step(schedule, block, step);
             self.loader.wake(loads);
@@ -180,23 +160,20 @@ impl Streamed {
     }
 
     fn end_pass(&self) {
-        let mut loads = self.loader.lock();
-        let mut report = loads.end_pass();
-        self.loader.hand_over(loads);
+        let mut report = self.loader.lock().end_pass();
         let mut timing = self.timing();
         report.duration = timing.begun.take().map_or(Duration::ZERO, |begun| begun.elapsed());
         timing.last = Some(report);
     }
 
     /// The bytes of a part, out of order: read for this alone.
-    fn direct(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+    fn direct(&self, weight: u32, part: usize) -> Result<Held, KernelError> {
         let source = &self.loader.source;
         let record = source.weights[weight as usize].parts.get(part);
         let record = record.ok_or_else(|| source.failure(weight, "a part is missing"))?;
         let extent = &source.manifest.extents[record.extent as usize];
-        if let Pinned::Loaded(chunk) = self.loader.lock().chunks.pinned(extent.chunk) {
-            let range = source.range(weight, part)?;
-            return Ok(PartBytes::new(Arc::new(Held { chunk: chunk.clone(), range, _release: None })));
+        if let Some(chunk) = self.loader.lock().pinned_bytes(extent.chunk) {
+            return Ok(Held { chunk, range: source.range(weight, part)?, _access: None });
         }
         let (bytes, range) = source.read_around(extent.offset..extent.offset + extent.length, weight)?;
         let checked = extent.check(record.extent, &bytes[range.clone()]);
@@ -206,37 +183,39 @@ impl Streamed {
         report.unplanned_bytes += bytes.len() as u64;
         report.checked_bytes += extent.length;
         drop(loads);
-        let chunk: Arc<ChunkBytes> = Arc::new(Box::new(bytes));
-        Ok(PartBytes::new(Arc::new(Held { chunk, range, _release: None })))
+        Ok(Held { chunk: Arc::new(Box::new(bytes)), range, _access: None })
     }
 
-    /// Looks for the bytes of an access.
-    fn look(&self, loads: &Loads<ChunkBytes>, location: Location) -> Found {
-        let starved = self.loader.is_starved(loads);
-        match location {
-            Location::Pinned(chunk) => match loads.chunks.pinned(chunk) {
-                Pinned::Loaded(bytes) => Found::Bytes(bytes.clone()),
-                Pinned::Failed(reason) => Found::Failed(reason.clone()),
-                Pinned::Queued if !starved => Found::Later,
-                Pinned::Queued | Pinned::Absent | Pinned::No => Found::Nowhere,
-            },
-            Location::Load(load) => match loads.status(load) {
-                Some(Status::Ready(bytes)) => Found::Bytes(bytes.clone()),
-                Some(Status::Failed(reason)) => Found::Failed(reason.clone()),
-                Some(Status::Queued | Status::Reading) if !starved => Found::Later,
-                // What the ring has no room for, since the step itself holds all of it, is read beside it.
-                Some(Status::Queued | Status::Reading | Status::Skipped) | None => Found::Nowhere,
-            },
+    /// The bytes of a load once they have been read; `None` where the ring has no room for them, since the step itself
+    /// holds all of it.
+    fn wait_for(&self, load: u64, weight: u32, part: usize) -> Result<Option<Arc<ChunkBytes>>, KernelError> {
+        let source = &self.loader.source;
+        let mut begun = None;
+        let mut loads = self.loader.lock();
+        while matches!(loads.status(load), Some(Status::Pending)) && !self.loader.is_starved(&mut loads) {
+            begun.get_or_insert_with(Instant::now);
+            loads = self.loader.wait(loads);
+        }
+        if let Some(begun) = begun {
+            loads.stalled(begun.elapsed());
+            source.note(Track::Stalls, || format!("part {part} of weight {weight}"), begun, None);
+        }
+        match loads.status(load) {
+            Some(Status::Ready(bytes)) => Ok(Some(bytes.clone())),
+            Some(Status::Failed(reason)) => Err(source.failure(weight, reason)),
+            Some(Status::Pending) | None => Ok(None),
         }
     }
-}
 
-/// What a look for bytes finds.
-enum Found {
-    Bytes(Arc<ChunkBytes>),
-    Failed(String),
-    Later,
-    Nowhere,
+    /// The bytes of a part once they are there.
+    fn held(&self, weight: u32, part: usize) -> Result<Held, KernelError> {
+        let Some(load) = self.loader.lock().take(weight, part as u32) else { return self.direct(weight, part) };
+        let access = Some(HeldAccess { loader: self.loader.clone(), load });
+        match self.wait_for(load, weight, part)? {
+            Some(chunk) => Ok(Held { chunk, range: self.loader.source.range(weight, part)?, _access: access }),
+            None => self.direct(weight, part),
+        }
+    }
 }
 
 impl Drop for Streamed {
@@ -251,43 +230,7 @@ impl Drop for Streamed {
 
 impl PartSource for Streamed {
     fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
-        let source = &self.loader.source;
-        let mut loads = self.loader.lock();
-        let Some(location) = loads.expect(weight, part as u32) else {
-            drop(loads);
-            return self.direct(weight, part);
-        };
-        let begun = Instant::now();
-        let mut waited = false;
-        let found = loop {
-            match self.look(&loads, location) {
-                Found::Later => {
-                    waited = true;
-                    loads = self.loader.wait(loads);
-                }
-                found => break found,
-            }
-        };
-        if waited {
-            loads.stalled(begun.elapsed());
-            source.note(Track::Stalls, || format!("part {part} of weight {weight}"), begun, None);
-        }
-        let chunk = match found {
-            Found::Bytes(chunk) => chunk,
-            Found::Failed(reason) => return Err(source.failure(weight, &reason)),
-            Found::Later | Found::Nowhere => {
-                drop(loads);
-                return self.direct(weight, part);
-            }
-        };
-        loads.give_out(location);
-        let release = match location {
-            Location::Pinned(_) => None,
-            Location::Load(load) => Some(Release { loader: self.loader.clone(), load, generation: loads.generation }),
-        };
-        drop(loads);
-        let range = source.range(weight, part)?;
-        Ok(PartBytes::new(Arc::new(Held { chunk, range, _release: release })))
+        Ok(PartBytes::new(Arc::new(self.held(weight, part)?)))
     }
 
     /// A weight that stays, in one piece and as canonical bytes, is a tensor as it lies there.
@@ -296,23 +239,18 @@ impl PartSource for Streamed {
         let record = &source.weights[weight as usize];
         let (true, [part]) = (record.is_one_canonical_part(), record.parts.as_slice()) else { return Ok(None) };
         let chunk = source.manifest.extents[part.extent as usize].chunk;
-        if !self.loader.lock().chunks.stays(chunk) {
+        if !self.loader.lock().is_pinned(chunk) {
             return Ok(None);
         }
         let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
-        let bytes = Lasting(self.part(weight, 0)?);
-        Tensor::over(record.dtype, &shape, Arc::new(bytes))
-            .map(Some)
-            .map_err(|error| source.failure(weight, &error.to_string()))
+        let tensor = Tensor::over(record.dtype, &shape, Arc::new(self.held(weight, 0)?));
+        tensor.map(Some).map_err(|error| source.failure(weight, &error.to_string()))
     }
 
     /// Rows of a plain weight: only the checksum blocks around them are read, where they are not kept.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
-        let pinned = |chunk: u32| match self.loader.lock().chunks.pinned(chunk) {
-            Pinned::Loaded(bytes) => Some(bytes.clone()),
-            Pinned::No | Pinned::Absent | Pinned::Queued | Pinned::Failed(_) => None,
-        };
-        let gathered = self.kept_rows.gather(&self.loader.source, weight, rows, &pinned)?;
+        let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
+        let gathered = self.block_cache.gather(&self.loader.source, weight, rows, &pinned)?;
         let mut loads = self.loader.lock();
         let report = loads.report();
         report.row_bytes += gathered.read_bytes;
@@ -331,64 +269,62 @@ impl PartSource for Streamed {
         self.loader.lock().is_ready(weight, part as u32)
     }
 
-    fn begin_work(&self, operations: usize) {
-        self.loader.begin_work(operations);
-    }
-
     fn progress(&self, progress: Progress) {
         match progress {
             Progress::PassBegins { block } => {
                 self.timing().begun = Some(Instant::now());
                 self.begin_pass(block);
             }
-            Progress::BlockBegins { block } => self.enter_block(block),
-            Progress::StepBegins { block, step } => self.begin_step(block, step),
+            Progress::BlockBegins { block } => {
+                let mut loads = self.loader.lock();
+                loads.enter_block(&self.loader.source.schedule, block);
+                self.loader.wake(loads);
+            }
+            Progress::StepBegins { block, step } => {
+                if self.loader.source.schedule.has(block, step) {
+                    self.loader.lock().begin_step(block, step);
+                }
+            }
             Progress::StepEnds { block, step } => self.end_step(block, step),
             Progress::PassEnds => self.end_pass(),
         }
     }
 }
 
-/// Bytes of a part that a kernel holds. The place of its chunk must be free before the ring gives it to another: fields are
-/// dropped in this order.
+/// Bytes of a part that a kernel holds, or a tensor over them. Fields are dropped in this order: nobody reads the slot of the chunk when its access
+/// is over.
 struct Held {
     chunk: Arc<ChunkBytes>,
     range: Range<usize>,
-    _release: Option<Release>,
+    _access: Option<HeldAccess>,
 }
 
 impl Deref for Held {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.chunk.bytes()[self.range.clone()]
+        self.bytes()
     }
 }
 
-/// Says that the bytes of a load are held no more.
-struct Release {
-    loader: Arc<Loader>,
-    load: u64,
-    generation: u64,
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        let mut loads = self.loader.lock();
-        if loads.generation == self.generation {
-            loads.release(self.load);
-        }
-        self.loader.released(loads);
-    }
-}
-
-/// Bytes of a chunk that stays, as the storage of a tensor.
-struct Lasting(PartBytes);
-
-impl Storage for Lasting {
+impl Storage for Held {
     fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.chunk.bytes()[self.range.clone()]
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
+    }
+}
+
+/// An access of a load, which is over when this is dropped.
+struct HeldAccess {
+    loader: Arc<Loader>,
+    load: u64,
+}
+
+impl Drop for HeldAccess {
+    fn drop(&mut self) {
+        let mut loads = self.loader.lock();
+        loads.release(self.load);
+        self.loader.released(loads);
     }
 }

@@ -37,12 +37,12 @@ pub enum VersionError {
         /// Bytes of the page.
         bytes: usize,
     },
-    /// What is appended does not have the type and the extents of the state.
-    #[error("{found} cannot be appended to state of {expected}")]
+    /// What is appended, or is to hold a copy, does not have the type and the extents of the state.
+    #[error("{found} does not fit state of {expected}")]
     Mismatch {
         /// Type and extents of the state.
         expected: String,
-        /// Those of what is appended.
+        /// Those of the other tensor.
         found: String,
     },
     /// The file of spilled pages cannot be made, written or read.

@@ -35,8 +35,9 @@ fn tensor(count: usize, seed: u8) -> Tensor {
 }
 
 fn contents(version: &Version) -> Vec<Vec<u8>> {
-    let mut bytes = vec![0; version.shape().iter().product()];
-    version.copy_to(&mut bytes, &Heap::new(100)).unwrap();
+    let copy = Tensor::zeros(version.dtype(), version.shape()).unwrap();
+    let copy = version.copied_into(copy, &Heap::new(100)).unwrap();
+    let bytes = copy.bytes();
     let length = version.length() * 3;
     let rows: Vec<Vec<u8>> = (0..2).map(|row| bytes[row * length..][..length].to_vec()).collect();
     // What attention reads is the same.

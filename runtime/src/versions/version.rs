@@ -167,30 +167,32 @@ impl Version {
         Ok(moved)
     }
 
-    /// The contents page by page, each `[.., positions of the page, ..]` row-major.
-    ///
-    /// # Errors
-    /// [`VersionError`] where pages cannot be read.
-    pub fn pieces(&self, memory: &dyn PageMemory) -> Result<Vec<Vec<u8>>, VersionError> {
-        let piece = |(index, page): (usize, &Arc<Page>)| {
+    /// The contents page by page, each `[.., positions of the page, ..]` row-major; a page is copied when it is asked for, and
+    /// is an error where it cannot be read.
+    pub fn pieces(&self, memory: &dyn PageMemory) -> impl Iterator<Item = Result<Vec<u8>, VersionError>> {
+        self.pages.iter().enumerate().map(move |(index, page)| {
             let bytes = page.bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
-            let rows = (0..self.page.rows).flat_map(|row| row_bytes(self.page, &bytes, row, 0..held));
-            Ok(rows.copied().collect())
-        };
-        self.pages.iter().enumerate().map(piece).collect()
+            let rows = (0..self.page.rows).map(|row| row_bytes(self.page, &bytes, row, 0..held));
+            Ok(rows.collect::<Vec<_>>().concat())
+        })
     }
 
-    /// Copy the contents to `to`, row-major.
+    /// The contents, copied into a tensor of their type and extents.
     ///
     /// # Errors
-    /// [`VersionError`] where pages cannot be read.
-    ///
-    /// # Panics
-    /// If `to` does not have as many bytes as the contents.
-    pub fn copy_to(&self, to: &mut [u8], memory: &dyn PageMemory) -> Result<(), VersionError> {
+    /// [`VersionError::Mismatch`] where the tensor has others, [`VersionError`] where pages cannot be read.
+    pub fn copied_into(&self, mut tensor: Tensor, memory: &dyn PageMemory) -> Result<Tensor, VersionError> {
+        if tensor.dtype() != self.dtype || tensor.shape() != self.shape {
+            let (expected, found) =
+                (self.kind().to_string(), Type::tensor(tensor.dtype(), Shape::known(tensor.shape())));
+            return Err(VersionError::Mismatch { expected, found: found.to_string() });
+        }
+        if tensor.count() == 0 {
+            return Ok(tensor);
+        }
         let row_length = self.length() * self.page.position_bytes;
-        assert_eq!(to.len(), self.page.rows * row_length, "bytes of a version");
+        let to = tensor.bytes_mut();
         for (index, page) in self.pages.iter().enumerate() {
             let bytes = page.bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
@@ -200,7 +202,7 @@ impl Version {
                     .copy_from_slice(source);
             }
         }
-        Ok(())
+        Ok(tensor)
     }
 }
 

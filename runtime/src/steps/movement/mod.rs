@@ -11,7 +11,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_reference};
+use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies, run_reference};
 use ipuc_formats::ops::{
     CenterCropPad, EyeLike, Flatten, OneHot, Operator, Range, Reshape, ReverseSequence, ShapeOf, SizeOf, Squeeze,
     Unique, Unsqueeze,
@@ -32,7 +32,11 @@ impl Kernel for ShapeOf {
             let extents: Vec<i64> = self.chosen(version.shape()).iter().map(|&extent| extent as i64).collect();
             return Ok(vec![Value::from(Tensor::vector_i64(&extents)).into()]);
         }
-        Ok(self.run(operands, context)?.into_iter().map(Contents::Value).collect())
+        run_over_copies(self, operands, context)
+    }
+
+    fn reads_pages(&self) -> bool {
+        true
     }
 }
 impl Kernel for SizeOf {}

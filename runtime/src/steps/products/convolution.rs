@@ -126,11 +126,8 @@ fn multiply(
             convolution(instructions, &shape, x, ConvolutionWeight::Plain(&weights), out, post);
             Ok(())
         }
-        Weights::Panels(weight) => {
-            let positions = out.len() / plan.shape[1];
-            weight.for_each_values(positions, |pieces| {
-                convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
-            })
-        }
+        Weights::Panels(weight) => weight.for_each_values(|pieces| {
+            convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
+        }),
     }
 }

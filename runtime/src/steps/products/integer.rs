@@ -216,7 +216,7 @@ impl Product<'_> {
                 let rows = rows * batches.len();
                 let x = IntegerRows::new(self.a, rows, inputs, self.a_kind);
                 let mut across = vec![0; sums.len()];
-                weight.for_each_run(rows, |runs| {
+                weight.for_each_run(|runs| {
                     self.add(&x, &pieces(runs), &mut across);
                     Ok(())
                 })?;
@@ -326,7 +326,7 @@ impl Windows<'_> {
         match weights {
             Weights::Panels(weight) => {
                 let panels = filters.div_ceil(PANEL_OUTPUTS);
-                weight.for_each_run(self.positions() * self.plan.shape[0], |runs| {
+                weight.for_each_run(|runs| {
                     for group in 0..self.plan.groups {
                         let runs = within(runs, &(group * panels..(group + 1) * panels));
                         if !runs.is_empty() {

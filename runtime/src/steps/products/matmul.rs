@@ -202,14 +202,13 @@ impl InF32<'_> {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
             let mut product = self.product(weight, Matrix::new(&left.values, rows, inputs));
-            return weight.for_each_run(rows, |runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
+            return weight.for_each_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
         }
         let group_panels = outputs.div_ceil(crate::kernels::product::PANEL_OUTPUTS);
-        let rows_of_a_group = rows * self.plan.batches.len() / (weight.panels.groups as usize).max(1);
         let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left.values[place..], rows, inputs);
         let mut products: Vec<PanelProduct<'_>> =
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
-        weight.for_each_run(rows_of_a_group, |runs| {
+        weight.for_each_run(|runs| {
             let products = products.iter_mut().zip(&self.plan.batches).zip(out.chunks_mut(rows * outputs));
             for ((product, &(_, right_place)), out) in products {
                 let group = right_place / (inputs * outputs);

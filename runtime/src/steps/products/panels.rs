@@ -49,38 +49,32 @@ impl PanelWeight {
     }
 
     /// Calls `multiply` with runs in order: runs of one call have disjoint panels, runs of the same panel come in later
-    /// calls, in order of inputs. Each element of the weight is multiplied `rows` times.
+    /// calls, in order of inputs.
     ///
     /// # Errors
     /// [`KernelError`] where a part cannot be read, and of `multiply`.
     pub(super) fn for_each_run(
         &self,
-        rows: usize,
         mut multiply: impl FnMut(&[Run<'_>]) -> Result<(), KernelError> + Send,
     ) -> Result<(), KernelError> {
-        let mut work = |runs: &[Run<'_>]| {
-            let bits: usize = runs.iter().map(|run| run.bytes.len() * 8).sum();
-            self.weight.begin_work((bits / self.panels.dtype.bits()).saturating_mul(rows));
-            multiply(runs)
-        };
         let mut held: Vec<(PartBytes, &PartRecord)> = Vec::new();
         let mut bytes = 0;
         for (index, part) in self.weight.parts().iter().enumerate() {
             // What is there is taken at once: it is in a cache still, and its place is wanted for what comes.
             if !held.is_empty() && !self.weight.is_ready(index) {
-                flush(&mut held, &mut work)?;
+                flush(&mut held, &mut multiply)?;
                 bytes = 0;
             }
             let loaded = self.weight.part(index)?;
             let follows = held.last().is_none_or(|(_, last)| last.end <= part.start);
             if !follows || bytes + loaded.len() > self.weight.most_held_bytes() {
-                flush(&mut held, &mut work)?;
+                flush(&mut held, &mut multiply)?;
                 bytes = 0;
             }
             bytes += loaded.len();
             held.push((loaded, part));
         }
-        flush(&mut held, &mut work)
+        flush(&mut held, &mut multiply)
     }
 
     /// As [`PanelWeight::for_each_run`], with pieces of values: codes are decoded, a run at a time.
@@ -89,11 +83,10 @@ impl PanelWeight {
     /// [`KernelError`] where a part cannot be read.
     pub(super) fn for_each_values(
         &self,
-        rows: usize,
         mut multiply: impl FnMut(&[PanelPiece<'_>]) + Send,
     ) -> Result<(), KernelError> {
         let mut open = OpenPanels::default();
-        self.for_each_run(rows, |runs| {
+        self.for_each_run(|runs| {
             let Some(layout) = &self.codes else {
                 multiply(&self.values(runs)?);
                 return Ok(());

@@ -17,7 +17,6 @@ use ipuc_formats::ops::{
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// The parts of one weight.
@@ -66,8 +65,6 @@ fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64
 struct Late {
     parts: Parts,
     given: Mutex<Vec<Weak<AVec<u8, ConstAlign<64>>>>>,
-    /// Operations that kernels have said they begin.
-    told_operations: AtomicUsize,
 }
 
 /// Bytes that show whether somebody holds them.
@@ -96,9 +93,6 @@ impl PartSource for Late {
     }
     fn is_ready(&self, _weight: u32, _part: usize) -> bool {
         false
-    }
-    fn begin_work(&self, operations: usize) {
-        self.told_operations.fetch_add(operations, Ordering::Relaxed);
     }
 }
 
@@ -177,14 +171,12 @@ fn no_part_is_held_while_another_is_waited_for() {
     let inputs = [Some(tensor(DType::F32, &[3, 40], 1)), Some(tensor(DType::F32, &[40, 100], 2))];
     let (record, parts) = parts_of(&op, 1, inputs[1].as_ref().unwrap(), DType::F32, 1 << 8);
     let count = parts.0.len();
-    let late = Arc::new(Late { parts, given: Mutex::default(), told_operations: AtomicUsize::new(0) });
+    let late = Arc::new(Late { parts, given: Mutex::default() });
     let mut operands = values(&inputs);
     operands[1] = Operand::Weight(Weight::new(0, Arc::new(record), late.clone()));
     assert_close(&run(&op, operands), &reference(&op, &inputs), "late parts");
     assert!(count > 1);
     assert_eq!(late.given.lock().unwrap().len(), count);
-    // 3 rows by 40 inputs by 7 panels of 16 outputs.
-    assert_eq!(late.told_operations.load(Ordering::Relaxed), 3 * 40 * 7 * 16);
 }
 
 #[test]

@@ -37,8 +37,7 @@ impl Kernel for ConvolutionTranspose {
         };
         let values = widened(&x)?;
         let post = ConvolutionEpilogue { bias: bias.as_deref(), addend: None, clamp: None };
-        let positions = values.len().checked_div(weight_shape[0]).unwrap_or(0);
-        let packed = packed(&shape, &weights, positions)?;
+        let packed = packed(&shape, &weights)?;
         let fill = |out: &mut [f32]| {
             if !out.is_empty() {
                 transposed(Instructions::best(), &shape, &values, PanelElements::F32(&packed), out, post);
@@ -53,8 +52,8 @@ impl Kernel for ConvolutionTranspose {
     }
 }
 
-/// All panels of the weights, each of which is multiplied at this many positions, as f32.
-fn packed(shape: &TransposedShape, weights: &Weights, positions: usize) -> Result<Vec<f32>, KernelError> {
+/// All panels of the weights, as f32.
+fn packed(shape: &TransposedShape, weights: &Weights) -> Result<Vec<f32>, KernelError> {
     let weight = match weights {
         Weights::Plain(tensor) => return Ok(shape.pack(&widened(tensor)?)),
         Weights::Panels(weight) => weight,
@@ -63,7 +62,7 @@ fn packed(shape: &TransposedShape, weights: &Weights, positions: usize) -> Resul
     let taps: usize = shape.axes.iter().map(|axis| axis.kernel).product();
     let panels = shape.groups * (shape.group_outputs * taps).div_ceil(PANEL_OUTPUTS);
     let mut packed = vec![0.0; panels * inputs * PANEL_OUTPUTS];
-    weight.for_each_values(positions, |pieces| {
+    weight.for_each_values(|pieces| {
         pieces.iter().for_each(|piece| place(piece, inputs, &mut packed));
     })?;
     Ok(packed)

@@ -1,0 +1,194 @@
+//! Attention and its relatives.
+//!
+//! Attention of f32 in ONNX's own arithmetic runs in blocks of rows; everything else by its reference. `extents.rs` says which
+//! operands the kernel takes, `keys.rs` where it reads keys and values, `seen.rs`
+//! which keys a query sees, `cache.rs` has the operators that keep them.
+
+mod cache;
+mod extents;
+mod keys;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use crate::kernels::attention::{self as kernel, Stage};
+use crate::kernels::simd::Instructions;
+use crate::steps::floats::computed;
+use crate::steps::normalization::reduction::{loaded, reference};
+use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies};
+use crate::versions::Version;
+use extents::Extents;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, optional_tensor, tensor};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use keys::{Cached, Joined};
+use seen::{Positions, ScoreMask};
+
+impl Kernel for RotaryEmbedding {}
+impl Kernel for LinearAttention {}
+
+impl Kernel for Attention {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let kinds = operands.iter().map(Operand::kind).collect::<Result<Vec<_>, _>>()?;
+        let inputs = loaded(operands)?;
+        if let Some(extents) = Extents::of(self, &kinds)?
+            && let Some(results) = attend(self, &inputs, extents, None, context)?
+        {
+            return Ok(results);
+        }
+        reference(self, inputs, context)
+    }
+
+    fn compute(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        match paged(self, &operands, context)? {
+            Some(results) => Ok(results.into_iter().map(Contents::Value).collect()),
+            None => run_over_copies(self, operands, context),
+        }
+    }
+
+    fn reads_pages(&self) -> bool {
+        true
+    }
+}
+
+/// Attention over the pages of keys and values that are state; `None` where they are not, or the kernel does not read them.
+fn paged(
+    operator: &Attention,
+    operands: &[Operand],
+    context: &mut Context<'_>,
+) -> Result<Option<Vec<Value>>, KernelError> {
+    let (Some(Operand::Version(keys)), Some(Operand::Version(values))) = (operands.get(1), operands.get(2)) else {
+        return Ok(None);
+    };
+    let fits = |version: &Version| version.axis() == 2 && version.page_positions().is_multiple_of(kernel::BLOCK);
+    let kinds = operands.iter().map(Operand::kind).collect::<Result<Vec<_>, _>>()?;
+    let Some(extents) = Extents::of(operator, &kinds)?.filter(|_| fits(keys) && fits(values)) else { return Ok(None) };
+    let mut inputs = Vec::with_capacity(operands.len());
+    for (at, operand) in operands.iter().enumerate() {
+        inputs.push(match operand {
+            Operand::Absent => None,
+            Operand::Version(_) if at == 1 || at == 2 => None,
+            Operand::Version(version) => Some(context.whole(version)?.into()),
+            Operand::Value(value) => Some(value.clone()),
+            Operand::Weight(weight) => Some(weight.tensor()?.into()),
+        });
+    }
+    let held = [keys.held(context.memory.pages())?, values.held(context.memory.pages())?];
+    let pages = [Cached::of(keys, &held[0])?, Cached::of(values, &held[1])?];
+    attend(operator, &inputs, extents, Some(&pages), context)
+}
+
+/// Queries times scale, head by head.
+fn scaled_queries(operator: &Attention, extents: Extents, values: &[f32]) -> Vec<f32> {
+    let Extents { query_heads, queries, size, .. } = extents;
+    let scale = operator.scale.unwrap_or_else(|| (1.0 / (size as f64).sqrt()) as f32);
+    if !extents.flat {
+        return values.iter().map(|value| value * scale).collect();
+    }
+    let mut moved = Vec::with_capacity(values.len());
+    for batch in values.chunks(queries * query_heads * size) {
+        for head in 0..query_heads {
+            for row in batch.chunks(query_heads * size) {
+                moved.extend(row[head * size..(head + 1) * size].iter().map(|value| value * scale));
+            }
+        }
+    }
+    moved
+}
+
+fn stage(stage: ScoreStage) -> Stage {
+    match stage {
+        ScoreStage::Product => Stage::Product,
+        ScoreStage::Softcap => Stage::Softcap,
+        ScoreStage::Bias => Stage::Bias,
+        ScoreStage::Softmax => Stage::Softmax,
+    }
+}
+
+/// Run the kernel; `None` where the reference has to run.
+fn attend(
+    operator: &Attention,
+    inputs: &[Option<Value>],
+    extents: Extents,
+    cached: Option<&[Cached<'_>; 2]>,
+    context: &mut Context<'_>,
+) -> Result<Option<Vec<Value>>, KernelError> {
+    let Extents { batch, query_heads, key_heads, queries, size, value_size, .. } = extents;
+    let total = extents.total();
+    let sink = optional_tensor(inputs, 8)?.map(|sink| sink.elements::<f32>()).transpose()?;
+    let (mask, positions) = (ScoreMask::of(operator, extents, inputs)?, Positions::of(extents, inputs)?);
+    let (Some(mask), Some(positions)) = (mask, positions) else { return Ok(None) };
+    if sink.is_some_and(|sink| sink.len() != query_heads) {
+        return Ok(None);
+    }
+    let [key, value] = match cached {
+        Some([keys, values]) if !operator.present && extents.past == 0 => [Joined::Pages(keys), Joined::Pages(values)],
+        Some(_) => return Ok(None),
+        None => [
+            Joined::of(extents, 1, size, operator.present, inputs, context)?,
+            Joined::of(extents, 2, value_size, operator.present, inputs, context)?,
+        ],
+    };
+    let kernel = kernel::Attention {
+        batch,
+        key_heads,
+        group: query_heads / key_heads,
+        queries,
+        keys: total,
+        query: &scaled_queries(operator, extents, tensor(inputs, 0)?.elements::<f32>()?),
+        key: key.heads(extents, size)?,
+        value: value.heads(extents, value_size)?,
+        softcap: operator.softcap,
+        mask: mask.as_ref().map(ScoreMask::as_mask),
+        frontier: positions.frontier(operator),
+        sink,
+    };
+    let mut scores = operator
+        .scores
+        .map(|_| {
+            let result = if operator.present { 3 } else { 1 };
+            context.allocate(result, DType::F32, &[batch, query_heads, queries, total])
+        })
+        .transpose()?;
+    let shown = match (operator.scores, &mut scores) {
+        (Some(shown), Some(scores)) => Some((stage(shown), scores.elements_mut::<f32>()?)),
+        _ => None,
+    };
+    let output = output(&kernel, extents, shown, context)?;
+    let mut results = vec![operator.program.apply_to(output, inputs)?];
+    for joined in [key, value] {
+        if let Joined::Result(tensor) = joined {
+            results.push(tensor);
+        }
+    }
+    results.extend(scores);
+    Ok(Some(results.into_iter().map(Value::from).collect()))
+}
+
+/// Run the kernel; the result has the axes of the operands.
+fn output(
+    kernel: &kernel::Attention<'_>,
+    extents: Extents,
+    shown: Option<(Stage, &mut [f32])>,
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    let Extents { batch, query_heads, queries, value_size, flat, .. } = extents;
+    let instructions = Instructions::best();
+    if !flat {
+        return computed(context, 0, DType::F32, &[batch, query_heads, queries, value_size], |out| {
+            kernel::attention(instructions, kernel, out, shown);
+            Ok(())
+        });
+    }
+    let mut by_head = vec![0.0; batch * query_heads * queries * value_size];
+    kernel::attention(instructions, kernel, &mut by_head, shown);
+    computed(context, 0, DType::F32, &[batch, queries, query_heads * value_size], |out| {
+        for (index, row) in by_head.chunks(value_size).enumerate() {
+            let (batch, head, query) = (index / queries / query_heads, index / queries % query_heads, index % queries);
+            let first = ((batch * queries + query) * query_heads + head) * value_size;
+            out[first..first + value_size].copy_from_slice(row);
+        }
+        Ok(())
+    })
+}
