@@ -171,6 +171,68 @@ fn codes_and_scales_are_the_bytes_of_the_model() {
     assert_eq!(stored, (a + b + c) as u64);
 }
 
+/// Byte `at` of the elements of a record of codes of `bits` bits: the code of one input and output, as the model has it.
+fn stored_code(bytes: &[u8], bits: usize, input: usize, output: usize) -> u8 {
+    let in_line = 32 / bits;
+    let byte = bytes[input / in_line * 64 + output * 4 + input % in_line % 4];
+    let code = byte >> (input % in_line / 4 * bits);
+    if bits == 8 { code } else { code & 15 ^ 8 }
+}
+
+/// What `inspect --records` says is compared with the bytes of the file and of the model, code by code and scale by scale.
+#[test]
+fn records_lie_where_inspect_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = model();
+    let (_, ipu) = compiled(folder.path(), graph.clone());
+    let file = std::fs::read(&ipu).unwrap();
+    for (name, [inputs, outputs], bits, block) in
+        [("a", [WIDE, NARROW], 8, WIDE), ("b", [NARROW, WIDE], 4, BLOCK), ("c", [WIDE, LAST], 8, WIDE)]
+    {
+        let tensor = |name: &str| {
+            let tensor = graph.initializer.iter().find(|tensor| tensor.name.as_deref() == Some(name)).unwrap();
+            tensor.raw_data.clone().unwrap()
+        };
+        let (codes, scales) = (tensor(name), tensor(&format!("{name}.scale")));
+        let given_code = |input: usize, output: usize| {
+            let at = input * outputs + output;
+            if bits == 8 { codes[at] } else { codes[at / 2] >> (at % 2 * 4) & 15 }
+        };
+        let mut program = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        let shown = program.args(["inspect", ipu.to_str().unwrap(), "--records", name, "--json"]).output().unwrap();
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let (mut seen_codes, mut seen_scales) = (0, 0);
+        for record in shown["records"].as_array().unwrap() {
+            let number = |value: &serde_json::Value| value.as_u64().unwrap() as usize;
+            let (panel, first) = (number(&record["units"][0]), number(&record["inputs"][0]));
+            let wanted = (outputs - panel * 16).min(16);
+            for piece in record["pieces"].as_array().unwrap() {
+                let bytes = &file[number(&piece["offset"])..][..number(&piece["bytes"])];
+                if piece["plane"].is_null() {
+                    for (input, output) in
+                        (first..number(&record["inputs"][1])).flat_map(|i| (0..wanted).map(move |o| (i, o)))
+                    {
+                        let stored = stored_code(bytes, bits, input - first, output);
+                        assert_eq!(
+                            stored,
+                            given_code(input, panel * 16 + output),
+                            "{name}: {input}, {panel}, {output}"
+                        );
+                        seen_codes += 1;
+                    }
+                    continue;
+                }
+                for (row, stored) in bytes.chunks(64).enumerate() {
+                    let at = ((first / block + row) * outputs + panel * 16) * 4;
+                    assert!(stored[..wanted * 4] == scales[at..at + wanted * 4], "{name}: scales {at}");
+                    seen_scales += wanted;
+                }
+            }
+        }
+        assert_eq!((seen_codes, seen_scales), (inputs * outputs, scales.len() / 4), "{name}");
+    }
+}
+
 fn input(rows: usize) -> Vec<(String, Value)> {
     let mut random = Random::new(11);
     let values: Vec<f32> = (0..rows * WIDE).map(|_| random.below(2000) as f32 / 1000.0 - 1.0).collect();

@@ -114,6 +114,7 @@ fn the_page_has_every_key() {
         ("bench", "bench linear.onnx --runs 1"),
         ("inspect", "inspect all.ipu"),
         ("inspect --layout", "inspect all.ipu --layout"),
+        ("inspect --records", "inspect all.ipu --records w"),
         ("inspect --program", "inspect all.ipu --program"),
         ("inspect --work", "inspect all.ipu --work"),
         ("compile", "compile loop.onnx"),

@@ -4,6 +4,7 @@ use super::error::EncodingError;
 use super::logical::Logical;
 use super::part::PartRange;
 use super::plane::Plane;
+use super::stored::StoredRecord;
 use super::transfer::{Elements, WeightReader};
 use super::units::Units;
 use crate::dtype::DType;
@@ -39,6 +40,18 @@ pub trait Encoding: Debug {
     /// # Errors
     /// [`EncodingError::TooLarge`] on overflow.
     fn bytes(&self, weight: Logical<'_>, part: PartRange) -> Result<Option<u64>, EncodingError>;
+
+    /// Give each record of a part in its order, where the part has `bytes` stored bytes; what has no parameters is one record.
+    ///
+    /// # Errors
+    /// [`EncodingError::TooLarge`] on overflow.
+    fn records(
+        &self,
+        weight: Logical<'_>,
+        part: PartRange,
+        bytes: u64,
+        each: &mut dyn FnMut(StoredRecord),
+    ) -> Result<(), EncodingError>;
 
     /// Write the stored bytes of a part; `to` has exactly their number.
     ///

@@ -7,6 +7,7 @@ use super::fetch::{Fetch, Runs};
 use super::logical::{Logical, byte_offset, packed_bytes};
 use super::part::PartRange;
 use super::plane::Plane;
+use super::stored::StoredRecord;
 use super::transfer::{Elements, WeightReader, read};
 use super::units::Units;
 use crate::attributes;
@@ -63,6 +64,18 @@ impl Encoding for Plain {
         let elements = (part.end - part.start).checked_mul(row_elements);
         let bytes = elements.and_then(|elements| packed_bytes(self.dtype, elements));
         bytes.map(Some).ok_or_else(|| weight.too_large())
+    }
+
+    fn records(
+        &self,
+        _weight: Logical<'_>,
+        part: PartRange,
+        bytes: u64,
+        each: &mut dyn FnMut(StoredRecord),
+    ) -> Result<(), EncodingError> {
+        let inputs = part.inputs_start..part.inputs_end;
+        each(StoredRecord::new(part.start..part.end, inputs, 0, std::iter::empty(), bytes));
+        Ok(())
     }
 
     fn pack(

@@ -10,6 +10,7 @@ use super::fetch::{expand, put_code};
 use super::logical::{Logical, packed_bytes};
 use super::part::PartRange;
 use super::plane::{Plane, Planes};
+use super::stored::StoredRecord;
 use super::transfer::{Elements, WeightReader, read, read_plane};
 use super::units::Units;
 use crate::attributes;
@@ -109,6 +110,26 @@ impl Encoding for Rows {
     fn bytes(&self, weight: Logical<'_>, part: PartRange) -> Result<Option<u64>, EncodingError> {
         let bytes = (part.end - part.start).checked_mul(self.row_bytes(weight)?);
         bytes.map(Some).ok_or_else(|| weight.too_large())
+    }
+
+    fn records(
+        &self,
+        weight: Logical<'_>,
+        part: PartRange,
+        _bytes: u64,
+        each: &mut dyn FnMut(StoredRecord),
+    ) -> Result<(), EncodingError> {
+        let (_, inputs) = weight.rows()?;
+        let row_bytes = self.row_bytes(weight)?;
+        let packed = |dtype, count| packed_bytes(dtype, count).ok_or_else(|| weight.too_large());
+        let elements = packed(self.dtype, inputs)?;
+        let planes = self.planes.0.iter().map(|plane| packed(plane.dtype, plane.blocks(inputs)));
+        let planes: Vec<u64> = planes.collect::<Result<_, _>>()?;
+        for row in part.start..part.end {
+            let offset = (row - part.start) * row_bytes;
+            each(StoredRecord::new(row..row + 1, 0..inputs, offset, planes.iter().copied(), elements));
+        }
+        Ok(())
     }
 
     fn pack(

@@ -5,6 +5,7 @@ use super::error::EncodingError;
 use super::logical::Logical;
 use super::part::PartRange;
 use super::plane::Plane;
+use super::stored::StoredRecord;
 use super::transfer::{Elements, WeightReader};
 use super::units::Units;
 use crate::attributes;
@@ -41,6 +42,18 @@ impl Encoding for Strings {
 
     fn bytes(&self, _weight: Logical<'_>, _part: PartRange) -> Result<Option<u64>, EncodingError> {
         Ok(None)
+    }
+
+    fn records(
+        &self,
+        _weight: Logical<'_>,
+        part: PartRange,
+        bytes: u64,
+        each: &mut dyn FnMut(StoredRecord),
+    ) -> Result<(), EncodingError> {
+        let inputs = part.inputs_start..part.inputs_end;
+        each(StoredRecord::new(part.start..part.end, inputs, 0, std::iter::empty(), bytes));
+        Ok(())
     }
 
     fn pack(

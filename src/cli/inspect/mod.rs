@@ -1,12 +1,14 @@
 //! `ipuc inspect`: what is in an `.ipu` file, and why it is where it is.
 //!
-//! `layout` is the table of weights, `program` the steps, `work` what they take, `stream` the chunks, `placements` how steps are
-//! spread over tiles, `check` the integrity; without any of them there is a summary.
+//! `layout` is the table of weights, `records` the places in one of them, `program` the steps, `work` what they take,
+//! `stream` the chunks, `placements` how steps are spread over tiles, `check` the integrity; without any of them there is a
+//! summary.
 
 mod check;
 mod layout;
 mod placements;
 mod program;
+mod records;
 mod residency;
 mod stream;
 mod work;
@@ -52,6 +54,9 @@ struct View {
     /// Show every weight: where it came from, where it is, which steps read it and how
     #[arg(long)]
     layout: bool,
+    /// Show where the records of a weight lie in the file, and the parameters and elements in them
+    #[arg(long, value_name = "WEIGHT")]
+    records: Option<String>,
     /// Show the steps in order of execution
     #[arg(long)]
     program: bool,
@@ -80,6 +85,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let view = &arguments.view;
     if view.layout {
         layout::show(&manifest, output)?;
+    } else if let Some(weight) = &view.records {
+        records::show(&manifest, weight, output)?;
     } else if view.program {
         program::show(&manifest, output)?;
     } else if view.work {

@@ -23,6 +23,7 @@ use super::error::EncodingError;
 use super::logical::Logical;
 use super::part::PartRange;
 use super::plane::{Plane, Planes};
+use super::stored::StoredRecord;
 use super::transfer::{Elements, WeightReader};
 use super::units::Units;
 use crate::attributes;
@@ -170,6 +171,28 @@ impl Encoding for Panels {
         let panel = self.panel_bytes(part.inputs_start..part.inputs_end);
         let bytes = panel.and_then(|panel| panel.checked_mul(part.end - part.start));
         bytes.map(Some).ok_or_else(|| weight.too_large())
+    }
+
+    fn records(
+        &self,
+        weight: Logical<'_>,
+        part: PartRange,
+        _bytes: u64,
+        each: &mut dyn FnMut(StoredRecord),
+    ) -> Result<(), EncodingError> {
+        let inputs = part.inputs_start..part.inputs_end;
+        let panel_bytes = self.panel_bytes(inputs.clone()).ok_or_else(|| weight.too_large())?;
+        for panel in part.start..part.end {
+            let mut offset = (panel - part.start) * panel_bytes;
+            for inputs in self.record_inputs(inputs.clone()) {
+                let length = inputs.end - inputs.start;
+                let elements = self.element_bytes(length).ok_or_else(|| weight.too_large())?;
+                let planes = self.planes.0.iter().map(|plane| Panels::plane_bytes(plane, inputs.start, length));
+                each(StoredRecord::new(panel..panel + 1, inputs.clone(), offset, planes, elements));
+                offset += self.planes_bytes(inputs.start, length) + elements;
+            }
+        }
+        Ok(())
     }
 
     fn pack(

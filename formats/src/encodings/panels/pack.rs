@@ -190,7 +190,7 @@ impl Panels {
         }
         let panel_bytes = to.len() / (part.end - part.start) as usize;
         for (panel, to) in (part.start..part.end).zip(to.chunks_exact_mut(panel_bytes)) {
-            for record in self.records(part.inputs_start..part.inputs_end) {
+            for record in self.record_inputs(part.inputs_start..part.inputs_end) {
                 let inputs = record.end - record.start;
                 let elements = self.element_offset(part.inputs_start, part.inputs_end, record.start);
                 let mut at = elements - self.planes_bytes(record.start, inputs) as usize;

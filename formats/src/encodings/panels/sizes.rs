@@ -18,7 +18,7 @@ pub(super) fn fewest_inputs_of_whole_lines(planes: &[Plane]) -> u64 {
 
 impl Panels {
     /// Stored bytes of the elements of this many inputs of one panel.
-    fn element_bytes(&self, inputs: u64) -> Option<u64> {
+    pub(super) fn element_bytes(&self, inputs: u64) -> Option<u64> {
         let padded = inputs.checked_next_multiple_of(self.interleave)?;
         padded.checked_mul((PANEL_OUTPUTS * self.dtype.bits()) as u64)?.checked_div(8)
     }
@@ -50,7 +50,7 @@ impl Panels {
     }
 
     /// The records of a run of inputs that begins with one: their inputs.
-    pub(super) fn records(&self, inputs: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    pub(super) fn record_inputs(&self, inputs: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let cut = self.cut;
         let starts = (inputs.start..inputs.end).step_by(usize::try_from(cut).unwrap_or(usize::MAX));
         starts.map(move |start| start..inputs.end.min(start + cut))

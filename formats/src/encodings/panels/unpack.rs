@@ -71,7 +71,7 @@ impl Panels {
     fn unpack_records(&self, part: PartRange, from: &[u8], to: &mut Elements) {
         let panel_bytes = from.len() / (part.end - part.start) as usize;
         for (panel, bytes) in (part.start..part.end).zip(from.chunks_exact(panel_bytes)) {
-            for record in self.records(part.inputs_start..part.inputs_end) {
+            for record in self.record_inputs(part.inputs_start..part.inputs_end) {
                 let elements = self.element_offset(part.inputs_start, part.inputs_end, record.start);
                 let inputs = record.end - record.start;
                 let mut at = elements - self.planes_bytes(record.start, inputs) as usize;
