@@ -8,76 +8,9 @@ A case is NAME.onnx, a model of one node, and NAME.data, a GraphProto whose init
 `present_key` and `present_value` of the one before, and are not stored again.
 """
 
-import pathlib
-
 import numpy as np
-import onnx
-import onnxruntime as ort
-from onnx import helper, numpy_helper
-
-FOLDER = pathlib.Path(__file__).parent
-MICROSOFT = "com.microsoft"
-random = np.random.default_rng(1)
-
-
-def floats(*shape, dtype=np.float32):
-    return random.standard_normal(shape).astype(dtype)
-
-
-def run(model, inputs, outputs):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip(outputs, session.run(outputs, inputs)))
-
-
-class Case:
-    """A model of one node; its first set of inputs says which inputs there are, and their types."""
-
-    def __init__(self, name, operator, operands, results, domain=MICROSOFT, weights=(), dims=None, **attributes):
-        self.name, self.operator, self.domain = name, operator, domain
-        self.operands, self.results, self.attributes = operands, results, attributes
-        self.weights, self.dims, self.data = dict(weights), dims or {}, []
-
-    def model(self, inputs):
-        given = inputs.keys() | self.weights.keys()
-        operands = [name if name in given else "" for name in self.operands]
-        while not operands[-1]:
-            operands.pop()
-        node = helper.make_node(self.operator, operands, self.results, domain=self.domain, **self.attributes)
-        port = lambda name, value: helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), self.dims.get(name, value.shape)
-        )
-        graph = helper.make_graph(
-            [node],
-            self.name,
-            [port(name, inputs[name]) for name in operands if name in inputs],
-            [helper.make_empty_tensor_value_info(name) for name in self.results if name],
-            [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
-        )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-    def add(self, **inputs):
-        model = self.model(inputs)
-        outputs = self.compute(model, inputs)
-        if not self.data:
-            for port in model.graph.output:
-                value = outputs[port.name]
-                dims = self.dims.get(port.name, value.shape)
-                port.CopyFrom(helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(value.dtype), dims))
-            onnx.save(model, FOLDER / f"{self.name}.onnx")
-        prefix = len({tensor.name.split(".")[0] for tensor in self.data})
-        if prefix > 0:
-            inputs = {name: value for name, value in inputs.items() if not name.startswith("past_")}
-        self.data += [numpy_helper.from_array(value, f"{prefix}.in.{name}") for name, value in inputs.items()]
-        self.data += [numpy_helper.from_array(value, f"{prefix}.out.{name}") for name, value in outputs.items()]
-        graph = helper.make_graph([], self.name, [], [], self.data)
-        (FOLDER / f"{self.name}.data").write_bytes(graph.SerializeToString())
-        return outputs
-
-    def compute(self, model, inputs):
-        return run(model, inputs, [name for name in self.results if name])
+from case import FOLDER, Case, floats, random
+from fused import fused
 
 
 GROUP_QUERY = [
@@ -255,3 +188,4 @@ if __name__ == "__main__":
     group_query()
     rotary()
     normalization()
+    fused()

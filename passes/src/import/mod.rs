@@ -7,6 +7,7 @@
 //! asks for is an error. This module types values as far as lowerings need it; [`crate::infer`] does so in earnest.
 
 mod attributes;
+mod compose;
 mod constant;
 #[cfg(feature = "cross-check")]
 mod cross_check;

@@ -9,9 +9,8 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
-    Arithmetic, Attention, Binary, BinaryFunction, CacheScatter, Cast, Compare, CompareRelation, Expand, Gather,
-    LayerNormalization, Program, Range, Reshape, RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError,
-    Unsqueeze,
+    Arithmetic, Attention, BinaryFunction, CacheScatter, Compare, CompareRelation, Expand, Gather, LayerNormalization,
+    Program, Range, RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -95,12 +94,12 @@ fn group_query_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     let mut operands = vec![query, present[0], present[1], node.input(input::BIAS), Operand::Absent, Operand::Absent];
     operands.extend([places.valid, places.first, sink]);
     for operand in [0, 1, 2, 3, 8] {
-        operands[operand] = cast(node, operands[operand], DType::F32)?;
+        operands[operand] = node.cast(operands[operand], DType::F32)?;
     }
     let output = node.emit_one(operator, operands)?;
-    let output = cast(node, output, dtype)?;
+    let output = node.cast(output, dtype)?;
     let output = node.emit_one(Transpose { permutation: vec![0, 2, 1, 3] }, vec![output])?;
-    let output = reshaped(node, output, &[0, 0, query_heads * size])?;
+    let output = node.reshaped(output, &[0, 0, query_heads * size])?;
     Ok(vec![output, present[0], present[1]])
 }
 
@@ -172,7 +171,7 @@ fn heads_of(node: &mut Lowering<'_, '_>, query_heads: i64, key_heads: i64) -> Re
     };
     let mut separate = [Operand::Absent; 3];
     for ((place, operand), heads) in separate.iter_mut().zip(operands).zip([query_heads, key_heads, key_heads]) {
-        let operand = reshaped(node, operand, &[0, 0, heads, size])?;
+        let operand = node.reshaped(operand, &[0, 0, heads, size])?;
         *place = node.emit_one(Transpose { permutation: vec![0, 2, 1, 3] }, vec![operand])?;
     }
     Ok((separate, size))
@@ -195,16 +194,16 @@ fn normalized(node: &mut Lowering<'_, '_>, heads: [Operand; 2]) -> Result<[Opera
 
 fn places(node: &mut Lowering<'_, '_>, query: Operand) -> Result<Places, LowerError> {
     let (lengths, total) = (node.required(input::LENGTHS)?, node.required(input::TOTAL)?);
-    let lengths = reshaped(node, lengths, &[-1])?;
-    let lengths = cast(node, lengths, DType::I64)?;
-    let total = reshaped(node, total, &[])?;
-    let total = cast(node, total, DType::I64)?;
+    let lengths = node.reshaped(lengths, &[-1])?;
+    let lengths = node.cast(lengths, DType::I64)?;
+    let total = node.reshaped(total, &[])?;
+    let total = node.cast(total, DType::I64)?;
     let steps = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![query])?;
     let [zero, one] = [0, 1].map(|number| node.constant(Tensor::vector_i64(&[number])));
     // The lengths are those of all tokens less one. In a first prompt that is padded they are shorter than the queries.
-    let valid = binary(node, BinaryFunction::Add, [lengths, one])?;
-    let first = binary(node, BinaryFunction::Sub, [valid, steps])?;
-    let first = binary(node, BinaryFunction::Max, [first, zero])?;
+    let valid = node.binary(BinaryFunction::Add, lengths, one)?;
+    let first = node.binary(BinaryFunction::Sub, valid, steps)?;
+    let first = node.binary(BinaryFunction::Max, first, zero)?;
     Ok(Places { first, valid, steps, total })
 }
 
@@ -223,7 +222,7 @@ fn rotated(node: &mut Lowering<'_, '_>, heads: [Operand; 2], places: &Places) ->
     };
     positions = node.emit_one(Unsqueeze {}, vec![positions, first_axis])?;
     let offsets = counted(node, places.steps)?;
-    positions = binary(node, BinaryFunction::Add, [positions, offsets])?;
+    positions = node.binary(BinaryFunction::Add, positions, offsets)?;
     if node.input(input::POSITIONS) != Operand::Absent {
         // In a first prompt only the first of them counts.
         let given = node.input(input::POSITIONS);
@@ -313,44 +312,21 @@ fn behind_offset(
     let shape = node.emit_one(Gather { axis: 0 }, vec![shape, axes])?;
     let steps = node.emit_one(ShapeOf { start: steps_axis, end: Some(steps_axis + 1) }, vec![data])?;
     let offsets = counted(node, steps)?;
-    let offset = reshaped(node, offset, &[1])?;
-    let positions = binary(node, BinaryFunction::Add, [offset, offsets])?;
+    let offset = node.reshaped(offset, &[1])?;
+    let positions = node.binary(BinaryFunction::Add, offset, offsets)?;
     node.emit_one(Expand {}, vec![positions, shape])
 }
 
 /// The numbers from 0 up to `count: [1]`.
 fn counted(node: &mut Lowering<'_, '_>, count: Operand) -> Result<Operand, LowerError> {
-    let count = reshaped(node, count, &[])?;
+    let count = node.reshaped(count, &[])?;
     let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
     node.emit_one(Range {}, vec![zero, count, one])
 }
 
 /// The first element: `[1]`.
 fn first_of(node: &mut Lowering<'_, '_>, operand: Operand) -> Result<Operand, LowerError> {
-    let flat = reshaped(node, operand, &[-1])?;
+    let flat = node.reshaped(operand, &[-1])?;
     let place = node.constant(Tensor::vector_i64(&[0]));
     node.emit_one(Gather { axis: 0 }, vec![flat, place])
-}
-
-fn binary(
-    node: &mut Lowering<'_, '_>,
-    function: BinaryFunction,
-    operands: [Operand; 2],
-) -> Result<Operand, LowerError> {
-    node.emit_one(Binary { function }, operands.to_vec())
-}
-
-/// 0 is the extent that the operand has, -1 what is left.
-fn reshaped(node: &mut Lowering<'_, '_>, operand: Operand, shape: &[i64]) -> Result<Operand, LowerError> {
-    let shape = node.constant(Tensor::vector_i64(shape));
-    node.emit_one(Reshape { allow_zero: false }, vec![operand, shape])
-}
-
-/// As another type; an absent operand stays absent.
-fn cast(node: &mut Lowering<'_, '_>, operand: Operand, to: DType) -> Result<Operand, LowerError> {
-    match operand {
-        Operand::Absent => Ok(operand),
-        operand if node.dtype(&operand)? == to => Ok(operand),
-        operand => node.emit_one(Cast::to(to), vec![operand]),
-    }
 }

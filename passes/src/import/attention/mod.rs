@@ -1,9 +1,11 @@
 //! Attention and what belongs to it.
 
 mod microsoft;
+mod multi_head;
+mod recurrent;
 mod standard;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[standard::ROWS, microsoft::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[standard::ROWS, microsoft::ROWS, multi_head::ROWS, recurrent::ROWS];

@@ -94,7 +94,7 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
     node.emit(operator, node.inputs())
 }
 
-fn linear_attention(node: &mut Lowering<'_, '_>) -> Lowered {
+pub(super) fn linear_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     at_most_inputs(node, 6)?;
     // A hint for tuning.
     node.ignore("chunk_size");

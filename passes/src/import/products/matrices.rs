@@ -30,7 +30,7 @@ fn matmul(node: &mut Lowering<'_, '_>) -> Lowered {
     node.emit(Matmul::new(false, false), operands)
 }
 
-fn gemm(node: &mut Lowering<'_, '_>) -> Lowered {
+pub(super) fn gemm(node: &mut Lowering<'_, '_>) -> Lowered {
     let (a, b) = (node.required(0)?, node.required(1)?);
     let alpha = node.float("alpha")?.unwrap_or(1.0);
     let beta = node.float("beta")?.unwrap_or(1.0);

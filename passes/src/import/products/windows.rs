@@ -153,7 +153,7 @@ fn convolution_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
 }
 
 /// A pool with the attributes that all versions share; those of later versions are read where they are there.
-fn pool(node: &mut Lowering<'_, '_>, function: PoolFunction) -> Result<Pool, LowerError> {
+pub(crate) fn pool(node: &mut Lowering<'_, '_>, function: PoolFunction) -> Result<Pool, LowerError> {
     let kernel = node.ints("kernel_shape")?.filter(|kernel| !kernel.is_empty());
     let kernel = kernel.ok_or_else(|| LowerError::MissingAttribute("kernel_shape".to_string()))?;
     let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
@@ -224,7 +224,13 @@ fn integer_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
 }
 
 fn quantized_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
-    let (x, x_scale, x_zero_point) = (node.required(0)?, node.required(1)?, node.required(2)?);
+    let x = node.required(0)?;
+    quantized_convolution_of(node, x)
+}
+
+/// `QLinearConv` of its first input in another layout: `x: [n, c, d..]`.
+pub(super) fn quantized_convolution_of(node: &mut Lowering<'_, '_>, x: Operand) -> Lowered {
+    let (x_scale, x_zero_point) = (node.required(1)?, node.required(2)?);
     let (w, w_scale, w_zero_point) = (node.required(3)?, node.required(4)?, node.required(5)?);
     let (y_scale, y_zero_point) = (node.required(6)?, node.required(7)?);
     // The result has as many axes as the operands.

@@ -3,8 +3,9 @@
 mod chains;
 mod linear;
 mod microsoft;
+mod results;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[chains::ROWS, linear::ROWS, microsoft::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[chains::ROWS, linear::ROWS, microsoft::ROWS, results::ROWS];

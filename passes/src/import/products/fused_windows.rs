@@ -1,0 +1,98 @@
+//! Convolutions and pools of ONNX Runtime: `FusedConv`, `NhwcConv`, `NhwcFusedConv`, `NhwcMaxPool` of `com.microsoft`, as ONNX
+//! Runtime 1.31 defines them.
+//!
+//! Those with channels behind the spatial axes become transpositions around the operator of ONNX; weights of `NhwcConv` and
+//! `NhwcFusedConv` are `[filters, channels, kernel..]`, as in ONNX.
+
+use crate::import::lowering::{LowerError, Lowering, Row};
+use crate::import::products::microsoft::applied;
+use crate::import::products::windows::{check_kernel_shape, pool, window_attributes};
+use crate::ir::Operand;
+use ipuc_formats::ops::{Arithmetic, Clamp, Convolution, PoolFunction, Program};
+
+type Lowered = Result<Vec<Operand>, LowerError>;
+
+const fn row(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Lowered) -> Row {
+    Row { domain: "com.microsoft", name, since: 1, lower }
+}
+
+/// Convolutions and pools of ONNX Runtime.
+pub const ROWS: &[Row] = &[
+    row("FusedConv", |node| fused_convolution(node, false)),
+    row("NhwcConv", |node| {
+        let result = convolution(node, true)?;
+        Ok(vec![channels_last(node, result)?])
+    }),
+    row("NhwcFusedConv", |node| fused_convolution(node, true)),
+    row("NhwcMaxPool", max_pool),
+];
+
+/// `[n, spatial.., c]` as `[n, c, spatial..]`.
+pub(crate) fn channels_first(node: &mut Lowering<'_, '_>, operand: Operand) -> Result<Operand, LowerError> {
+    let rank = node.rank(&operand)? as i64;
+    let permutation = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    node.transposed(operand, permutation)
+}
+
+/// `[n, c, spatial..]` as `[n, spatial.., c]`.
+pub(crate) fn channels_last(node: &mut Lowering<'_, '_>, operand: Operand) -> Result<Operand, LowerError> {
+    let rank = node.rank(&operand)? as i64;
+    let permutation = [0].into_iter().chain(2..rank).chain([1]).collect();
+    node.transposed(operand, permutation)
+}
+
+/// The convolution of inputs 0 to 2, with channels before the spatial axes.
+fn convolution(node: &mut Lowering<'_, '_>, last: bool) -> Result<Operand, LowerError> {
+    let (mut x, weights, bias) = (node.required(0)?, node.required(1)?, node.input(2));
+    if last {
+        x = channels_first(node, x)?;
+    }
+    check_kernel_shape(node, &weights)?;
+    let window = window_attributes(node)?;
+    let operator = Convolution {
+        auto_pad: window.auto_pad,
+        strides: window.strides,
+        dilations: window.dilations,
+        pads: window.pads,
+        groups: node.int("group")?.unwrap_or(1),
+        arithmetic: Arithmetic::default(),
+        program: Program::default(),
+    };
+    let mut operands = vec![x, weights];
+    operands.extend(Some(bias).filter(|&bias| bias != Operand::Absent));
+    node.emit_one(operator, operands)
+}
+
+/// `activation(conv(X, W) + B + Z)`, where Z has the shape of the result.
+fn fused_convolution(node: &mut Lowering<'_, '_>, last: bool) -> Lowered {
+    node.at_most_inputs(4)?;
+    let name = node.text("activation")?.unwrap_or_default();
+    let parameters = node.floats("activation_params")?.unwrap_or_default();
+    let mut result = convolution(node, last)?;
+    if last {
+        result = channels_last(node, result)?;
+    }
+    result = node.plus(result, node.input(3))?;
+    match (name.as_str(), &parameters[..]) {
+        ("", _) => Ok(vec![result]),
+        ("Clip", &[least, greatest]) => {
+            let dtype = node.dtype(&result)?;
+            let bounds = [node.scalar(dtype, least.into())?, node.scalar(dtype, greatest.into())?];
+            node.emit(Clamp {}, vec![result, bounds[0], bounds[1]])
+        }
+        ("Clip", _) => Err(node.refuse("activation `Clip` without its 2 parameters")),
+        (name, _) => {
+            let parameters = [parameters.first().copied(), parameters.get(1).copied()];
+            Ok(vec![applied(node, name, result, parameters)?])
+        }
+    }
+}
+
+fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(1)?;
+    let pool = pool(node, PoolFunction::Max)?;
+    let x = node.required(0)?;
+    let x = channels_first(node, x)?;
+    let result = node.emit_one(pool, vec![x])?;
+    Ok(vec![channels_last(node, result)?])
+}

@@ -1,0 +1,93 @@
+"""What a case of tests/contrib.rs is: a model of one node with inputs, and the outputs that ONNX Runtime computes."""
+
+import pathlib
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+FOLDER = pathlib.Path(__file__).parent
+MICROSOFT = "com.microsoft"
+random = np.random.default_rng(1)
+
+
+def floats(*shape, dtype=np.float32):
+    return random.standard_normal(shape).astype(dtype)
+
+
+def run(model, inputs, outputs):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(outputs, session.run(outputs, inputs)))
+
+
+class Case:
+    """A model of one node; its first set of inputs says which inputs there are, and their types."""
+
+    def __init__(self, name, operator, operands, results, domain=MICROSOFT, weights=(), dims=None, **attributes):
+        self.name, self.operator, self.domain = name, operator, domain
+        self.operands, self.results, self.attributes = operands, results, attributes
+        self.weights, self.dims, self.data = dict(weights), dims or {}, []
+
+    def model(self, inputs):
+        given = inputs.keys() | self.weights.keys()
+        operands = [name if name in given else "" for name in self.operands]
+        while not operands[-1]:
+            operands.pop()
+        node = helper.make_node(self.operator, operands, self.results, domain=self.domain, **self.attributes)
+        port = lambda name, value: helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), self.dims.get(name, value.shape)
+        )
+        graph = helper.make_graph(
+            [node],
+            self.name,
+            [port(name, inputs[name]) for name in operands if name in inputs],
+            # ONNX Runtime does not infer the type of `qk`.
+            [
+                helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+                if name == "qk"
+                else helper.make_empty_tensor_value_info(name)
+                for name in self.results
+                if name
+            ],
+            [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
+        )
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def add(self, **inputs):
+        model = self.model(inputs)
+        outputs = self.compute(model, inputs)
+        if not self.data:
+            for port in model.graph.output:
+                value = outputs[port.name]
+                dims = self.dims.get(port.name, value.shape)
+                port.CopyFrom(helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(value.dtype), dims))
+            onnx.save(model, FOLDER / f"{self.name}.onnx")
+        prefix = len({tensor.name.split(".")[0] for tensor in self.data})
+        if prefix > 0:
+            inputs = {name: value for name, value in inputs.items() if not name.startswith("past_")}
+        self.data += [numpy_helper.from_array(value, f"{prefix}.in.{name}") for name, value in inputs.items()]
+        self.data += [numpy_helper.from_array(value, f"{prefix}.out.{name}") for name, value in outputs.items()]
+        graph = helper.make_graph([], self.name, [], [], self.data)
+        (FOLDER / f"{self.name}.data").write_bytes(graph.SerializeToString())
+        return outputs
+
+    def compute(self, model, inputs):
+        return run(model, inputs, [name for name in self.results if name])
+
+
+class Formula(Case):
+    """An operator that ONNX Runtime does not have on processors: its outputs are those of a formula."""
+
+    def __init__(self, name, operator, operands, results, formula, **more):
+        super().__init__(name, operator, operands, results, **more)
+        self.formula = formula
+
+    def compute(self, model, inputs):
+        given = {name: inputs.get(name, self.weights.get(name)) for name in self.operands}
+        values = self.formula(*given.values())
+        names = [name for name in self.results if name]
+        return dict(zip(names, values if isinstance(values, tuple) else (values,)))
