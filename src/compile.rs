@@ -2,11 +2,15 @@
 
 use crate::files::{ExternalFileError, ExternalFiles, OutputFile, SourceFile, SourceFileError};
 use ipuc_formats::dim::Bindings;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::model::Manifest;
 use ipuc_formats::model::PlacementRecord;
 use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
 use ipuc_formats::read_at::ReadAt;
-use ipuc_passes::emit::{EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, emit};
+use ipuc_passes::emit::{
+    EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, describe as records, emit,
+};
 #[cfg(feature = "cross-check")]
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
@@ -144,6 +148,29 @@ pub(crate) fn known_dimensions(known: &[String]) -> String {
 struct Opener<'a> {
     files: &'a ExternalFiles,
     failed: OnceCell<ExternalFileError>,
+    /// Files of weights may be missing: only their sizes are wanted.
+    sizes_only: bool,
+}
+
+/// A file that is missing: its floats and codes are zero, wherever they are. Integers of shapes are never made up.
+struct Missing;
+
+impl ReadAt for Missing {
+    fn length(&self) -> u64 {
+        u64::MAX >> 1
+    }
+
+    fn read_exact_at(&self, _offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        buffer.fill(0);
+        Ok(())
+    }
+}
+
+/// Whether the file of a tensor is missing and shapes do not depend on its elements.
+fn may_be_missing(tensor: &TensorSource, error: &ExternalFileError) -> bool {
+    let shapes =
+        matches!(tensor.dtype(), DType::I64 | DType::I32 | DType::U64 | DType::U32 | DType::Bool | DType::String);
+    !shapes && matches!(error, ExternalFileError::Missing { .. })
 }
 
 impl ipuc_passes::import::ExternalFiles for Opener<'_> {
@@ -151,6 +178,9 @@ impl ipuc_passes::import::ExternalFiles for Opener<'_> {
         match self.files.open(tensor) {
             Ok(file) => Ok(file),
             Err(error) => {
+                if self.sizes_only && may_be_missing(tensor, &error) {
+                    return Ok(Arc::new(Missing));
+                }
                 let message = error.to_string();
                 // The importer stops there, so that there is no second one.
                 let _ = self.failed.set(error);
@@ -181,9 +211,10 @@ fn open(source: &Source, options: &CompileOptions) -> Result<Opened, CompileErro
 fn optimize(
     opened: &[Opened],
     options: &CompileOptions,
+    sizes_only: bool,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<Graph, CompileError> {
-    let openers = opened.iter().map(|model| Opener { files: &model.external, failed: OnceCell::new() });
+    let openers = opened.iter().map(|model| Opener { files: &model.external, failed: OnceCell::new(), sizes_only });
     let mut openers: Vec<Opener<'_>> = openers.collect();
     let models: Vec<Model<'_>> = opened
         .iter()
@@ -270,6 +301,17 @@ pub fn compile(sources: &[Source], output: &Path, options: &CompileOptions) -> R
     compile_observed(sources, output, options, &NoProgress, &mut |_, _| {})
 }
 
+/// The records of the file that [`compile`] would write, without reading or writing a weight: files of weights may even
+/// be missing. What the records lack is where weights are in the file, and their hashes.
+///
+/// # Errors
+/// As [`compile`].
+pub fn describe(sources: &[Source], options: &CompileOptions) -> Result<Manifest, CompileError> {
+    let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
+    let graph = optimize(&opened, options, true, &mut |_, _| {})?;
+    Ok(records(&graph, &emit_options(options))?)
+}
+
 /// [`compile`], with the graph shown after each pass and progress while weights are written.
 ///
 /// # Errors
@@ -285,7 +327,7 @@ pub fn compile_observed(
     let mut reports: Vec<Report> = Vec::new();
     #[cfg(feature = "cross-check")]
     let mut cross_checks = Vec::new();
-    let graph = optimize(&opened, options, &mut |report, graph| {
+    let graph = optimize(&opened, options, false, &mut |report, graph| {
         // Types are known for the first time, and nothing is folded yet.
         #[cfg(feature = "cross-check")]
         if options.verify && report.pass == "infer" && cross_checks.is_empty() {

@@ -44,6 +44,8 @@ pub mod handle;
 pub mod observe;
 #[cfg(feature = "run")]
 pub mod open;
+#[cfg(all(feature = "compile", feature = "run"))]
+pub mod simulate;
 
 #[cfg(feature = "compile")]
 pub use compile::compile;

@@ -106,6 +106,8 @@ fn the_page_has_every_key() {
     let sessions = [
         ("compile", "compile all.onnx --state past=present --dim n=2 -o all.ipu"),
         ("compile", "compile linear.onnx"),
+        ("simulate", "simulate loop.onnx --target ipu-server"),
+        ("simulate", "simulate linear.onnx --target ipu-server --dim batch=4"),
         ("run", "run linear.onnx --random 1"),
         ("run", "run linear.onnx --random 1 --observe"),
         ("verify", "verify linear.onnx --data data"),

@@ -2,7 +2,7 @@
 //!
 //! This crate is a leaf: it knows no IR, does no I/O, starts no threads, uses no SIMD and no unsafe code.
 //! Its modules are a chain: vocabulary ([`dtype`], [`dim`], [`tensor`], [`fact`], [`value`], [`attribute`]), how weights
-//! are stored ([`encodings`]), the meaning of operators ([`ops`]), the file ([`model`]); the ONNX reader ([`onnx`])
+//! are stored ([`encodings`]), the meaning of operators ([`ops`]), the file ([`model`]), machines that programs are simulated on ([`machine`]); the ONNX reader ([`onnx`])
 //! stands beside. Bytes are reached through [`read_at`].
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod element;
 pub mod encodings;
 pub mod fact;
 pub mod limits;
+pub mod machine;
 pub mod model;
 pub mod narrow;
 pub mod onnx;

@@ -20,4 +20,5 @@ pub mod pipeline;
 pub mod quantize;
 pub mod simplify;
 pub mod states;
+pub mod tile;
 pub mod verify;

@@ -1,13 +1,15 @@
 //! The executor: opens a file, keeps its weights, runs its steps.
 //!
 //! [`Model`] owns the weights, [`Session`] the state of one caller; `program` is a file made ready, `execute` runs it,
-//! [`steps`] says how each operator runs, and [`kernels`] are the numeric cores. The compiler is not needed here and not
+//! [`steps`] says how each operator runs, and [`kernels`] are the numeric cores; [`fabric`] tells what a
+//! run would take on a described machine. The compiler is not needed here and not
 //! known: the file is all there is.
 
 mod bind;
 mod check;
 mod error;
 mod execute;
+pub mod fabric;
 mod file;
 pub mod kernels;
 mod memory;

@@ -5,13 +5,18 @@ use super::arguments::{Dimension, NamedModel, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
-use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_observed};
+use super::targets::target;
+use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_observed, describe};
+use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
+use ipuc_formats::model::PlacementRecord;
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
+use ipuc_passes::tile::records;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -31,6 +36,9 @@ pub(super) struct Arguments {
     /// for the names that exporters give to caches
     #[arg(long, value_name = "IN=OUT")]
     state: Vec<String>,
+    /// Spread the steps over the tiles of a machine that `ipuc targets` lists, or of a file, at the sizes of --dim
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    target: Vec<String>,
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
@@ -94,19 +102,21 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
     check_once(&arguments.dim)?;
     let sources = sources(&arguments.models)?;
-    let target = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
+    let written = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
+    let mut options = options(arguments);
+    options.placements = placements(&arguments.target, &sources, &options)?;
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
-        compile_observed(&sources, &target, &options(arguments), &bar, &mut |report, graph| {
+        compile_observed(&sources, &written, &options, &bar, &mut |report, graph| {
             listing.write(report, graph);
         })
     });
     drop(bar);
     let compiled = compiled.map_err(|error| in_models(error, &sources))?;
     listing.finish()?;
-    print(&compiled, arguments.verify, &target, start, output)?;
+    print(&compiled, arguments.verify, &written, start, output)?;
     Ok(Code::Success)
 }
 
@@ -128,6 +138,36 @@ fn options(arguments: &Arguments) -> CompileOptions {
         memory: arguments.memory.map(|size| size.bytes),
         placements: Vec::new(),
     }
+}
+
+/// How the steps of all entries are spread over the tiles of each machine.
+fn placements(
+    targets: &[String],
+    sources: &[Source],
+    options: &CompileOptions,
+) -> anyhow::Result<Vec<PlacementRecord>> {
+    if targets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let manifest = describe(sources, options).map_err(|error| in_models(error, sources))?;
+    let mut placements = Vec::new();
+    for name in targets {
+        let target = target(name, &[])?;
+        let hash = target.hash().with_context(|| format!("cannot write the description of `{name}`"))?;
+        for entry in &manifest.entries {
+            let block = &manifest.blocks[entry.block as usize];
+            let kinds = block.values.iter().take(block.parameters as usize).map(|value| &value.kind);
+            let open: BTreeSet<_> = kinds.flat_map(ipuc_formats::fact::Type::symbols).collect();
+            let own = options.dimensions.iter().filter(|(symbol, _)| open.contains(*symbol));
+            let dimensions: Bindings = own.map(|(symbol, value)| (symbol.clone(), value)).collect();
+            let simulated = SimulateOptions { entry: Some(entry.name.clone()), dimensions, numerics: None };
+            let result = simulate(&manifest, &target, &simulated)
+                .with_context(|| format!("cannot spread entry `{}` over `{name}`", entry.name))?;
+            let dimensions = &simulated.dimensions;
+            placements.extend(records(&result.program, &target, hash, dimensions, &result.placed));
+        }
+    }
+    Ok(placements)
 }
 
 /// Every model with the name of its entry.

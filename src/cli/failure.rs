@@ -4,6 +4,8 @@ use crate::compile::CompileError;
 use crate::files::numpy::NumpyError;
 use crate::files::{ExternalFileError, SourceFileError};
 use crate::open::OpenFileError;
+use crate::simulate::SimulateError;
+use ipuc_formats::machine::{CostError, ProgramError, TargetError};
 use ipuc_formats::model::FormatError;
 use ipuc_formats::onnx::{OnnxError, ValueError};
 use ipuc_formats::ops::{ReferenceError, TypeError};
@@ -129,6 +131,12 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<RunError>() {
         return Some(of_run(error));
     }
+    if let Some(error) = cause.downcast_ref::<SimulateError>() {
+        return Some(of_simulate(error));
+    }
+    if cause.is::<TargetError>() {
+        return Some((Code::Usage, None));
+    }
     if let Some(error) = cause.downcast_ref::<SavedStateError>() {
         return Some(match error {
             SavedStateError::Io(error) => (of_io(error), None),
@@ -179,6 +187,25 @@ fn of_compile(error: &CompileError) -> Verdict {
             (Code::File, None)
         }
         CompileError::Range(_) => (Code::Usage, None),
+    }
+}
+
+fn of_simulate(error: &SimulateError) -> Verdict {
+    match error {
+        SimulateError::Program(ProgramError::Unbound { names }) => {
+            let first = names.first().map_or("NAME", String::as_str);
+            (Code::Usage, Some(format!("give each a size, as --dim {first}=1")))
+        }
+        SimulateError::Program(ProgramError::Entry { .. }) => {
+            (Code::Usage, Some("choose one with --entry NAME".to_string()))
+        }
+        SimulateError::Program(ProgramError::UnknownDimension { .. }) => (Code::Usage, None),
+        SimulateError::Program(ProgramError::Types { .. } | ProgramError::Extent { .. }) => (Code::File, None),
+        SimulateError::Cost(CostError::Type { known, .. }) => {
+            let type_ = known.first().copied().unwrap_or("f16");
+            (Code::Usage, Some(format!("compute it in another type, as --numerics {type_}")))
+        }
+        SimulateError::Cost(CostError::Memory { .. } | CostError::Capacity { .. }) => (Code::Negative, None),
     }
 }
 

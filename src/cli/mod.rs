@@ -19,7 +19,9 @@ mod present;
 mod profile;
 mod random;
 mod run;
+mod simulate;
 mod streamed;
+mod targets;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -53,6 +55,8 @@ enum Command {
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Inspect(inspect::Arguments),
+    Simulate(simulate::Arguments),
+    Targets(targets::Arguments),
     Ops(ops::Arguments),
     Completions(completions::Arguments),
 }
@@ -68,6 +72,8 @@ pub fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(arguments, &mut output),
         Command::Bench(arguments) => bench::run(arguments, &mut output),
         Command::Inspect(arguments) => inspect::run(arguments, &mut output),
+        Command::Simulate(arguments) => simulate::run(arguments, &mut output),
+        Command::Targets(arguments) => targets::run(arguments, &mut output),
         Command::Ops(arguments) => ops::run(arguments, &mut output),
         Command::Completions(arguments) => completions::run(arguments, &mut output),
     });

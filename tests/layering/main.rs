@@ -34,6 +34,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("order", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
     ("states", &["error", "ir", "options"]),
+    ("tile", &[]),
     ("verify", &["ir"]),
     ("emit", &["ir"]),
     (
@@ -60,6 +61,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("versions", &[]),
     ("steps", &["kernels", "versions"]),
     ("error", &["kernels", "steps", "versions"]),
+    ("fabric", &[]),
     ("file", &[]),
     ("memory", &["steps", "versions"]),
     ("observe", &[]),
@@ -86,10 +88,11 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["compare", "compile", "files", "observe", "open"]),
+    ("cli", &["compare", "compile", "files", "observe", "open", "simulate"]),
     ("compile", &["files"]),
     ("observe", &[]),
     ("open", &["files"]),
+    ("simulate", &[]),
 ];
 
 /// The chain of modules of `formats`: each uses only those before it.
@@ -109,6 +112,7 @@ const FORMATS_CHAIN: &[&str] = &[
     "ops",
     "encodings",
     "model",
+    "machine",
 ];
 
 /// Families of operators: what they mean, how they are imported, how they run.

@@ -147,8 +147,22 @@ pub fn emit(
     progress: &dyn Progress,
 ) -> Result<Emitted, EmitError> {
     let numbering = blocks::number(graph);
-    let (weights, extents) = weights::plan(graph, &numbering, options)?;
-    let manifest = Manifest {
+    let manifest = records(graph, &numbering, options)?;
+    stream::write(graph, manifest, &numbering, options, output, progress)
+}
+
+/// The records of the file that [`emit`] would write: sizes of weights, but neither their bytes nor their hashes nor where
+/// they are. No weight is read.
+///
+/// # Errors
+/// [`EmitError::Encoding`] where a weight cannot be encoded.
+pub fn describe(graph: &Graph, options: &EmitOptions) -> Result<Manifest, EmitError> {
+    records(graph, &blocks::number(graph), options)
+}
+
+fn records(graph: &Graph, numbering: &blocks::Numbering, options: &EmitOptions) -> Result<Manifest, EmitError> {
+    let (weights, extents) = weights::plan(graph, numbering, options)?;
+    Ok(Manifest {
         producer: format!("ipuc {}", env!("CARGO_PKG_VERSION")),
         provenance: Provenance {
             models: models(graph),
@@ -158,16 +172,15 @@ pub fn emit(
         },
         symbols: symbols(graph),
         obligations: graph.obligations.clone(),
-        entries: blocks::entries(graph, &numbering),
-        blocks: blocks::records(graph, &numbering),
+        entries: blocks::entries(graph, numbering),
+        blocks: blocks::records(graph, numbering),
         weights,
         extents,
         chunks: Vec::new(),
         files: Vec::new(),
         placements: options.placements.clone(),
         states: blocks::states(graph)?,
-    };
-    stream::write(graph, manifest, &numbering, options, output, progress)
+    })
 }
 
 /// Names of the files that the graph was imported from, without the folders of this machine.

@@ -1,0 +1,354 @@
+//! What was measured on real machines, and the model that it was measured with.
+
+use crate::models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, products, resnet50};
+use ipuc_formats::dtype::DType;
+
+/// What a row compares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Quantity {
+    /// Time of a run, in microseconds.
+    Microseconds,
+    /// Cycles of the busiest tile in its matrix units.
+    MatrixCycles,
+    /// Cycles of a whole run.
+    Cycles,
+    /// So many a run, by the second.
+    PerSecond(f64),
+    /// Bytes of weights by the second, in GB/s.
+    WeightBandwidth,
+}
+
+impl Quantity {
+    pub fn text(self) -> &'static str {
+        match self {
+            Quantity::Microseconds => "us",
+            Quantity::MatrixCycles => "cycles of products",
+            Quantity::Cycles => "cycles",
+            Quantity::PerSecond(_) => "a second",
+            Quantity::WeightBandwidth => "GB/s of weights",
+        }
+    }
+}
+
+/// One measurement.
+pub struct Row {
+    pub target: &'static str,
+    pub name: &'static str,
+    pub source: &'static str,
+    pub model: fn() -> Vec<u8>,
+    pub numerics: Option<DType>,
+    /// What the measured configuration has that the description does not.
+    pub set: &'static [(&'static str, &'static str)],
+    pub quantity: Quantity,
+    pub measured: f64,
+    /// A parameter of the machine comes from this row, so that it is not judged by it.
+    pub calibrates: bool,
+    /// Why it is missed, where it is.
+    pub remark: &'static str,
+}
+
+const LLAMA_2_7B: Decoder =
+    Decoder { layers: 32, width: 4096, heads: 32, key_heads: 32, head: 128, inner: 11008, vocabulary: 32000 };
+const LLAMA_3_1_8B: Decoder =
+    Decoder { layers: 32, width: 4096, heads: 32, key_heads: 8, head: 128, inner: 14336, vocabulary: 128_256 };
+const LLAMA_3_2_1B: Decoder =
+    Decoder { layers: 16, width: 2048, heads: 32, key_heads: 8, head: 64, inner: 8192, vocabulary: 128_256 };
+const LLAMA_3_2_3B: Decoder =
+    Decoder { layers: 28, width: 3072, heads: 24, key_heads: 8, head: 128, inner: 8192, vocabulary: 128_256 };
+const VIT_BASE: Encoder = Encoder { layers: 12, width: 768, heads: 12, inner: 3072, tokens: 197 };
+const SIGLIP: Encoder = Encoder { layers: 27, width: 1152, heads: 16, inner: 4304, tokens: 729 };
+
+const F8: Option<DType> = Some(DType::F8E4M3FN);
+const SDK: &str = "osmarks/ipu-stack, SDK_ONNX_PROFILE_ANALYSIS";
+const STACK: &str = "osmarks/ipu-stack, GEMM_UTILIZATION";
+const TT_GEMM: &str = "tenstorrent/tt-metal, GEMM_FLOPS";
+const TT_MODELS: &str = "tenstorrent/tt-metal, models/README";
+const GPT_FAST: &str = "pytorch-labs/gpt-fast";
+const COMPASS: &str = "PrincetonUniversity/LLMCompass, real_hardware";
+/// Values in DRAM as well as weights.
+const DRAM: (&str, &str) = ("policy.activations", "tier2");
+const HIFI2: (&str, &str) = ("matrix.0.pass", "2 cycles");
+
+const BASE: Row = Row {
+    target: "",
+    name: "",
+    source: "",
+    model: Vec::new,
+    numerics: None,
+    set: &[],
+    quantity: Quantity::Microseconds,
+    measured: 0.0,
+    calibrates: false,
+    remark: "",
+};
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "kernel 244 x 128 x 64 on one tile, f8",
+        source: STACK,
+        model: || gemm(F16, (244, 128, 64), Weights::Plain),
+        numerics: F8,
+        set: &[("tiles.count", "1")],
+        quantity: Quantity::MatrixCycles,
+        measured: 18_576.0,
+        calibrates: true,
+        ..C600
+    },
+    Row {
+        name: "kernel 82 x 192 x 160 on one tile, f8",
+        source: STACK,
+        model: || gemm(F16, (82, 192, 160), Weights::Plain),
+        numerics: F8,
+        set: &[("tiles.count", "1")],
+        quantity: Quantity::MatrixCycles,
+        measured: 29_508.0,
+        ..C600
+    },
+    Row {
+        name: "QKV projection 729 x 1152 x 3456, f8",
+        model: || gemm(F16, (729, 1152, 3456), Weights::Plain),
+        numerics: F8,
+        measured: 22_415.0,
+        ..C600
+    },
+    Row {
+        remark: "the search gives tiles fewer rows than the measured program does, to exchange less, and loads weights more often.",
+        name: "QKV projection 729 x 1152 x 3456, f16",
+        model: || gemm(F16, (729, 1152, 3456), Weights::Plain),
+        measured: 37_277.0,
+        ..C600
+    },
+    Row {
+        remark: "as the projection in f16: fewer rows a tile than in the measured program.",
+        name: "scores 16 x 729 x 72 x 729, f8",
+        model: || products(F16, 16, (729, 72, 729)),
+        numerics: F8,
+        measured: 5_502.0,
+        ..C600
+    },
+    Row {
+        remark: "as the projection in f16: fewer rows a tile than in the measured program.",
+        name: "scores 16 x 729 x 72 x 729, f16",
+        model: || products(F16, 16, (729, 72, 729)),
+        measured: 8_488.0,
+        ..C600
+    },
+    Row {
+        name: "values 16 x 729 x 729 x 72, f8",
+        model: || products(F16, 16, (729, 729, 72)),
+        numerics: F8,
+        measured: 7_377.0,
+        ..C600
+    },
+    Row {
+        name: "values 16 x 729 x 729 x 72, f16",
+        model: || products(F16, 16, (729, 729, 72)),
+        measured: 12_900.0,
+        ..C600
+    },
+    Row {
+        name: "output projection 729 x 1152 x 1152, f8",
+        model: || gemm(F16, (729, 1152, 1152), Weights::Plain),
+        numerics: F8,
+        measured: 8_178.0,
+        ..C600
+    },
+    Row {
+        name: "output projection 729 x 1152 x 1152, f16",
+        model: || gemm(F16, (729, 1152, 1152), Weights::Plain),
+        measured: 14_153.0,
+        ..C600
+    },
+    Row {
+        remark: "copies within tiles that bring scores and heads into another order are not charged; they are most of what a real program spends outside of its products.",
+        name: "SigLIP So400m encoder, f8, best known program",
+        source: STACK,
+        model: || encoder(F16, 1, &SIGLIP),
+        numerics: F8,
+        quantity: Quantity::Cycles,
+        measured: 10_371_582.0,
+        ..C600
+    },
+    Row {
+        name: "512 x 512 x 512, bf16 HiFi4",
+        measured: 12.753,
+        model: || gemm(BF16, (512, 512, 512), Weights::Plain),
+        calibrates: true,
+        ..N150
+    },
+    Row {
+        name: "1024 x 1024 x 1024, bf16 HiFi4",
+        measured: 46.966,
+        model: || gemm(BF16, (1024, 1024, 1024), Weights::Plain),
+        ..N150
+    },
+    Row {
+        name: "2048 x 2048 x 2048, bf16 HiFi4",
+        measured: 332.494,
+        model: || gemm(BF16, (2048, 2048, 2048), Weights::Plain),
+        ..N150
+    },
+    Row {
+        name: "3072 x 3072 x 3072, bf16 HiFi4",
+        measured: 1117.740,
+        model: || gemm(BF16, (3072, 3072, 3072), Weights::Plain),
+        ..N150
+    },
+    Row {
+        name: "16384 x 16384 x 16384, bf16 HiFi4, all in DRAM",
+        measured: 162_119.269,
+        model: || gemm(BF16, (16384, 16384, 16384), Weights::Plain),
+        set: &[DRAM],
+        ..N150
+    },
+    Row {
+        name: "1024 x 1024 x 1024, bfp4 LoFi",
+        measured: 18.477,
+        model: || gemm(F16, (1024, 1024, 1024), Weights::I4),
+        set: &[("matrix.0.pass", "1 cycles")],
+        ..N150
+    },
+    Row {
+        remark: "reads and writes of DRAM are taken to run beside the product from its first block to its last, and fill and drain for most of one so small.",
+        name: "512 x 512 x 512, bf16 HiFi2, all in DRAM",
+        measured: 19.965,
+        model: || gemm(BF16, (512, 512, 512), Weights::Plain),
+        set: &[HIFI2, DRAM],
+        ..N150
+    },
+    Row {
+        remark: "gathering the windows of convolutions, with rows from neighbouring tiles, is not charged as local copies.",
+        name: "ResNet-50, batch 16",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(16.0),
+        measured: 4700.0,
+        model: || resnet50(F16, 16),
+        numerics: F8,
+        ..N150
+    },
+    Row {
+        remark: "which fidelity each product has is not published, and bringing heads into another order is not charged.",
+        name: "ViT-base, batch 8",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(8.0),
+        measured: 1370.0,
+        model: || encoder(F16, 8, &VIT_BASE),
+        numerics: F8,
+        ..N150
+    },
+    Row {
+        name: "Llama 3.1 8B decode, batch 32, 128 past, bfp8",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(1.0),
+        measured: 26.0,
+        model: || decode(F16, 32, 128, &LLAMA_3_1_8B, Weights::I8),
+        set: &[HIFI2],
+        ..N150
+    },
+    Row {
+        remark: "rotary embedding, sampling and the lookup of tokens are not in the model, and small steps weigh most here.",
+        name: "Llama 3.2 1B decode, batch 32, 128 past, bfp8",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(1.0),
+        measured: 80.5,
+        model: || decode(F16, 32, 128, &LLAMA_3_2_1B, Weights::I8),
+        set: &[HIFI2],
+        ..N150
+    },
+    Row {
+        remark: "as for 1B.",
+        name: "Llama 3.2 3B decode, batch 32, 128 past, bfp8",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(1.0),
+        measured: 46.6,
+        model: || decode(F16, 32, 128, &LLAMA_3_2_3B, Weights::I8),
+        set: &[HIFI2],
+        ..N150
+    },
+    Row {
+        target: "tenstorrent-p150",
+        remark: "the cost of a step is that of a Wormhole; filling 130 tiles takes longer.",
+        name: "640 x 1664 x 3328, bf16 HiFi2",
+        measured: 40.770,
+        model: || gemm(BF16, (640, 1664, 3328), Weights::Plain),
+        set: &[HIFI2],
+        ..N150
+    },
+    Row {
+        target: "tenstorrent-p150",
+        name: "ViT-base, batch 10",
+        source: TT_MODELS,
+        quantity: Quantity::PerSecond(10.0),
+        measured: 3700.0,
+        model: || encoder(F16, 10, &VIT_BASE),
+        numerics: F8,
+        ..N150
+    },
+    Row {
+        target: "groq-tsp",
+        name: "ResNet-50, i8, batch 1",
+        source: "Abts et al., ISCA 2020",
+        model: || resnet50(F16, 1),
+        numerics: Some(DType::I8),
+        measured: 49.0,
+        ..BASE
+    },
+    Row {
+        target: "cerebras-wse3",
+        remark: "every product is spread over the whole wafer and waits for hops across it; the machine gives each layer a region of its own, with short ways between them.",
+        name: "Llama 3.1 8B decode, f16, one user",
+        source: "Hot Chips 2024",
+        model: || decode(F16, 1, 1000, &LLAMA_3_1_8B, Weights::Plain),
+        quantity: Quantity::PerSecond(1.0),
+        measured: 1800.0,
+        ..BASE
+    },
+    Row {
+        name: "8192 x 8192 x 8192, f16",
+        source: COMPASS,
+        quantity: Quantity::Microseconds,
+        measured: 3961.4,
+        model: || gemm(F16, (8192, 8192, 8192), Weights::Plain),
+        ..A100
+    },
+    Row {
+        remark: "the measurement holds the start by a framework, the model 4 us for it.",
+        name: "8192 x 1024 x 1024, f16",
+        source: COMPASS,
+        quantity: Quantity::Microseconds,
+        measured: 92.7,
+        model: || gemm(F16, (8192, 1024, 1024), Weights::Plain),
+        ..A100
+    },
+    Row {
+        name: "Llama-2-7B decode, bf16, one user",
+        measured: 104.9,
+        model: || decode(BF16, 1, 100, &LLAMA_2_7B, Weights::Plain),
+        ..A100
+    },
+    Row {
+        name: "Llama-2-7B decode, i8, one user",
+        measured: 155.6,
+        model: || decode(F16, 1, 100, &LLAMA_2_7B, Weights::I8),
+        ..A100
+    },
+    Row {
+        name: "Llama-2-7B decode, i4 in blocks of 32, one user",
+        measured: 196.8,
+        model: || decode(F16, 1, 100, &LLAMA_2_7B, Weights::I4),
+        ..A100
+    },
+    Row {
+        target: "apple-m1-max",
+        name: "4096 x 11008 by a vector, i4",
+        source: "ggml-org/llama.cpp, pull 1642",
+        quantity: Quantity::WeightBandwidth,
+        measured: 315.7,
+        model: || gemm(F16, (1, 4096, 11008), Weights::I4),
+        ..BASE
+    },
+];
+
+const C600: Row = Row { target: "graphcore-c600", source: SDK, quantity: Quantity::MatrixCycles, ..BASE };
+const N150: Row = Row { target: "tenstorrent-n150", source: TT_GEMM, ..BASE };
+const A100: Row = Row { target: "a100", source: GPT_FAST, quantity: Quantity::PerSecond(1.0), ..BASE };

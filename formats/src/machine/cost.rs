@@ -1,0 +1,337 @@
+//! What a step costs on a machine when it is spread in a given way, in closed form.
+//!
+//! The `tile` pass searches over [`step_cost`], and the timeline of the fabric model runs what it chose. Exchange follows
+//! from the loops and their split alone: a tile receives the parts of operands that its points touch.
+
+use super::matrix::{self, TileProduct};
+use super::program::{BoundProduct, BoundStep, BoundTensor, Source};
+use super::roles::AxisRole;
+use super::target::{Style, Target};
+use super::units::{Bytes, Cycles, Joules, Seconds};
+use crate::dtype::DType;
+use crate::ops::{AxisKind, Space, VectorClass};
+use std::ops::Range;
+use thiserror::Error;
+
+/// Why a step cannot run on a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CostError {
+    /// No matrix unit takes the type.
+    #[error("step `{step}`: `{target}` computes no products of {dtype} (it takes {})", known.join(", "))]
+    Type {
+        /// Name of the step.
+        step: String,
+        /// Name of the target.
+        target: String,
+        /// The type of the activations.
+        dtype: DType,
+        /// Types that its matrix units take.
+        known: Vec<&'static str>,
+    },
+    /// No way of spreading it fits.
+    #[error("step `{step}`: `{target}` has {available} for values in a tile, and it needs {needed}")]
+    Memory {
+        /// Name of the step.
+        step: String,
+        /// Name of the target.
+        target: String,
+        /// What the best way needs.
+        needed: String,
+        /// What there is.
+        available: String,
+    },
+    /// Weights or values fit nowhere.
+    #[error("`{target}` holds {available}, and the {what} need {needed}: {chips} of them would hold it")]
+    Capacity {
+        /// Name of the target.
+        target: String,
+        /// What does not fit.
+        what: &'static str,
+        /// What it needs.
+        needed: String,
+        /// What there is.
+        available: String,
+        /// How many such machines would be enough.
+        chips: u64,
+    },
+}
+
+/// How the points of a step are spread: for each axis of each space, parts on tiles of their own and parts in time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Split {
+    /// Parts on tiles of their own, by space and axis.
+    pub tiles: Vec<Vec<u32>>,
+    /// Parts one after another, by space and axis.
+    pub time: Vec<Vec<u32>>,
+}
+
+impl Split {
+    /// Everything on one tile, at once.
+    pub fn whole(step: &BoundStep) -> Split {
+        let ones = || step.spaces.iter().map(|space| vec![1; space.axes.len()]).collect();
+        Split { tiles: ones(), time: ones() }
+    }
+
+    /// Tiles that it uses.
+    pub fn tile_count(&self) -> u32 {
+        let counts = self.tiles.iter().map(|parts| parts.iter().fold(1u32, |count, &part| count.saturating_mul(part)));
+        counts.max().unwrap_or(1)
+    }
+}
+
+/// How a value lies in tiles: parts along each of its axes. `None` where that is not known.
+pub type Layout = Option<Vec<u32>>;
+
+/// What a step costs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepCost {
+    /// Tiles that take part.
+    pub tiles: u32,
+    /// Of the busiest tile in its matrix units.
+    pub matrix: Cycles,
+    /// Of the busiest tile in its vector unit.
+    pub vector: Cycles,
+    /// Of the busiest tile in copies within its own memory.
+    pub copies: Cycles,
+    /// Of all exchange phases.
+    pub exchange: Cycles,
+    /// Meetings of all tiles.
+    pub sync: Cycles,
+    /// Exchange phases.
+    pub phases: u32,
+    /// Bytes that the busiest tile receives.
+    pub received: Bytes,
+    /// Bytes that all tiles receive.
+    pub exchanged: Bytes,
+    /// Separate transfers that the busiest tile receives.
+    pub transfers: f64,
+    /// Memory of a tile that it needs at once.
+    pub sram: Bytes,
+    /// Bytes that all tiles read from and write to their own memories.
+    pub sram_traffic: Bytes,
+    /// Energy of multiply-accumulates.
+    pub matrix_energy: Joules,
+    /// Energy of operations on single elements.
+    pub vector_energy: Joules,
+}
+
+impl StepCost {
+    /// How long it runs when all data is there.
+    pub fn duration(&self, target: &Target) -> Seconds {
+        let Cycles(matrix) = self.matrix;
+        let Cycles(vector) = self.vector + self.copies;
+        let exchange = (self.exchange + self.sync).0;
+        let cycles = match target.style {
+            Style::Bsp => matrix + vector + exchange,
+            Style::Static | Style::Queues => matrix.max(vector).max(exchange),
+            Style::Packet | Style::Roofline => (matrix + vector).max(exchange),
+        };
+        // Packets arrive late by the way that they have come, which no computation hides.
+        let latency = if target.style == Style::Packet { self.latency(target).0 } else { 0.0 };
+        Cycles(cycles + latency) / target.tiles.clock + target.overhead.step + target.overhead.host
+    }
+
+    /// Of hops from one end to the other of the square of tiles that take part, once a phase.
+    pub fn latency(&self, target: &Target) -> Cycles {
+        let side = f64::from(self.tiles).sqrt();
+        target.exchange.hop * (f64::from(self.phases) * 2.0 * side)
+    }
+}
+
+/// The cost of a step when it is spread like this and its operands lie like that.
+///
+/// # Errors
+/// [`CostError::Type`] where no matrix unit takes the type of its products.
+pub fn step_cost(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout]) -> Result<StepCost, CostError> {
+    let mut cost = StepCost { tiles: split.tile_count(), ..StepCost::default() };
+    if step.view {
+        cost.tiles = 0;
+        return Ok(cost);
+    }
+    for product in &step.products {
+        product_cost(target, step, product, split, &mut cost)?;
+    }
+    vector_cost(target, step, split, &mut cost);
+    traffic(target, step, split, layouts, &mut cost);
+    reductions(target, step, split, &mut cost);
+    let phases = f64::from(cost.phases);
+    let per_tile = cost.received / target.exchange.receive + target.exchange.transfer * cost.transfers;
+    let crossing = target.exchange.bisection.map_or(Cycles(0.0), |rate| cost.exchanged * 0.5 / rate);
+    cost.exchange = per_tile.max(crossing) + target.exchange.phase * phases;
+    // All tiles meet before they exchange and before they compute.
+    cost.sync = match target.style {
+        Style::Bsp => target.overhead.sync * (phases + 1.0),
+        Style::Static | Style::Packet | Style::Queues | Style::Roofline => target.overhead.sync * phases,
+    };
+    Ok(cost)
+}
+
+/// Points of the busiest tile along each axis of a space.
+fn tile_extents(step: &BoundStep, space: usize, split: &Split) -> Vec<i64> {
+    let parts = &split.tiles[space];
+    let extents = step.extents[space].iter().zip(parts);
+    extents.map(|(&extent, &parts)| (extent + i64::from(parts) - 1) / i64::from(parts.max(1))).collect()
+}
+
+/// Points of the busiest tile along each axis of a space at one time.
+fn staged_extents(step: &BoundStep, space: usize, split: &Split) -> Vec<i64> {
+    let extents = tile_extents(step, space, split);
+    let parts = extents.iter().zip(&split.time[space]);
+    parts.map(|(&extent, &parts)| (extent + i64::from(parts) - 1) / i64::from(parts.max(1))).collect()
+}
+
+fn product_cost(
+    target: &Target,
+    step: &BoundStep,
+    product: &BoundProduct,
+    split: &Split,
+    cost: &mut StepCost,
+) -> Result<(), CostError> {
+    let extents = tile_extents(step, product.space, split);
+    let of = |role: AxisRole| {
+        let axes = extents.iter().zip(&product.roles).filter(|(_, own)| **own == role);
+        axes.map(|(&extent, _)| extent as f64).product::<f64>()
+    };
+    let tile = TileProduct {
+        batch: of(AxisRole::Batch),
+        rows: of(AxisRole::Rows),
+        inputs: of(AxisRole::Inputs),
+        outputs: of(AxisRole::Outputs),
+    };
+    let activation = product.precision.activation;
+    let Some((unit, cycles)) = matrix::fastest(target, activation, &tile) else {
+        let mut known: Vec<&'static str> =
+            target.matrix.iter().flat_map(|unit| &unit.types).map(|dtype| dtype.name()).collect();
+        known.dedup();
+        return Err(CostError::Type { step: step.name.clone(), target: target.name.clone(), dtype: activation, known });
+    };
+    cost.matrix += cycles;
+    cost.matrix_energy += unit.energy.of(product.macs);
+    Ok(())
+}
+
+fn vector_cost(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
+    let rate = |class: VectorClass| match class {
+        VectorClass::Arithmetic => target.vector.arithmetic,
+        VectorClass::Convert => target.vector.convert,
+        VectorClass::Divide => target.vector.divide,
+        VectorClass::Transcendental => target.vector.transcendental,
+    };
+    // The share of the busiest tile in all points: parts of equal length but the last are rounded up.
+    let share = step.spaces.first().map_or(1.0, |_| {
+        let own: f64 = tile_extents(step, 0, split).iter().map(|&extent| extent as f64).product();
+        let all: f64 = step.extents[0].iter().map(|&extent| extent as f64).product();
+        if all > 0.0 { own / all } else { 0.0 }
+    });
+    for &(class, count) in &step.vector {
+        cost.vector += Cycles(count * share / rate(class));
+        cost.vector_energy += target.vector.energy.of(count);
+    }
+}
+
+/// Bytes of a tensor that the points of the busiest tile touch.
+pub fn tile_bytes(space: &Space, extents: &[i64], tensor: usize, bound: &BoundTensor) -> f64 {
+    let tile: Vec<Range<i64>> = extents.iter().map(|&extent| 0..extent.max(1)).collect();
+    let all: f64 = bound.extents.iter().map(|&extent| extent as f64).product();
+    let Some(touched) = space.footprint(&tile, tensor, &bound.extents) else { return bound.bytes };
+    let own = touched.iter().zip(&bound.extents);
+    let own: f64 = own.map(|(range, &extent)| ((range.end - range.start).min(extent)).max(0) as f64).product();
+    if all > 0.0 { bound.bytes * own / all } else { 0.0 }
+}
+
+/// Parts along each axis of a tensor when a space is split like this.
+pub fn layout_of(step: &BoundStep, space: usize, split: &Split, tensor: usize, rank: usize) -> Vec<u32> {
+    let mut parts = vec![1; rank];
+    for (axis, &count) in step.spaces[space].axes.iter().zip(&split.tiles[space]) {
+        if let Some(Some(index)) = axis.at.get(tensor)
+            && let Some(slot) = parts.get_mut(index.axis as usize)
+        {
+            *slot *= count;
+        }
+    }
+    parts
+}
+
+/// Operands that lie elsewhere are received; everything touched is read from or written to the tiles' memories.
+fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout], cost: &mut StepCost) {
+    let tiles = f64::from(cost.tiles);
+    let Some(last) = step.spaces.len().checked_sub(1) else { return };
+    let mut received = 0.0;
+    for (operand, tensor) in step.operands.iter().enumerate() {
+        let Some(tensor) = tensor else { continue };
+        let bytes = |extents: fn(&BoundStep, usize, &Split) -> Vec<i64>| {
+            let of_space = (0..=last).map(|space| {
+                let touched =
+                    step.spaces[space].axes.iter().any(|axis| axis.at.get(operand).is_some_and(Option::is_some));
+                // A space that no axis of the operand is in does not read it, where another one does.
+                if !touched && step.spaces.len() > 1 {
+                    return 0.0;
+                }
+                tile_bytes(&step.spaces[space], &extents(step, space, split), operand, tensor)
+            });
+            of_space.fold(0.0, f64::max)
+        };
+        let (needed, staged) = (bytes(tile_extents), bytes(staged_extents));
+        match tensor.source {
+            // Of gathered weights only the parts that are picked are there.
+            Source::Weight(_) => cost.sram += Bytes(staged.min(step.weight_bytes)),
+            Source::Value(_) | Source::State(_) => {
+                cost.sram += Bytes(staged);
+                let own = layout_of(step, last, split, operand, tensor.extents.len());
+                let local = layouts.get(operand).and_then(Option::as_ref).is_some_and(|layout| *layout == own);
+                if !local && cost.tiles > 1 {
+                    received += needed;
+                    cost.transfers += sources(layouts.get(operand).and_then(Option::as_ref), &own);
+                }
+            }
+        }
+        cost.sram_traffic += Bytes(needed.min(tensor.bytes) * tiles);
+    }
+    for (index, result) in step.results.iter().enumerate() {
+        let extents = tile_extents(step, last, split);
+        let own = tile_bytes(&step.spaces[last], &extents, step.operands.len() + index, result);
+        let staged = staged_extents(step, last, split);
+        cost.sram += Bytes(tile_bytes(&step.spaces[last], &staged, step.operands.len() + index, result));
+        cost.sram_traffic += Bytes(own * tiles);
+        if step.moves {
+            // Elements that were received in another order are put in place.
+            cost.copies += Bytes(own * 2.0) / target.tiles.bandwidth;
+        }
+    }
+    if received > 0.0 {
+        cost.phases += 1;
+        cost.received += Bytes(received);
+        cost.exchanged += Bytes(received * tiles);
+    }
+}
+
+/// Separate pieces that a part of a value comes in, when it was split in other parts than those it is needed in.
+fn sources(from: Option<&Vec<u32>>, to: &[u32]) -> f64 {
+    let Some(from) = from else { return 1.0 };
+    from.iter().zip(to).map(|(&from, &to)| (f64::from(from) / f64::from(to)).ceil().max(1.0)).product()
+}
+
+/// Partial sums of axes that are split are combined in one more phase: each tile sums a share of the results.
+fn reductions(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
+    /// Bytes of a partial sum.
+    const PARTIAL: f64 = 4.0;
+    for (index, space) in step.spaces.iter().enumerate() {
+        let reduced = space.axes.iter().zip(&split.tiles[index]).filter(|(axis, _)| axis.kind == AxisKind::Reduced);
+        let parts: f64 = reduced.map(|(_, &parts)| f64::from(parts)).product();
+        if parts <= 1.0 {
+            continue;
+        }
+        let kept = tile_extents(step, index, split);
+        let results = kept.iter().zip(&space.axes).filter(|(_, axis)| axis.kind != AxisKind::Reduced);
+        let results: f64 = results.map(|(&extent, _)| extent as f64).product();
+        let received = results * PARTIAL * (parts - 1.0) / parts;
+        cost.phases += 1;
+        cost.received += Bytes(received);
+        cost.exchanged += Bytes(received * f64::from(cost.tiles));
+        cost.transfers += parts - 1.0;
+        cost.vector += Cycles(received / PARTIAL / target.vector.arithmetic);
+        let staged = staged_extents(step, index, split);
+        let staged = staged.iter().zip(&space.axes).filter(|(_, axis)| axis.kind != AxisKind::Reduced);
+        cost.sram += Bytes(staged.map(|(&extent, _)| extent as f64).product::<f64>() * PARTIAL);
+    }
+}

@@ -1,0 +1,94 @@
+//! Where weights, values and state live on a machine, from its policy and from what has room.
+
+use super::cost::CostError;
+use super::program::{Program, Source};
+use super::target::{Home, Target};
+use super::units::Bytes;
+use std::collections::BTreeSet;
+
+/// A memory that something lives in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// The memories of the tiles.
+    Tiles,
+    /// A tier, by its index: 0 is tier 2.
+    Tier(usize),
+}
+
+/// Where each role lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Homes {
+    /// Weights.
+    pub weights: Place,
+    /// Results of steps.
+    pub activations: Place,
+    /// State.
+    pub state: Place,
+}
+
+impl Homes {
+    /// Where the roles of a program live on a machine: activations first, then state, then weights take the nearest memory
+    /// that has room, unless the policy names one.
+    ///
+    /// # Errors
+    /// [`CostError::Capacity`] where something fits nowhere, or not into the memory that the policy names.
+    pub fn of(target: &Target, program: &Program) -> Result<Homes, CostError> {
+        let mut rooms: Vec<Bytes> = vec![target.sram()];
+        rooms.extend(target.tiers.iter().map(|tier| tier.capacity));
+        let live = Bytes(largest_step(program));
+        let activations = take(target, &mut rooms, "values of a step", live, target.policy.activations, true)?;
+        let state = Bytes(program.state_bytes);
+        let holds = target.tiles.holds_weights;
+        let state = take(target, &mut rooms, "state", state, target.policy.state, holds)?;
+        let weights = Bytes(program.weight_bytes);
+        let weights = take(target, &mut rooms, "weights", weights, target.policy.weights, holds)?;
+        Ok(Homes { weights, activations, state })
+    }
+}
+
+fn take(
+    target: &Target,
+    rooms: &mut [Bytes],
+    what: &'static str,
+    needed: Bytes,
+    home: Home,
+    tiles: bool,
+) -> Result<Place, CostError> {
+    let first = if tiles { 0 } else { 1 };
+    let range = match home {
+        Home::Auto => first.min(rooms.len() - 1)..rooms.len(),
+        Home::Sram => 0..1,
+        Home::Tier2 => 1..2,
+        Home::Tier3 => 2..3,
+    };
+    let found = range.clone().find(|&index| rooms[index] >= needed);
+    let Some(index) = found else {
+        let available = range.map(|index| rooms[index]).fold(Bytes(0.0), Bytes::max);
+        return Err(CostError::Capacity {
+            target: target.name.clone(),
+            what,
+            needed: needed.to_string(),
+            available: available.to_string(),
+            chips: (needed / available.max(Bytes(1.0))).ceil() as u64,
+        });
+    };
+    rooms[index] = rooms[index] - needed;
+    Ok(match index.checked_sub(1) {
+        None => Place::Tiles,
+        Some(tier) => Place::Tier(tier),
+    })
+}
+
+/// Bytes of values that the greatest step reads and writes.
+fn largest_step(program: &Program) -> f64 {
+    let bytes = program.steps.iter().map(|step| {
+        let values = step.operands.iter().flatten().chain(&step.results);
+        let mut seen = BTreeSet::new();
+        let own = values.filter_map(|tensor| match tensor.source {
+            Source::Value(value) => seen.insert(value).then_some(tensor.bytes),
+            Source::State(_) | Source::Weight(_) => None,
+        });
+        own.sum::<f64>()
+    });
+    bytes.fold(0.0, f64::max)
+}

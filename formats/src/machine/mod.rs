@@ -1,0 +1,26 @@
+//! Machines: what they are made of, and what steps of a program cost on them.
+//!
+//! [`read_target`] reads the description of a machine (`TARGETS.md` explains it, [`BUILT_IN`] has those that the program
+//! knows), [`Program::bind`] gives a program as numbers, [`step_cost`] the cost of a step that is spread in a given way.
+//! Everything here is arithmetic: the search for a way is a pass, the timeline of a run is the runtime's.
+
+mod builtin;
+mod cost;
+mod homes;
+mod matrix;
+mod program;
+mod read;
+mod roles;
+mod target;
+#[cfg(test)]
+mod tests;
+pub mod units;
+
+pub use builtin::{BUILT_IN, built_in, built_in_text};
+pub use cost::{CostError, Layout, Split, StepCost, layout_of, step_cost, tile_bytes};
+pub use homes::{Homes, Place};
+pub use matrix::{TileProduct, fastest};
+pub use program::{BoundProduct, BoundStep, BoundTensor, Program, ProgramError, Source};
+pub use read::{SMALLEST_TIER, TargetError, read_target, read_target_with};
+pub use roles::AxisRole;
+pub use target::{Energy, Exchange, Home, Matrix, Overhead, Policy, Style, Target, Tier, Tiles, Vector};

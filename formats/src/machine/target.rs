@@ -1,0 +1,269 @@
+//! The description of a machine, as its TOML file has it; `TARGETS.md` explains every key.
+
+use super::units::{
+    Bytes, BytesPerCycle, BytesPerSecond, Cycles, Hertz, JoulesPerByte, JoulesPerOperation, Seconds, Watts,
+};
+use crate::dtype::DType;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::num::NonZeroU32;
+
+/// A machine that programs are simulated on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// Name by which it is chosen.
+    pub name: String,
+    /// What it is, in a line.
+    pub description: String,
+    /// How its parts work together.
+    pub style: Style,
+    /// What computes.
+    pub tiles: Tiles,
+    /// How data moves between tiles.
+    pub exchange: Exchange,
+    /// Matrix units of one tile: what a product may be computed with.
+    pub matrix: Vec<Matrix>,
+    /// Vector unit of one tile.
+    pub vector: Vector,
+    /// Memory outside of the tiles, nearest first: tier 2, tier 3.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
+    /// Where values live.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Costs of running a step that depend on nothing.
+    #[serde(default)]
+    pub overhead: Overhead,
+    /// Energies.
+    #[serde(default)]
+    pub energy: Energy,
+}
+
+/// How the parts of a machine work together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Style {
+    /// Phases: all tiles meet, exchange, and compute; none overlaps another.
+    Bsp,
+    /// One schedule for all units, cycle by cycle: data streams through the units while they compute.
+    Static,
+    /// Tiles send packets over links that they share while they compute.
+    Packet,
+    /// Engines with instruction streams of their own that wait for one another with semaphores.
+    Queues,
+    /// Steps run one after another as fast as arithmetic or memory allows.
+    Roofline,
+}
+
+/// What computes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tiles {
+    /// How many a program may use.
+    pub count: NonZeroU32,
+    /// Memory of each.
+    pub sram: Bytes,
+    /// Part of that memory which holds code and tables.
+    pub reserved: Bytes,
+    /// Clock of the tiles and of what connects them.
+    pub clock: Hertz,
+    /// Weights may stay in this memory from run to run.
+    pub holds_weights: bool,
+    /// Rate at which a tile reads or writes its own memory.
+    pub bandwidth: BytesPerCycle,
+}
+
+/// How data moves between tiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// What one tile may receive.
+    pub receive: BytesPerCycle,
+    /// Of one phase, besides its transfers.
+    pub phase: Cycles,
+    /// For one hop between neighbouring tiles.
+    pub hop: Cycles,
+    /// For each separate transfer that a tile receives.
+    pub transfer: Cycles,
+    /// Bytes that may cross the middle of the machine, where that is less than what all tiles may receive.
+    pub bisection: Option<BytesPerCycle>,
+}
+
+/// A matrix unit: it holds a block of weights and passes rows of activations by it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matrix {
+    /// Types of activations that it takes.
+    #[serde(with = "dtypes")]
+    pub types: Vec<DType>,
+    /// How many of these units a tile has.
+    pub units: NonZeroU32,
+    /// Rows of activations that pass together.
+    pub rows: NonZeroU32,
+    /// Inputs of the block, which are summed.
+    pub inputs: NonZeroU32,
+    /// Outputs of the block, side by side.
+    pub outputs: NonZeroU32,
+    /// From one group of rows to the next.
+    pub pass: Cycles,
+    /// To bring in the next block of weights, beside which nothing runs.
+    pub load: Cycles,
+    /// Loading the next block runs beside the passes of this one.
+    pub overlapped: bool,
+    /// Threads that rows are dealt to: their number is rounded up to a multiple.
+    pub threads: NonZeroU32,
+    /// Energy of one multiply-accumulate.
+    pub energy: JoulesPerOperation,
+}
+
+/// Rates of a tile's vector unit in operations on single elements per cycle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vector {
+    /// Additions, multiplications, comparisons, selections.
+    #[serde(deserialize_with = "positive")]
+    pub arithmetic: f64,
+    /// Conversions between types.
+    #[serde(deserialize_with = "positive")]
+    pub convert: f64,
+    /// Divisions, square roots.
+    #[serde(deserialize_with = "positive")]
+    pub divide: f64,
+    /// Exponentials and the like.
+    #[serde(deserialize_with = "positive")]
+    pub transcendental: f64,
+    /// Energy of one operation.
+    pub energy: JoulesPerOperation,
+}
+
+/// Memory outside of the tiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// What it is.
+    pub name: String,
+    /// What it holds.
+    pub capacity: Bytes,
+    /// Rate of reading that long transfers reach.
+    pub read: BytesPerSecond,
+    /// Rate of writing that long transfers reach.
+    pub write: BytesPerSecond,
+    /// From a request to the first byte.
+    pub latency: Seconds,
+    /// Energy of moving a byte between it and the tiles.
+    pub energy: JoulesPerByte,
+}
+
+/// A memory that values may live in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, strum::IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Home {
+    /// The nearest that has room.
+    #[default]
+    Auto,
+    /// Tier 1: the memory of the tiles.
+    Sram,
+    /// Tier 2.
+    Tier2,
+    /// Tier 3.
+    Tier3,
+}
+
+/// Where values of each role live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// Weights.
+    pub weights: Home,
+    /// Results of steps.
+    pub activations: Home,
+    /// State, such as caches of keys and values.
+    pub state: Home,
+    /// Transfers for later steps are issued ahead while earlier ones compute.
+    pub prefetch: bool,
+}
+
+/// Costs of running a step that depend on nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Overhead {
+    /// Of every step on the device: to start it, to fill its pipelines and to drain them.
+    pub step: Seconds,
+    /// Of every step on the host, where the host starts each.
+    pub host: Seconds,
+    /// All tiles meet, once before each phase.
+    pub sync: Cycles,
+    /// Elementwise steps run while their operand leaves the unit that made it: they have no start of their own.
+    pub chained: bool,
+}
+
+/// Energies that belong to no unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Energy {
+    /// Reading or writing a byte of a tile's memory.
+    pub sram: JoulesPerByte,
+    /// Moving a byte from tile to tile.
+    pub exchange: JoulesPerByte,
+    /// Power that is drawn whatever happens.
+    pub static_power: Watts,
+    /// Power that must not be exceeded, where there is a limit.
+    pub limit: Option<Watts>,
+}
+
+impl Target {
+    /// BLAKE3 of the description, written in one way: comments and the order of keys do not matter.
+    ///
+    /// # Errors
+    /// Where the description cannot be written as TOML, as numbers that are not finite cannot.
+    pub fn hash(&self) -> Result<[u8; 32], toml::ser::Error> {
+        Ok(*blake3::hash(toml::to_string(self)?.as_bytes()).as_bytes())
+    }
+
+    /// Memory of all tiles that values may use.
+    pub fn sram(&self) -> Bytes {
+        (self.tiles.sram - self.tiles.reserved) * f64::from(self.tiles.count.get())
+    }
+
+    /// Multiply-accumulates per second of the fastest matrix units that take this type.
+    pub fn peak_macs_per_second(&self, activation: DType) -> Option<f64> {
+        let units = self.matrix.iter().filter(|matrix| matrix.types.contains(&activation));
+        let per_tile = units.map(Matrix::macs_per_cycle).max_by(f64::total_cmp)?;
+        Some(per_tile * f64::from(self.tiles.count.get()) * self.tiles.clock.0)
+    }
+}
+
+impl Matrix {
+    /// Multiply-accumulates of all units of a tile in each cycle.
+    pub fn macs_per_cycle(&self) -> f64 {
+        let block = [self.units, self.rows, self.inputs, self.outputs].map(|factor| f64::from(factor.get()));
+        block.iter().product::<f64>() / self.pass.0
+    }
+}
+
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number.is_finite() && number > 0.0 {
+        return Ok(number);
+    }
+    Err(serde::de::Error::custom(format!("`{number}` is not a positive number")))
+}
+
+/// Element types by their names.
+mod dtypes {
+    use super::{DType, Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(types: &[DType], serializer: S) -> Result<S::Ok, S::Error> {
+        types.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<DType>, D::Error> {
+        let names = Vec::<String>::deserialize(deserializer)?;
+        let parse = |name: &String| {
+            crate::dtype::parse(name).ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no element type")))
+        };
+        names.iter().map(parse).collect()
+    }
+}

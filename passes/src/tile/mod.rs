@@ -1,0 +1,153 @@
+//! Spread each step of a program over the tiles of a machine: a search over the cost model, step by step.
+//!
+//! Of a product, the axes are grouped by what they are to a matrix unit (batch, rows, inputs, outputs), and all numbers of
+//! parts are tried that leave whole blocks of the matrix units; of other steps, the layout of their operands, and
+//! spreading over all axes. The fastest way is kept ([`StepCost::duration`]), with the reason; ties go to the one that
+//! needs less memory. Steps that are equal in everything that matters are searched once.
+//!
+//! Knows the numbers of a program ([`Program`]), no graph: placements carry the numbers that steps have in the file, so
+//! that they are chosen for what the file says. Cost: distinct steps x parts of each group.
+
+mod candidates;
+mod records;
+
+pub use records::records;
+
+use candidates::candidates;
+use ipuc_formats::machine::{
+    BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, layout_of, step_cost,
+};
+use ipuc_formats::ops::AxisKind;
+use std::collections::HashMap;
+
+/// How a step is spread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// The split.
+    pub split: Split,
+    /// What it costs.
+    pub cost: StepCost,
+    /// Why this one: what it was compared with.
+    pub reason: String,
+    /// It needs more memory in a tile than there is, however it is cut.
+    pub exceeds_memory: bool,
+    /// All of its operands lie where it computes.
+    pub local: bool,
+}
+
+/// Spread the steps of a program, in order.
+///
+/// # Errors
+/// [`CostError`] where the machine cannot compute a step.
+pub fn tile(program: &Program, target: &Target) -> Result<Vec<Placed>, CostError> {
+    let mut layouts: HashMap<Source, Layout> = HashMap::new();
+    let mut known: HashMap<String, Placed> = HashMap::new();
+    let mut placed = Vec::with_capacity(program.steps.len());
+    for step in &program.steps {
+        let of_operands: Vec<Layout> = step
+            .operands
+            .iter()
+            .map(|operand| operand.as_ref().and_then(|tensor| layouts.get(&tensor.source).cloned().flatten()))
+            .collect();
+        let key = key(step, &of_operands);
+        let chosen = match known.get(&key) {
+            Some(chosen) => chosen.clone(),
+            None => {
+                let chosen = search(step, target, &of_operands)?;
+                known.insert(key, chosen.clone());
+                chosen
+            }
+        };
+        for (index, result) in step.results.iter().enumerate() {
+            let layout =
+                step.spaces.len().checked_sub(1).filter(|_| !step.view).map(|last| {
+                    layout_of(step, last, &chosen.split, step.operands.len() + index, result.extents.len())
+                });
+            layouts.insert(result.source, layout);
+        }
+        placed.push(chosen);
+    }
+    Ok(placed)
+}
+
+/// Everything that the search depends on.
+fn key(step: &BoundStep, layouts: &[Layout]) -> String {
+    let kind = |source: Source| match source {
+        Source::Value(_) => 'v',
+        Source::State(_) => 's',
+        Source::Weight(_) => 'w',
+    };
+    let operands: Vec<_> = step
+        .operands
+        .iter()
+        .map(|tensor| tensor.as_ref().map(|tensor| (&tensor.extents, tensor.bytes, kind(tensor.source))))
+        .collect();
+    let results: Vec<_> = step.results.iter().map(|tensor| (&tensor.extents, tensor.bytes)).collect();
+    let products: Vec<_> = step.products.iter().map(|product| (product.precision, &product.roles)).collect();
+    let kinds: Vec<Vec<AxisKind>> =
+        step.spaces.iter().map(|space| space.axes.iter().map(|axis| axis.kind).collect()).collect();
+    let strides: Vec<_> = step.spaces.iter().flat_map(|space| space.axes.iter().map(|axis| &axis.at)).collect();
+    format!(
+        "{} {:?} {operands:?} {results:?} {products:?} {kinds:?} {strides:?} {:?} {:?} {layouts:?}",
+        step.operator, step.extents, step.vector, step.weight_bytes
+    )
+}
+
+fn search(step: &BoundStep, target: &Target, layouts: &[Layout]) -> Result<Placed, CostError> {
+    let available = target.tiles.sram - target.tiles.reserved;
+    let mut best: Option<Placed> = None;
+    let mut tried = 0;
+    for split in candidates(step, target, layouts) {
+        let mut split = split;
+        let mut cost = step_cost(target, step, &split, layouts)?;
+        while cost.sram > available && cut(step, &mut split) {
+            cost = step_cost(target, step, &split, layouts)?;
+        }
+        tried += 1;
+        let exceeds_memory = cost.sram > available;
+        let rank = |placed: &Placed| {
+            (placed.exceeds_memory, placed.cost.duration(target).0, placed.cost.sram.0, placed.cost.tiles)
+        };
+        let local = cost.received.0 == 0.0;
+        let placed = Placed { split, cost, reason: String::new(), exceeds_memory, local };
+        let better = best
+            .as_ref()
+            .is_none_or(|best| rank(&placed).partial_cmp(&rank(best)).is_some_and(std::cmp::Ordering::is_lt));
+        if better {
+            best = Some(placed);
+        }
+    }
+    let whole = Split::whole(step);
+    let mut best = match best {
+        Some(best) => best,
+        None => {
+            let cost = step_cost(target, step, &whole, layouts)?;
+            Placed { split: whole.clone(), local: true, cost, reason: String::new(), exceeds_memory: false }
+        }
+    };
+    let alone = step_cost(target, step, &whole, layouts)?.duration(target);
+    best.reason = format!("{} of {tried} ways, {alone} on one tile", best.cost.duration(target));
+    Ok(best)
+}
+
+/// Cut the longest axis that may be cut in twice as many parts in time; whether there was one.
+fn cut(step: &BoundStep, split: &mut Split) -> bool {
+    let mut longest: Option<(i64, usize, usize)> = None;
+    for (space, axes) in step.spaces.iter().enumerate() {
+        for (axis, own) in axes.axes.iter().enumerate() {
+            let parts = i64::from(split.tiles[space][axis]) * i64::from(split.time[space][axis]);
+            let left = step.extents[space][axis] / parts;
+            let splittable = own.kind != AxisKind::Serial && left >= 2;
+            if splittable && longest.is_none_or(|(most, ..)| left > most) {
+                longest = Some((left, space, axis));
+            }
+        }
+    }
+    match longest {
+        Some((_, space, axis)) => {
+            split.time[space][axis] *= 2;
+            true
+        }
+        None => false,
+    }
+}

@@ -1,0 +1,106 @@
+//! What a simulated run took.
+
+use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
+
+/// What a step waited for or was busy with most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Limit {
+    /// Matrix units.
+    Matrix,
+    /// Vector units and copies.
+    Vector,
+    /// Exchange between tiles, and meetings.
+    Exchange,
+    /// Starting the step.
+    Overhead,
+    /// Transfers from a tier, by its index.
+    Tier(usize),
+    /// Nothing: a view.
+    Nothing,
+}
+
+/// Energy by component.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EnergyParts {
+    /// Multiply-accumulates.
+    pub matrix: Joules,
+    /// Operations on single elements.
+    pub vector: Joules,
+    /// Memories of tiles.
+    pub sram: Joules,
+    /// Wires between tiles.
+    pub exchange: Joules,
+    /// Each tier.
+    pub tiers: Vec<Joules>,
+    /// What is drawn whatever happens.
+    pub static_energy: Joules,
+}
+
+impl EnergyParts {
+    /// The sum of the parts.
+    pub fn total(&self) -> Joules {
+        let tiers: Joules = self.tiers.iter().copied().sum();
+        self.matrix + self.vector + self.sram + self.exchange + tiers + self.static_energy
+    }
+}
+
+/// One step of a simulated run; all runs of a step in a body together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// When it began.
+    pub start: Seconds,
+    /// When it ended.
+    pub end: Seconds,
+    /// Time in which its engine was at work.
+    pub busy: Seconds,
+    /// Time in which its engine waited for it.
+    pub stall: Seconds,
+    /// Of that, for transfers from each tier; the rest is for other engines.
+    pub tier_stalls: Vec<Seconds>,
+    /// Bytes read from each tier.
+    pub read: Vec<Bytes>,
+    /// Bytes written to each tier.
+    pub written: Vec<Bytes>,
+    /// Energy without the static part.
+    pub energy: EnergyParts,
+    /// What it took longest for.
+    pub limit: Limit,
+}
+
+/// One tier in a simulated run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TierReport {
+    /// Bytes read.
+    pub read: Bytes,
+    /// Bytes written.
+    pub written: Bytes,
+    /// Time in which it moved data.
+    pub busy: Seconds,
+    /// Time in which the tiles waited for it.
+    pub stall: Seconds,
+}
+
+/// A simulated run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The steps in program order.
+    pub steps: Vec<StepReport>,
+    /// Time of the whole run.
+    pub makespan: Seconds,
+    /// The same in cycles of the tiles' clock.
+    pub cycles: Cycles,
+    /// The part of it that the limit on power adds.
+    pub throttled: Seconds,
+    /// Time in which at least one engine was at work, summed over engines.
+    pub busy: Seconds,
+    /// Time in which engines waited for data or for one another while they had steps left.
+    pub stall: Seconds,
+    /// The tiers.
+    pub tiers: Vec<TierReport>,
+    /// Energy.
+    pub energy: EnergyParts,
+    /// Multiply-accumulates.
+    pub macs: f64,
+    /// Share of the multiply-accumulates that the matrix units could have done in that time; `None` without products.
+    pub utilization: Option<f64>,
+}

@@ -1,0 +1,271 @@
+//! The timeline: one pass over the steps in program order.
+
+use super::report::{EnergyParts, Limit, Report, StepReport, TierReport};
+use super::transfers::{Arrival, Channel, Needs, needs};
+use ipuc_formats::machine::units::{Bytes, Joules, Seconds};
+use ipuc_formats::machine::{BoundStep, Homes, Place, Program, Source, StepCost, Style, Target};
+use std::collections::HashMap;
+
+/// Engines that run side by side where a machine has queues: for matrices, vectors, and moves.
+const ENGINES: usize = 3;
+
+/// Run a program whose steps cost `costs` on a machine.
+///
+/// `costs` has one entry a step; `local` says which steps find all their operands where they compute.
+pub fn simulate(target: &Target, program: &Program, homes: &Homes, costs: &[StepCost], local: &[bool]) -> Report {
+    let needs: Vec<Needs> = program.steps.iter().map(|step| needs(target, step, homes)).collect();
+    let mut run = Run::new(target, program, homes);
+    for (index, step) in program.steps.iter().enumerate() {
+        let chained = target.overhead.chained && step.products.is_empty() && local.get(index).copied().unwrap_or(false);
+        run.step(step, &costs[index], &needs, index, chained);
+    }
+    run.finish(program)
+}
+
+struct Run<'a> {
+    target: &'a Target,
+    channels: Vec<Channel>,
+    engines: [Seconds; ENGINES],
+    /// When each value is computed.
+    ready: HashMap<Source, Seconds>,
+    /// Room in the tiles for transfers that are ahead.
+    room: Bytes,
+    steps: Vec<StepReport>,
+    /// The first step whose transfers are not issued.
+    issued: usize,
+    arrivals: Vec<Vec<Arrival>>,
+    /// Bytes that were issued ahead and are not used yet.
+    ahead: Bytes,
+    tiers: Vec<TierReport>,
+}
+
+impl<'a> Run<'a> {
+    fn new(target: &'a Target, program: &Program, homes: &Homes) -> Run<'a> {
+        let resident = match homes.weights {
+            Place::Tiles => Bytes(program.weight_bytes),
+            Place::Tier(_) => Bytes(0.0),
+        };
+        // Half of what is free holds what runs, half what comes.
+        let room = (target.sram() - resident).max(Bytes(0.0)) * 0.5;
+        Run {
+            target,
+            channels: vec![Channel::default(); target.tiers.len()],
+            engines: [Seconds(0.0); ENGINES],
+            ready: HashMap::new(),
+            room,
+            steps: Vec::with_capacity(program.steps.len()),
+            issued: 0,
+            arrivals: Vec::with_capacity(program.steps.len()),
+            ahead: Bytes(0.0),
+            tiers: vec![TierReport::default(); target.tiers.len()],
+        }
+    }
+
+    /// Move bytes from each tier, not before `from`.
+    fn transfer(&mut self, bytes: &[Bytes], times: f64, from: Seconds) -> Vec<Arrival> {
+        let tiers = self.target.tiers.iter().zip(&mut self.channels).zip(bytes);
+        let moved = tiers.map(|((tier, channel), &bytes)| {
+            let bytes = bytes * times;
+            channel.transfer(from, bytes, bytes / tier.read, tier.latency)
+        });
+        moved.collect()
+    }
+
+    /// Issue transfers ahead, in order, as long as there is room for all of each.
+    fn prefetch(&mut self, program_needs: &[Needs], current: usize, from: Seconds) {
+        while self.issued < program_needs.len() {
+            let bytes: Bytes = program_needs[self.issued].stored.iter().copied().sum();
+            let fits = self.ahead + bytes.min(self.room) <= self.room || self.issued <= current;
+            if !fits {
+                break;
+            }
+            self.ahead += bytes.min(self.room);
+            let arrivals = self.transfer(&program_needs[self.issued].stored, 1.0, from);
+            self.arrivals.push(arrivals);
+            self.issued += 1;
+        }
+    }
+
+    fn step(&mut self, step: &BoundStep, cost: &StepCost, needs: &[Needs], index: usize, chained: bool) {
+        let own = &needs[index];
+        let prefetches = self.target.policy.prefetch;
+        let engine = self.engine(cost);
+        let free = self.engines[engine];
+        let operands = step.operands.iter().flatten();
+        let computed =
+            operands.filter_map(|tensor| self.ready.get(&tensor.source)).fold(Seconds(0.0), |a, &b| a.max(b));
+        let earliest = free.max(computed);
+        let busy = self.busy(step, cost, chained);
+        let mut arrivals = if prefetches {
+            self.prefetch(needs, index, earliest);
+            self.arrivals[index].clone()
+        } else {
+            self.transfer(&own.stored, step.times, earliest)
+        };
+        // Results of earlier steps are not there before they are computed.
+        let of_results = self.transfer(&own.computed, step.times, earliest);
+        for (arrival, other) in arrivals.iter_mut().zip(of_results) {
+            *arrival = Arrival { first: arrival.first.max(other.first), last: arrival.last.max(other.last) };
+        }
+        let first = arrivals.iter().map(|arrival| arrival.first).fold(Seconds(0.0), Seconds::max);
+        let start = earliest.max(first);
+        let mut end = start + busy;
+        let mut late = vec![Seconds(0.0); arrivals.len()];
+        for (tier, arrival) in arrivals.iter().enumerate() {
+            if arrival.last > end {
+                end = arrival.last;
+            }
+            late[tier] = arrival.first.max(arrival.last - busy);
+        }
+        // Further runs of a body read their bytes again, and later; results are written when they are computed.
+        if prefetches && step.times > 1.0 {
+            let again = self.transfer(&own.stored, step.times - 1.0, start);
+            end = again.iter().fold(end, |end, arrival| end.max(arrival.last));
+        }
+        end = self.write(own, step.times, start, end);
+        let stall = (end - free - busy).max(Seconds(0.0));
+        let slowest = (0..late.len()).max_by(|&left, &right| late[left].0.total_cmp(&late[right].0));
+        let waited = (computed - free).max(Seconds(0.0)).min(stall);
+        let mut tier_stalls = vec![Seconds(0.0); late.len()];
+        if let Some(tier) = slowest {
+            tier_stalls[tier] = stall - waited;
+            self.tiers[tier].stall += stall - waited;
+        }
+        self.account(step, own);
+        self.ahead = (self.ahead - own.stored.iter().copied().sum::<Bytes>().min(self.room)).max(Bytes(0.0));
+        self.engines[engine] = end;
+        for result in &step.results {
+            self.ready.insert(result.source, end);
+        }
+        let limit = self.limit(cost, busy, stall - waited, slowest);
+        self.steps.push(StepReport {
+            start: if busy.0 == 0.0 && stall.0 == 0.0 { end } else { free },
+            end,
+            busy,
+            stall,
+            tier_stalls,
+            read: (0..self.tiers.len()).map(|tier| own.read(tier) * step.times).collect(),
+            written: own.written.iter().map(|&bytes| bytes * step.times).collect(),
+            energy: self.energy(step, cost, own),
+            limit,
+        });
+    }
+
+    /// The engine that a step takes longest on; all of them are one where there are no queues.
+    fn engine(&self, cost: &StepCost) -> usize {
+        if self.target.style != Style::Queues {
+            return 0;
+        }
+        let parts = [cost.matrix, cost.vector, cost.copies + cost.exchange];
+        (0..ENGINES).rev().max_by(|&left, &right| parts[left].0.total_cmp(&parts[right].0)).unwrap_or(0)
+    }
+
+    /// Time of a step's work, over all of its runs. A view takes none; a step that is chained starts with the one before.
+    fn busy(&self, step: &BoundStep, cost: &StepCost, chained: bool) -> Seconds {
+        if step.view || (step.spaces.is_empty() && step.products.is_empty()) {
+            return Seconds(0.0);
+        }
+        let duration = cost.duration(self.target);
+        let duration = if chained { duration - self.target.overhead.step } else { duration };
+        duration * step.times
+    }
+
+    /// Results that live in a tier are written beside the step where that has no reads left to wait for.
+    fn write(&mut self, own: &Needs, times: f64, start: Seconds, end: Seconds) -> Seconds {
+        let mut last = end;
+        for (index, tier) in self.target.tiers.iter().enumerate() {
+            let bytes = own.written[index] * times;
+            if bytes.0 > 0.0 {
+                let arrival = self.channels[index].transfer(start, bytes, bytes / tier.write, Seconds(0.0));
+                if !self.target.policy.prefetch {
+                    last = last.max(arrival.last);
+                }
+            }
+        }
+        last
+    }
+
+    fn account(&mut self, step: &BoundStep, own: &Needs) {
+        for (index, tier) in self.tiers.iter_mut().enumerate() {
+            tier.read += own.read(index) * step.times;
+            tier.written += own.written[index] * step.times;
+        }
+    }
+
+    fn energy(&self, step: &BoundStep, cost: &StepCost, own: &Needs) -> EnergyParts {
+        let energy = &self.target.energy;
+        let tiers = self.target.tiers.iter().enumerate();
+        EnergyParts {
+            matrix: cost.matrix_energy * step.times,
+            vector: cost.vector_energy * step.times,
+            sram: energy.sram * cost.sram_traffic * step.times,
+            exchange: energy.exchange * cost.exchanged * step.times,
+            tiers: tiers
+                .map(|(index, tier)| tier.energy * (own.read(index) + own.written[index]) * step.times)
+                .collect(),
+            static_energy: Joules(0.0),
+        }
+    }
+
+    fn limit(&self, cost: &StepCost, busy: Seconds, stall: Seconds, tier: Option<usize>) -> Limit {
+        if busy.0 == 0.0 && stall.0 == 0.0 {
+            return Limit::Nothing;
+        }
+        let clock = self.target.tiles.clock;
+        let parts = [
+            (Limit::Matrix, cost.matrix / clock),
+            (Limit::Vector, (cost.vector + cost.copies) / clock),
+            (Limit::Exchange, (cost.exchange + cost.sync + cost.latency(self.target)) / clock),
+            (Limit::Overhead, self.target.overhead.step + self.target.overhead.host),
+        ];
+        if let Some(tier) = tier.filter(|_| stall > busy) {
+            return Limit::Tier(tier);
+        }
+        let greatest = parts.into_iter().rev().max_by(|left, right| left.1.0.total_cmp(&right.1.0));
+        greatest.map_or(Limit::Nothing, |(limit, _)| limit)
+    }
+
+    fn finish(mut self, program: &Program) -> Report {
+        let target = self.target;
+        let mut makespan = self.engines.iter().copied().fold(Seconds(0.0), Seconds::max);
+        // Writes that no step waited for.
+        makespan = self.channels.iter().map(|channel| channel.free).fold(makespan, Seconds::max);
+        let mut energy = EnergyParts { tiers: vec![Joules(0.0); target.tiers.len()], ..EnergyParts::default() };
+        for step in &self.steps {
+            energy.matrix += step.energy.matrix;
+            energy.vector += step.energy.vector;
+            energy.sram += step.energy.sram;
+            energy.exchange += step.energy.exchange;
+            for (sum, own) in energy.tiers.iter_mut().zip(&step.energy.tiers) {
+                *sum += *own;
+            }
+        }
+        // Where the limit on power would be exceeded, everything runs slower.
+        let dynamic = energy.total();
+        let least = target.energy.limit.map_or(Seconds(0.0), |limit| {
+            Seconds(dynamic.0 / (limit - target.energy.static_power).0.max(f64::MIN_POSITIVE))
+        });
+        let throttled = (least - makespan).max(Seconds(0.0));
+        makespan += throttled;
+        energy.static_energy = target.energy.static_power * makespan;
+        for (tier, channel) in self.tiers.iter_mut().zip(&self.channels) {
+            tier.busy = channel.busy;
+        }
+        let macs = program.macs();
+        let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
+        let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);
+        let utilization = (peak > 0.0 && makespan.0 > 0.0).then(|| macs / (peak * makespan.0));
+        Report {
+            makespan,
+            cycles: makespan * target.tiles.clock,
+            throttled,
+            busy: self.steps.iter().map(|step| step.busy).sum(),
+            stall: self.steps.iter().map(|step| step.stall).sum(),
+            tiers: self.tiers,
+            energy,
+            macs,
+            utilization,
+            steps: self.steps,
+        }
+    }
+}

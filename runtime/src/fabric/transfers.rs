@@ -1,0 +1,89 @@
+//! Transfers between tiers and tiles: what each step needs, and when it arrives.
+
+use ipuc_formats::machine::units::{Bytes, Seconds};
+use ipuc_formats::machine::{BoundStep, Homes, Place, Source, Target};
+
+/// Bytes that a step reads from and writes to each tier, in one run of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Needs {
+    /// Weights and state: there before the run, so that they may be read ahead of it.
+    pub(super) stored: Vec<Bytes>,
+    /// Results of earlier steps.
+    pub(super) computed: Vec<Bytes>,
+    pub(super) written: Vec<Bytes>,
+}
+
+impl Needs {
+    /// Everything that is read from a tier.
+    pub(super) fn read(&self, tier: usize) -> Bytes {
+        self.stored[tier] + self.computed[tier]
+    }
+}
+
+/// What a step moves, from where its operands and results live.
+pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
+    let none = || vec![Bytes(0.0); target.tiers.len()];
+    let mut needs = Needs { stored: none(), computed: none(), written: none() };
+    let add = |list: &mut [Bytes], place: Place, bytes: f64| match place {
+        Place::Tiles => {}
+        Place::Tier(tier) => list[tier] += Bytes(bytes),
+    };
+    if step.view {
+        return needs;
+    }
+    add(&mut needs.stored, homes.weights, step.weight_bytes);
+    // Contents that a step appends to stay where they are; only what is new is written.
+    let appends = step.operator == "append";
+    let mut appended = 0.0;
+    for tensor in step.operands.iter().flatten() {
+        match tensor.source {
+            Source::Weight(_) => {}
+            Source::Value(_) => {
+                appended += tensor.bytes;
+                add(&mut needs.computed, homes.activations, tensor.bytes);
+            }
+            Source::State(_) if appends => {}
+            Source::State(_) => add(&mut needs.stored, homes.state, tensor.bytes),
+        }
+    }
+    for tensor in &step.results {
+        let bytes = if appends { appended.min(tensor.bytes) } else { tensor.bytes };
+        match tensor.source {
+            Source::State(_) => add(&mut needs.written, homes.state, bytes),
+            Source::Value(_) | Source::Weight(_) => add(&mut needs.written, homes.activations, bytes),
+        }
+    }
+    needs
+}
+
+/// One tier's way to the tiles: transfers one after another.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Channel {
+    /// When the last transfer ends.
+    pub(super) free: Seconds,
+    pub(super) busy: Seconds,
+}
+
+/// When a transfer's first and last bytes are there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Arrival {
+    pub(super) first: Seconds,
+    pub(super) last: Seconds,
+}
+
+/// The unit of transfers, as that of the stream of a file.
+const CHUNK: Bytes = Bytes(2_097_152.0);
+
+impl Channel {
+    /// Move so many bytes, not before `from`.
+    pub(super) fn transfer(&mut self, from: Seconds, bytes: Bytes, time: Seconds, latency: Seconds) -> Arrival {
+        if bytes.0 == 0.0 {
+            return Arrival { first: Seconds(0.0), last: Seconds(0.0) };
+        }
+        let start = self.free.max(from);
+        self.busy += time;
+        self.free = start + time;
+        let first = time * (CHUNK.min(bytes) / bytes);
+        Arrival { first: start + latency + first, last: start + latency + time }
+    }
+}

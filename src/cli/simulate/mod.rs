@@ -1,0 +1,88 @@
+//! `ipuc simulate`: what a run would take on a described machine.
+
+mod present;
+
+use super::Outcome;
+use super::arguments::{Dimension, NamedModel, check_once};
+use super::compile::in_models;
+use super::execute::is_compiled;
+use super::failure::{Code, Failure};
+use super::output::Output;
+use super::targets::{Replaced, target};
+use crate::compile::{CompileOptions, Source, describe};
+use crate::files::SourceFile;
+use crate::simulate::{SimulateOptions, simulate};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::dim::Bindings;
+use ipuc_formats::dtype::{self, DType};
+use ipuc_formats::model::{Manifest, read_manifest};
+use std::path::{Path, PathBuf};
+
+/// Tell what a run would take on a described machine: cycles, time, energy, bytes from each memory, stalls
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The model; of an .onnx file only shapes matter, and files of its weights may be missing
+    #[arg(value_name = "MODEL.ipu|MODEL.onnx")]
+    model: PathBuf,
+    /// The machine: a name that `ipuc targets` lists, or a file
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    target: String,
+    /// Replace a value of the machine's description, as tiles.sram=512KiB
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<Replaced>,
+    /// The size of an open dimension
+    #[arg(long, value_name = "NAME=N")]
+    dim: Vec<Dimension>,
+    /// The entry, where the model has several
+    #[arg(long, value_name = "NAME")]
+    entry: Option<String>,
+    /// Hold and compute wider floats in this type, as f16
+    #[arg(long, value_name = "TYPE", value_parser = numerics)]
+    numerics: Option<DType>,
+    /// Of an .onnx file, an output that is the next content of an input; `auto` for the names that exporters give
+    #[arg(long, value_name = "IN=OUT")]
+    state: Vec<String>,
+}
+
+fn numerics(text: &str) -> Result<DType, String> {
+    dtype::parse(text).ok_or_else(|| "expected an element type, as f16 or i8".to_string())
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let target = target(&arguments.target, &arguments.set)?;
+    let dimensions = bindings(&arguments.dim)?;
+    let manifest = manifest(arguments)?;
+    let options = SimulateOptions { entry: arguments.entry.clone(), dimensions, numerics: arguments.numerics };
+    let simulated = simulate(&manifest, &target, &options)
+        .with_context(|| format!("cannot simulate `{}`", arguments.model.display()))?;
+    present::show(&target, &simulated, output)?;
+    Ok(Code::Success)
+}
+
+fn bindings(dimensions: &[Dimension]) -> Result<Bindings, Failure> {
+    check_once(dimensions)?;
+    let one_size = |name: &str| Failure::usage(format!("dimension `{name}` needs one size"));
+    let value = |dimension: &Dimension| {
+        let value = dimension.value().ok_or_else(|| one_size(&dimension.name))?;
+        Ok((dimension.name.as_str().to_string(), value))
+    };
+    dimensions.iter().map(value).collect::<Result<Vec<_>, Failure>>().map(|values| values.into_iter().collect())
+}
+
+/// The records of a compiled file, or of the file that a model would become.
+fn manifest(arguments: &Arguments) -> anyhow::Result<Manifest> {
+    let path: &Path = &arguments.model;
+    if is_compiled(path)? {
+        if !arguments.state.is_empty() {
+            return Err(Failure::usage("--state is for .onnx files: the model is compiled already").into());
+        }
+        let file = SourceFile::open(path)?;
+        let (_, manifest) = read_manifest(&file).with_context(|| format!("cannot open `{}`", path.display()))?;
+        return Ok(manifest);
+    }
+    let model = NamedModel { name: None, path: path.to_owned() };
+    let sources = [Source { entry: "main".to_string(), path: model.path }];
+    let options = CompileOptions { states: arguments.state.clone(), ..CompileOptions::default() };
+    describe(&sources, &options).map_err(|error| in_models(error, &sources))
+}

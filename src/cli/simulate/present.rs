@@ -1,0 +1,206 @@
+//! The result of a simulation: a table by step and in total, or JSON.
+
+use crate::cli::output::Output;
+use crate::simulate::Simulated;
+use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
+use ipuc_formats::machine::{Place, Target};
+use ipuc_runtime::fabric::{EnergyParts, Limit, Report};
+use serde_json::{Value as Json, json};
+
+pub(super) fn show(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
+    let mut rows = vec![
+        [
+            "step",
+            "operator",
+            "runs",
+            "tiles",
+            "cycles",
+            "time",
+            "stall",
+            "exchanged",
+            "from tiers",
+            "energy",
+            "limit",
+            "name",
+        ]
+        .map(str::to_string),
+    ];
+    let Simulated { program, placed, report, .. } = simulated;
+    for ((step, placed), took) in program.steps.iter().zip(placed).zip(&report.steps) {
+        let time = took.busy + took.stall;
+        rows.push([
+            format!("{}:{}", step.block, step.step),
+            step.operator.to_string(),
+            step.times.to_string(),
+            placed.cost.tiles.to_string(),
+            format!("{:.0}", (time * target.tiles.clock).0),
+            time.to_string(),
+            took.stall.to_string(),
+            (placed.cost.exchanged * step.times).to_string(),
+            took.read.iter().copied().sum::<Bytes>().to_string(),
+            took.energy.total().to_string(),
+            limit(target, took.limit),
+            step.name.clone(),
+        ]);
+    }
+    output.table(rows)?;
+    totals(target, simulated, output)?;
+    output.json(&json_result(target, simulated))
+}
+
+fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
+    let Simulated { program, placed, homes, report } = simulated;
+    let utilization =
+        report.utilization.map_or_else(String::new, |share| format!(", {:.1} % of the peak", share * 100.0));
+    output.line(format_args!(
+        "{} on {}: {} ({:.0} cycles at {})",
+        counted(report.macs),
+        target.name,
+        report.makespan,
+        report.cycles.0,
+        target.tiles.clock
+    ))?;
+    output.line(format_args!("  {:.1} runs a second{utilization}", 1.0 / report.makespan.0))?;
+    output.line(format_args!("  at work {}, stalled {}", report.busy, report.stall))?;
+    if report.throttled.0 > 0.0 {
+        output.line(format_args!("  slowed down by {} to stay within the limit on power", report.throttled))?;
+    }
+    output.line(format_args!(
+        "  weights {} in {}, state {} in {}, values in {}",
+        Bytes(program.weight_bytes),
+        place(target, homes.weights),
+        Bytes(program.state_bytes),
+        place(target, homes.state),
+        place(target, homes.activations)
+    ))?;
+    for (tier, took) in target.tiers.iter().zip(&report.tiers) {
+        output.line(format_args!(
+            "  {}: {} read, {} written, busy {}, waited for {}",
+            tier.name, took.read, took.written, took.busy, took.stall
+        ))?;
+    }
+    let parts = parts(target, &report.energy).into_iter().filter(|(_, energy)| energy.0 > 0.0);
+    let parts: Vec<String> = parts.map(|(name, energy)| format!("{name} {energy}")).collect();
+    let power = report.energy.total() / report.makespan;
+    output.line(format_args!("  energy {} ({power}): {}", report.energy.total(), parts.join(", ")))?;
+    let exceeding = placed.iter().filter(|placed| placed.exceeds_memory).count();
+    if exceeding > 0 {
+        output.line(format_args!("  {exceeding} steps need more memory than a tile has, however they are cut"))?;
+    }
+    if !program.assumed.is_empty() {
+        output.line(format_args!("  counted once, since data decides: {}", program.assumed.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn counted(macs: f64) -> String {
+    match macs {
+        macs if macs >= 1e12 => format!("{:.2} T multiply-accumulates", macs / 1e12),
+        macs if macs >= 1e9 => format!("{:.2} G multiply-accumulates", macs / 1e9),
+        macs => format!("{:.2} M multiply-accumulates", macs / 1e6),
+    }
+}
+
+fn place(target: &Target, place: Place) -> String {
+    match place {
+        Place::Tiles => "tiles".to_string(),
+        Place::Tier(tier) => target.tiers[tier].name.clone(),
+    }
+}
+
+fn limit(target: &Target, limit: Limit) -> String {
+    match limit {
+        Limit::Matrix => "matrix".to_string(),
+        Limit::Vector => "vector".to_string(),
+        Limit::Exchange => "exchange".to_string(),
+        Limit::Overhead => "overhead".to_string(),
+        Limit::Tier(tier) => target.tiers[tier].name.clone(),
+        Limit::Nothing => "-".to_string(),
+    }
+}
+
+fn parts(target: &Target, energy: &EnergyParts) -> Vec<(String, Joules)> {
+    let mut parts = vec![
+        ("matrix".to_string(), energy.matrix),
+        ("vector".to_string(), energy.vector),
+        ("sram".to_string(), energy.sram),
+        ("exchange".to_string(), energy.exchange),
+    ];
+    parts.extend(target.tiers.iter().map(|tier| tier.name.clone()).zip(energy.tiers.iter().copied()));
+    parts.push(("static".to_string(), energy.static_energy));
+    parts
+}
+
+fn json_energy(energy: &EnergyParts) -> Json {
+    json!({
+        "matrix": energy.matrix.0,
+        "vector": energy.vector.0,
+        "sram": energy.sram.0,
+        "exchange": energy.exchange.0,
+        "tiers": energy.tiers.iter().map(|energy| energy.0).collect::<Vec<_>>(),
+        "static": energy.static_energy.0,
+        "total": energy.total().0,
+    })
+}
+
+fn json_result(target: &Target, simulated: &Simulated) -> Json {
+    let Simulated { program, placed, homes, report } = simulated;
+    let steps = program.steps.iter().zip(placed).zip(&report.steps).map(|((step, placed), took)| {
+        let cost = &placed.cost;
+        let Cycles(exchange) = cost.exchange;
+        json!({
+            "block": step.block,
+            "step": step.step,
+            "name": step.name,
+            "operator": step.operator,
+            "runs": step.times,
+            "tiles": cost.tiles,
+            "start_seconds": took.start.0,
+            "end_seconds": took.end.0,
+            "busy_seconds": took.busy.0,
+            "stall_seconds": took.stall.0,
+            "tier_stall_seconds": took.tier_stalls.iter().map(|stall| stall.0).collect::<Vec<_>>(),
+            "matrix_cycles": cost.matrix.0,
+            "vector_cycles": cost.vector.0,
+            "copy_cycles": cost.copies.0,
+            "exchange_cycles": exchange,
+            "sync_cycles": cost.sync.0,
+            "exchange_bytes": cost.exchanged.0,
+            "exchange_transfers": cost.transfers,
+            "exchange_phases": cost.phases,
+            "tile_memory_bytes": cost.sram.0,
+            "tier_read_bytes": took.read.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
+            "tier_written_bytes": took.written.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
+            "energy_joules": json_energy(&took.energy),
+            "limit": limit(target, took.limit),
+            "chosen": placed.reason,
+        })
+    });
+    let Report { makespan: Seconds(makespan), energy, .. } = report;
+    let tiers = target.tiers.iter().zip(&report.tiers).map(|(tier, took)| {
+        json!({
+            "name": tier.name,
+            "read_bytes": took.read.0,
+            "written_bytes": took.written.0,
+            "busy_seconds": took.busy.0,
+            "stall_seconds": took.stall.0,
+        })
+    });
+    json!({
+        "target": target.name,
+        "seconds": makespan,
+        "cycles": report.cycles.0,
+        "busy_seconds": report.busy.0,
+        "stall_seconds": report.stall.0,
+        "throttled_seconds": report.throttled.0,
+        "macs": report.macs,
+        "utilization": report.utilization,
+        "energy_joules": json_energy(energy),
+        "weights": {"bytes": program.weight_bytes, "home": place(target, homes.weights)},
+        "state": {"bytes": program.state_bytes, "home": place(target, homes.state)},
+        "values": {"home": place(target, homes.activations)},
+        "tiers": tiers.collect::<Json>(),
+        "assumed": program.assumed,
+        "steps": steps.collect::<Json>(),
+    })
+}

@@ -1,0 +1,102 @@
+//! `ipuc targets`: machines that programs can be simulated on.
+
+use super::Outcome;
+use super::failure::{Code, Failure};
+use super::output::Output;
+use crate::files::SourceFile;
+use clap::Args;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::machine::{BUILT_IN, Target, read_target_with};
+use ipuc_formats::read_at::ReadAt;
+use serde_json::json;
+use std::path::Path;
+
+/// List the machines that programs can be simulated on, or print the description of one
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The machine, by its name or its file
+    #[arg(value_name = "NAME|FILE.toml")]
+    name: Option<String>,
+}
+
+/// `KEY=VALUE`.
+#[derive(Debug, Clone)]
+pub(super) struct Replaced {
+    key: String,
+    value: String,
+}
+
+impl std::str::FromStr for Replaced {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Replaced { key: key.to_string(), value: value.to_string() }),
+            Some(_) | None => Err("expected KEY=VALUE".to_string()),
+        }
+    }
+}
+
+/// The text of a description, with the name that errors call it.
+fn text(name: &str) -> anyhow::Result<(String, String)> {
+    if let Some((known, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+        return Ok((format!("{known}.toml"), (*text).to_string()));
+    }
+    if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
+        let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
+        let failure = Failure::usage(format!("there is no target `{name}`"));
+        return Err(failure.with_hint(format!("name a file .toml or one of {}", known.join(", "))).into());
+    }
+    let file = SourceFile::open(Path::new(name))?;
+    /// A description is some kilobytes.
+    const MOST_BYTES: u64 = 1 << 20;
+    let bytes = file.length();
+    if bytes > MOST_BYTES {
+        return Err(
+            Failure::file(format!("`{name}` has {bytes} bytes, too many for the description of a machine")).into()
+        );
+    }
+    let mut content = vec![0; bytes as usize];
+    file.read_exact_at(0, &mut content)?;
+    let text = String::from_utf8(content).map_err(|_| Failure::file(format!("`{name}` is no text")))?;
+    Ok((name.to_string(), text))
+}
+
+/// The machine of a name or file, with values replaced.
+pub(super) fn target(name: &str, replaced: &[Replaced]) -> anyhow::Result<Target> {
+    let (file, text) = text(name)?;
+    let replaced: Vec<(String, String)> =
+        replaced.iter().map(|replaced| (replaced.key.clone(), replaced.value.clone())).collect();
+    Ok(read_target_with(&file, &text, &replaced)?)
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    if let Some(name) = &arguments.name {
+        let (file, text) = text(name)?;
+        let target = read_target_with(&file, &text, &[])?;
+        output.line(text.trim_end())?;
+        output.json(&json!({"targets": [target]}))?;
+        return Ok(Code::Success);
+    }
+    let mut rows = vec![["name", "style", "tiles", "memory", "peak MAC/s", "description"].map(str::to_string)];
+    let mut all = Vec::new();
+    for (name, text) in BUILT_IN {
+        let target = read_target_with(&format!("{name}.toml"), text, &[])?;
+        let style: &'static str = target.style.into();
+        let peaks = target.matrix.iter().flat_map(|unit| &unit.types);
+        let peaks = peaks.filter_map(|&dtype: &DType| target.peak_macs_per_second(dtype));
+        let peak = peaks.fold(0.0, f64::max);
+        rows.push([
+            target.name.clone(),
+            style.to_string(),
+            target.tiles.count.to_string(),
+            (target.tiles.sram * f64::from(target.tiles.count.get())).to_string(),
+            format!("{:.1} T", peak / 1e12),
+            target.description.clone(),
+        ]);
+        all.push(target);
+    }
+    output.table(rows)?;
+    output.json(&json!({"targets": all}))?;
+    Ok(Code::Success)
+}
