@@ -42,7 +42,7 @@ fn text(name: &str) -> anyhow::Result<(String, String)> {
     if let Some((known, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
         return Ok((format!("{known}.toml"), (*text).to_string()));
     }
-    if !Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+    if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
         let known: Vec<&str> = BUILT_IN.iter().map(|(known, _)| *known).collect();
         let failure = Failure::usage(format!("there is no target `{name}`"));
         return Err(failure.with_hint(format!("name a file .toml or one of {}", known.join(", "))).into());
