@@ -32,6 +32,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("simplify", &["error", "ir", "options"]),
     ("dead_code", &["error", "ir", "options"]),
     ("order", &["error", "ir", "options"]),
+    ("integers", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
     ("states", &["error", "ir", "options"]),
     ("verify", &["ir"]),
@@ -43,6 +44,7 @@ const PASSES: &[(&str, &[&str])] = &[
             "error",
             "fold_constants",
             "infer",
+            "integers",
             "ir",
             "options",
             "order",
@@ -86,7 +88,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["compare", "compile", "files", "observe", "open"]),
+    ("cli", &["accuracy", "compare", "compile", "files", "observe", "open"]),
     ("compile", &["files"]),
     ("observe", &[]),
     ("open", &["files"]),

@@ -51,7 +51,7 @@ fn check_entry(graph: &Graph, entry: &Entry, violations: &mut Violations) {
 fn check_states(graph: &Graph, violations: &mut Violations) {
     for (index, state) in graph.states.iter().enumerate() {
         if !graph.entries.iter().flat_map(|entry| &entry.states).any(|used| used.state == index) {
-            violations.report(Invariant::StatesUsed, &format!("state {}", state.name), "no entry uses it");
+            violations.report(Invariant::StatesUsed, format!("state {}", state.name), "no entry uses it");
         }
     }
 }
