@@ -15,6 +15,7 @@ use ipuc_passes::emit::{
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
+pub use ipuc_passes::options::Activations;
 use ipuc_passes::options::Options;
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::cell::OnceCell;
@@ -45,6 +46,8 @@ pub struct CompileOptions {
     /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`); `auto` for the names that
     /// exporters give to caches.
     pub states: Vec<String>,
+    /// How activations that meet quantized weights are computed.
+    pub activations: Activations,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
@@ -246,8 +249,12 @@ fn optimize(
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }
-    let passes =
-        Options { dimensions: options.dimensions.clone(), states: options.states.clone(), verify: options.verify };
+    let passes = Options {
+        dimensions: options.dimensions.clone(),
+        states: options.states.clone(),
+        activations: options.activations,
+        verify: options.verify,
+    };
     run(&mut graph, &passes, observe)?;
     Ok(graph)
 }

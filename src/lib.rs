@@ -30,6 +30,8 @@
 //! Features: `compile` and `run` bring one half each, `cli` (the default) the command line. A program that only opens
 //! files builds no compiler, and a build script no runtime.
 
+#[cfg(feature = "cli")]
+pub mod accuracy;
 #[cfg(feature = "compile")]
 pub mod build;
 #[cfg(feature = "cli")]

@@ -39,9 +39,10 @@ const CASES: &[&str] = &[
 /// [`root_mean_square`] where elements differ.
 const ROUNDED_ACTIVATIONS: &[&str] = &["llama_genai_int4", "resnet50_half_qdq_s8"];
 
-/// The largest share of an output's root mean square by which such codes may change it: half of what rounding the
-/// activations of `llama_genai_int4` changes at all (0.03 to 0.04, ONNX Runtime at `accuracy_level` 4 against 0).
-const CODE_CHANGES: f64 = 0.02;
+/// The largest share of an output's root mean square by which such codes may change it. Rounding the activations of
+/// `llama_genai_int4` changes 0.03 to 0.04 at all (ONNX Runtime at `accuracy_level` 4 against 0), those of
+/// `resnet50_half_qdq_s8` 0.04, of which ONNX Runtime with optimizations is 0.018 away from itself without.
+const CODE_CHANGES: f64 = 0.025;
 
 fn root_mean_square(elements: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = elements.len() as f64;
@@ -133,6 +134,37 @@ fn cases_give_what_is_expected() {
     }
     for name in CASES {
         check_case(&folder.join(name));
+    }
+}
+
+/// Sums of integers are no further from the model in floats than what ONNX Runtime computes of the same graph.
+#[test]
+fn integers_are_as_near_to_the_floats_as_the_quantized_graph() {
+    let cases = std::env::var_os("IPUC_CASES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from);
+    let [quantized, floats] = ["resnet50_half_qdq_s8", "resnet50_half"].map(|name| cases.join(name));
+    if !quantized.is_dir() {
+        eprintln!("skipped: there is no {}", quantized.display());
+        return;
+    }
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let options = CompileOptions::default();
+    let open = |case: &Path, folder: &Path| ipuc::open(compiled(case, folder, &options)).unwrap();
+    let [quantized_model, float_model] = [open(&quantized, folders[0].path()), open(&floats, folders[1].path())];
+    let run = |model: &Model, inputs: &[(String, Value)]| {
+        let mut session = Session::new(model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+        let (_, logits) = session.run(None, inputs.to_vec()).unwrap().remove(0);
+        logits.as_tensor().unwrap().elements::<f32>().unwrap().to_vec()
+    };
+    let distance = |found: &[f32], floats: &[f32]| {
+        root_mean_square(found.iter().zip(floats).map(|(found, float)| f64::from(found - float)))
+    };
+    for set in data_sets(&quantized) {
+        let (inputs, expected) = load(&quantized_model, &set);
+        let floats = run(&float_model, &inputs);
+        let own = distance(&run(&quantized_model, &inputs), &floats);
+        let theirs = distance(expected[0].as_tensor().unwrap().elements::<f32>().unwrap(), &floats);
+        assert!(own <= theirs, "{}: {own} from the floats, ONNX Runtime {theirs}", set.display());
     }
 }
 

@@ -113,6 +113,7 @@ fn the_page_has_every_key() {
         ("verify", "verify linear.onnx --data data"),
         ("verify", "verify linear.onnx --data wrong"),
         ("verify", "verify linear.onnx --data data --streamed"),
+        ("compare", "compare linear.ipu linear.onnx --random 1"),
         ("bench", "bench linear.onnx --runs 1"),
         ("inspect", "inspect all.ipu"),
         ("inspect --layout", "inspect all.ipu --layout"),

@@ -13,6 +13,7 @@ pub mod error;
 pub mod fold_constants;
 pub mod import;
 pub mod infer;
+pub mod integers;
 pub mod ir;
 pub mod options;
 pub mod order;

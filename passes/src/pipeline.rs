@@ -4,6 +4,7 @@ use crate::dead_code::remove_dead_code;
 use crate::error::PassError;
 use crate::fold_constants::fold_constants;
 use crate::infer::infer;
+use crate::integers::integers;
 use crate::ir::{Changes, Graph};
 use crate::options::Options;
 use crate::order::order;
@@ -50,6 +51,8 @@ const SETTLING: &[Pass] = &[
 pub const PIPELINE: &[Phase] = &[
     Phase::Settle(SETTLING),
     Phase::Once(&[pass("states", Stage::Typed, states)]),
+    Phase::Settle(SETTLING),
+    Phase::Once(&[pass("integers", Stage::Typed, integers)]),
     Phase::Settle(SETTLING),
     Phase::Once(&[
         pass("infer", Stage::Typed, infer),

@@ -6,7 +6,7 @@ use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
-use crate::compile::{CompileError, CompileOptions, Compiled, Source, compile_observed, describe};
+use crate::compile::{Activations, CompileError, CompileOptions, Compiled, Source, compile_observed, describe};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -39,6 +39,10 @@ pub(super) struct Arguments {
     /// Spread the steps over the tiles of a machine that `ipuc targets` lists, or of a file, at the sizes of --dim
     #[arg(long, value_name = "NAME|FILE.toml")]
     target: Vec<String>,
+    /// How activations that meet quantized weights are computed: as floats wherever the model has no sums of integers
+    /// (keep), or those of matrix products rounded to 8 bits as they are computed (i8) [default: as the model says]
+    #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
+    activations: Option<ActivationsArgument>,
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
@@ -54,6 +58,13 @@ pub(super) struct Arguments {
     /// Threads that share the work [default: all cores]
     #[arg(short = 'j', long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
     threads: usize,
+}
+
+/// Choices of `--activations`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ActivationsArgument {
+    Keep,
+    I8,
 }
 
 /// What `--json` prints.
@@ -133,6 +144,11 @@ fn options(arguments: &Arguments) -> CompileOptions {
         dimensions,
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
+        activations: match arguments.activations {
+            None => Activations::Model,
+            Some(ActivationsArgument::Keep) => Activations::Keep,
+            Some(ActivationsArgument::I8) => Activations::I8,
+        },
         chunk_bytes: None,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),

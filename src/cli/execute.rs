@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Which model is executed, and how.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct ModelArguments {
     /// The model: an .ipu file, an .onnx file (compiled into a temporary file first), or - for stdin
     model: PathBuf,
@@ -56,6 +56,13 @@ pub(super) struct ModelArguments {
     /// A folder outside of the .onnx model's own whose files it may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
+}
+
+impl ModelArguments {
+    /// The same for another model.
+    pub(super) fn with_model(&self, model: &Path) -> ModelArguments {
+        ModelArguments { model: model.to_owned(), ..self.clone() }
+    }
 }
 
 /// How long a file that is followed may stand still.

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod bench;
+mod compare;
 mod compile;
 mod completions;
 mod cross_check;
@@ -53,6 +54,7 @@ enum Command {
     Compile(compile::Arguments),
     Run(run::Arguments),
     Verify(verify::Arguments),
+    Compare(compare::Arguments),
     Bench(bench::Arguments),
     Inspect(inspect::Arguments),
     Simulate(simulate::Arguments),
@@ -70,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Compile(arguments) => compile::run(arguments, &mut output),
         Command::Run(arguments) => run::run(arguments, &mut output),
         Command::Verify(arguments) => verify::run(arguments, &mut output),
+        Command::Compare(arguments) => compare::run(arguments, &mut output),
         Command::Bench(arguments) => bench::run(arguments, &mut output),
         Command::Inspect(arguments) => inspect::run(arguments, &mut output),
         Command::Simulate(arguments) => simulate::run(arguments, &mut output),

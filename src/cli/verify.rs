@@ -207,7 +207,7 @@ fn print(set: &Checked, output: &mut Output) -> anyhow::Result<()> {
 }
 
 /// The data sets of a folder in order, the folder itself where it is one, or the archive.
-fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if data.is_file() {
         return Ok(vec![data.to_owned()]);
     }
@@ -239,6 +239,19 @@ fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// K of `input_K.pb`.
 fn numbered_file(name: &str, kind: &str) -> Option<usize> {
     name.strip_prefix(kind)?.strip_prefix('_')?.strip_suffix(".pb")?.parse().ok()
+}
+
+/// The inputs by name of a data set, which may have outputs too: states that are given are among them.
+pub(super) fn read_inputs(path: &Path, loaded: &Loaded, entry: &EntryRecord) -> anyhow::Result<Vec<(String, Value)>> {
+    let block = &loaded.model.manifest().blocks[entry.block as usize];
+    let inputs: Vec<(&String, Type)> =
+        entry.inputs.iter().zip(block.values.iter().map(|value| value.kind.clone())).collect();
+    if path.is_dir() {
+        return read_numbered(path, "input", &inputs);
+    }
+    let kind = |name: &str| inputs.iter().find(|(input, _)| *input == name).map(|(_, kind)| kind);
+    let given = read_archive(path)?.into_iter();
+    Ok(given.filter_map(|(name, tensor)| Some((name.clone(), fitted(Value::Tensor(tensor), kind(&name)?)))).collect())
 }
 
 fn read_data_set(path: &Path, loaded: &Loaded, entry: &EntryRecord) -> anyhow::Result<DataSet> {

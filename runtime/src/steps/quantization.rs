@@ -1,6 +1,7 @@
 //! Quantization between f32 and integers of 8 bits.
 
 use crate::kernels::elements::{Runs, map, map_block, zip, zip_block};
+use crate::kernels::simd::{Instructions, LANES, Routine, Simd};
 use crate::kernels::threads::each;
 use crate::steps::elementwise::{load, runs};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
@@ -155,8 +156,28 @@ impl Kernel for Dequantize {
 /// Elements of a block whose extremes are sought at once.
 const EXTREMES_BLOCK: usize = 1 << 14;
 
-fn least_and_greatest(elements: &[f32]) -> (f32, f32) {
-    elements.iter().fold((0f32, 0f32), |(low, high), &x| (low.min(x), high.max(x)))
+/// The least and the greatest element and 0; those that are NaN do not count.
+struct Extremes<'a>(&'a [f32]);
+
+impl Routine for Extremes<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> (f32, f32) {
+        let (vectors, rest) = self.0.as_chunks::<LANES>();
+        let mut low = simd.splat(0.0);
+        let mut high = simd.splat(0.0);
+        for values in vectors {
+            let x = simd.load(values);
+            low = simd.select_less(x, low, x, low);
+            high = simd.select_less(high, x, x, high);
+        }
+        let (mut lows, mut highs) = ([0.0; LANES], [0.0; LANES]);
+        simd.store(low, &mut lows);
+        simd.store(high, &mut highs);
+        let low = lows.iter().chain(rest).fold(0f32, |low, &x| low.min(x));
+        (low, highs.iter().chain(rest).fold(0f32, |high, &x| high.max(x)))
+    }
 }
 
 impl Kernel for DynamicQuantize {
@@ -169,7 +190,9 @@ impl Kernel for DynamicQuantize {
         // The least and the greatest are the same in any order.
         let mut extremes = vec![(0f32, 0f32); elements.len().div_ceil(EXTREMES_BLOCK)];
         let tasks = extremes.iter_mut().zip(elements.chunks(EXTREMES_BLOCK)).collect();
-        each(tasks, |(extremes, elements): (&mut (f32, f32), &[f32])| *extremes = least_and_greatest(elements));
+        each(tasks, |(extremes, elements): (&mut (f32, f32), &[f32])| {
+            *extremes = Instructions::best().run(Extremes(elements))
+        });
         let (minimum, maximum) =
             extremes.iter().fold((0f32, 0f32), |low_high, &(low, high)| (low_high.0.min(low), low_high.1.max(high)));
         let (scale, zero_point) = dynamic_parameters(minimum, maximum);

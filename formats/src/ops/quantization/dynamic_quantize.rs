@@ -31,8 +31,15 @@ pub fn dynamic_parameters(minimum: f32, maximum: f32) -> (f32, u8) {
 }
 
 /// One value in these parameters.
+#[inline(always)]
 pub fn dynamic_code(value: f32, scale: f32, zero_point: u8) -> u8 {
-    ((value / scale).round_ties_even() + f32::from(zero_point)).clamp(0.0, 255.0) as u8
+    /// The last place of f32 between this and twice it is 1: the low bits of a sum with it are those of an integer.
+    const UNITS: f32 = 8_388_608.0;
+    let code = (value / scale).round_ties_even() + f32::from(zero_point);
+    // NaN has code 0.
+    let code = if code > 0.0 { code } else { 0.0 };
+    let code = if code < 255.0 { code } else { 255.0 };
+    (code + UNITS).to_bits() as u8
 }
 
 impl Operator for DynamicQuantize {
@@ -85,6 +92,14 @@ mod tests {
         assert_eq!(results[0].elements::<u8>().unwrap(), [153, 255, 0, 26, 221, 179]);
         assert_eq!(results[1].elements::<f32>().unwrap(), [0.019_607_844]);
         assert_eq!(results[2].elements::<u8>().unwrap(), [153]);
+    }
+
+    #[test]
+    fn codes_saturate() {
+        let codes = [f32::NAN, f32::NEG_INFINITY, f32::INFINITY, -1e30, 1e30, 0.5, 1.5, 254.5, 255.5, 1e-40];
+        assert_eq!(codes.map(|value| dynamic_code(value, 1.0, 0)), [0, 0, 255, 0, 255, 0, 2, 254, 255, 0]);
+        assert_eq!([-3.0, -2.5, 253.0, 254.0].map(|value| dynamic_code(value, 1.0, 2)), [0, 0, 255, 255]);
+        assert!((0..=255).all(|code| dynamic_code(code as f32 - 7.0, 1.0, 7) == code as u8));
     }
 
     #[test]

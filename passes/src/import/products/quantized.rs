@@ -101,8 +101,8 @@ fn quantized_matmul(node: &mut Lowering<'_, '_>) -> Lowered {
     requantized(node, product, scale, y_zero_point)
 }
 
-/// `QGemm`: sums of A and B (transposed as asked), to which C is added in i32, times `alpha * a_scale * b_scale`; with a scale
-/// and a zero point of the result they are quantized, else given as f32.
+/// `QGemm`: sums of A and B (transposed as asked), to which C is added in i32 (both wrap around), times
+/// `alpha * a_scale * b_scale`; with a scale and a zero point of the result they are quantized, else given as f32.
 fn quantized_gemm(node: &mut Lowering<'_, '_>) -> Lowered {
     let (a, a_scale, a_zero_point) = (node.required(0)?, node.required(1)?, node.required(2)?);
     let (b, b_scale, b_zero_point) = (node.required(3)?, node.required(4)?, node.required(5)?);
@@ -126,9 +126,9 @@ fn quantized_gemm(node: &mut Lowering<'_, '_>) -> Lowered {
     let mut operands = vec![a?, b?, a_zero_point, b_zero_point];
     let (mut program, mut sum) = (Program::default(), Argument::Input);
     if addend != Operand::Absent {
+        let fits = sums_fit(node, &operands[0], &addend);
         operands.push(addend);
-        let bias = Function::Binary(BinaryFunction::Add);
-        sum = program.push(bias, vec![sum, Argument::Operand(4)], DType::I32);
+        sum = add_wrapping(&mut program, sum, Argument::Operand(4), fits);
     }
     let first = operands.len() as u16;
     let result = match (y_scale, y_zero_point) {
@@ -147,6 +147,29 @@ fn quantized_gemm(node: &mut Lowering<'_, '_>) -> Lowered {
     };
     program.results.push(result);
     node.emit(IntegerMatmul { program }, operands)
+}
+
+/// Whether no sum over the columns of `a` reaches the end of i32 once an element of `addend` is added.
+fn sums_fit(node: &Lowering<'_, '_>, a: &Operand, addend: &Operand) -> bool {
+    /// The largest product of two codes less their zero points.
+    const LARGEST: i64 = 255 * 255;
+    let columns = node.fact(a).and_then(|fact| fact.dims()?.last()?.as_known());
+    let addends = node.fact(addend).and_then(|fact| fact.elements_as_integers());
+    let (Some(columns), Some(addends)) = (columns, addends) else { return false };
+    let largest = addends.iter().map(|addend| addend.unsigned_abs()).max().unwrap_or(0);
+    let sum = columns.checked_mul(LARGEST).and_then(|sum| sum.checked_add(i64::try_from(largest).ok()?));
+    sum.is_some_and(|sum| sum <= i32::MAX.into())
+}
+
+/// A sum of two i32 that wraps around, as sums of products do; where it `fits`, one step.
+fn add_wrapping(program: &mut Program, left: Argument, right: Argument, fits: bool) -> Argument {
+    let add = Function::Binary(BinaryFunction::Add);
+    if fits {
+        return program.push(add, vec![left, right], DType::I32);
+    }
+    let wide = [left, right].map(|argument| program.push(Function::Cast, vec![argument], DType::I64));
+    let sum = program.push(add, wide.to_vec(), DType::I64);
+    program.push(Function::Cast, vec![sum], DType::I32)
 }
 
 /// `left * right / y_scale`, in f32.

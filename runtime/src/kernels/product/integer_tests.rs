@@ -1,8 +1,7 @@
 //! Products of integers against sums in 64 bits.
 
-use super::integer::{
-    ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, Zero, integer_product, pack_integers,
-};
+use super::integer::{IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
+use super::integer_rows::{ByteType, IntegerRows, Zero};
 use crate::kernels::{simd::Instructions, tests::with_threads, window::WindowAxis};
 use proptest::prelude::*;
 
@@ -40,8 +39,8 @@ impl Case {
         let (x, x_kind, zero) = &self.x;
         let (w, w_kind, zeros) = &self.w;
         let mut sums = Vec::new();
-        for output in 0..self.outputs {
-            for row in 0..self.rows {
+        for row in 0..self.rows {
+            for output in 0..self.outputs {
                 let terms = (0..self.inputs).map(|input| {
                     (number(x[row * self.inputs + input], *x_kind) - number(*zero, *x_kind))
                         * (number(w[input * self.outputs + output], *w_kind) - number(zeros[output], *w_kind))
@@ -54,17 +53,30 @@ impl Case {
 
     /// In calls with the inputs up to each of `cuts`.
     fn run(&self, instructions: Instructions, cuts: &[usize]) -> Vec<i32> {
+        let found = self.run_in(instructions, cuts, SumOrder::Rows, self.rows * self.outputs);
+        // The other order has the same sums, and leaves what lies beside them.
+        let (stride, first) = (self.rows + 3, 2);
+        let across = self.run_in(instructions, cuts, SumOrder::Outputs { stride, first }, self.outputs * stride);
+        for (output, across) in across.chunks(stride).enumerate() {
+            let column: Vec<i32> = found.iter().skip(output).step_by(self.outputs).copied().collect();
+            assert_eq!(across[first..first + self.rows], column, "output {output}");
+            assert_eq!([across[0], across[1], across[stride - 1]], [0; 3]);
+        }
+        found
+    }
+
+    fn run_in(&self, instructions: Instructions, cuts: &[usize], order: SumOrder, count: usize) -> Vec<i32> {
         let rows = IntegerRows::new(&self.x.0, self.rows, self.inputs, self.x.1);
         let zeros: Vec<i32> = self.w.2.iter().map(|&zero| number(zero, self.w.1) as i32).collect();
         let weight = IntegerWeight { kind: self.w.1, zeros: &zeros };
-        let mut sums = vec![0; self.outputs * self.rows];
+        let mut sums = vec![0; count];
         let mut start = 0;
         for end in cuts.iter().copied().chain([self.inputs]) {
             let part = &self.w.0[start * self.outputs..end * self.outputs];
             let lines = pack_integers(part, [end - start, self.outputs], [self.outputs, 1]);
             let panels = 0..self.outputs.div_ceil(16);
             let piece = IntegerPiece { panels, inputs: start..end, lines: &lines };
-            let out = IntegerSums { sums: &mut sums, stride: self.rows, first: 0 };
+            let out = IntegerSums { sums: &mut sums, order };
             let zero = number(self.x.2, self.x.1) as i32;
             integer_product(instructions, &rows, zero, weight, &[piece], out);
             start = end;

@@ -13,6 +13,7 @@
 mod coded;
 mod epilogue;
 mod integer;
+mod integer_rows;
 mod multiply;
 mod panels;
 mod plain;
@@ -32,9 +33,8 @@ pub use coded::{
 };
 pub use epilogue::Epilogue;
 pub(crate) use epilogue::clamp_all;
-pub use integer::{
-    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, Zero, integer_product, pack_integers,
-};
+pub use integer::{IntegerLine, IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
+pub use integer_rows::{ByteType, IntegerRows, Zero};
 pub use multiply::{Start, panels_product};
 pub(crate) use panels::Weight;
 pub use panels::{PANEL_OUTPUTS, PanelElements, PanelPiece, pack_panels};

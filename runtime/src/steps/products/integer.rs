@@ -5,8 +5,8 @@ use super::floats::single;
 use super::fused;
 use super::panels::{PanelWeight, Run, within};
 use crate::kernels::product::{
-    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, Zero, integer_product,
-    pack_integers,
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero,
+    integer_product, pack_integers,
 };
 use crate::kernels::simd::Instructions;
 use crate::kernels::window::WindowAxis;
@@ -215,12 +215,10 @@ impl Product<'_> {
             Weights::Panels(weight) => {
                 let rows = rows * batches.len();
                 let x = IntegerRows::new(self.a, rows, inputs, self.a_kind);
-                let mut across = vec![0; sums.len()];
                 weight.for_each_run(|runs| {
-                    self.add(&x, &pieces(runs), &mut across);
+                    self.add(&x, &pieces(runs), &mut sums);
                     Ok(())
                 })?;
-                transpose(&across, rows, &mut sums);
             }
             Weights::Plain(tensor) => {
                 let matrices = batches.iter().zip(sums.chunks_mut(rows * columns));
@@ -234,29 +232,16 @@ impl Product<'_> {
                     let panels = 0..columns.div_ceil(PANEL_OUTPUTS);
                     let piece = IntegerPiece { panels, inputs: 0..inputs, lines };
                     let x = IntegerRows::new(&self.a[left..left + rows * inputs], rows, inputs, self.a_kind);
-                    let mut across = vec![0; rows * columns];
-                    self.add(&x, &[piece], &mut across);
-                    transpose(&across, rows, sums);
+                    self.add(&x, &[piece], sums);
                 }
             }
         }
         Ok(sums)
     }
 
-    fn add(&self, x: &IntegerRows, pieces: &[IntegerPiece<'_>], across: &mut [i32]) {
-        let out = IntegerSums { sums: across, stride: x.rows(), first: 0 };
+    fn add(&self, x: &IntegerRows, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
+        let out = IntegerSums { sums, order: SumOrder::Rows };
         integer_product(Instructions::best(), x, self.zero, self.weight, pieces, out);
-    }
-}
-
-/// From `[columns][rows]` to `[rows][columns]`.
-fn transpose(from: &[i32], rows: usize, to: &mut [i32]) {
-    let columns = to.len().checked_div(rows).unwrap_or(0);
-    if rows == 1 || columns == 0 {
-        return to.copy_from_slice(from);
-    }
-    for (row, to) in to.chunks_mut(columns).enumerate() {
-        to.iter_mut().zip(from[row..].iter().step_by(rows)).for_each(|(to, &from)| *to = from);
     }
 }
 
@@ -363,7 +348,8 @@ impl Windows<'_> {
             for start in (0..positions).step_by(most) {
                 let range: Range<usize> = start..positions.min(start + most);
                 let x = IntegerRows::windows(&self.axes, values, channels, range, self.pad);
-                let out = IntegerSums { sums: &mut *sums, stride: positions, first: start };
+                let out =
+                    IntegerSums { sums: &mut *sums, order: SumOrder::Outputs { stride: positions, first: start } };
                 integer_product(Instructions::best(), &x, self.zero, weight, pieces, out);
             }
         }

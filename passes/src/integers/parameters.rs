@@ -1,0 +1,118 @@
+//! Scales and zero points of quantized values.
+
+use super::readers::Readers;
+use crate::error::PassError;
+use crate::ir::{Graph, Operand, Step};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::scalar::{Scalar, scalars};
+use ipuc_formats::ops::{Argument, BinaryFunction, Function, Op, Program, Quantize, UnaryFunction};
+use ipuc_formats::tensor::Tensor;
+
+/// A scale and a zero point of all elements of a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Parameters {
+    pub dtype: DType,
+    pub scale: f32,
+    pub zero: i32,
+    /// The zero point as an operand.
+    pub zero_point: Operand,
+}
+
+/// Codes of 8 bits behind a `dequantize` to f32 with one scale.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Codes {
+    pub codes: Operand,
+    pub parameters: Parameters,
+}
+
+/// Integers of 8 bits.
+pub(super) fn is_byte(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::U8)
+}
+
+/// The tensor of a constant operand.
+pub(super) fn constant(graph: &Graph, operand: Operand) -> Result<Option<Tensor>, PassError> {
+    match operand {
+        Operand::Constant(id) => Ok(Some(graph.load_constant(id)?)),
+        Operand::Value(_) | Operand::Absent => Ok(None),
+    }
+}
+
+/// A scale with which codes go to f32 and back without another rounding: positive, and far from the ends of the range.
+pub(super) fn is_usual(scale: f32) -> bool {
+    (1e-30..1e30).contains(&scale)
+}
+
+/// The only element of a constant.
+fn single(graph: &Graph, operand: Operand) -> Result<Option<(DType, Scalar)>, PassError> {
+    let count = match operand {
+        Operand::Constant(id) => graph.constant(id).shape.iter().product::<usize>(),
+        Operand::Value(_) | Operand::Absent => return Ok(None),
+    };
+    if count != 1 {
+        return Ok(None);
+    }
+    let Some(tensor) = constant(graph, operand)? else { return Ok(None) };
+    // Elements that are no numbers are no parameters.
+    let Ok(elements) = scalars(&tensor) else { return Ok(None) };
+    Ok(elements.first().map(|&element| (tensor.dtype(), element)))
+}
+
+/// The parameters in operands 1 and 2 of a step; `dtype` is the type of the codes.
+fn parameters(graph: &Graph, step: &Step, dtype: DType) -> Result<Option<Parameters>, PassError> {
+    let operand = |index: usize| step.operands.get(index).copied().unwrap_or(Operand::Absent);
+    let scale = match single(graph, operand(1))? {
+        Some((DType::F32, Scalar::Float(scale))) if is_usual(scale as f32) => scale as f32,
+        Some(_) | None => return Ok(None),
+    };
+    let zero_point = operand(2);
+    let zero = match (zero_point, single(graph, zero_point)?) {
+        (Operand::Absent, _) => 0,
+        (_, Some((found, Scalar::Integer(zero)))) if found == dtype => zero as i32,
+        (_, Some(_) | None) => return Ok(None),
+    };
+    Ok(is_byte(dtype).then_some(Parameters { dtype, scale, zero, zero_point }))
+}
+
+/// The codes that an operand dequantizes.
+pub(super) fn codes(
+    graph: &Graph,
+    readers: &Readers,
+    steps: &[Step],
+    operand: Operand,
+) -> Result<Option<Codes>, PassError> {
+    let Some(step) = readers.producer(steps, operand) else { return Ok(None) };
+    let Op::Dequantize(dequantize) = &step.op else { return Ok(None) };
+    let Some(&codes) = step.operands.first() else { return Ok(None) };
+    let known = graph.fact(codes).and_then(|fact| fact.kind.as_tensor().map(|(dtype, _)| dtype));
+    let (Some(dtype), None | Some(DType::F32), 0) = (known, dequantize.to, dequantize.block_size) else {
+        return Ok(None);
+    };
+    let parameters = parameters(graph, step, dtype)?;
+    Ok(parameters.map(|parameters| Codes { codes, parameters }))
+}
+
+/// The parameters of a step that quantizes f32 to codes of 8 bits with one scale.
+pub(super) fn target(graph: &Graph, step: &Step) -> Result<Option<Parameters>, PassError> {
+    let Op::Quantize(Quantize { to, axis: _, block_size: 0, overflow: _, precision: None | Some(DType::F32) }) =
+        &step.op
+    else {
+        return Ok(None);
+    };
+    let from = step.operands.first().and_then(|&x| graph.fact(x));
+    if from.and_then(|fact| fact.kind.as_tensor().map(|(dtype, _)| dtype)) != Some(DType::F32) {
+        return Ok(None);
+    }
+    parameters(graph, step, *to)
+}
+
+/// The code of a value in units of the scale: rounded to even, behind the zero point, saturated.
+pub(super) fn rounded(program: &mut Program, value: Argument, target: &Parameters) -> Argument {
+    let round = Function::Unary(UnaryFunction::Round);
+    if target.zero == 0 {
+        return program.push(round, vec![value], target.dtype);
+    }
+    let code = program.push(round, vec![value], DType::I32);
+    let add = Function::Binary(BinaryFunction::Add);
+    program.push(add, vec![code, Argument::i32(target.zero)], target.dtype)
+}

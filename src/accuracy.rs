@@ -1,0 +1,154 @@
+//! How far numbers lie from those of a reference.
+
+/// Differences of numbers from those of a reference, over any number of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Deviation {
+    /// Numbers compared.
+    pub elements: u64,
+    /// How many were NaN or infinite on one side at least; they count nowhere else.
+    pub not_finite: u64,
+    /// The largest difference.
+    pub maximum: f64,
+    absolute: f64,
+    error_energy: f64,
+    reference_energy: f64,
+    found_energy: f64,
+    product: f64,
+}
+
+impl Deviation {
+    /// Count what was found beside a reference of the same length.
+    pub fn add(&mut self, found: &[f64], reference: &[f64]) {
+        for (&found, &reference) in found.iter().zip(reference) {
+            self.elements += 1;
+            if !found.is_finite() || !reference.is_finite() {
+                self.not_finite += 1;
+                continue;
+            }
+            let difference = (found - reference).abs();
+            self.maximum = self.maximum.max(difference);
+            self.absolute += difference;
+            self.error_energy += difference * difference;
+            self.reference_energy += reference * reference;
+            self.found_energy += found * found;
+            self.product += found * reference;
+        }
+    }
+
+    /// The mean difference; 0 where nothing was compared.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match self.elements - self.not_finite {
+            0 => 0.0,
+            counted => self.absolute / counted as f64,
+        }
+    }
+
+    /// The root of the mean square of the differences over that of the reference; none where the reference is zero and
+    /// something differs.
+    #[must_use]
+    pub fn relative(&self) -> Option<f64> {
+        match (self.error_energy, self.reference_energy) {
+            (0.0, _) => Some(0.0),
+            (_, 0.0) => None,
+            (error, reference) => Some((error / reference).sqrt()),
+        }
+    }
+
+    /// The cosine of the angle between both as vectors; none where one is zero and the other is not.
+    #[must_use]
+    pub fn cosine(&self) -> Option<f64> {
+        match (self.found_energy, self.reference_energy) {
+            (0.0, 0.0) => Some(1.0),
+            (0.0, _) | (_, 0.0) => None,
+            (found, reference) => Some(self.product / (found.sqrt() * reference.sqrt())),
+        }
+    }
+
+    /// The energy of the reference over that of the differences, in decibels: infinite where nothing differs.
+    #[must_use]
+    pub fn signal_to_noise(&self) -> f64 {
+        if self.error_energy == 0.0 {
+            f64::INFINITY
+        } else {
+            10.0 * (self.reference_energy / self.error_energy).log10()
+        }
+    }
+}
+
+/// How often rows of numbers have their greatest at the same place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ranking {
+    /// Rows compared: those with NaN on one side are not.
+    pub rows: u64,
+    /// Rows whose greatest number is at the same place.
+    pub first: u64,
+    /// Rows in which the place of the reference's greatest number is among those of the five greatest.
+    pub among_five: u64,
+}
+
+impl Ranking {
+    /// Count rows of `length` numbers beside those of a reference. Of equal numbers the first is the greater.
+    ///
+    /// # Panics
+    /// If `length` is 0.
+    pub fn add(&mut self, found: &[f64], reference: &[f64], length: usize) {
+        for (found, reference) in found.chunks_exact(length).zip(reference.chunks_exact(length)) {
+            if found.iter().chain(reference).any(|number| number.is_nan()) {
+                continue;
+            }
+            let greatest =
+                |row: &[f64]| (1..row.len()).fold(0, |best, place| if row[place] > row[best] { place } else { best });
+            let place = greatest(reference);
+            let own = found[place];
+            let before =
+                found.iter().enumerate().filter(|&(at, &number)| number > own || (number == own && at < place));
+            let before = before.count();
+            self.rows += 1;
+            self.first += u64::from(before == 0);
+            self.among_five += u64::from(before < 5);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_of_a_small_example() {
+        let mut deviation = Deviation::default();
+        deviation.add(&[3.0, 0.0, f64::NAN], &[3.0, 4.0, 1.0]);
+        assert_eq!((deviation.elements, deviation.not_finite, deviation.maximum), (3, 1, 4.0));
+        assert_eq!(deviation.mean(), 2.0);
+        assert_eq!(deviation.relative(), Some(0.8));
+        assert_eq!(deviation.cosine(), Some(0.6));
+        assert!((deviation.signal_to_noise() - 10.0 * (25.0_f64 / 16.0).log10()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn equal_and_zero_numbers_have_defined_measures() {
+        let mut same = Deviation::default();
+        same.add(&[0.0, 0.0], &[0.0, 0.0]);
+        assert_eq!((same.relative(), same.cosine(), same.signal_to_noise()), (Some(0.0), Some(1.0), f64::INFINITY));
+        let mut zero = Deviation::default();
+        zero.add(&[1.0], &[0.0]);
+        assert_eq!((zero.relative(), zero.cosine(), zero.signal_to_noise()), (None, None, f64::NEG_INFINITY));
+        assert_eq!(Deviation::default().mean(), 0.0);
+    }
+
+    #[test]
+    fn ranks_of_rows() {
+        let mut ranking = Ranking::default();
+        let reference = [0.0, 9.0, 1.0, 2.0, 3.0, 4.0];
+        ranking.add(&reference, &reference, 6);
+        ranking.add(&[0.0, 3.0, 9.0, 8.0, 7.0, 6.0], &reference, 6);
+        ranking.add(&[9.0, 3.0, 9.0, 8.0, 7.0, 6.0], &reference, 6);
+        ranking.add(&[f64::NAN, 3.0, 9.0, 8.0, 7.0, 6.0], &reference, 6);
+        assert_eq!(ranking, Ranking { rows: 3, first: 1, among_five: 2 });
+        // Equal numbers: the first is the greater on both sides.
+        let mut equal = Ranking::default();
+        equal.add(&[1.0, 1.0], &[1.0, 1.0], 2);
+        assert_eq!(equal, Ranking { rows: 1, first: 1, among_five: 1 });
+    }
+}

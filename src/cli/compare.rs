@@ -1,0 +1,345 @@
+//! `ipuc compare`: how far the results of a model lie from those of another, and from which step on.
+
+use super::Outcome;
+use super::execute::{DimensionArguments, Loaded, ModelArguments, complete};
+use super::failure::{Code, Failure};
+use super::output::{Output, Unit, count};
+use super::present::short;
+use super::verify::{data_set_paths, read_inputs};
+use crate::accuracy::{Deviation, Ranking};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::model::{EntryRecord, Manifest};
+use ipuc_formats::ops::scalar::scalars;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Observer, Session};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Run two models on the same inputs and show how far the first lies from the second
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// The model that is right, an .ipu or an .onnx file: say, the one in floats
+    reference: PathBuf,
+    #[command(flatten)]
+    dimensions: DimensionArguments,
+    /// A folder of test_data_set_N/input_K.pb, or an archive of inputs by name [default: the reference's folder]
+    #[arg(long, value_name = "DIR|FILE.npz", conflicts_with = "random")]
+    data: Option<PathBuf>,
+    /// Make up the inputs; open dimensions are 1
+    #[arg(long, value_name = "SEED")]
+    random: Option<u64>,
+    /// How many values of steps are shown, those that are furthest first; --json shows all
+    #[arg(long, value_name = "N", default_value = "20")]
+    steps: usize,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary<'a> {
+    model: &'a Path,
+    reference: &'a Path,
+    data_sets: usize,
+    outputs: Vec<OutputSummary>,
+    steps: Vec<StepSummary>,
+}
+
+#[derive(Serialize)]
+struct OutputSummary {
+    name: String,
+    elements: u64,
+    not_finite: u64,
+    maximum: f64,
+    mean: f64,
+    relative: Option<f64>,
+    cosine: Option<f64>,
+    /// Rows along the last axis, where it is longer than 1.
+    rows: u64,
+    same_first: u64,
+    first_among_five: u64,
+}
+
+#[derive(Serialize)]
+struct StepSummary {
+    name: String,
+    /// In decibels; null where nothing differs.
+    signal_to_noise: Option<f64>,
+    maximum: f64,
+}
+
+/// What was measured of an output.
+#[derive(Default)]
+struct Measured {
+    deviation: Deviation,
+    ranking: Ranking,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let found = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
+    let reference = Loaded::open(&arguments.model.with_model(&arguments.reference), &arguments.dimensions, output)?;
+    let name = arguments.model.entry.as_deref();
+    let (entry, reference_entry) = (found.model.entry(name)?, reference.model.entry(name)?);
+    let parent = arguments.reference.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let data = arguments.data.as_deref().or(parent).unwrap_or(Path::new("."));
+    let sets: Vec<Option<PathBuf>> = match arguments.random {
+        Some(_) => vec![None],
+        None => data_set_paths(data)?.into_iter().map(Some).collect(),
+    };
+    let common = Common::new(found.model.manifest(), entry, reference.model.manifest(), reference_entry);
+    let (mut session, mut reference_session) = (found.session()?, reference.session()?);
+    let mut outputs: BTreeMap<String, Measured> = BTreeMap::new();
+    let mut steps = vec![Deviation::default(); common.names.len()];
+    let bar = output.bar("comparing", Unit::Items);
+    for (index, set) in sets.iter().enumerate() {
+        bar.set(index as u64, sets.len() as u64);
+        let given = match set {
+            Some(path) => read_inputs(path, &reference, reference_entry)?,
+            None => Vec::new(),
+        };
+        let given = started(&reference, reference_entry, &mut reference_session, given, arguments, output)?;
+        let mut recorder = Recorder { numbers: &common.reference, values: BTreeMap::new() };
+        let expected = reference_session.run_observed(name, given.inputs.clone(), &mut recorder)?;
+        let all = given.states.into_iter().chain(given.inputs).collect();
+        let given = started(&found, entry, &mut session, all, arguments, output)?;
+        let expected_values = recorder.values;
+        let mut comparer = Comparer { numbers: &common.found, expected: &expected_values, seen: BTreeMap::new() };
+        let results = session.run_observed(name, given.inputs, &mut comparer)?;
+        for (step, seen) in comparer.seen {
+            steps[step].add(&seen, &expected_values[&step].elements);
+        }
+        for (name, expected) in &expected {
+            let result = results.iter().find(|(found, _)| found == name).map(|(_, value)| value);
+            let result = result.ok_or_else(|| Failure::usage(format!("the first model has no output `{name}`")))?;
+            measure(name, result, expected, outputs.entry(name.clone()).or_default())?;
+        }
+    }
+    drop(bar);
+    let mut named: Vec<(&String, &Deviation)> = common.names.iter().zip(&steps).collect();
+    named.retain(|(_, deviation)| deviation.elements > 0);
+    named.sort_by(|(_, left), (_, right)| left.signal_to_noise().total_cmp(&right.signal_to_noise()));
+    show(&outputs, &named, arguments.steps, output)?;
+    output.json(&Summary {
+        model: &found.path,
+        reference: &reference.path,
+        data_sets: sets.len(),
+        outputs: outputs.into_iter().map(|(name, measured)| summary(name, &measured)).collect(),
+        steps: named.into_iter().map(|(name, deviation)| step_summary(name, deviation)).collect(),
+    })?;
+    Ok(Code::Success)
+}
+
+/// Values of the entries' own blocks that both models name alike.
+struct Common {
+    names: Vec<String>,
+    /// Numbers of values of the first model, and the index of their name.
+    found: BTreeMap<u32, usize>,
+    /// The same of the reference.
+    reference: BTreeMap<u32, usize>,
+}
+
+impl Common {
+    fn new(found: &Manifest, entry: &EntryRecord, reference: &Manifest, reference_entry: &EntryRecord) -> Common {
+        let named = |manifest: &Manifest, entry: &EntryRecord| -> BTreeMap<String, u32> {
+            let block = &manifest.blocks[entry.block as usize];
+            block.values.iter().filter_map(|value| Some((value.name.clone()?, value.id))).collect()
+        };
+        let (found, reference) = (named(found, entry), named(reference, reference_entry));
+        let mut common = Common { names: Vec::new(), found: BTreeMap::new(), reference: BTreeMap::new() };
+        for (name, number) in found {
+            if let Some(&other) = reference.get(&name) {
+                common.found.insert(number, common.names.len());
+                common.reference.insert(other, common.names.len());
+                common.names.push(name);
+            }
+        }
+        common
+    }
+}
+
+/// A tensor of numbers.
+struct Numbers {
+    shape: Vec<usize>,
+    elements: Vec<f64>,
+}
+
+/// The floats of a value; none of codes, indices and what is no tensor.
+fn floats(value: &Value) -> Option<Numbers> {
+    let tensor = value.as_tensor().filter(|tensor| tensor.dtype().is_float())?;
+    numbers(tensor)
+}
+
+fn numbers(tensor: &Tensor) -> Option<Numbers> {
+    let elements = scalars(tensor).ok()?.into_iter().map(|element| element.to_f64()).collect();
+    Some(Numbers { shape: tensor.shape().to_vec(), elements })
+}
+
+/// Keeps the values that are compared, by the index of their name.
+struct Recorder<'a> {
+    numbers: &'a BTreeMap<u32, usize>,
+    values: BTreeMap<usize, Numbers>,
+}
+
+impl Observer for Recorder<'_> {
+    fn begin(&mut self) {
+        self.values.clear();
+    }
+
+    fn restart(&mut self) {
+        self.values.clear();
+    }
+
+    fn block(&mut self, _block: u32) {}
+
+    fn value(&mut self, number: u32, value: &Value) {
+        if let Some(&name) = self.numbers.get(&number)
+            && let Some(numbers) = floats(value)
+        {
+            self.values.insert(name, numbers);
+        }
+    }
+}
+
+/// Keeps the values that have a counterpart of the same shape.
+struct Comparer<'a> {
+    numbers: &'a BTreeMap<u32, usize>,
+    expected: &'a BTreeMap<usize, Numbers>,
+    seen: BTreeMap<usize, Vec<f64>>,
+}
+
+impl Observer for Comparer<'_> {
+    fn begin(&mut self) {
+        self.seen.clear();
+    }
+
+    fn restart(&mut self) {
+        self.seen.clear();
+    }
+
+    fn block(&mut self, _block: u32) {}
+
+    fn value(&mut self, number: u32, value: &Value) {
+        if let Some(&name) = self.numbers.get(&number)
+            && let (Some(found), Some(expected)) = (floats(value), self.expected.get(&name))
+            && found.shape == expected.shape
+        {
+            self.seen.insert(name, found.elements);
+        }
+    }
+}
+
+/// What a run begins with.
+struct Given {
+    states: Vec<(String, Value)>,
+    inputs: Vec<(String, Value)>,
+}
+
+/// A session at its beginning, with the states that are given; what is missing is made up where the user wants that.
+fn started(
+    loaded: &Loaded,
+    entry: &EntryRecord,
+    session: &mut Session,
+    given: Vec<(String, Value)>,
+    arguments: &Arguments,
+    output: &Output,
+) -> anyhow::Result<Given> {
+    let is_state = |name: &str| {
+        let input = entry.inputs.iter().position(|input| input == name);
+        input.is_some_and(|input| entry.state_of_input(input).is_some())
+    };
+    let (states, inputs): (Vec<_>, Vec<_>) = given.into_iter().partition(|(name, _)| is_state(name));
+    let ports = loaded.model.inputs(entry);
+    let dimensions = &arguments.dimensions.dim;
+    let inputs = complete(&loaded.model, &ports, inputs, arguments.random, dimensions, output)
+        .with_context(|| format!("inputs of `{}`", loaded.path.display()))?;
+    session.reset();
+    for (name, value) in &states {
+        session.set_state(name, value.clone())?;
+    }
+    Ok(Given { states, inputs })
+}
+
+fn measure(name: &str, found: &Value, expected: &Value, measured: &mut Measured) -> anyhow::Result<()> {
+    let (Some(found), Some(expected)) = (found.as_tensor(), expected.as_tensor()) else {
+        return Err(Failure::usage(format!("output `{name}` is no tensor")).into());
+    };
+    if found.shape() != expected.shape() {
+        let (found, expected) = (found.shape(), expected.shape());
+        return Err(Failure::usage(format!("output `{name}` has shape {found:?} and {expected:?}")).into());
+    }
+    let (Some(found), Some(expected)) = (numbers(found), numbers(expected)) else {
+        return Err(Failure::usage(format!("output `{name}` holds no numbers")).into());
+    };
+    measured.deviation.add(&found.elements, &expected.elements);
+    if let Some(&length @ 2..) = expected.shape.last() {
+        measured.ranking.add(&found.elements, &expected.elements, length);
+    }
+    Ok(())
+}
+
+fn summary(name: String, Measured { deviation, ranking }: &Measured) -> OutputSummary {
+    OutputSummary {
+        name,
+        elements: deviation.elements,
+        not_finite: deviation.not_finite,
+        maximum: deviation.maximum,
+        mean: deviation.mean(),
+        relative: deviation.relative(),
+        cosine: deviation.cosine(),
+        rows: ranking.rows,
+        same_first: ranking.first,
+        first_among_five: ranking.among_five,
+    }
+}
+
+fn step_summary(name: &str, deviation: &Deviation) -> StepSummary {
+    let noise = deviation.signal_to_noise();
+    StepSummary {
+        name: name.to_string(),
+        signal_to_noise: noise.is_finite().then_some(noise),
+        maximum: deviation.maximum,
+    }
+}
+
+fn show(
+    outputs: &BTreeMap<String, Measured>,
+    steps: &[(&String, &Deviation)],
+    most: usize,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let mut table = vec![["maximum", "mean", "relative", "cosine", "top 1", "top 5", "output"].map(str::to_string)];
+    for (name, Measured { deviation, ranking }) in outputs {
+        let known = |measure: Option<f64>| measure.map_or("-".to_string(), |measure| format!("{measure:.6}"));
+        let share = |count: u64| match ranking.rows {
+            0 => "-".to_string(),
+            rows => format!("{count}/{rows}"),
+        };
+        table.push([
+            short(deviation.maximum),
+            short(deviation.mean()),
+            known(deviation.relative()),
+            known(deviation.cosine()),
+            share(ranking.first),
+            share(ranking.among_five),
+            name.clone(),
+        ]);
+    }
+    output.table(table)?;
+    let mut table = vec![["signal to noise, dB", "maximum", "value"].map(str::to_string)];
+    for (name, deviation) in steps.iter().take(most) {
+        let noise = deviation.signal_to_noise();
+        let noise = if noise == f64::INFINITY { "same".to_string() } else { format!("{noise:.1}") };
+        table.push([noise, short(deviation.maximum), (*name).clone()]);
+    }
+    if table.len() > 1 {
+        output.line("")?;
+        output.table(table)?;
+    }
+    if steps.len() > most {
+        output.remark(format_args!("and {} more", count(steps.len() - most, "value")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Quantized graphs as integers: near their floats, and not further from what they mean.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+mod support;
+
+use ipuc::compile::{Activations, CompileOptions, Source, compile};
+use ipuc::{Session, SessionOptions, Tensor, Value, open};
+use ipuc_formats::onnx::schema::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
+};
+use prost::Message as _;
+use std::path::Path;
+use support::{Random, graph, node, port, tensor};
+
+const ROWS: usize = 400;
+const INPUTS: usize = 70;
+const OUTPUTS: usize = 24;
+const X_SCALE: f32 = 0.037;
+const X_ZERO: u8 = 119;
+const Y_SCALE: f32 = 0.082;
+const Y_ZERO: i8 = -17;
+
+fn bytes(name: &str, shape: &[i64], data_type: i32, bytes: Vec<u8>) -> TensorProto {
+    TensorProto { data_type: Some(data_type), raw_data: Some(bytes), ..tensor(name, shape, &[]) }
+}
+
+/// What the model holds, for the exact result.
+struct Weights {
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+fn weights() -> Weights {
+    let mut random = Random::new(5);
+    let codes = (0..INPUTS * OUTPUTS).map(|_| random.below(256) as u8 as i8).collect();
+    let scales = (0..OUTPUTS).map(|_| (random.below(900) + 100) as f32 / 200_000.0).collect();
+    let bias = (0..OUTPUTS).map(|_| random.below(2000) as f32 / 100.0 - 10.0).collect();
+    Weights { codes, scales, bias }
+}
+
+/// `x` to codes and back, a product with codes of a scale for each output, a bias, and to codes and back again.
+fn model(weights: &Weights) -> GraphProto {
+    let codes = weights.codes.iter().map(|&code| code as u8).collect();
+    let initializers = vec![
+        tensor("xs", &[], &[X_SCALE]),
+        bytes("xz", &[], 2, vec![X_ZERO]),
+        bytes("w", &[INPUTS as i64, OUTPUTS as i64], 3, codes),
+        tensor("ws", &[OUTPUTS as i64], &weights.scales),
+        tensor("b", &[OUTPUTS as i64], &weights.bias),
+        tensor("ys", &[], &[Y_SCALE]),
+        bytes("yz", &[], 3, vec![Y_ZERO as u8]),
+    ];
+    let axis = AttributeProto {
+        name: Some("axis".to_string()),
+        i: Some(1),
+        r#type: Some(attribute_proto::AttributeType::Int as i32),
+        ..AttributeProto::default()
+    };
+    let weight = NodeProto { attribute: vec![axis], ..node("DequantizeLinear", &["w", "ws"], &["wd"]) };
+    let nodes = vec![
+        node("QuantizeLinear", &["x", "xs", "xz"], &["xq"]),
+        node("DequantizeLinear", &["xq", "xs", "xz"], &["xd"]),
+        weight,
+        node("MatMul", &["xd", "wd"], &["p"]),
+        node("Add", &["p", "b"], &["a"]),
+        node("Relu", &["a"], &["r"]),
+        node("QuantizeLinear", &["r", "ys", "yz"], &["yq"]),
+        node("DequantizeLinear", &["yq", "ys", "yz"], &["y"]),
+    ];
+    let (inputs, outputs) = (INPUTS.to_string(), OUTPUTS.to_string());
+    graph(vec![port("x", &["n", &inputs])], initializers, nodes, vec![port("y", &["n", &outputs])])
+}
+
+/// The codes that a compiled model gives, and the names of its operators.
+fn run(folder: &Path, activations: Activations, x: &[f32]) -> (Vec<i32>, Vec<&'static str>) {
+    let ipu = folder.join(format!("{activations:?}.ipu"));
+    let source = Source { entry: "main".to_string(), path: folder.join("model.onnx") };
+    compile(&[source], &ipu, &CompileOptions { activations, ..CompileOptions::default() }).unwrap();
+    let model = open(&ipu).unwrap();
+    let steps = model.manifest().blocks[0].steps.iter().map(|step| step.op.name()).collect();
+    let mut session = Session::new(&model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+    let x = Value::from(Tensor::from_elements(&[ROWS, INPUTS], x).unwrap());
+    let outputs = session.run(None, vec![("x".to_string(), x)]).unwrap();
+    let values = outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap();
+    (values.iter().map(|value| (value / Y_SCALE).round() as i32 + i32::from(Y_ZERO)).collect(), steps)
+}
+
+/// The codes before they are rounded, in f64.
+fn exact(weights: &Weights, x: &[f32]) -> Vec<f64> {
+    let mut results = Vec::with_capacity(ROWS * OUTPUTS);
+    for row in x.chunks(INPUTS) {
+        let code = |x: &f32| ((x / X_SCALE).round_ties_even() as i64 + i64::from(X_ZERO)).clamp(0, 255);
+        let codes: Vec<i64> = row.iter().map(|x| code(x) - i64::from(X_ZERO)).collect();
+        for output in 0..OUTPUTS {
+            let of = |(input, code): (usize, &i64)| code * i64::from(weights.codes[input * OUTPUTS + output]);
+            let sum: i64 = codes.iter().enumerate().map(of).sum();
+            let value = sum as f64 * f64::from(X_SCALE) * f64::from(weights.scales[output]);
+            let value = (value + f64::from(weights.bias[output])).max(0.0);
+            results.push((value / f64::from(Y_SCALE) + f64::from(Y_ZERO)).clamp(-128.0, 127.0));
+        }
+    }
+    results
+}
+
+#[test]
+fn integers_are_within_a_code_of_floats_and_as_near_to_the_exact_result() {
+    /// Roundings of f32 on the way to the largest code.
+    const ROUNDINGS: f64 = 127.0 / (1 << 21) as f64;
+    let folder = tempfile::tempdir().unwrap();
+    let weights = weights();
+    let opset = OperatorSetIdProto { domain: None, version: Some(21) };
+    let onnx = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![opset],
+        graph: Some(model(&weights)),
+        ..ModelProto::default()
+    };
+    std::fs::write(folder.path().join("model.onnx"), onnx.encode_to_vec()).unwrap();
+    let mut random = Random::new(9);
+    let x: Vec<f32> = (0..ROWS * INPUTS).map(|_| random.below(20_000) as f32 / 2000.0 - 5.0).collect();
+    let (integers, steps) = run(folder.path(), Activations::Model, &x);
+    assert_eq!(steps, ["quantize", "integer_matmul", "dequantize"]);
+    let (floats, steps) = run(folder.path(), Activations::Keep, &x);
+    assert!(steps.contains(&"matmul") && !steps.contains(&"integer_matmul"), "{steps:?}");
+    let exact = exact(&weights, &x);
+    let mut different = 0;
+    for ((&integer, &float), &exact) in integers.iter().zip(&floats).zip(&exact) {
+        let distance = |code: i32| (f64::from(code) - exact).abs();
+        assert!(distance(integer) <= 0.5 + ROUNDINGS, "code {integer} for {exact}");
+        assert!(distance(integer) <= distance(float) + ROUNDINGS, "codes {integer} and {float} for {exact}");
+        assert!((integer - float).abs() <= 1, "codes {integer} and {float} for {exact}");
+        different += usize::from(integer != float);
+    }
+    assert!(different * 1000 < integers.len(), "{different} of {} codes differ", integers.len());
+    assert!(exact.iter().any(|&code| code > 100.0) && exact.iter().any(|&code| code == f64::from(Y_ZERO)));
+}
+
+#[test]
+fn activations_of_products_with_codes_are_rounded_where_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = weights();
+    let mut graph = model(&weights);
+    // Without codes on the left.
+    graph.node.retain(|node| !matches!(node.output[0].as_str(), "xq" | "xd"));
+    for node in &mut graph.node {
+        node.input.iter_mut().filter(|input| *input == "xd").for_each(|input| *input = "x".to_string());
+    }
+    let opset = OperatorSetIdProto { domain: None, version: Some(21) };
+    let onnx =
+        ModelProto { ir_version: Some(10), opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() };
+    std::fs::write(folder.path().join("model.onnx"), onnx.encode_to_vec()).unwrap();
+    let mut random = Random::new(3);
+    let x: Vec<f32> = (0..ROWS * INPUTS).map(|_| random.below(20_000) as f32 / 4000.0 - 2.5).collect();
+    let (floats, steps) = run(folder.path(), Activations::Model, &x);
+    assert!(steps.contains(&"matmul"), "{steps:?}");
+    assert_eq!(run(folder.path(), Activations::Keep, &x).0, floats);
+    let rounded = run(folder.path(), Activations::I8, &x).0;
+    assert!(rounded != floats, "8 bits are fewer than 24");
+    let largest = rounded.iter().zip(&floats).map(|(rounded, float)| (rounded - float).abs()).max();
+    assert!(largest.is_some_and(|largest| largest <= 2), "{largest:?}");
+}
