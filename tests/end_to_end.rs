@@ -30,6 +30,7 @@ const CASES: &[&str] = &[
     "llama_decode_int4_qdq",
     "phi3_decode_matmulnbits",
     "llama_genai_int4",
+    "lfm2moe_genai_int4_qmoe",
     "resnet50_half_qdq_s8",
     "resnet50_half_qoperator_u8",
 ];
@@ -37,7 +38,7 @@ const CASES: &[&str] = &[
 /// Cases that round activations to 8 bits as they run. An activation that lies within a float rounding of the middle
 /// between two codes may take either code, and what is computed from it follows. So their results are compared by
 /// [`root_mean_square`] where elements differ.
-const ROUNDED_ACTIVATIONS: &[&str] = &["llama_genai_int4", "resnet50_half_qdq_s8"];
+const ROUNDED_ACTIVATIONS: &[&str] = &["llama_genai_int4", "lfm2moe_genai_int4_qmoe", "resnet50_half_qdq_s8"];
 
 /// The largest share of an output's root mean square by which such codes may change it. Rounding the activations of
 /// `llama_genai_int4` changes 0.03 to 0.04 at all (ONNX Runtime at `accuracy_level` 4 against 0), those of
