@@ -43,6 +43,8 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
+    /// Leave every step as it is, so that each value of the model is computed and can be observed; slower.
+    pub unfused: bool,
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cli`).
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
@@ -215,8 +217,12 @@ fn optimize(
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }
-    let passes =
-        Options { dimensions: options.dimensions.clone(), states: options.states.clone(), verify: options.verify };
+    let passes = Options {
+        dimensions: options.dimensions.clone(),
+        states: options.states.clone(),
+        unfused: options.unfused,
+        verify: options.verify,
+    };
     run(&mut graph, &passes, observe)?;
     Ok(graph)
 }

@@ -9,6 +9,8 @@ pub struct Options {
     pub dimensions: Bindings,
     /// Inputs and outputs that are state, as `IN=OUT` patterns.
     pub states: Vec<String>,
+    /// Leave every step as it is, so that each value is computed and can be observed.
+    pub unfused: bool,
     /// Verify after every pass in release builds too.
     pub verify: bool,
 }

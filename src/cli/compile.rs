@@ -34,6 +34,9 @@ pub(super) struct Arguments {
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
+    /// Leave every step as it is, so that `run --observe` sees each value of the model; slower
+    #[arg(long)]
+    unfused: bool,
     /// Check every pass, and compare shapes with those of tract
     #[arg(long)]
     verify: bool,
@@ -141,6 +144,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
         chunk_bytes: None,
+        unfused: arguments.unfused,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),
         placements: Vec::new(),
