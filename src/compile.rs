@@ -50,6 +50,8 @@ pub struct CompileOptions {
     pub activations: Activations,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
+    /// Leave every step as it is, so that each value of the model is computed and can be observed; slower.
+    pub unfused: bool,
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
@@ -253,6 +255,7 @@ fn optimize(
         dimensions: options.dimensions.clone(),
         states: options.states.clone(),
         activations: options.activations,
+        unfused: options.unfused,
         verify: options.verify,
     };
     run(&mut graph, &passes, observe)?;

@@ -5,6 +5,7 @@
 //! pair too. A line `// state IN=OUT` or `// dimension NAME=SIZE` before a graph is an option.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+use ipuc_passes::fuse::PATTERNS;
 use ipuc_passes::ir::text::{parse, print};
 use ipuc_passes::ir::{Changes, Graph};
 use ipuc_passes::options::Options;
@@ -60,21 +61,38 @@ fn golden_files_are_of_passes() {
 
 #[test]
 fn examples_in_comments_of_passes_are_true() {
-    let files: Vec<PathBuf> =
-        std::fs::read_dir(root().join("passes/src")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let sources: Vec<String> =
-        files.iter().filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let sources: Vec<String> = sources("passes/src").into_iter().chain(sources("passes/src/fuse")).collect();
     for pass in pipeline::passes() {
         let function = format!("pub fn {}(graph: &mut Graph", pass.name);
         let source = sources.iter().find(|source| source.contains(&function));
-        let examples = examples(source.unwrap_or_else(|| panic!("`{}` has no file", pass.name)));
-        let [before, expected] = examples.as_slice() else {
-            panic!("the comment of `{}` has {} examples, not one before and one after", pass.name, examples.len());
-        };
-        let found = after(pass, before, pass.name);
-        let difference = found.difference(&parse(expected).unwrap());
-        assert_eq!(difference, None, "the example of `{}` gives\n{}", pass.name, print(&found));
+        check_example(pass, pass.name, source.unwrap_or_else(|| panic!("`{}` has no file", pass.name)));
     }
+}
+
+#[test]
+fn examples_in_comments_of_patterns_are_true() {
+    let pass = pipeline::find("fuse").unwrap();
+    for pattern in PATTERNS {
+        let path = root().join(format!("passes/src/fuse/{}.rs", pattern.name));
+        check_example(pass, pattern.name, &std::fs::read_to_string(path).unwrap());
+    }
+}
+
+/// The files of a folder.
+fn sources(folder: &str) -> Vec<String> {
+    let files = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+/// A pass makes of the first example in a file's comment the second.
+fn check_example(pass: &Pass, name: &str, source: &str) {
+    let examples = examples(source);
+    let [before, expected] = examples.as_slice() else {
+        panic!("the comment of `{name}` has {} examples, not one before and one after", examples.len());
+    };
+    let found = after(pass, before, name);
+    let difference = found.difference(&parse(expected).unwrap_or_else(|error| panic!("{name}: {error}")));
+    assert_eq!(difference, None, "the example of `{name}` gives\n{}", print(&found));
 }
 
 /// The blocks of text in a file's first comment.

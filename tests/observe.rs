@@ -17,7 +17,7 @@ fn opened(case: &Path) -> Model {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("model.ipu");
     let source = Source { entry: "main".to_string(), path: case.join("model.onnx") };
-    compile(&[source], &output, &CompileOptions::default()).unwrap();
+    compile(&[source], &output, &CompileOptions { unfused: true, ..CompileOptions::default() }).unwrap();
     ipuc::open(&output).unwrap()
 }
 

@@ -11,6 +11,7 @@ pub mod dead_code;
 pub mod emit;
 pub mod error;
 pub mod fold_constants;
+pub mod fuse;
 pub mod import;
 pub mod infer;
 pub mod integers;

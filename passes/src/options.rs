@@ -24,6 +24,8 @@ pub struct Options {
     pub states: Vec<String>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
+    /// Leave every step as it is, so that each value is computed and can be observed.
+    pub unfused: bool,
     /// Verify after every pass in release builds too.
     pub verify: bool,
 }

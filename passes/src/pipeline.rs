@@ -3,6 +3,7 @@
 use crate::dead_code::remove_dead_code;
 use crate::error::PassError;
 use crate::fold_constants::fold_constants;
+use crate::fuse::fuse;
 use crate::infer::infer;
 use crate::integers::integers;
 use crate::ir::{Changes, Graph};
@@ -57,6 +58,7 @@ pub const PIPELINE: &[Phase] = &[
     Phase::Once(&[
         pass("infer", Stage::Typed, infer),
         pass("quantize", Stage::Typed, quantize),
+        pass("fuse", Stage::Typed, fuse),
         pass("order", Stage::Ordered, order),
     ]),
 ];

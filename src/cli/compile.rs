@@ -46,6 +46,9 @@ pub(super) struct Arguments {
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
+    /// Leave every step as it is, so that `run --observe` sees each value of the model; slower
+    #[arg(long)]
+    unfused: bool,
     /// Check every pass, and compare types and shapes with those of tract (feature `cross-check`)
     #[arg(long)]
     verify: bool,
@@ -150,6 +153,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
             Some(ActivationsArgument::I8) => Activations::I8,
         },
         chunk_bytes: None,
+        unfused: arguments.unfused,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),
         placements: Vec::new(),

@@ -218,7 +218,8 @@ impl<'a> Walk<'a> {
     fn product(&self, hidden: &[f32], rows: std::ops::Range<usize>, out: &mut [f32]) {
         let Extents { batch, hidden: size, .. } = self.extents;
         let matrix = PlainElements::F32(&self.recurrence[rows.start * size..rows.end * size]);
-        let epilogue = Epilogue { bias: self.hidden_bias.as_deref().map(|bias| &bias[rows.clone()]), clamp: None };
+        let bias = self.hidden_bias.as_deref().map(|bias| &bias[rows.clone()]);
+        let epilogue = Epilogue { bias, ..Epilogue::default() };
         plain_product(
             Instructions::best(),
             Matrix::new(hidden, batch, size),

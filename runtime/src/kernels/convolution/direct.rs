@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::gather::copy_row;
 use crate::kernels::{
+    change::Change,
     product::{PANEL_OUTPUTS, Weight, tile},
     scratch::scratch,
     simd::{LANES, Routine, Simd},
@@ -71,13 +72,16 @@ impl Grid {
     }
 }
 
-/// What becomes of the complete outputs of a channel: the bias is added, then the addend, then the value is clamped.
+/// What becomes of the complete outputs of a channel: the bias is added, then the addend, then the value is clamped, then comes
+/// the caller's change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Finish<'a> {
     pub bias: Option<f32>,
     /// A value for each output of the block.
     pub addend: Option<&'a [f32]>,
     pub clamp: Option<(f32, f32)>,
+    /// The change, and where the outputs begin in the whole output.
+    pub change: Option<(Change<'a>, usize)>,
 }
 
 /// Some rows of outputs along the first axis.
@@ -200,6 +204,9 @@ impl Block {
                 simd.store_partial(value, out);
                 place += out.len();
             }
+        }
+        if let Some((change, start)) = finish.change {
+            change.apply(start, out);
         }
     }
 

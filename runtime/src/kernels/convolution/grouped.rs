@@ -245,6 +245,7 @@ impl<'a> Task<'a> {
             bias: epilogue.bias.map(|bias| bias[self.channel(row)]),
             addend: epilogue.addend.map(|addend| &addend[self.place(row)..]),
             clamp: epilogue.clamp,
+            change: epilogue.change.map(|change| (change, self.place(row))),
         }
     }
 

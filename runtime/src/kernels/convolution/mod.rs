@@ -18,6 +18,7 @@ mod transposed;
 mod tests;
 
 use super::{
+    change::Change,
     product::PanelPiece,
     simd::Simd,
     window::{self, WindowAxis},
@@ -71,7 +72,8 @@ pub enum ConvolutionWeight<'a> {
     Plain(&'a [f32]),
 }
 
-/// What is done to complete outputs: the bias is added, then the addend, then the value is clamped.
+/// What is done to complete outputs: the bias is added, then the addend, then the value is clamped, then comes the caller's
+/// change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvolutionEpilogue<'a> {
     /// Added to all positions of a channel: one value an output channel.
@@ -80,6 +82,8 @@ pub struct ConvolutionEpilogue<'a> {
     pub addend: Option<&'a [f32]>,
     /// Least and greatest value; NaN stays NaN.
     pub clamp: Option<(f32, f32)>,
+    /// What the caller does.
+    pub change: Option<Change<'a>>,
 }
 
 impl ConvolutionEpilogue<'_> {
@@ -106,5 +110,8 @@ impl ConvolutionEpilogue<'_> {
             }
         }
         super::product::clamp_all(simd, self.clamp, outputs);
+        if let Some(change) = self.change {
+            change.apply(place, outputs);
+        }
     }
 }

@@ -206,7 +206,7 @@ proptest! {
         let weight = numbers(7, shape.groups * shape.group_outputs * shape.depth());
         let bias = numbers(8, shape.groups * shape.group_outputs);
         let addend = numbers(9, shape.outputs());
-        let epilogue = ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: Some((-0.5, 1.0)) };
+        let epilogue = ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: Some((-0.5, 1.0)), change: None };
         let plane = window::outputs(&shape.axes).max(1);
         for instructions in Instructions::available() {
             let plain = run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), ConvolutionEpilogue::default());

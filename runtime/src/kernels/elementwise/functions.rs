@@ -205,8 +205,8 @@ functions! {
     HyperbolicTangent() cost 18 |simd, x| hyperbolic_tangent(simd, x);
     /// 1 / (1 + exp(-x)), to 3 ULP.
     Logistic() cost 14 |simd, x| logistic(simd, x);
-    /// max(x, 0).
-    Relu() cost 1 |simd, x| simd.maximum(x, simd.splat(0.0));
+    /// 0 where x is below 0, else x.
+    Relu() cost 1 |simd, x| simd.select_less(x, simd.splat(0.0), simd.splat(0.0), x);
     /// x between `least` and `greatest` (which wins if they cross).
     Clamp(least, greatest) cost 1 |simd, x| simd.minimum(simd.maximum(x, least), greatest);
     /// scale * x + offset.

@@ -209,11 +209,12 @@ pub fn batched_product(instructions: Instructions, batch: &Batch<'_>, out: &mut 
     let cut = Cut::new(batch.rows, inputs, outputs.div_ceil(PANEL_OUTPUTS), parts);
     let mut tasks = Vec::new();
     let places = batch.left_places.iter().zip(batch.right_places);
-    for ((&left, &right), out) in places.zip(out.chunks_mut(batch.rows * outputs)) {
+    for (index, ((&left, &right), out)) in places.zip(out.chunks_mut(batch.rows * outputs)).enumerate() {
         let x = Matrix::with_stride(batch.left.get(left..).unwrap_or_default(), batch.rows, inputs, batch.left_stride);
         let weight = PlainMatrix { elements: batch.right.elements.from(right), ..batch.right };
         weight.check();
         let out = MatrixMut::new(out, batch.rows, outputs);
+        let epilogue = epilogue.rows_further(index * batch.rows);
         tasks.extend(cut.tasks(x, &weight.parts(cut.panels), out, Start::Zero, epilogue));
     }
     // Small products stay on this thread, all of them.

@@ -88,8 +88,8 @@ impl Routine for Task<'_> {
             },
         }
         if self.part.inputs.end == self.x.columns() && !self.epilogue.is_empty() {
-            for outputs in &mut self.out {
-                self.epilogue.apply(simd, self.part.first_output, outputs);
+            for (row, outputs) in self.out.iter_mut().enumerate() {
+                self.epilogue.apply(simd, self.first_row + row, self.part.first_output, outputs);
             }
         }
     }

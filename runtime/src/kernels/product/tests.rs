@@ -201,7 +201,7 @@ fn epilogue_follows_the_last_inputs_only() {
     let (x, weight, bias) = (numbers(3, m * k), Packed::new(Type::F32, k, n), numbers(5, n));
     for instructions in Instructions::available() {
         let plain = whole(instructions, &x, &weight, shape);
-        let epilogue = Epilogue { bias: Some(&bias), clamp: Some((-1.0, 2.0)) };
+        let epilogue = Epilogue { bias: Some(&bias), clamp: Some((-1.0, 2.0)), ..Epilogue::default() };
         let mut out = vec![0.0; m * n];
         for inputs in [0..256, 256..300] {
             for panel in 0..3 {
@@ -253,7 +253,7 @@ fn clamp_keeps_nan() {
         let mut out = [0.0; 2];
         let pieces = [PanelPiece::whole(1, 1, PanelElements::F32(&[1.0; 16]))];
         let (x, out_matrix) = (Matrix::new(&[f32::NAN, -3.0], 2, 1), MatrixMut::new(&mut out, 2, 1));
-        let epilogue = Epilogue { bias: None, clamp: Some((0.0, 6.0)) };
+        let epilogue = Epilogue { bias: None, clamp: Some((0.0, 6.0)), ..Epilogue::default() };
         panels_product(instructions, x, &pieces, out_matrix, Start::Zero, epilogue);
         assert!(out[0].is_nan() && out[1] == 0.0);
     }

@@ -1,5 +1,6 @@
 //! Arithmetic, logic and bits of two operands.
 
+use super::powers::{POWER_COST, Power};
 use super::{reload, runs};
 use crate::kernels::elements::{ZipBlock, zip, zip_block, zip_in_place};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
@@ -163,9 +164,6 @@ macro_rules! integer {
 }
 integer! { i64 i32 i16 i8 u64 u32 u16 u8 }
 
-/// Operations that a power costs.
-const POWER_COST: usize = 20;
-
 /// The two operands; one of them may become the result.
 struct Pair {
     left: Tensor,
@@ -208,18 +206,22 @@ impl Pair {
             [exponent] => T::to_f64(exponent.widen()),
             _ => f64::NAN,
         };
-        let in_f64 =
-            |function: fn(f64) -> f64| move |x: T, _: T| T::narrow(T::from_f64(function(T::to_f64(x.widen()))));
-        if exponent == 2.0 {
-            self.elements(context, 1, |x: T, _: T| T::narrow(T::mul(x.widen(), x.widen())))
-        } else if exponent == 0.5 {
-            // As a power the root of minus infinity is infinity, and of minus zero zero.
-            self.elements(context, 4, in_f64(|x| if x == f64::NEG_INFINITY { f64::INFINITY } else { (x + 0.0).sqrt() }))
-        } else if exponent == 3.0 {
-            self.elements(context, 2, in_f64(|x| x * x * x))
-        } else {
+        if exponent.is_nan() {
             let by_f64 = |x: T, y: T| T::from_f64(T::to_f64(x.widen()).powf(T::to_f64(y.widen())));
-            self.elements(context, POWER_COST, move |x: T, y: T| T::narrow(by_f64(x, y)))
+            return self.elements(context, POWER_COST, move |x: T, y: T| T::narrow(by_f64(x, y)));
+        }
+        let power = Power::new(exponent);
+        let by_f64 = move |x: T, _: T| T::narrow(T::from_f64(power.of_f64(T::to_f64(x.widen()))));
+        match power {
+            Power::Square => self.elements(context, 1, |x: T, _: T| T::narrow(T::mul(x.widen(), x.widen()))),
+            // Each has a loop of its own.
+            Power::Root => self.elements(context, power.cost(), |x: T, _: T| {
+                T::narrow(T::from_f64(Power::Root.of_f64(T::to_f64(x.widen()))))
+            }),
+            Power::Cube => self.elements(context, power.cost(), |x: T, _: T| {
+                T::narrow(T::from_f64(Power::Cube.of_f64(T::to_f64(x.widen()))))
+            }),
+            Power::Of(_) => self.elements(context, power.cost(), by_f64),
         }
     }
 

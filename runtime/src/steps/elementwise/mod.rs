@@ -6,6 +6,7 @@
 mod binary;
 mod cast;
 mod compare;
+pub(in crate::steps) mod powers;
 mod select;
 #[cfg(test)]
 mod tests;

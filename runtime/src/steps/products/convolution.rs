@@ -3,6 +3,7 @@
 use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::panels::PanelWeight;
+use crate::kernels::change::Change;
 use crate::kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
 use crate::kernels::simd::Instructions;
 use crate::kernels::window::WindowAxis;
@@ -91,12 +92,15 @@ impl Kernel for Convolution {
             bias: bias.as_deref(),
             addend: addend.map(|tensor| tensor.elements::<f32>()).transpose()?,
             clamp: fused.and_then(|fused| fused.clamp),
+            change: None,
         };
         let values = widened(&x)?;
-        let fill = |out: &mut [f32]| multiply(&plan, &values, &weights, out, post);
+        let fill = |out: &mut [f32], change: Option<Change<'_>>| {
+            multiply(&plan, &values, &weights, out, ConvolutionEpilogue { change, ..post })
+        };
         let result = match fused {
-            Some(_) => produce(context, x.dtype(), &plan.shape, fill)?,
-            None => after_sums(&self.program, &plan.shape, &further, context, fill)?,
+            Some(_) => produce(context, x.dtype(), &plan.shape, |out| fill(out, None))?,
+            None => after_sums(&self.program, x.dtype(), &plan.shape, &further, context, fill)?,
         };
         Ok(vec![result.into()])
     }

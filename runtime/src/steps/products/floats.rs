@@ -1,6 +1,7 @@
 //! Tensors of f32, f16 and bf16 as slices of f32, in both directions.
 
-use crate::steps::program::{self, Accumulators};
+use crate::kernels::change::Change;
+use crate::steps::program::{self, Accumulators, InPlace};
 use crate::steps::{Context, KernelError};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -53,20 +54,32 @@ pub(in crate::steps) fn produce(
     Ok(result)
 }
 
-/// The result of a program over sums of this shape, filled by `fill` in f32. `fill` finds zeros.
+/// The result of a program over sums in f32 of this shape, or of type `dtype` without one. `fill` computes the sums, over
+/// unspecified values, and changes those that are complete as it is told: then they still lie in a cache. A program whose result
+/// is no float that f32 holds runs afterwards.
 ///
 /// # Errors
 /// [`KernelError`] of `fill`, and of the program.
 pub(in crate::steps) fn after_sums(
     program: &Program,
+    dtype: DType,
     shape: &[usize],
     further: &[Option<Value>],
     context: &mut Context<'_>,
-    fill: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
+    fill: impl FnOnce(&mut [f32], Option<Change<'_>>) -> Result<(), KernelError>,
 ) -> Result<Tensor, KernelError> {
+    if program.is_empty() {
+        return produce(context, dtype, shape, |out| fill(out, None));
+    }
+    if let Some(in_place) = InPlace::new(program, shape, further)? {
+        let change = |place: usize, sums: &mut [f32]| in_place.run(place, sums);
+        let result = produce(context, in_place.dtype(), shape, |out| fill(out, Some(Change(&change))))?;
+        in_place.finish()?;
+        return Ok(result);
+    }
     let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };
     let mut sums = vec![0.0; element_count(shape).ok_or_else(too_large)?];
-    fill(&mut sums)?;
+    fill(&mut sums, None)?;
     single(program::apply(program, Accumulators::Float(&sums), shape, further, context)?)
 }
 

@@ -25,11 +25,13 @@ impl Fused {
                 return None;
             }
             match Known::of(step, value)? {
+                // Sums are f32 already.
+                Known::Round if fused == Fused::default() => {}
                 Known::Add(operand) if fused == Fused::default() && fits(operand) => fused.added = Some(operand),
                 Known::Clamp(least, greatest) if fused.clamp.is_none() && least <= greatest => {
                     fused.clamp = Some((least, greatest));
                 }
-                Known::Add(_) | Known::Clamp(..) => return None,
+                Known::Round | Known::Add(_) | Known::Clamp(..) => return None,
             }
             value = Argument::Step(u16::try_from(index).ok()?);
         }
@@ -39,6 +41,7 @@ impl Fused {
 
 /// A step that kernels know.
 enum Known {
+    Round,
     Add(usize),
     Clamp(f32, f32),
 }
@@ -65,6 +68,7 @@ impl Known {
             {
                 Some(Known::Clamp(0.0, f32::INFINITY))
             }
+            (Function::Cast, &[of]) if of == value => Some(Known::Round),
             (
                 Function::Binary(_)
                 | Function::Clamp

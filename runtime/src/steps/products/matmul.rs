@@ -4,6 +4,7 @@ use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, coded_pieces, within};
+use crate::kernels::change::{Change, RowChange};
 use crate::kernels::matrix::{Matrix, MatrixMut};
 use crate::kernels::product::{
     Batch, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
@@ -157,16 +158,19 @@ impl InF32<'_> {
         let fused = if known { Fused::new(program, fits) } else { None };
         let bias = fused::tensor(self.further, fused.and_then(|fused| fused.added));
         let bias = bias.map(|tensor| tensor.elements::<f32>()).transpose()?;
-        let post = Epilogue { bias, clamp: fused.and_then(|fused| fused.clamp) };
+        let post = Epilogue { bias, clamp: fused.and_then(|fused| fused.clamp), change: None };
         let left = self.left(a)?;
         let shape = &self.plan.shape;
-        let fill = |out: &mut [f32]| match out {
+        let fill = |out: &mut [f32], change: Option<Change<'_>>| match out {
             [] => Ok(()),
-            out => multiply(self, &left, out, post),
+            out => {
+                let change = change.map(|change| RowChange { change, start: 0, columns });
+                multiply(self, &left, out, Epilogue { change, ..post })
+            }
         };
         match fused {
-            Some(_) => produce(context, a.dtype(), shape, fill),
-            None => after_sums(program, shape, self.further, context, fill),
+            Some(_) => produce(context, a.dtype(), shape, |out| fill(out, None)),
+            None => after_sums(program, a.dtype(), shape, self.further, context, fill),
         }
     }
 
@@ -210,11 +214,11 @@ impl InF32<'_> {
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
         weight.for_each_run(|runs| {
             let products = products.iter_mut().zip(&self.plan.batches).zip(out.chunks_mut(rows * outputs));
-            for ((product, &(_, right_place)), out) in products {
+            for (index, ((product, &(_, right_place)), out)) in products.enumerate() {
                 let group = right_place / (inputs * outputs);
                 let runs = within(runs, &(group * group_panels..(group + 1) * group_panels));
                 if !runs.is_empty() {
-                    product.add(&runs, MatrixMut::new(out, rows, outputs), post)?;
+                    product.add(&runs, MatrixMut::new(out, rows, outputs), post.rows_further(index * rows))?;
                 }
             }
             Ok(())

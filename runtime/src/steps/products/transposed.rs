@@ -1,8 +1,9 @@
 //! Transposed convolutions: geometry and weights for the kernel, which takes all panels at once.
 
 use super::convolution::{Weights, bias, dtype, window};
-use super::floats::{after_sums, computes_in_f32, produce, widened};
+use super::floats::{after_sums, computes_in_f32, widened};
 use super::fused;
+use crate::kernels::change::Change;
 use crate::kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
 use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
 use crate::kernels::simd::Instructions;
@@ -36,18 +37,15 @@ impl Kernel for ConvolutionTranspose {
             axes: axes.iter().map(window).collect(),
         };
         let values = widened(&x)?;
-        let post = ConvolutionEpilogue { bias: bias.as_deref(), addend: None, clamp: None };
         let packed = packed(&shape, &weights)?;
-        let fill = |out: &mut [f32]| {
+        let fill = |out: &mut [f32], change: Option<Change<'_>>| {
+            let post = ConvolutionEpilogue { bias: bias.as_deref(), change, ..ConvolutionEpilogue::default() };
             if !out.is_empty() {
                 transposed(Instructions::best(), &shape, &values, PanelElements::F32(&packed), out, post);
             }
             Ok(())
         };
-        let result = match self.program.is_empty() {
-            true => produce(context, x.dtype(), &result_shape, fill)?,
-            false => after_sums(&self.program, &result_shape, &further, context, fill)?,
-        };
+        let result = after_sums(&self.program, x.dtype(), &result_shape, &further, context, fill)?;
         Ok(vec![result.into()])
     }
 }

@@ -4,7 +4,7 @@ use super::operations::{Operation, operation};
 use super::registers::{Accumulators, Class, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::scalar::scalar_of_bits;
+use ipuc_formats::ops::scalar::{Scalar, scalar_of_bits};
 use ipuc_formats::ops::{Argument, Program, ProgramError, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -80,7 +80,12 @@ impl<'a> Compiled<'a> {
             // A checked program has fewer steps than arguments can name.
             let own = Argument::Step(u16::try_from(index).unwrap_or(u16::MAX));
             let result = place(&mut compiled, own)?;
-            compiled.steps.push(Step { operation: operation(&step.function, &dtypes, step.to), arguments, result });
+            let exponent = step.arguments.get(1).copied().and_then(float_constant);
+            compiled.steps.push(Step {
+                operation: operation(&step.function, &dtypes, exponent, step.to),
+                arguments,
+                result,
+            });
         }
         for &result in &program.results {
             let result = place(&mut compiled, result)?;
@@ -119,6 +124,23 @@ impl<'a> Compiled<'a> {
         range: Range<usize>,
         outputs: &mut [&mut [u8]],
     ) -> Result<(), ReferenceError> {
+        self.compute(registers, accumulators, range)?;
+        for ((&result, &dtype), output) in self.results.iter().zip(&self.types).zip(outputs) {
+            registers.0[result].write(dtype, output)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the registers of the elements `range`.
+    ///
+    /// # Errors
+    /// As [`Compiled::run`].
+    pub(super) fn compute(
+        &self,
+        registers: &mut Registers,
+        accumulators: Accumulators<'_>,
+        range: Range<usize>,
+    ) -> Result<(), ReferenceError> {
         let registers = &mut registers.0;
         for (kind, register) in self.kinds.iter().zip(registers.iter_mut()) {
             match kind {
@@ -130,14 +152,36 @@ impl<'a> Compiled<'a> {
         for step in &self.steps {
             // Single assignment: arguments are other registers.
             let mut result = std::mem::replace(&mut registers[step.result], Register::Integer(Vec::new()));
-            let arguments: Vec<&Register> = step.arguments.iter().map(|&argument| &registers[argument]).collect();
-            step.operation.run(&arguments, range.len(), &mut result)?;
+            let computed = match *step.arguments.as_slice() {
+                [x] => step.operation.run(&[&registers[x]], range.len(), &mut result),
+                [x, y] => step.operation.run(&[&registers[x], &registers[y]], range.len(), &mut result),
+                [x, y, z] => {
+                    step.operation.run(&[&registers[x], &registers[y], &registers[z]], range.len(), &mut result)
+                }
+                // A checked program has functions of one to three arguments.
+                _ => Ok(()),
+            };
             registers[step.result] = result;
-        }
-        for ((&result, &dtype), output) in self.results.iter().zip(&self.types).zip(outputs) {
-            registers[result].write(dtype, output)?;
+            computed?;
         }
         Ok(())
+    }
+
+    /// The only result, where it is a float that f32 holds.
+    pub(super) fn store_float(&self, registers: &Registers, out: &mut [f32]) {
+        if let [result] = self.results.as_slice()
+            && let Register::Float(values) = &registers.0[*result]
+        {
+            out.copy_from_slice(&values[..out.len()]);
+        }
+    }
+}
+
+/// The value of a constant.
+fn float_constant(argument: Argument) -> Option<f64> {
+    match argument {
+        Argument::Constant(dtype, bits) => scalar_of_bits(dtype, bits).map(Scalar::to_f64),
+        Argument::Input | Argument::Step(_) | Argument::Operand(_) => None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! stay fast. Results do not depend on blocks or threads.
 
 mod compiled;
+mod in_place;
 mod operations;
 mod registers;
 
@@ -12,6 +13,7 @@ mod registers;
 mod tests;
 
 use compiled::Compiled;
+pub(super) use in_place::InPlace;
 pub(super) use registers::Accumulators;
 use registers::BLOCK;
 

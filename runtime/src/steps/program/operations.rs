@@ -1,11 +1,11 @@
 //! Loops for the functions of programs.
 
 use super::registers::{Class, Register};
-use crate::kernels::simd::{Instructions, Routine, Simd};
+use crate::kernels::simd::{Instructions, LANES, Routine, Simd};
+use crate::steps::elementwise::powers::Power;
 use crate::steps::elementwise::vectors::{self, Change};
-use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{BinaryFunction, Function, ReferenceError, UnaryFunction};
+use ipuc_formats::ops::{BinaryFunction, CompareRelation, Function, ReferenceError, UnaryFunction};
 
 /// How a step is computed: a function, then what its result is rounded to.
 pub(super) struct Operation {
@@ -21,8 +21,20 @@ enum Compute {
     Change(Change),
     /// A function of two f32.
     Floats(Arithmetic),
+    /// f32 to a constant power.
+    Power(Power),
     /// A function of two i32, which saturates.
     Integers(Arithmetic),
+    /// Whether a relation holds between two f32.
+    Compare(CompareRelation),
+    /// Whether a function of f32 holds.
+    Test(UnaryFunction),
+    /// A function of two truths.
+    Logic(Logic),
+    /// f32 where a truth holds, else another.
+    SelectFloats,
+    /// i32 where a truth holds, else another.
+    SelectIntegers,
     /// f32 between two others.
     ClampFloats,
     /// i32 between two others.
@@ -45,19 +57,62 @@ enum Arithmetic {
     Div,
     Min,
     Max,
+    Prelu,
 }
 
-/// The loop for a function of arguments of these types, rounded to `to`.
-pub(super) fn operation(function: &Function, arguments: &[DType], to: DType) -> Operation {
+#[derive(Debug, Clone, Copy)]
+enum Logic {
+    And,
+    Or,
+    Xor,
+}
+
+/// The loop for a function of arguments of these types, rounded to `to`; `constant` is the second argument where it is one.
+pub(super) fn operation(function: &Function, arguments: &[DType], constant: Option<f64>, to: DType) -> Operation {
     let dtype = arguments.first().copied().unwrap_or(to);
-    let compute = known(function, dtype, to).unwrap_or_else(|| Compute::General(function.clone()));
+    let known = match function {
+        Function::Select => selection(arguments.get(1).copied().unwrap_or(to), to),
+        Function::Binary(BinaryFunction::Pow) => {
+            let floats = Class::of(dtype) == Class::Float && Class::of(to) == Class::Float;
+            constant.filter(|_| floats).map(|exponent| Compute::Power(Power::new(exponent)))
+        }
+        function => known(function, dtype, to),
+    };
+    let compute = known.unwrap_or_else(|| Compute::General(function.clone()));
     Operation { compute, dtype, to }
+}
+
+/// The loop that chooses between elements of type `from`.
+fn selection(from: DType, to: DType) -> Option<Compute> {
+    match (Class::of(from), Class::of(to)) {
+        (Class::Float, Class::Float) => Some(Compute::SelectFloats),
+        (Class::Integer, Class::Integer) => Some(Compute::SelectIntegers),
+        (Class::Float | Class::Integer | Class::General, _) => None,
+    }
+}
+
+/// The loop that gives a truth.
+fn truth(function: &Function, from: DType) -> Option<Compute> {
+    match (Class::of(from), function) {
+        (Class::Float, Function::Compare(relation)) => Some(Compute::Compare(*relation)),
+        (Class::Float, Function::Unary(function)) => Some(Compute::Test(*function)),
+        (_, Function::Binary(function)) if from == DType::Bool => match function {
+            BinaryFunction::And => Some(Compute::Logic(Logic::And)),
+            BinaryFunction::Or => Some(Compute::Logic(Logic::Or)),
+            BinaryFunction::Xor => Some(Compute::Logic(Logic::Xor)),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn known(function: &Function, from: DType, to: DType) -> Option<Compute> {
     let (own, into) = (Class::of(from), Class::of(to));
-    if into == Class::General || to == DType::Bool && *function != Function::Cast {
+    if into == Class::General {
         return None;
+    }
+    if to == DType::Bool && *function != Function::Cast {
+        return truth(function, from);
     }
     // A result in f32 that is rounded again has the bits of one rounding where the arguments have few.
     let rounds_once = to == DType::F32 || (into == Class::Float && from != DType::F32);
@@ -85,7 +140,7 @@ fn known(function: &Function, from: DType, to: DType) -> Option<Compute> {
         },
         (Class::Integer, Function::Binary(function)) if from != DType::Bool && into == Class::Integer => {
             match arithmetic(*function)? {
-                Arithmetic::Div => None,
+                Arithmetic::Div | Arithmetic::Prelu => None,
                 function => Some(Compute::Integers(function)),
             }
         }
@@ -110,10 +165,10 @@ fn arithmetic(function: BinaryFunction) -> Option<Arithmetic> {
         BinaryFunction::Div => Some(Arithmetic::Div),
         BinaryFunction::Min => Some(Arithmetic::Min),
         BinaryFunction::Max => Some(Arithmetic::Max),
+        BinaryFunction::Prelu => Some(Arithmetic::Prelu),
         BinaryFunction::Pow
         | BinaryFunction::Modulo
         | BinaryFunction::Remainder
-        | BinaryFunction::Prelu
         | BinaryFunction::And
         | BinaryFunction::Or
         | BinaryFunction::Xor
@@ -129,7 +184,17 @@ impl Operation {
     /// About how many operations an element costs.
     pub(super) fn cost(&self) -> usize {
         match &self.compute {
-            Compute::Keep | Compute::Floats(_) | Compute::Integers(_) | Compute::Widen | Compute::Wrap => 1,
+            Compute::Keep
+            | Compute::Floats(_)
+            | Compute::Integers(_)
+            | Compute::Compare(_)
+            | Compute::Test(_)
+            | Compute::Logic(_)
+            | Compute::SelectFloats
+            | Compute::SelectIntegers
+            | Compute::Widen
+            | Compute::Wrap => 1,
+            Compute::Power(power) => power.cost(),
             Compute::ClampFloats | Compute::ClampIntegers | Compute::Truncate => 2,
             Compute::Change(change) => change.cost,
             Compute::General(_) => 50,
@@ -161,7 +226,11 @@ impl Operation {
             }
             (Compute::ClampFloats, [Register::Float(x), Register::Float(least), Register::Float(greatest)]) => {
                 let bounds = least.iter().zip(greatest);
-                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| least_of(greatest_of(x, y), z)));
+                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| clamped(x, y, z)));
+            }
+            (Compute::Power(power), [Register::Float(x), _]) => out.extend(x[..count].iter().map(|&x| power.of(x))),
+            (Compute::SelectFloats, [Register::Integer(holds), Register::Float(x), Register::Float(y)]) => {
+                choose(&holds[..count], x, y, out);
             }
             (Compute::Widen, [Register::Integer(x)]) => out.extend(x[..count].iter().map(|&x| x as f32)),
             (_, [Register::Float(x)]) => {
@@ -180,6 +249,21 @@ impl Operation {
         match (&self.compute, arguments) {
             (Compute::Integers(function), [Register::Integer(x), Register::Integer(y)]) => {
                 integer_pairs(*function, &x[..count], &y[..count], out);
+            }
+            (Compute::Compare(relation), [Register::Float(x), Register::Float(y)]) => {
+                compare(*relation, &x[..count], &y[..count], out);
+            }
+            (Compute::Test(function), [Register::Float(x)]) => test(*function, &x[..count], out),
+            (Compute::Logic(function), [Register::Integer(x), Register::Integer(y)]) => {
+                let pairs = x[..count].iter().zip(y);
+                match function {
+                    Logic::And => out.extend(pairs.map(|(x, y)| x & y)),
+                    Logic::Or => out.extend(pairs.map(|(x, y)| x | y)),
+                    Logic::Xor => out.extend(pairs.map(|(x, y)| x ^ y)),
+                }
+            }
+            (Compute::SelectIntegers, [Register::Integer(holds), Register::Integer(x), Register::Integer(y)]) => {
+                choose(&holds[..count], x, y, out);
             }
             (Compute::ClampIntegers, [Register::Integer(x), Register::Integer(least), Register::Integer(greatest)]) => {
                 let bounds = least.iter().zip(greatest);
@@ -205,12 +289,12 @@ impl Routine for Block<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let Block { operation, arguments, count, result } = self;
         match result {
             Register::Float(out) => {
                 operation.floats(arguments, count, out);
-                round_floats(operation.to, out);
+                round_floats(simd, operation.to, out);
             }
             Register::Integer(out) if is_float_result(&operation.compute) => {
                 let mut wide = Vec::with_capacity(count);
@@ -233,10 +317,22 @@ impl Routine for Block<'_> {
 
 fn is_float_result(compute: &Compute) -> bool {
     match compute {
-        Compute::Change(_) | Compute::Floats(_) | Compute::ClampFloats | Compute::Keep | Compute::Widen => true,
-        Compute::Integers(_) | Compute::ClampIntegers | Compute::Truncate | Compute::Wrap | Compute::General(_) => {
-            false
-        }
+        Compute::Change(_)
+        | Compute::Floats(_)
+        | Compute::Power(_)
+        | Compute::SelectFloats
+        | Compute::ClampFloats
+        | Compute::Keep
+        | Compute::Widen => true,
+        Compute::Integers(_)
+        | Compute::Compare(_)
+        | Compute::Test(_)
+        | Compute::Logic(_)
+        | Compute::SelectIntegers
+        | Compute::ClampIntegers
+        | Compute::Truncate
+        | Compute::Wrap
+        | Compute::General(_) => false,
     }
 }
 
@@ -250,24 +346,51 @@ fn bounds(dtype: DType) -> (i32, i32) {
     }
 }
 
-fn round_floats(to: DType, values: &mut [f32]) {
+#[inline(always)]
+fn round_floats<S: Simd>(simd: S, to: DType, values: &mut [f32]) {
     match to {
-        DType::F16 => values.iter_mut().for_each(|value| *value = f16::from_f32(*value).to_f32()),
-        DType::BF16 => values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32()),
+        DType::F16 => values.chunks_mut(LANES).for_each(|values| {
+            simd.store_partial(simd.round_to_f16(simd.load_partial(values)), values);
+        }),
+        DType::BF16 => values.chunks_mut(LANES).for_each(|values| {
+            simd.store_partial(simd.round_to_bf16(simd.load_partial(values)), values);
+        }),
         _ => {}
     }
 }
 
-/// The larger; NaN where either is.
+/// x, not below `least`, then not above `greatest`; NaN where any is.
 #[inline(always)]
-fn greatest_of(x: f32, y: f32) -> f32 {
-    if x.is_nan() || y.is_nan() { f32::NAN } else { x.max(y) }
+fn clamped(x: f32, least: f32, greatest: f32) -> f32 {
+    let above = if x < least || least.is_nan() { least } else { x };
+    let within = if above > greatest || greatest.is_nan() { greatest } else { above };
+    if x.is_nan() || least.is_nan() { f32::NAN } else { within }
 }
 
-/// The smaller; NaN where either is.
+/// `x` where the truth is not 0, else `y`.
 #[inline(always)]
-fn least_of(x: f32, y: f32) -> f32 {
-    if x.is_nan() || y.is_nan() { f32::NAN } else { x.min(y) }
+fn choose<T: Copy>(holds: &[i32], x: &[T], y: &[T], out: &mut Vec<T>) {
+    out.extend(holds.iter().zip(x.iter().zip(y)).map(|(&holds, (&x, &y))| if holds != 0 { x } else { y }));
+}
+
+#[inline(always)]
+fn compare(relation: CompareRelation, x: &[f32], y: &[f32], out: &mut Vec<i32>) {
+    let pairs = x.iter().zip(y);
+    match relation {
+        CompareRelation::Equal => out.extend(pairs.map(|(x, y)| i32::from(x == y))),
+        CompareRelation::Less => out.extend(pairs.map(|(x, y)| i32::from(x < y))),
+        CompareRelation::LessOrEqual => out.extend(pairs.map(|(x, y)| i32::from(x <= y))),
+        CompareRelation::Greater => out.extend(pairs.map(|(x, y)| i32::from(x > y))),
+        CompareRelation::GreaterOrEqual => out.extend(pairs.map(|(x, y)| i32::from(x >= y))),
+    }
+}
+
+fn test(function: UnaryFunction, x: &[f32], out: &mut Vec<i32>) {
+    match function {
+        UnaryFunction::IsNan => out.extend(x.iter().map(|x| i32::from(x.is_nan()))),
+        UnaryFunction::IsInfinite => out.extend(x.iter().map(|x| i32::from(x.is_infinite()))),
+        other => out.extend(x.iter().map(|&x| i32::from(other.apply_f32(x) != 0.0))),
+    }
 }
 
 #[inline(always)]
@@ -278,8 +401,9 @@ fn float_pairs(function: Arithmetic, x: &[f32], y: &[f32], out: &mut Vec<f32>) {
         Arithmetic::Sub => out.extend(pairs.map(|(x, y)| x - y)),
         Arithmetic::Mul => out.extend(pairs.map(|(x, y)| x * y)),
         Arithmetic::Div => out.extend(pairs.map(|(x, y)| x / y)),
-        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| least_of(x, y))),
-        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| greatest_of(x, y))),
+        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| if x < y || x.is_nan() { x } else { y })),
+        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| if x > y || x.is_nan() { x } else { y })),
+        Arithmetic::Prelu => out.extend(pairs.map(|(&x, &y)| if x < 0.0 { x * y } else { x })),
     }
 }
 
@@ -292,8 +416,8 @@ fn integer_pairs(function: Arithmetic, x: &[i32], y: &[i32], out: &mut Vec<i32>)
         Arithmetic::Mul => out.extend(pairs.map(|(x, &y)| x.saturating_mul(y))),
         Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| x.min(y))),
         Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| x.max(y))),
-        // Divisions are computed as the reference does.
-        Arithmetic::Div => out.resize(x.len(), 0),
+        // These are computed as the reference does.
+        Arithmetic::Div | Arithmetic::Prelu => out.resize(x.len(), 0),
     }
 }
 

@@ -113,7 +113,7 @@ impl Routine for DynamicTask<'_> {
                     let scale = self.x.scale(self.first_row + row);
                     outputs.iter_mut().for_each(|output| *output *= scale);
                 }
-                self.epilogue.apply(simd, self.first_output, outputs);
+                self.epilogue.apply(simd, self.first_row + row, self.first_output, outputs);
             }
         }
     }

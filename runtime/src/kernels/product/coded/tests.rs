@@ -296,7 +296,7 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 fn check(weight: &Coded, m: usize) {
     let x = numbers(5, m * weight.layout.inputs());
     let bias = numbers(6, weight.n);
-    let epilogue = Epilogue { bias: Some(&bias), clamp: Some((-1e3, 1e3)) };
+    let epilogue = Epilogue { bias: Some(&bias), clamp: Some((-1e3, 1e3)), ..Epilogue::default() };
     for instructions in Instructions::available() {
         let expected = decoded_product(instructions, weight, &x, m, epilogue);
         let unit = weight.layout.cut().max(256);

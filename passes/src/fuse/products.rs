@@ -1,0 +1,98 @@
+//! What follows a product or a convolution on each element becomes its program: bias, scales, activation, residual.
+//!
+//! ```text
+//! constant @w : f32[4, 3, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
+//! entry "main"("x", "r") -> ("y") = block 0
+//! block 0(%x : f32[n, 3, 8, 8], %r : f32[n, 4, 8, 8]) {
+//!   %c : f32[n, 4, 8, 8] = convolution groups=1 %x, @w from "conv"
+//!   %y : f32[n, 4, 8, 8] = binary function=add %r, %c from "residual"
+//!   return %y
+//! }
+//! ```
+//! becomes
+//! ```text
+//! constant @w : f32[4, 3, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
+//! entry "main"("x", "r") -> ("y") = block 0
+//! block 0(%x : f32[n, 3, 8, 8], %r : f32[n, 4, 8, 8]) {
+//!   %y : f32[n, 4, 8, 8] = convolution groups=1 program=["cast x : f32", "add $3 %0 : f32", "return %1"] %x, @w, _, %r from "conv + residual"
+//!   return %y
+//! }
+//! ```
+//!
+//! The sums are rounded to the type of the product first, as its result was. Where two operands of a step are products, it
+//! goes with the later one. Results keep their bits.
+
+use super::elements::{Elements, is_float};
+use super::readers::Steps;
+use crate::ir::{Graph, Operand, Step};
+use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Argument, Arithmetic, Function, Op, Program};
+
+/// Join elementwise steps of a block to products before them; gives how many are gone.
+pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
+    let mut steps = Steps::take(graph.block_mut(index));
+    let mut gone = 0;
+    for at in 0..steps.len() {
+        let Some((producer, fused)) = fused(graph, &steps, at) else { continue };
+        steps.join(producer, at);
+        steps.replace(at, fused);
+        gone += 1;
+    }
+    steps.give_back(graph.block_mut(index));
+    gone
+}
+
+/// The last product that only the step at `at` reads, and both as one step.
+fn fused(graph: &Graph, steps: &Steps, at: usize) -> Option<(usize, Step)> {
+    let step = steps.get(at)?;
+    let elements = Elements::of(graph, step)?;
+    is_float(elements.dtype(graph)?).then_some(())?;
+    let candidate = |&operand: &Operand| {
+        let Operand::Value(value) = operand else { return None };
+        let producer = steps.only_for(at, value)?;
+        let (product, own) = product(graph, steps.get(producer)?)?;
+        (product.dims == elements.dims).then_some((producer, value, product, own))
+    };
+    let candidates = elements.operands.iter().filter_map(candidate);
+    let (producer, value, product, own) = candidates.max_by_key(|(producer, ..)| *producer)?;
+    let joined = elements.after(value, &product, own)?;
+    let name = joined.name();
+    let mut op = steps.get(producer)?.op.clone();
+    *program(&mut op)?.0 = joined.program;
+    Some((producer, Step { op, operands: joined.operands, results: step.results.clone(), name }))
+}
+
+/// The program of a product of floats, how it computes, and how many operands are its own.
+fn program(op: &mut Op) -> Option<(&mut Program, Arithmetic, usize)> {
+    if let Op::Matmul(product) = op {
+        return Some((&mut product.program, product.arithmetic, 2));
+    }
+    if let Op::Convolution(product) = op {
+        return Some((&mut product.program, product.arithmetic, 3));
+    }
+    if let Op::ConvolutionTranspose(product) = op {
+        return Some((&mut product.program, product.arithmetic, 3));
+    }
+    None
+}
+
+/// A product with what it computes of each sum, and how many operands are its own; `None` for sums that are not in f32.
+fn product(graph: &Graph, step: &Step) -> Option<(Elements, usize)> {
+    let &[result] = step.results.as_slice() else { return None };
+    let dtype = graph.fact(*step.operands.first()?)?.dtype().filter(|&dtype| is_float(dtype))?;
+    let mut op = step.op.clone();
+    let (program, arithmetic, own) = program(&mut op)?;
+    let mut program = std::mem::take(program);
+    (arithmetic.accumulator_of(dtype) == DType::F32).then_some(())?;
+    if program.is_empty() {
+        let rounded = program.push(Function::Cast, vec![Argument::Input], dtype);
+        program.results.push(rounded);
+    }
+    let mut operands = step.operands.clone();
+    if operands.len() < own {
+        operands.resize(own, Operand::Absent);
+    }
+    let dims = graph.value(result).fact.dims()?.to_vec();
+    Some((Elements::of_product(program, operands, dims, &step.name), own))
+}

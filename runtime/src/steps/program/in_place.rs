@@ -1,0 +1,68 @@
+//! A program that changes sums in f32 where they lie, while a product computes others.
+
+use super::compiled::Compiled;
+use super::registers::{Accumulators, BLOCK, Registers};
+use crate::steps::KernelError;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Program, ReferenceError};
+use ipuc_formats::value::Value;
+use std::sync::{Mutex, PoisonError};
+
+/// A program over sums in f32 with one result, a float that f32 holds.
+pub(in crate::steps) struct InPlace<'a> {
+    compiled: Compiled<'a>,
+    dtype: DType,
+    /// Registers that no thread uses now.
+    idle: Mutex<Vec<Registers>>,
+    failed: Mutex<Option<ReferenceError>>,
+}
+
+impl<'a> InPlace<'a> {
+    /// The program over sums of this shape; `None` where its result cannot take their places.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the program is wrong for its operands.
+    pub(in crate::steps) fn new(
+        program: &'a Program,
+        shape: &[usize],
+        inputs: &'a [Option<Value>],
+    ) -> Result<Option<InPlace<'a>>, KernelError> {
+        let Some(compiled) = Compiled::new(program, Some(DType::F32), shape, inputs)? else { return Ok(None) };
+        let &[dtype @ (DType::F32 | DType::F16 | DType::BF16)] = compiled.types() else { return Ok(None) };
+        Ok(Some(InPlace { compiled, dtype, idle: Mutex::default(), failed: Mutex::default() }))
+    }
+
+    /// The type that results are rounded to.
+    pub(in crate::steps) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Changes sums that lie side by side, the first of them at `place` of the whole result.
+    pub(in crate::steps) fn run(&self, place: usize, sums: &mut [f32]) {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut registers = idle.unwrap_or_else(|| self.compiled.registers());
+        for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
+            let first = place + block * BLOCK;
+            let range = first..first + sums.len();
+            let changed = self.compiled.compute(&mut registers, Accumulators::Float(sums), range);
+            match changed {
+                Ok(()) => self.compiled.store_float(&registers, sums),
+                Err(error) => {
+                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        }
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(registers);
+    }
+
+    /// What went wrong in any run.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] for a division of integers by zero.
+    pub(in crate::steps) fn finish(self) -> Result<(), ReferenceError> {
+        match self.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
