@@ -199,7 +199,10 @@ fn records_lie_where_inspect_says() {
             if bits == 8 { codes[at] } else { codes[at / 2] >> (at % 2 * 4) & 15 }
         };
         let mut program = Command::new(env!("CARGO_BIN_EXE_ipuc"));
-        let shown = program.args(["inspect", ipu.to_str().unwrap(), "--records", name, "--json"]).output().unwrap();
+        let shown = program
+            .args(["inspect", ipu.to_str().unwrap(), "--records", &format!("{name}.value"), "--json"])
+            .output()
+            .unwrap();
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
         let (mut seen_codes, mut seen_scales) = (0, 0);
         for record in shown["records"].as_array().unwrap() {

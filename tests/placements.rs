@@ -56,7 +56,7 @@ fn compiled(folder: &Path, placements: Vec<PlacementRecord>) -> Result<Manifest,
     let source = Source { entry: "main".to_string(), path: folder.join("linear.onnx") };
     let ranges = vec![("batch".to_string(), 1, 8)];
     let output = folder.join("linear.ipu");
-    compile(&[source], &output, &CompileOptions { placements, ranges, ..CompileOptions::default() })?;
+    compile(&[source], &output, &CompileOptions { placements, ranges, unfused: true, ..CompileOptions::default() })?;
     let bytes = std::fs::read(output).unwrap();
     Ok(read_manifest(&bytes).unwrap().1)
 }

@@ -36,10 +36,11 @@ pub fn run(folder: &Path, row: &Row) -> anyhow::Result<(Target, Simulated)> {
     let path = folder.join("model.onnx");
     std::fs::write(&path, (row.model)())?;
     let target = target(row)?;
-    let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..CompileOptions::default() };
+    let plain = CompileOptions { unfused: true, ..CompileOptions::default() };
+    let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..plain.clone() };
     let source = Source { entry: "main".to_string(), path };
     let states = row.quantity == Quantity::PerSecond(1.0);
-    let options = if states { options } else { CompileOptions::default() };
+    let options = if states { options } else { plain };
     let manifest = describe(&[source], &options)?;
     let options = SimulateOptions { numerics: row.numerics, ..SimulateOptions::default() };
     let simulated = simulate(&manifest, &target, &options)?;

@@ -92,7 +92,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["compare", "compile", "files", "observe", "open", "simulate"]),
+    ("cli", &["accuracy", "compare", "compile", "files", "observe", "open", "simulate"]),
     ("compile", &["files"]),
     ("observe", &[]),
     ("open", &["files"]),
@@ -165,6 +165,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
         "passes/src/import",
         &[
             "attributes",
+            "compose",
             "constant",
             "cross_check",
             "functions",

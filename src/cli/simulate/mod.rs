@@ -83,6 +83,7 @@ fn manifest(arguments: &Arguments) -> anyhow::Result<Manifest> {
     }
     let model = NamedModel { name: None, path: path.to_owned() };
     let sources = [Source { entry: "main".to_string(), path: model.path }];
-    let options = CompileOptions { states: arguments.state.clone(), ..CompileOptions::default() };
+    // Machines fuse in ways of their own: the steps of the model are spread, and those that are views or chained cost little.
+    let options = CompileOptions { states: arguments.state.clone(), unfused: true, ..CompileOptions::default() };
     describe(&sources, &options).map_err(|error| in_models(error, &sources))
 }
