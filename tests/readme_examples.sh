@@ -10,7 +10,10 @@ awk '/^```sh$/ {block = 1; next} /^```$/ {block = 0} block' README.md | grep -v 
 [ -s "$folder/examples.sh" ] || { echo "README.md has no examples"; exit 1; }
 case $profile in
   release) ;;
-  dev) sed -i -e 's/ --release//' -e 's#target/release/#${CARGO_TARGET_DIR:-target}/debug/#' "$folder/examples.sh" ;;
+  dev)
+    built='${CARGO_TARGET_DIR:-target}/debug'
+    sed -i -E -e "s#^cargo run --release --example ([a-z_]+)#$built/examples/\1#" -e 's#^cargo build --release#:#' \
+      -e "s#target/release/#$built/#" "$folder/examples.sh" ;;
   *) echo "usage: $0 [release|dev]"; exit 2 ;;
 esac
 TMPDIR="$folder" bash -euxo pipefail "$folder/examples.sh"
