@@ -4,7 +4,7 @@ use crate::ir::{Graph, Operand, Step, ValueId};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, bits_of_scalar, scalars};
-use ipuc_formats::ops::{Argument, BinaryFunction, Cast, Function, Op, Program};
+use ipuc_formats::ops::{Argument, BinaryFunction, Cast, Clamp, Function, Op, Program};
 use std::sync::Arc;
 
 /// Steps of a joined program: what it computes with stays in the second-level cache.
@@ -207,15 +207,15 @@ fn sources(graph: &Graph, step: &Step, function: &Function, dims: &[Dim]) -> Opt
     if *function == Function::Clamp {
         let x = *step.operands.first()?;
         let dtype = graph.fact(x)?.dtype()?;
-        let bound = |at: usize, absent: f64| match step.operands.get(at) {
-            None | Some(Operand::Absent) => constant(dtype, Scalar::Float(absent)).map(Source::Constant),
+        let bound = |at: usize, absent: Scalar| match step.operands.get(at) {
+            None | Some(Operand::Absent) => constant(dtype, absent).map(Source::Constant),
             Some(&operand) => {
                 let (_, value) = single(graph, operand)?;
                 if value.to_f64().is_nan() { None } else { inlined(operand) }
             }
         };
-        let largest = greatest(dtype)?;
-        return Some(vec![Source::Operand(x), bound(1, -largest)?, bound(2, largest)?]);
+        let [least, greatest] = Clamp::absent_bounds(dtype);
+        return Some(vec![Source::Operand(x), bound(1, least)?, bound(2, greatest)?]);
     }
     if *function == Function::Binary(BinaryFunction::Pow) {
         let (base, exponent) = (*step.operands.first()?, *step.operands.get(1)?);
@@ -226,14 +226,4 @@ fn sources(graph: &Graph, step: &Step, function: &Function, dims: &[Dim]) -> Opt
         operand => Some(inlined(operand).unwrap_or(Source::Operand(operand))),
     };
     step.operands.iter().map(source).collect()
-}
-
-/// The greatest finite value of a type.
-fn greatest(dtype: DType) -> Option<f64> {
-    match dtype {
-        DType::F32 => Some(f32::MAX.into()),
-        DType::F16 => Some(ipuc_formats::element::f16::MAX.to_f64()),
-        DType::BF16 => Some(ipuc_formats::element::bf16::MAX.to_f64()),
-        _ => None,
-    }
 }

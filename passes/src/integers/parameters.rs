@@ -5,7 +5,7 @@ use crate::error::PassError;
 use crate::ir::{Graph, Operand, Step};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, scalars};
-use ipuc_formats::ops::{Argument, BinaryFunction, Function, Op, Program, Quantize, UnaryFunction};
+use ipuc_formats::ops::{Argument, BinaryFunction, Clamp, Function, Op, Program, Quantize, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 
 /// A scale and a zero point of all elements of a value.
@@ -36,6 +36,22 @@ pub(super) fn constant(graph: &Graph, operand: Operand) -> Result<Option<Tensor>
         Operand::Constant(id) => Ok(Some(graph.load_constant(id)?)),
         Operand::Value(_) | Operand::Absent => Ok(None),
     }
+}
+
+/// The bounds of a `clamp` of f32, where they are constants and no NaN.
+pub(super) fn clamp_bounds(graph: &Graph, step: &Step) -> Result<Option<[f32; 2]>, PassError> {
+    let mut bounds = Clamp::absent_bounds(DType::F32).map(|bound| bound.to_f64() as f32);
+    for (bound, &operand) in bounds.iter_mut().zip(step.operands.iter().skip(1)) {
+        if operand == Operand::Absent {
+            continue;
+        }
+        let Some(tensor) = constant(graph, operand)? else { return Ok(None) };
+        match tensor.elements::<f32>() {
+            Ok(&[value]) if !value.is_nan() => *bound = value,
+            Ok(_) | Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(bounds))
 }
 
 /// A scale with which codes go to f32 and back without another rounding: positive, and far from the ends of the range.

@@ -1,6 +1,6 @@
 //! Products of dequantized codes.
 
-use super::parameters::{Codes, Parameters, codes, constant, is_byte, is_usual, rounded, target};
+use super::parameters::{Codes, Parameters, clamp_bounds, codes, constant, is_byte, is_usual, rounded, target};
 use super::readers::Readers;
 use crate::error::PassError;
 use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Quantized, Step};
@@ -83,16 +83,8 @@ fn own_bounds(graph: &Graph, step: &Step) -> Result<Option<Bounds>, PassError> {
     if !matches!(step.op, Op::Clamp(_)) {
         return Ok(None);
     }
-    let mut bounds = [f32::NEG_INFINITY, f32::INFINITY];
-    for (bound, &operand) in bounds.iter_mut().zip(step.operands.get(1..).unwrap_or_default()) {
-        if operand == Operand::Absent {
-            continue;
-        }
-        let Some(tensor) = constant(graph, operand)? else { return Ok(None) };
-        let Ok(&[value]) = tensor.elements::<f32>() else { return Ok(None) };
-        *bound = value;
-    }
-    Ok((bounds[0] <= bounds[1]).then_some(bounds.into()))
+    let bounds = clamp_bounds(graph, step)?;
+    Ok(bounds.filter(|[least, greatest]| least <= greatest).map(Bounds::from))
 }
 
 /// The product of codes that a step computes in floats, or with the bias that it adds.

@@ -3,7 +3,7 @@
 //! Dynamically quantized graphs have a `cast` to f32, a product with the scales, and a bias behind the sums. Every step of
 //! the program rounds as the step that it replaces, so that the bits stay.
 
-use super::parameters::constant;
+use super::parameters::clamp_bounds;
 use super::readers::Readers;
 use crate::error::PassError;
 use crate::ir::{Graph, Operand, Step, ValueId};
@@ -107,8 +107,10 @@ impl Chain {
             return Ok(Some((Function::Activation(activation.clone()), vec![self.value])));
         }
         if matches!(step.op, Op::Clamp(_)) {
-            let bounds = bounds(graph, step)?;
-            return Ok(bounds.map(|[least, greatest]| (Function::Clamp, vec![self.value, least, greatest])));
+            let bounds = clamp_bounds(graph, step)?;
+            let arguments =
+                |[least, greatest]: [f32; 2]| vec![self.value, Argument::f32(least), Argument::f32(greatest)];
+            return Ok(bounds.map(|bounds| (Function::Clamp, arguments(bounds))));
         }
         Ok(None)
     }
@@ -167,18 +169,4 @@ fn is_arithmetic(function: BinaryFunction) -> bool {
             | BinaryFunction::Min
             | BinaryFunction::Max
     )
-}
-
-/// The bounds of a `clamp`, where they are constants of f32.
-fn bounds(graph: &Graph, step: &Step) -> Result<Option<[Argument; 2]>, PassError> {
-    let mut bounds = [f32::NEG_INFINITY, f32::INFINITY];
-    for (bound, &operand) in bounds.iter_mut().zip(step.operands.get(1..).unwrap_or_default()) {
-        if operand == Operand::Absent {
-            continue;
-        }
-        let Some(tensor) = constant(graph, operand)? else { return Ok(None) };
-        let Ok(&[value]) = tensor.elements::<f32>() else { return Ok(None) };
-        *bound = value;
-    }
-    Ok(Some(bounds.map(Argument::f32)))
 }

@@ -97,10 +97,11 @@ impl Operator for Clamp {
         let dtype = input.dtype();
         check_input(dtype)?;
         let mut values = scalars(input)?;
-        for (operand, function) in BOUNDS.into_iter().zip([BinaryFunction::Max, BinaryFunction::Min]) {
+        let functions = [BinaryFunction::Max, BinaryFunction::Min];
+        for ((operand, function), absent) in BOUNDS.into_iter().zip(functions).zip(Clamp::absent_bounds(dtype)) {
             let bound = match optional_tensor(inputs, operand)? {
                 Some(bound) => single(bound, dtype, operand)?,
-                None => extreme(dtype, function),
+                None => absent,
             };
             for value in &mut values {
                 *value = match (*value, bound) {
@@ -135,23 +136,27 @@ fn single(bound: &Tensor, dtype: DType, operand: usize) -> Result<Scalar, Refere
     }
 }
 
-/// The bound that is meant where none is given: the least value for `Max`, the greatest for `Min`.
-fn extreme(dtype: DType, function: BinaryFunction) -> Scalar {
-    let bits = dtype.bits() as u32;
-    let greatest = match dtype {
-        _ if dtype.is_signed_integer() => Scalar::Integer((1 << (bits - 1)) - 1),
-        _ if dtype.is_integer() => Scalar::Integer((1 << bits) - 1),
-        DType::F16 => Scalar::Float(half::f16::MAX.to_f64()),
-        DType::BF16 => Scalar::Float(half::bf16::MAX.to_f64()),
-        DType::F32 => Scalar::Float(f32::MAX.into()),
-        DType::F64 => Scalar::Float(f64::MAX),
-        _ => Scalar::Float(crate::ops::scalar::round_to(dtype, f64::INFINITY)),
-    };
-    match (function, greatest) {
-        (BinaryFunction::Max, Scalar::Float(greatest)) => Scalar::Float(-greatest),
-        (BinaryFunction::Max, Scalar::Integer(_)) if dtype.is_unsigned_integer() => Scalar::Integer(0),
-        (BinaryFunction::Max, Scalar::Integer(greatest)) => Scalar::Integer(-greatest - 1),
-        (_, greatest) => greatest,
+impl Clamp {
+    /// The bounds that are meant where none are given: the least and the greatest value of a type, finite where it has
+    /// infinities.
+    #[must_use]
+    pub fn absent_bounds(dtype: DType) -> [Scalar; 2] {
+        let bits = dtype.bits() as u32;
+        let greatest = match dtype {
+            _ if dtype.is_signed_integer() => Scalar::Integer((1 << (bits - 1)) - 1),
+            _ if dtype.is_integer() => Scalar::Integer((1 << bits) - 1),
+            DType::F16 => Scalar::Float(half::f16::MAX.to_f64()),
+            DType::BF16 => Scalar::Float(half::bf16::MAX.to_f64()),
+            DType::F32 => Scalar::Float(f32::MAX.into()),
+            DType::F64 => Scalar::Float(f64::MAX),
+            _ => Scalar::Float(crate::ops::scalar::round_to(dtype, f64::INFINITY)),
+        };
+        let least = match greatest {
+            Scalar::Float(greatest) => Scalar::Float(-greatest),
+            Scalar::Integer(_) if dtype.is_unsigned_integer() => Scalar::Integer(0),
+            Scalar::Integer(greatest) => Scalar::Integer(-greatest - 1),
+        };
+        [least, greatest]
     }
 }
 
