@@ -4,6 +4,8 @@
 //! folder that `IPUC_CASES` names, or beside this checkout; without it they are skipped.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
+mod support;
+
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::onnx::{read_model, read_value};
@@ -127,8 +129,7 @@ fn fixtures_give_what_is_expected() {
 
 #[test]
 fn cases_give_what_is_expected() {
-    let folder = std::env::var_os("IPUC_CASES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from);
+    let folder = support::cases();
     if !folder.is_dir() {
         eprintln!("skipped: there is no folder of cases at {} (set IPUC_CASES)", folder.display());
         return;
@@ -141,9 +142,7 @@ fn cases_give_what_is_expected() {
 /// Sums of integers are no further from the model in floats than what ONNX Runtime computes of the same graph.
 #[test]
 fn integers_are_as_near_to_the_floats_as_the_quantized_graph() {
-    let cases = std::env::var_os("IPUC_CASES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from);
-    let [quantized, floats] = ["resnet50_half_qdq_s8", "resnet50_half"].map(|name| cases.join(name));
+    let [quantized, floats] = ["resnet50_half_qdq_s8", "resnet50_half"].map(|name| support::cases().join(name));
     if !quantized.is_dir() {
         eprintln!("skipped: there is no {}", quantized.display());
         return;

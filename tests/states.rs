@@ -25,9 +25,7 @@ const FORK: usize = 100;
 const ROOM_BYTES: u64 = 5 << 18;
 
 fn case() -> Option<PathBuf> {
-    let folder = std::env::var_os("IPUC_CASES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from);
-    let model = folder.join("llama_genai_int4/model.onnx");
+    let model = support::cases().join("llama_genai_int4/model.onnx");
     if !model.is_file() {
         eprintln!("skipped: there is no {} (set IPUC_CASES)", model.display());
         return None;

@@ -1,6 +1,7 @@
 //! What flags hold: names with values, sizes of dimensions.
 
 use super::failure::Failure;
+use ipuc_formats::dim::Bindings;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -130,6 +131,17 @@ pub(super) fn check_once(dimensions: &[Dimension]) -> Result<(), Failure> {
         Some(twice) => Err(Failure::usage(format!("dimension `{}` is given twice", twice.name))),
         None => Ok(()),
     }
+}
+
+/// Values of dimensions, each given once; a range is none.
+pub(super) fn bindings(dimensions: &[Dimension]) -> Result<Bindings, Failure> {
+    check_once(dimensions)?;
+    let mut values = Bindings::default();
+    for dimension in dimensions {
+        let one_size = || Failure::usage(format!("dimension `{}` needs one size", dimension.name));
+        values.insert(dimension.name.as_str(), dimension.value().ok_or_else(one_size)?);
+    }
+    Ok(values)
 }
 
 /// A tolerance.

@@ -6,9 +6,15 @@
 use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
 use ipuc_formats::onnx::schema::*;
 use prost::Message as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const F32: i32 = 1;
+
+/// The folder of further cases: that which `IPUC_CASES` names, else the one beside this checkout. It may not be there.
+pub fn cases() -> PathBuf {
+    std::env::var_os("IPUC_CASES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/cases"), PathBuf::from)
+}
 
 /// A dimension: a number, or a name.
 pub fn dims(dims: &[&str]) -> Vec<Dimension> {

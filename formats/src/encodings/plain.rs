@@ -73,8 +73,7 @@ impl Encoding for Plain {
         bytes: u64,
         each: &mut dyn FnMut(StoredRecord),
     ) -> Result<(), EncodingError> {
-        let inputs = part.inputs_start..part.inputs_end;
-        each(StoredRecord::new(part.start..part.end, inputs, 0, std::iter::empty(), bytes));
+        each(StoredRecord::whole(part, bytes));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Where the records of a weight lie, and the planes and elements in them: what shows the layout of a file asks here.
 
+use super::part::PartRange;
 use std::ops::Range;
 
 /// Planes and elements that lie together: those of a row, or of some inputs of a panel.
@@ -25,6 +26,11 @@ pub struct StoredPiece {
 }
 
 impl StoredRecord {
+    /// A part without parameters as one record.
+    pub(super) fn whole(part: PartRange, bytes: u64) -> Self {
+        Self::new(part.start..part.end, part.inputs_start..part.inputs_end, 0, std::iter::empty(), bytes)
+    }
+
     /// A record that begins at `offset`: its planes and then its elements take these bytes. Planes without bytes are not in
     /// it.
     pub(super) fn new(

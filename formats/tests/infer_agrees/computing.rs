@@ -231,19 +231,11 @@ fn attention(random: &mut Random) -> Case {
     };
     let operands = [tensor(heads * group, queries, size), tensor(heads, keys, size), tensor(heads, keys, value)];
     let operator = Attention {
-        scale: None,
         causal: random.flag(),
-        softcap: 0.0,
-        softmax_precision: None,
         query_heads: flat.then_some((heads * group) as i64),
         key_heads: flat.then_some(heads as i64),
-        left_window: None,
-        right_window: None,
-        pad_mask: false,
         present: random.flag(),
-        scores: None,
-        arithmetic: Arithmetic::default(),
-        program: Program::default(),
+        ..Attention::plain()
     };
     let case = Case::new(operator, operands).then(None);
     if past == 0 {

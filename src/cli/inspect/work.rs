@@ -3,7 +3,7 @@
 //! Counts are numbers where the dimensions that they depend on are known, else expressions of them. What only a run can
 //! tell (iterations of a loop, which branch is taken) is a symbol named after the step.
 
-use crate::cli::arguments::{Dimension, check_once};
+use crate::cli::arguments::{Dimension, bindings};
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use ipuc_formats::dim::{Bindings, Dim};
@@ -107,17 +107,6 @@ pub(super) fn show(manifest: &Manifest, dimensions: &[Dimension], output: &mut O
     }
     let steps: Vec<Json> = steps.into_iter().rev().map(|(_, step)| step).collect();
     output.json(&json!({ "steps": steps, "entries": entries }))
-}
-
-/// Values of dimensions; a range is none.
-fn bindings(dimensions: &[Dimension]) -> Result<Bindings, Failure> {
-    check_once(dimensions)?;
-    let mut values = Bindings::default();
-    for dimension in dimensions {
-        let one_size = || Failure::usage(format!("dimension `{}` needs one size", dimension.name));
-        values.insert(dimension.name.as_str(), dimension.value().ok_or_else(one_size)?);
-    }
-    Ok(values)
 }
 
 /// The work at these values of dimensions.

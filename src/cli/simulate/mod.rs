@@ -3,7 +3,7 @@
 mod present;
 
 use super::Outcome;
-use super::arguments::{Dimension, NamedModel, check_once};
+use super::arguments::{Dimension, NamedModel, bindings};
 use super::compile::in_models;
 use super::execute::is_compiled;
 use super::failure::{Code, Failure};
@@ -14,7 +14,6 @@ use crate::files::SourceFile;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
-use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::{self, DType};
 use ipuc_formats::model::{Manifest, read_manifest};
 use std::path::{Path, PathBuf};
@@ -58,16 +57,6 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         .with_context(|| format!("cannot simulate `{}`", arguments.model.display()))?;
     present::show(&target, &simulated, output)?;
     Ok(Code::Success)
-}
-
-fn bindings(dimensions: &[Dimension]) -> Result<Bindings, Failure> {
-    check_once(dimensions)?;
-    let one_size = |name: &str| Failure::usage(format!("dimension `{name}` needs one size"));
-    let value = |dimension: &Dimension| {
-        let value = dimension.value().ok_or_else(|| one_size(&dimension.name))?;
-        Ok((dimension.name.as_str().to_string(), value))
-    };
-    dimensions.iter().map(value).collect::<Result<Vec<_>, Failure>>().map(|values| values.into_iter().collect())
 }
 
 /// The records of a compiled file, or of the file that a model would become.

@@ -45,6 +45,28 @@ attributes! {
     }
 }
 
+impl Attention {
+    /// Attention without any option, which gives `y` only.
+    #[must_use]
+    pub fn plain() -> Attention {
+        Attention {
+            scale: None,
+            causal: false,
+            softcap: 0.0,
+            softmax_precision: None,
+            query_heads: None,
+            key_heads: None,
+            left_window: None,
+            right_window: None,
+            pad_mask: false,
+            present: false,
+            scores: None,
+            arithmetic: Arithmetic::default(),
+            program: Program::default(),
+        }
+    }
+}
+
 /// Index of the first operand that only the program reads.
 pub const ATTENTION_OPERANDS: usize = 9;
 

@@ -358,7 +358,6 @@ mod tests {
     use crate::dim::Ranges;
     use crate::ops::NoBlocks;
     use crate::ops::attention::definition::ScoreStage;
-    use crate::ops::attention::dot_product_reference::plain;
 
     fn infer(operator: &Attention, inputs: &[Option<Fact>]) -> Result<Vec<String>, TypeError> {
         let (ranges, mut blocks) = (Ranges::default(), NoBlocks);
@@ -372,7 +371,7 @@ mod tests {
 
     #[test]
     fn shapes_of_grouped_attention_with_a_cache() {
-        let operator = Attention { present: true, scores: Some(ScoreStage::Bias), ..plain() };
+        let operator = Attention { present: true, scores: Some(ScoreStage::Bias), ..Attention::plain() };
         let past = |size| Some(Fact::tensor(DType::F32, vec![Dim::ONE, Dim::known(2), Dim::symbol("p"), size]));
         let inputs = [
             fact(&[1, 4, 3, 8]),
@@ -402,7 +401,7 @@ mod tests {
 
     #[test]
     fn heads_are_checked() {
-        let flat = |heads| Attention { query_heads: Some(heads), key_heads: Some(1), ..plain() };
+        let flat = |heads| Attention { query_heads: Some(heads), key_heads: Some(1), ..Attention::plain() };
         let inputs = [fact(&[1, 3, 8]), fact(&[1, 5, 2]), fact(&[1, 5, 3])];
         assert_eq!(infer(&flat(4), &inputs).unwrap(), ["f32[1, 3, 12]"]);
         assert_eq!(infer(&flat(3), &inputs).unwrap_err().to_string(), "hidden size is 8, expected a multiple of 3");
@@ -411,22 +410,26 @@ mod tests {
             "number of query heads is 0, expected at least 1"
         );
         assert_eq!(
-            infer(&plain(), &inputs).unwrap_err().to_string(),
+            infer(&Attention::plain(), &inputs).unwrap_err().to_string(),
             "attention over three axes without a number of query heads is not supported"
         );
         assert_eq!(
-            infer(&plain(), &[fact(&[1, 3, 2, 8]), fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 8])]).unwrap_err().to_string(),
+            infer(&Attention::plain(), &[fact(&[1, 3, 2, 8]), fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 8])])
+                .unwrap_err()
+                .to_string(),
             "number of query heads is 3, expected a multiple of 2"
         );
         assert_eq!(
-            infer(&plain(), &[fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 7]), fact(&[1, 2, 2, 8])]).unwrap_err().to_string(),
+            infer(&Attention::plain(), &[fact(&[1, 2, 2, 8]), fact(&[1, 2, 2, 7]), fact(&[1, 2, 2, 8])])
+                .unwrap_err()
+                .to_string(),
             "head size of attention: 7 does not fit 8"
         );
     }
 
     #[test]
     fn masks_broadcast_or_are_padded() {
-        let operator = |pad_mask| Attention { pad_mask, ..plain() };
+        let operator = |pad_mask| Attention { pad_mask, ..Attention::plain() };
         let inputs = |mask| [fact(&[1, 2, 3, 4]), fact(&[1, 2, 5, 4]), fact(&[1, 2, 5, 4]), mask];
         assert!(infer(&operator(false), &inputs(fact(&[3, 5]))).is_ok());
         assert!(infer(&operator(false), &inputs(fact(&[1, 1]))).is_ok());

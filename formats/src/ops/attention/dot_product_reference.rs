@@ -323,26 +323,6 @@ impl Rows<'_> {
     }
 }
 
-/// Attention without any option, for tests.
-#[cfg(test)]
-pub(crate) fn plain() -> Attention {
-    Attention {
-        scale: None,
-        causal: false,
-        softcap: 0.0,
-        softmax_precision: None,
-        query_heads: None,
-        key_heads: None,
-        left_window: None,
-        right_window: None,
-        pad_mask: false,
-        present: false,
-        scores: None,
-        arithmetic: crate::ops::Arithmetic::default(),
-        program: crate::ops::Program::default(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,19 +344,19 @@ mod tests {
 
     #[test]
     fn equal_scores_average_what_is_seen() {
-        let causal = Attention { causal: true, ..plain() };
-        assert_eq!(run(&plain(), 1, &[0.0; 2], &[])[0], [5.5]);
+        let causal = Attention { causal: true, ..Attention::plain() };
+        assert_eq!(run(&Attention::plain(), 1, &[0.0; 2], &[])[0], [5.5]);
         assert_eq!(run(&causal, 3, &[0.0; 3], &[])[0], [1.0, 5.5, 37.0]);
-        let window = Attention { causal: true, left_window: Some(1), ..plain() };
+        let window = Attention { causal: true, left_window: Some(1), ..Attention::plain() };
         assert_eq!(run(&window, 3, &[0.0; 3], &[])[0], [1.0, 5.5, 55.0]);
-        let around = Attention { left_window: Some(0), right_window: Some(1), ..plain() };
+        let around = Attention { left_window: Some(0), right_window: Some(1), ..Attention::plain() };
         assert_eq!(run(&around, 3, &[0.0; 3], &[])[0], [5.5, 55.0, 100.0]);
     }
 
     #[test]
     fn hidden_rows_are_zero_even_with_poison() {
         let mask = Tensor::from_bools(&[2, 2], &[false, false, true, false]).unwrap();
-        let operator = Attention { scores: Some(ScoreStage::Softmax), ..plain() };
+        let operator = Attention { scores: Some(ScoreStage::Softmax), ..Attention::plain() };
         let results = run(&operator, 2, &[0.0, 0.0], &[Some(mask.clone())]);
         assert_eq!(results, [vec![0.0, 1.0], vec![0.0, 0.0, 1.0, 0.0]]);
         assert_eq!(run(&operator, 2, &[0.0, f32::INFINITY], &[Some(mask)])[0][0], 0.0);
@@ -384,7 +364,7 @@ mod tests {
 
     #[test]
     fn valid_keys_bound_each_batch() {
-        let operator = Attention { causal: true, ..plain() };
+        let operator = Attention { causal: true, ..Attention::plain() };
         let valid = |count: i64| vec![None, None, None, Some(Tensor::vector_i64(&[count]))];
         assert_eq!(run(&operator, 2, &[0.0; 4], &valid(3))[0], [5.5, 37.0]);
         assert_eq!(run(&operator, 2, &[0.0; 4], &valid(1))[0], [0.0, 1.0]);
@@ -393,20 +373,20 @@ mod tests {
 
     #[test]
     fn the_first_position_and_sinks() {
-        let operator = Attention { causal: true, ..plain() };
+        let operator = Attention { causal: true, ..Attention::plain() };
         let vector = |count: i64| Some(Tensor::vector_i64(&[count]));
         let first = |first: i64| vec![None, None, None, vector(3), vector(first)];
         assert_eq!(run(&operator, 2, &[0.0; 4], &first(0))[0], [1.0, 5.5]);
         assert_eq!(run(&operator, 2, &[0.0; 4], &first(2))[0], [37.0, 37.0]);
         let sink = |sink: f32| vec![None, None, None, None, None, Some(Tensor::from_elements(&[1], &[sink]).unwrap())];
-        assert_eq!(run(&plain(), 1, &[0.0; 3], &sink(0.0))[0], [27.75]);
-        assert_eq!(run(&plain(), 1, &[0.0; 3], &sink(f32::NEG_INFINITY))[0], [37.0]);
+        assert_eq!(run(&Attention::plain(), 1, &[0.0; 3], &sink(0.0))[0], [27.75]);
+        assert_eq!(run(&Attention::plain(), 1, &[0.0; 3], &sink(f32::NEG_INFINITY))[0], [37.0]);
     }
 
     #[test]
     fn stages_of_scores_and_softcap() {
         let mask = Some(Tensor::from_elements(&[1, 2], &[0.0f32, 7.0]).unwrap());
-        let stage = |scores| Attention { scores: Some(scores), softcap: 2.0, scale: Some(0.5), ..plain() };
+        let stage = |scores| Attention { scores: Some(scores), softcap: 2.0, scale: Some(0.5), ..Attention::plain() };
         let shown = |scores| run(&stage(scores), 1, &[4.0, 0.0], std::slice::from_ref(&mask))[1].clone();
         assert_eq!(shown(ScoreStage::Product), [2.0, 0.0]);
         assert_eq!(shown(ScoreStage::Softcap), [(2.0 * 1f64.tanh()) as f32, 0.0]);
@@ -416,7 +396,7 @@ mod tests {
 
     #[test]
     fn groups_share_keys_and_past_comes_first() {
-        let operator = Attention { query_heads: Some(2), key_heads: Some(1), present: true, ..plain() };
+        let operator = Attention { query_heads: Some(2), key_heads: Some(1), present: true, ..Attention::plain() };
         let flat = |shape: &[usize], values: &[f32]| Some(Tensor::from_elements(shape, values).unwrap());
         let past = || flat(&[1, 1, 1, 1], &[0.0]);
         let inputs = [flat(&[1, 1, 2], &[0.0, 0.0]), flat(&[1, 1, 1], &[3.0]), flat(&[1, 1, 1], &[4.0]), None];
@@ -431,8 +411,8 @@ mod tests {
     #[test]
     fn a_short_mask_hides_the_rest() {
         let mask = Some(Tensor::from_elements(&[1, 1], &[0.0f32]).unwrap());
-        let padded = Attention { pad_mask: true, ..plain() };
+        let padded = Attention { pad_mask: true, ..Attention::plain() };
         assert_eq!(run(&padded, 1, &[0.0; 2], std::slice::from_ref(&mask))[0], [1.0]);
-        assert_eq!(run(&plain(), 1, &[0.0; 2], &[mask])[0], [5.5]);
+        assert_eq!(run(&Attention::plain(), 1, &[0.0; 2], &[mask])[0], [5.5]);
     }
 }

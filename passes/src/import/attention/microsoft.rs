@@ -9,8 +9,8 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{
-    Arithmetic, Attention, BinaryFunction, CacheScatter, Compare, CompareRelation, Expand, Gather, LayerNormalization,
-    Program, Range, RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError, Unsqueeze,
+    Attention, BinaryFunction, CacheScatter, Compare, CompareRelation, Expand, Gather, LayerNormalization, Range,
+    RotaryEmbedding, Select, ShapeOf, Split, Transpose, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -69,16 +69,9 @@ fn group_query_attention(node: &mut Lowering<'_, '_>) -> Lowered {
         scale: node.float("scale")?.filter(|scale| *scale != 0.0),
         causal,
         softcap: node.float("softcap")?.map_or(0.0, |softcap| softcap.max(0.0)),
-        softmax_precision: None,
-        query_heads: None,
-        key_heads: None,
         left_window,
-        right_window: None,
         pad_mask: true,
-        present: false,
-        scores: None,
-        arithmetic: Arithmetic::default(),
-        program: Program::default(),
+        ..Attention::plain()
     };
     let ([query, key, value], size) = heads_of(node, query_heads, key_heads)?;
     let [query, key] = normalized(node, [query, key])?;

@@ -11,8 +11,8 @@ use crate::ir::Operand;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Arithmetic, Attention, BinaryFunction, CacheMode, Cast, Compare, CompareRelation, Concat, Expand, Gather,
-    IntegerMatmul, Program, Range, ScoreStage, Select, ShapeOf, Split, TensorScatter, TypeError,
+    Attention, BinaryFunction, CacheMode, Cast, Compare, CompareRelation, Concat, Expand, Gather, IntegerMatmul,
+    Program, Range, ScoreStage, Select, ShapeOf, Split, TensorScatter, TypeError,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -413,19 +413,5 @@ fn decoder_attention(node: &mut Lowering<'_, '_>) -> Lowered {
 
 /// Attention with these attributes.
 fn operator(settings: &Settings) -> Attention {
-    Attention {
-        scale: settings.scale,
-        causal: settings.causal,
-        softcap: 0.0,
-        softmax_precision: None,
-        query_heads: None,
-        key_heads: None,
-        left_window: None,
-        right_window: None,
-        pad_mask: false,
-        present: false,
-        scores: None,
-        arithmetic: Arithmetic::default(),
-        program: Program::default(),
-    }
+    Attention { scale: settings.scale, causal: settings.causal, ..Attention::plain() }
 }

@@ -1,26 +1,8 @@
 use super::*;
 use crate::steps::testing::{check, random, run};
-use ipuc_formats::ops::{Argument, Arithmetic, CacheScatter, Function, Program, ScalarStep, UnaryFunction};
+use ipuc_formats::ops::{Argument, CacheScatter, Function, Program, ScalarStep, UnaryFunction};
 use std::ops::Range;
 use strum::VariantArray;
-
-fn plain() -> Attention {
-    Attention {
-        scale: None,
-        causal: false,
-        softcap: 0.0,
-        softmax_precision: None,
-        query_heads: None,
-        key_heads: None,
-        left_window: None,
-        right_window: None,
-        pad_mask: false,
-        present: false,
-        scores: None,
-        arithmetic: Arithmetic::default(),
-        program: Program::default(),
-    }
-}
 
 /// Queries of 4 heads over keys of 2, `queries` and `keys` long.
 fn operands(queries: usize, keys: usize) -> Vec<Option<Tensor>> {
@@ -42,7 +24,7 @@ fn frontiers_and_windows_agree_with_the_reference() {
     for (queries, keys) in [(1, 1), (1, 70), (70, 70), (40, 9), (3, 20)] {
         for causal in [false, true] {
             for (left, right) in [(None, None), (Some(2), None), (Some(0), Some(1)), (None, Some(3))] {
-                let operator = Attention { causal, left_window: left, right_window: right, ..plain() };
+                let operator = Attention { causal, left_window: left, right_window: right, ..Attention::plain() };
                 check(&operator, &operands(queries, keys), 1e-5);
                 let mut with_valid = operands(queries, keys);
                 let valid = [keys as i64, (keys / 2) as i64];
@@ -58,7 +40,7 @@ fn first_positions_and_sinks_agree_with_the_reference() {
     for (queries, keys) in [(1, 1), (1, 70), (70, 170), (40, 9)] {
         for causal in [false, true] {
             for stage in [None, Some(ScoreStage::Softmax)] {
-                let operator = Attention { causal, scores: stage, left_window: Some(20), ..plain() };
+                let operator = Attention { causal, scores: stage, left_window: Some(20), ..Attention::plain() };
                 for (valid, first) in [([keys as i64, 5], [0, 3]), ([1, 0], [keys as i64 - 1, 0])] {
                     let mut inputs = operands(queries, keys);
                     let counts = [valid, first].map(|counts| Some(Tensor::vector_i64(&counts)));
@@ -102,7 +84,8 @@ fn masks_and_stages_agree_with_the_reference() {
     for mask in masks {
         for stage in [None].into_iter().chain(ScoreStage::VARIANTS.iter().copied().map(Some)) {
             for pad_mask in [false, true] {
-                let operator = Attention { scores: stage, softcap: 2.0, causal: pad_mask, pad_mask, ..plain() };
+                let operator =
+                    Attention { scores: stage, softcap: 2.0, causal: pad_mask, pad_mask, ..Attention::plain() };
                 let mut inputs = operands(5, 9);
                 inputs.push(mask.clone());
                 check(&operator, &inputs, 1e-5);
@@ -125,7 +108,7 @@ fn flat_heads_past_and_program_agree_with_the_reference() {
             query_heads: heads(4),
             key_heads: heads(2),
             program: program.clone(),
-            ..plain()
+            ..Attention::plain()
         };
         let mut inputs = match flat {
             false => operands(5, 7),
@@ -203,7 +186,7 @@ fn passes_have_the_bits_of_one() {
                     pad_mask: true,
                     query_heads: heads(4),
                     key_heads: heads(2),
-                    ..plain()
+                    ..Attention::plain()
                 };
                 let operands =
                     |shapes: [&[usize]; 3]| [0, 1, 2].map(|seed| random(dtype, shapes[seed], 1 + seed as u32).unwrap());
