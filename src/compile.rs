@@ -7,6 +7,7 @@ use ipuc_formats::model::Manifest;
 use ipuc_formats::model::PlacementRecord;
 use ipuc_formats::onnx::schema::ModelProto;
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
+use ipuc_formats::ops::RowScheme;
 use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::emit::{
     EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, describe as records, emit,
@@ -46,6 +47,8 @@ pub struct CompileOptions {
     /// Inputs and outputs that are state, as `IN=OUT` patterns (`past.*=present.*`); `auto` for the names that
     /// exporters give to caches.
     pub states: Vec<String>,
+    /// How rows of f32 of a growing cache are stored; `None` where they stay as they are.
+    pub cache: Option<RowScheme>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
@@ -254,6 +257,7 @@ fn optimize(
     let passes = Options {
         dimensions: options.dimensions.clone(),
         states: options.states.clone(),
+        cache: options.cache,
         activations: options.activations,
         unfused: options.unfused,
         verify: options.verify,

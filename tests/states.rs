@@ -8,9 +8,15 @@ mod support;
 
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::{OpenFileError, OpenOptions, open_with};
+use ipuc_formats::dim::Dim;
+use ipuc_formats::onnx::schema::{
+    AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
+};
+use ipuc_formats::ops::RowScheme;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, OpenError, RunError, SavedStateError, Session, SessionOptions};
+use prost::Message as _;
 use std::path::{Path, PathBuf};
 use support::npy;
 
@@ -35,9 +41,14 @@ fn case() -> Option<PathBuf> {
 
 /// The case with its past and present as state.
 fn compiled(folder: &Path) -> Option<PathBuf> {
+    compiled_with(folder, None)
+}
+
+/// [`compiled`], with rows of the caches rounded.
+fn compiled_with(folder: &Path, cache: Option<RowScheme>) -> Option<PathBuf> {
     let output = folder.join("model.ipu");
     let states = vec!["auto".to_string()];
-    let options = CompileOptions { states, chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
+    let options = CompileOptions { states, cache, chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
     compile(&[Source { entry: "main".to_string(), path: case()? }], &output, &options).unwrap();
     Some(output)
 }
@@ -173,6 +184,71 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
             assert!(step(&mut third, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
         }
     }
+}
+
+/// Bytes of the rows of all caches at so many positions.
+fn cache_bytes(model: &Model, positions: usize, row_bytes: impl Fn(usize) -> usize) -> usize {
+    let rows = model.manifest().states.iter().map(|state| {
+        let (_, shape) = state.kind.as_tensor().unwrap();
+        let extents: Vec<Option<i64>> = shape.dims().unwrap().iter().map(Dim::as_known).collect();
+        let [_, heads, _, size] = extents[..] else { panic!("{}", state.kind) };
+        heads.unwrap() as usize * positions * row_bytes(size.unwrap() as usize)
+    });
+    rows.sum()
+}
+
+#[test]
+fn rounded_rows_have_one_set_of_bits_and_fewer_bytes() {
+    for (scheme, least_cosine) in [(RowScheme::F16, 0.999_999), (RowScheme::I8, 0.999)] {
+        let folder = tempfile::tempdir().unwrap();
+        let exact_folder = tempfile::tempdir().unwrap();
+        let Some(path) = compiled_with(folder.path(), Some(scheme)) else { return };
+        let exact = open_with(&compiled(exact_folder.path()).unwrap(), OpenOptions::default()).unwrap();
+        let spill_folder = Some(folder.path().to_owned());
+        let memory_bytes = Some(least_bytes(&path) + ROOM_BYTES / 2);
+        let model = open_with(&path, OpenOptions::default()).unwrap();
+        let tight = open_with(&path, OpenOptions { memory_bytes, spill_folder, ..Default::default() }).unwrap();
+        let (mut exact, mut whole, mut tight) = (session(&exact, 1), session(&model, 1), session(&tight, 2));
+        for session in [&mut exact, &mut whole, &mut tight] {
+            step(session, 0, PROMPT, 0).unwrap();
+        }
+        let mut restored = None;
+        for index in 0..TOKENS {
+            let expected = step(&mut whole, PROMPT + index, 1, 0).unwrap();
+            assert!(
+                step(&mut tight, PROMPT + index, 1, 0).unwrap() == expected,
+                "{scheme:?}, token {index}, in a budget"
+            );
+            let found =
+                restored.as_mut().is_none_or(|session| step(session, PROMPT + index, 1, 0).unwrap() == expected);
+            assert!(found, "{scheme:?}, token {index}, restored");
+            let reference = step(&mut exact, PROMPT + index, 1, 0).unwrap();
+            let cosine = cosine(&expected, &reference);
+            assert!(cosine >= least_cosine, "{scheme:?}, token {index}: cosine {cosine}");
+            assert!(expected != reference, "{scheme:?} rounds nothing");
+            if index == FORK {
+                let mut saved = Vec::new();
+                tight.save(&mut saved).unwrap();
+                let positions = PROMPT + FORK + 1;
+                let rows = cache_bytes(&model, positions, |size| scheme.row_bytes(size).unwrap());
+                // A checksum for each page, number, rank and four extents for each state, and the header.
+                assert_eq!(saved.len(), rows + 8 * (40 + 4 * positions.div_ceil(128)) + 60);
+                let mut session = session(&model, 1);
+                session.restore(&mut saved.as_slice()).unwrap();
+                restored = Some(session);
+            }
+        }
+        assert!(tight.spilled_bytes() > 0, "{scheme:?}: nothing was spilled");
+    }
+}
+
+fn cosine(one: &[u8], other: &[u8]) -> f64 {
+    let floats = |bytes: &[u8]| -> Vec<f64> {
+        bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    };
+    let (one, other) = (floats(one), floats(other));
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    dot(&one, &other) / (dot(&one, &one) * dot(&other, &other)).sqrt()
 }
 
 /// The page that a session fills is never spilled: what is spilled before it has filled one is of the others.
@@ -311,4 +387,76 @@ fn a_run_that_places_new_keys_elsewhere_is_refused() {
     assert!(matches!(error, RunError::Step { .. } | RunError::Obligation { .. }), "{error}");
     let expected = step(&mut fork, PROMPT, 1, 0).unwrap();
     assert!(step(&mut session, PROMPT, 1, 0).unwrap() == expected, "the state is what it was before");
+}
+
+/// A cache of a capacity, of which a run writes positions of each of the batch.
+fn static_cache() -> Vec<u8> {
+    let scatter = NodeProto {
+        attribute: vec![AttributeProto {
+            name: Some("axis".to_string()),
+            r#type: Some(2),
+            i: Some(-2),
+            ..AttributeProto::default()
+        }],
+        ..support::node("TensorScatter", &["past.0", "x", "first"], &["present.0"])
+    };
+    let nodes = vec![scatter, support::node("Exp", &["present.0"], &["y"])];
+    let inputs = vec![
+        support::port("x", &["2", "n", "64"]),
+        integers("first", &["2"]),
+        support::port("past.0", &["2", "1000", "64"]),
+    ];
+    let outputs = ["y", "present.0"].map(|name| support::port(name, &["2", "1000", "64"])).to_vec();
+    let opset = OperatorSetIdProto { domain: None, version: Some(24) };
+    let graph = Some(support::graph(inputs, Vec::new(), nodes, outputs));
+    ModelProto { ir_version: Some(11), opset_import: vec![opset], graph, ..ModelProto::default() }.encode_to_vec()
+}
+
+fn integers(name: &str, shape: &[&str]) -> ValueInfoProto {
+    let shape = Some(TensorShapeProto { dim: support::dims(shape) });
+    let tensor = type_proto::Tensor { elem_type: Some(7), shape };
+    let kind = TypeProto { denotation: None, value: Some(type_proto::Value::TensorType(tensor)) };
+    ValueInfoProto { name: Some(name.to_string()), r#type: Some(kind), ..ValueInfoProto::default() }
+}
+
+#[test]
+fn a_cache_of_a_capacity_is_overwritten_in_its_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    support::write(folder.path(), "cache.onnx", &static_cache());
+    let source = Source { entry: "main".to_string(), path: folder.path().join("cache.onnx") };
+    let path = folder.path().join("cache.ipu");
+    let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..CompileOptions::default() };
+    compile(&[source], &path, &options).unwrap();
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let growth = model.manifest().states[0].growth.unwrap();
+    assert_eq!((growth.axis, growth.page, growth.overwritten), (1, 128, true));
+    let mut first = session(&model, 1);
+    let write = |session: &mut Session, starts: [i64; 2], count: usize, value: f32| {
+        let x = Tensor::from_elements(&[2, count, 64], &vec![value; 2 * count * 64]).unwrap();
+        let inputs = vec![("x".to_string(), x.into()), ("first".to_string(), Tensor::vector_i64(&starts).into())];
+        let outputs = session.run(None, inputs)?;
+        Ok::<Vec<f32>, RunError>(outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec())
+    };
+    let mut expected = vec![1.0f32; 2 * 1000 * 64];
+    let mut fill = |starts: [i64; 2], count: usize, value: f32| {
+        for (batch, start) in starts.into_iter().enumerate() {
+            expected[(batch * 1000 + start as usize) * 64..][..count * 64].fill(value.exp());
+        }
+        expected.clone()
+    };
+    assert!(write(&mut first, [0, 500], 300, 1.0).unwrap() == fill([0, 500], 300, 1.0));
+    let mut other = first.fork();
+    let Err(RunError::Step { .. }) = write(&mut first, [990, 0], 20, 9.0) else { panic!("beyond the capacity") };
+    let wanted = fill([300, 800], 1, 2.0);
+    let before = model.memory().in_use_bytes;
+    assert!(write(&mut first, [300, 800], 1, 2.0).unwrap() == wanted);
+    // Two of eight pages of 128 positions.
+    let grown = model.memory().in_use_bytes.saturating_sub(before);
+    assert!(grown <= 2 * 128 * 2 * 64 * 4, "{grown} bytes");
+    let mut saved = Vec::new();
+    other.save(&mut saved).unwrap();
+    assert!(write(&mut other, [300, 800], 1, 2.0).unwrap() == wanted, "a fork goes its own way");
+    let mut restored = session(&model, 1);
+    restored.restore(&mut saved.as_slice()).unwrap();
+    assert!(write(&mut restored, [300, 800], 1, 2.0).unwrap() == wanted);
 }

@@ -88,10 +88,13 @@ fn states() {
     check(&[
         (|m| m.states.push(m.states[0].clone()), "states: state `past` occurs twice"),
         (
-            |m| m.states[0].growth = Some(Growth { axis: 2, page: 1 }),
+            |m| m.states[0].growth = Some(Growth { axis: 2, page: 1, rows: None, overwritten: false }),
             "state `past`: axis 2 does not exist, there are 2",
         ),
-        (|m| m.states[0].growth = Some(Growth { axis: 0, page: 0 }), "state `past`: its pages are empty"),
+        (
+            |m| m.states[0].growth = Some(Growth { axis: 0, page: 0, rows: None, overwritten: false }),
+            "state `past`: its pages are empty",
+        ),
         (
             |m| m.states[0].kind = Type::Sequence(Box::new(m.states[0].kind.clone())),
             "state `past`: it grows and is no tensor with axes",

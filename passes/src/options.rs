@@ -1,6 +1,7 @@
 //! What a compilation may be told.
 
 use ipuc_formats::dim::Bindings;
+use ipuc_formats::ops::RowScheme;
 
 /// How activations that meet quantized weights are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,6 +23,8 @@ pub struct Options {
     pub dimensions: Bindings,
     /// Inputs and outputs that are state, as `IN=OUT` patterns.
     pub states: Vec<String>,
+    /// How rows of f32 of growing state are stored; `None` where they stay as they are.
+    pub cache: Option<RowScheme>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
     /// Leave every step as it is, so that each value is computed and can be observed.

@@ -24,8 +24,11 @@
 //! entries that a pattern gives the same name are one state; an entry may have only the input or only the output. The
 //! pattern `auto` stands for the names that exporters give to caches.
 //!
+//! [`Options::cache`] says how the rows of state that grows are rounded: `append axis=2 rows=i8`.
+//!
 //! Establishes: inputs and outputs of a state have the same element type and rank; a state grows only where every entry
-//! that reads and writes it joins it with new elements along one axis. Leaves alone: what is replaced from run to run.
+//! that reads and writes it joins it with new elements along one axis; a cache of a capacity, of which every such entry writes
+//! positions of one axis (`tensor_scatter`), is overwritten in its pages. Leaves alone: what is replaced from run to run.
 
 use crate::error::PassError;
 use crate::ir::{Block, Changes, Graph, Operand, State, StateUse, Step, ValueId};
@@ -35,7 +38,7 @@ use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::model::Growth;
-use ipuc_formats::ops::{Append, Attention, CacheScatter, Concat, Expand, Op, ShapeOf, normalize_axis};
+use ipuc_formats::ops::{Append, Attention, CacheScatter, Concat, Expand, Op, RowScheme, ShapeOf, normalize_axis};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -82,7 +85,11 @@ pub fn states(graph: &mut Graph, options: &Options) -> Result<Changes, PassError
     for entry in 0..graph.entries.len() {
         separate_caches(graph, entry);
     }
-    let grown = (before..graph.states.len()).map(|state| grow(graph, state)).sum();
+    let grown = (before..graph.states.len()).map(|state| grow(graph, state, options.cache)).sum();
+    if options.cache.is_some() && graph.states.iter().all(|state| state.growth.and_then(|growth| growth.rows).is_none())
+    {
+        return Err(failure("", "", "no state of f32 grows, so that there are no rows to round"));
+    }
     Ok(Changes { steps: grown, annotations: graph.states.len() - before })
 }
 
@@ -191,15 +198,17 @@ fn fits(one: &Type, other: &Type) -> bool {
     }
 }
 
-/// A step that joins a state with what is new: where it stands, and the axis.
+/// A step that joins a state with what is new: where it stands, the axis, and whether the extent stays.
 struct Join {
     block: BlockIndex,
     step: usize,
     axis: usize,
+    overwritten: bool,
 }
 
-/// Append to a state where every entry that reads and writes it joins it along one axis; gives the changed steps.
-fn grow(graph: &mut Graph, state: usize) -> usize {
+/// Append to a state where every entry that reads and writes it joins it along one axis, or overwrites positions of one; gives
+/// the changed steps.
+fn grow(graph: &mut Graph, state: usize, rows: Option<RowScheme>) -> usize {
     let mut joins = Vec::new();
     for entry in &graph.entries {
         let both = entry.states.iter().find(|used| used.state == state).and_then(|used| used.input.zip(used.output));
@@ -207,15 +216,22 @@ fn grow(graph: &mut Graph, state: usize) -> usize {
         let block = graph.block(entry.block);
         let join = join(graph, block, Operand::Value(block.parameters[input]), block.results[output]);
         let Some((step, axis)) = join else { return 0 };
-        joins.push(Join { block: entry.block, step, axis });
+        let overwritten = matches!(block.steps[step].op, Op::TensorScatter(_));
+        joins.push(Join { block: entry.block, step, axis, overwritten });
     }
-    let Some(axis) = joins.first().map(|join| join.axis) else { return 0 };
-    if joins.iter().any(|join| join.axis != axis) {
+    let Some(&Join { axis, overwritten, .. }) = joins.first() else { return 0 };
+    if joins.iter().any(|join| (join.axis, join.overwritten) != (axis, overwritten)) {
         return 0;
     }
-    graph.states[state].growth = Some(Growth { axis: axis as u32, page: PAGE_POSITIONS });
+    let first = &graph.block(joins[0].block).steps[joins[0].step];
+    let is_f32 = graph.value(first.results[0]).fact.kind.as_tensor().is_some_and(|(dtype, _)| dtype == DType::F32);
+    let rows = rows.filter(|_| is_f32 && !overwritten);
+    graph.states[state].growth = Some(Growth { axis: axis as u32, page: PAGE_POSITIONS, rows, overwritten });
+    if overwritten {
+        return 0;
+    }
     for join in &joins {
-        graph.block_mut(join.block).steps[join.step].op = Append { axis: axis as i64 }.into();
+        graph.block_mut(join.block).steps[join.step].op = Append { axis: axis as i64, rows }.into();
     }
     joins.len()
 }
@@ -234,6 +250,9 @@ fn join(graph: &Graph, block: &Block, past: Operand, next: Operand) -> Option<(u
         && step.operands[1] != past
     {
         return Some((at, normalize_axis(*axis, shape.rank()?).ok()?));
+    }
+    if let Op::TensorScatter(scatter) = &step.op {
+        return Some((at, scatter.cache_axis(shape.rank()?).ok()?));
     }
     matches!(step.op, Op::CacheScatter(CacheScatter {})).then_some((at, 2))
 }

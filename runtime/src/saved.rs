@@ -157,17 +157,18 @@ fn restore_state(
     let failed = |error: VersionError| RunError::State { name: record.name.clone(), reason: error.to_string() };
     let unsound = || malformed("a checksum does not match");
     let Some(growth) = record.growth else {
-        let value = charged(piece(dtype, &shape, from)?.ok_or_else(unsound)?.into(), program)?;
-        return Ok(contents(record, value, program)?);
+        let length = element_count(&shape).and_then(|count| dtype.packed_bytes(count));
+        let bytes = piece(length, from)?.ok_or_else(unsound)?;
+        let tensor = Tensor::from_bytes(dtype, &shape, &bytes).map_err(|error| malformed(&error.to_string()))?;
+        return Ok(contents(record, charged(tensor.into(), program)?, program)?);
     };
-    let (axis, page) = (growth.axis as usize, growth.page as usize);
-    let mut version = Version::empty(dtype, &shape, axis, page).map_err(failed)?;
-    let length = shape[axis];
+    let mut version = Version::empty(dtype, &shape, growth).map_err(failed)?;
+    let length = shape[growth.axis as usize];
     while version.length() < length {
-        shape[axis] = page.min(length - version.length());
-        let tensor = piece(dtype, &shape, from)?.ok_or_else(unsound)?;
+        let positions = version.page_positions().min(length - version.length());
+        let bytes = piece(version.stored_bytes(positions), from)?.ok_or_else(unsound)?;
         version = loop {
-            match version.append(&tensor, program) {
+            match version.append_stored(&bytes, positions, program) {
                 Ok(next) => break next,
                 // What came before goes to disk where weights cannot make room any more.
                 Err(VersionError::Memory { bytes }) => {
@@ -186,10 +187,9 @@ fn restore_state(
     Ok(Contents::Version(version))
 }
 
-/// A piece of this shape; `None` where its checksum does not match.
-fn piece(dtype: DType, shape: &[usize], from: &mut dyn Read) -> Result<Option<Tensor>, SavedStateError> {
-    let too_large = || SavedStateError::Malformed(format!("{dtype}{shape:?} does not fit in memory"));
-    let length = element_count(shape).and_then(|count| dtype.packed_bytes(count)).ok_or_else(too_large)?;
+/// The bytes of a piece, whose length is `None` where memory cannot address it; `None` where its checksum does not match.
+fn piece(length: Option<usize>, from: &mut dyn Read) -> Result<Option<Vec<u8>>, SavedStateError> {
+    let length = length.ok_or_else(|| SavedStateError::Malformed("it does not fit in memory".to_string()))?;
     // No more than what is there is ever allocated, whatever the extents say.
     let mut bytes = Vec::new();
     from.take(length as u64).read_to_end(&mut bytes)?;
@@ -199,8 +199,7 @@ fn piece(dtype: DType, shape: &[usize], from: &mut dyn Read) -> Result<Option<Te
     if crc_fast::crc32_iscsi(&bytes).to_le_bytes() != array(from)? {
         return Ok(None);
     }
-    let tensor = Tensor::from_bytes(dtype, shape, &bytes);
-    tensor.map(Some).map_err(|error| SavedStateError::Malformed(error.to_string()))
+    Ok(Some(bytes))
 }
 
 fn array<const LENGTH: usize>(from: &mut dyn Read) -> Result<[u8; LENGTH], SavedStateError> {

@@ -377,7 +377,7 @@ impl Session {
                 let contents = self.states.lock().get(&state).cloned();
                 *slot = Some(match contents {
                     Some(contents) => contents,
-                    None => initial(record, &block.values[index].kind, &bindings)?,
+                    None => initial(record, &block.values[index].kind, &bindings, &*program)?,
                 });
             }
         }

@@ -75,12 +75,17 @@ impl AllStates {
 ///
 /// # Errors
 /// [`RunError::State`] where there is no memory for it, or its rank is not known.
-pub(crate) fn initial(state: &StateRecord, kind: &Type, bindings: &Bindings) -> Result<Contents, RunError> {
+pub(crate) fn initial(
+    state: &StateRecord,
+    kind: &Type,
+    bindings: &Bindings,
+    memory: &dyn PageMemory,
+) -> Result<Contents, RunError> {
     let failure = |reason: String| RunError::State { name: state.name.clone(), reason };
     let value: Value = match kind {
         Type::Tensor { dtype, shape: Shape::Ranked(dims) } => {
             let extents = dims.iter().enumerate().map(|(axis, dim)| {
-                if state.growth.is_some_and(|growth| growth.axis as usize == axis) {
+                if state.growth.is_some_and(|growth| growth.axis as usize == axis && !growth.overwritten) {
                     return 0;
                 }
                 // What no input tells follows from earlier runs.
@@ -88,7 +93,10 @@ pub(crate) fn initial(state: &StateRecord, kind: &Type, bindings: &Bindings) -> 
             });
             let shape: Vec<usize> = extents.collect();
             if let Some(growth) = state.growth {
-                let version = Version::empty(*dtype, &shape, growth.axis as usize, growth.page as usize);
+                let version = match growth.overwritten {
+                    true => Version::zeros(*dtype, &shape, growth, memory),
+                    false => Version::empty(*dtype, &shape, growth),
+                };
                 return version.map(Contents::Version).map_err(|error| failure(error.to_string()));
             }
             Tensor::zeros(*dtype, &shape).map_err(|error| failure(error.to_string()))?.into()
@@ -123,7 +131,7 @@ pub(crate) fn contents(state: &StateRecord, value: Value, memory: &dyn PageMemor
         return Err(failure(format!("{kind} is no {}", state.kind)));
     }
     let (Some(growth), Value::Tensor(tensor)) = (state.growth, &value) else { return Ok(Contents::Value(value)) };
-    let start = Version::empty(tensor.dtype(), tensor.shape(), growth.axis as usize, growth.page as usize);
+    let start = Version::empty(tensor.dtype(), tensor.shape(), growth);
     let version = start.and_then(|start| start.append(tensor, memory));
     version.map(Contents::Version).map_err(|error| failure(error.to_string()))
 }

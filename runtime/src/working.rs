@@ -2,9 +2,10 @@
 
 use crate::memory::{BoundMemory, Budget, Pool, value_bytes};
 use crate::steps::kernel;
+use crate::versions::Version;
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::model::{BlockRecord, EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
+use ipuc_formats::model::{EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
 use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,9 +55,15 @@ impl PortBytes {
             let before = entry.states.iter().find(|used| Some(used.state) == state).and_then(|used| used.input);
             let before = before.map_or(0, |input| paged(input as usize, growth).all);
             let after = paged(slot, growth);
-            // What no step appends to is copied into pages; a shared last page is copied, too.
+            // What no step appends to or overwrites is copied into pages.
+            ports.results += if is_paged(manifest, entry, slot) { 0 } else { charged(slot) };
+            if growth.overwritten {
+                // A run may overwrite positions of every page.
+                ports.results += after.all;
+                continue;
+            }
+            // A shared last page is copied, too.
             ports.results += after.all.saturating_sub(before) + after.one;
-            ports.results += if is_appended(block, slot) { 0 } else { charged(slot) };
             ports.growth += after.one;
         }
         ports
@@ -72,32 +79,36 @@ struct Pages {
 fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
     let nothing = Pages { one: 0, all: 0 };
     let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor() else { return nothing };
-    let mut positions = 0;
-    let mut one = (dtype.bits() / 8) as u64;
-    for (axis, dim) in dims.iter().enumerate() {
-        let Some(extent) = dim.evaluate(bindings).ok().and_then(|extent| u64::try_from(extent).ok()) else {
-            return nothing;
-        };
-        match axis == growth.axis as usize {
-            true => (positions, one) = (extent, one.saturating_mul(growth.page.into())),
-            false => one = one.saturating_mul(extent),
-        }
-    }
-    let one = usize::try_from(one).map_or(u64::MAX, |one| Pool::capacity(one) as u64);
-    Pages { one, all: one.saturating_mul(positions.div_ceil(growth.page.into())) }
+    let extents = dims.iter().map(|dim| dim.evaluate(bindings).ok().and_then(|extent| usize::try_from(extent).ok()));
+    let Some(extents) = extents.collect::<Option<Vec<usize>>>() else { return nothing };
+    // A version without positions knows what a page takes.
+    let Ok(version) = Version::empty(dtype, &extents, growth) else { return nothing };
+    let one = Pool::capacity(version.page_bytes()) as u64;
+    let positions = extents[growth.axis as usize];
+    Pages { one, all: one.saturating_mul(positions.div_ceil(version.page_positions()) as u64) }
 }
 
-fn is_appended(block: &BlockRecord, slot: usize) -> bool {
-    block.steps.iter().any(|step| matches!(step.op, Op::Append(_)) && step.results == [slot as u32])
+/// Whether a value of the block of an entry is held in pages.
+fn is_paged(manifest: &Manifest, entry: &EntryRecord, slot: usize) -> bool {
+    let block = &manifest.blocks[entry.block as usize];
+    let is_paged_input = |slot: usize| {
+        let state = (slot < block.parameters as usize).then(|| entry.state_of_input(slot)).flatten();
+        state.is_some_and(|state| manifest.states[state as usize].growth.is_some())
+    };
+    if slot < block.parameters as usize {
+        return is_paged_input(slot);
+    }
+    let Some(step) = block.steps.iter().find(|step| step.results == [slot as u32]) else { return false };
+    match (&step.op, step.operands.first()) {
+        (Op::Append(_), _) => true,
+        (Op::TensorScatter(_), Some(&OperandRecord::Value(cache))) => is_paged_input(cache as usize),
+        _ => false,
+    }
 }
 
 /// The most bytes that a step needs for copies of growing state, because its kernel does not read pages.
 fn copied_bytes(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -> u64 {
     let block = &manifest.blocks[entry.block as usize];
-    let is_growing_input = |slot: usize| {
-        let state = (slot < block.parameters as usize).then(|| entry.state_of_input(slot)).flatten();
-        state.is_some_and(|state| manifest.states[state as usize].growth.is_some())
-    };
     let of_step = |step: &StepRecord| -> u64 {
         if kernel(&step.op).reads_pages() {
             return 0;
@@ -106,7 +117,7 @@ fn copied_bytes(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -
             OperandRecord::Value(slot) => Some(slot as usize),
             OperandRecord::Weight(_) | OperandRecord::Absent => None,
         });
-        let paged = slots.filter(|&slot| is_growing_input(slot) || is_appended(block, slot));
+        let paged = slots.filter(|&slot| is_paged(manifest, entry, slot));
         let bytes = paged.filter_map(|slot| value_bytes(&block.values[slot].kind, bindings));
         bytes.map(|bytes| Pool::capacity(bytes) as u64).sum()
     };

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::model::PlacementRecord;
+use ipuc_formats::ops::RowScheme;
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
 use ipuc_passes::tile::records;
@@ -39,6 +40,9 @@ pub(super) struct Arguments {
     /// Spread the steps over the tiles of a machine that `ipuc targets` lists, or of a file, at the sizes of --dim
     #[arg(long, value_name = "NAME|FILE.toml")]
     target: Vec<String>,
+    /// How the rows of a cache that grows are stored (`--state`): as they are, as f16, or as codes of 8 bits with a scale a row.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    cache: Option<CacheArgument>,
     /// How activations that meet quantized weights are computed: as floats wherever the model has no sums of integers
     /// (keep), or those of matrix products rounded to 8 bits as they are computed (i8) [default: as the model says]
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
@@ -61,6 +65,24 @@ pub(super) struct Arguments {
     /// Threads that share the work [default: all cores]
     #[arg(short = 'j', long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
     threads: usize,
+}
+
+/// Choices of `--cache`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum CacheArgument {
+    Keep,
+    F16,
+    I8,
+}
+
+impl CacheArgument {
+    fn rows(self) -> Option<RowScheme> {
+        match self {
+            CacheArgument::Keep => None,
+            CacheArgument::F16 => Some(RowScheme::F16),
+            CacheArgument::I8 => Some(RowScheme::I8),
+        }
+    }
 }
 
 /// Choices of `--activations`.
@@ -147,6 +169,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         dimensions,
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
+        cache: arguments.cache.and_then(CacheArgument::rows),
         activations: match arguments.activations {
             None => Activations::Model,
             Some(ActivationsArgument::Keep) => Activations::Keep,

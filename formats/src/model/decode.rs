@@ -13,7 +13,7 @@ use crate::dtype::DType;
 use crate::encodings::Coded;
 use crate::fact::{Shape, Type};
 use crate::limits;
-use crate::ops::{Obligation, Op, Read, Relation};
+use crate::ops::{Obligation, Op, Read, Relation, RowScheme};
 use crate::tensor::Tensor;
 use std::collections::HashSet;
 
@@ -143,7 +143,7 @@ impl Dimensions {
         Ok(StateRecord {
             name: state.name,
             kind: self.kind(state.r#type.ok_or(Fault::Missing("the type"))?, 0)?,
-            growth: state.growth.map(|growth| Growth { axis: growth.axis, page: growth.page }),
+            growth: state.growth.map(growth).transpose()?,
         })
     }
 
@@ -187,6 +187,17 @@ fn shortened(text: &str) -> String {
 
 pub(super) fn unknown(what: &'static str, number: i32) -> Fault {
     Fault::Unknown { what, number: u64::from(number.unsigned_abs()) }
+}
+
+fn growth(growth: schema::Growth) -> Result<Growth, Fault> {
+    let rows = match u8::try_from(growth.rows) {
+        Ok(0) => None,
+        number => {
+            let known = number.ok().and_then(RowScheme::from_repr);
+            Some(known.ok_or_else(|| unknown("row scheme", growth.rows))?)
+        }
+    };
+    Ok(Growth { axis: growth.axis, page: growth.page, rows, overwritten: growth.overwritten })
 }
 
 fn dtype(number: u32) -> Result<DType, Fault> {

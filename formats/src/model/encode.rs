@@ -106,7 +106,12 @@ impl Dimensions {
         schema::State {
             name: state.name.clone(),
             r#type: Some(self.kind(&state.kind)),
-            growth: state.growth.map(|growth| schema::Growth { axis: growth.axis, page: growth.page }),
+            growth: state.growth.map(|growth| schema::Growth {
+                axis: growth.axis,
+                page: growth.page,
+                rows: growth.rows.map_or(0, |rows| i32::from(rows as u8)),
+                overwritten: growth.overwritten,
+            }),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::dim::Dim;
 use crate::encodings::WeightRecord;
 use crate::fact::Type;
-use crate::ops::{Obligation, Op, Read};
+use crate::ops::{Obligation, Op, Read, RowScheme};
 use std::ops::Range;
 
 /// Everything that a file says before its first weight.
@@ -85,13 +85,17 @@ pub struct StateRecord {
     pub growth: Option<Growth>,
 }
 
-/// Runs append elements to the contents of a state.
+/// Runs append elements to the contents of a state, or overwrite positions of them; the others stay where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Growth {
     /// Axis along which the contents grow.
     pub axis: u32,
     /// Extent along that axis of one page of memory, at least 1.
     pub page: u32,
+    /// How rows of f32 are stored; `None` where the contents are stored as they are.
+    pub rows: Option<RowScheme>,
+    /// The extent along the axis stays: runs overwrite positions of contents that begin as zeros.
+    pub overwritten: bool,
 }
 
 /// How an entry uses a state: at least one of input and output is there.

@@ -96,6 +96,10 @@ pub struct Growth {
     pub axis: u32,
     #[prost(uint32, tag = "2")]
     pub page: u32,
+    #[prost(enumeration = "RowScheme", tag = "3")]
+    pub rows: i32,
+    #[prost(bool, tag = "4")]
+    pub overwritten: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StateUse {
@@ -428,6 +432,35 @@ impl Relation {
             "RELATION_BROADCASTABLE" => Some(Self::Broadcastable),
             "RELATION_AT_MOST" => Some(Self::AtMost),
             "RELATION_MULTIPLE" => Some(Self::Multiple),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RowScheme {
+    Unspecified = 0,
+    F16 = 1,
+    I8 = 2,
+}
+impl RowScheme {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ROW_SCHEME_UNSPECIFIED",
+            Self::F16 => "ROW_SCHEME_F16",
+            Self::I8 => "ROW_SCHEME_I8",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ROW_SCHEME_UNSPECIFIED" => Some(Self::Unspecified),
+            "ROW_SCHEME_F16" => Some(Self::F16),
+            "ROW_SCHEME_I8" => Some(Self::I8),
             _ => None,
         }
     }

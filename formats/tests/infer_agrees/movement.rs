@@ -151,7 +151,8 @@ fn append(random: &mut Random) -> Case {
     let new = random.like(&past, &added);
     let first = random.flag().then(|| vector(&[shape[at] as i64]));
     let length = random.flag().then(|| vector(&[(shape[at] + added[at]) as i64]));
-    Case::new(Append { axis: at as i64 }, [past, new]).then(first).then(length)
+    let rows = (past.dtype() == DType::F32 && random.flag()).then_some(RowScheme::I8);
+    Case::new(Append { axis: at as i64, rows }, [past, new]).then(first).then(length)
 }
 
 fn split(random: &mut Random) -> Case {

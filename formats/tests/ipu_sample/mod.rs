@@ -184,8 +184,11 @@ pub fn everything() -> Sample {
         builder.finish("everything", symbols, blocks, &["past", "choose"], &["present", "table", "branch"]);
     sample.manifest.entries[0].states = vec![StateUse { state: 0, input: Some(0), output: Some(0) }];
     let kind = sample.manifest.blocks[0].values[0].kind.clone();
-    sample.manifest.states =
-        vec![StateRecord { name: "past".to_string(), kind, growth: Some(Growth { axis: 0, page: 16 }) }];
+    sample.manifest.states = vec![StateRecord {
+        name: "past".to_string(),
+        kind,
+        growth: Some(Growth { axis: 0, page: 16, rows: None, overwritten: false }),
+    }];
     let subject = "/select: rows".to_string();
     sample.manifest.obligations = vec![Obligation { relation: Relation::AtMost, left: count, right: batch, subject }];
     sample

@@ -104,6 +104,13 @@ impl Page {
         }
     }
 
+    /// Write one position of one row of a page that no version holds yet.
+    pub(super) fn write_position(&self, shape: PageShape, row: usize, position: usize, from: &[u8]) {
+        if let Contents::Memory(bytes) = &*self.contents.read().unwrap_or_else(PoisonError::into_inner) {
+            bytes.write((row * shape.positions + position) * shape.position_bytes, from);
+        }
+    }
+
     /// Write `count` positions from `first` on, which the caller has claimed; `source` gives those of a row.
     pub(super) fn write<'a>(&self, shape: PageShape, first: usize, source: impl Fn(usize) -> &'a [u8]) {
         // A spilled page is full: nothing of it can be claimed.

@@ -3,6 +3,8 @@
 use super::*;
 use aligned_vec::AVec;
 use ipuc_formats::dtype::DType;
+use ipuc_formats::model::Growth;
+use ipuc_formats::ops::RowScheme;
 use ipuc_formats::tensor::Tensor;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -32,6 +34,10 @@ impl PageMemory for Heap {
 fn tensor(count: usize, seed: u8) -> Tensor {
     let elements: Vec<u8> = (0..2 * count * 3).map(|at| seed.wrapping_mul(31).wrapping_add(at as u8)).collect();
     Tensor::from_elements(&[2, count, 3], &elements).unwrap()
+}
+
+fn empty_version() -> Version {
+    Version::empty(DType::U8, &[2, 0, 3], Growth { axis: 1, page: 4, rows: None, overwritten: false }).unwrap()
 }
 
 fn contents(version: &Version) -> Vec<Vec<u8>> {
@@ -86,7 +92,7 @@ proptest! {
     #[test]
     fn appending_concatenates_and_old_versions_stay(actions in prop::collection::vec(action(), 1..40)) {
         let folder = SpillFolder::new(None);
-        let empty = Version::empty(DType::U8, &[2, 0, 3], 1, 4).unwrap();
+        let empty = empty_version();
         let mut versions: Vec<(Version, Vec<Vec<u8>>)> = vec![(empty, vec![Vec::new(); 2])];
         for action in actions {
             match action {
@@ -134,7 +140,7 @@ proptest! {
 #[test]
 fn a_fork_copies_only_the_last_page() {
     let memory = Heap::new(100);
-    let start = Version::empty(DType::U8, &[2, 0, 3], 1, 4).unwrap().append(&tensor(10, 1), &memory).unwrap();
+    let start = empty_version().append(&tensor(10, 1), &memory).unwrap();
     assert_eq!(memory.left.get(), 97);
     let first = start.append(&tensor(1, 2), &memory).unwrap();
     assert_eq!(memory.left.get(), 97, "the first appends in place");
@@ -146,20 +152,93 @@ fn a_fork_copies_only_the_last_page() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let memory = Heap::new(1);
-    let version = Version::empty(DType::U8, &[2, 0, 3], 1, 4).unwrap();
+    let version = empty_version();
     let other = Tensor::from_elements(&[2, 1, 4], &[0u8; 8]).unwrap();
     let Err(VersionError::Mismatch { expected, found }) = version.append(&other, &memory) else { panic!() };
     assert_eq!((expected.as_str(), found.as_str()), ("u8[2, 0, 3]", "u8[2, 1, 4]"));
     for (dtype, axis, positions) in [(DType::U8, 3, 4), (DType::U8, 1, 0), (DType::I4, 1, 4), (DType::String, 1, 4)] {
-        let refused = Version::empty(dtype, &[2, 0, 3], axis, positions).err();
+        let refused =
+            Version::empty(dtype, &[2, 0, 3], Growth { axis, page: positions, rows: None, overwritten: false }).err();
         assert!(matches!(refused, Some(VersionError::Mismatch { .. })), "{dtype} {axis} {positions}");
     }
+    let rounded = Growth { axis: 1, page: 4, rows: Some(RowScheme::I8), overwritten: false };
+    let Some(VersionError::Mismatch { expected, .. }) = Version::empty(DType::U8, &[2, 0, 3], rounded).err() else {
+        panic!("u8 is rounded")
+    };
+    assert_eq!(expected, "rows of f32, which can be rounded");
 }
 
 #[test]
 fn a_folder_that_does_not_exist_is_named() {
     let folder = SpillFolder::new(Some("/nonexistent/folder".into()));
-    let version = Version::empty(DType::U8, &[2, 0, 3], 1, 4).unwrap().append(&tensor(4, 1), &Heap::new(1)).unwrap();
+    let version = empty_version().append(&tensor(4, 1), &Heap::new(1)).unwrap();
     let error = version.spill(1, &folder).unwrap_err().to_string();
     assert!(error.starts_with("cannot make the file of spilled state in /nonexistent/folder: "), "{error}");
+}
+
+/// Rows are rounded once, when they are appended; a copy, a spilled page and what is appended as it was stored have the same bits.
+#[test]
+fn rounded_rows_are_the_concatenation_of_rounded_parts() {
+    for (scheme, row_bytes) in [(RowScheme::F16, 10), (RowScheme::I8, 9)] {
+        let (heap, folder) = (Heap::new(100), SpillFolder::new(None));
+        let growth = Growth { axis: 1, page: 4, rows: Some(scheme), overwritten: false };
+        let empty = version_of(growth);
+        assert_eq!(empty.page_bytes(), 2 * 4 * row_bytes, "{scheme:?}");
+        let (mut version, mut expected) = (empty.clone(), vec![Vec::new(); 2]);
+        for count in [3, 1, 6, 0, 2] {
+            let elements: Vec<f32> =
+                (0..2 * count * 5).map(|at| (at as f32 * 1.37 + count as f32).sin() * 9.0).collect();
+            version = version.append(&Tensor::from_elements(&[2, count, 5], &elements).unwrap(), &heap).unwrap();
+            let mut rounded = elements.clone();
+            scheme.round(&mut rounded, 5);
+            assert!(count == 0 || rounded != elements, "{scheme:?} rounds nothing");
+            for (row, expected) in expected.iter_mut().enumerate() {
+                expected.extend_from_slice(&rounded[row * count * 5..][..count * 5]);
+            }
+        }
+        version.spill(1, &folder).unwrap();
+        let mut again = empty;
+        for (piece, positions) in version.pieces(&heap).zip([4, 4, 4]) {
+            again = again.append_stored(&piece.unwrap(), positions, &heap).unwrap();
+        }
+        for version in [version, again] {
+            let copy = version.copied_into(Tensor::zeros(DType::F32, &[2, 12, 5]).unwrap(), &heap).unwrap();
+            assert_eq!(copy.elements::<f32>().unwrap(), expected.concat(), "{scheme:?}");
+        }
+        let Err(VersionError::Mismatch { expected, found }) = version_of(growth).append_stored(&[0; 7], 1, &heap)
+        else {
+            panic!("{scheme:?}")
+        };
+        assert_eq!((expected, found.as_str()), (format!("1 positions of {} bytes", 2 * row_bytes), "7 bytes"));
+    }
+}
+
+fn version_of(growth: Growth) -> Version {
+    Version::empty(DType::F32, &[2, 0, 5], growth).unwrap()
+}
+
+#[test]
+fn overwriting_copies_only_the_pages_that_it_touches() {
+    let growth = Growth { axis: 1, page: 4, rows: None, overwritten: true };
+    let heap = Heap::new(100);
+    let start = Version::zeros(DType::U8, &[2, 10, 3], growth, &heap).unwrap();
+    assert_eq!((start.length(), heap.left.get()), (10, 99), "all pages are one of zeros");
+    let mut expected = vec![vec![0u8; 30]; 2];
+    assert_eq!(contents(&start), expected);
+    // The rows have places of their own; the last one is in the page that is not full.
+    let (new, places) = (tensor(2, 7), [1, 9, 0, 2]);
+    let next = start.overwrite(&new, &places, &heap).unwrap();
+    assert_eq!(heap.left.get(), 97, "the first and the last page");
+    for (at, &place) in places.iter().enumerate() {
+        expected[at / 2][place * 3..][..3].copy_from_slice(&new.bytes()[at * 3..][..3]);
+    }
+    assert_eq!(contents(&next), expected);
+    assert_eq!(contents(&start), vec![vec![0u8; 30]; 2], "the version before stays");
+    let folder = SpillFolder::new(None);
+    assert_eq!(next.spill(1000, &folder).unwrap(), 48, "two full pages");
+    assert_eq!((next.spilled_bytes(), start.spilled_bytes()), (48, 24), "they share the page of zeros");
+    assert_eq!(contents(&next.overwrite(&new, &places, &heap).unwrap()), expected);
+    let Err(VersionError::Mismatch { expected, found }) = next.overwrite(&new, &[1, 10, 0, 2], &heap) else { panic!() };
+    assert_eq!((expected.as_str(), found.as_str()), ("places of 4 positions below 10", "4 places"));
+    let Err(VersionError::Memory { bytes: 24 }) = next.overwrite(&new, &places, &Heap::new(1)) else { panic!() };
 }

@@ -5,7 +5,11 @@ use super::{PageMemory, SpillFolder, VersionError};
 use bytemuck::AnyBitPattern;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type};
+use ipuc_formats::model::Growth;
+use ipuc_formats::ops::RowScheme;
 use ipuc_formats::tensor::Tensor;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,6 +20,8 @@ pub struct Version {
     /// Extents, of which that of the axis is the length.
     shape: Vec<usize>,
     axis: usize,
+    /// How rows of f32 are stored.
+    rows: Option<RowScheme>,
     page: PageShape,
     pages: Vec<Arc<Page>>,
 }
@@ -28,11 +34,13 @@ pub struct HeldVersion {
 }
 
 impl Version {
-    /// A version without positions; `shape` tells the other extents, `positions` how many a page has.
+    /// A version without positions; `shape` tells the extents of the other axes.
     ///
     /// # Errors
-    /// [`VersionError::Mismatch`] where there is no such axis, pages would be empty or elements are no whole bytes.
-    pub fn empty(dtype: DType, shape: &[usize], axis: usize, positions: usize) -> Result<Version, VersionError> {
+    /// [`VersionError::Mismatch`] where there is no such axis, pages would be empty, elements are no whole bytes, or rows are to
+    /// be rounded and are not of f32.
+    pub fn empty(dtype: DType, shape: &[usize], growth: Growth) -> Result<Version, VersionError> {
+        let (axis, positions) = (growth.axis as usize, growth.page as usize);
         let mismatch = |expected: &str| VersionError::Mismatch {
             expected: expected.to_string(),
             found: format!("{dtype}{shape:?} in pages of {positions} along axis {axis}"),
@@ -40,16 +48,72 @@ impl Version {
         if axis >= shape.len() || positions == 0 || dtype == DType::String || dtype.bits() < 8 {
             return Err(mismatch("whole bytes with the axis that grows"));
         }
+        if growth.rows.is_some() && dtype != DType::F32 {
+            return Err(mismatch("rows of f32, which can be rounded"));
+        }
         let product =
             |extents: &[usize]| extents.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
         let too_large = || mismatch("pages that fit in memory addresses");
         let rows = product(&shape[..axis]).ok_or_else(too_large)?;
-        let inner = product(&shape[axis + 1..]).and_then(|inner| inner.checked_mul(dtype.bits() / 8));
+        let inner = product(&shape[axis + 1..]).and_then(|inner| match growth.rows {
+            Some(rows) => rows.row_bytes(inner),
+            None => inner.checked_mul(dtype.bits() / 8),
+        });
         let page = PageShape { rows, positions, position_bytes: inner.ok_or_else(too_large)? };
         product(&[page.rows, page.positions, page.position_bytes]).ok_or_else(too_large)?;
         let mut shape = shape.to_vec();
         shape[axis] = 0;
-        Ok(Version { dtype, shape, axis, page, pages: Vec::new() })
+        Ok(Version { dtype, shape, axis, rows: growth.rows, page, pages: Vec::new() })
+    }
+
+    /// A version of zeros with all these extents; its full pages are one, until they are overwritten.
+    ///
+    /// # Errors
+    /// As [`Version::empty`], and [`VersionError::Memory`] where there is no room for a page.
+    pub fn zeros(
+        dtype: DType,
+        shape: &[usize],
+        growth: Growth,
+        memory: &dyn PageMemory,
+    ) -> Result<Version, VersionError> {
+        let mut version = Version::empty(dtype, shape, growth)?;
+        let length = shape[version.axis];
+        let page = Arc::new(Page::new(version.page, version.page.positions, memory)?);
+        let zeros = vec![0; version.page.positions * version.page.position_bytes];
+        page.write(version.page, 0, |_| &zeros);
+        version.pages = vec![page; length.div_ceil(version.page.positions)];
+        version.shape[version.axis] = length;
+        Ok(version)
+    }
+
+    /// This version with positions of `new: [.., count, ..]` in place of its own: `places` has where each goes, `[rows, count]`
+    /// with the axes before the one of positions as rows. Pages that none goes to are shared.
+    ///
+    /// # Errors
+    /// [`VersionError::Mismatch`] where `new` does not fit or a place is outside, [`VersionError`] where there is no room; this
+    /// version stays as it is.
+    pub fn overwrite(&self, new: &Tensor, places: &[usize], memory: &dyn PageMemory) -> Result<Version, VersionError> {
+        self.check_new(new)?;
+        let count = new.shape()[self.axis];
+        if places.len() != self.page.rows * count || places.iter().any(|&place| place >= self.length()) {
+            let expected = format!("places of {} positions below {}", self.page.rows * count, self.length());
+            return Err(VersionError::Mismatch { expected, found: format!("{} places", places.len()) });
+        }
+        let stored = self.stored(new)?;
+        let mut next = self.clone();
+        let touched: BTreeSet<usize> = places.iter().map(|&place| place / self.page.positions).collect();
+        for index in touched {
+            let old = self.pages[index].bytes(self.page, memory)?;
+            let held = held_positions(self.page, self.length(), index);
+            let copy = Page::new(self.page, held, memory)?;
+            copy.write(self.page, 0, |row| row_bytes(self.page, &old, row, 0..held));
+            for (at, &place) in places.iter().enumerate().filter(|(_, place)| **place / self.page.positions == index) {
+                let from = &stored[at * self.page.position_bytes..][..self.page.position_bytes];
+                copy.write_position(self.page, at / count, place % self.page.positions, from);
+            }
+            next.pages[index] = Arc::new(copy);
+        }
+        Ok(next)
     }
 
     /// Element type.
@@ -72,6 +136,11 @@ impl Version {
         self.axis
     }
 
+    /// How rows of f32 are stored.
+    pub fn rows(&self) -> Option<RowScheme> {
+        self.rows
+    }
+
     /// Positions of a page.
     pub fn page_positions(&self) -> usize {
         self.page.positions
@@ -87,9 +156,16 @@ impl Version {
         self.page.bytes()
     }
 
+    /// Bytes of so many positions as pages hold them; `None` where memory cannot address them.
+    pub fn stored_bytes(&self, positions: usize) -> Option<usize> {
+        self.page.rows.checked_mul(positions)?.checked_mul(self.page.position_bytes)
+    }
+
     /// Bytes of pages that are in the spill file.
     pub fn spilled_bytes(&self) -> usize {
-        self.pages.iter().filter(|page| !page.is_in_memory()).count() * self.page.bytes()
+        // A page of zeros may occur many times.
+        let different = self.pages.chunk_by(Arc::ptr_eq).map(|same| &same[0]);
+        different.filter(|page| !page.is_in_memory()).count() * self.page.bytes()
     }
 
     /// This version and behind it the positions of `new`.
@@ -98,19 +174,52 @@ impl Version {
     /// [`VersionError::Mismatch`] where `new` has another type or other extents, [`VersionError`] where there is no room; this
     /// version stays as it is.
     pub fn append(&self, new: &Tensor, memory: &dyn PageMemory) -> Result<Version, VersionError> {
+        self.check_new(new)?;
+        let stored = self.stored(new)?;
+        self.append_stored(&stored, new.shape()[self.axis], memory)
+    }
+
+    /// That new positions have the type and the other extents of the state.
+    fn check_new(&self, new: &Tensor) -> Result<(), VersionError> {
         let same = |at: usize| at == self.axis || new.shape()[at] == self.shape[at];
-        if new.dtype() != self.dtype || new.rank() != self.shape.len() || !(0..new.rank()).all(same) {
-            let (expected, found) = (self.kind().to_string(), Type::tensor(new.dtype(), Shape::known(new.shape())));
-            return Err(VersionError::Mismatch { expected, found: found.to_string() });
+        if new.dtype() == self.dtype && new.rank() == self.shape.len() && (0..new.rank()).all(same) {
+            return Ok(());
         }
-        let count = new.shape()[self.axis];
+        let (expected, found) = (self.kind().to_string(), Type::tensor(new.dtype(), Shape::known(new.shape())));
+        Err(VersionError::Mismatch { expected, found: found.to_string() })
+    }
+
+    /// The bytes of new positions as pages hold them.
+    fn stored<'a>(&self, new: &'a Tensor) -> Result<Cow<'a, [u8]>, VersionError> {
+        let Some(rows) = self.rows else { return Ok(Cow::Borrowed(new.bytes())) };
+        let elements = new
+            .elements::<f32>()
+            .map_err(|error| VersionError::Mismatch { expected: self.kind().to_string(), found: error.to_string() })?;
+        let row: usize = self.shape[self.axis + 1..].iter().product();
+        let count = elements.len().checked_div(row).unwrap_or(0);
+        let mut stored = vec![0; count * self.page.position_bytes];
+        if row > 0 {
+            let rows_of_bytes = stored.chunks_exact_mut(self.page.position_bytes);
+            elements.chunks_exact(row).zip(rows_of_bytes).for_each(|(row, to)| rows.store(row, to));
+        }
+        Ok(Cow::Owned(stored))
+    }
+
+    /// This version and behind it `count` positions, `[rows, count, position bytes]` as pages hold them.
+    ///
+    /// # Errors
+    /// [`VersionError::Mismatch`] where there are other bytes, [`VersionError`] where there is no room; this version stays as it is.
+    pub fn append_stored(&self, bytes: &[u8], count: usize, memory: &dyn PageMemory) -> Result<Version, VersionError> {
+        if self.stored_bytes(count) != Some(bytes.len()) {
+            let expected = format!("{count} positions of {} bytes", self.page.rows * self.page.position_bytes);
+            return Err(VersionError::Mismatch { expected, found: format!("{} bytes", bytes.len()) });
+        }
         let mut next = self.clone();
         let mut done = 0;
         while done < count {
             let first = next.length() % self.page.positions;
             let taken = (self.page.positions - first).min(count - done);
             let page = next.writable_page(first, first + taken, memory)?;
-            let bytes = new.bytes();
             page.write(self.page, first, |row| {
                 let start = (row * count + done) * self.page.position_bytes;
                 &bytes[start..start + taken * self.page.position_bytes]
@@ -167,7 +276,7 @@ impl Version {
         Ok(moved)
     }
 
-    /// The contents page by page, each `[.., positions of the page, ..]` row-major; a page is copied when it is asked for, and
+    /// The contents page by page as pages hold them, each `[.., positions of the page, ..]` row-major; a page is copied when it is asked for, and
     /// is an error where it cannot be read.
     pub fn pieces(&self, memory: &dyn PageMemory) -> impl Iterator<Item = Result<Vec<u8>, VersionError>> {
         self.pages.iter().enumerate().map(move |(index, page)| {
@@ -191,18 +300,37 @@ impl Version {
         if tensor.count() == 0 {
             return Ok(tensor);
         }
-        let row_length = self.length() * self.page.position_bytes;
+        let row_length = tensor.bytes().len() / self.page.rows;
+        let position_length = row_length / self.length();
         let to = tensor.bytes_mut();
         for (index, page) in self.pages.iter().enumerate() {
             let bytes = page.bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
             for row in 0..self.page.rows {
                 let source = row_bytes(self.page, &bytes, row, 0..held);
-                to[row * row_length + index * self.page.positions * self.page.position_bytes..][..source.len()]
-                    .copy_from_slice(source);
+                let to = &mut to[row * row_length + index * self.page.positions * position_length..];
+                self.load(source, &mut to[..held * position_length])?;
             }
         }
         Ok(tensor)
+    }
+
+    /// Positions of one row as elements of the type of the state.
+    fn load(&self, stored: &[u8], to: &mut [u8]) -> Result<(), VersionError> {
+        let Some(rows) = self.rows else {
+            to.copy_from_slice(stored);
+            return Ok(());
+        };
+        let length = to.len();
+        let floats: &mut [f32] = bytemuck::try_cast_slice_mut(to).map_err(|error| VersionError::Mismatch {
+            expected: "elements of f32".to_string(),
+            found: format!("{length} bytes: {error}"),
+        })?;
+        let row = floats.len() * self.page.position_bytes / stored.len();
+        for (stored, to) in stored.chunks_exact(self.page.position_bytes).zip(floats.chunks_exact_mut(row)) {
+            rows.load(stored, to);
+        }
+        Ok(())
     }
 }
 
@@ -217,7 +345,8 @@ fn row_bytes(page: PageShape, bytes: &PageBytes, row: usize, positions: Range<us
 }
 
 impl HeldVersion {
-    /// For each page, for each row before the axis that grows: the elements of the positions that the version holds.
+    /// For each page, for each row before the axis that grows: the positions that the version holds, as elements of a type in
+    /// which they are stored.
     ///
     /// # Errors
     /// [`VersionError::Mismatch`] where its bytes are no whole elements of this type.

@@ -228,9 +228,11 @@ fn ports(manifest: &Manifest) -> Vec<String> {
 /// What is said behind an input that is state.
 fn state_text(manifest: &Manifest, entry: &ipuc_formats::model::EntryRecord, state: u32) -> String {
     let record = &manifest.states[state as usize];
-    let growth = record
-        .growth
-        .map_or_else(String::new, |growth| format!(", grows along axis {} in pages of {}", growth.axis, growth.page));
+    let growth = record.growth.map_or_else(String::new, |growth| {
+        let rows = growth.rows.map_or_else(String::new, |rows| format!(", rows as {}", <&str>::from(rows)));
+        let verb = if growth.overwritten { "is overwritten" } else { "grows" };
+        format!(", {verb} along axis {} in pages of {}{rows}", growth.axis, growth.page)
+    });
     let used = entry.states.iter().find(|used| used.state == state);
     let next = used.and_then(|used| used.output).map(|output| &entry.outputs[output as usize]);
     let next = next.map_or_else(|| ", only read".to_string(), |next| format!(", next {next}"));
@@ -253,8 +255,10 @@ fn entries(manifest: &Manifest) -> Json {
                 "name": record.name,
                 "input": used.input.map(|input| &entry.inputs[input as usize]),
                 "output": used.output.map(|output| &entry.outputs[output as usize]),
-                "append_axis": record.growth.map(|growth| growth.axis),
+                "append_axis": record.growth.filter(|growth| !growth.overwritten).map(|growth| growth.axis),
+                "overwritten_axis": record.growth.filter(|growth| growth.overwritten).map(|growth| growth.axis),
                 "page": record.growth.map(|growth| growth.page),
+                "rows": record.growth.and_then(|growth| growth.rows).map(<&str>::from),
             })
         });
         json!({

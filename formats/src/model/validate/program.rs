@@ -192,6 +192,12 @@ fn check_state<'a>(state: &'a StateRecord, dims: &mut Dims<'a>) -> Result<(), Fa
     if dtype == DType::String || dtype.bits() < 8 {
         return Err(Fault::Rule("it grows and its elements are no whole bytes"));
     }
+    if growth.rows.is_some() && dtype != DType::F32 {
+        return Err(Fault::Rule("its rows are rounded and not of f32"));
+    }
+    if growth.overwritten && growth.rows.is_some() {
+        return Err(Fault::Rule("its rows are rounded and overwritten"));
+    }
     if growth.page == 0 {
         return Err(Fault::Rule("its pages are empty"));
     }

@@ -5,6 +5,7 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
+use crate::ops::attention::row_scheme::RowScheme;
 use crate::ops::movement::concat::joined_whole;
 use crate::ops::movement::moving::{index_operand, only_integer};
 use crate::ops::parts::concatenate;
@@ -12,6 +13,7 @@ use crate::ops::{
     InferContext, Moves, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, integers, loops,
     optional, optional_tensor, tensor, tensor_operand,
 };
+use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
@@ -19,9 +21,12 @@ attributes! {
     ///
     /// Operands: `past: [.., p, ..]`, `new: [.., s, ..]`, optional `first: [b]` (i64 or i32, each of which must be p),
     /// optional `length` (i64 or i32, one element, which must be p + s). The runtime appends in place where `past` is state.
+    /// Rows of `new`, which are what follows the axis, are rounded as `rows` says; those of `past` are as they are.
     pub struct Append revision 1 {
         /// The axis that grows, from 0.
         1 since 1 => axis: i64,
+        /// How rows of f32 are rounded; absent where they are not.
+        2 since 1 => rows: Option<RowScheme>,
     }
 }
 
@@ -61,7 +66,17 @@ impl Append {
         Ok(())
     }
 
-    fn check_types(inputs: &[Option<Fact>]) -> Result<DType, TypeError> {
+    /// New elements as they are stored.
+    fn rounded(&self, new: &Tensor, axis: usize) -> Result<Tensor, ReferenceError> {
+        let mut new = new.clone();
+        if let Some(rows) = self.rows {
+            let row = new.shape().iter().skip(axis + 1).product();
+            rows.round(new.elements_mut()?, row);
+        }
+        Ok(new)
+    }
+
+    fn check_types(&self, inputs: &[Option<Fact>]) -> Result<DType, TypeError> {
         let (dtype, _) = tensor_operand(inputs, 0)?;
         let (found, _) = tensor_operand(inputs, 1)?;
         if found != dtype {
@@ -72,13 +87,16 @@ impl Append {
                 index_operand(inputs, operand)?;
             }
         }
+        if self.rows.is_some() && dtype != DType::F32 {
+            return Err(TypeError::ElementType { operand: 0, expected: DType::F32.to_string(), found: dtype });
+        }
         Ok(dtype)
     }
 }
 
 impl Operator for Append {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let dtype = Append::check_types(inputs)?;
+        let dtype = self.check_types(inputs)?;
         let ((_, past), (_, new)) = (tensor_operand(inputs, 0)?, tensor_operand(inputs, 1)?);
         let (Some(past), Some(new)) = (past.dims(), new.dims()) else {
             return Ok(vec![Fact::tensor(dtype, Shape::Unranked)]);
@@ -104,7 +122,8 @@ impl Operator for Append {
     ) -> Result<Vec<Value>, ReferenceError> {
         let (past, new) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
         let axis = self.checked_axis(past.rank())?;
-        let joined = concatenate(&[past, new], axis)?.ok_or_else(|| TypeError::Dimension {
+        let new = self.rounded(new, axis)?;
+        let joined = concatenate(&[past, &new], axis)?.ok_or_else(|| TypeError::Dimension {
             subject: format!("state that grows along axis {axis}"),
             left: format!("{:?}", past.shape()),
             right: format!("{:?}", new.shape()),
@@ -137,7 +156,6 @@ impl Moves for Append {
 mod tests {
     use super::*;
     use crate::ops::movement::moving::testing::{dims, floats, infer, inferred, run};
-    use crate::tensor::Tensor;
 
     fn appended(first: Option<&[i64]>, length: Option<i64>) -> Result<Vec<f32>, ReferenceError> {
         let rows = |count: usize, from: f32| {
@@ -146,7 +164,7 @@ mod tests {
         };
         let length = length.map(|length| Tensor::vector_i64(&[length]));
         let inputs = [Some(rows(2, 1.0)), Some(rows(1, 10.0)), first.map(Tensor::vector_i64), length];
-        Ok(run(&Append { axis: 1 }, &inputs)?[0].elements::<f32>().unwrap().to_vec())
+        Ok(run(&Append { axis: 1, rows: None }, &inputs)?[0].elements::<f32>().unwrap().to_vec())
     }
 
     #[test]
@@ -160,8 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_new_is_rounded() {
+        let past = Tensor::from_elements(&[1, 1, 2], &[0.3f32, 0.7]).unwrap();
+        let new = Tensor::from_elements(&[1, 2, 2], &[127.0f32, 0.6, 0.0, -2.54]).unwrap();
+        let append = Append { axis: 1, rows: Some(RowScheme::I8) };
+        let joined = run(&append, &[Some(past), Some(new), None, None]).unwrap();
+        assert_eq!(joined[0].elements::<f32>().unwrap(), [0.3, 0.7, 127.0, 1.0, 0.0, -2.54]);
+        let integers = || Some(Fact::tensor(DType::I64, dims("1, 1, 2")));
+        let refused = infer(&append, &[integers(), integers()]).unwrap_err();
+        assert!(matches!(refused, TypeError::ElementType { operand: 0, found: DType::I64, .. }), "{refused}");
+    }
+
+    #[test]
     fn the_axis_grows_by_what_is_new() {
-        let append = Append { axis: 1 };
+        let append = Append { axis: 1, rows: None };
         assert_eq!(inferred(&append, &[floats("b, past, 64"), floats("b, seq, 64")]), "f32[b, past + seq, 64]");
         let refused =
             |inputs: &[Fact]| infer(&append, &inputs.iter().cloned().map(Some).collect::<Vec<_>>()).unwrap_err();

@@ -63,6 +63,42 @@ impl TensorScatter {
     }
 }
 
+impl TensorScatter {
+    /// The positions that an update goes to, `[.., length]` with the axes before that of the capacity.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where one is outside of the cache, or the update or the number of starts does not fit.
+    pub fn places(
+        &self,
+        cache: &[usize],
+        update: &[usize],
+        starts: Option<&[i64]>,
+    ) -> Result<Vec<usize>, ReferenceError> {
+        if cache.len() != update.len() {
+            return Err(TypeError::Rank { operand: 1, expected: cache.len().to_string(), found: update.len() }.into());
+        }
+        let axis = self.cache_axis(cache.len())?;
+        if (0..cache.len()).any(|at| at != axis && cache[at] != update[at]) {
+            let (left, right) = (format!("{cache:?}"), format!("{update:?}"));
+            return Err(TypeError::Dimension { subject: "update of the cache".to_string(), left, right }.into());
+        }
+        let batch = cache[0];
+        if let Some(starts) = starts.filter(|starts| starts.len() != batch) {
+            return Err(count_mismatch(2, starts.len(), batch).into());
+        }
+        let outer = element_count(&cache[..axis]).unwrap_or(0);
+        let mut places = Vec::new();
+        for prefix in 0..outer {
+            // Every batch element has the same number of prefixes.
+            let start = starts.map_or(0, |starts| starts[prefix / (outer / batch)]);
+            for at in 0..update[axis] {
+                places.push(self.position(start, at, cache[axis])?);
+            }
+        }
+        Ok(places)
+    }
+}
+
 impl Operator for TensorScatter {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
         let (dtype, cache) = tensor_operand(inputs, 0)?;
@@ -106,37 +142,20 @@ impl Operator for TensorScatter {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (cache, update) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
-        if cache.rank() != update.rank() {
-            let expected = cache.rank().to_string();
-            return Err(TypeError::Rank { operand: 1, expected, found: update.rank() }.into());
-        }
-        let axis = self.cache_axis(cache.rank())?;
-        if (0..cache.rank()).any(|at| at != axis && cache.shape()[at] != update.shape()[at]) {
-            let (left, right) = (format!("{:?}", cache.shape()), format!("{:?}", update.shape()));
-            return Err(TypeError::Dimension { subject: "update of the cache".to_string(), left, right }.into());
-        }
-        let batch = cache.shape()[0];
         let starts = match inputs.get(2) {
             Some(Some(_)) => Some(integers(inputs, 2)?),
             Some(None) | None => None,
         };
-        if let Some(starts) = starts.as_ref().filter(|starts| starts.len() != batch) {
-            return Err(count_mismatch(2, starts.len(), batch).into());
-        }
+        let places = self.places(cache.shape(), update.shape(), starts.as_deref())?;
         let both = joined(cache, update, 1)?;
         let mut sources: Vec<Option<usize>> = (0..cache.count()).map(Some).collect();
+        let axis = self.cache_axis(cache.rank())?;
         let (capacity, length) = (cache.shape()[axis], update.shape()[axis]);
         let inner = element_count(&cache.shape()[axis + 1..]).unwrap_or(0);
-        let outer = if sources.is_empty() { 0 } else { cache.count() / (capacity * inner) };
-        for prefix in 0..outer {
-            // Every batch element has the same number of prefixes.
-            let start = starts.as_ref().map_or(0, |starts| starts[prefix / (outer / batch)]);
-            for at in 0..length {
-                let position = self.position(start, at, capacity)?;
-                for element in 0..inner {
-                    let target = (prefix * capacity + position) * inner + element;
-                    sources[target] = Some(cache.count() + (prefix * length + at) * inner + element);
-                }
+        for (row, position) in places.into_iter().enumerate() {
+            for element in 0..inner {
+                let target = (row / length * capacity + position) * inner + element;
+                sources[target] = Some(cache.count() + row * inner + element);
             }
         }
         Ok(vec![both.select(cache.shape(), sources.into_iter())?.into()])

@@ -2,7 +2,7 @@
 
 use crate::ir::text::constants::{parse_data, parse_storage};
 use crate::ir::text::label::Label;
-use crate::ir::text::scan::{Parsed, end, expect, integer, operator, quoted, quoted_list};
+use crate::ir::text::scan::{Parsed, end, expect, integer, operator, quoted, quoted_list, word};
 use crate::ir::text::types::{parse_dims, parse_type};
 use crate::ir::{
     Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Source, State, StateUse, Step, ValueId,
@@ -12,7 +12,7 @@ use ipuc_formats::attribute_text::parse as parse_attribute;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact};
 use ipuc_formats::model::Growth;
-use ipuc_formats::ops::Obligation;
+use ipuc_formats::ops::{Obligation, RowScheme};
 use std::collections::HashMap;
 use std::sync::Arc;
 use thiserror::Error;
@@ -132,10 +132,23 @@ impl Parser {
         let growth = match rest.is_empty() {
             true => None,
             false => {
-                let (axis, rest) = integer(expect(rest, "grows")?)?;
+                let (verb, rest) = word(rest);
+                let overwritten = match verb {
+                    "grows" => false,
+                    "overwrites" => true,
+                    _ => return Err(format!("expected `grows` or `overwrites` at `{verb}`")),
+                };
+                let (axis, rest) = integer(rest)?;
                 let (page, rest) = integer(expect(rest, "page")?)?;
-                end(rest)?;
-                Some(Growth { axis, page })
+                let rows = match rest.is_empty() {
+                    true => None,
+                    false => {
+                        let (name, rest) = word(expect(rest, "rows")?);
+                        end(rest)?;
+                        Some(name.parse::<RowScheme>().map_err(|_| format!("`{name}` is no scheme of rows"))?)
+                    }
+                };
+                Some(Growth { axis, page, rows, overwritten })
             }
         };
         self.graph.states.push(State { name, growth });

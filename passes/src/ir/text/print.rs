@@ -101,8 +101,12 @@ fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Res
     }
     for state in states {
         write!(text, "state {}", quote(&state.name))?;
-        if let Some(Growth { axis, page }) = state.growth {
-            write!(text, " grows {axis} page {page}")?;
+        if let Some(Growth { axis, page, rows, overwritten }) = state.growth {
+            let verb = if overwritten { "overwrites" } else { "grows" };
+            write!(text, " {verb} {axis} page {page}")?;
+            if let Some(rows) = rows {
+                write!(text, " rows {}", <&str>::from(rows))?;
+            }
         }
         text.push('\n');
     }

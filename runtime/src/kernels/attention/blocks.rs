@@ -12,13 +12,14 @@
 //! Before the first block, m is the sink and the sum 1 where there is a sink. At the end the output is divided by the sum. A block of which a query sees nothing, by its position or by the mask, is passed
 //! over.
 
-use super::{Attention, HeadElements, Heads, Stage};
+use super::{Attention, HeadElements, Heads, Pages, Stage};
 use crate::kernels::elementwise::VectorFunction;
 use crate::kernels::elementwise::functions::{ScaledTanh, exponential};
 use crate::kernels::matrix::Matrix;
 use crate::kernels::product::{PlainElements, PlainLayout, PlainMatrix, Start, plain_product_within};
 use crate::kernels::scratch::scratch;
 use crate::kernels::simd::{LANES, Routine, Simd};
+use ipuc_formats::ops::RowScheme;
 use std::ops::Range;
 
 /// Keys of a block: one run of a product.
@@ -171,7 +172,9 @@ impl Task<'_> {
         let size = self.operands.key.size;
         let first = self.head * self.operands.group * self.operands.queries + self.first;
         let queries = Matrix::new(&self.operands.query[first * size..], self.rows, size);
-        let keys = self.operands.key.rows(self.head, self.operands.key_heads, block, PlainLayout::InputsInner);
+        let mut decoded = scratch(self.operands.key.decoded_elements());
+        let keys = self.operands.key;
+        let keys = keys.rows(self.head, self.operands.key_heads, block, PlainLayout::InputsInner, &mut decoded);
         let out = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
         plain_product_within(simd, queries, keys, out, Start::Zero);
         self.show(Stage::Product, block, scores);
@@ -234,6 +237,7 @@ impl Task<'_> {
     #[inline(always)]
     fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &[f32]) {
         let width = self.operands.value.size;
+        let mut decoded = scratch(self.operands.value.decoded_elements());
         let mut row = 0;
         for group in seen.chunk_by(|one, other| one == other) {
             let rows = row..row + group.len();
@@ -243,8 +247,9 @@ impl Task<'_> {
                 continue;
             }
             let place = first + keys.start..first + keys.end;
-            let values =
-                self.operands.value.rows(self.head, self.operands.key_heads, &place, PlainLayout::OutputsInner);
+            let values = self.operands.value;
+            let heads = self.operands.key_heads;
+            let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &mut decoded);
             let weights = &weights[rows.start * BLOCK + keys.start..];
             let weights = Matrix::with_stride(weights, rows.len(), keys.len(), BLOCK);
             let out = self.out[rows.start * width..rows.end * width].chunks_mut(width).collect();
@@ -283,23 +288,59 @@ impl Task<'_> {
 }
 
 impl<'a> Heads<'a> {
-    /// Some keys of a head (batch and head as one), all of one block, as the right side of a product.
-    fn rows(&self, head: usize, heads: usize, keys: &Range<usize>, layout: PlainLayout) -> PlainMatrix<'a> {
-        let (rows, stride) = match self.elements {
+    /// Elements of a block of keys that are stored as codes; 0 where they are not.
+    fn decoded_elements(&self) -> usize {
+        match self.elements {
+            HeadElements::Pages { pages: Pages::I8(_), .. } => BLOCK * self.size,
+            HeadElements::Pages { pages: Pages::F32(_) | Pages::F16(_), .. } | HeadElements::Whole { .. } => 0,
+        }
+    }
+
+    /// Some keys of a head (batch and head as one), all of one block, as the right side of a product; codes are decoded.
+    #[inline(always)]
+    fn rows<'b>(
+        self,
+        head: usize,
+        heads: usize,
+        keys: &Range<usize>,
+        layout: PlainLayout,
+        decoded: &'b mut [f32],
+    ) -> PlainMatrix<'b>
+    where
+        'a: 'b,
+    {
+        let (elements, stride) = match self.elements {
             HeadElements::Whole { values, strides: [by_batch, by_head, by_key] } => {
                 let first = head / heads * by_batch + head % heads * by_head + keys.start * by_key;
-                (values.get(first..), by_key)
+                (PlainElements::F32(values.get(first..).unwrap_or_default()), by_key)
             }
             HeadElements::Pages { pages, positions } => {
-                let page = pages.get(keys.start / positions).and_then(|page| page.get(head));
-                (page.and_then(|page| page.get(keys.start % positions * self.size..)), self.size)
+                let (page, key) = (keys.start / positions, keys.start % positions);
+                let elements = match pages {
+                    Pages::F32(pages) => PlainElements::F32(behind(pages, page, head, key * self.size)),
+                    Pages::F16(pages) => PlainElements::F16(behind(pages, page, head, key * self.size)),
+                    Pages::I8(pages) => {
+                        let row = RowScheme::I8.row_bytes(self.size).unwrap_or(usize::MAX);
+                        let rows = behind(pages, page, head, key.saturating_mul(row)).chunks_exact(row);
+                        for (row, to) in rows.zip(decoded.chunks_exact_mut(self.size)).take(keys.len()) {
+                            RowScheme::I8.load(row, to);
+                        }
+                        PlainElements::F32(decoded)
+                    }
+                };
+                (elements, self.size)
             }
         };
-        let elements = PlainElements::F32(rows.unwrap_or_default());
         let (inputs, outputs) = match layout {
             PlainLayout::InputsInner => (self.size, keys.len()),
             PlainLayout::OutputsInner => (keys.len(), self.size),
         };
         PlainMatrix { elements, layout, stride, inputs, outputs }
     }
+}
+
+/// What a head has in a page from a place on.
+fn behind<'a, T>(pages: &'a [Vec<&'a [T]>], page: usize, head: usize, first: usize) -> &'a [T] {
+    let page = pages.get(page).and_then(|page| page.get(head));
+    page.and_then(|page| page.get(first..)).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ use super::simd::Instructions;
 use super::threads;
 pub use blocks::BLOCK;
 use blocks::Task;
+use ipuc_formats::element::f16;
 use std::ops::Range;
 
 /// Queries of a task.
@@ -37,11 +38,22 @@ pub enum HeadElements<'a> {
     },
     /// In pages along the keys.
     Pages {
-        /// For each page and each head (batch and head as one), its keys: `[keys of the page, size]`.
-        pages: &'a [Vec<&'a [f32]>],
+        /// The pages.
+        pages: Pages<'a>,
         /// Keys of a page, a multiple of [`BLOCK`].
         positions: usize,
     },
+}
+
+/// For each page and each head (batch and head as one), its keys: `[keys of the page, size]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Pages<'a> {
+    /// Of f32.
+    F32(&'a [Vec<&'a [f32]>]),
+    /// Of f16.
+    F16(&'a [Vec<&'a [f16]>]),
+    /// Of a scale and codes of 8 bits a key, as [`RowScheme::I8`] stores them.
+    I8(&'a [Vec<&'a [u8]>]),
 }
 
 /// Added to the scores, with broadcasting.

@@ -32,7 +32,9 @@ impl Kernel for CacheScatter {
 impl Kernel for Append {
     fn compute(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
         let past = match operands.first() {
-            Some(Operand::Version(past)) if i64::try_from(past.axis()) == Ok(self.axis) => past.clone(),
+            Some(Operand::Version(past)) if i64::try_from(past.axis()) == Ok(self.axis) && past.rows() == self.rows => {
+                past.clone()
+            }
             // What is no state of this axis is joined as `Concat` does it.
             Some(_) | None => return run_over_copies(self, operands, context),
         };

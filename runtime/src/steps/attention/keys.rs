@@ -1,24 +1,45 @@
 //! Keys and values as the kernel reads them: where they lie, joined with those of the past, or in pages of state.
 
 use super::extents::Extents;
-use crate::kernels::attention::{HeadElements, Heads};
+use crate::kernels::attention::{HeadElements, Heads, Pages};
 use crate::steps::floats::computed;
 use crate::steps::{Context, KernelError};
 use crate::versions::{HeldVersion, Version};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{optional_tensor, tensor};
+use ipuc_formats::element::f16;
+use ipuc_formats::ops::{RowScheme, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
 /// Keys or values in pages.
 pub(super) struct Cached<'a> {
-    pages: Vec<Vec<&'a [f32]>>,
+    pages: CachedPages<'a>,
     positions: usize,
+}
+
+enum CachedPages<'a> {
+    F32(Vec<Vec<&'a [f32]>>),
+    F16(Vec<Vec<&'a [f16]>>),
+    I8(Vec<Vec<&'a [u8]>>),
 }
 
 impl<'a> Cached<'a> {
     pub(super) fn of(version: &Version, held: &'a HeldVersion) -> Result<Cached<'a>, KernelError> {
-        Ok(Cached { pages: held.rows()?, positions: version.page_positions() })
+        let pages = match version.rows() {
+            None => CachedPages::F32(held.rows()?),
+            Some(RowScheme::F16) => CachedPages::F16(held.rows()?),
+            Some(RowScheme::I8) => CachedPages::I8(held.rows()?),
+        };
+        Ok(Cached { pages, positions: version.page_positions() })
+    }
+
+    fn elements(&self) -> HeadElements<'_> {
+        let pages = match &self.pages {
+            CachedPages::F32(pages) => Pages::F32(pages),
+            CachedPages::F16(pages) => Pages::F16(pages),
+            CachedPages::I8(pages) => Pages::I8(pages),
+        };
+        HeadElements::Pages { pages, positions: self.positions }
     }
 }
 
@@ -64,7 +85,7 @@ impl<'a> Joined<'a> {
             Joined::Borrowed(values) => HeadElements::Whole { values, strides: extents.strides(size) },
             Joined::Scratch(values) => HeadElements::Whole { values, strides: whole },
             Joined::Result(tensor) => HeadElements::Whole { values: tensor.elements::<f32>()?, strides: whole },
-            Joined::Pages(cached) => HeadElements::Pages { pages: &cached.pages, positions: cached.positions },
+            Joined::Pages(cached) => cached.elements(),
         };
         Ok(Heads { elements, size })
     }

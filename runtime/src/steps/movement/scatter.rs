@@ -2,10 +2,10 @@
 
 use super::gather::element_places;
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
-use crate::steps::{Context, Kernel, KernelError, Operand};
+use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies, without_versions};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
-use ipuc_formats::ops::{BinaryFunction, ScatterElements, ScatterNd, ScatterReduction, TensorScatter};
+use ipuc_formats::ops::{self, BinaryFunction, ScatterElements, ScatterNd, ScatterReduction, TensorScatter};
 use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
 
@@ -134,26 +134,40 @@ impl Kernel for ScatterNd {
 }
 
 impl Kernel for TensorScatter {
+    fn compute(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Contents>, KernelError> {
+        let cache = match operands.first() {
+            Some(Operand::Version(cache)) if self.cache_axis(cache.shape().len()).ok() == Some(cache.axis()) => {
+                cache.clone()
+            }
+            Some(_) | None => return run_over_copies(self, operands, context),
+        };
+        operands[0] = Operand::Absent;
+        let inputs = load(without_versions(operands, context)?)?;
+        let update = ops::tensor(&inputs, 1)?;
+        let starts = match inputs.get(2) {
+            Some(Some(_)) => Some(ops::integers(&inputs, 2)?),
+            Some(None) | None => None,
+        };
+        let places = self.places(cache.shape(), update.shape(), starts.as_deref())?;
+        Ok(vec![Contents::Version(cache.overwrite(update, &places, context.memory.pages())?)])
+    }
+
+    fn reads_pages(&self) -> bool {
+        true
+    }
+
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         written(self, operands, ScatterReduction::None, 1, context, |cache, update, inputs| {
             let axis = self.cache_axis(cache.rank()).ok()?;
-            let same = |at: usize| at == axis || cache.shape()[at] == update.shape()[at];
-            if cache.rank() != update.rank() || !(0..cache.rank()).all(same) || update.count() == 0 {
-                return None;
-            }
             let starts = match inputs.get(2) {
-                Some(Some(_)) => integers(inputs, 2).filter(|starts| starts.len() == cache.shape()[0])?,
-                Some(None) | None => vec![0; cache.shape()[0]],
+                Some(Some(_)) => Some(integers(inputs, 2)?),
+                Some(None) | None => None,
             };
+            let places = self.places(cache.shape(), update.shape(), starts.as_deref()).ok()?;
             let (capacity, length) = (cache.shape()[axis], update.shape()[axis]);
-            let (outer, inner) = (count(&cache.shape()[..axis]), count(&cache.shape()[axis + 1..]));
-            let mut places = Vec::with_capacity(outer * length);
-            for prefix in 0..outer {
-                let start = starts[prefix / (outer / starts.len())];
-                for at in 0..length {
-                    places.push((prefix * capacity + self.position(start, at, capacity).ok()?) * inner);
-                }
-            }
+            let inner = count(&cache.shape()[axis + 1..]);
+            let first = |(row, place): (usize, usize)| (row / length * capacity + place) * inner;
+            let places = places.into_iter().enumerate().map(first).collect();
             Some(Places { starts: places, length: inner })
         })
     }
