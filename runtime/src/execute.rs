@@ -9,7 +9,7 @@ use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
 use crate::steps::{Allocate, Contents, Context, KernelError, Operand, Progress, Weight, kernel};
 use crate::trace::{Trace, Track};
-use crate::versions::PageMemory;
+use crate::versions::{PageMemory, Version};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
@@ -47,6 +47,10 @@ impl Execution<'_, '_> {
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = Instant::now();
             let operands = self.operands(step, plan, at, &mut frame);
+            // Keys and values of the next attention come from the disk while this one and what lies between are computed.
+            if program.spill.spilled_bytes() > 0 && reads_caches(&operands) {
+                upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
+            }
             let results = self.run_step(index, step, operands)?;
             if let Some(trace) = self.trace {
                 trace.add(Track::Steps, format!("{} {}", step.op.name(), step.name), begun, None);
@@ -128,6 +132,27 @@ impl Execution<'_, '_> {
     }
 }
 
+/// Whether these are the operands of a step that reads more than one growing state.
+fn reads_caches(operands: &[Operand]) -> bool {
+    operands.iter().filter(|operand| matches!(operand, Operand::Version(_))).count() > 1
+}
+
+/// The next two versions that steps read: keys and values.
+fn upcoming_versions<'a>(
+    steps: &'a [StepRecord],
+    frame: &'a [Option<Contents>],
+) -> impl Iterator<Item = &'a Version> {
+    let slots = steps.iter().flat_map(|step| &step.operands).filter_map(|operand| match *operand {
+        OperandRecord::Value(slot) => frame[slot as usize].as_ref(),
+        OperandRecord::Weight(_) | OperandRecord::Absent => None,
+    });
+    let versions = slots.filter_map(|contents| match contents {
+        Contents::Version(version) => Some(version),
+        Contents::Value(_) => None,
+    });
+    versions.take(2)
+}
+
 fn failure(step: &StepRecord, error: KernelError) -> RunError {
     RunError::Step { step: step.name.clone(), operator: step.op.name(), error }
 }
@@ -175,5 +200,50 @@ impl BlockRunner for Execution<'_, '_> {
             }
         };
         record.results.iter().map(kind).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipuc_formats::model::Growth;
+    use ipuc_formats::ops::{Append, Concat};
+
+    #[test]
+    fn the_next_keys_and_values_come_next() {
+        let growth = Growth { axis: 0, page: 4, rows: None, overwritten: false };
+        let version = |extent: usize| Version::empty(DType::U8, &[0, extent], growth).unwrap();
+        let frame: Vec<Option<Contents>> = vec![
+            Some(Contents::Version(version(1))),
+            Some(Contents::Value(Tensor::vector_i64(&[1]).into())),
+            Some(Contents::Version(version(2))),
+            None,
+            Some(Contents::Version(version(3))),
+        ];
+        let step = |op, operands: &[u32]| StepRecord {
+            op,
+            operands: operands.iter().map(|&slot| OperandRecord::Value(slot)).collect(),
+            results: Vec::new(),
+            reads: Vec::new(),
+            name: String::new(),
+        };
+        let append = || Append { axis: 0, rows: None }.into();
+        let steps = [
+            step(Concat { axis: 0 }.into(), &[1, 3]),
+            step(append(), &[2, 1]),
+            step(append(), &[4, 1]),
+            step(append(), &[0, 1]),
+        ];
+        let extents = |from: usize| -> Vec<usize> {
+            upcoming_versions(&steps[from..], &frame).map(|version| version.shape()[1]).collect()
+        };
+        assert_eq!((extents(0), extents(2), extents(3), extents(4)), (vec![2, 3], vec![3, 1], vec![1], vec![]));
+        let operand = |slot: usize| match frame[slot].clone() {
+            Some(Contents::Version(version)) => Operand::Version(version),
+            Some(Contents::Value(value)) => Operand::Value(value),
+            None => Operand::Absent,
+        };
+        assert!(reads_caches(&[operand(0), operand(1), operand(2)]));
+        assert!(!reads_caches(&[operand(0), operand(1), operand(3)]), "an append of one state");
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::models::{KEY_WIDTH, bits, decoder, decoder_inputs, open, session, stream_bytes};
 use crate::watched::Watched;
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc_formats::tensor::Tensor;
 use ipuc_runtime::{Model, ModelOptions, RunError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,4 +92,66 @@ fn room_for_a_context_is_kept_from_the_beginning() {
     }
     let error = Model::open_with(Arc::new(Watched::new(&path)), ModelOptions { context: Some(1 << 20), ..options });
     assert!(matches!(error, Err(ipuc_runtime::OpenError::Budget { .. })), "2^20 positions fit");
+}
+
+/// Anonymous memory of this process in bytes.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// `IPUC_LANGUAGE_MODEL` is the `model.onnx` of a folder of onnxruntime-genai whose weights are above 512 MiB.
+#[test]
+#[ignore = "takes minutes, and a language model"]
+fn a_thousand_tokens_of_a_language_model_in_half_of_its_weights() {
+    let Some(onnx) = std::env::var_os("IPUC_LANGUAGE_MODEL") else {
+        eprintln!("skipped: IPUC_LANGUAGE_MODEL names no model");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.ipu");
+    let source = Source { entry: "main".to_string(), path: onnx.into() };
+    let options = CompileOptions { states: vec!["auto".to_string()], ..CompileOptions::default() };
+    compile(&[source], &path, &options).unwrap();
+    let weights = stream_bytes(&path);
+    assert!(weights > 512 << 20, "{weights} bytes of weights");
+    let before = anonymous_bytes();
+    let file = Arc::new(Watched::new(&path));
+    let budget = weights / 2;
+    let options = ModelOptions { memory_bytes: Some(budget), readers: 2, ..ModelOptions::default() };
+    let model = Model::open_with(file.clone(), options).unwrap();
+    let inputs = |token: usize| {
+        let one = |value: i64| Tensor::from_elements(&[1, 1], &[value]).unwrap();
+        let mask = Tensor::from_elements(&[1, token + 1], &vec![1i64; token + 1]).unwrap();
+        vec![
+            ("input_ids".to_string(), one((token * 37 % 4000) as i64).into()),
+            ("attention_mask".to_string(), mask.into()),
+        ]
+    };
+    let mut streamed = session(&model, 2);
+    let mut expected = Vec::new();
+    {
+        let resident = open(&path, None);
+        let mut session = session(&resident, 2);
+        for token in 0..20 {
+            expected.push(bits(&session.run(None, inputs(token)).unwrap()));
+        }
+    }
+    let mut stayed = 0;
+    for token in 0..1000 {
+        let found = streamed.run(None, inputs(token)).unwrap();
+        if let Some(expected) = expected.get(token) {
+            assert!(bits(&found) == *expected, "token {token}");
+        }
+        let (report, residency) = (streamed.last_pass().unwrap(), model.residency().unwrap());
+        let most = if token == 0 { weights } else { weights - stayed };
+        assert!(report.stream_bytes <= most, "token {token}: {} of {most} bytes are read", report.stream_bytes);
+        assert_eq!((report.unplanned_bytes, report.dropped_bytes), (0, 0), "token {token}");
+        stayed = residency.pinned_bytes;
+        let anonymous = anonymous_bytes() - before.min(anonymous_bytes());
+        assert!(anonymous <= budget + (64 << 20), "token {token}: {anonymous} bytes of {budget}");
+    }
+    assert!(model.memory().peak_bytes <= budget, "{:?} of {budget}", model.memory());
+    assert_eq!(file.queues.load(Ordering::SeqCst), 1, "streaming starts once");
 }

@@ -121,6 +121,13 @@ impl Page {
         }
     }
 
+    /// Begin to read it, where it is in the file.
+    pub(super) fn read_ahead(&self) {
+        if let Contents::File(slot) = &*self.contents.read().unwrap_or_else(PoisonError::into_inner) {
+            slot.read_ahead();
+        }
+    }
+
     /// Whether it is in memory.
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(&*self.contents.read().unwrap_or_else(PoisonError::into_inner), Contents::Memory(_))

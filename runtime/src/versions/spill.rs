@@ -104,6 +104,21 @@ impl SpillSlot {
     }
 }
 
+impl SpillSlot {
+    /// Ask the system to read the page before it is asked for. It may not; then reading waits for the disk.
+    #[cfg(target_os = "linux")]
+    pub(super) fn read_ahead(&self) {
+        let Some(length) = std::num::NonZeroU64::new(self.length as u64) else { return };
+        let state = self.file.state();
+        // What fails here fails when the page is read.
+        let _ = rustix::fs::fadvise(&state.file, self.offset, Some(length), rustix::fs::Advice::WillNeed);
+    }
+
+    /// Nothing: only Linux is asked.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn read_ahead(&self) {}
+}
+
 impl Drop for SpillSlot {
     fn drop(&mut self) {
         self.file.state().free.entry(self.length).or_default().push(self.offset);

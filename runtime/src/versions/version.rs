@@ -258,6 +258,11 @@ impl Version {
         Ok(HeldVersion { page: self.page, length: self.length(), pages })
     }
 
+    /// Begin to read the pages that are in the spill file.
+    pub fn read_ahead(&self) {
+        self.pages.iter().for_each(|page| page.read_ahead());
+    }
+
     /// Move full pages to the spill file, from the first on, until `wanted` bytes are moved or none is left; gives how many
     /// bytes were.
     ///

@@ -105,8 +105,73 @@ impl Operator for RotaryEmbedding {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let data = tensor(inputs, 0)?;
+        let plan = self.resolve(inputs)?;
+        let (cos, sin) = (widened(tensor(inputs, 1)?)?, widened(tensor(inputs, 2)?)?);
+        let values = widened(data)?;
+        let mut results = values.clone();
+        let round = |value| rounded_step(data.dtype(), value);
+        for (head, start) in (0..values.len()).step_by(plan.size.max(1)).enumerate() {
+            let angles = plan.angles(head);
+            for pair in 0..plan.half {
+                let (first, second) = plan.pair(pair);
+                let (x, y) = (values[start + first], values[start + second]);
+                let (cos, sin) = (cos[angles + pair], sin[angles + pair]);
+                results[start + first] = round(cos * x) - round(sin * y);
+                results[start + second] = round(sin * x) + round(cos * y);
+            }
+        }
+        Ok(vec![narrowed(data.dtype(), data.shape(), &results)?.into()])
+    }
+}
+
+/// The extents and places of one [`RotaryEmbedding`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RotaryPlan {
+    heads: usize,
+    steps: usize,
+    /// Heads of a step lie side by side: `[b, s, h*d]`.
+    flat: bool,
+    interleaved: bool,
+    /// For each of the batch and each step, the row of the caches.
+    rows: Vec<usize>,
+    /// Elements of a head.
+    pub size: usize,
+    /// Pairs of a head that are rotated.
+    pub half: usize,
+}
+
+impl RotaryPlan {
+    /// Where the angles of a head begin in the caches; heads are counted in the order in which they lie.
+    ///
+    /// # Panics
+    /// If there are fewer heads.
+    pub fn angles(&self, head: usize) -> usize {
+        let row = match self.flat {
+            true => head / self.heads,
+            false => head / (self.heads * self.steps) * self.steps + head % self.steps,
+        };
+        self.rows[row] * self.half
+    }
+
+    /// The two elements of a pair of a head.
+    #[inline(always)]
+    pub fn pair(&self, pair: usize) -> (usize, usize) {
+        match self.interleaved {
+            true => (2 * pair, 2 * pair + 1),
+            false => (pair, pair + self.half),
+        }
+    }
+}
+
+impl RotaryEmbedding {
+    /// The extents and places for these operands, checked.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where operands do not fit, or a position is outside of the caches.
+    pub fn resolve(&self, inputs: &[Option<Value>]) -> Result<RotaryPlan, ReferenceError> {
+        let data = tensor(inputs, 0)?;
         let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
-        let dtype = self.check_types(&facts)?;
+        self.check_types(&facts)?;
         let stated = self.heads.map(|heads| usize::try_from(heads).unwrap_or(usize::MAX)).filter(|heads| *heads > 0);
         let (batch, heads, steps, size) = match (data.shape(), stated) {
             (&[batch, heads, steps, size], None) => (batch, heads, steps, size),
@@ -120,25 +185,8 @@ impl Operator for RotaryEmbedding {
         }
         let half = rotated / 2;
         let rows = self.rows(inputs, [batch, steps, half])?;
-        let (cos, sin) = (widened(tensor(inputs, 1)?)?, widened(tensor(inputs, 2)?)?);
-        let values = widened(data)?;
-        let mut results = values.clone();
-        let flat = data.rank() == 3;
-        let round = |value| rounded_step(dtype, value);
-        for index in 0..if values.is_empty() { 0 } else { batch * heads * steps } {
-            let (rest, step) = (index / steps, index % steps);
-            let (batch, head) = (rest / heads, rest % heads);
-            let start = if flat { ((batch * steps + step) * heads + head) * size } else { index * size };
-            let cache = rows[batch * steps + step] * half;
-            for pair in 0..half {
-                let (first, second) = if self.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
-                let (x, y) = (values[start + first], values[start + second]);
-                let (cos, sin) = (cos[cache + pair], sin[cache + pair]);
-                results[start + first] = round(cos * x) - round(sin * y);
-                results[start + second] = round(sin * x) + round(cos * y);
-            }
-        }
-        Ok(vec![narrowed(dtype, data.shape(), &results)?.into()])
+        let (flat, interleaved) = (data.rank() == 3, self.interleaved);
+        Ok(RotaryPlan { heads, steps, flat, interleaved, rows, size, half })
     }
 }
 

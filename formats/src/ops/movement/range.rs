@@ -121,16 +121,9 @@ impl Operator for Range {
         inputs: &[Option<Value>],
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
-        let operands = [tensor(inputs, 0)?, tensor(inputs, 1)?, tensor(inputs, 2)?];
-        let dtype = operands[0].dtype();
-        if let Some(operand) = operands.iter().position(|operand| operand.dtype() != dtype) {
-            let (expected, found) = (dtype.to_string(), operands[operand].dtype());
-            return Err(TypeError::ElementType { operand, expected, found }.into());
-        }
-        let bounds = bounds_of(&operands)?;
-        let counted = counted(bounds, dtype)?;
-        let too_large = || TensorError::TooLarge { dtype, shape: vec![usize::try_from(counted).unwrap_or(usize::MAX)] };
-        let count = usize::try_from(counted).map_err(|_| too_large())?;
+        let (dtype, count) = (tensor(inputs, 0)?.dtype(), self.count(inputs)?);
+        let bounds = bounds_of(&[tensor(inputs, 0)?, tensor(inputs, 1)?, tensor(inputs, 2)?])?;
+        let too_large = || TensorError::TooLarge { dtype, shape: vec![count] };
         let mut elements = Vec::new();
         elements.try_reserve_exact(count).map_err(|_| too_large())?;
         let [start, _, delta] = bounds;
@@ -139,6 +132,24 @@ impl Operator for Range {
             (start, delta) => Scalar::Float(start.to_f64() + delta.to_f64() * index as f64),
         }));
         Ok(vec![from_scalars(dtype, &[count], &elements)?.into()])
+    }
+}
+
+impl Range {
+    /// The number of elements for these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where operands differ in type or are no single numbers, or there are too many elements.
+    pub fn count(&self, inputs: &[Option<Value>]) -> Result<usize, ReferenceError> {
+        let operands = [tensor(inputs, 0)?, tensor(inputs, 1)?, tensor(inputs, 2)?];
+        let dtype = operands[0].dtype();
+        if let Some(operand) = operands.iter().position(|operand| operand.dtype() != dtype) {
+            let (expected, found) = (dtype.to_string(), operands[operand].dtype());
+            return Err(TypeError::ElementType { operand, expected, found }.into());
+        }
+        let counted = counted(bounds_of(&operands)?, dtype)?;
+        let too_large = || TensorError::TooLarge { dtype, shape: vec![usize::MAX] };
+        Ok(usize::try_from(counted).map_err(|_| too_large())?)
     }
 }
 

@@ -23,7 +23,11 @@ attributes! {
 }
 
 impl ReverseSequence {
-    fn axes(&self, rank: usize) -> Result<(usize, usize), TypeError> {
+    /// Axis of the batch, and of time.
+    ///
+    /// # Errors
+    /// [`TypeError`] for axes outside of the rank, or twice the same.
+    pub fn axes(&self, rank: usize) -> Result<(usize, usize), TypeError> {
         let (batch, time) = (normalize_axis(self.batch_axis, rank)?, normalize_axis(self.time_axis, rank)?);
         if batch != time {
             return Ok((batch, time));

@@ -39,6 +39,16 @@ pub enum CumulativeFunction {
 impl Keyword for CumulativeFunction {}
 
 impl Cumulative {
+    /// The axis of these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where there is not one, or it is outside of the rank.
+    pub fn axis(&self, inputs: &[Option<Value>]) -> Result<usize, ReferenceError> {
+        let axis = integers(inputs, 1)?;
+        let [axis] = axis[..] else { return Err(one_axis(axis.len() as i64).into()) };
+        Ok(normalize_axis(axis, tensor(inputs, 0)?.rank())?)
+    }
+
     /// Results for the elements of one line, in the order of the line.
     fn line<V: Clone>(&self, mut values: Vec<V>, neutral: V, combine: impl Fn(&V, &V) -> V) -> Vec<V> {
         if self.reverse {
@@ -132,10 +142,7 @@ impl Operator for Cumulative {
         inputs: &[Option<Value>],
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
-        let data = tensor(inputs, 0)?;
-        let axis = integers(inputs, 1)?;
-        let [axis] = axis[..] else { return Err(one_axis(axis.len() as i64).into()) };
-        let axis = normalize_axis(axis, data.rank())?;
+        let (data, axis) = (tensor(inputs, 0)?, self.axis(inputs)?);
         let result = with_number!(
             data.dtype(),
             T => self.numbers::<T>(data, axis)?,

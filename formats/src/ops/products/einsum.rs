@@ -231,7 +231,8 @@ impl Operator for Einsum {
         for (operand, tensor) in operands.iter().enumerate() {
             require_same_type(operand, tensor.dtype(), dtype)?;
         }
-        let plan = Plan::new(&equation, &operands)?;
+        let shapes: Vec<&[usize]> = operands.iter().map(|tensor| tensor.shape()).collect();
+        let plan = EinsumPlan::new(&equation, &shapes)?;
         let result = if dtype.is_float() {
             plan.sum::<f64>(&operands, &mut context.macs)?
         } else {
@@ -266,6 +267,16 @@ impl Product for Einsum {
 }
 
 impl Einsum {
+    /// How operands of these shapes are walked.
+    ///
+    /// # Errors
+    /// [`TypeError`] where the equation is malformed, or does not fit the shapes.
+    pub fn resolve(&self, shapes: &[&[usize]]) -> Result<EinsumPlan, TypeError> {
+        let equation = Equation::parse(&self.equation)?;
+        equation.check_count(shapes.len())?;
+        EinsumPlan::new(&equation, shapes)
+    }
+
     /// A loop for each label; those that the result does not have are summed over.
     fn labelled_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let macs = facts.inputs.len().saturating_sub(1) as i64;
@@ -320,22 +331,23 @@ fn require_einsum_type(dtype: DType) -> Result<(), TypeError> {
 }
 
 /// How an equation of known shapes walks its operands.
-struct Plan {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EinsumPlan {
     /// Extents of all labels, those of the result first.
-    extents: Vec<usize>,
+    pub extents: Vec<usize>,
     /// Shape of the result.
-    shape: Vec<usize>,
-    /// For each operand its step along each label.
-    steps: Vec<Vec<usize>>,
+    pub shape: Vec<usize>,
+    /// For each operand its step along each label; 0 where it has one element along it, or none at all.
+    pub steps: Vec<Vec<usize>>,
 }
 
-impl Plan {
-    fn new(equation: &Equation, operands: &[&Tensor]) -> Result<Plan, ReferenceError> {
+impl EinsumPlan {
+    fn new(equation: &Equation, operands: &[&[usize]]) -> Result<EinsumPlan, TypeError> {
         let mut extents: Extents<usize> = Vec::new();
         let mut labelled = Vec::new();
-        for (operand, tensor) in operands.iter().enumerate() {
-            let labels = equation.labels(operand, tensor.rank())?;
-            for (axis, (&label, &extent)) in labels.iter().zip(tensor.shape()).enumerate() {
+        for (operand, shape) in operands.iter().enumerate() {
+            let labels = equation.labels(operand, shape.len())?;
+            for (axis, (&label, &extent)) in labels.iter().zip(*shape).enumerate() {
                 let diagonal = labels[..axis].contains(&label);
                 match extents.iter_mut().find(|(own, _)| *own == label) {
                     None => extents.push((label, extent)),
@@ -347,12 +359,11 @@ impl Plan {
                             subject: format!("extents of `{}`", label_name(label)),
                             left: own.to_string(),
                             right: extent.to_string(),
-                        }
-                        .into());
+                        });
                     }
                 }
             }
-            labelled.push((labels, strides(tensor.shape()), tensor.shape()));
+            labelled.push((labels, strides(shape), *shape));
         }
         let mut order = equation.result().labels(covered(&extents));
         let shape: Vec<usize> = order.iter().map(|&label| find(&extents, label).unwrap_or(1)).collect();
@@ -362,7 +373,7 @@ impl Plan {
             let own = labels.iter().zip(steps).zip(*shape).filter(|((own, _), extent)| **own == label && **extent != 1);
             own.map(|((_, step), _)| *step).sum()
         };
-        Ok(Plan {
+        Ok(EinsumPlan {
             extents: order.iter().map(|&label| find(&extents, label).unwrap_or(1)).collect(),
             shape,
             steps: labelled.iter().map(|operand| order.iter().map(|&label| step(operand, label)).collect()).collect(),

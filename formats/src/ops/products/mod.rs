@@ -14,7 +14,7 @@ pub use convolution::{Convolution, ConvolutionPlan};
 pub use convolution_transpose::ConvolutionTranspose;
 pub use deformable_convolution::DeformableConvolution;
 pub use determinant::Determinant;
-pub use einsum::Einsum;
+pub use einsum::{Einsum, EinsumPlan};
 pub use integer_convolution::IntegerConvolution;
 pub use integer_matmul::IntegerMatmul;
 pub use matmul::{Matmul, MatrixOperand, ProductPlan};

@@ -7,6 +7,7 @@
 mod cache;
 mod extents;
 mod keys;
+mod rotary;
 mod seen;
 #[cfg(test)]
 mod tests;
@@ -19,13 +20,12 @@ use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_cop
 use crate::versions::Version;
 use extents::Extents;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Attention, LinearAttention, RotaryEmbedding, ScoreStage, optional_tensor, tensor};
+use ipuc_formats::ops::{Attention, LinearAttention, ScoreStage, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use keys::{Cached, Joined};
 use seen::{Positions, ScoreMask};
 
-impl Kernel for RotaryEmbedding {}
 impl Kernel for LinearAttention {}
 
 impl Kernel for Attention {

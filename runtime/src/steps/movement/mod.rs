@@ -5,6 +5,7 @@
 
 mod arrange;
 mod gather;
+mod made;
 mod pad;
 mod scatter;
 mod select;
@@ -13,8 +14,7 @@ mod tests;
 
 use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies, run_reference};
 use ipuc_formats::ops::{
-    CenterCropPad, EyeLike, Flatten, OneHot, Operator, Range, Reshape, ReverseSequence, ShapeOf, SizeOf, Squeeze,
-    Unique, Unsqueeze,
+    CenterCropPad, EyeLike, Flatten, Operator, Reshape, ShapeOf, SizeOf, Squeeze, Unique, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -40,10 +40,7 @@ impl Kernel for ShapeOf {
     }
 }
 impl Kernel for SizeOf {}
-impl Kernel for Range {}
 impl Kernel for EyeLike {}
-impl Kernel for OneHot {}
-impl Kernel for ReverseSequence {}
 impl Kernel for CenterCropPad {}
 impl Kernel for Unique {}
 

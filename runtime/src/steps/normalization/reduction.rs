@@ -9,13 +9,12 @@ use crate::steps::floats::{computed, computes, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::element::Number;
 use ipuc_formats::ops::{
-    ArgReduce, Cumulative, NegativeLogLikelihood, Operator, Reduce, ReduceFunction, TypeError, integers, normalize_axis,
+    ArgReduce, NegativeLogLikelihood, Operator, Reduce, ReduceFunction, TypeError, integers, normalize_axis,
 };
 use ipuc_formats::value::Value;
 use ipuc_formats::with_number;
 
 impl Kernel for NegativeLogLikelihood {}
-impl Kernel for Cumulative {}
 
 /// Adjacent axes of one kind as one: extent, and whether it is reduced. Extents of 1 are left out.
 fn groups(shape: &[usize], axes: &[usize]) -> Vec<(usize, bool)> {

@@ -4,6 +4,7 @@
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
 pub(super) mod convolution;
+mod einsum;
 pub(super) mod floats;
 mod fused;
 mod general;
@@ -16,8 +17,7 @@ mod transposed;
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{DeformableConvolution, Determinant, Einsum};
+use ipuc_formats::ops::{DeformableConvolution, Determinant};
 
 impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
-impl Kernel for Einsum {}
