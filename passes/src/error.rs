@@ -20,6 +20,9 @@ pub enum PassError {
     /// A constant that cannot be read.
     #[error(transparent)]
     Constant(#[from] ConstantError),
+    /// Rows of a cache are to be rounded, and there is none.
+    #[error("no state of f32 grows, so that there are no rows of a cache to round")]
+    Cache,
     /// A state pair that the model cannot have.
     #[error("state `{input}={output}`: {reason}")]
     State {

@@ -24,7 +24,7 @@
 //! entries that a pattern gives the same name are one state; an entry may have only the input or only the output. The
 //! pattern `auto` stands for the names that exporters give to caches.
 //!
-//! [`Options::cache`] says how the rows of state that grows are rounded: `append axis=2 rows=i8`.
+//! [`Options::cache`] says how rows of f32 of state that grows are rounded: `append axis=2 rows=i8`.
 //!
 //! Establishes: inputs and outputs of a state have the same element type and rank; a state grows only where every entry
 //! that reads and writes it joins it with new elements along one axis; a cache of a capacity, of which every such entry writes
@@ -88,7 +88,7 @@ pub fn states(graph: &mut Graph, options: &Options) -> Result<Changes, PassError
     let grown = (before..graph.states.len()).map(|state| grow(graph, state, options.cache)).sum();
     if options.cache.is_some() && graph.states.iter().all(|state| state.growth.and_then(|growth| growth.rows).is_none())
     {
-        return Err(failure("", "", "no state of f32 grows, so that there are no rows to round"));
+        return Err(PassError::Cache);
     }
     Ok(Changes { steps: grown, annotations: graph.states.len() - before })
 }
@@ -343,6 +343,14 @@ block 0(%x : f32[n], %p0 : f32[p, 4], %p1 : i64[p, 4]) {
     fn stars_stand_for_the_same_text() {
         assert_eq!(states("past.*=present.*").unwrap(), [(1, 1), (2, 2)]);
         assert_eq!(states("past.1=present.1").unwrap(), [(2, 2)]);
+    }
+
+    #[test]
+    fn a_cache_that_is_rounded_grows() {
+        let mut graph = parse(ENTRY).unwrap();
+        let cache = Some(RowScheme::I8);
+        let options = Options { states: vec!["past.*=present.*".to_string()], cache, ..Options::default() };
+        assert!(matches!(super::states(&mut graph, &options), Err(PassError::Cache)));
     }
 
     #[test]

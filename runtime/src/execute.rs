@@ -138,10 +138,7 @@ fn reads_caches(operands: &[Operand]) -> bool {
 }
 
 /// The next two versions that steps read: keys and values.
-fn upcoming_versions<'a>(
-    steps: &'a [StepRecord],
-    frame: &'a [Option<Contents>],
-) -> impl Iterator<Item = &'a Version> {
+fn upcoming_versions<'a>(steps: &'a [StepRecord], frame: &'a [Option<Contents>]) -> impl Iterator<Item = &'a Version> {
     let slots = steps.iter().flat_map(|step| &step.operands).filter_map(|operand| match *operand {
         OperandRecord::Value(slot) => frame[slot as usize].as_ref(),
         OperandRecord::Weight(_) | OperandRecord::Absent => None,

@@ -166,7 +166,7 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Overwrites { .. } => (Code::Usage, Some("name another file with -o FILE.ipu".to_string())),
         CompileError::UnknownDimension { .. } => (Code::Usage, None),
         CompileError::Onnx { error, .. } => (Code::File, error.hint().map(str::to_string)),
-        CompileError::Pipeline(PipelineError::Pass(PassError::State { .. })) => (Code::Usage, None),
+        CompileError::Pipeline(PipelineError::Pass(PassError::State { .. } | PassError::Cache)) => (Code::Usage, None),
         CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
             (Code::File, None)
         }

@@ -78,7 +78,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("resident", &["error", "memory", "steps"]),
     ("program", &["check", "error", "file", "memory", "resident", "state", "steps", "stream", "versions"]),
     ("execute", &["error", "memory", "observe", "program", "steps", "trace", "versions"]),
-    ("working", &["memory", "steps"]),
+    ("working", &["memory", "steps", "versions"]),
     ("model", &["check", "error", "file", "program", "resident", "stream", "versions", "working"]),
     (
         "session",

@@ -93,6 +93,7 @@ pub(super) static GROWTH: Message = Message {
         Field { number: 1, name: "axis", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
         Field { number: 2, name: "page", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
         Field { number: 3, name: "rows", repeated: false, union: false, kind: Kind::Varint { maximum: i32::MAX as u64 } },
+        Field { number: 4, name: "overwritten", repeated: false, union: false, kind: Kind::Varint { maximum: 1 } },
     ],
 };
 

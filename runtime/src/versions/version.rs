@@ -81,7 +81,11 @@ impl Version {
         let page = Arc::new(Page::new(version.page, version.page.positions, memory)?);
         let zeros = vec![0; version.page.positions * version.page.position_bytes];
         page.write(version.page, 0, |_| &zeros);
-        version.pages = vec![page; length.div_ceil(version.page.positions)];
+        let count = length.div_ceil(version.page.positions);
+        // The extent may come from a file: it is no reason to end the program.
+        let too_long = |_| VersionError::Memory { bytes: count.saturating_mul(size_of::<Arc<Page>>()) };
+        version.pages.try_reserve_exact(count).map_err(too_long)?;
+        version.pages.resize(count, page);
         version.shape[version.axis] = length;
         Ok(version)
     }
@@ -281,8 +285,8 @@ impl Version {
         Ok(moved)
     }
 
-    /// The contents page by page as pages hold them, each `[.., positions of the page, ..]` row-major; a page is copied when it is asked for, and
-    /// is an error where it cannot be read.
+    /// The contents page by page as pages hold them, each `[.., positions of the page, ..]` row-major; a page is copied when it is
+    /// asked for, and is an error where it cannot be read.
     pub fn pieces(&self, memory: &dyn PageMemory) -> impl Iterator<Item = Result<Vec<u8>, VersionError>> {
         self.pages.iter().enumerate().map(move |(index, page)| {
             let bytes = page.bytes(self.page, memory)?;

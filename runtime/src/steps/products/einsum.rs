@@ -48,7 +48,8 @@ fn contract(plan: &EinsumPlan, values: Vec<Cow<'_, [f32]>>, out: &mut [f32]) -> 
         out.fill(0.0);
         return Ok(());
     }
-    let mut factors = values.into_iter().zip(&plan.steps).map(|(values, steps)| Factor { values, steps: steps.clone() });
+    let mut factors =
+        values.into_iter().zip(&plan.steps).map(|(values, steps)| Factor { values, steps: steps.clone() });
     let Some(mut product) = factors.next() else { return Ok(()) };
     for (at, factor) in factors.enumerate() {
         let later = &plan.steps[at + 2..];
