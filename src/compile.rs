@@ -16,8 +16,8 @@ use ipuc_passes::emit::{
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
-pub use ipuc_passes::options::Activations;
 use ipuc_passes::options::Options;
+pub use ipuc_passes::options::{Activations, Precision, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -51,6 +51,8 @@ pub struct CompileOptions {
     pub cache: Option<RowScheme>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
+    /// How weights are rounded.
+    pub weights: WeightOptions,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
     /// Leave every step as it is, so that each value of the model is computed and can be observed; slower.
@@ -259,6 +261,7 @@ fn optimize(
         states: options.states.clone(),
         cache: options.cache,
         activations: options.activations,
+        weights: options.weights.clone(),
         unfused: options.unfused,
         verify: options.verify,
     };
@@ -382,5 +385,10 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));
     }
+    let WeightOptions { precision, keep, each } = &options.weights;
+    let mut record = |name: &str, value: String| emit_options.recorded.push((name.to_string(), value));
+    precision.iter().for_each(|precision| record("weights", precision.to_string()));
+    keep.iter().for_each(|pattern| record("keep", pattern.clone()));
+    each.iter().for_each(|(pattern, precision)| record("weights_for", format!("{pattern}={precision}")));
     emit_options
 }

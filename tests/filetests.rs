@@ -2,7 +2,8 @@
 //!
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
 //! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
-//! pair too. A line `// state IN=OUT`, `// cache i8` or `// dimension NAME=SIZE` before a graph is an option.
+//! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
+//! `// weights-for PATTERN=TYPE` before a graph is an option.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
@@ -130,6 +131,16 @@ fn options(input: &str) -> Options {
         if let Some(dimension) = line.strip_prefix("// dimension ") {
             let (name, size) = dimension.split_once('=').unwrap();
             options.dimensions.insert(name, size.parse().unwrap());
+        }
+        if let Some(precision) = line.strip_prefix("// weights ") {
+            options.weights.precision = Some(precision.parse().unwrap());
+        }
+        if let Some(pattern) = line.strip_prefix("// keep ") {
+            options.weights.keep.push(pattern.to_string());
+        }
+        if let Some(each) = line.strip_prefix("// weights-for ") {
+            let (pattern, precision) = each.split_once('=').unwrap();
+            options.weights.each.push((pattern.to_string(), precision.parse().unwrap()));
         }
     }
     options

@@ -1,6 +1,7 @@
 //! Why a pass fails.
 
 use crate::ir::ConstantError;
+use crate::options::Precision;
 use ipuc_formats::ops::TypeError;
 use thiserror::Error;
 
@@ -23,6 +24,24 @@ pub enum PassError {
     /// Rows of a cache are to be rounded, and there is none.
     #[error("no state of f32 grows, so that there are no rows of a cache to round")]
     Cache,
+    /// A pattern of names that no weight has.
+    #[error("`{pattern}` names no weight that products or gathers read, and no node that reads one")]
+    NoWeight {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A pattern that asks for what none of its weights can be.
+    #[error("no weight that `{pattern}` names can be stored as {precision}: `{weight}` stays, as {reason}")]
+    KeptWeight {
+        /// The pattern.
+        pattern: String,
+        /// What it asks for.
+        precision: Precision,
+        /// The first weight.
+        weight: String,
+        /// Why it cannot.
+        reason: String,
+    },
     /// A state pair that the model cannot have.
     #[error("state `{input}={output}`: {reason}")]
     State {

@@ -20,6 +20,8 @@ pub mod options;
 pub mod order;
 pub mod pipeline;
 pub mod quantize;
+pub mod round_weights;
+pub mod rounding;
 pub mod simplify;
 pub mod states;
 pub mod tile;

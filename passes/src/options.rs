@@ -2,6 +2,8 @@
 
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::ops::RowScheme;
+use std::fmt;
+use std::str::FromStr;
 
 /// How activations that meet quantized weights are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,6 +18,80 @@ pub enum Activations {
     I8,
 }
 
+/// What the weights of products and gathers are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// Floats of 16 bits with 11 bits of precision.
+    F16,
+    /// Floats of 16 bits with the range of f32.
+    Bf16,
+    /// Integers with scales.
+    Codes {
+        /// Bits of a code: 8, 4 or 2.
+        bits: u32,
+        /// Inputs that share a scale: a power of two from 16 to 256; 0 for all inputs of an output (a channel).
+        block: u64,
+    },
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Precision::F16 => formatter.write_str("f16"),
+            Precision::Bf16 => formatter.write_str("bf16"),
+            Precision::Codes { bits, block: 0 } => write!(formatter, "i{bits}:channel"),
+            Precision::Codes { bits, block } => write!(formatter, "i{bits}:{block}"),
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    /// `f16`, `bf16`, or `i8`, `i4`, `i2` with the size of a block, as `i4:64` or `i8:channel`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, block) = text.split_once(':').map_or((text, None), |(kind, block)| (kind, Some(block)));
+        let (bits, usual) = match (kind, block) {
+            ("f16", None) => return Ok(Precision::F16),
+            ("bf16", None) => return Ok(Precision::Bf16),
+            ("i8", _) => (8, 0),
+            ("i4", _) => (4, 32),
+            ("i2", _) => (2, 32),
+            ("fp8" | "f8e4m3" | "f8e5m2" | "mxfp4" | "nvfp4", _) => {
+                return Err(format!("no encoding holds weights of {kind} yet; expected f16, bf16, i8, i4 or i2"));
+            }
+            _ => return Err("expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64".to_string()),
+        };
+        let block = match block {
+            None => usual,
+            Some("channel") => 0,
+            Some(size) => {
+                let size = size.parse().ok().filter(|size: &u64| size.is_power_of_two() && (16..=256).contains(size));
+                size.ok_or("blocks have 16, 32, 64, 128 or 256 inputs, or are a channel")?
+            }
+        };
+        Ok(Precision::Codes { bits, block })
+    }
+}
+
+/// How weights are rounded. Without a precision and without exceptions they stay as the model has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightOptions {
+    /// All that the policy of the pass `round_weights` rounds.
+    pub precision: Option<Precision>,
+    /// Patterns of names that stay as they are.
+    pub keep: Vec<String>,
+    /// Patterns of names with a precision of their own; of several that match the last counts.
+    pub each: Vec<(String, Precision)>,
+}
+
+impl WeightOptions {
+    /// Whether any weight may be rounded.
+    pub fn is_rounding(&self) -> bool {
+        self.precision.is_some() || !self.each.is_empty()
+    }
+}
+
 /// What a compilation may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -27,8 +103,39 @@ pub struct Options {
     pub cache: Option<RowScheme>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
+    /// How weights are rounded.
+    pub weights: WeightOptions,
     /// Leave every step as it is, so that each value is computed and can be observed.
     pub unfused: bool,
     /// Verify after every pass in release builds too.
     pub verify: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precisions_are_texts() {
+        for (text, precision) in [
+            ("f16", Precision::F16),
+            ("bf16", Precision::Bf16),
+            ("i8:channel", Precision::Codes { bits: 8, block: 0 }),
+            ("i4:32", Precision::Codes { bits: 4, block: 32 }),
+            ("i2:256", Precision::Codes { bits: 2, block: 256 }),
+        ] {
+            assert_eq!((text.parse(), precision.to_string()), (Ok(precision), text.to_string()));
+        }
+        assert_eq!("i8".parse(), "i8:channel".parse::<Precision>());
+        assert_eq!("i4".parse(), "i4:32".parse::<Precision>());
+        for (wrong, message) in [
+            ("mxfp4", "no encoding holds weights of mxfp4 yet; expected f16, bf16, i8, i4 or i2"),
+            ("i3", "expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64"),
+            ("f16:32", "expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64"),
+            ("i4:24", "blocks have 16, 32, 64, 128 or 256 inputs, or are a channel"),
+            ("i4:", "blocks have 16, 32, 64, 128 or 256 inputs, or are a channel"),
+        ] {
+            assert_eq!(wrong.parse::<Precision>(), Err(message.to_string()));
+        }
+    }
 }

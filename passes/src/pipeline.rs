@@ -10,6 +10,7 @@ use crate::ir::{Changes, Graph};
 use crate::options::Options;
 use crate::order::order;
 use crate::quantize::quantize;
+use crate::round_weights::round_weights;
 use crate::simplify::simplify;
 use crate::states::states;
 use crate::verify::{Stage, VerifyError, verify};
@@ -53,7 +54,7 @@ pub const PIPELINE: &[Phase] = &[
     Phase::Settle(SETTLING),
     Phase::Once(&[pass("states", Stage::Typed, states)]),
     Phase::Settle(SETTLING),
-    Phase::Once(&[pass("integers", Stage::Typed, integers)]),
+    Phase::Once(&[pass("round_weights", Stage::Typed, round_weights), pass("integers", Stage::Typed, integers)]),
     Phase::Settle(SETTLING),
     Phase::Once(&[
         pass("infer", Stage::Typed, infer),

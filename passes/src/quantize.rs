@@ -30,13 +30,13 @@
 //! values. Cost: one visit a step.
 
 use crate::error::PassError;
-use crate::ir::{Changes, ChosenEncoding, ConstantData, ConstantId, Graph, Operand, Quantized, Step, ValueId};
+use crate::ir::{Changes, ChosenEncoding, ConstantData, ConstantId, Graph, Operand, Quantized, Step, Uses, ValueId};
 use crate::options::Options;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::encodings::{Coded, Logical, Panels, Planes, Rows};
 use ipuc_formats::fact::{Fact, Shape};
-use ipuc_formats::ops::{Read, WeightMatrix};
-use std::collections::{BTreeMap, HashMap};
+use ipuc_formats::ops::WeightMatrix;
+use std::collections::HashMap;
 
 /// Constants up to this size are stored as values where no encoding takes their codes.
 pub const SMALL_BYTES: u64 = 1 << 10;
@@ -48,7 +48,7 @@ pub const SMALL_BYTES: u64 = 1 << 10;
 pub fn quantize(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
     let mut changes = Changes::default();
     let mut plain = Vec::new();
-    for (id, uses) in uses(graph) {
+    for (id, uses) in graph.uses() {
         if graph.constant(id).encoding.is_some() {
             continue;
         }
@@ -66,43 +66,6 @@ pub fn quantize(graph: &mut Graph, _options: &Options) -> Result<Changes, PassEr
         changes.steps += materialize(graph, index, &plain);
     }
     Ok(changes)
-}
-
-/// How steps read one constant.
-#[derive(Default)]
-struct Uses {
-    /// As the weight of a product.
-    matrices: Vec<WeightMatrix>,
-    /// Rows of it, chosen by an index.
-    rows: usize,
-    /// As a whole tensor.
-    others: usize,
-}
-
-/// How each constant that reachable blocks read is read.
-fn uses(graph: &Graph) -> BTreeMap<ConstantId, Uses> {
-    let mut uses: BTreeMap<ConstantId, Uses> = BTreeMap::new();
-    for index in graph.reachable_blocks() {
-        let block = graph.block(index);
-        for step in &block.steps {
-            for (position, operand) in step.operands.iter().enumerate() {
-                let Operand::Constant(id) = operand else { continue };
-                let shape: Vec<u64> = graph.constant(*id).shape.iter().map(|&extent| extent as u64).collect();
-                let used = uses.entry(*id).or_default();
-                match step.op.weight_matrix(position, &shape) {
-                    Some(matrix) => used.matrices.push(matrix),
-                    None if step.op.read(position) == Read::Rows => used.rows += 1,
-                    None => used.others += 1,
-                }
-            }
-        }
-        for result in &block.results {
-            if let Operand::Constant(id) = result {
-                uses.entry(*id).or_default().others += 1;
-            }
-        }
-    }
-    uses
 }
 
 /// The encoding that takes the codes of a constant as they are; `None` where there is none.
@@ -134,9 +97,8 @@ fn panels(
 ) -> Option<ChosenEncoding> {
     let constant = graph.constant(id);
     let code = graph.constant(quantized.codes).dtype;
-    let agree = uses.matrices.iter().all(|other| *other == matrix);
     let row_is_output = matrix.output_axis == 0 && constant.shape.len() == 2;
-    if !agree || uses.others > 0 || (uses.rows > 0 && !row_is_output) {
+    if uses.matrix().is_none() || (uses.rows > 0 && !row_is_output) {
         return None;
     }
     let planes = graph.planes(quantized, &constant.shape, matrix)?;

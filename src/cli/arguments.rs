@@ -1,6 +1,7 @@
 //! What flags hold: names with values, sizes of dimensions.
 
 use super::failure::Failure;
+use crate::compile::Precision;
 use ipuc_formats::dim::Bindings;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -44,6 +45,27 @@ impl FromStr for NamedModel {
             Some((name, path)) => NamedModel { name: Some(name.to_string()), path: PathBuf::from(path) },
             None => NamedModel { name: None, path: PathBuf::from(text) },
         })
+    }
+}
+
+/// `PATTERN=TYPE[:BLOCK]`.
+#[derive(Debug, Clone)]
+pub(super) struct NamedPrecision {
+    pub(super) pattern: String,
+    pub(super) precision: Precision,
+}
+
+impl FromStr for NamedPrecision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Names may hold `=`; precisions do not.
+        match text.rsplit_once('=') {
+            Some((pattern, precision)) if !pattern.is_empty() => {
+                Ok(NamedPrecision { pattern: pattern.to_string(), precision: precision.parse()? })
+            }
+            _ => Err("expected PATTERN=TYPE, as ffn.*=i4".to_string()),
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! `ipuc compile`: ONNX models in, one `.ipu` file out.
 
 use super::Outcome;
-use super::arguments::{Dimension, NamedModel, Size, check_once, threads};
+use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
-use crate::compile::{Activations, CompileError, CompileOptions, Compiled, Source, compile_observed, describe};
+use crate::compile::{
+    Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
+};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -47,6 +49,17 @@ pub(super) struct Arguments {
     /// (keep), or those of matrix products rounded to 8 bits as they are computed (i8) [default: as the model says]
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
     activations: Option<ActivationsArgument>,
+    /// Round the weights of products and gathers: to floats of 16 bits (f16, bf16), or to codes with a scale for each
+    /// output (i8) or for each block of 32 inputs (i4, i2); i4:64 and i8:32 name the inputs of a block. With i4 and i2,
+    /// embeddings, convolutions and the last products get 8 bits; what is too small stays. `inspect --layout` has reasons
+    #[arg(long, value_name = "TYPE[:BLOCK]")]
+    weights: Option<Precision>,
+    /// Weights that are not rounded, by their names or those of nodes that read them; `*` stands for any text
+    #[arg(long, value_name = "PATTERN")]
+    keep: Vec<String>,
+    /// Weights that are rounded otherwise than --weights says; the last pattern that matches counts
+    #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
+    weights_for: Vec<NamedPrecision>,
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
@@ -137,6 +150,10 @@ struct PassSummary {
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
     check_once(&arguments.dim)?;
+    if !arguments.keep.is_empty() && arguments.weights.is_none() && arguments.weights_for.is_empty() {
+        let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
+        return Err(nothing.into());
+    }
     let sources = sources(&arguments.models)?;
     let written = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
     let mut options = options(arguments);
@@ -174,6 +191,11 @@ fn options(arguments: &Arguments) -> CompileOptions {
             None => Activations::Model,
             Some(ActivationsArgument::Keep) => Activations::Keep,
             Some(ActivationsArgument::I8) => Activations::I8,
+        },
+        weights: WeightOptions {
+            precision: arguments.weights,
+            keep: arguments.keep.clone(),
+            each: arguments.weights_for.iter().map(|each| (each.pattern.clone(), each.precision)).collect(),
         },
         chunk_bytes: None,
         unfused: arguments.unfused,

@@ -12,6 +12,7 @@ use ipuc_formats::ops::{ReferenceError, TypeError};
 use ipuc_formats::tensor::TensorError;
 use ipuc_passes::emit::EmitError;
 use ipuc_passes::error::PassError;
+use ipuc_passes::ir::ConstantError;
 use ipuc_passes::pipeline::PipelineError;
 use ipuc_runtime::steps::KernelError;
 use ipuc_runtime::{OpenError, RunError, SavedStateError, VersionError};
@@ -166,7 +167,18 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Overwrites { .. } => (Code::Usage, Some("name another file with -o FILE.ipu".to_string())),
         CompileError::UnknownDimension { .. } => (Code::Usage, None),
         CompileError::Onnx { error, .. } => (Code::File, error.hint().map(str::to_string)),
-        CompileError::Pipeline(PipelineError::Pass(PassError::State { .. } | PassError::Cache)) => (Code::Usage, None),
+        CompileError::Pipeline(PipelineError::Pass(
+            PassError::State { .. }
+            | PassError::Cache
+            | PassError::NoWeight { .. }
+            | PassError::KeptWeight { .. },
+        )) => (Code::Usage, None),
+        CompileError::Pipeline(PipelineError::Pass(PassError::Constant(ConstantError::Rounding {
+            tensor, ..
+        })))
+        | CompileError::Emit(EmitError::Constant(ConstantError::Rounding { tensor, .. })) => {
+            (Code::File, Some(format!("--keep '{tensor}' leaves it as it is")))
+        }
         CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
             (Code::File, None)
         }

@@ -23,9 +23,10 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// Modules of `passes` and the modules that they use.
 const PASSES: &[(&str, &[&str])] = &[
-    ("ir", &[]),
+    ("ir", &["rounding"]),
+    ("rounding", &[]),
     ("options", &[]),
-    ("error", &["ir"]),
+    ("error", &["ir", "options"]),
     ("import", &["ir"]),
     ("infer", &["error", "ir", "options"]),
     ("fold_constants", &["error", "ir", "options"]),
@@ -35,10 +36,11 @@ const PASSES: &[(&str, &[&str])] = &[
     ("fuse", &["error", "ir", "options"]),
     ("integers", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
+    ("round_weights", &["error", "ir", "options", "rounding"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
     ("verify", &["ir"]),
-    ("emit", &["ir"]),
+    ("emit", &["ir", "rounding"]),
     (
         "pipeline",
         &[
@@ -52,6 +54,7 @@ const PASSES: &[(&str, &[&str])] = &[
             "options",
             "order",
             "quantize",
+            "round_weights",
             "simplify",
             "states",
             "verify",

@@ -118,7 +118,7 @@ fn is_read_in_order(work: &Work, filling: Filling, at_once: bool) -> bool {
         ReadOrder::Scattered => false,
         ReadOrder::Across => at_once || record.parts.len() == 1,
     };
-    in_file && !work.is_loaded(filling.constant) && order
+    in_file && work.loaded(&filling).is_none() && order
 }
 
 /// The chunks from `first` on that are filled one by one in a piece: to the end of what is loaded for them, and of tensors
@@ -129,7 +129,7 @@ fn one_by_one(work: &Work, first: usize) -> Range<usize> {
         for filling in work.fillings_of(chunk) {
             let span = &work.spans[filling.weight];
             let near = first <= span.start && span.end - first <= WHOLE_CHUNKS;
-            let loaded = work.is_loaded(filling.constant) || !work.planes(filling.weight).is_empty();
+            let loaded = work.loaded(&filling).is_some() || !work.planes(filling.weight).is_empty();
             if loaded || near && is_read_in_order(work, filling, false) {
                 end = end.max(span.end);
             }

@@ -2,9 +2,10 @@
 
 use crate::emit::sources::SourceHash;
 use crate::emit::work::Work;
-use crate::ir::{ConstantData, ConstantError, ConstantId, Graph};
+use crate::ir::{ConstantData, ConstantError, ConstantId, Graph, RoundedTo};
+use crate::rounding::{Part, Region, narrow};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{EncodingError, WeightReader};
+use ipuc_formats::encodings::{EncodingError, PlaneRole, WeightReader};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Tensor, element_count};
 use std::io;
@@ -18,6 +19,10 @@ pub(super) struct Reader<'a> {
     pub(super) dtype: DType,
     /// Its tensor, where that is in memory.
     pub(super) in_memory: Option<&'a Tensor>,
+    /// What its part is rounded to, where it is rounded to codes while it is packed.
+    pub(super) rounded: Option<Region>,
+    /// Roles of the planes.
+    pub(super) roles: Vec<PlaneRole>,
     /// The planes in canonical order.
     pub(super) planes: &'a [Tensor],
     /// The hash of the tensor, where reading gives it.
@@ -32,6 +37,19 @@ impl WeightReader for Reader<'_> {
     }
 
     fn elements(&mut self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        if let Some(region) = &self.rounded {
+            region.read(Part::Codes, offset, to);
+            return Ok(());
+        }
+        if let Some(rounded) = self.graph.rounded(self.constant)
+            && rounded.to == RoundedTo::Narrow
+        {
+            let narrowed = self.narrowed(rounded.weight, offset / 2, to);
+            return narrowed.map_err(|error| {
+                self.failure = Some(error);
+                io::Error::from(io::ErrorKind::Other)
+            });
+        }
         if let Some(tensor) = self.in_memory {
             return tensor.bytes().read_exact_at(offset, to);
         }
@@ -46,14 +64,33 @@ impl WeightReader for Reader<'_> {
                 }
                 Ok(())
             }
-            ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => {
-                Err(io::ErrorKind::NotFound.into())
-            }
+            ConstantData::Tensor(_)
+            | ConstantData::Recipe { .. }
+            | ConstantData::Rounded(_)
+            | ConstantData::Hashed(_) => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn plane(&mut self, plane: usize, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        if let (Some(region), Some(role)) = (&self.rounded, self.roles.get(plane)) {
+            let part = match role {
+                PlaneRole::Scale => Part::Scales,
+                PlaneRole::ZeroPoint => Part::ZeroPoints,
+                PlaneRole::Sum => return Err(io::ErrorKind::NotFound.into()),
+            };
+            region.read(part, offset, to);
+            return Ok(());
+        }
         self.planes.get(plane).ok_or(io::ErrorKind::NotFound)?.bytes().read_exact_at(offset, to)
+    }
+}
+
+impl Reader<'_> {
+    /// Elements of a weight from `first` on, rounded to narrower floats.
+    fn narrowed(&self, weight: ConstantId, first: u64, to: &mut [u8]) -> Result<(), ConstantError> {
+        let mut elements = vec![0.0; to.len() / 2];
+        self.graph.read_weight(weight, self.in_memory, first, &mut elements)?;
+        narrow(&elements, self.dtype, first, to).map_err(|error| self.graph.rounding_error(weight, error))
     }
 }
 

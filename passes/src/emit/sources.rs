@@ -16,6 +16,7 @@ const READ_BYTES: u64 = 256 << 10;
 pub(super) fn leaves(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
     match &graph.constant(id).data {
         ConstantData::Tensor(_) | ConstantData::Stored(_) | ConstantData::Hashed(_) => vec![id],
+        ConstantData::Rounded(rounded) => leaves(graph, rounded.weight),
         ConstantData::Recipe { operands, .. } => {
             operands.iter().flatten().flat_map(|&operand| leaves(graph, operand)).collect()
         }
@@ -51,7 +52,10 @@ impl SourceHash {
         let stored = match &graph.constant(id).data {
             ConstantData::Stored(stored) if stored.tensor.dtype() != DType::String => stored,
             ConstantData::Tensor(tensor) => return Ok(hash_of(tensor)),
-            ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => {
+            ConstantData::Stored(_)
+            | ConstantData::Recipe { .. }
+            | ConstantData::Rounded(_)
+            | ConstantData::Hashed(_) => {
                 return graph.load_constant(id).map(|tensor| hash_of(&tensor));
             }
         };

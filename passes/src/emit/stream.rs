@@ -15,6 +15,7 @@ use crate::emit::sources::SourceHash;
 use crate::emit::work::{Filling, Work};
 use crate::emit::{EmitError, EmitOptions, Emitted, Output, Progress};
 use crate::ir::{ConstantId, Graph};
+use crate::rounding::Region;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{EncodingError, PartRange, pack_strings};
 use ipuc_formats::model::{ChunkDigest, Manifest, Plan, Superblock, finish, plan};
@@ -262,7 +263,8 @@ impl Writer<'_> {
         let buffer = buffer.of_length(record.length as usize)?;
         let extents = self.work.extents[chunk].clone();
         let filled: Vec<Filling> = extents.clone().filter_map(|extent| self.work.fillings[extent]).collect();
-        tensors.loaded.retain(|constant, _| filled.iter().any(|filling| filling.constant == *constant));
+        let needed: Vec<ConstantId> = filled.iter().filter_map(|filling| self.work.loaded(filling)).collect();
+        tensors.loaded.retain(|constant, _| needed.contains(constant));
         tensors.planes.retain(|weight, _| filled.iter().any(|filling| filling.weight == *weight));
         let mut end = 0;
         for index in extents {
@@ -272,8 +274,10 @@ impl Writer<'_> {
             end = start + extent.length as usize;
             match &self.work.fillings[index] {
                 Some(filling) => {
-                    if self.work.is_loaded(filling.constant) && !tensors.loaded.contains_key(&filling.constant) {
-                        tensors.loaded.insert(filling.constant, self.work.graph.load_constant(filling.constant)?);
+                    if let Some(constant) = self.work.loaded(filling)
+                        && !tensors.loaded.contains_key(&constant)
+                    {
+                        tensors.loaded.insert(constant, self.work.graph.load_constant(constant)?);
                     }
                     self.pack(filling, filling.range, tensors, &mut buffer[start..end])?;
                 }
@@ -350,7 +354,8 @@ impl Writer<'_> {
             tensors.planes.insert(filling.weight, planes);
         }
         let Tensors { loaded, planes, hash } = tensors;
-        let in_memory = loaded.get(&filling.constant).or_else(|| constant.tensor());
+        let whole = self.work.loaded(filling).and_then(|constant| loaded.get(&constant));
+        let in_memory = whole.or_else(|| constant.tensor());
         if constant.dtype == DType::String {
             let strings = in_memory.map(Tensor::strings).unwrap_or(Ok(&[])).map_err(EncodingError::from);
             target.copy_from_slice(&strings.and_then(pack_strings).map_err(failure)?);
@@ -361,6 +366,8 @@ impl Writer<'_> {
             constant: filling.constant,
             dtype: self.work.graph.constant(self.work.made_of[filling.weight][0]).dtype,
             in_memory,
+            rounded: self.rounded(filling, range, whole)?,
+            roles: record.encoding.encoding().planes().iter().map(|plane| plane.role).collect(),
             planes: planes.get(&filling.weight).map_or(&[], Vec::as_slice),
             hash: self.hashed[filling.weight].is_some().then_some(&mut *hash),
             failure: None,
@@ -379,6 +386,20 @@ impl Writer<'_> {
             Some(source) if is_last => self.finish_hash(source, std::mem::take(hash)),
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+impl Writer<'_> {
+    /// The codes and parameters of a part of a weight that is rounded while it is packed.
+    fn rounded(
+        &self,
+        filling: &Filling,
+        range: PartRange,
+        whole: Option<&Tensor>,
+    ) -> Result<Option<Region>, EmitError> {
+        let Some((weight, scheme)) = self.work.scheme(filling.weight) else { return Ok(None) };
+        let outputs = self.work.outputs(filling, &scheme, range);
+        Ok(Some(self.work.graph.rounded_region(weight, scheme, outputs, whole)?))
     }
 }
 

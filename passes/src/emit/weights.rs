@@ -7,13 +7,12 @@
 
 use crate::emit::blocks::Numbering;
 use crate::emit::{EmitError, EmitOptions};
-use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Graph, Operand, Step};
+use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Graph, Uses};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, Logical, Panels, PartRecord, Strings, WeightRecord, WeightSource};
+use ipuc_formats::encodings::{Logical, PartRecord, WeightRecord, WeightSource};
 use ipuc_formats::limits;
 use ipuc_formats::model::ExtentRecord;
 use ipuc_formats::onnx::TensorData;
-use ipuc_formats::ops::{Op, Read, WeightMatrix};
 use std::collections::HashMap;
 
 /// Bytes that one checksum covers.
@@ -21,19 +20,17 @@ const CHECKSUM_BLOCK: u32 = 2 << 20;
 /// Bytes that one checksum covers where rows are read alone.
 const ROW_CHECKSUM_BLOCK: u32 = 4 << 10;
 
-/// How steps read one constant.
-#[derive(Default)]
-struct Uses {
-    matrices: Vec<Option<WeightMatrix>>,
-    rows: bool,
-}
-
 /// What makes the stored bytes of two constants equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Content {
     Bytes([u8; 32]),
-    Place { source: u32, place: String },
+    Place {
+        source: u32,
+        place: String,
+    },
     Constant(ConstantId),
+    /// Of what is rounded, and to what.
+    Rounded(Box<Content>, String),
 }
 
 /// Decide how every constant is stored that a step reads.
@@ -42,17 +39,17 @@ pub(super) fn plan(
     numbering: &Numbering,
     options: &EmitOptions,
 ) -> Result<(Vec<WeightRecord>, Vec<ExtentRecord>), EmitError> {
-    let uses = uses(graph, numbering);
+    let uses = graph.uses();
+    let unread = Uses::default();
     let mut weights = Vec::with_capacity(numbering.constants.len());
     let mut placed: HashMap<(Vec<Content>, String), usize> = HashMap::new();
     let mut unplaced = Vec::new();
     for (number, &id) in numbering.constants.iter().enumerate() {
         let constant = graph.constant(id);
         let made_of = made_of(graph, id);
-        let ChosenEncoding { encoding, reason } = match &constant.encoding {
-            Some(chosen) => chosen.clone(),
-            None => encoding(constant, graph.constant(made_of[0]).dtype, uses.get(&id)),
-        };
+        let used = uses.get(&id).unwrap_or(&unread);
+        let chosen = constant.encoding.clone();
+        let ChosenEncoding { encoding, reason } = chosen.unwrap_or_else(|| graph.default_encoding(id, used));
         let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
         let logical = Logical { dtype: constant.dtype, shape: &shape };
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };
@@ -63,7 +60,7 @@ pub(super) fn plan(
             for &range in &ranges {
                 let bytes = encoding.part_bytes(logical, range).map_err(failure)?;
                 let length = bytes.unwrap_or_else(|| string_bytes(constant));
-                unplaced.push(Unplaced { weight: number, length, rows: uses.get(&id).is_some_and(|uses| uses.rows) });
+                unplaced.push(Unplaced { weight: number, length, rows: used.rows > 0 });
             }
         }
         let parts: Vec<PartRecord> = ranges.into_iter().map(|range| range.in_extent(first as u32)).collect();
@@ -82,32 +79,6 @@ struct Unplaced {
     rows: bool,
 }
 
-fn uses(graph: &Graph, numbering: &Numbering) -> HashMap<ConstantId, Uses> {
-    let mut uses: HashMap<ConstantId, Uses> = HashMap::new();
-    for &index in &numbering.blocks {
-        let block = graph.block(index);
-        for step in &block.steps {
-            for (position, operand) in step.operands.iter().enumerate() {
-                if let Operand::Constant(id) = operand {
-                    note_use(graph, step, position, *id, uses.entry(*id).or_default());
-                }
-            }
-        }
-        for result in &block.results {
-            if let Operand::Constant(id) = result {
-                uses.entry(*id).or_default().matrices.push(None);
-            }
-        }
-    }
-    uses
-}
-
-fn note_use(graph: &Graph, step: &Step, position: usize, id: ConstantId, uses: &mut Uses) {
-    let shape: Vec<u64> = graph.constant(id).shape.iter().map(|&extent| extent as u64).collect();
-    uses.matrices.push(step.op.weight_matrix(position, &shape));
-    uses.rows |= step.op.read(position) == Read::Rows;
-}
-
 /// What is stored of a constant: its elements, then its planes in the order of its encoding.
 ///
 /// The elements of a coded constant are its codes, those of a widening cast what it reads.
@@ -120,42 +91,7 @@ pub(super) fn made_of(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
         let planes = planes.iter().filter_map(|plane| quantized.of_role(plane.role));
         return [quantized.codes].into_iter().chain(planes).collect();
     }
-    if let ConstantData::Recipe { op: Op::Cast(_), operands } = &constant.data
-        && let [Some(narrow)] = operands.as_slice()
-        && constant.dtype == DType::F32
-        && matches!(graph.constant(*narrow).dtype, DType::F16 | DType::BF16)
-        && !matches!(graph.constant(*narrow).data, ConstantData::Recipe { .. })
-    {
-        return vec![*narrow];
-    }
-    vec![id]
-}
-
-/// The encoding of a constant for which no pass has chosen one.
-fn encoding(constant: &Constant, stored: DType, uses: Option<&Uses>) -> ChosenEncoding {
-    let chosen = |encoding: Coded, reason: &str| ChosenEncoding { encoding, reason: reason.to_string() };
-    if constant.dtype == DType::String {
-        return chosen(Strings {}.into(), "it is text");
-    }
-    let matrices = uses.map_or(&[][..], |uses| &uses.matrices);
-    let common = match matrices {
-        [Some(first), rest @ ..] if rest.iter().all(|other| other.as_ref() == Some(first)) => Some(first),
-        _ => None,
-    };
-    match common {
-        Some(&matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
-            chosen(Panels::values(stored, matrix).into(), "only products read it, as the same matrix")
-        }
-        // Sums of integers of 8 bits are exact, and read panels.
-        Some(&matrix)
-            if matches!(stored, DType::I8 | DType::U8) && stored == constant.dtype && constant.byte_count() > 0 =>
-        {
-            chosen(Panels::values(stored, matrix).into(), "only integer products read it, as the same matrix")
-        }
-        Some(_) => chosen(Coded::plain(stored), "products of this type read it as it is"),
-        None if uses.is_some_and(|uses| uses.rows) => chosen(Coded::plain(stored), "single rows are read"),
-        None => chosen(Coded::plain(stored), "steps read it as it is"),
-    }
+    vec![graph.stored_elements(id)]
 }
 
 fn content(graph: &Graph, id: ConstantId) -> Content {
@@ -176,6 +112,10 @@ fn content(graph: &Graph, id: ConstantId) -> Content {
             }
             TensorData::Inline(_) => Content::Constant(id),
         },
+        ConstantData::Rounded(rounded) => {
+            let to = format!("{} {:?}", graph.constant(id).dtype, rounded.to);
+            Content::Rounded(Box::new(content(graph, rounded.weight)), to)
+        }
         ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => Content::Constant(id),
     }
 }
@@ -188,6 +128,9 @@ fn source(graph: &Graph, id: ConstantId, index: usize) -> Option<WeightSource> {
         ConstantData::Tensor(_) | ConstantData::Hashed(_) => {
             constant.origin.map(|origin| (origin.source, origin.offset, origin.length))?
         }
+        // Parameters lay nowhere before.
+        ConstantData::Rounded(_) if index > 0 => return None,
+        ConstantData::Rounded(rounded) => return self::source(graph, rounded.weight, index),
         ConstantData::Recipe { operands, .. } => return self::source(graph, (*operands.first()?)?, index),
     };
     let plane = index.checked_sub(1).map(|plane| plane as u32);

@@ -4,7 +4,8 @@
 use crate::emit::blocks::Numbering;
 use crate::emit::sources::seen_once;
 use crate::emit::weights::made_of;
-use crate::ir::{ConstantData, ConstantId, Graph};
+use crate::ir::{ConstantData, ConstantId, Graph, Rounded, RoundedTo};
+use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Encoding, PANEL_OUTPUTS, PartRange, ReadOrder, WeightRecord};
 use ipuc_formats::model::Manifest;
@@ -82,21 +83,48 @@ impl<'a> Work<'a> {
 
     /// Memory that filling one chunk by itself takes.
     pub(super) fn chunk_need(&self, chunk: usize) -> u64 {
-        let mut weights: Vec<(ConstantId, usize)> =
-            self.fillings_of(chunk).map(|filling| (filling.constant, filling.weight)).collect();
-        weights.dedup();
-        let loaded = |(constant, weight)| self.loaded_bytes(constant) + self.planes_bytes(weight);
-        let loaded: u64 = weights.into_iter().map(loaded).sum();
-        self.chunk_bytes(chunk) + self.block_bytes(&(chunk..chunk + 1)) + loaded
+        let mut fillings: Vec<Filling> = self.fillings_of(chunk).collect();
+        // One extent is rounded at a time.
+        let rounding = fillings.iter().map(|filling| self.rounding_bytes(filling)).max().unwrap_or(0);
+        fillings.dedup_by_key(|filling| (filling.constant, filling.weight));
+        let loaded = |filling: &Filling| {
+            let whole = self.loaded(filling).map_or(0, |constant| self.loaded_bytes(constant));
+            whole + self.planes_bytes(filling.weight)
+        };
+        let loaded: u64 = fillings.iter().map(loaded).sum();
+        self.chunk_bytes(chunk) + self.block_bytes(&(chunk..chunk + 1)) + loaded + rounding
     }
 
-    /// Constants that the planes of a weight are made of.
+    /// Constants that the planes of a weight are made of; none where rounding gives them with the codes.
     pub(super) fn planes(&self, weight: usize) -> &[ConstantId] {
-        &self.made_of[weight][1..]
+        if self.scheme(weight).is_some() { &[] } else { &self.made_of[weight][1..] }
+    }
+
+    /// How the elements of a weight are rounded to codes while they are packed, part by part.
+    pub(super) fn scheme(&self, weight: usize) -> Option<(ConstantId, Scheme)> {
+        let &Rounded { weight: from, to: RoundedTo::Codes(scheme, _) } = self.graph.rounded(self.made_of[weight][0])?
+        else {
+            return None;
+        };
+        let record = &self.manifest.weights[weight];
+        let encoding = record.encoding.encoding();
+        let matrix = encoding.matrices(record.logical())?;
+        (matrix == scheme.matrix).then_some((from, scheme))
+    }
+
+    /// The outputs of a weight that a part of it holds.
+    pub(super) fn outputs(&self, filling: &Filling, scheme: &Scheme, range: PartRange) -> Range<u64> {
+        match self.manifest.weights[filling.weight].encoding.as_panels() {
+            Some(_) => Region::outputs_of_panels(scheme, range.start..range.end),
+            None => range.start..range.end,
+        }
     }
 
     /// Bytes that the planes of a weight take in memory, twice while they are spread.
     fn planes_bytes(&self, weight: usize) -> u64 {
+        if self.planes(weight).is_empty() {
+            return 0;
+        }
         let record = &self.manifest.weights[weight];
         let elements: u64 = record.shape.iter().product();
         let planes = record.encoding.encoding().planes().iter();
@@ -107,15 +135,33 @@ impl<'a> Work<'a> {
         self.extents[chunk].clone().filter_map(|extent| self.fillings[extent])
     }
 
-    /// Whether a constant has to be in memory as a whole, and is not yet.
-    pub(super) fn is_loaded(&self, id: ConstantId) -> bool {
+    /// The constant that has to be in memory as a whole to fill this, and is not yet.
+    pub(super) fn loaded(&self, filling: &Filling) -> Option<ConstantId> {
+        let read = match (self.graph.rounded(filling.constant), self.scheme(filling.weight)) {
+            (Some(_), Some((from, _))) => from,
+            (Some(Rounded { weight, to: RoundedTo::Narrow }), None) => *weight,
+            (Some(_) | None, _) => filling.constant,
+        };
+        self.is_whole(read).then_some(read)
+    }
+
+    /// Whether a constant cannot be read in parts, and is not in memory.
+    fn is_whole(&self, id: ConstantId) -> bool {
         let constant = self.graph.constant(id);
         match &constant.data {
             ConstantData::Tensor(_) => false,
-            ConstantData::Recipe { .. } | ConstantData::Hashed(_) => true,
+            ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => true,
             // Varints have no places of their own.
             ConstantData::Stored(stored) => !stored.tensor.is_direct() || constant.dtype == DType::String,
         }
+    }
+
+    /// Memory that rounding what fills an extent takes.
+    fn rounding_bytes(&self, filling: &Filling) -> u64 {
+        self.scheme(filling.weight).map_or(0, |(_, scheme)| {
+            let outputs = self.outputs(filling, &scheme, filling.range);
+            Region::memory_bytes(&scheme, outputs.end - outputs.start)
+        })
     }
 
     /// Bytes that loading a constant takes, with what it is computed from.
@@ -123,15 +169,22 @@ impl<'a> Work<'a> {
         let constant = self.graph.constant(id);
         match &constant.data {
             ConstantData::Tensor(_) => 0,
-            ConstantData::Stored(_) if self.is_loaded(id) => constant.byte_count(),
+            ConstantData::Stored(_) if self.is_whole(id) => constant.byte_count(),
             ConstantData::Stored(_) => 0,
             ConstantData::Hashed(_) => constant.byte_count(),
+            ConstantData::Rounded(rounded) => {
+                // The weight, its elements as f32, and what it becomes.
+                let weight = self.graph.constant(rounded.weight).byte_count();
+                let elements = constant.shape.iter().product::<usize>() as u64;
+                self.loaded_bytes(rounded.weight) + weight + 5 * elements + constant.byte_count()
+            }
             ConstantData::Recipe { operands, .. } => {
                 let operand = |id: ConstantId| match &self.graph.constant(id).data {
                     ConstantData::Stored(_) => self.graph.constant(id).byte_count(),
-                    ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => {
-                        self.loaded_bytes(id)
-                    }
+                    ConstantData::Tensor(_)
+                    | ConstantData::Recipe { .. }
+                    | ConstantData::Rounded(_)
+                    | ConstantData::Hashed(_) => self.loaded_bytes(id),
                 };
                 constant.byte_count() + operands.iter().flatten().map(|&id| operand(id)).sum::<u64>()
             }
@@ -161,7 +214,7 @@ impl<'a> Work<'a> {
         let record = &self.manifest.weights[filling.weight];
         let panels = record.encoding.as_panels()?;
         let whole = (filling.range.inputs_start, filling.range.inputs_end) == (0, panels.inputs);
-        let direct = !self.is_loaded(filling.constant) && !panels.is_coded();
+        let direct = self.loaded(&filling).is_none() && !panels.is_coded();
         (panels.order() == ReadOrder::Across && whole && direct).then_some((filling, panels.inputs))
     }
 }

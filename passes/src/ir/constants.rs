@@ -1,6 +1,7 @@
 //! Constants: tensors whose bytes are in memory, still in their file, or computed when they are needed.
 
 use crate::ir::{ConstantId, Graph};
+use crate::rounding::{Part, RoundingError, Scheme};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Coded;
 use ipuc_formats::fact::{Fact, Shape};
@@ -62,6 +63,8 @@ pub enum ConstantData {
         /// Its operands.
         operands: Vec<Option<ConstantId>>,
     },
+    /// A part of what rounding another constant gives, made while emitting, part by part.
+    Rounded(Rounded),
     /// Not at hand: only the hash of the canonical bytes is known. The text form gives large constants so.
     Hashed(blake3::Hash),
 }
@@ -73,6 +76,24 @@ pub struct Stored {
     pub source: u32,
     /// Where in the file, and in which form.
     pub tensor: Arc<TensorSource>,
+}
+
+/// What rounding a constant gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rounded {
+    /// The constant that is rounded: f32, f16 or bf16.
+    pub weight: ConstantId,
+    /// To what.
+    pub to: RoundedTo,
+}
+
+/// What a constant is rounded to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RoundedTo {
+    /// Elements of the narrower float type that the rounded constant has.
+    Narrow,
+    /// Codes with parameters, of which the rounded constant is this part.
+    Codes(Scheme, Part),
 }
 
 /// Why a constant's bytes cannot be had.
@@ -95,6 +116,14 @@ pub enum ConstantError {
         operator: &'static str,
         /// Why not.
         error: ReferenceError,
+    },
+    /// A weight has elements that its codes cannot stand for.
+    #[error("cannot round weight `{tensor}`: {error}")]
+    Rounding {
+        /// Name of the weight.
+        tensor: String,
+        /// Why.
+        error: RoundingError,
     },
     /// Only the hash of the bytes is known.
     #[error(
@@ -124,7 +153,10 @@ impl Constant {
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.data {
             ConstantData::Tensor(tensor) => Some(tensor),
-            ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => None,
+            ConstantData::Stored(_)
+            | ConstantData::Recipe { .. }
+            | ConstantData::Rounded(_)
+            | ConstantData::Hashed(_) => None,
         }
     }
 
@@ -177,6 +209,7 @@ impl Graph {
                     .clone();
                 Ok(result)
             }
+            ConstantData::Rounded(rounded) => self.load_rounded(rounded, constant),
             ConstantData::Hashed(_) => Err(ConstantError::Hashed { tensor: constant.label().to_string() }),
         }
     }

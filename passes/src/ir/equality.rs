@@ -170,6 +170,11 @@ impl Comparison<'_> {
                 let other_operands: Vec<Operand> = other_operands.iter().map(operand).collect();
                 self.operands(&operands, &other_operands, place)
             }
+            (ConstantData::Rounded(rounded), ConstantData::Rounded(other)) => {
+                same(rounded.to, other.to, || what("rounding"))?;
+                let (own, others) = (Operand::Constant(rounded.weight), Operand::Constant(other.weight));
+                self.operands(&[own], &[others], place)
+            }
             (one, two) => match (hash(one), hash(two)) {
                 (Some(one), Some(two)) => same(one, two, || what("bytes")),
                 (None, None) => same(one, two, || what("data")),
@@ -188,7 +193,7 @@ fn hash(data: &ConstantData) -> Option<blake3::Hash> {
             TensorData::Inline(tensor) => Some(hash_of(tensor)),
             TensorData::InFile { .. } | TensorData::External(_) => None,
         },
-        ConstantData::Recipe { .. } => None,
+        ConstantData::Recipe { .. } | ConstantData::Rounded(_) => None,
     }
 }
 

@@ -20,13 +20,16 @@ mod constants;
 mod dependencies;
 mod equality;
 mod quantized;
+mod rounded;
 pub mod text;
 mod typing;
+mod uses;
 
-pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Stored};
+pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Rounded, RoundedTo, Stored};
 pub use dependencies::{Dependencies, substitute};
 pub use quantized::Quantized;
 pub use typing::BlockTyping;
+pub use uses::Uses;
 
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Ranges;

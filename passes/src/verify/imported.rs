@@ -156,6 +156,10 @@ impl Definitions<'_> {
         let stored = match &constant.data {
             ConstantData::Tensor(_) | ConstantData::Hashed(_) => None,
             ConstantData::Stored(stored) => Some(stored.source),
+            ConstantData::Rounded(rounded) => {
+                self.read_constant(rounded.weight, &format!("rounding of {id}"));
+                None
+            }
             ConstantData::Recipe { operands, .. } => {
                 for operand in operands.iter().flatten() {
                     self.read_constant(*operand, &format!("recipe of {id}"));

@@ -1,4 +1,4 @@
-//! `--layout`: for each weight where it came from, where it is now, and which steps read it how.
+//! `--layout`: for each weight where it came from, where it is now, which steps read it how, and why it is stored so.
 //!
 //! Weights come in the order of the stream, which is that of their first use.
 
@@ -71,7 +71,7 @@ pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<(
         }
     }
     rows.sort_by_key(|row| row.parts.first().map(|part| (part.offset, row.weight)));
-    let heads = ["weight", "type", "source", "encoding", "chunk", "offset", "bytes", "step", "read"];
+    let heads = ["weight", "type", "source", "encoding", "chunk", "offset", "bytes", "step", "read", "why"];
     let mut table = vec![heads.map(str::to_string)];
     table.extend(rows.iter().map(|row| text(row, manifest)));
     output.table(table)?;
@@ -111,7 +111,7 @@ pub(super) fn encoding(encoding: &Coded) -> String {
     format!("{} {}{}", encoding.name(), stored.dtype(), planes.collect::<String>())
 }
 
-fn text(row: &Row, manifest: &Manifest) -> [String; 9] {
+fn text(row: &Row, manifest: &Manifest) -> [String; 10] {
     let shape = row.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let model = manifest.provenance.models.first().map_or("model", String::as_str);
     let elements = row.sources.iter().find(|source| source.plane.is_none());
@@ -144,6 +144,7 @@ fn text(row: &Row, manifest: &Manifest) -> [String; 9] {
         row.bytes.to_string(),
         steps,
         if reads.is_empty() { "-".to_string() } else { reads.join(", ") },
+        row.reason.clone(),
     ]
 }
 

@@ -7,22 +7,28 @@
 //! constant @v : i32[500] = stored 0 int32_data 20000+300, 20400+900 tagged name "v.int"
 //! constant @e : f32[64, 64] = stored 1 external "weights.bin" offset 4096 length 16384
 //! constant @t : f32[64, 64] = transpose permutation=[1, 0] @w
+//! constant @h : f16[64, 64] = rounded @w
+//! constant @c : i4[64, 64] = rounded codes i4 f16 32 matrix 1 64 64 1 @w
 //! constant @p : f32[64, 64] = hash 6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85 as plain dtype=f16 because "it is exact"
 //! ```
 //!
 //! `stored` gives the number of the source, the field of the ONNX file and the bytes there (offset+length), or what the
 //! model says of external data; `name` is the name in the file where it differs. `at` says where bytes in memory came
-//! from: source, offset, length.
+//! from: source, offset, length. `rounded` is the weight rounded to the type of the constant, or what rounding it to codes
+//! gives: `codes`, `scales` or `zero_points`, then the types of codes and scales, the inputs that share a scale, and groups,
+//! inputs, outputs and the axis of outputs of its matrices.
 
 use crate::ir::text::label::Labels;
 use crate::ir::text::scan::{Parsed, end, expect, integer, named, quoted, word};
-use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Origin, Stored};
+use crate::ir::{ChosenEncoding, Constant, ConstantData, ConstantId, Origin, RoundedTo, Stored};
+use crate::rounding::{Part, Scheme};
 use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::attribute_text::{parse as parse_attribute, print as print_attribute, quote};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Coded;
 use ipuc_formats::onnx::schema::{StoredSegment, StringStringEntryProto, TensorProto};
 use ipuc_formats::onnx::{DataField, TensorData, TensorSource};
+use ipuc_formats::ops::WeightMatrix;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -59,6 +65,16 @@ pub(super) fn print_data(constant: &Constant, labels: &Labels<ConstantId>, text:
         },
         ConstantData::Tensor(tensor) => print_tensor(tensor, text)?,
         ConstantData::Hashed(hash) => write!(text, "hash {hash}")?,
+        ConstantData::Rounded(rounded) => {
+            text.push_str("rounded");
+            if let RoundedTo::Codes(scheme, part) = &rounded.to {
+                let Scheme { code, scale, block, matrix } = scheme;
+                let WeightMatrix { groups, inputs, outputs, output_axis } = matrix;
+                let part: &str = part.into();
+                write!(text, " {part} {code} {scale} {block} matrix {groups} {inputs} {outputs} {output_axis}")?;
+            }
+            write!(text, " {}", labels.used(rounded.weight))?;
+        }
         ConstantData::Recipe { op, operands } => {
             let operands = operands.iter().map(|operand| operand.map_or("_".to_string(), |id| labels.used(id)));
             write!(text, "{op} {}", operands.collect::<Vec<_>>().join(", "))?;
@@ -113,6 +129,28 @@ pub(super) fn parse_data<'a>(
         }
         _ => Ok(None),
     }
+}
+
+/// What a rounded constant is rounded to, behind `rounded`.
+pub(super) fn parse_rounded(input: &str) -> Parsed<(RoundedTo, &str)> {
+    let (part, rest) = word(input);
+    if part.is_empty() {
+        return Ok((RoundedTo::Narrow, input));
+    }
+    let part: Part = part.parse().map_err(|_| format!("`{part}` is no part of a rounded weight"))?;
+    let dtype = |input| {
+        let (name, rest) = word(input);
+        ipuc_formats::dtype::parse(name).map(|dtype| (dtype, rest)).ok_or_else(|| format!("`{name}` is no type"))
+    };
+    let (code, rest) = dtype(rest)?;
+    let (scale, rest) = dtype(rest)?;
+    let (block, rest) = integer(rest)?;
+    let (groups, rest) = integer(expect(rest, "matrix")?)?;
+    let (inputs, rest) = integer(rest)?;
+    let (outputs, rest) = integer(rest)?;
+    let (output_axis, rest) = integer(rest)?;
+    let matrix = WeightMatrix { groups, inputs, outputs, output_axis };
+    Ok((RoundedTo::Codes(Scheme { code, scale, block, matrix }, part), rest))
 }
 
 /// ` at 0 16384 8`, ` as plain dtype=f16 because "it is exact"`, both or nothing, at the end of the line.

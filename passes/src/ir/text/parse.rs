@@ -1,11 +1,12 @@
 //! Parsing: line by line, with the line's number in every error.
 
-use crate::ir::text::constants::{parse_data, parse_storage};
+use crate::ir::text::constants::{parse_data, parse_rounded, parse_storage};
 use crate::ir::text::label::Label;
 use crate::ir::text::scan::{Parsed, end, expect, integer, operator, quoted, quoted_list, word};
 use crate::ir::text::types::{parse_dims, parse_type};
 use crate::ir::{
-    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Source, State, StateUse, Step, ValueId,
+    Block, Constant, ConstantData, ConstantId, Entry, Graph, Operand, Peak, Rounded, Source, State, StateUse, Step,
+    ValueId,
 };
 use ipuc_formats::attribute::{AttributeValue, BlockIndex};
 use ipuc_formats::attribute_text::parse as parse_attribute;
@@ -105,7 +106,10 @@ impl Parser {
         let rest = expect(rest.trim_start(), "=")?;
         let (data, rest) = match parse_data(rest, name.as_deref(), dtype, &shape)? {
             Some(data) => data,
-            None => self.recipe(rest)?,
+            None => match rest.strip_prefix("rounded ") {
+                Some(rest) => self.rounded(rest)?,
+                None => self.recipe(rest)?,
+            },
         };
         let (origin, encoding) = parse_storage(rest)?;
         let name = name.map(Arc::from);
@@ -125,6 +129,15 @@ impl Parser {
             Operand::Value(_) => Err("a recipe reads constants only".to_string()),
         });
         Ok((ConstantData::Recipe { op, operands: operands.collect::<Result<_, _>>()? }, rest))
+    }
+
+    fn rounded<'a>(&self, rest: &'a str) -> Parsed<(ConstantData, &'a str)> {
+        let (to, rest) = parse_rounded(rest)?;
+        let (operands, rest) = self.operands(rest)?;
+        let &[Operand::Constant(weight)] = operands.as_slice() else {
+            return Err("expected the constant that is rounded".to_string());
+        };
+        Ok((ConstantData::Rounded(Rounded { weight, to }), rest))
     }
 
     fn state(&mut self, rest: &str) -> Parsed<()> {

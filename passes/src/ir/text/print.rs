@@ -71,10 +71,10 @@ impl ConstantOrder<'_> {
         if !self.met.insert(id) {
             return;
         }
-        if let ConstantData::Recipe { operands, .. } = &self.graph.constant(id).data {
-            for operand in operands.iter().flatten() {
-                self.meet(*operand);
-            }
+        match &self.graph.constant(id).data {
+            ConstantData::Recipe { operands, .. } => operands.iter().flatten().for_each(|&operand| self.meet(operand)),
+            ConstantData::Rounded(rounded) => self.meet(rounded.weight),
+            ConstantData::Tensor(_) | ConstantData::Stored(_) | ConstantData::Hashed(_) => {}
         }
         self.order.push(id);
     }

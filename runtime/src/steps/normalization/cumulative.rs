@@ -109,7 +109,7 @@ mod tests {
                         check(&operator, &[random(dtype, &[3, 70, 5], 3), along()], 0.0);
                         check(&operator, &[random(dtype, &[2, 0, 5], 3), along()], 0.0);
                     }
-                    let large: Vec<i32> = (0..60).map(|at| i32::MAX / 7 * (at % 11) - at).collect();
+                    let large: Vec<i32> = (0..60i32).map(|at| (i32::MAX / 7).wrapping_mul(at % 11) - at).collect();
                     let wide: Vec<i64> = large.iter().map(|&value| i64::from(value) << 30).collect();
                     check(&operator, &[Some(Tensor::from_elements(&[3, 4, 5], &large).unwrap()), along()], 0.0);
                     check(&operator, &[Some(Tensor::from_elements(&[3, 4, 5], &wide).unwrap()), along()], 0.0);

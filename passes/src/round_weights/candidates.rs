@@ -1,0 +1,154 @@
+//! Weights that may be rounded, and what is known of them.
+
+use super::matches;
+use crate::ir::{ConstantId, Graph, Operand, Step, Uses, ValueId};
+use crate::rounding::Scheme;
+use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::WeightMatrix;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// A weight that products read as one matrix, or gathers by rows.
+pub(super) struct Candidate {
+    pub(super) id: ConstantId,
+    /// Its name, or that of the first node that reads it.
+    pub(super) name: String,
+    /// Names of nodes that read it.
+    nodes: BTreeSet<String>,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) elements: u64,
+    pub(super) matrix: WeightMatrix,
+    pub(super) uses: Uses,
+    /// Whether no other product follows one that reads it.
+    is_last: bool,
+}
+
+impl Candidate {
+    /// Whether a pattern matches its name or that of a node that reads it.
+    pub(super) fn is_named(&self, pattern: &str) -> bool {
+        matches(pattern, &self.name) || self.nodes.iter().any(|node| matches(pattern, node))
+    }
+
+    /// What calls for more than 4 bits.
+    pub(super) fn role(&self) -> Option<&'static str> {
+        if self.uses.rows > 0 {
+            Some("rows that are read alone")
+        } else if self.is_last {
+            Some("the last product before an output")
+        } else if self.has_merged_inputs() {
+            Some("a convolution")
+        } else {
+            None
+        }
+    }
+
+    /// The axes of inputs and of outputs, where each is one axis; else the first axis counts outputs.
+    fn axes(&self) -> Option<(usize, usize)> {
+        let rank = self.shape.len();
+        let (last, before) = (rank.checked_sub(1)?, rank.checked_sub(2)?);
+        match self.matrix.output_axis {
+            0 => (self.shape[last] as u64 == self.matrix.inputs).then_some((last, before)),
+            _ => Some((before, last)),
+        }
+    }
+
+    /// Whether several axes are inputs.
+    pub(super) fn has_merged_inputs(&self) -> bool {
+        self.axes().is_none()
+    }
+
+    /// Its extents.
+    pub(super) fn extents(&self) -> Vec<u64> {
+        self.shape.iter().map(|&extent| extent as u64).collect()
+    }
+
+    /// The shape of scales and zero points, and axis and size of blocks, as `Dequantize` has them.
+    pub(super) fn parameters(&self, scheme: &Scheme) -> (Vec<usize>, i64, i64) {
+        let Some((inputs, outputs)) = self.axes() else { return (vec![self.shape[0]], 0, 0) };
+        if scheme.block == 0 && self.matrix.groups == 1 {
+            return (vec![self.shape[outputs]], outputs as i64, 0);
+        }
+        let block = if scheme.block == 0 { self.matrix.inputs } else { scheme.block };
+        let mut shape = self.shape.clone();
+        shape[inputs] = scheme.blocks() as usize;
+        (shape, inputs as i64, block as i64)
+    }
+}
+
+/// All candidates of a graph, in the order of their numbers.
+pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
+    let nodes = readers(graph);
+    let last = last_weights(graph);
+    let candidate = |(id, uses): (ConstantId, Uses)| {
+        let constant = graph.constant(id);
+        let is_float = matches!(constant.dtype, DType::F32 | DType::F16 | DType::BF16);
+        if !is_float || constant.encoding.is_some() || graph.quantized(id).is_some() || uses.others > 0 {
+            return None;
+        }
+        let matrix = match (uses.matrix(), constant.shape.as_slice()) {
+            (Some(matrix), shape) if uses.rows == 0 || (matrix.output_axis == 0 && shape.len() == 2) => matrix,
+            (None, &[rows, inputs]) if uses.matrices.is_empty() => {
+                WeightMatrix { groups: 1, inputs: inputs as u64, outputs: rows as u64, output_axis: 0 }
+            }
+            (_, _) => return None,
+        };
+        let elements = matrix.groups * matrix.outputs * matrix.inputs;
+        let nodes = nodes.get(&id).cloned().unwrap_or_default();
+        let name = constant.name.as_deref().or(nodes.first().map(String::as_str)).unwrap_or_default().to_string();
+        let (dtype, shape) = (constant.dtype, constant.shape.clone());
+        let is_last = last.contains(&id);
+        (elements > 0).then_some(Candidate { id, name, nodes, dtype, shape, elements, matrix, uses, is_last })
+    };
+    graph.uses().into_iter().filter_map(candidate).collect()
+}
+
+/// Names of the nodes that read each constant.
+fn readers(graph: &Graph) -> BTreeMap<ConstantId, BTreeSet<String>> {
+    let mut readers: BTreeMap<ConstantId, BTreeSet<String>> = BTreeMap::new();
+    for index in graph.reachable_blocks() {
+        for step in &graph.block(index).steps {
+            for operand in &step.operands {
+                if let Operand::Constant(id) = operand {
+                    readers.entry(*id).or_default().insert(step.name.to_string());
+                }
+            }
+        }
+    }
+    readers
+}
+
+/// Weights of products of entries that no other product with a weight follows.
+fn last_weights(graph: &Graph) -> HashSet<ConstantId> {
+    let blocks: BTreeSet<BlockIndex> = graph.entries.iter().map(|entry| entry.block).collect();
+    let mut last = HashSet::new();
+    for index in blocks {
+        let mut before: HashSet<ValueId> = HashSet::new();
+        for step in graph.block(index).steps.iter().rev() {
+            let weight = product_weight(graph, step);
+            let followed = step.results.iter().any(|result| before.contains(result));
+            if let (Some(weight), false) = (weight, followed) {
+                last.insert(weight);
+            }
+            // Bodies may hold products.
+            if weight.is_some() || followed || !step.op.bodies().is_empty() {
+                before.extend(step.operands.iter().filter_map(|operand| match operand {
+                    Operand::Value(value) => Some(*value),
+                    Operand::Constant(_) | Operand::Absent => None,
+                }));
+            }
+        }
+    }
+    last
+}
+
+/// The constant that a product multiplies with.
+fn product_weight(graph: &Graph, step: &Step) -> Option<ConstantId> {
+    step.operands.iter().enumerate().find_map(|(position, operand)| match operand {
+        Operand::Constant(id) => {
+            let shape: Vec<u64> = graph.constant(*id).shape.iter().map(|&extent| extent as u64).collect();
+            step.op.weight_matrix(position, &shape).map(|_| *id)
+        }
+        Operand::Value(_) | Operand::Absent => None,
+    })
+}

@@ -1,0 +1,75 @@
+//! Which codes and scales a weight gets.
+
+use super::Candidate;
+use crate::error::PassError;
+use crate::ir::{ConstantData, Graph};
+use crate::rounding::{Region, Scheme};
+use ipuc_formats::dtype::DType;
+use std::ops::Range;
+
+/// Outputs of the sample.
+const SAMPLED_OUTPUTS: u64 = 16;
+
+/// Scales within which f16 keeps its precision.
+const F16_SCALES: Range<f32> = 6.2e-5..3.2e4;
+
+/// The scheme of a weight; the reason where it cannot have one.
+pub(super) fn scheme(
+    graph: &Graph,
+    candidate: &Candidate,
+    bits: u32,
+    block: u64,
+) -> Result<Result<Scheme, String>, PassError> {
+    let matrix = candidate.matrix;
+    // A single block is one of all inputs.
+    let block = if block >= matrix.inputs { 0 } else { block };
+    let signed = match bits {
+        8 => DType::I8,
+        4 => DType::I4,
+        _ => DType::I2,
+    };
+    let scale = if block == 0 { DType::F32 } else { DType::F16 };
+    let plain = Scheme { code: signed, scale, block, matrix };
+    if bits == 8 && block == 0 {
+        return Ok(Ok(plain));
+    }
+    let Some(values) = sample(graph, candidate, plain)? else { return Ok(Ok(plain)) };
+    let exact = Scheme { scale: DType::F32, ..plain };
+    let symmetric = match Region::of(exact, 0, &values) {
+        Ok(region) => region,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let is_f16 = symmetric.scales().iter().all(|scale| *scale == 0.0 || F16_SCALES.contains(&scale.abs()));
+    let scale = if is_f16 { plain.scale } else { DType::F32 };
+    let plain = Scheme { scale, ..plain };
+    if bits == 8 {
+        return Ok(Ok(plain));
+    }
+    let shifted = Scheme { code: if bits == 4 { DType::U4 } else { DType::U2 }, ..plain };
+    let with_zero_points = match Region::of(Scheme { scale: DType::F32, ..shifted }, 0, &values) {
+        Ok(region) => region,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    // Each further bit of all codes would divide the squared error by four.
+    let inputs = if block == 0 { matrix.inputs } else { block };
+    let worth = 0.25f64.powf(f64::from(bits) / inputs as f64);
+    let gains = with_zero_points.squared_error(&values) < worth * symmetric.squared_error(&values);
+    Ok(Ok(if gains { shifted } else { plain }))
+}
+
+/// The elements of 16 outputs in the middle; none of a weight whose bytes are not at hand.
+fn sample(graph: &Graph, candidate: &Candidate, scheme: Scheme) -> Result<Option<Vec<f32>>, PassError> {
+    let id = graph.stored_elements(candidate.id);
+    let whole = match &graph.constant(id).data {
+        ConstantData::Hashed(_) => return Ok(None),
+        ConstantData::Tensor(_) => None,
+        ConstantData::Stored(stored) if stored.tensor.is_direct() => None,
+        ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Rounded(_) => {
+            Some(graph.load_constant(id)?)
+        }
+    };
+    let all = candidate.matrix.groups * candidate.matrix.outputs;
+    let first = all.saturating_sub(SAMPLED_OUTPUTS) / 2;
+    let outputs = first..all.min(first + SAMPLED_OUTPUTS);
+    graph.rounded_values(id, scheme, &outputs, whole.as_ref()).map(Some).map_err(PassError::from)
+}

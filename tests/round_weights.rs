@@ -1,0 +1,302 @@
+//! Models whose weights are rounded while they are compiled: how far their results lie from the model's, how many bytes
+//! they take, and that neither threads nor memory change a byte.
+#![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
+
+mod support;
+
+use ipuc::accuracy::Deviation;
+use ipuc::compile::{CompileError, CompileOptions, Precision, Source, WeightOptions, compile};
+use ipuc::{Model, Session, SessionOptions, Tensor, Value, open};
+use ipuc_formats::model::{Manifest, WeightRecord};
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::ops::WeightMatrix;
+use ipuc_passes::rounding::{Part, Region, Scheme};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{Random, graph, model, node, port, tensor};
+
+fn weights(precision: &str) -> CompileOptions {
+    let precision: Precision = precision.parse().unwrap();
+    CompileOptions {
+        weights: WeightOptions { precision: Some(precision), ..WeightOptions::default() },
+        ..CompileOptions::default()
+    }
+}
+
+fn source(path: PathBuf) -> Source {
+    Source { entry: "main".to_string(), path }
+}
+
+fn stored_bytes(model: &Model) -> u64 {
+    model.manifest().extents.iter().map(|extent| extent.length).sum()
+}
+
+/// Cosines of the outputs of all data sets beside those that the case expects, the least of them.
+fn least_cosine(model: &Model, case: &Path) -> f64 {
+    let sets = (0..).map(|index| case.join(format!("test_data_set_{index}"))).take_while(|path| path.is_dir());
+    let mut least = 1.0f64;
+    for set in sets {
+        let entry = model.entry(None).unwrap();
+        let inputs = model.inputs(entry).into_iter().enumerate().map(|(index, port)| {
+            let bytes = std::fs::read(set.join(format!("input_{index}.pb"))).unwrap();
+            (port.name, read_value(&bytes, &port.kind).unwrap())
+        });
+        let mut session = Session::new(model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+        let outputs = session.run(None, inputs.collect()).unwrap();
+        for (index, (name, found)) in outputs.iter().enumerate() {
+            let bytes = std::fs::read(set.join(format!("output_{index}.pb"))).unwrap();
+            let expected = read_value(&bytes, &found.kind()).unwrap();
+            let floats = |value: &Value| -> Option<Vec<f64>> {
+                let tensor = value.as_tensor()?;
+                Some(tensor.elements::<f32>().ok()?.iter().map(|&element| f64::from(element)).collect())
+            };
+            let (Some(found), Some(expected)) = (floats(found), floats(&expected)) else { continue };
+            let mut deviation = Deviation::default();
+            deviation.add(&found, &expected);
+            assert_eq!(deviation.not_finite, 0, "{name}");
+            least = least.min(deviation.cosine().unwrap());
+        }
+    }
+    least
+}
+
+/// Case, precision, the least cosine of an output (the weights of most are random: trained ones bear more), and the bytes
+/// of all weights.
+const CASES: &[(&str, &str, f64, u64)] = &[
+    ("bert_mini", "f16", 0.9999, 8_711_265),
+    ("bert_mini", "i8", 0.9997, 4_441_185),
+    ("bert_mini", "i4", 0.9829, 3_028_065),
+    ("bert_mini", "i2", 0.7499, 2_241_633),
+    ("llama_decode", "bf16", 0.9998, 9_741_509),
+    ("llama_decode", "i8", 0.9992, 4_944_581),
+    ("llama_decode", "i8:32", 0.9997, 5_180_613),
+    ("llama_decode", "i4", 0.9592, 3_697_861),
+    ("llama_decode", "i4:64", 0.9310, 3_619_397),
+    ("llama_decode", "i2:16", 0.5921, 3_179_717),
+    ("mixtral_decode", "i4", 0.9541, 11_182_085),
+    ("resnet50_half", "i8", 0.9997, 7_028_736),
+    ("resnet50_half", "f16", 0.9999, 13_877_568),
+    ("silero_vad", "i8", 0.9994, 1_366_816),
+    ("ppocr_v4_det", "i8", 0.9987, 1_548_016),
+    ("whisper_encoder", "i4", 0.9863, 1_154_360),
+];
+
+#[test]
+fn real_models_stay_near_and_become_small() {
+    let mut report = String::new();
+    let mut failed = false;
+    for &(name, precision, cosine, bytes) in CASES {
+        let case = support::cases().join(name);
+        if !case.is_dir() {
+            eprintln!("no case `{name}`: skipped");
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.ipu");
+        compile(&[source(case.join("model.onnx"))], &file, &weights(precision)).unwrap();
+        let model = open(&file).unwrap();
+        let (found, stored) = (least_cosine(&model, &case), stored_bytes(&model));
+        report += &format!("(\"{name}\", \"{precision}\", {found:.5}, {stored}),\n");
+        failed |= found < cosine || stored != bytes;
+    }
+    assert!(!failed, "found\n{report}");
+}
+
+const INPUTS: usize = 300;
+const OUTPUTS: usize = 200;
+
+fn elements(count: usize) -> Vec<f32> {
+    let mut random = Random::new(17);
+    (0..count).map(|_| (random.below(2001) as f32 - 1000.0) / 3000.0).collect()
+}
+
+/// `x · w` and `x · tᵀ` and rows of `e`; with the identity as `x` the outputs are the weights.
+fn write_model(folder: &Path, elements: &[f32]) -> PathBuf {
+    let (inputs, outputs) = (INPUTS as i64, OUTPUTS as i64);
+    let transposed = ipuc_formats::onnx::schema::AttributeProto {
+        name: Some("transB".to_string()),
+        i: Some(1),
+        r#type: Some(ipuc_formats::onnx::schema::attribute_proto::AttributeType::Int as i32),
+        ..Default::default()
+    };
+    let mut gemm = node("Gemm", &["x", "t"], &["b"]);
+    gemm.attribute.push(transposed);
+    let initializers = vec![
+        tensor("w", &[inputs, outputs], elements),
+        tensor("t", &[outputs, inputs], elements),
+        tensor("e", &[outputs, inputs], elements),
+    ];
+    let mut rows = port("i", &["n"]);
+    let kind = rows.r#type.as_mut().and_then(|kind| kind.value.as_mut()).unwrap();
+    let ipuc_formats::onnx::schema::type_proto::Value::TensorType(kind) = kind else { panic!() };
+    kind.elem_type = Some(7);
+    let nodes = vec![node("MatMul", &["x", "w"], &["a"]), gemm, node("Gather", &["e", "i"], &["c"])];
+    let (wide, narrow) = (INPUTS.to_string(), OUTPUTS.to_string());
+    let results = vec![port("a", &["m", &narrow]), port("b", &["m", &narrow]), port("c", &["n", &wide])];
+    let graph = graph(vec![port("x", &["m", &wide]), rows], initializers, nodes, results);
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, model(graph)).unwrap();
+    path
+}
+
+/// The weights as the compiled model has them: `w`, `t` transposed, `e`.
+fn decoded(model: &Model) -> [Vec<f32>; 3] {
+    let mut session = Session::new(model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+    let identity: Vec<f32> = (0..INPUTS * INPUTS).map(|at| f32::from(u8::from(at / INPUTS == at % INPUTS))).collect();
+    let x = Tensor::from_elements(&[INPUTS, INPUTS], &identity).unwrap();
+    let rows: Vec<i64> = (0..OUTPUTS as i64).collect();
+    let inputs = vec![("x".to_string(), x.into()), ("i".to_string(), Tensor::vector_i64(&rows).into())];
+    let outputs = session.run(None, inputs).unwrap();
+    [0, 1, 2].map(|at| outputs[at].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec())
+}
+
+fn record<'a>(manifest: &'a Manifest, name: &str) -> &'a WeightRecord {
+    manifest.weights.iter().find(|weight| weight.name.as_deref() == Some(name)).unwrap()
+}
+
+/// What rounding gives by itself, in the shape of the weight.
+fn rounded(elements: &[f32], scheme: Scheme) -> Vec<f32> {
+    let all = 0..scheme.matrix.outputs;
+    let read = |first: u64, to: &mut [f32]| -> Result<(), ()> {
+        to.copy_from_slice(&elements[first as usize..][..to.len()]);
+        Ok(())
+    };
+    let values = scheme.values(&all, read).unwrap();
+    let region = Region::of(scheme, 0, &values).unwrap();
+    let mut codes = vec![0; (elements.len() * scheme.code.bits()).div_ceil(8)];
+    region.read(Part::Codes, 0, &mut codes);
+    let codes = ipuc_formats::tensor::unpack_codes(&codes, scheme.code.bits(), elements.len());
+    let blocks = scheme.blocks() as usize;
+    let (outputs, inputs) = (scheme.matrix.outputs as usize, scheme.matrix.inputs as usize);
+    let block = if scheme.block == 0 { inputs } else { scheme.block as usize };
+    let mut zeros = vec![0; (outputs * blocks * scheme.code.bits()).div_ceil(8)];
+    region.read(Part::ZeroPoints, 0, &mut zeros);
+    let zeros = ipuc_formats::tensor::unpack_codes(&zeros, scheme.code.bits(), outputs * blocks);
+    let value = |(at, code): (usize, &u8)| {
+        let (output, input, plane) = match scheme.matrix.output_axis {
+            0 => (at / inputs, at % inputs, at / inputs * blocks + at % inputs / block),
+            _ => (at % outputs, at / outputs, at / outputs / block * outputs + at % outputs),
+        };
+        let half = 1i32 << (scheme.code.bits() - 1);
+        let code = i32::from(*code);
+        let code = if !scheme.has_zero_points() && code >= half { code - 2 * half } else { code };
+        let zero = i32::from(zeros[plane]);
+        (code - zero) as f32 * region.scales()[output * blocks + input / block]
+    };
+    codes.iter().enumerate().map(value).collect()
+}
+
+#[test]
+fn files_hold_what_rounding_gives_whatever_the_threads_and_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let elements = elements(INPUTS * OUTPUTS);
+    let onnx = write_model(folder.path(), &elements);
+    for precision in ["i8", "i8:32", "i4:32", "i4:channel", "i2:64"] {
+        let each = ["w", "t", "e"].map(|name| (name.to_string(), precision.parse().unwrap())).to_vec();
+        let weights = WeightOptions { each, ..WeightOptions::default() };
+        let options = CompileOptions { weights, chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
+        let file = |name: &str, options: &CompileOptions, threads: usize| {
+            let path = folder.path().join(name);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let compiled = pool.install(|| compile(&[source(onnx.clone())], &path, options)).unwrap();
+            (path, compiled.emitted.manifest)
+        };
+        let (one, manifest) = file("one.ipu", &options, 1);
+        let (other, _) = file("other.ipu", &CompileOptions { memory: Some(3 << 20), ..options.clone() }, 3);
+        assert!(std::fs::read(&one).unwrap() == std::fs::read(&other).unwrap(), "{precision}");
+        let model = open(&one).unwrap();
+        let [w, t, e] = decoded(&model);
+        let (inputs, outputs) = (INPUTS as u64, OUTPUTS as u64);
+        let expected = |name: &str, output_axis| {
+            let encoding = record(&manifest, name).encoding.clone();
+            let planes = encoding.encoding().planes();
+            let matrix = WeightMatrix { groups: 1, inputs, outputs, output_axis };
+            let scheme = Scheme { code: encoding.dtype(), scale: planes[0].dtype, block: planes[0].block, matrix };
+            rounded(&elements, scheme)
+        };
+        assert!(w == expected("w", 1), "{precision}");
+        let transposed: Vec<f32> = (0..t.len()).map(|at| t[at % INPUTS * OUTPUTS + at / INPUTS]).collect();
+        assert!(transposed == expected("t", 0), "{precision}");
+        assert!(e == expected("e", 0), "{precision}");
+    }
+}
+
+#[test]
+fn the_command_line_gives_the_bytes_of_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let onnx = write_model(folder.path(), &elements(INPUTS * OUTPUTS));
+    let (by_command, by_library) = (folder.path().join("command.ipu"), folder.path().join("library.ipu"));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        command.arg("compile").arg(&onnx).arg("-o").arg(&by_command).args(arguments).output().unwrap()
+    };
+    let output = run(&["--weights", "i4:64", "--keep", "t", "--weights-for", "Gather_?=i8:16"]);
+    assert!(output.status.success(), "{output:?}");
+    let weights = WeightOptions {
+        precision: Some(Precision::Codes { bits: 4, block: 64 }),
+        keep: vec!["t".to_string()],
+        each: vec![("Gather_?".to_string(), Precision::Codes { bits: 8, block: 16 })],
+    };
+    let options = CompileOptions { weights, ..CompileOptions::default() };
+    let compiled = compile(&[source(onnx.clone())], &by_library, &options).unwrap();
+    assert!(std::fs::read(&by_command).unwrap() == std::fs::read(&by_library).unwrap());
+    let shown = |name| {
+        let WeightRecord { encoding, reason, .. } = record(&compiled.emitted.manifest, name);
+        format!("{encoding} because {reason}")
+    };
+    assert!(shown("w").contains("dtype=i8") && shown("w").contains("the last product before an output with 8 bits"));
+    assert!(shown("t").contains("dtype=f32") && shown("t").ends_with("because kept: --keep 't'"), "{}", shown("t"));
+    assert!(shown("e").ends_with("because rounded: --weights-for 'Gather_?=i8:16'"), "{}", shown("e"));
+    for (arguments, message) in [
+        (&["--weights", "i4", "--keep", "q*"][..], "`q*` names no weight that products or gathers read"),
+        (&["--weights", "fp8"], "no encoding holds weights of fp8 yet"),
+        (&["--keep", "w"], "--keep names exceptions, and no weight is rounded without --weights"),
+        (&["--weights-for", "w"], "expected PATTERN=TYPE, as ffn.*=i4"),
+    ] {
+        let output = run(arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && text.contains(message), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn weights_that_codes_cannot_stand_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let compiled = |elements: &[f32], precision: &str| {
+        let file = folder.path().join("model.ipu");
+        let onnx = write_model(folder.path(), elements);
+        compile(&[source(onnx)], &file, &weights(precision)).map(|_| open(&file).unwrap())
+    };
+    let count = INPUTS * OUTPUTS;
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut elements = elements(count);
+        elements[777] = bad;
+        for precision in ["i8", "i4", "i2"] {
+            let error = compiled(&elements, precision).err().unwrap();
+            let CompileError::Emit(_) = &error else { panic!("{error}") };
+            let expected = format!("cannot round weight `w`: element 777 is {bad}, which no code stands for");
+            assert_eq!(error.to_string(), expected);
+        }
+        // Floats have them.
+        let [w, _, e] = decoded(&compiled(&elements, "bf16").unwrap());
+        assert!(e[777].is_nan() == bad.is_nan() && w.iter().any(|value| !value.is_finite()));
+    }
+    let mut large = elements(count);
+    large[5] = 1e6;
+    let error = compiled(&large, "f16").err().unwrap().to_string();
+    assert_eq!(error, "cannot round weight `w`: element 5 is 1000000, and f16 ends at 65504");
+    for precision in ["f16", "bf16", "i8", "i8:32"] {
+        let exact = |value: f32| decoded(&compiled(&vec![value; count], precision).unwrap()).concat();
+        assert!(exact(0.0).iter().all(|&value| value == 0.0), "{precision}");
+        assert!(exact(0.37).iter().all(|value| (value - 0.37).abs() < 0.37 / 250.0), "{precision}");
+        assert!(exact(1e-42).iter().all(|value| value.abs() <= 2e-42), "{precision}");
+    }
+    // An outlier spoils its own block only.
+    let mut outlier = elements(count);
+    outlier[INPUTS * 7 + 40] = 500.0;
+    let [_, _, e] = decoded(&compiled(&outlier, "i8:32").unwrap());
+    for (at, (found, given)) in e.iter().zip(&outlier).enumerate() {
+        let most = if at / INPUTS == 7 && (32..64).contains(&(at % INPUTS)) { 2.0 } else { 0.002 };
+        assert!((found - given).abs() <= most, "element {at}: {found} for {given}");
+    }
+}
