@@ -59,8 +59,8 @@ pub struct CompileOptions {
     pub unfused: bool,
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
     pub verify: bool,
-    /// Most bytes of weights in memory at a time while they are written (by default [`MEMORY_BYTES`]); the file does not
-    /// depend on it.
+    /// Most bytes of weights in memory at a time while they are written; the file does not depend on it. By default
+    /// [`MEMORY_BYTES`], and for a larger constant that is computed what the machine has available.
     pub memory: Option<u64>,
     /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file
     /// (`ipuc inspect --program` of the file without them shows these).
@@ -379,8 +379,11 @@ pub fn compile_observed(
 /// How weights become bytes; what changes them is recorded in the file.
 fn emit_options(options: &CompileOptions) -> EmitOptions {
     let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
+    // A part of what the machine has is left to others.
+    let available_bytes = || crate::memory::available_bytes().map_or(MEMORY_BYTES, |available| available / 10 * 8);
+    let piece_bytes = options.memory.unwrap_or_else(available_bytes);
     let placements = options.placements.clone();
-    let mut emit_options = EmitOptions { memory_bytes, placements, ..EmitOptions::default() };
+    let mut emit_options = EmitOptions { memory_bytes, piece_bytes, placements, ..EmitOptions::default() };
     if let Some(chunk_bytes) = options.chunk_bytes {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));

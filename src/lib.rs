@@ -42,6 +42,8 @@ pub mod compile;
 pub mod files;
 #[cfg(feature = "run")]
 pub mod handle;
+#[cfg(any(feature = "compile", feature = "run"))]
+mod memory;
 #[cfg(feature = "run")]
 pub mod observe;
 #[cfg(feature = "run")]

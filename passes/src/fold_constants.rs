@@ -20,7 +20,7 @@
 //!
 //! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
 //! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are
-//! emitted, so that the weight behind it is stored once;
+//! emitted, so that the weight behind it is stored once; larger text stays a step;
 //! dequantized codes of matrices of any size are recipes. Parameters of bodies whose contents are known are constants too.
 //! Leaves alone: random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the reference of each folded one.
@@ -31,6 +31,7 @@ use crate::ir::{
 };
 use crate::options::Options;
 use ipuc_formats::attribute::BlockIndex;
+use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Contents, Fact, Shape};
 use ipuc_formats::ops::{Effect, NoBlocks, Op, ReferenceContext};
 use ipuc_formats::tensor::{Tensor, element_count};
@@ -100,13 +101,15 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
     let Some(operands) = constant_operands(step) else { return Ok(None) };
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
-    let limit = most_folded_bytes(graph, &step.op, &operands);
+    let is_text = step.results.iter().any(|&result| graph.value(result).fact.dtype() == Some(DType::String));
+    // The length of text is known once it is computed, so that it has no recipe.
+    let limit = if is_text { FOLDED_BYTES } else { most_folded_bytes(graph, &step.op, &operands) };
     if sizes.iter().all(|(_, bytes)| *bytes <= limit) {
         let tensors = evaluate(graph, &step.op, &operands, &step.name)?;
         return Ok(tensors.map(|tensors| add_constants(graph, step, tensors)));
     }
     match (step.results.as_slice(), sizes.as_slice()) {
-        ([result], [(shape, _)]) => {
+        ([result], [(shape, _)]) if !is_text => {
             let name = graph.value(*result).name.clone().or_else(|| Some(step.name.clone()));
             let Some(dtype) = graph.value(*result).fact.dtype() else { return Ok(None) };
             let data = ConstantData::Recipe { op: step.op.clone(), operands };

@@ -155,7 +155,7 @@ impl Output for Memory {
 }
 
 fn options(chunk_bytes: u64, memory_bytes: u64) -> EmitOptions {
-    EmitOptions { chunk_bytes, memory_bytes, ..EmitOptions::default() }
+    EmitOptions { chunk_bytes, memory_bytes, piece_bytes: memory_bytes, ..EmitOptions::default() }
 }
 
 fn emitted(graph: &Graph, options: &EmitOptions, threads: usize) -> Result<(Emitted, Vec<u8>), EmitError> {

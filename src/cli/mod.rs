@@ -42,10 +42,10 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print the result as one JSON object
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 100)]
     json: bool,
     /// Print results and errors only
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = 101)]
     quiet: bool,
 }
 

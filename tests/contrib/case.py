@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 
 FOLDER = pathlib.Path(__file__).parent
 MICROSOFT = "com.microsoft"
+MACHINE_LEARNING = "ai.onnx.ml"
 random = np.random.default_rng(1)
 
 
@@ -55,6 +56,8 @@ class Case:
             [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
         )
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        if self.domain == MACHINE_LEARNING:
+            opsets.append(helper.make_opsetid(MACHINE_LEARNING, 3))
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def add(self, **inputs):

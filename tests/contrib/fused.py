@@ -410,7 +410,32 @@ def moves():
         formula=lambda x: np.fft.irfft(x[..., 0] + 1j * x[..., 1]).astype(SINGLE))  # fmt: skip
 
 
+def recurrent():
+    def case(name, steps, batch=1, kind=np.uint8, per_channel=False, bias=True, initial=False, direction="forward"):
+        count, size, hidden = 2 if direction == "bidirectional" else 1, 5, 6
+        shape = (count, 4 * hidden) if per_channel else (count,)
+        scale = lambda: (random.random(shape) * 0.01 + 0.005).astype(SINGLE)
+        zero = lambda: random.integers(120, 136, shape, np.uint8) if kind is np.uint8 else np.zeros(shape, kind)
+        operands = {
+            "X": floats(steps, batch, size), "W": codes(count, size, 4 * hidden, dtype=kind),
+            "R": codes(count, hidden, 4 * hidden, dtype=kind), "B": floats(count, 8 * hidden) if bias else None,
+            "sequence_lens": None, "initial_h": floats(count, batch, hidden) / 4 if initial else None,
+            "initial_c": floats(count, batch, hidden) if initial else None, "P": None,
+            "W_scale": scale(), "W_zero_point": zero(), "R_scale": scale(), "R_zero_point": zero(),
+        }  # fmt: skip
+        constants = ["W", "R", "B", "W_scale", "W_zero_point", "R_scale", "R_zero_point"]
+        constants = [name for name in constants if operands[name] is not None]
+        one(f"dynamic_lstm_{name}", "DynamicQuantizeLSTM", operands, ["Y", "Y_h", "Y_c"], constants, hidden_size=hidden, direction=direction)
+
+    case("plain", 4)
+    case("signed", 3, kind=np.int8, bias=False)
+    case("channels", 3, per_channel=True, kind=np.int8, initial=True)
+    case("reverse", 4, direction="reverse", initial=True)
+    case("both", 4, direction="bidirectional", batch=1, initial=True)
+
+
 def fused():
+    recurrent()
     elementwise()
     products()
     windows()

@@ -10,6 +10,7 @@ A case is NAME.onnx, a model of one node, and NAME.data, a GraphProto whose init
 
 import numpy as np
 from case import FOLDER, Case, floats, random
+from classical import classical
 from fused import fused
 
 
@@ -189,3 +190,4 @@ if __name__ == "__main__":
     rotary()
     normalization()
     fused()
+    classical()

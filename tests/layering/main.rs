@@ -96,9 +96,10 @@ const RUNTIME: &[(&str, &[&str])] = &[
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
     ("cli", &["accuracy", "compare", "compile", "files", "observe", "open", "simulate"]),
-    ("compile", &["files"]),
+    ("compile", &["files", "memory"]),
+    ("memory", &[]),
     ("observe", &[]),
-    ("open", &["files"]),
+    ("open", &["files", "memory"]),
     ("simulate", &[]),
 ];
 

@@ -113,6 +113,8 @@ pub struct EmitOptions {
     pub chunk_bytes: u64,
     /// Most bytes of weights in memory at a time; what is written does not depend on it.
     pub memory_bytes: u64,
+    /// Most bytes that one piece of work may take where that is more, as a large constant that is computed.
+    pub piece_bytes: u64,
     /// Options that change bytes, for the provenance.
     pub recorded: Vec<(String, String)>,
     /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file.
@@ -121,7 +123,13 @@ pub struct EmitOptions {
 
 impl Default for EmitOptions {
     fn default() -> Self {
-        EmitOptions { chunk_bytes: 2 << 20, memory_bytes: MEMORY_BYTES, recorded: Vec::new(), placements: Vec::new() }
+        EmitOptions {
+            chunk_bytes: 2 << 20,
+            memory_bytes: MEMORY_BYTES,
+            piece_bytes: MEMORY_BYTES,
+            recorded: Vec::new(),
+            placements: Vec::new(),
+        }
     }
 }
 

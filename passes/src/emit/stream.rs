@@ -76,10 +76,11 @@ fn write_chunks(
     let work = Work::new(graph, plan.manifest(), numbering);
     let Division { pieces, hashed } = divide(&work, room);
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
-    if needed_bytes > options.memory_bytes {
-        return Err(EmitError::Memory { memory_bytes: options.memory_bytes, needed_bytes });
+    let most_bytes = options.memory_bytes.max(options.piece_bytes);
+    if needed_bytes > most_bytes {
+        return Err(EmitError::Memory { memory_bytes: most_bytes, needed_bytes });
     }
-    let queue = Queue::new(&pieces, options.memory_bytes);
+    let queue = Queue::new(&pieces, options.memory_bytes.max(needed_bytes));
     let writer = Writer {
         work: &work,
         hashed: &hashed,

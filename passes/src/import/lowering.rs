@@ -10,7 +10,7 @@ use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::attribute::{BlockIndex, Keyword};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Fact, Type};
-use ipuc_formats::onnx::schema::NodeProto;
+use ipuc_formats::onnx::schema::{GraphProto, NodeProto};
 use ipuc_formats::ops::{InferContext, Op, TypeError};
 use ipuc_formats::tensor::Tensor;
 use std::sync::Arc;
@@ -317,6 +317,21 @@ impl<'a, 'm> Lowering<'a, 'm> {
         let graph =
             self.attributes.graph(attribute)?.ok_or_else(|| LowerError::MissingAttribute(attribute.to_string()))?;
         self.importer.lower_in_place(graph, inputs)
+    }
+
+    /// Lower a graph of the newest operator set, which defines what the node means, for these inputs; gives one operand
+    /// an output. Names of its steps begin with that of the node and `part`, which no other graph of the node has.
+    ///
+    /// # Errors
+    /// [`LowerError`] where an input does not fit.
+    pub fn definition(
+        &mut self,
+        graph: &GraphProto,
+        inputs: &[Operand],
+        part: &str,
+    ) -> Result<Vec<Operand>, LowerError> {
+        let prefix = format!("{}/{part}", self.step_name);
+        self.importer.lower_definition(graph, inputs, prefix)
     }
 
     /// The node has an attribute of this name.

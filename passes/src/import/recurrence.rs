@@ -1,4 +1,4 @@
-//! Recurrent layers: `LSTM`, `GRU`, `RNN` (opset 7, 14, 22).
+//! Recurrent layers: `LSTM`, `GRU`, `RNN` (opset 1 to 22).
 //!
 //! Activations are named by texts in any case; parameters are taken from their lists by the functions that have them,
 //! in order, as ONNX Runtime does, with the defaults of the ONNX operators of these names (`ScaledTanh` has none).
@@ -11,12 +11,16 @@ type Lowered = Result<Vec<Operand>, LowerError>;
 
 /// Recurrent networks.
 pub const ROWS: &[Row] = &[
+    row("LSTM", 1, lstm),
     row("LSTM", 7, lstm),
     row("LSTM", 14, lstm),
     row("LSTM", 22, lstm),
+    row("GRU", 1, gru),
+    row("GRU", 3, gru),
     row("GRU", 7, gru),
     row("GRU", 14, gru),
     row("GRU", 22, gru),
+    row("RNN", 1, rnn),
     row("RNN", 7, rnn),
     row("RNN", 14, rnn),
     row("RNN", 22, rnn),
@@ -33,6 +37,9 @@ struct Layer {
 
 fn layer(node: &mut Lowering<'_, '_>, defaults: &[RecurrentFunction]) -> Result<Layer, LowerError> {
     let direction = node.keyword("direction")?.unwrap_or(Direction::Forward);
+    if node.since() < 7 && !node.flag("output_sequence", false)? && node.output_used(0) {
+        return Err(node.refuse("output `Y` without `output_sequence`"));
+    }
     Ok(Layer {
         direction,
         activations: activations(node, direction, defaults)?,

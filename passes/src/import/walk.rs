@@ -16,6 +16,9 @@ use ipuc_formats::limits;
 use ipuc_formats::onnx::schema::{GraphProto, NodeProto, ValueInfoProto};
 use std::sync::Arc;
 
+/// Until this operator set nodes could name operands that a runtime may overwrite.
+const OPSET_WITHOUT_CONSUMED_INPUTS: i64 = 6;
+
 impl Importer<'_> {
     /// Lower an entry's graph into a new block; gives the block and the names of its inputs and outputs.
     pub(crate) fn lower_entry(
@@ -29,6 +32,10 @@ impl Importer<'_> {
         let mut outputs = Vec::new();
         for output in &graph.output {
             let name = output.name.clone().unwrap_or_default();
+            // A run gives its outputs by name: one that is listed again is the same value.
+            if outputs.contains(&name) {
+                continue;
+            }
             match self.resolve(&name) {
                 Some(Binding::Operand(operand)) => self.graph.block_mut(block).results.push(operand),
                 Some(Binding::Failed) => {}
@@ -156,6 +163,10 @@ impl Importer<'_> {
     ) -> Result<Vec<Operand>, LowerError> {
         let (row, opset) = self.find_row(node)?;
         let mut lowering = Lowering::new(self, node, operands, opset, row.since, label.clone());
+        if row.since < OPSET_WITHOUT_CONSUMED_INPUTS {
+            // Allows a runtime to overwrite operands.
+            lowering.ignore("consumed_inputs");
+        }
         let outputs = (row.lower)(&mut lowering)?;
         lowering.finish()?;
         Ok(outputs)
@@ -209,6 +220,30 @@ impl Importer<'_> {
         graph: &GraphProto,
         inputs: &[Operand],
     ) -> Result<Vec<Operand>, LowerError> {
+        let frame = self.frame();
+        let (opsets, prefix) = (frame.opsets.clone(), frame.prefix.clone());
+        self.lower_graph_in_place(graph, inputs, (opsets, prefix), true)
+    }
+
+    /// Lower a graph of the default domain that defines what a node means, for these inputs, in its place; names of steps
+    /// begin with `prefix`.
+    pub(crate) fn lower_definition(
+        &mut self,
+        graph: &GraphProto,
+        inputs: &[Operand],
+        prefix: String,
+    ) -> Result<Vec<Operand>, LowerError> {
+        let opsets = Arc::new(Opsets::from([(String::new(), registry::NEWEST_OPSET)]));
+        self.lower_graph_in_place(graph, inputs, (opsets, prefix), false)
+    }
+
+    fn lower_graph_in_place(
+        &mut self,
+        graph: &GraphProto,
+        inputs: &[Operand],
+        (opsets, prefix): (Arc<Opsets>, String),
+        sees_outer: bool,
+    ) -> Result<Vec<Operand>, LowerError> {
         if self.depth >= limits::ONNX_GRAPH_NESTING {
             return Err(LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING)));
         }
@@ -216,11 +251,10 @@ impl Importer<'_> {
             let (count, given) = (graph.input.len(), inputs.len());
             return Err(LowerError::Unsupported(format!("a graph with {count} inputs where {given} are given")));
         }
-        let frame = self.frame();
-        let (block, opsets, prefix) = (frame.block, frame.opsets.clone(), frame.prefix.clone());
+        let block = self.frame().block;
         let named = |input: &ValueInfoProto| input.name.clone().unwrap_or_default();
         let names = graph.input.iter().map(named).zip(inputs.iter().map(|&input| Binding::Operand(input))).collect();
-        self.frames.push(Frame { names, block, sees_outer: true, captures: Vec::new(), opsets, prefix });
+        self.frames.push(Frame { names, block, sees_outer, captures: Vec::new(), opsets, prefix });
         self.depth += 1;
         let refusals_before = self.refusals.len();
         let lowered = self.lower_graph_into(graph).map_err(|error| LowerError::Unsupported(error.to_string()));

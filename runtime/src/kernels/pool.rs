@@ -71,7 +71,7 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
     }
     let planes = out.len() / outputs;
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
-    let whole = axes.iter().all(|axis| axis.output == 1 && axis.pad_begin == 0 && axis.kernel == axis.input);
+    let whole = axes.iter().all(WindowAxis::is_whole);
     let taps: usize = axes.iter().map(|axis| axis.kernel.min(axis.input)).product();
     let counts: Vec<Vec<usize>> = axes.iter().map(|axis| counts(kind, axis)).collect();
     let one = |plane: usize, out: &mut [f32]| {
@@ -249,6 +249,8 @@ mod tests {
             [axis(7, 5, 3, 1, 1, 0, 0), axis(33, 29, 3, 1, 2, 0, 0)],
             [axis(5, 2, 4, 3, 1, 2, 0), axis(4, 1, 2, 3, 2, 1, 0)],
             [axis(6, 1, 6, 1, 1, 0, 0), axis(50, 1, 50, 1, 1, 0, 0)],
+            // One window with as many taps as there are positions, some of them on the padding behind.
+            [axis(2, 1, 2, 1, 2, 0, 1), axis(3, 1, 3, 1, 2, 0, 2)],
         ];
         for axes in &cases {
             let x = numbers(3, axes[0].input * axes[1].input);

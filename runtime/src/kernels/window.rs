@@ -27,6 +27,12 @@ impl WindowAxis {
         self.kernel == 1 && self.stride == 1 && self.pad_begin == 0 && self.input == self.output
     }
 
+    /// Whether there is one window, whose taps are the positions of the input, each once.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.output == 1 && self.pad_begin == 0 && self.kernel == self.input && self.taps(0).len() == self.input
+    }
+
     /// Input position of tap 0 of window `output`, negative in the padding.
     #[must_use]
     #[inline(always)]

@@ -38,6 +38,11 @@ attributes! {
 /// Operands before the carried values.
 const FIRST_CARRIED: usize = 2;
 
+/// ONNX ignores the condition that the body gives where the operand is left out.
+fn endless() -> TypeError {
+    TypeError::Unsupported("a loop without trip count and condition, which never ends,".to_string())
+}
+
 impl Loop {
     /// Operands of the carried values and of the captures.
     fn ranges(&self, count: usize) -> Result<(std::ops::Range<usize>, std::ops::Range<usize>), TypeError> {
@@ -150,7 +155,7 @@ impl Operator for Loop {
         let scalar = Fact::tensor(DType::Bool, Vec::new());
         let condition = match (&inputs[0], &inputs[1]) {
             (None, None) => {
-                return Err(TypeError::Unsupported("a loop without trip count and condition".to_string()));
+                return Err(endless());
             }
             (_, Some(condition)) => {
                 check_condition(inputs, 1)?;
@@ -201,7 +206,7 @@ impl Operator for Loop {
             None => (Tensor::scalar_bool(true).into(), false),
         };
         if trips.is_none() && !has_condition {
-            return Err(TypeError::Unsupported("a loop without trip count and condition".to_string()).into());
+            return Err(endless().into());
         }
         let mut carried = present_values(inputs, carried_range)?;
         let captures = present_values(inputs, capture_range)?;

@@ -53,7 +53,7 @@ pub enum ActivationFunction {
     Elu,
     /// `max(0, x) + min(0, a * (exp(x / a) - 1))`; a = 1.
     Celu,
-    /// `x > a ? x : 0`; a = 1.
+    /// `x > a ? x : 0`, so that NaN gives 0; a = 1.
     ThresholdedRelu,
     /// `x * sigmoid(a * x)`; a = 1.
     Swish,
@@ -61,7 +61,7 @@ pub enum ActivationFunction {
     Selu,
     /// `max(0, min(1, a * x + b))`; a = 0.2, b = 0.5.
     HardSigmoid,
-    /// `x < -a ? x + b : x > a ? x - b : 0`; a = 0.5, b = 0.
+    /// `x < -a ? x + b : x > a ? x - b : 0`, so that NaN gives 0; a = 0.5, b = 0.
     Shrink,
     /// `a * x + b`; a = 1, b = 0.
     Affine,
@@ -128,17 +128,16 @@ impl ActivationFunction {
                 }
             }
             ActivationFunction::ThresholdedRelu => {
-                if x <= alpha {
-                    0.0
-                } else {
+                if x > alpha {
                     x
+                } else {
+                    0.0
                 }
             }
             ActivationFunction::Swish => x * sigmoid(alpha * x),
             ActivationFunction::Selu => beta * if x <= 0.0 { alpha * x.exp_m1() } else { x },
             ActivationFunction::HardSigmoid => limit(alpha * x + beta),
             ActivationFunction::Shrink => match x {
-                _ if x.is_nan() => x,
                 _ if x < -alpha => x + beta,
                 _ if x > alpha => x - beta,
                 _ => 0.0,
@@ -325,9 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn not_a_number_stays() {
+    fn not_a_number_stays_except_under_a_threshold() {
         for &function in ActivationFunction::VARIANTS {
-            assert!(Activation::new(function).apply_f32(f32::NAN).is_nan(), "{function:?}");
+            let result = Activation::new(function).apply_f32(f32::NAN);
+            let cuts = matches!(function, ActivationFunction::ThresholdedRelu | ActivationFunction::Shrink);
+            assert_eq!(result.is_nan(), !cuts, "{function:?}: {result}");
         }
     }
 

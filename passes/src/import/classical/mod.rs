@@ -1,9 +1,11 @@
 //! Classical machine learning: ONNX domain `ai.onnx.ml`.
 
+mod classifiers;
+mod features;
 mod traditional;
 mod trees;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[traditional::ROWS, trees::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[classifiers::ROWS, features::ROWS, traditional::ROWS, trees::ROWS];

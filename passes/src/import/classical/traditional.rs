@@ -1,5 +1,6 @@
 //! Of the domain `ai.onnx.ml`: `LabelEncoder` (1, 2, 4), `CategoryMapper`, `ArrayFeatureExtractor`, `Normalizer`,
-//! `LinearClassifier`, `LinearRegressor`, `ZipMap` (1). Trees are in `trees.rs`.
+//! `LinearClassifier`, `LinearRegressor`, `ZipMap` (1). Trees are in `trees.rs`, what prepares
+//! features in `features.rs`.
 //!
 //! Where the page of ONNX says little, ONNX Runtime and the reference evaluator of ONNX decide; where these two do not
 //! agree, the node is refused.
@@ -237,7 +238,7 @@ pub(super) fn class_labels(node: &mut Lowering<'_, '_>, integer_name: &str) -> R
 }
 
 /// The label of the highest score of each row.
-fn top_label(node: &mut Lowering<'_, '_>, scores: Operand, labels: Tensor) -> Result<Operand, LowerError> {
+pub(super) fn top_label(node: &mut Lowering<'_, '_>, scores: Operand, labels: Tensor) -> Result<Operand, LowerError> {
     let axis = ArgReduce { smallest: false, axis: 1, keep_axis: false, last: false };
     let index = node.emit_one(axis, vec![scores])?;
     let labels = node.constant(labels);

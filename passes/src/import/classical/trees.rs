@@ -1,6 +1,6 @@
 //! Decision trees of the domain `ai.onnx.ml`: `TreeEnsemble` (5) and `TreeEnsembleRegressor` (1, 3).
 //!
-//! Both become one form, with leaves apart from nodes and set membership as a chain of tests for equality.
+//! Classifiers of trees are in `classifiers.rs`. Both become one form, with leaves apart from nodes and set membership as a chain of tests for equality.
 
 use crate::import::classical::traditional::PostTransform;
 use crate::import::lowering::{LowerError, Lowering, Row};
@@ -23,7 +23,7 @@ pub const ROWS: &[Row] = &[
 
 /// Trees in the form of the operator.
 #[derive(Default)]
-struct Trees {
+pub(super) struct Trees {
     roots: Vec<i64>,
     features: Vec<i64>,
     tests: Vec<u8>,
@@ -36,8 +36,24 @@ struct Trees {
 }
 
 impl Trees {
+    /// Add votes of the leaves, each `(target, weight)` for a tree and a node of it.
+    pub(super) fn vote(
+        &mut self,
+        node: &Lowering<'_, '_>,
+        leaves: &LeafIndices,
+        (tree_ids, node_ids): (&[i64], &[i64]),
+        votes: impl Iterator<Item = (i64, f64)>,
+    ) -> Result<(), LowerError> {
+        for ((&tree, &id), vote) in tree_ids.iter().zip(node_ids).zip(votes) {
+            let leaf = leaves.get(&(tree, id));
+            let leaf = *leaf.ok_or_else(|| node.refuse(format!("a vote of node {id}, which is no leaf")))?;
+            self.leaves[leaf].push(vote);
+        }
+        Ok(())
+    }
+
     /// Emit the operator over `x`; votes and result are of type `votes`, thresholds are exact.
-    fn emit(
+    pub(super) fn emit(
         &self,
         node: &mut Lowering<'_, '_>,
         x: Operand,
@@ -73,7 +89,7 @@ impl Trees {
     }
 }
 
-fn required_ints(node: &mut Lowering<'_, '_>, name: &str) -> Result<Vec<i64>, LowerError> {
+pub(super) fn required_ints(node: &mut Lowering<'_, '_>, name: &str) -> Result<Vec<i64>, LowerError> {
     node.ints(name)?.ok_or_else(|| LowerError::MissingAttribute(name.to_string()))
 }
 
@@ -86,7 +102,7 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>, LowerError> {
 }
 
 /// Lists that belong to the same things have one length.
-fn same_lengths(node: &Lowering<'_, '_>, what: &str, lengths: &[usize]) -> Result<(), LowerError> {
+pub(super) fn same_lengths(node: &Lowering<'_, '_>, what: &str, lengths: &[usize]) -> Result<(), LowerError> {
     if lengths.array_windows::<2>().all(|[left, right]| left == right) {
         return Ok(());
     }
@@ -236,7 +252,7 @@ enum AggregateName {
 impl Keyword for AggregateName {}
 
 /// Numbers in `name` (floats) or `name_as_tensor` (doubles).
-fn either_floats(node: &mut Lowering<'_, '_>, name: &str) -> Result<Option<Vec<f64>>, LowerError> {
+pub(super) fn either_floats(node: &mut Lowering<'_, '_>, name: &str) -> Result<Option<Vec<f64>>, LowerError> {
     let floats = node.floats(name)?.filter(|list| !list.is_empty());
     let tensor = node.tensor(&format!("{name}_as_tensor"))?;
     match (floats, tensor) {
@@ -260,10 +276,10 @@ fn test_of(mode: &str) -> Option<NodeTest> {
 }
 
 /// Index of the leaf that a tree and a node of it number.
-type LeafIndices = HashMap<(i64, i64), usize>;
+pub(super) type LeafIndices = HashMap<(i64, i64), usize>;
 
 /// Nodes and leaves of the older operators, in which a leaf is a node of its own.
-fn older_trees(node: &mut Lowering<'_, '_>) -> Result<(Trees, LeafIndices), LowerError> {
+pub(super) fn older_trees(node: &mut Lowering<'_, '_>) -> Result<(Trees, LeafIndices), LowerError> {
     let tree_ids = required_ints(node, "nodes_treeids")?;
     let node_ids = required_ints(node, "nodes_nodeids")?;
     let features = required_ints(node, "nodes_featureids")?;
@@ -321,11 +337,7 @@ fn regressor(node: &mut Lowering<'_, '_>) -> Lowered {
     let weights = either_floats(node, "target_weights")?;
     let weights = weights.ok_or_else(|| LowerError::MissingAttribute("target_weights".to_string()))?;
     same_lengths(node, "votes", &[votes[0].len(), votes[1].len(), target_ids.len(), weights.len()])?;
-    for (at, &weight) in weights.iter().enumerate() {
-        let leaf = leaves.get(&(votes[0][at], votes[1][at]));
-        let leaf = *leaf.ok_or_else(|| node.refuse(format!("a vote of node {}, which is no leaf", votes[1][at])))?;
-        trees.leaves[leaf].push((target_ids[at], weight));
-    }
+    trees.vote(node, &leaves, (&votes[0], &votes[1]), target_ids.iter().copied().zip(weights))?;
     let targets = node.int("n_targets")?.ok_or_else(|| LowerError::MissingAttribute("n_targets".to_string()))?;
     let aggregate = match node.keyword("aggregate_function")?.unwrap_or(AggregateName::Sum) {
         AggregateName::Average => Aggregate::Average,

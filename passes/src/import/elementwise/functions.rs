@@ -1,7 +1,7 @@
 //! Functions of elements: unary functions, activations, arithmetic, comparisons, selection, limits, conversions
-//! (default domain, opset 7 to 28) and the elementwise operators of `ai.onnx.ml` (`Binarizer`, `Scaler`).
+//! (default domain, opset 1 to 28) and the elementwise operators of `ai.onnx.ml` (`Binarizer`, `Scaler`).
 //!
-//! `Sum`, `Mean`, `Min` and `Max` of several operands become chains; `Identity` is its operand. Later versions of most
+//! Functions of two operands that align by attributes (opset 1 to 6) are in `first_versions.rs`. `Sum`, `Mean`, `Min` and `Max` of several operands become chains; `Identity` is its operand. Later versions of most
 //! operators only take more element types, so that a row lowers all of its versions alike.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
@@ -25,7 +25,7 @@ macro_rules! rows {
 
 /// Elementwise operators.
 pub const ROWS: &[Row] = rows! {
-    "Abs" 6 13 => |node| unary(node, UnaryFunction::Abs);
+    "Abs" 1 6 13 => |node| unary(node, UnaryFunction::Abs);
     "Acos" 7 22 => |node| unary(node, UnaryFunction::Acos);
     "Acosh" 9 22 => |node| unary(node, UnaryFunction::Acosh);
     "Asin" 7 22 => |node| unary(node, UnaryFunction::Asin);
@@ -33,37 +33,38 @@ pub const ROWS: &[Row] = rows! {
     "Atan" 7 22 => |node| unary(node, UnaryFunction::Atan);
     "Atanh" 9 22 => |node| unary(node, UnaryFunction::Atanh);
     "BitwiseNot" 18 => |node| unary(node, UnaryFunction::BitNot);
-    "Ceil" 6 13 => |node| unary(node, UnaryFunction::Ceil);
+    "Ceil" 1 6 13 => |node| unary(node, UnaryFunction::Ceil);
     "Cos" 7 22 => |node| unary(node, UnaryFunction::Cos);
     "Cosh" 9 22 => |node| unary(node, UnaryFunction::Cosh);
     "Erf" 9 13 => |node| unary(node, UnaryFunction::Erf);
-    "Exp" 6 13 => |node| unary(node, UnaryFunction::Exp);
-    "Floor" 6 13 => |node| unary(node, UnaryFunction::Floor);
+    "Exp" 1 6 13 => |node| unary(node, UnaryFunction::Exp);
+    "Floor" 1 6 13 => |node| unary(node, UnaryFunction::Floor);
     "IsInf" 10 20 => is_infinite;
     "IsNaN" 9 13 20 => |node| unary(node, UnaryFunction::IsNan);
-    "Log" 6 13 => |node| unary(node, UnaryFunction::Log);
-    "Neg" 6 13 => |node| unary(node, UnaryFunction::Neg);
+    "Log" 1 6 13 => |node| unary(node, UnaryFunction::Log);
+    "Neg" 1 6 13 => |node| unary(node, UnaryFunction::Neg);
     "Not" 1 => |node| unary(node, UnaryFunction::Not);
-    "Reciprocal" 6 13 => |node| unary(node, UnaryFunction::Reciprocal);
+    "Reciprocal" 1 6 13 => |node| unary(node, UnaryFunction::Reciprocal);
     "Round" 11 22 => |node| unary(node, UnaryFunction::Round);
     "Sign" 9 13 => |node| unary(node, UnaryFunction::Sign);
     "Sin" 7 22 => |node| unary(node, UnaryFunction::Sin);
     "Sinh" 9 22 => |node| unary(node, UnaryFunction::Sinh);
-    "Sqrt" 6 13 => |node| unary(node, UnaryFunction::Sqrt);
+    "Sqrt" 1 6 13 => |node| unary(node, UnaryFunction::Sqrt);
     "Tan" 7 22 => |node| unary(node, UnaryFunction::Tan);
-    "Tanh" 6 13 => |node| unary(node, UnaryFunction::Tanh);
+    "Tanh" 1 6 13 => |node| unary(node, UnaryFunction::Tanh);
 
     "Celu" 12 28 => |node| activation(node, ActivationFunction::Celu, Some("alpha"), None);
-    "Elu" 6 22 => |node| activation(node, ActivationFunction::Elu, Some("alpha"), None);
+    "Elu" 1 6 22 => |node| activation(node, ActivationFunction::Elu, Some("alpha"), None);
     "Gelu" 20 => gelu;
-    "HardSigmoid" 6 22 => |node| activation(node, ActivationFunction::HardSigmoid, Some("alpha"), Some("beta"));
+    "HardSigmoid" 1 6 22 => |node| activation(node, ActivationFunction::HardSigmoid, Some("alpha"), Some("beta"));
     "HardSwish" 14 22 => |node| activation(node, ActivationFunction::HardSwish, None, None);
-    "LeakyRelu" 6 16 => |node| activation(node, ActivationFunction::LeakyRelu, Some("alpha"), None);
+    "LeakyRelu" 1 6 16 => |node| activation(node, ActivationFunction::LeakyRelu, Some("alpha"), None);
     "Mish" 18 22 => |node| activation(node, ActivationFunction::Mish, None, None);
-    "Relu" 6 13 14 => |node| activation(node, ActivationFunction::Relu, None, None);
+    "Relu" 1 6 13 14 => |node| activation(node, ActivationFunction::Relu, None, None);
+    "Selu" 1 => first_selu;
     "Selu" 6 22 => |node| activation(node, ActivationFunction::Selu, Some("alpha"), Some("gamma"));
     "Shrink" 9 => |node| activation(node, ActivationFunction::Shrink, Some("lambd"), Some("bias"));
-    "Sigmoid" 6 13 => |node| activation(node, ActivationFunction::Sigmoid, None, None);
+    "Sigmoid" 1 6 13 => |node| activation(node, ActivationFunction::Sigmoid, None, None);
     "Softplus" 1 22 => |node| activation(node, ActivationFunction::Softplus, None, None);
     "Softsign" 1 22 => |node| activation(node, ActivationFunction::Softsign, None, None);
     "Swish" 24 => |node| activation(node, ActivationFunction::Swish, Some("alpha"), None);
@@ -77,16 +78,16 @@ pub const ROWS: &[Row] = rows! {
     "BitwiseOr" 18 => |node| binary(node, BinaryFunction::BitOr);
     "BitwiseXor" 18 => |node| binary(node, BinaryFunction::BitXor);
     "Div" 7 13 14 => |node| binary(node, BinaryFunction::Div);
-    "Max" 6 8 12 13 => |node| chain(node, BinaryFunction::Max);
-    "Mean" 6 8 13 => mean;
-    "Min" 6 8 12 13 => |node| chain(node, BinaryFunction::Min);
+    "Max" 1 6 8 12 13 => |node| chain(node, BinaryFunction::Max);
+    "Mean" 1 6 8 13 => mean;
+    "Min" 1 6 8 12 13 => |node| chain(node, BinaryFunction::Min);
     "Mod" 10 13 28 => modulo;
     "Mul" 7 13 14 => |node| binary(node, BinaryFunction::Mul);
     "Or" 7 => |node| binary(node, BinaryFunction::Or);
     "PRelu" 7 9 16 => prelu;
     "Pow" 7 12 13 15 => |node| binary(node, BinaryFunction::Pow);
     "Sub" 7 13 14 => |node| binary(node, BinaryFunction::Sub);
-    "Sum" 6 8 13 => |node| chain(node, BinaryFunction::Add);
+    "Sum" 1 6 8 13 => |node| chain(node, BinaryFunction::Add);
     "Xor" 7 => |node| binary(node, BinaryFunction::Xor);
 
     "Equal" 7 11 13 19 => |node| compare(node, CompareRelation::Equal);
@@ -95,7 +96,7 @@ pub const ROWS: &[Row] = rows! {
     "Less" 7 9 13 => |node| compare(node, CompareRelation::Less);
     "LessOrEqual" 12 16 => |node| compare(node, CompareRelation::LessOrEqual);
 
-    "Clip" 6 => clip_to_attributes;
+    "Clip" 1 6 => clip_to_attributes;
     "Clip" 11 12 13 => clip;
     "Where" 9 16 => select;
     "Identity" 1 13 14 16 19 21 23 24 25 => |node| Ok(vec![node.required(0)?]);
@@ -126,6 +127,14 @@ fn activation(
     let activation = Activation { function, alpha: parameter(alpha)?, beta: parameter(beta)? };
     let x = node.required(0)?;
     node.emit(activation, vec![x])
+}
+
+/// The parameters had fewer digits at first.
+fn first_selu(node: &mut Lowering<'_, '_>) -> Lowered {
+    let alpha = Some(node.float("alpha")?.unwrap_or(1.6732));
+    let beta = Some(node.float("gamma")?.unwrap_or(1.0507));
+    let x = node.required(0)?;
+    node.emit(Activation { function: ActivationFunction::Selu, alpha, beta }, vec![x])
 }
 
 fn gelu(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -263,7 +272,7 @@ fn cast_like(node: &mut Lowering<'_, '_>) -> Lowered {
     cast_to(node, to)
 }
 
-fn cast_to(node: &mut Lowering<'_, '_>, to: DType) -> Lowered {
+pub(super) fn cast_to(node: &mut Lowering<'_, '_>, to: DType) -> Lowered {
     let overflow = node.since() >= 19 && !node.flag("saturate", true)?;
     let round = if node.since() >= 24 { node.keyword::<RoundMode>("round_mode")? } else { None };
     let x = node.required(0)?;

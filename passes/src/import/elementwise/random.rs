@@ -1,5 +1,5 @@
 //! Random numbers: `RandomUniform`, `RandomNormal` and their `Like` forms (opset 1, 22), `Bernoulli` (15, 22),
-//! `Multinomial` (7, 22), `Dropout` (7 to 22).
+//! `Multinomial` (7, 22), `Dropout` (1 to 22).
 //!
 //! `Dropout` at inference is its operand, unless its mask is used or training depends on data.
 
@@ -8,6 +8,7 @@ use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Cast, Compare, CompareRelation, Distribution, Dropout, Multinomial, Random};
+use ipuc_formats::tensor::Tensor;
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -15,6 +16,8 @@ type Lowered = Result<Vec<Operand>, LowerError>;
 pub const ROWS: &[Row] = &[
     row("Bernoulli", 15, bernoulli),
     row("Bernoulli", 22, bernoulli),
+    row("Dropout", 1, first_dropout),
+    row("Dropout", 6, first_dropout),
     row("Dropout", 7, dropout_of_attribute),
     row("Dropout", 10, dropout_of_attribute),
     row("Dropout", 12, dropout),
@@ -86,6 +89,20 @@ fn multinomial(node: &mut Lowering<'_, '_>) -> Lowered {
     let seed = node.float("seed")?;
     let logits = node.required(0)?;
     node.emit(Multinomial { sample_size, to, seed }, vec![logits])
+}
+
+/// Training unless `is_test` is set.
+fn first_dropout(node: &mut Lowering<'_, '_>) -> Lowered {
+    if node.flag("is_test", false)? {
+        return dropout_of_attribute(node);
+    }
+    let ratio = node.float("ratio")?.unwrap_or(0.5);
+    let data = node.required(0)?;
+    let (ratio, training) = (node.constant(Tensor::scalar(ratio)), node.constant(Tensor::scalar_bool(true)));
+    let results = node.emit(Dropout { seed: None }, vec![data, ratio, training])?;
+    let dtype = node.dtype(&data)?;
+    let mask = node.cast(results[1], dtype)?;
+    Ok(vec![results[0], mask])
 }
 
 /// Versions without a training mode: always inference.

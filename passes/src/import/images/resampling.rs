@@ -1,4 +1,4 @@
-//! Resampling of images and regions: `Resize` (opsets 10 to 19), `Upsample` (7, 9), `GridSample` (16 to 22), `AffineGrid`
+//! Resampling of images and regions: `Resize` (opsets 10 to 19), `Upsample` (1, 7, 9), `GridSample` (16 to 22), `AffineGrid`
 //! (20), `RoiAlign` (10 to 22), `MaxRoiPool` (1, 22). `ImageDecoder` (20) is refused.
 //!
 //! `Upsample`, and `Resize` of opset 10, do not say how positions map; they do as implementations do: asymmetric, and
@@ -21,6 +21,7 @@ pub const ROWS: &[Row] = &[
     row("Resize", 13, resize),
     row("Resize", 18, resize),
     row("Resize", 19, resize),
+    row("Upsample", 1, first_upsample),
     row("Upsample", 7, upsample_7),
     row("Upsample", 9, resize_10),
     row("GridSample", 16, grid_sample),
@@ -56,6 +57,18 @@ fn upsampling(node: &mut Lowering<'_, '_>) -> Result<Resize, LowerError> {
         axes: Vec::new(),
         policy: ResizePolicy::Stretch,
     })
+}
+
+/// Scales of height and width of an image `x: [n, c, h, w]`.
+fn first_upsample(node: &mut Lowering<'_, '_>) -> Lowered {
+    let operator = upsampling(node)?;
+    let mut scales = vec![1.0, 1.0];
+    for name in ["height_scale", "width_scale"] {
+        scales.push(node.float(name)?.ok_or_else(|| LowerError::MissingAttribute(name.to_string()))?);
+    }
+    let scales = node.constant(Tensor::from_elements(&[4], &scales)?);
+    let x = node.required(0)?;
+    node.emit(operator, vec![x, Operand::Absent, scales])
 }
 
 fn upsample_7(node: &mut Lowering<'_, '_>) -> Lowered {

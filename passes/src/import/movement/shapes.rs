@@ -1,7 +1,7 @@
 //! Moving elements without an index: `CenterCropPad` (opset 18), `Concat` (1 to 13), `ConstantOfShape` (9 to 25),
 //! `DepthToSpace` (1 to 28), `Expand` (8, 13), `Flatten` (1 to 25), `Pad` (1 to 25), `Range` (11, 27), `Reshape` (1 to
-//! 25), `Shape`, `Size` (1 to 25), `Slice` (1 to 13), `SpaceToDepth` (1 to 28), `Split` (2 to 18), `Squeeze`, `Unsqueeze`
-//! (1 to 25), `Tile` (6, 13), `Transpose` (1 to 25).
+//! 25), `Shape`, `Size` (1 to 25), `Slice` (1 to 13), `SpaceToDepth` (1 to 28), `Split` (1 to 18), `Squeeze`, `Unsqueeze`
+//! (1 to 25), `Tile` (1 to 13), `Transpose` (1 to 25).
 //!
 //! Shapes, axes, pads and sizes are attributes in old versions and operands in new ones; here they are always operands.
 //! Later versions of most operators only take more element types.
@@ -11,8 +11,8 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars};
 use ipuc_formats::ops::{
-    CenterCropPad, ChannelOrder, Concat, DepthToSpace, Expand, Flatten, Pad, PadMode, Range, Reshape, ShapeOf, SizeOf,
-    Slice, SpaceToDepth, Split, Squeeze, Tile, Transpose, Unsqueeze,
+    CenterCropPad, ChannelOrder, Concat, DepthToSpace, Expand, Flatten, Pad, PadMode, Range, Reshape, ScatterElements,
+    ScatterReduction, ShapeOf, SizeOf, Slice, SpaceToDepth, Split, Squeeze, Tile, Transpose, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -40,8 +40,9 @@ pub const ROWS: &[Row] = rows! {
     "Slice" 1 => slice_by_attributes;
     "Slice" 10 11 13 => |node| operands(node, Slice {}, 3);
     "SpaceToDepth" 1 13 28 => space_to_depth;
-    "Split" 2 11 13 18 => split;
+    "Split" 1 2 11 13 18 => split;
     "Squeeze" 1 11 13 21 23 24 25 => squeeze;
+    "Tile" 1 => tile_along_axis;
     "Tile" 6 13 => |node| operands(node, Tile {}, 2);
     "Transpose" 1 13 21 23 24 25 => transpose;
     "Unsqueeze" 1 11 13 21 23 24 25 => unsqueeze;
@@ -161,8 +162,6 @@ fn range(node: &mut Lowering<'_, '_>) -> Lowered {
 
 fn reshape(node: &mut Lowering<'_, '_>) -> Lowered {
     if node.since() < 5 {
-        // Allows a runtime to overwrite operands.
-        node.ignore("consumed_inputs");
         let data = node.required(0)?;
         let shape = integers(node, "shape")?;
         return node.emit(Reshape { allow_zero: false }, vec![data, shape]);
@@ -186,7 +185,12 @@ fn slice_by_attributes(node: &mut Lowering<'_, '_>) -> Lowered {
 fn split(node: &mut Lowering<'_, '_>) -> Lowered {
     let data = node.required(0)?;
     let axis = node.int("axis")?.unwrap_or(0);
-    let sizes = if node.since() >= 13 { node.input(1) } else { optional_integers(node, "split")? };
+    let sizes = match node.since() {
+        13.. => node.input(1),
+        // The first version has an operand and an attribute.
+        1 if node.input(1) != Operand::Absent => node.input(1),
+        _ => optional_integers(node, "split")?,
+    };
     let count = if node.since() >= 18 { node.int("num_outputs")? } else { None };
     let outputs = node.output_count() as i64;
     let (parts, even) = match (count, sizes) {
@@ -203,6 +207,20 @@ fn split(node: &mut Lowering<'_, '_>) -> Lowered {
         return Err(node.refuse(format!("attribute `num_outputs` = {parts} with {outputs} outputs")));
     }
     node.emit(Split { axis, parts, even }, vec![data, sizes])
+}
+
+/// `tiles` repetitions along `axis`, both one element: repetitions of all axes, 1 along the others.
+fn tile_along_axis(node: &mut Lowering<'_, '_>) -> Lowered {
+    let (data, tiles, axis) = (node.required(0)?, node.required(1)?, node.required(2)?);
+    let rank = node.rank(&data)?;
+    let [tiles, axis] = [tiles, axis].map(|operand| {
+        let operand = node.cast(operand, DType::I64)?;
+        node.reshaped(operand, &[1])
+    });
+    let ones = node.integers(&vec![1; rank]);
+    let repeats =
+        node.emit_one(ScatterElements { axis: 0, reduction: ScatterReduction::None }, vec![ones, axis?, tiles?])?;
+    node.emit(Tile {}, vec![data, repeats])
 }
 
 fn squeeze(node: &mut Lowering<'_, '_>) -> Lowered {

@@ -1,5 +1,5 @@
-//! Normalizations and losses: `LayerNormalization` (opset 17), `RMSNormalization` (23), `BatchNormalization` (7 to 15),
-//! `InstanceNormalization` (6, 22), `GroupNormalization` (18, 21), `LRN` (1, 13), `LpNormalization` (1, 22),
+//! Normalizations and losses: `LayerNormalization` (opset 17), `RMSNormalization` (23), `BatchNormalization` (1 to 15),
+//! `InstanceNormalization` (1 to 22), `GroupNormalization` (18, 21), `LRN` (1, 13), `LpNormalization` (1, 22),
 //! `MeanVarianceNormalization` (9, 13), `NegativeLogLikelihoodLoss` (12, 13, 22), `SoftmaxCrossEntropyLoss` (12, 13).
 //!
 //! Before opset 14 `BatchNormalization` trains where it has more than one output; that mode is refused, since its
@@ -21,10 +21,13 @@ type Lowered = Result<Vec<Operand>, LowerError>;
 pub const ROWS: &[Row] = &[
     row("LayerNormalization", 17, layer_normalization),
     row("RMSNormalization", 23, rms_normalization),
+    row("BatchNormalization", 1, batch_normalization),
+    row("BatchNormalization", 6, batch_normalization),
     row("BatchNormalization", 7, batch_normalization),
     row("BatchNormalization", 9, batch_normalization),
     row("BatchNormalization", 14, batch_normalization),
     row("BatchNormalization", 15, batch_normalization),
+    row("InstanceNormalization", 1, instance_normalization),
     row("InstanceNormalization", 6, instance_normalization),
     row("InstanceNormalization", 22, instance_normalization),
     row("GroupNormalization", 18, group_normalization),
@@ -78,7 +81,11 @@ fn batch_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
         }
         training
     } else {
-        if node.since() == 7 {
+        if node.since() < 7 {
+            // More than one output is what training is, and that is refused.
+            node.ignore("is_test");
+        }
+        if node.since() <= 7 {
             per_element = !node.flag("spatial", true)?;
         }
         if more_outputs {

@@ -1,4 +1,4 @@
-//! Matrix products and their relatives: `MatMul` (opsets 1 to 13), `Gemm` (7 to 13), `Einsum` (12, 28), `Det` (11, 22).
+//! Matrix products and their relatives: `MatMul` (opsets 1 to 13), `Gemm` (1 to 13), `Einsum` (12, 28), `Det` (11, 22).
 //!
 //! `Gemm` becomes a product, a scaling where `alpha` is not 1, and an addition of the scaled `C`.
 
@@ -6,7 +6,7 @@ use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars};
-use ipuc_formats::ops::{Binary, BinaryFunction, Determinant, Einsum, Matmul, TypeError};
+use ipuc_formats::ops::{Binary, BinaryFunction, Determinant, Einsum, Matmul, Squeeze, TypeError, Unsqueeze};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -15,6 +15,8 @@ pub const ROWS: &[Row] = &[
     row("MatMul", 1, matmul),
     row("MatMul", 9, matmul),
     row("MatMul", 13, matmul),
+    row("Gemm", 1, first_gemm),
+    row("Gemm", 6, first_gemm),
     row("Gemm", 7, gemm),
     row("Gemm", 9, gemm),
     row("Gemm", 11, gemm),
@@ -28,6 +30,17 @@ pub const ROWS: &[Row] = &[
 fn matmul(node: &mut Lowering<'_, '_>) -> Lowered {
     let operands = vec![node.required(0)?, node.required(1)?];
     node.emit(Matmul::new(false, false), operands)
+}
+
+/// `C` has the shape of the product unless `broadcast` is set.
+fn first_gemm(node: &mut Lowering<'_, '_>) -> Lowered {
+    let rank = node.fact(&node.input(2)).and_then(|fact| fact.rank());
+    if !node.flag("broadcast", false)?
+        && let Some(found) = rank.filter(|&rank| rank != 2)
+    {
+        return Err(TypeError::Rank { operand: 2, expected: "2 without `broadcast`".to_string(), found }.into());
+    }
+    gemm(node)
 }
 
 pub(super) fn gemm(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -46,32 +59,44 @@ pub(super) fn gemm(node: &mut Lowering<'_, '_>) -> Lowered {
     if matches!(addend, Operand::Absent) || beta == 0.0 {
         return Ok(vec![product]);
     }
-    require_broadcast_into_product(node, &addend, &product)?;
+    let addend = broadcast_into_product(node, addend, &product)?;
     let addend = scaled(node, addend, beta, "beta")?;
     node.emit(Binary { function: BinaryFunction::Add }, vec![product, addend])
 }
 
-/// `C` broadcasts to the product, never the other way round.
-fn require_broadcast_into_product(
-    node: &Lowering<'_, '_>,
-    addend: &Operand,
+/// `C` broadcasts to the product, never the other way round: where an axis of the product is known to be 1, that of `C` is
+/// 1 too. An open one is squeezed and put back, so that a run checks it.
+fn broadcast_into_product(
+    node: &mut Lowering<'_, '_>,
+    addend: Operand,
     product: &Operand,
-) -> Result<(), LowerError> {
-    let (Some(addend), Some(product)) = (node.fact(addend), node.fact(product)) else { return Ok(()) };
-    let (Some(from), Some(into)) = (addend.dims(), product.dims()) else { return Ok(()) };
+) -> Result<Operand, LowerError> {
+    let (Some(from), Some(into)) = (node.dims(&addend), node.dims(product)) else { return Ok(addend) };
     let Some(offset) = into.len().checked_sub(from.len()) else {
         return Err(TypeError::Rank { operand: 2, expected: "at most 2".to_string(), found: from.len() }.into());
     };
-    match from.iter().zip(&into[offset..]).find(|(from, into)| into.as_known() == Some(1) && from.as_known() != Some(1))
-    {
-        None => Ok(()),
-        Some((from, into)) => Err(TypeError::Dimension {
-            subject: "`C` broadcast to the product".to_string(),
-            left: from.to_string(),
-            right: into.to_string(),
+    let mut open = Vec::new();
+    for (axis, (from, into)) in from.iter().zip(&into[offset..]).enumerate() {
+        match (from.as_known(), into.as_known()) {
+            (Some(1), _) => {}
+            (None, Some(1)) => open.push(axis as i64),
+            (Some(_), Some(1)) => {
+                return Err(TypeError::Dimension {
+                    subject: "`C` broadcast to the product".to_string(),
+                    left: from.to_string(),
+                    right: into.to_string(),
+                }
+                .into());
+            }
+            (_, Some(_) | None) => {}
         }
-        .into()),
     }
+    if open.is_empty() {
+        return Ok(addend);
+    }
+    let axes = node.integers(&open);
+    let squeezed = node.emit_one(Squeeze {}, vec![addend, axes])?;
+    node.emit_one(Unsqueeze {}, vec![squeezed, axes])
 }
 
 /// `value * factor`, or `value` itself where the factor is 1.

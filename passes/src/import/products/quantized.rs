@@ -215,11 +215,12 @@ fn centred(
 fn per_row(node: &mut Lowering<'_, '_>, parameter: Operand, matrix: Operand) -> Result<Operand, LowerError> {
     let rank = |operand: &Operand| node.fact(operand).and_then(|fact| fact.rank());
     match (rank(&parameter), rank(&matrix)) {
-        (Some(1), Some(2..)) => {
+        // A matrix has two axes or more where its rows have parameters of their own.
+        (Some(1), Some(2..)) | (Some(1), None) if !is_single(node, &parameter) || rank(&matrix).is_some() => {
             let axes = node.constant(Tensor::vector_i64(&[1]));
             node.emit_one(Unsqueeze {}, vec![parameter, axes])
         }
-        (Some(_), Some(_)) => Ok(parameter),
-        (None, _) | (_, None) => Err(node.refuse("a quantized product of operands of unknown rank")),
+        (Some(_), _) => Ok(parameter),
+        (None, _) => Err(node.refuse("a quantized product with parameters of unknown rank")),
     }
 }

@@ -1,5 +1,5 @@
 //! Convolutions and pools: `Conv` (opsets 1, 11, 22), `ConvTranspose` (1, 11, 22), `DeformConv` (19, 22), `ConvInteger`
-//! (10), `QLinearConv` (10), `AveragePool` (7 to 22), `MaxPool` (1 to 22), `LpPool` (2 to 22), their global forms,
+//! (10), `QLinearConv` (10), `AveragePool` (1 to 22), `MaxPool` (1 to 22), `LpPool` (1 to 22), their global forms,
 //! `MaxUnpool` (9 to 22), `Col2Im` (18).
 //!
 //! `QLinearConv` becomes an integer convolution, whose program scales the sums by `x_scale * w_scale / y_scale`, rounds them
@@ -26,6 +26,7 @@ pub const ROWS: &[Row] = &[
     row("ConvTranspose", 1, convolution_transpose),
     row("ConvTranspose", 11, convolution_transpose),
     row("ConvTranspose", 22, convolution_transpose),
+    row("AveragePool", 1, average_pool),
     row("AveragePool", 7, average_pool),
     row("AveragePool", 10, average_pool),
     row("AveragePool", 11, average_pool),
@@ -37,6 +38,7 @@ pub const ROWS: &[Row] = &[
     row("MaxPool", 11, max_pool),
     row("MaxPool", 12, max_pool),
     row("MaxPool", 22, max_pool),
+    row("LpPool", 1, norm_pool),
     row("LpPool", 2, norm_pool),
     row("LpPool", 11, norm_pool),
     row("LpPool", 18, norm_pool),
@@ -45,6 +47,7 @@ pub const ROWS: &[Row] = &[
     row("GlobalAveragePool", 22, global_average_pool),
     row("GlobalMaxPool", 1, global_max_pool),
     row("GlobalMaxPool", 22, global_max_pool),
+    row("GlobalLpPool", 1, global_norm_pool),
     row("GlobalLpPool", 2, global_norm_pool),
     row("GlobalLpPool", 22, global_norm_pool),
     row("DeformConv", 19, deformable_convolution),
@@ -175,8 +178,19 @@ fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     node.emit(pool, vec![x])
 }
 
+/// The degree of a norm, which is a float in the first versions.
+fn exponent(node: &mut Lowering<'_, '_>) -> Result<Option<i64>, LowerError> {
+    if node.since() > 1 {
+        return node.int("p");
+    }
+    match node.float("p")? {
+        Some(p) if p.fract() != 0.0 || p.abs() > 64.0 => Err(node.refuse(format!("attribute `p` = {p}"))),
+        p => Ok(p.map(|p| p as i64)),
+    }
+}
+
 fn norm_pool(node: &mut Lowering<'_, '_>) -> Lowered {
-    let exponent = node.int("p")?;
+    let exponent = exponent(node)?;
     let pool = Pool { exponent, ..pool(node, PoolFunction::Norm)? };
     let x = node.required(0)?;
     node.emit(pool, vec![x])
@@ -193,7 +207,7 @@ fn global_max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
 }
 
 fn global_norm_pool(node: &mut Lowering<'_, '_>) -> Lowered {
-    let pool = Pool { exponent: node.int("p")?, ..Pool::global(PoolFunction::Norm) };
+    let pool = Pool { exponent: exponent(node)?, ..Pool::global(PoolFunction::Norm) };
     let x = node.required(0)?;
     node.emit(pool, vec![x])
 }

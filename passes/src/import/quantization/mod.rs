@@ -3,9 +3,10 @@
 mod chains;
 mod linear;
 mod microsoft;
+mod recurrence;
 mod results;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[chains::ROWS, linear::ROWS, microsoft::ROWS, results::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[chains::ROWS, linear::ROWS, microsoft::ROWS, recurrence::ROWS, results::ROWS];

@@ -147,6 +147,11 @@ fn activations() {
             check(None, None);
             check(Some(0.75), None);
             check(Some(0.75), Some(1.25));
+            if dtype.is_float() {
+                let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0].map(Scalar::Float);
+                let x = [Some(from_scalars(dtype, &[4], &special).expect("floats"))];
+                check_above(&Activation::new(function), &x, bound(dtype), &[1e-30; 4]);
+            }
         }
     }
 }

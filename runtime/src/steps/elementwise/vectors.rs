@@ -73,6 +73,6 @@ pub(in crate::steps) fn activation(activation: &Activation) -> Change {
         Shrink => vector(functions::Shrink { alpha, beta }),
         Affine => vector(functions::Affine { scale: alpha, offset: beta }),
         ScaledTanh => vector(functions::ScaledTanh { alpha, beta }),
-        ThresholdedRelu => scalar(1, move |x| if x <= alpha { 0.0 } else { x }),
+        ThresholdedRelu => scalar(1, move |x| if x > alpha { x } else { 0.0 }),
     }
 }

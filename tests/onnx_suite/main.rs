@@ -1,0 +1,157 @@
+//! The ONNX backend suite: every case of the package `onnx`, within the tolerances that the suite states.
+//!
+//! `tests/onnx_suite/cases.py` says how the cases are got; without Python and the package the tests say so and pass.
+//! What fails is listed with its reason in `tests/onnx_suite/expected_failures.txt`: a case that is not listed must pass,
+//! one that is listed must fail, so that the list only shrinks.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+#![allow(clippy::print_stdout, reason = "the count of passing cases and what fails is the result")]
+
+use ipuc::compare::{Tolerance, compare};
+use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::{Model, Session, SessionOptions, Value};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Type;
+use ipuc_formats::onnx::read_value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Two units in the last place of bfloat16, as the suite has it.
+const BF16_RELATIVE: f64 = 1.0 / 64.0;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx_suite")
+}
+
+/// A case of the suite.
+struct Case {
+    /// Kind and name.
+    name: String,
+    folder: PathBuf,
+    relative: f64,
+    absolute: f64,
+}
+
+impl Case {
+    fn of(folder: PathBuf) -> Case {
+        let tolerances = std::fs::read_to_string(folder.join("tolerances")).unwrap();
+        let (relative, absolute) = tolerances.split_once(' ').unwrap();
+        let name = folder.file_name().unwrap().to_str().unwrap().to_string();
+        Case { name, relative: relative.parse().unwrap(), absolute: absolute.parse().unwrap(), folder }
+    }
+
+    fn model(&self) -> PathBuf {
+        match std::fs::read_to_string(self.folder.join("path")) {
+            Ok(path) => PathBuf::from(path),
+            Err(_) => self.folder.join("model.onnx"),
+        }
+    }
+
+    /// The folders of its data sets in order.
+    fn sets(&self) -> Vec<PathBuf> {
+        let folders = (0..).map(|number| self.folder.join(format!("test_data_set_{number}")));
+        folders.take_while(|folder| folder.is_dir()).collect()
+    }
+
+    fn tolerance(&self, value: &Value) -> Tolerance {
+        let narrow = value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::BF16);
+        let relative = if narrow { self.relative.max(BF16_RELATIVE) } else { self.relative };
+        Tolerance { relative: Some(relative), absolute: Some(self.absolute) }
+    }
+
+    /// Compile the case and run its data sets.
+    fn run(&self) -> Result<(), String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let output = scratch.path().join("model.ipu");
+        let source = Source { entry: "main".to_string(), path: self.model() };
+        compile(&[source], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
+        let model = ipuc::open(&output).map_err(|error| error.to_string())?;
+        self.sets().iter().try_for_each(|set| self.run_set(&model, set))
+    }
+
+    fn run_set(&self, model: &Model, set: &Path) -> Result<(), String> {
+        let entry = model.entry(None).unwrap();
+        let ports = model.inputs(entry).into_iter().enumerate();
+        let inputs: Result<Vec<(String, Value)>, String> = ports
+            .filter_map(|(index, port)| Some((port.name, read(set, "input", index, &port.kind)?)))
+            .map(|(name, value)| Ok((name, value?)))
+            .collect();
+        let mut session = Session::new(model, &SessionOptions { threads: 1, seed: 0 }).unwrap();
+        let outputs = session.run(None, inputs?).map_err(|error| error.to_string())?;
+        for (index, (name, found)) in outputs.iter().enumerate() {
+            let expected = read(set, "output", index, &found.kind()).ok_or_else(|| format!("no output {index}"))??;
+            compare(name, found, &expected, self.tolerance(found)).map_err(|mismatch| mismatch.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// The value in a file of a data set; `None` without the file, which stands for an optional that is left out.
+fn read(set: &Path, role: &str, index: usize, kind: &Type) -> Option<Result<Value, String>> {
+    let bytes = std::fs::read(set.join(format!("{role}_{index}.pb"))).ok()?;
+    Some(read_value(&bytes, kind).map_err(|error| format!("{role} {index}: {error}")))
+}
+
+/// Write all cases; `None` where that cannot be, with the reason printed.
+fn write_cases(target: &Path) -> Option<Vec<Case>> {
+    let python = std::env::var_os("IPUC_PYTHON").unwrap_or_else(|| "python3".into());
+    let written = Command::new(&python).arg(folder().join("cases.py")).arg(target).output();
+    let reason = match written {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(reason) = reason {
+        let last = reason.lines().last().unwrap_or_default().to_string();
+        println!("skipped: {} cannot write the cases ({last}); see tests/onnx_suite/cases.py", python.display());
+        return None;
+    }
+    let mut cases: Vec<Case> =
+        std::fs::read_dir(target).unwrap().map(|entry| Case::of(entry.unwrap().path())).collect();
+    cases.sort_by(|left, right| left.name.cmp(&right.name));
+    Some(cases)
+}
+
+/// Cases that fail, and why: `KIND.NAME  reason`, a line each.
+fn expected_failures() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(folder().join("expected_failures.txt")).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split_once(' ').unwrap()).map(|(name, why)| (name.into(), why.trim().into())).collect()
+}
+
+/// Do something with each case, on as many threads as there are processors; what failed, by name.
+fn failures(cases: &[Case], check: impl Fn(&Case) -> Result<(), String> + Sync) -> BTreeMap<String, String> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(reason) = check(case) {
+                        failed.lock().unwrap().insert(case.name.clone(), reason);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap()
+}
+
+#[test]
+fn every_case_passes_that_is_not_listed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(cases) = write_cases(scratch.path()) else { return };
+    assert!(cases.len() > 2000, "{} cases", cases.len());
+    let failed = failures(&cases, Case::run);
+    let expected = expected_failures();
+    println!("{} passed, {} failed", cases.len() - failed.len(), failed.len());
+    for (name, reason) in &failed {
+        println!("{name}: {reason}");
+    }
+    let new: Vec<&String> = failed.keys().filter(|name| !expected.contains_key(*name)).collect();
+    assert!(new.is_empty(), "{} cases fail that are not listed: {new:#?}", new.len());
+    let passing: Vec<&String> = expected.keys().filter(|name| !failed.contains_key(*name)).collect();
+    assert!(passing.is_empty(), "these pass and must leave the list: {passing:#?}");
+}
