@@ -1,9 +1,18 @@
 //! Whether a result is the expected one.
 //!
 //! The default criterion: element type and shape are equal; integers, booleans and strings are equal; NaN stands where
-//! NaN is expected, infinities have the expected sign; any other float is within a relative 1e-3 of the expected one or
-//! within 1e-4 of the largest finite magnitude in that output. Two correct runtimes differ by about as much, since they
-//! add in different orders. With explicit tolerances the plain rule holds: `|a - e| <= atol + rtol * |e|`.
+//! NaN is expected, infinities have the expected sign; any other float is within a share of the expected one, or within a
+//! share of the largest finite magnitude in that output, or within a floor for outputs that are tiny everywhere. The shares
+//! follow from the precision of the element type:
+//!
+//! | type | of the element | of the largest | floor |
+//! | --- | --- | --- | --- |
+//! | f32, f64, complex, floats of 8 bits and fewer | 1e-3 | 1e-4 | 1e-6 |
+//! | f16 | 2^-8 | 2^-10 | 1e-6 |
+//! | bf16 | 2^-5 | 2^-7 | 1e-6 |
+//!
+//! Two correct runtimes differ by about as much, since they add in different orders. With explicit tolerances the plain rule
+//! holds: `|a - e| <= atol + rtol * |e|`.
 
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
@@ -21,8 +30,20 @@ pub struct Tolerance {
     pub absolute: Option<f64>,
 }
 
+/// Differences up to this are none: sigmoids near 0 have no relative precision.
+const FLOOR: f64 = 1e-6;
+
+/// Shares of the element and of the largest magnitude that a float of this type may be off by default.
+fn shares(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F16 => (1.0 / 256.0, 1.0 / 1024.0),
+        DType::BF16 => (1.0 / 32.0, 1.0 / 128.0),
+        _ => (1e-3, 1e-4),
+    }
+}
+
 impl Tolerance {
-    fn accepts(&self, found: f64, expected: f64, largest: f64) -> bool {
+    fn accepts(&self, dtype: DType, found: f64, expected: f64, largest: f64) -> bool {
         if found.is_nan() || expected.is_nan() {
             return found.is_nan() && expected.is_nan();
         }
@@ -34,7 +55,10 @@ impl Tolerance {
         }
         let difference = (found - expected).abs();
         match (self.relative, self.absolute) {
-            (None, None) => difference <= 1e-3 * expected.abs() || difference <= 1e-4 * largest,
+            (None, None) => {
+                let (own, whole) = shares(dtype);
+                difference <= (own * expected.abs()).max(whole * largest).max(FLOOR)
+            }
             (relative, absolute) => difference <= absolute.unwrap_or(0.0) + relative.unwrap_or(0.0) * expected.abs(),
         }
     }
@@ -137,7 +161,7 @@ fn compare_tensors(name: &str, found: &Tensor, expected: &Tensor, tolerance: Tol
     let mut first = None;
     let mut off = 0;
     for (index, (&one, &two)) in found_floats.iter().zip(&expected_floats).enumerate() {
-        if !tolerance.accepts(one, two, largest_magnitude) {
+        if !tolerance.accepts(expected.dtype(), one, two, largest_magnitude) {
             first.get_or_insert((index, one, two));
             off += 1;
         }
@@ -223,6 +247,22 @@ mod tests {
         assert!(!agree(&[f32::NEG_INFINITY], &[f32::INFINITY], default));
         assert!(!agree(&[f32::NAN], &[0.0], default));
         assert!(!agree(&[1e30], &[f32::INFINITY], default));
+    }
+
+    #[test]
+    fn the_default_follows_the_type_and_has_a_floor() {
+        let default = Tolerance::default();
+        assert!(agree(&[9e-7], &[1e-9], default));
+        assert!(!agree(&[3e-6], &[1e-9], default));
+        let close = |found: Value, expected: Value| compare("y", &found, &expected, default).is_ok();
+        let half =
+            |element: f32| Tensor::from_elements(&[1], &[ipuc_formats::element::f16::from_f32(element)]).unwrap();
+        assert!(close(half(1.003).into(), half(1.0).into()));
+        assert!(!close(half(1.006).into(), half(1.0).into()));
+        let brain =
+            |element: f32| Tensor::from_elements(&[1], &[ipuc_formats::element::bf16::from_f32(element)]).unwrap();
+        assert!(close(brain(1.03).into(), brain(1.0).into()));
+        assert!(!close(brain(1.04).into(), brain(1.0).into()));
     }
 
     #[test]

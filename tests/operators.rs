@@ -10,7 +10,7 @@ use std::path::Path;
 fn page() -> String {
     let mut text = String::from(
         "# Operators\n\nWritten from the tables by `BLESS=1 cargo test --test operators`.\n\n## ONNX operators that are imported\n\n\
-         Versions are those in which an operator changed; each holds until the next.\n\n| operator | versions |\n| --- | --- |\n",
+         Versions are those in which an operator changed; each holds until the next.\n\n| operator | versions | what is refused or differs |\n| --- | --- | --- |\n",
     );
     let mut versions: BTreeMap<(&str, &str), Vec<i64>> = BTreeMap::new();
     for row in ipuc_passes::import::rows() {
@@ -19,7 +19,9 @@ fn page() -> String {
     for ((domain, name), since) in versions {
         let dot = if domain.is_empty() { "" } else { "." };
         let since: Vec<String> = since.iter().map(i64::to_string).collect();
-        writeln!(text, "| {domain}{dot}{name} | {} |", since.join(", ")).unwrap();
+        let note = ipuc_passes::import::NOTES.iter().find(|note| (note.domain, note.name) == (domain, name));
+        let note = note.map_or("", |note| note.text);
+        writeln!(text, "| {domain}{dot}{name} | {} | {note} |", since.join(", ")).unwrap();
     }
     text.push_str("\n## Operators of `.ipu` files\n\n| code | operator | revision | attributes (number name) |\n| --- | --- | --- | --- |\n");
     for row in ipuc_formats::ops::TABLE {

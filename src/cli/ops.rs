@@ -5,7 +5,7 @@ use super::failure::Code;
 use super::output::Output;
 use clap::Args;
 use ipuc_formats::ops::TABLE;
-use ipuc_passes::import::{NEWEST_OPSET, rows};
+use ipuc_passes::import::{NEWEST_OPSET, NOTES, rows};
 use serde::Serialize;
 
 /// List the ONNX operators that are imported and the operators of .ipu files
@@ -27,6 +27,8 @@ struct OnnxOperator {
     name: &'static str,
     /// Versions from which on it is imported in some way of its own.
     since: Vec<i64>,
+    /// What is refused or differs.
+    note: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -49,7 +51,7 @@ pub(super) fn run(_arguments: &Arguments, output: &mut Output) -> Outcome {
     output.line(format_args!("ONNX operators, with the versions that differ (opset {NEWEST_OPSET} is the newest):"))?;
     let onnx = summary.onnx.iter().map(|operator| {
         let versions = operator.since.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-        [format!("{}.{}", operator.domain, operator.name), versions]
+        [format!("{}.{}", operator.domain, operator.name), versions, operator.note.unwrap_or_default().to_string()]
     });
     output.table(onnx.collect())?;
     output.line("\nOperators of .ipu files:")?;
@@ -75,7 +77,11 @@ fn onnx_operators() -> Vec<OnnxOperator> {
         let domain = if row.domain.is_empty() { "ai.onnx" } else { row.domain };
         match operators.last_mut() {
             Some(last) if (last.domain, last.name) == (domain, row.name) => last.since.push(row.since),
-            _ => operators.push(OnnxOperator { domain, name: row.name, since: vec![row.since] }),
+            _ => {
+                let note = NOTES.iter().find(|note| (note.domain, note.name) == (row.domain, row.name));
+                let note = note.map(|note| note.text);
+                operators.push(OnnxOperator { domain, name: row.name, since: vec![row.since], note });
+            }
         }
     }
     operators

@@ -25,8 +25,16 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// The criterion, below the options.
+const CRITERION: &str = "\
+Types, shapes, integers, booleans, texts, NaN and infinities must be equal.
+Other floats agree within a share of the expected element, within a share of
+the output's largest magnitude, or within 1e-6. The shares are 1e-3 and 1e-4
+for f32 and f64, 2^-8 and 2^-10 for f16, 2^-5 and 2^-7 for bf16.";
+
 /// Run a model and compare its outputs with expected ones
 #[derive(Debug, Args)]
+#[command(after_help = CRITERION)]
 pub(super) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,

@@ -15,6 +15,7 @@ mod functions;
 mod importer;
 mod lower_error;
 mod lowering;
+mod notes;
 mod opsets;
 mod order;
 mod registry;
@@ -39,6 +40,7 @@ mod text;
 pub use cross_check::{CrossCheck, Disagreement, cross_check};
 pub use lower_error::LowerError;
 pub use lowering::{Body, Lowering, Row, row};
+pub use notes::{NOTES, Note};
 pub use registry::{NEWEST_OPSET, all as rows};
 
 use crate::ir::{Entry, Graph, Source};

@@ -1,0 +1,83 @@
+//! What is refused of an operator, and where the specification and implementations differ: for the list of operators.
+
+/// A remark on an operator, for its users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    /// ONNX domain; empty for the default one.
+    pub domain: &'static str,
+    /// Operator name.
+    pub name: &'static str,
+    /// What is refused or differs, in words.
+    pub text: &'static str,
+}
+
+const fn note(name: &'static str, text: &'static str) -> Note {
+    Note { domain: "", name, text }
+}
+
+const fn classical(name: &'static str, text: &'static str) -> Note {
+    Note { domain: "ai.onnx.ml", name, text }
+}
+
+const fn microsoft(name: &'static str, text: &'static str) -> Note {
+    Note { domain: "com.microsoft", name, text }
+}
+
+/// Remarks, by domain and name.
+pub const NOTES: &[Note] = &[
+    note("BatchNormalization", "until opset 13 more than one output (training) is refused"),
+    note("Dropout", "until opset 6 it trains, at random, unless `is_test` is 1"),
+    note("ImageDecoder", "refused: no decoder of image files is built in"),
+    note(
+        "Loop",
+        "as the text says, the condition that the body gives is ignored where the operand is left out (ONNX Runtime honours it); without trip count and condition it would never end and is refused",
+    ),
+    note("Resize", "`tf_half_pixel_for_nn` is refused after opset 11"),
+    note("Scan", "`sequence_lens` of opset 8 is refused"),
+    note("Shrink", "NaN gives 0, as the text says"),
+    note(
+        "StringNormalizer",
+        "a `locale` whose letters change their case in a way of its own is refused where case changes",
+    ),
+    note("ThresholdedRelu", "NaN gives 0, as the text says"),
+    classical("LinearClassifier", "one score for two classes needs `post_transform` = LOGISTIC"),
+    classical("OneHotEncoder", "`zeros` = 0 is refused: an unknown category is never an error"),
+    classical("SVMRegressor", "one target, no `post_transform`"),
+    classical(
+        "TreeEnsembleClassifier",
+        "two classes with votes for the first only have one score, and give scores as ONNX Runtime does; `post_transform` is NONE or LOGISTIC there; votes for the second only are refused",
+    ),
+    Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
+    microsoft("Attention", "`do_rotary`, `past_present_share_buffer` and `past_sequence_length` are refused"),
+    microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
+    microsoft("DecoderMaskedMultiHeadAttention", "beams (`beam_width`, `cache_indirection`) are refused"),
+    microsoft(
+        "DynamicQuantizeLSTM",
+        "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
+    ),
+    microsoft("GridSample", "`bicubic` with `border` is refused"),
+    microsoft(
+        "GroupQueryAttention",
+        "a quantized cache, `sliding_window_cache` and the output `output_qk` are refused",
+    ),
+    microsoft("MoE", "`use_sparse_mixer` and a third matrix of the experts are refused"),
+    microsoft("MultiHeadAttention", "`past_sequence_length` and `cache_indirection` are refused"),
+    microsoft("QGemm", "several scales or zero points of A are refused"),
+    microsoft("QMoE", "experts of 2, 4 and 8 bits; prepacked weights and global scales are refused"),
+    microsoft("RotaryEmbedding", "`is_packed_batching` is refused"),
+    microsoft("SkipLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::registry;
+
+    #[test]
+    fn every_note_is_of_an_operator() {
+        for note in NOTES {
+            let known = registry::all().iter().any(|row| (row.domain, row.name) == (note.domain, note.name));
+            assert!(known, "{note:?}");
+        }
+    }
+}
