@@ -2,7 +2,7 @@
 //!
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
 //! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
-//! pair too. A line `// state IN=OUT` or `// dimension NAME=SIZE` before a graph is an option.
+//! pair too. A line `// state IN=OUT`, `// prefill OUTPUT` or `// dimension NAME=SIZE` before a graph is an option.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
@@ -123,6 +123,9 @@ fn options(input: &str) -> Options {
     for line in input.lines() {
         if let Some(state) = line.strip_prefix("// state ") {
             options.states.push(state.to_string());
+        }
+        if let Some(output) = line.strip_prefix("// prefill ") {
+            options.prefill = Some(output.to_string());
         }
         if let Some(dimension) = line.strip_prefix("// dimension ") {
             let (name, size) = dimension.split_once('=').unwrap();

@@ -22,6 +22,9 @@ pub struct Options {
     pub dimensions: Bindings,
     /// Inputs and outputs that are state, as `IN=OUT` patterns.
     pub states: Vec<String>,
+    /// The output `[batch, positions, vocabulary]` of a language model for which an entry `prefill` is added, which computes
+    /// it for the last position only.
+    pub prefill: Option<String>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
     /// Leave every step as it is, so that each value is computed and can be observed.

@@ -34,6 +34,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("order", &["error", "ir", "options"]),
     ("fuse", &["error", "ir", "options"]),
     ("integers", &["error", "ir", "options"]),
+    ("prefill", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
@@ -51,6 +52,7 @@ const PASSES: &[(&str, &[&str])] = &[
             "ir",
             "options",
             "order",
+            "prefill",
             "quantize",
             "simplify",
             "states",
@@ -92,10 +94,16 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["accuracy", "compare", "compile", "files", "observe", "open", "simulate"]),
-    ("compile", &["files"]),
+    (
+        "cli",
+        &["accuracy", "compare", "compile", "files", "generate", "generation", "observe", "open", "serve", "simulate"],
+    ),
+    ("compile", &["files", "generation"]),
+    ("generate", &["generation"]),
+    ("generation", &[]),
     ("observe", &[]),
     ("open", &["files"]),
+    ("serve", &["generate"]),
     ("simulate", &[]),
 ];
 
