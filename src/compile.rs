@@ -1,11 +1,12 @@
 //! Models in, one file out.
 
+pub mod folder;
+
 use crate::files::{ExternalFileError, ExternalFiles, OutputFile, SourceFile, SourceFileError};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::model::Manifest;
-use ipuc_formats::model::PlacementRecord;
-use ipuc_formats::onnx::schema::ModelProto;
+use ipuc_formats::model::{AttachmentRecord, Manifest, PlacementRecord};
+use ipuc_formats::onnx::schema::{ModelProto, TensorProto, tensor_proto, type_proto};
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
 use ipuc_formats::ops::RowScheme;
 use ipuc_formats::read_at::ReadAt;
@@ -49,6 +50,13 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// How rows of f32 of a growing cache are stored; `None` where they stay as they are.
     pub cache: Option<RowScheme>,
+    /// Inputs, scalars or of one element, that always have this value.
+    pub constant_inputs: Vec<(String, bool)>,
+    /// The output `[batch, positions, vocabulary]` of a language model for which an entry `prefill` is added, which computes
+    /// it for the last position only.
+    pub prefill: Option<String>,
+    /// Data that belongs to the model and that no step reads, such as a tokenizer.
+    pub attachments: Vec<AttachmentRecord>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
     /// How weights are rounded.
@@ -211,10 +219,31 @@ struct Opened {
 
 fn open(source: &Source, options: &CompileOptions) -> Result<Opened, CompileError> {
     let file = Arc::new(SourceFile::open(&source.path)?);
-    let proto = read_model(&*file).map_err(|error| CompileError::Onnx { path: source.path.clone(), error })?;
+    let mut proto = read_model(&*file).map_err(|error| CompileError::Onnx { path: source.path.clone(), error })?;
+    for (name, value) in &options.constant_inputs {
+        fix_input(&mut proto, name, *value);
+    }
     let external = ExternalFiles::of_model(&source.path, &options.external_data_roots)?;
     let name = source.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     Ok(Opened { entry: source.entry.clone(), file, proto, external, name })
+}
+
+/// Make an input a constant, where the model has it.
+fn fix_input(model: &mut ModelProto, name: &str, value: bool) {
+    let Some(graph) = &mut model.graph else { return };
+    let Some(at) = graph.input.iter().position(|input| input.name.as_deref() == Some(name)) else { return };
+    let input = graph.input.remove(at);
+    let tensor = input.r#type.and_then(|kind| match kind.value {
+        Some(type_proto::Value::TensorType(tensor)) => tensor.shape,
+        _ => None,
+    });
+    graph.initializer.push(TensorProto {
+        name: Some(name.to_string()),
+        dims: vec![1; tensor.map_or(0, |shape| shape.dim.len())],
+        data_type: Some(tensor_proto::DataType::Bool.into()),
+        raw_data: Some(vec![u8::from(value)]),
+        ..TensorProto::default()
+    });
 }
 
 /// Import models and run all passes; gives the graph and what happened.
@@ -260,6 +289,7 @@ fn optimize(
         dimensions: options.dimensions.clone(),
         states: options.states.clone(),
         cache: options.cache,
+        prefill: options.prefill.clone(),
         activations: options.activations,
         weights: options.weights.clone(),
         unfused: options.unfused,
@@ -383,7 +413,9 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let available_bytes = || crate::memory::available_bytes().map_or(MEMORY_BYTES, |available| available / 10 * 8);
     let piece_bytes = options.memory.unwrap_or_else(available_bytes);
     let placements = options.placements.clone();
-    let mut emit_options = EmitOptions { memory_bytes, piece_bytes, placements, ..EmitOptions::default() };
+    let attachments = options.attachments.clone();
+    let mut emit_options =
+        EmitOptions { memory_bytes, piece_bytes, placements, attachments, ..EmitOptions::default() };
     if let Some(chunk_bytes) = options.chunk_bytes {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));

@@ -27,7 +27,8 @@
 //! | `ipuc-pages` | memory for direct reads and writes | everything else |
 //!
 //! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
-//! Features: `compile` and `run` bring one half each, `cli` (the default) the command line. A program that only opens
+//! Features: `compile` and `run` bring one half each, `generate` text from language models, `serve` that behind HTTP,
+//! `cli` (the default) all of them and the command line. A program that only opens
 //! files builds no compiler, and a build script no runtime.
 
 #[cfg(feature = "cli")]
@@ -40,6 +41,10 @@ pub mod compare;
 #[cfg(feature = "compile")]
 pub mod compile;
 pub mod files;
+#[cfg(feature = "generate")]
+pub mod generate;
+#[cfg(any(feature = "compile", feature = "generate"))]
+pub mod generation;
 #[cfg(feature = "run")]
 pub mod handle;
 #[cfg(any(feature = "compile", feature = "run"))]
@@ -48,6 +53,8 @@ mod memory;
 pub mod observe;
 #[cfg(feature = "run")]
 pub mod open;
+#[cfg(feature = "serve")]
+pub mod serve;
 #[cfg(all(feature = "compile", feature = "run"))]
 pub mod simulate;
 

@@ -36,6 +36,8 @@ fn write_models(folder: &Path) {
             (vec![port("x", &["2"]), port("past", &["2"])], vec![port("y", &["2"]), port("present", &["2"])]);
         model(graph(inputs, Vec::new(), nodes, outputs))
     });
+    language::write_folder(&folder.join("language"));
+    write(folder, "mute/model.onnx", &good);
     write(folder, "empty.onnx", b"");
     write(folder, "text.onnx", b"Dear reader,\nthis is no model.\n");
     write(folder, "truncated.onnx", &good[..good.len() / 2]);

@@ -3,7 +3,7 @@
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
 //! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
 //! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
-//! `// weights-for PATTERN=TYPE` before a graph is an option.
+//! `// weights-for PATTERN=TYPE` before a graph is an option; so is `// prefill OUTPUT`.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
@@ -127,6 +127,9 @@ fn options(input: &str) -> Options {
         }
         if let Some(cache) = line.strip_prefix("// cache ") {
             options.cache = Some(cache.parse().unwrap());
+        }
+        if let Some(output) = line.strip_prefix("// prefill ") {
+            options.prefill = Some(output.to_string());
         }
         if let Some(dimension) = line.strip_prefix("// dimension ") {
             let (name, size) = dimension.split_once('=').unwrap();

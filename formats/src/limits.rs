@@ -51,6 +51,12 @@ pub const IPU_DIMENSIONS: usize = 1 << 20;
 /// Regions of all placements of an `.ipu` file, each once for every range of tiles that it is on.
 pub const IPU_PLACED_REGIONS: u64 = 1 << 15;
 
+/// Attachments of an `.ipu` file.
+pub const IPU_ATTACHMENTS: u64 = 64;
+
+/// Bytes of all attachments of an `.ipu` file. The largest tokenizers in use have about 35 MB.
+pub const IPU_ATTACHMENT_BYTES: u64 = 128 << 20;
+
 /// Begin and end of chunks, and of the manifest's padding.
 pub const IPU_CHUNK_ALIGNMENT: u64 = 4096;
 

@@ -81,6 +81,8 @@ fn limits_table_is_complete_and_true() {
         ("IPU_DIMENSIONS", limits::IPU_DIMENSIONS as u64),
         ("IPU_DIMENSION_TEXT_BYTES", limits::IPU_DIMENSION_TEXT_BYTES as u64),
         ("IPU_PLACED_REGIONS", limits::IPU_PLACED_REGIONS),
+        ("IPU_ATTACHMENTS", limits::IPU_ATTACHMENTS),
+        ("IPU_ATTACHMENT_BYTES", limits::IPU_ATTACHMENT_BYTES),
         ("IPU_CHUNK_ALIGNMENT", limits::IPU_CHUNK_ALIGNMENT),
         ("IPU_EXTENT_ALIGNMENT", limits::IPU_EXTENT_ALIGNMENT),
         ("IPU_CHUNK_BYTES", limits::IPU_CHUNK_BYTES),

@@ -10,7 +10,8 @@ use ipuc_formats::encodings::{Coded, PartRecord, WeightRecord, WeightSource};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::limits::{IPU_CHECKSUM_BLOCK, IPU_ROW_CHECKSUM_BLOCK};
 use ipuc_formats::model::{
-    BlockRecord, ExtentRecord, OperandRecord, ReadRecord, Role, StepRecord, SymbolRecord, ValueRecord, read_manifest,
+    AttachmentRecord, BlockRecord, ExtentRecord, OperandRecord, ReadRecord, Role, StepRecord, SymbolRecord,
+    ValueRecord, read_manifest,
 };
 use ipuc_formats::ops::{GroupNormalization, Obligation, Op, Read, Relation, TfIdf, Unary, UnaryFunction, Weighting};
 use proptest::collection::vec;
@@ -163,12 +164,17 @@ proptest! {
         obligations in vec(obligations(), 0..3),
         options in vec((".{0,8}", ".{0,8}"), 0..3),
         ranges in vec((any::<i64>(), any::<i64>()), 3),
+        attachments in vec(vec(any::<u8>(), 0..50), 0..3),
         chunk_bytes in 1u64..40_000,
     ) {
         prop_assume!(weights.len() >= 4 || block.steps.iter().all(|step| step.reads.is_empty()));
         let Sample { mut manifest, .. } = example();
         manifest.provenance.options = options;
         manifest.obligations = obligations;
+        let attachments = attachments.into_iter().enumerate();
+        manifest.attachments = attachments
+            .map(|(index, data)| AttachmentRecord { name: format!("{index}.json"), data: data.into() })
+            .collect();
         let symbols = SYMBOLS.iter().zip(ranges);
         manifest.symbols = symbols.map(|(name, (one, other))| SymbolRecord {
             name: name.to_string(),

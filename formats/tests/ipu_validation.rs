@@ -9,9 +9,10 @@ use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Coded;
 use ipuc_formats::fact::{Shape, Type};
+use ipuc_formats::limits::IPU_ATTACHMENT_BYTES;
 use ipuc_formats::model::{
-    Growth, Manifest, OperandRecord, PlacementRecord, ReadRecord, Role, StateRecord, StateUse, Superblock,
-    read_manifest, validate,
+    AttachmentRecord, Growth, Manifest, OperandRecord, PlacementRecord, ReadRecord, Role, StateRecord, StateUse,
+    Superblock, read_manifest, validate,
 };
 use ipuc_formats::ops::{If, Read};
 
@@ -347,4 +348,35 @@ fn unused_values_of_bodies_are_fine() {
     manifest.blocks[1].steps[0].results[0] = 2;
     manifest.blocks[1].results[0] = OperandRecord::Value(2);
     validate(&manifest, &superblock).unwrap();
+}
+
+#[test]
+fn attachments() {
+    fn attach(manifest: &mut Manifest, name: &str, bytes: u64) {
+        let data = vec![0u8; bytes as usize].into();
+        manifest.attachments.push(AttachmentRecord { name: name.to_string(), data });
+    }
+    check(&[
+        (|m| attach(m, "tokenizer.json", 3), "sound"),
+        (|m| attach(m, "", 0), "attachment 0: its name is no name of a file"),
+        (|m| attach(m, "..", 0), "attachment 0: its name is no name of a file"),
+        (|m| attach(m, "a/b", 0), "attachment 0: its name is no name of a file"),
+        (|m| attach(m, "a\\b", 0), "attachment 0: its name is no name of a file"),
+        (|m| attach(m, "a\n", 0), "attachment 0: its name is no name of a file"),
+        (
+            |m| {
+                attach(m, "a", 1);
+                attach(m, "a", 2);
+            },
+            "attachments: attachment `a` occurs twice",
+        ),
+        (
+            |m| (0..65).for_each(|number| attach(m, &number.to_string(), 0)),
+            "attachments: the number of attachments is 65, the limit is 64",
+        ),
+        (
+            |m| attach(m, "a", IPU_ATTACHMENT_BYTES + 1),
+            "attachments: the size in bytes of all attachments is 134217729, the limit is 134217728",
+        ),
+    ]);
 }

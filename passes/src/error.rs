@@ -42,6 +42,14 @@ pub enum PassError {
         /// Why it cannot.
         reason: String,
     },
+    /// An output whose last position cannot be computed alone.
+    #[error("the last position of output `{output}` cannot be computed alone: {reason}")]
+    Prefill {
+        /// Name of the output.
+        output: String,
+        /// Why.
+        reason: String,
+    },
     /// A state pair that the model cannot have.
     #[error("state `{input}={output}`: {reason}")]
     State {

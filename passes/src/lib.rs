@@ -19,6 +19,7 @@ pub mod ir;
 pub mod options;
 pub mod order;
 pub mod pipeline;
+pub mod prefill;
 pub mod quantize;
 pub mod round_weights;
 pub mod rounding;

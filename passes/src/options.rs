@@ -101,6 +101,9 @@ pub struct Options {
     pub states: Vec<String>,
     /// How rows of f32 of growing state are stored; `None` where they stay as they are.
     pub cache: Option<RowScheme>,
+    /// The output `[batch, positions, vocabulary]` of a language model for which an entry `prefill` is added, which computes
+    /// it for the last position only.
+    pub prefill: Option<String>,
     /// How activations that meet quantized weights are computed.
     pub activations: Activations,
     /// How weights are rounded.

@@ -9,6 +9,7 @@ use crate::integers::integers;
 use crate::ir::{Changes, Graph};
 use crate::options::Options;
 use crate::order::order;
+use crate::prefill::prefill;
 use crate::quantize::quantize;
 use crate::round_weights::round_weights;
 use crate::simplify::simplify;
@@ -60,6 +61,7 @@ pub const PIPELINE: &[Phase] = &[
         pass("infer", Stage::Typed, infer),
         pass("quantize", Stage::Typed, quantize),
         pass("fuse", Stage::Typed, fuse),
+        pass("prefill", Stage::Typed, prefill),
         pass("order", Stage::Ordered, order),
     ]),
 ];

@@ -97,6 +97,30 @@ impl Session {
         self.states.lock().clear();
     }
 
+    /// Take back all positions of growing states but the first ones.
+    ///
+    /// # Errors
+    /// [`RunError::State`] where a state does not grow, or holds fewer positions; all states are then what they were.
+    pub fn truncate(&mut self, positions: usize) -> Result<(), RunError> {
+        let records = &self.model.program.manifest.states;
+        let mut states = self.states.lock();
+        let shorter = states.iter().map(|(&number, contents)| {
+            let failure = |reason: String| RunError::State { name: records[number as usize].name.clone(), reason };
+            match contents {
+                Contents::Version(_) if records[number as usize].growth.is_some_and(|growth| growth.overwritten) => {
+                    Err(failure("its positions are overwritten: none can be taken back".to_string()))
+                }
+                Contents::Version(version) if version.length() >= positions => {
+                    Ok((number, Contents::Version(version.truncated(positions))))
+                }
+                Contents::Version(version) => Err(failure(format!("it has {} positions", version.length()))),
+                Contents::Value(_) => Err(failure("it does not grow: no positions can be taken back".to_string())),
+            }
+        });
+        *states = shorter.collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     /// The contents of a state; `None` where no run and nobody else has set them.
     ///
     /// # Errors

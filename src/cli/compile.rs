@@ -9,6 +9,7 @@ use super::targets::target;
 use crate::compile::{
     Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
 };
+use crate::compile::folder::{self, LanguageModel};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -26,8 +27,9 @@ use std::time::Instant;
 /// Compile ONNX models into one .ipu file
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The models; each becomes an entry, named NAME or like its file (main where there is one model)
-    #[arg(required = true, value_name = "MODEL.onnx|NAME=MODEL.onnx")]
+    /// The models; each becomes an entry, named NAME or like its file (main where there is one model). Or the folder of a
+    /// language model, as onnxruntime-genai, Optimum or transformers export it
+    #[arg(required = true, value_name = "MODEL.onnx|NAME=MODEL.onnx|FOLDER")]
     models: Vec<NamedModel>,
     /// The file to write [default: the first model's name with .ipu]
     #[arg(short, long, value_name = "FILE.ipu")]
@@ -155,9 +157,13 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
-    let sources = sources(&arguments.models)?;
-    let written = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
     let mut options = options(arguments);
+    let folder = language_model(&arguments.models)?;
+    let sources = match folder {
+        Some(model) => vec![model.apply(&mut options)],
+        None => sources(&arguments.models)?,
+    };
+    let written = arguments.output.clone().unwrap_or_else(|| arguments.models[0].path.with_extension("ipu"));
     options.placements = placements(&arguments.target, &sources, &options)?;
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
@@ -188,6 +194,9 @@ fn options(arguments: &Arguments) -> CompileOptions {
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
         cache: arguments.cache.and_then(CacheArgument::rows),
+        constant_inputs: Vec::new(),
+        prefill: None,
+        attachments: Vec::new(),
         activations: match arguments.activations {
             None => Activations::Model,
             Some(ActivationsArgument::Keep) => Activations::Keep,
@@ -234,6 +243,20 @@ fn placements(
         }
     }
     Ok(placements)
+}
+
+/// The language model in the folder that is to be compiled; `None` where files are.
+fn language_model(models: &[NamedModel]) -> anyhow::Result<Option<LanguageModel>> {
+    match models {
+        [model] if model.path.is_dir() => Ok(Some(folder::read(&model.path)?)),
+        models => match models.iter().find(|model| model.path.is_dir()) {
+            Some(model) => {
+                let path = model.path.display();
+                Err(Failure::usage(format!("the folder `{path}` cannot be compiled together with other models")).into())
+            }
+            None => Ok(None),
+        },
+    }
 }
 
 /// Every model with the name of its entry.

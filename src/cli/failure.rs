@@ -1,9 +1,13 @@
 //! Errors as a user sees them: one sentence, a hint where there is something to do, and an exit code.
 
 use crate::compile::CompileError;
+use crate::compile::folder::FolderError;
 use crate::files::numpy::NumpyError;
 use crate::files::{ExternalFileError, SourceFileError};
+use crate::generate::{ContextError, GenerateError};
+use crate::generation::TOKENIZER;
 use crate::open::OpenFileError;
+use crate::serve::ServeError;
 use crate::simulate::SimulateError;
 use ipuc_formats::machine::{CostError, ProgramError, TargetError};
 use ipuc_formats::model::FormatError;
@@ -151,6 +155,24 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<FormatError>() {
         return Some(of_format(error));
     }
+    if let Some(error) = cause.downcast_ref::<GenerateError>() {
+        return Some(of_generate(error));
+    }
+    if let Some(error) = cause.downcast_ref::<ServeError>() {
+        return match error {
+            ServeError::Listen { .. } => Some((Code::Usage, None)),
+            ServeError::Key { .. } => {
+                Some((Code::Usage, Some("set it as IPUC_API_KEY in the environment".to_string())))
+            }
+            ServeError::Generate(error) => Some(of_generate(error)),
+        };
+    }
+    if let Some(ContextError::Malformed(_)) = cause.downcast_ref::<ContextError>() {
+        return Some((Code::File, None));
+    }
+    if let Some(error) = cause.downcast_ref::<FolderError>() {
+        return Some(of_folder(error));
+    }
     let is_file_error = cause.is::<SourceFileError>()
         || cause.is::<NumpyError>()
         || cause.is::<ValueError>()
@@ -171,7 +193,8 @@ fn of_compile(error: &CompileError) -> Verdict {
             PassError::State { .. }
             | PassError::Cache
             | PassError::NoWeight { .. }
-            | PassError::KeptWeight { .. },
+            | PassError::KeptWeight { .. }
+            | PassError::Prefill { .. },
         )) => (Code::Usage, None),
         CompileError::Pipeline(PipelineError::Pass(PassError::Constant(ConstantError::Rounding {
             tensor, ..
@@ -200,6 +223,37 @@ fn of_compile(error: &CompileError) -> Verdict {
         }
         CompileError::Range(_) => (Code::Usage, None),
     }
+}
+
+fn of_generate(error: &GenerateError) -> Verdict {
+    match error {
+        GenerateError::NoLanguageModel { .. } => {
+            (Code::File, Some("compile the folder of the model: ipuc compile FOLDER -o MODEL.ipu".to_string()))
+        }
+        GenerateError::Attachment { .. }
+        | GenerateError::Entry { .. }
+        | GenerateError::Template { .. }
+        | GenerateError::Tokens { .. }
+        | GenerateError::Scores { .. } => (Code::File, None),
+        GenerateError::NoTemplate => {
+            (Code::Usage, Some("continue a text with ipuc generate --prompt TEXT".to_string()))
+        }
+        GenerateError::EmptyPrompt | GenerateError::Context { .. } | GenerateError::Sampling { .. } => {
+            (Code::Usage, None)
+        }
+        GenerateError::Run(error) => of_run(error),
+    }
+}
+
+fn of_folder(error: &FolderError) -> Verdict {
+    let hint = match error {
+        FolderError::Missing { file, .. } if file == TOKENIZER => {
+            Some("a model that is no language model is compiled by the name of its .onnx file")
+        }
+        FolderError::Several { .. } => Some("move the others into another folder"),
+        FolderError::Missing { .. } | FolderError::File { .. } | FolderError::Unsupported { .. } => None,
+    };
+    (Code::File, hint.map(str::to_string))
 }
 
 fn of_simulate(error: &SimulateError) -> Verdict {

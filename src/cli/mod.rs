@@ -1,18 +1,23 @@
 //! The command line: one file a command, each a set of arguments and one function `run`.
 //!
 //! Shared by commands: `arguments` (what flags hold), `execute` (opening models and gathering inputs), `random` (inputs
-//! that are made up), `output` (stdout, JSON, progress) and `failure` (which error is which exit code). Data goes to
+//! that are made up), `language` (opening language models), `interrupt` (Ctrl-C), `output` (stdout, JSON, progress) and
+//! `failure` (which error is which exit code). Data goes to
 //! stdout, everything else to stderr.
 
 mod arguments;
 mod bench;
+mod chat;
 mod compare;
 mod compile;
 mod completions;
 mod cross_check;
 mod execute;
 mod failure;
+mod generate;
 mod inspect;
+mod interrupt;
+mod language;
 mod observed;
 mod ops;
 mod output;
@@ -20,6 +25,7 @@ mod present;
 mod profile;
 mod random;
 mod run;
+mod serve;
 mod simulate;
 mod streamed;
 mod targets;
@@ -53,6 +59,9 @@ struct Cli {
 enum Command {
     Compile(compile::Arguments),
     Run(run::Arguments),
+    Generate(generate::Arguments),
+    Chat(chat::Arguments),
+    Serve(serve::Arguments),
     Verify(verify::Arguments),
     Compare(compare::Arguments),
     Bench(bench::Arguments),
@@ -68,9 +77,12 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut output = Output::new(cli.json, cli.quiet);
-    let result = remove_unfinished_on_interrupt().and_then(|()| match &cli.command {
+    let result = interrupt::listen().and_then(|()| match &cli.command {
         Command::Compile(arguments) => compile::run(arguments, &mut output),
         Command::Run(arguments) => run::run(arguments, &mut output),
+        Command::Generate(arguments) => generate::run(arguments, &mut output),
+        Command::Chat(arguments) => chat::run(arguments, &mut output),
+        Command::Serve(arguments) => serve::run(arguments, &mut output),
         Command::Verify(arguments) => verify::run(arguments, &mut output),
         Command::Compare(arguments) => compare::run(arguments, &mut output),
         Command::Bench(arguments) => bench::run(arguments, &mut output),
@@ -83,17 +95,6 @@ pub fn main() -> ExitCode {
     let result = result.and_then(|code| output.flush().map(|()| code));
     let code = result.unwrap_or_else(|error| failure::report(&error));
     ExitCode::from(code as u8)
-}
-
-/// A program that is interrupted leaves nothing half-written.
-fn remove_unfinished_on_interrupt() -> anyhow::Result<()> {
-    /// 128 and the number of the signal, as shells have it.
-    const INTERRUPTED: i32 = 130;
-    ctrlc::set_handler(|| {
-        crate::files::unfinished::remove_all();
-        std::process::exit(INTERRUPTED);
-    })?;
-    Ok(())
 }
 
 /// What a command came to.

@@ -28,6 +28,15 @@ impl Output {
         Ok(())
     }
 
+    /// A piece of the result, shown at once; nothing where JSON is wanted.
+    pub(super) fn piece(&mut self, text: &str) -> anyhow::Result<()> {
+        if !self.json && !text.is_empty() {
+            self.stdout.write_all(text.as_bytes())?;
+            self.stdout.flush()?;
+        }
+        Ok(())
+    }
+
     /// A line that is no result: left out where the user wants quiet, or JSON.
     pub(super) fn remark(&mut self, text: impl Display) -> anyhow::Result<()> {
         if self.quiet { Ok(()) } else { self.line(text) }

@@ -35,6 +35,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("order", &["error", "ir", "options"]),
     ("fuse", &["error", "ir", "options"]),
     ("integers", &["error", "ir", "options"]),
+    ("prefill", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
     ("round_weights", &["error", "ir", "options", "rounding"]),
     ("states", &["error", "ir", "options"]),
@@ -53,6 +54,7 @@ const PASSES: &[(&str, &[&str])] = &[
             "ir",
             "options",
             "order",
+            "prefill",
             "quantize",
             "round_weights",
             "simplify",
@@ -95,11 +97,17 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["accuracy", "compare", "compile", "files", "observe", "open", "simulate"]),
-    ("compile", &["files", "memory"]),
+    (
+        "cli",
+        &["accuracy", "compare", "compile", "files", "generate", "generation", "observe", "open", "serve", "simulate"],
+    ),
+    ("compile", &["files", "generation", "memory"]),
+    ("generate", &["generation"]),
+    ("generation", &[]),
     ("memory", &[]),
     ("observe", &[]),
     ("open", &["files", "memory"]),
+    ("serve", &["generate"]),
     ("simulate", &[]),
 ];
 

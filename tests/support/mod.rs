@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+pub mod language;
+
 use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
 use ipuc_formats::onnx::schema::*;
 use prost::Message as _;

@@ -2,10 +2,10 @@
 //! another is for `validate`.
 
 use super::{
-    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Growth, Manifest,
-    OperandRecord, PartRecord, PlacementRecord, Provenance, ReadRecord, Reduction, RegionRecord, Role, SplitKind,
-    SplitRecord, StateRecord, StateUse, StepPlacementRecord, StepRecord, SymbolRecord, ValueRecord, WeightRecord,
-    WeightSource, schema,
+    AttachmentRecord, BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Fault, FileRecord, FormatError, Growth,
+    Manifest, OperandRecord, PartRecord, PlacementRecord, Provenance, ReadRecord, Reduction, RegionRecord, Role,
+    SplitKind, SplitRecord, StateRecord, StateUse, StepPlacementRecord, StepRecord, SymbolRecord, ValueRecord,
+    WeightRecord, WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
@@ -38,7 +38,12 @@ pub(super) fn decode(manifest: schema::Manifest) -> Result<Manifest, FormatError
         files: records("file", manifest.files, |file| Ok(FileRecord { root_hash: hash(file.root_hash)? }))?,
         placements: records("placement", manifest.placements, placement)?,
         states: records("state", manifest.states, |state| dims.state(state))?,
+        attachments: manifest.attachments.into_iter().map(attachment).collect(),
     })
+}
+
+fn attachment(attachment: schema::Attachment) -> AttachmentRecord {
+    AttachmentRecord { name: attachment.name, data: attachment.data.into() }
 }
 
 /// Convert each message; an error says which.

@@ -1,9 +1,9 @@
 //! Records to the messages of the schema. Every message that is written here is read back by `decode.rs`.
 
 use super::{
-    BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Manifest, OperandRecord, PartRecord, PlacementRecord,
-    Provenance, Reduction, RegionRecord, SplitKind, SplitRecord, StateRecord, StateUse, StepPlacementRecord,
-    StepRecord, ValueRecord, WeightRecord, WeightSource, schema,
+    AttachmentRecord, BlockRecord, ChunkRecord, EntryRecord, ExtentRecord, Manifest, OperandRecord, PartRecord,
+    PlacementRecord, Provenance, Reduction, RegionRecord, SplitKind, SplitRecord, StateRecord, StateUse,
+    StepPlacementRecord, StepRecord, ValueRecord, WeightRecord, WeightSource, schema,
 };
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
@@ -42,7 +42,12 @@ pub(super) fn encode(manifest: &Manifest) -> schema::Manifest {
         files: manifest.files.iter().map(|file| schema::File { root_hash: file.root_hash.to_vec() }).collect(),
         placements: manifest.placements.iter().map(placement).collect(),
         states,
+        attachments: manifest.attachments.iter().map(attachment).collect(),
     }
+}
+
+fn attachment(attachment: &AttachmentRecord) -> schema::Attachment {
+    schema::Attachment { name: attachment.name.clone(), data: attachment.data.to_vec() }
 }
 
 /// The table of distinct expressions, in the order of first use.

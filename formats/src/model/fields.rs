@@ -20,6 +20,16 @@ pub(super) static MANIFEST: Message = Message {
         Field { number: 11, name: "files", repeated: true, union: false, kind: Kind::Message(&FILE) },
         Field { number: 12, name: "placements", repeated: true, union: false, kind: Kind::Message(&PLACEMENT) },
         Field { number: 13, name: "states", repeated: true, union: false, kind: Kind::Message(&STATE) },
+        Field { number: 14, name: "attachments", repeated: true, union: false, kind: Kind::Message(&ATTACHMENT) },
+    ],
+};
+
+pub(super) static ATTACHMENT: Message = Message {
+    name: "Attachment",
+    memory_bytes: size_of::<schema::Attachment>(),
+    fields: &[
+        Field { number: 1, name: "name", repeated: false, union: false, kind: Kind::Bytes },
+        Field { number: 2, name: "data", repeated: false, union: false, kind: Kind::Bytes },
     ],
 };
 

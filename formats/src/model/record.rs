@@ -5,6 +5,7 @@ use crate::encodings::WeightRecord;
 use crate::fact::Type;
 use crate::ops::{Obligation, Op, Read, RowScheme};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Everything that a file says before its first weight.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +34,24 @@ pub struct Manifest {
     pub placements: Vec<PlacementRecord>,
     /// What sessions keep from run to run.
     pub states: Vec<StateRecord>,
+    /// Data that belongs to the model and that no step reads.
+    pub attachments: Vec<AttachmentRecord>,
+}
+
+impl Manifest {
+    /// The bytes of the attachment of this name.
+    pub fn attachment(&self, name: &str) -> Option<&[u8]> {
+        self.attachments.iter().find(|attachment| attachment.name == name).map(|attachment| &*attachment.data)
+    }
+}
+
+/// Data that belongs to a model and that no step reads, such as a tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachmentRecord {
+    /// Name, that of a file without folders.
+    pub name: String,
+    /// The bytes, which copies of the record share.
+    pub data: Arc<[u8]>,
 }
 
 /// What a file was made from. No paths, no times: the same model and options give the same bytes.

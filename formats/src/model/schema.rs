@@ -29,6 +29,15 @@ pub struct Manifest {
     pub placements: ::prost::alloc::vec::Vec<Placement>,
     #[prost(message, repeated, tag = "13")]
     pub states: ::prost::alloc::vec::Vec<State>,
+    #[prost(message, repeated, tag = "14")]
+    pub attachments: ::prost::alloc::vec::Vec<Attachment>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Attachment {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub data: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Provenance {

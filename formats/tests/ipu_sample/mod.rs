@@ -313,6 +313,7 @@ impl Builder {
             files: Vec::new(),
             placements: Vec::new(),
             states: Vec::new(),
+            attachments: Vec::new(),
         };
         Sample { manifest, extents: self.extents }
     }

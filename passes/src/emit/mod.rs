@@ -18,7 +18,7 @@ mod work;
 
 use crate::ir::{ConstantError, Graph};
 use ipuc_formats::encodings::EncodingError;
-use ipuc_formats::model::{FormatError, Manifest, PlacementRecord, Provenance, SymbolRecord};
+use ipuc_formats::model::{AttachmentRecord, FormatError, Manifest, PlacementRecord, Provenance, SymbolRecord};
 use std::io;
 use thiserror::Error;
 
@@ -119,6 +119,8 @@ pub struct EmitOptions {
     pub recorded: Vec<(String, String)>,
     /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file.
     pub placements: Vec<PlacementRecord>,
+    /// Data that belongs to the model and that no step reads.
+    pub attachments: Vec<AttachmentRecord>,
 }
 
 impl Default for EmitOptions {
@@ -129,6 +131,7 @@ impl Default for EmitOptions {
             piece_bytes: MEMORY_BYTES,
             recorded: Vec::new(),
             placements: Vec::new(),
+            attachments: Vec::new(),
         }
     }
 }
@@ -188,6 +191,7 @@ fn records(graph: &Graph, numbering: &blocks::Numbering, options: &EmitOptions) 
         files: Vec::new(),
         placements: options.placements.clone(),
         states: blocks::states(graph)?,
+        attachments: options.attachments.clone(),
     })
 }
 

@@ -234,6 +234,15 @@ impl Version {
         Ok(next)
     }
 
+    /// The first positions of this version, at most all; it shares the pages.
+    pub fn truncated(&self, positions: usize) -> Version {
+        let mut shorter = self.clone();
+        let positions = positions.min(self.length());
+        shorter.pages.truncate(positions.div_ceil(self.page.positions));
+        shorter.shape[self.axis] = positions;
+        shorter
+    }
+
     /// The page behind the last position, with the positions from `first` to `end` claimed.
     fn writable_page(&mut self, first: usize, end: usize, memory: &dyn PageMemory) -> Result<Arc<Page>, VersionError> {
         if first == 0 {

@@ -150,6 +150,9 @@ fn summarize(
     output.line(format_args!("{} in {}", count(steps, "step"), count(blocks, "block")))?;
     let weights = count(manifest.weights.len(), "weight");
     output.line(format_args!("{weights}, {}, in {}", bytes(weights_bytes), count(chunks, "chunk")))?;
+    for attachment in &manifest.attachments {
+        output.line(format_args!("attachment {}: {}", attachment.name, bytes(attachment.data.len() as u64)))?;
+    }
     let operators = operators(manifest);
     output.table(operators.iter().map(|(name, number)| [format!("  {number}"), (*name).to_string()]).collect())?;
     output.json(&json!({
@@ -177,6 +180,9 @@ fn summarize(
         "weights": manifest.weights.len(),
         "weights_bytes": weights_bytes,
         "chunks": chunks,
+        "attachments": manifest.attachments.iter().map(|attachment| {
+            json!({"name": attachment.name, "bytes": attachment.data.len()})
+        }).collect::<Json>(),
     }))
 }
 

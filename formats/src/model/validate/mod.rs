@@ -2,9 +2,10 @@
 //!
 //! A file may come from anywhere: whoever holds a validated manifest may index with what it says. `program.rs` has the
 //! rules of symbols, entries, blocks and steps, `storage.rs` those of weights, extents and chunks, `placement.rs` those of
-//! placements; each begins with its list. Not checked here: that types fit operators (the runtime infers them again when dimensions bind), and the
+//! placements, `attachments.rs` those of attachments; each begins with its list. Not checked here: that types fit operators (the runtime infers them again when dimensions bind), and the
 //! stored bytes ([`super::checks`]).
 
+mod attachments;
 mod placement;
 mod program;
 mod storage;
@@ -20,7 +21,8 @@ pub use placement::check_placement;
 pub fn validate(manifest: &Manifest, superblock: &Superblock) -> Result<(), FormatError> {
     program::check(manifest)?;
     storage::check(manifest, superblock)?;
-    placement::check(manifest)
+    placement::check(manifest)?;
+    attachments::check(manifest)
 }
 
 /// An index that must be below a count.

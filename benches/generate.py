@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Greedy text of ipuc beside onnxruntime-genai, of one folder: tokens, and tokens a second.
+
+    python benches/generate.py FOLDER [IPUC [TOKENS [THREADS]]]
+
+Needs onnxruntime-genai and numpy. IPUC is the program (default `ipuc`). For each prompt the continuations are compared up to
+the first token that differs; there the difference of ipuc's two best scores is printed. Both read the same prompts with the
+same number of threads, one after the other. The last lines are medians of tokens a second, of prompts of 128 tokens and of
+continuations.
+"""
+import json, os, statistics, subprocess, sys, tempfile, time
+import onnxruntime_genai as genai
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Once upon a time there was a small robot who",
+    "The three laws of thermodynamics are",
+    "List of planets in the solar system:\n1.",
+    "In 1969, the first man on the moon",
+    "To make a good cup of tea, first",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Question: What is photosynthesis?\nAnswer:",
+    "The quick brown fox jumps over the lazy dog. The quick brown",
+]
+
+
+def run_genai(model, tokenizer, prompt, tokens):
+    """Numbers of the continuation, and seconds of prompt and continuation."""
+    numbers = prompt if isinstance(prompt, list) else list(tokenizer.encode(prompt))
+    parameters = genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(numbers) + tokens, do_sample=False)
+    generator = genai.Generator(model, parameters)
+    begun = time.perf_counter()
+    generator.append_tokens(numbers)
+    generator.generate_next_token()
+    read = time.perf_counter()
+    while not generator.is_done():
+        generator.generate_next_token()
+    ended = time.perf_counter()
+    found = [int(number) for number in generator.get_sequence(0)]
+    return found[len(numbers):], read - begun, ended - read
+
+
+def run_ipuc(program, file, prompt, tokens, threads):
+    command = [program, "generate", file, "--prompt", prompt, "--max-tokens", str(tokens), "--threads", threads]
+    command += ["--temperature", "0", "--repetition-penalty", "1", "--logprobs", "2", "--json", "-q"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main(folder, program="ipuc", tokens="200", threads="2"):
+    tokens = int(tokens)
+    config = genai.Config(folder)
+    config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": int(threads)}}}}))
+    model = genai.Model(config)
+    tokenizer = genai.Tokenizer(model)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = os.path.join(scratch, "model.ipu")
+        subprocess.run([program, "compile", folder, "-o", file, "-q"], check=True)
+        rates = {"ipuc": [], "onnxruntime-genai": []}
+        same = 0
+        for number, prompt in enumerate(PROMPTS):
+            expected, _, seconds = run_genai(model, tokenizer, prompt, tokens)
+            ours = run_ipuc(program, file, prompt, tokens, threads)
+            found = ours["numbers"]
+            rates["ipuc"].append(ours["tokens_per_second"])
+            rates["onnxruntime-genai"].append((len(expected) - 1) / seconds if len(expected) > 1 else 0.0)
+            pairs = list(zip(found, expected))
+            at = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+            if at is None and abs(len(found) - len(expected)) <= 1:
+                same += 1
+                print(f"prompt {number}: {len(pairs)} tokens are the same")
+                continue
+            at = len(pairs) if at is None else at
+            best = [likely["logprob"] for likely in ours["logprobs"][at]["likely"]] if at < len(found) else [0.0, 0.0]
+            print(f"prompt {number}: token {at} differs; the two best scores of ipuc are {best[0] - best[1]:.6f} apart")
+        print(f"{same} of {len(PROMPTS)} continuations are the same")
+        long = (" ".join(PROMPTS) * 4)
+        prompt = list(tokenizer.encode(long))[:128]
+        text = tokenizer.decode(prompt)
+        reads = {"ipuc": [], "onnxruntime-genai": []}
+        for _ in range(5):
+            _, seconds, _ = run_genai(model, tokenizer, prompt, 2)
+            reads["onnxruntime-genai"].append(len(prompt) / seconds)
+            reads["ipuc"].append(run_ipuc(program, file, text, 1, threads)["prompt_tokens_per_second"])
+        for name in rates:
+            print(f"{name}: prompt {statistics.median(reads[name]):.0f} tokens/s, text {statistics.median(rates[name]):.1f} tokens/s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,62 @@
+//! `ipuc chat`: a conversation on the terminal.
+
+use super::failure::Code;
+use super::language::{LanguageArguments, SamplingArguments, opened, tell};
+use super::output::Output;
+use super::{Outcome, interrupt};
+use crate::generate::{Generator, Limits, Message};
+use anyhow::Context;
+use clap::Args;
+use std::io::{self, BufRead, IsTerminal};
+
+/// Talk with a language model: a line a turn; Ctrl-C ends a turn, the end of the input the chat
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    language: LanguageArguments,
+    #[command(flatten)]
+    sampling: SamplingArguments,
+    /// What the model is told before the chat begins
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Most tokens of an answer [default: as many as the model has room for]
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let (model, _) = opened(&arguments.language)?;
+    let mut generator = Generator::new(&model, &arguments.language.generator_options())?;
+    let sampling = arguments.sampling.sampling(&model);
+    let limits = Limits { tokens: arguments.max_tokens, ..Limits::default() };
+    let message = |role: &str, content: String| Message { role: role.to_string(), content };
+    let mut messages: Vec<Message> = arguments.system.iter().map(|text| message("system", text.clone())).collect();
+    let shown = io::stdin().is_terminal();
+    let mut lines = io::stdin().lock().lines();
+    loop {
+        if shown {
+            output.piece("> ")?;
+        }
+        let Some(line) = lines.next() else { break };
+        let line = line.context("cannot read stdin")?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        messages.push(message("user", line));
+        let prompt = model.encode_chat(&messages)?;
+        let turn = interrupt::ends(generator.cancel());
+        let mut tokens = generator.generate(&prompt, &sampling, &limits)?;
+        let mut answer = String::new();
+        for token in tokens.by_ref() {
+            let token = token?;
+            output.piece(&token.text)?;
+            answer.push_str(&token.text);
+        }
+        drop(turn);
+        output.line("")?;
+        output.flush()?;
+        tell(&tokens.usage(), &model, output);
+        messages.push(message("assistant", answer));
+    }
+    Ok(Code::Success)
+}

@@ -1,0 +1,47 @@
+//! What a compiled language model says of itself beside its program: names of its attachments, and how text is generated.
+//!
+//! The compiler writes them from a folder ([`crate::compile::folder`]), and whoever generates text reads them. The tables of
+//! `FORMAT.md` are their specification.
+
+use serde::{Deserialize, Serialize};
+
+/// The attachment that holds the tokenizer.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// The attachment that holds the template of a chat, in Jinja.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The attachment that holds a [`GenerationSettings`], in JSON.
+pub const GENERATION: &str = "generation.json";
+
+/// How text is generated with a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerationSettings {
+    /// Input `[batch, positions]` for numbers of tokens.
+    pub tokens: String,
+    /// Input `[batch, past and new positions]` for ones, where there is one.
+    pub attention_mask: Option<String>,
+    /// Input `[batch, positions]` for positions, where there is one.
+    pub position_ids: Option<String>,
+    /// Output `[batch, positions, vocabulary]` of scores.
+    pub logits: String,
+    /// The entry whose scores are those of the last position only, where there is one.
+    pub prefill: Option<String>,
+    /// The entry whose scores are those of all positions.
+    pub decode: String,
+    /// Most tokens of a prompt and its continuation, where it is known.
+    pub context: Option<u64>,
+    /// Tokens that end a text.
+    pub end_tokens: Vec<u32>,
+    /// The token that begins a text, as text for the chat template.
+    pub bos_token: Option<String>,
+    /// The token that ends a text, as text for the chat template.
+    pub eos_token: Option<String>,
+    /// By what scores are divided; 0 where the most likely token is always taken.
+    pub temperature: Option<f32>,
+    /// How many of the most likely tokens are chosen from; 0 where all are.
+    pub top_k: Option<u32>,
+    /// The most likely tokens that have this much probability together are chosen from.
+    pub top_p: Option<f32>,
+    /// By what positive scores of tokens that have occurred are divided, and negative ones multiplied.
+    pub repetition_penalty: Option<f32>,
+}
