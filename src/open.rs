@@ -4,6 +4,7 @@
 //! within most of it.
 
 use crate::files::{ArrivingFile, DirectFile, SourceFile, SourceFileError};
+use ipuc_formats::limits;
 use ipuc_formats::model::read_manifest;
 use ipuc_formats::read_at::ReadAt;
 use ipuc_runtime::{Model, ModelOptions, OpenError, SharedBytes};
@@ -148,8 +149,9 @@ fn automatic_budget(file: &DirectFile) -> Result<Option<u64>, OpenError> {
     Ok((weights > budget).then_some(budget))
 }
 
-/// Memory that this process may still use, by the system and by the limits of its control groups.
-fn available_bytes() -> Option<u64> {
+/// Memory that this process may still use, by the system and by the limits of its control groups; `None` where neither says.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -188,4 +190,17 @@ fn group_available_bytes(line: &str) -> Option<u64> {
 /// [`OpenError`] where they are damaged or do not fit into memory.
 pub fn open_bytes(bytes: &[u8]) -> Result<Model, OpenError> {
     Model::open(&bytes)
+}
+
+/// Open the bytes of an `.ipu` file that are a part of the program. Where they begin at a multiple of 64, weights are used
+/// where they lie, and each is checked when it is used first; else they are copied.
+///
+/// # Errors
+/// [`OpenError`] where they are damaged or do not fit into memory.
+pub fn open_static(bytes: &'static [u8]) -> Result<Model, OpenError> {
+    if (bytes.as_ptr() as usize).is_multiple_of(limits::IPU_EXTENT_ALIGNMENT as usize) {
+        Model::open_shared(Arc::new(bytes))
+    } else {
+        Model::open(&bytes)
+    }
 }
