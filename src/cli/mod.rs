@@ -28,6 +28,9 @@ mod verify;
 use clap::{Parser, Subcommand};
 use failure::Code;
 use output::Output;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Compile ONNX models into execution-ordered files, and run them.
@@ -36,7 +39,7 @@ use std::process::ExitCode;
 #[command(
     after_help = "Exit codes: 0 success, 1 a negative result (a mismatch, a failed check), 2 usage (a wrong flag; \
     a wrong input name, element type or shape), 3 a file that is bad or holds what is not supported, 4 resources \
-    (memory, disk)."
+    (memory, disk), 5 a file that is not there, 128 and the number of the signal that ended it."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -66,9 +69,17 @@ enum Command {
 /// Run the command that the program was called with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let code = match Cli::try_parse() {
+        Ok(cli) => run(&cli),
+        Err(error) => show(&error),
+    };
+    ExitCode::from(code.unwrap_or_else(|error| failure::report(&error)) as u8)
+}
+
+fn run(cli: &Cli) -> Outcome {
+    remove_unfinished_on_signal()?;
     let mut output = Output::new(cli.json, cli.quiet);
-    let result = remove_unfinished_on_interrupt().and_then(|()| match &cli.command {
+    let code = match &cli.command {
         Command::Compile(arguments) => compile::run(arguments, &mut output),
         Command::Run(arguments) => run::run(arguments, &mut output),
         Command::Verify(arguments) => verify::run(arguments, &mut output),
@@ -79,20 +90,30 @@ pub fn main() -> ExitCode {
         Command::Targets(arguments) => targets::run(arguments, &mut output),
         Command::Ops(arguments) => ops::run(arguments, &mut output),
         Command::Completions(arguments) => completions::run(arguments, &mut output),
-    });
-    let result = result.and_then(|code| output.flush().map(|()| code));
-    let code = result.unwrap_or_else(|error| failure::report(&error));
-    ExitCode::from(code as u8)
+    }?;
+    output.flush()?;
+    Ok(code)
 }
 
-/// A program that is interrupted leaves nothing half-written.
-fn remove_unfinished_on_interrupt() -> anyhow::Result<()> {
-    /// 128 and the number of the signal, as shells have it.
-    const INTERRUPTED: i32 = 130;
-    ctrlc::set_handler(|| {
-        crate::files::unfinished::remove_all();
-        std::process::exit(INTERRUPTED);
-    })?;
+/// What the command line is told in place of a command: help, the version, or what is wrong with it.
+fn show(error: &clap::Error) -> Outcome {
+    error.print()?;
+    std::io::stdout().flush()?;
+    Ok(if error.use_stderr() { Code::Usage } else { Code::Success })
+}
+
+/// A program that is interrupted or terminated leaves nothing half-written.
+fn remove_unfinished_on_signal() -> anyhow::Result<()> {
+    /// Added to the number of the signal, as shells have it.
+    const SIGNALLED: i32 = 128;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            crate::files::unfinished::remove_all();
+            std::process::exit(SIGNALLED + signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_string()).spawn(wait)?;
     Ok(())
 }
 
