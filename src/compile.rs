@@ -2,7 +2,7 @@
 
 pub mod folder;
 
-use crate::files::{ExternalFileError, ExternalFiles, OutputFile, SourceFile, SourceFileError};
+use crate::files::{Destination, ExternalFileError, ExternalFiles, OutputFile, SourceFile, SourceFileError};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{AttachmentRecord, Manifest, PlacementRecord};
@@ -359,13 +359,13 @@ pub fn describe(sources: &[Source], options: &CompileOptions) -> Result<Manifest
     Ok(records(&graph, &emit_options(options))?)
 }
 
-/// [`compile`], with the graph shown after each pass and progress while weights are written.
+/// [`compile`] to a file or to standard output, with the graph shown after each pass and progress while weights are written.
 ///
 /// # Errors
 /// As [`compile`].
-pub fn compile_observed(
+pub fn compile_observed<'a>(
     sources: &[Source],
-    output: &Path,
+    output: impl Into<Destination<'a>>,
     options: &CompileOptions,
     progress: &dyn Progress,
     observe: &mut dyn FnMut(&Report, &Graph),
@@ -386,8 +386,15 @@ pub fn compile_observed(
     })?;
     let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
     inputs.extend(opened.iter().flat_map(|model| model.external.paths()));
-    check_output(output, &inputs)?;
-    let failure = |error| CompileError::Output { path: output.to_owned(), error };
+    let output = output.into();
+    let path = match output {
+        Destination::Path(path) => {
+            check_output(path, &inputs)?;
+            path
+        }
+        Destination::Stdout => Path::new("standard output"),
+    };
+    let failure = |error| CompileError::Output { path: path.to_owned(), error };
     let file = OutputFile::create(output).map_err(failure)?;
     let emitted = emit(&graph, &emit_options(options), &file, progress)?;
     // What was read before and after a change belongs to no model.
@@ -414,8 +421,7 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let piece_bytes = options.memory.unwrap_or_else(available_bytes);
     let placements = options.placements.clone();
     let attachments = options.attachments.clone();
-    let mut emit_options =
-        EmitOptions { memory_bytes, piece_bytes, placements, attachments, ..EmitOptions::default() };
+    let mut emit_options = EmitOptions { memory_bytes, piece_bytes, placements, attachments, ..EmitOptions::default() };
     if let Some(chunk_bytes) = options.chunk_bytes {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));

@@ -85,7 +85,7 @@ macro_rules! numeric_elements {
     ($($Element:ty)*) => { $(
         impl ArrayElement for $Element {
             fn into_tensor(shape: &[usize], elements: Vec<Self>) -> Result<Tensor, TensorError> {
-                Tensor::from_elements(shape, &elements)
+                Tensor::from_vec(shape, elements)
             }
             fn of_tensor(tensor: &Tensor) -> Option<Vec<Self>> {
                 Some(tensor.elements::<$Element>().ok()?.to_vec())

@@ -62,13 +62,30 @@ pub mod simulate;
 pub use compile::compile;
 #[cfg(feature = "run")]
 pub use handle::{Array, HandleError};
-pub use ipuc_formats::element::{bf16, f16};
-pub use ipuc_formats::tensor::Tensor;
+/// The contract: what is in files, and what operators mean.
+pub use ipuc_formats as formats;
+pub use ipuc_formats::dim::{Bindings, Dim};
+pub use ipuc_formats::dtype::DType;
+pub use ipuc_formats::element::{Element, bf16, f16};
+pub use ipuc_formats::fact::{Shape, Type};
+pub use ipuc_formats::model::{EntryRecord, Manifest};
+pub use ipuc_formats::tensor::{Storage, Tensor, TensorError};
 pub use ipuc_formats::value::Value;
+/// The compiler.
+#[cfg(feature = "compile")]
+pub use ipuc_passes as passes;
+/// The executor.
 #[cfg(feature = "run")]
-pub use ipuc_runtime::{Model, Observer, OpenError, RunError, Session, SessionOptions};
+pub use ipuc_runtime as runtime;
 #[cfg(feature = "run")]
-pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pipe, open_with};
+pub use ipuc_runtime::{
+    CancelToken, MemoryUse, Model, Observer, OpenError, PassReport, Port, Residency, RunError, SavedStateError,
+    Session, SessionOptions, Span, StepStall, Threads, Trace, Track,
+};
+#[cfg(any(feature = "compile", feature = "run"))]
+pub use memory::available_bytes;
+#[cfg(feature = "run")]
+pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pipe, open_static, open_with};
 
 /// The module of a model that [`build::compile`](crate::build) compiled, under the name of the model's file.
 #[cfg(feature = "run")]

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-/// Memory that this process may still use, by the system and by the limits of its control groups.
-pub(crate) fn available_bytes() -> Option<u64> {
+/// Memory that this process may still use, by the system and by the limits of its control groups; `None` where neither says.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -5,6 +5,7 @@
 
 use crate::files::{ArrivingFile, DirectFile, SourceFile, SourceFileError};
 use crate::memory;
+use ipuc_formats::limits;
 use ipuc_formats::model::read_manifest;
 use ipuc_formats::read_at::ReadAt;
 use ipuc_runtime::{Model, ModelOptions, OpenError, SharedBytes};
@@ -155,4 +156,17 @@ fn automatic_budget(file: &DirectFile) -> Result<Option<u64>, OpenError> {
 /// [`OpenError`] where they are damaged or do not fit into memory.
 pub fn open_bytes(bytes: &[u8]) -> Result<Model, OpenError> {
     Model::open(&bytes)
+}
+
+/// Open the bytes of an `.ipu` file that are a part of the program. Where they begin at a multiple of 64, weights are used
+/// where they lie, and each is checked when it is used first; else they are copied.
+///
+/// # Errors
+/// [`OpenError`] where they are damaged or do not fit into memory.
+pub fn open_static(bytes: &'static [u8]) -> Result<Model, OpenError> {
+    if (bytes.as_ptr() as usize).is_multiple_of(limits::IPU_EXTENT_ALIGNMENT as usize) {
+        Model::open_shared(Arc::new(bytes))
+    } else {
+        Model::open(&bytes)
+    }
 }

@@ -14,6 +14,9 @@ pub const ONNX_MESSAGE_NESTING: usize = 96;
 /// small tensors. A graph of 60,000 nodes takes about 130 MiB.
 pub const ONNX_DECODED_BYTES: u64 = 1 << 30;
 
+/// Nodes of an ONNX model once its functions are put in place of their calls.
+pub const ONNX_EXPANDED_NODES: u64 = 1 << 19;
+
 /// Tensor data of this many bytes or more stays in the ONNX file until it is asked for.
 pub const ONNX_INLINE_BYTES: u64 = 1 << 10;
 

@@ -68,6 +68,10 @@ pub trait Storage: Send + Sync {
     fn bytes(&self) -> &[u8];
     /// All bytes for writing, or `None` where they are read-only.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
+    /// Whoever made them counts them against a budget.
+    fn is_counted(&self) -> bool {
+        false
+    }
 }
 
 type HeapBytes = AVec<u8, ConstAlign<64>>;
@@ -78,6 +82,18 @@ impl<const ALIGNMENT: usize> Storage for AVec<u8, ConstAlign<ALIGNMENT>> {
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Some(self)
+    }
+}
+
+/// Elements of a vector that a tensor has taken over.
+struct Elements<T>(Vec<T>);
+
+impl<T: Element> Storage for Elements<T> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(bytemuck::cast_slice_mut(&mut self.0))
     }
 }
 
@@ -136,7 +152,10 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Size`] where the bytes do not fill the shape exactly.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, TensorError> {
-        Tensor::over(dtype, shape, Arc::new(HeapBytes::from_slice(64, bytes)))
+        let mut storage = HeapBytes::new(64);
+        storage.try_reserve_exact(bytes.len()).map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
+        storage.extend_from_slice(bytes);
+        Tensor::over(dtype, shape, Arc::new(storage))
     }
 
     /// A tensor over shared storage, which must hold exactly the bytes of the shape.
@@ -158,6 +177,14 @@ impl Tensor {
     /// [`TensorError::Size`] where the count of elements differs from the shape's.
     pub fn from_elements<T: Element>(shape: &[usize], elements: &[T]) -> Result<Tensor, TensorError> {
         Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(elements))
+    }
+
+    /// A tensor of the numbers of a vector, which are not copied.
+    ///
+    /// # Errors
+    /// [`TensorError::Size`] where the count of elements differs from the shape's.
+    pub fn from_vec<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor, TensorError> {
+        Tensor::over(T::DTYPE, shape, Arc::new(Elements(elements)))
     }
 
     /// A tensor of booleans.
@@ -236,6 +263,14 @@ impl Tensor {
             *storage = Arc::new(HeapBytes::from_slice(64, storage.bytes()));
         }
         Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).unwrap_or(&mut [])
+    }
+
+    /// What holds the bytes, shared with this tensor; `None` for strings.
+    pub fn storage(&self) -> Option<Arc<dyn Storage>> {
+        match &self.data {
+            Data::Bytes(storage) => Some(storage.clone()),
+            Data::Strings(_) => None,
+        }
     }
 
     /// This tensor alone owns its bytes and may write them without a copy.
@@ -341,7 +376,11 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Size`] where the number of indices differs from the shape's count or an index is out of range.
     pub fn select(&self, shape: &[usize], indices: impl Iterator<Item = Option<usize>>) -> Result<Tensor, TensorError> {
-        let indices: Vec<Option<usize>> = indices.collect();
+        let no_memory = || TensorError::Memory { dtype: self.dtype, shape: shape.to_vec() };
+        let mut listed: Vec<Option<usize>> = Vec::new();
+        listed.try_reserve_exact(indices.size_hint().0).map_err(|_| no_memory())?;
+        listed.extend(indices);
+        let indices = listed;
         let count = self.count();
         if let Some(index) = indices.iter().flatten().copied().find(|&index| index >= count) {
             return Err(TensorError::Index { dtype: self.dtype, shape: self.shape.clone(), count, index });
@@ -357,7 +396,8 @@ impl Tensor {
         }
         let width = self.dtype.bits() / 8;
         let source = self.bytes();
-        let mut chosen = HeapBytes::with_capacity(64, indices.len() * width);
+        let mut chosen = HeapBytes::new(64);
+        chosen.try_reserve_exact(indices.len().saturating_mul(width)).map_err(|_| no_memory())?;
         for index in indices {
             match index {
                 Some(at) => chosen.extend_from_slice(&source[at * width..(at + 1) * width]),
@@ -438,6 +478,19 @@ mod tests {
             assert_eq!(unpack_codes(&pack_codes(&codes, bits), bits, codes.len()), codes, "{bits} bits");
         }
         assert_eq!(pack_codes(&[1, 2, 3], 4), [0x21, 0x03]);
+    }
+
+    #[test]
+    fn vectors_are_taken_over() {
+        let elements = vec![1.0f32, 2.0, 3.0];
+        let address = elements.as_ptr();
+        let mut tensor = Tensor::from_vec(&[3], elements).unwrap();
+        assert_eq!(tensor.elements::<f32>().unwrap().as_ptr(), address);
+        assert!(tensor.is_exclusive());
+        tensor.elements_mut::<f32>().unwrap()[1] = 7.0;
+        assert_eq!(tensor.elements::<f32>().unwrap(), [1.0, 7.0, 3.0]);
+        let error = Tensor::from_vec(&[2], vec![1u8]).unwrap_err();
+        assert!(matches!(error, TensorError::Size { expected: 2, found: 1, .. }), "{error}");
     }
 
     #[test]

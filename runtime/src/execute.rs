@@ -3,6 +3,7 @@
 //! A frame holds the values of one running block. A value is handed to its last reader, so that a kernel may write over
 //! it, and is dropped where nobody reads it.
 
+use crate::cancel::CancelToken;
 use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::observe::Observer;
@@ -25,6 +26,7 @@ pub(crate) struct Execution<'a, 'o> {
     pub(crate) memory: &'a BoundMemory,
     pub(crate) random_state: u64,
     pub(crate) trace: Option<&'a Trace>,
+    pub(crate) cancel: Option<&'a CancelToken>,
     pub(crate) observer: Option<&'a mut (dyn Observer + 'o)>,
 }
 
@@ -43,6 +45,9 @@ impl Execution<'_, '_> {
         let mut frame: Vec<Option<Contents>> = arguments.into_iter().map(Some).collect();
         frame.resize(block.values.len(), None);
         for (at, step) in block.steps.iter().enumerate() {
+            if self.cancel.is_some_and(CancelToken::is_cancelled) {
+                return Err(failure(step, KernelError::Cancelled));
+            }
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = Instant::now();
@@ -168,6 +173,10 @@ impl Allocate for StepMemory<'_> {
 
     fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         self.bound.scratch(dtype, shape)
+    }
+
+    fn adopt(&mut self, result: usize, tensor: Tensor) -> Result<Tensor, KernelError> {
+        self.bound.adopt(result, tensor)
     }
 
     fn pages(&self) -> &dyn PageMemory {

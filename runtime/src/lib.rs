@@ -6,6 +6,7 @@
 //! known: the file is all there is.
 
 mod bind;
+mod cancel;
 mod check;
 mod error;
 mod execute;
@@ -22,10 +23,12 @@ mod session;
 mod state;
 pub mod steps;
 mod stream;
+mod threads;
 mod trace;
 mod versions;
 mod working;
 
+pub use cancel::CancelToken;
 pub use error::{OpenError, RunError};
 pub use file::{CompletedRead, ReadQueue, WeightFile};
 pub use model::{MemoryUse, Model, ModelOptions, Port};
@@ -34,5 +37,6 @@ pub use resident::SharedBytes;
 pub use saved::SavedStateError;
 pub use session::{Session, SessionOptions};
 pub use stream::{PassReport, Residency, StepStall};
+pub use threads::Threads;
 pub use trace::{Span, Trace, Track};
 pub use versions::VersionError;

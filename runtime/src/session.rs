@@ -1,6 +1,7 @@
 //! The daily interface of an opened model: write inputs, run, read outputs, keep state.
 
 use crate::bind::{Declared, bind, bind_symbols, follow_equations};
+use crate::cancel::CancelToken;
 use crate::error::RunError;
 use crate::execute::Execution;
 use crate::kernels::simd::Instructions;
@@ -12,7 +13,8 @@ use crate::saved::{Saved, SavedStateError, restore, save};
 use crate::state::{SessionStates, States, charged, contents, initial, read_back_bytes};
 use crate::steps::{Contents, Progress};
 use crate::stream::{Need, PassReport};
-use crate::trace::{Trace, watch_workers};
+use crate::threads::Threads;
+use crate::trace::{Trace, Track, watch_workers};
 use crate::versions::{PageMemory, Version};
 use crate::working::PortBytes;
 use ipuc_formats::dim::Bindings;
@@ -23,6 +25,7 @@ use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a session may be told.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +39,7 @@ pub struct SessionOptions {
 /// State and options of a caller; several may share a [`Model`].
 pub struct Session {
     model: Model,
-    threads: Arc<rayon::ThreadPool>,
+    threads: Threads,
     random_state: u64,
     states: SessionStates,
     memory: Option<BoundMemory>,
@@ -44,27 +47,35 @@ pub struct Session {
     /// The most bytes of buffers that a run took besides those of its outputs and state.
     unplanned_bytes: u64,
     trace: Option<Arc<Trace>>,
+    cancel: Option<CancelToken>,
 }
 
 impl Session {
-    /// A session with fresh state.
+    /// A session with fresh state. Sessions that want as many threads share them.
     ///
     /// # Errors
     /// [`RunError::Threads`] where threads cannot be started, [`RunError::Instructions`] where the environment names an
     /// instruction set that this processor does not have.
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, RunError> {
+        Session::on_threads(model, Threads::shared(options.threads)?, options.seed)
+    }
+
+    /// A session with fresh state on these threads, with a seed for random operators that have none of their own.
+    ///
+    /// # Errors
+    /// [`RunError::Instructions`] where the environment names an instruction set that this processor does not have.
+    pub fn on_threads(model: &Model, threads: Threads, seed: u64) -> Result<Session, RunError> {
         Instructions::named()?;
-        let threads = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
-        let threads = threads.map_err(|error| RunError::Threads { reason: error.to_string() })?;
         Ok(Session {
             model: model.clone(),
-            threads: Arc::new(threads),
-            random_state: options.seed,
+            threads,
+            random_state: seed,
             states: model.program.states.add(States::new()),
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
             trace: None,
+            cancel: None,
         })
     }
 
@@ -80,12 +91,33 @@ impl Session {
             working_bytes: 0,
             unplanned_bytes: 0,
             trace: None,
+            cancel: self.cancel.clone(),
         }
     }
 
-    /// Note what happens when in the runs to come, or no more; reads that other sessions of the model cause included.
+    /// Have runs end before their next step once this token is cancelled, or have none end so.
+    pub fn set_cancel(&mut self, token: Option<CancelToken>) {
+        self.cancel = token;
+    }
+
+    /// Run an entry as [`Session::run`] does and forget what came of it: weights are read, memory is planned, threads are
+    /// awake. State and random operators are then what they were.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn warm_up(&mut self, entry: Option<&str>, inputs: Vec<(String, Value)>) -> Result<(), RunError> {
+        let random_state = self.random_state;
+        let states = self.states.lock().clone();
+        let ran = self.run(entry, inputs);
+        *self.states.lock() = states;
+        self.random_state = random_state;
+        ran.map(|_| ())
+    }
+
+    /// Note what happens when in the runs to come, or no more; reads that other sessions of the model cause included, and
+    /// work of those on the same threads.
     pub fn set_trace(&mut self, trace: Option<Arc<Trace>>) {
-        watch_workers(&self.threads, trace.as_ref());
+        watch_workers(self.threads.pool(), trace.as_ref());
         if let Some(streamed) = &self.model.program.streamed {
             streamed.set_trace(trace.clone());
         }
@@ -271,9 +303,14 @@ impl Session {
         program.pool.begin_run();
         let trace = self.trace.as_deref();
         let random_state = self.random_state;
-        let mut execution = Execution { program: &program, memory: &memory, random_state, trace, observer };
+        let cancel = self.cancel.as_ref();
+        let mut execution = Execution { program: &program, memory: &memory, random_state, trace, cancel, observer };
         program.source.progress(Progress::PassBegins { block: entry.block });
-        let results = self.threads.install(|| execution.run_block(entry.block, arguments));
+        let begun = Instant::now();
+        let results = self.threads.pool().install(|| execution.run_block(entry.block, arguments));
+        if let Some(trace) = trace {
+            trace.add(Track::Runs, format!("run {}", entry.name), begun, None);
+        }
         let random_state = execution.random_state;
         program.source.progress(Progress::PassEnds);
         self.memory = Some(memory);

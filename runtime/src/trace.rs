@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 /// What a span is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Track {
+    /// Runs of entries, from their first step to their last.
+    Runs,
     /// Steps, one after another.
     Steps,
     /// Steps that wait for weights.

@@ -37,14 +37,27 @@ fn write_module(code: &mut String, name: &str, file: &Path, manifest: &Manifest)
     writeln!(code, "/// A model as `{models}` has it; clones share its weights.")?;
     code.push_str(MODEL.replace("{file}", &format!("{name}.ipu")).as_str());
     let mut methods = String::new();
-    let mut used = BTreeSet::from(["reset".to_string()]);
+    let mut used = METHODS.map(str::to_string).into();
     for entry in &manifest.entries {
         write_entry(code, &mut methods, &mut used, manifest, entry)?;
     }
-    write!(code, "\nimpl Session {{{methods}\n    /// Forget all state.\n")?;
-    code.push_str("    pub fn reset(&mut self) {\n        self.session.reset();\n    }\n}\n");
-    Ok(())
+    write!(code, "\nimpl Session {{{methods}{SESSION}}}\n")
 }
+
+/// Names of the methods in [`SESSION`].
+const METHODS: [&str; 2] = ["fork", "reset"];
+
+const SESSION: &str = r"
+    /// Another session with the same state, from which both go their own ways.
+    pub fn fork(&self) -> Self {
+        Session { session: self.session.fork() }
+    }
+
+    /// Forget all state.
+    pub fn reset(&mut self) {
+        self.session.reset();
+    }
+";
 
 const MODEL: &str = r#"#[derive(Clone)]
 pub struct Model {
@@ -54,17 +67,22 @@ pub struct Model {
 
 /// State of one caller.
 pub struct Session {
-    session: ::ipuc::Session,
+    /// The session with names instead of types: what state is saved, how runs are watched and cancelled.
+    pub session: ::ipuc::Session,
 }
 
+/// The beginning of weights, so that they can be used where they lie.
+#[repr(C, align(64))]
+struct Aligned<Bytes: ?Sized>(Bytes);
+
 impl Model {
-    /// Open the copy inside the program.
+    /// Open the copy inside the program; weights are used where they lie.
     ///
     /// # Errors
     /// Where memory is short.
     pub fn embedded() -> Result<Self, ::ipuc::OpenError> {
-        static BYTES: &[u8] = include_bytes!("{file}");
-        ::ipuc::open_bytes(BYTES).map(|model| Model { model })
+        static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!("{file}"));
+        ::ipuc::open_static(&BYTES.0).map(|model| Model { model })
     }
 
     /// Open a copy of the compiled file, such as that at [`PATH`].
@@ -73,6 +91,17 @@ impl Model {
     /// Where it cannot be read.
     pub fn open(path: impl AsRef<::std::path::Path>) -> Result<Self, ::ipuc::OpenFileError> {
         ::ipuc::open(path).map(|model| Model { model })
+    }
+
+    /// Open a copy of the compiled file within a memory budget.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or the budget is too small.
+    pub fn open_with(
+        path: impl AsRef<::std::path::Path>,
+        options: ::ipuc::OpenOptions,
+    ) -> Result<Self, ::ipuc::OpenFileError> {
+        ::ipuc::open_with(path, options).map(|model| Model { model })
     }
 
     /// A session with fresh state.

@@ -172,12 +172,12 @@ pub(super) fn tolerance(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number of at least 0".to_string())
 }
 
-/// A number of threads; 0 is as many as there are cores.
+/// A number of threads.
 pub(super) fn threads(text: &str) -> Result<usize, String> {
     /// More than this many is a slip of the finger, which the system would answer for us.
     const MOST: usize = 1 << 10;
-    let number = text.parse::<usize>().ok().filter(|number| *number <= MOST);
-    number.ok_or_else(|| format!("expected a number from 0 to {MOST}"))
+    let number = text.parse::<usize>().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected a number from 1 to {MOST}"))
 }
 
 /// How often something is done.

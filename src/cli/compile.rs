@@ -3,13 +3,15 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
+use super::execute::has_signature;
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
+use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
     Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
 };
-use crate::compile::folder::{self, LanguageModel};
+use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -79,8 +81,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Threads that share the work [default: all cores]
-    #[arg(short = 'j', long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
-    threads: usize,
+    #[arg(short = 'j', long, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
 }
 
 /// Choices of `--cache`.
@@ -163,19 +165,34 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         Some(model) => vec![model.apply(&mut options)],
         None => sources(&arguments.models)?,
     };
+    for source in &sources {
+        if has_signature(&source.path)? {
+            let message = format!("`{}` is an .ipu file, which is compiled already", source.path.display());
+            return Err(Failure::usage(message).with_hint("run it: ipuc run MODEL.ipu").into());
+        }
+    }
     let written = arguments.output.clone().unwrap_or_else(|| arguments.models[0].path.with_extension("ipu"));
+    let to_stdout = written == Path::new("-");
+    if to_stdout && output.is_json() {
+        return Err(Failure::usage("the file and --json cannot both go to stdout").into());
+    }
     options.placements = placements(&arguments.target, &sources, &options)?;
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build();
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
-        compile_observed(&sources, &written, &options, &bar, &mut |report, graph| {
+        let destination = if to_stdout { Destination::Stdout } else { Destination::Path(&written) };
+        compile_observed(&sources, destination, &options, &bar, &mut |report, graph| {
             listing.write(report, graph);
         })
     });
     drop(bar);
     let compiled = compiled.map_err(|error| in_models(error, &sources))?;
     listing.finish()?;
+    if to_stdout {
+        output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
+        return Ok(Code::Success);
+    }
     print(&compiled, arguments.verify, &written, start, output)?;
     Ok(Code::Success)
 }

@@ -6,8 +6,9 @@ use super::failure::Failure;
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
-use crate::files::unfinished::Unfinished;
+use crate::files::unfinished::{self, Unfinished};
 use crate::files::{SourceFile, numpy};
+use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
 use clap::Args;
@@ -20,7 +21,7 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,8 @@ pub(super) struct ModelArguments {
     #[arg(long, value_name = "NAME")]
     pub(super) entry: Option<String>,
     /// Threads that share the work [default: all cores]
-    #[arg(long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
-    threads: usize,
+    #[arg(long, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
     /// Memory for weights, activations, state, inputs and outputs, as 512MiB, 2GB or bytes; weights that do not fit are
     /// streamed from the file [default: what the machine has available]
     #[arg(long, value_name = "SIZE")]
@@ -120,10 +121,14 @@ pub(super) struct Loaded {
     pub(super) path: PathBuf,
     /// The compiled file.
     pub(super) file: PathBuf,
+    /// 0 for all cores.
     threads: usize,
     /// Folder of the compiled file, kept for as long as the model may read it.
     _scratch: Option<Scratch>,
 }
+
+/// What to do where the temporary folder is full.
+const NAME_TMPDIR: &str = "name a folder with room in the environment variable TMPDIR";
 
 /// A temporary folder that is removed even when the program is interrupted.
 struct Scratch {
@@ -133,9 +138,22 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("ipuc-").tempdir().context("cannot create a temporary folder")?;
-        let unfinished = Unfinished::remember(folder.path());
-        Ok(Scratch { folder, _unfinished: unfinished })
+        let parent = std::env::temp_dir();
+        let failed = |error| {
+            let message = format!("cannot create a temporary folder in `{}`", parent.display());
+            Failure::output(message, &error).with_hint(NAME_TMPDIR)
+        };
+        unfinished::remove_left_over(&parent);
+        loop {
+            let builder = tempfile::Builder::new().prefix(unfinished::PREFIX).suffix(unfinished::SUFFIX).tempdir();
+            let folder = builder.map_err(failed)?;
+            match Unfinished::remember(folder.path()) {
+                Ok(unfinished) => return Ok(Scratch { folder, _unfinished: unfinished }),
+                // Taken for left over in the moment before it was locked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error).into()),
+            }
+        }
     }
 }
 
@@ -147,6 +165,15 @@ impl Loaded {
         output: &Output,
     ) -> anyhow::Result<Loaded> {
         check_once(&dimensions.dim)?;
+        if let (Some(given), Some(available_bytes)) = (arguments.memory, available_bytes())
+            && given.bytes > available_bytes
+        {
+            output.note(format_args!(
+                "warning: --memory {} is more than the {} that this process can have; it may be killed",
+                bytes(given.bytes),
+                bytes(available_bytes)
+            ));
+        }
         let mut scratch = None;
         let mut path = arguments.model.clone();
         let options = OpenOptions {
@@ -164,12 +191,12 @@ impl Loaded {
             let pipe = io::Cursor::new(first).chain(io::stdin());
             if signed {
                 let model = open_pipe(pipe, options)?;
-                let threads = arguments.threads;
+                let threads = arguments.threads.unwrap_or(0);
                 return Ok(Loaded { model, path: path.clone(), file: path, threads, _scratch: None });
             }
             let folder = scratch.insert(Scratch::new()?);
             path = folder.folder.path().join("stdin");
-            io::copy(&mut { pipe }, &mut File::create(&path)?).context("cannot read stdin")?;
+            spool(pipe, &path)?;
         }
         let compiled_elsewhere = arguments.follow || is_compiled(&path)?;
         if !compiled_elsewhere {
@@ -193,10 +220,12 @@ impl Loaded {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
         }
+        let loading = output.waiting("loading");
         let model = open_with(&path, options).map_err(|error| match error {
             OpenFileError::Model { error, .. } => OpenFileError::Model { path: shown(&arguments.model), error },
             error @ (OpenFileError::Source(_) | OpenFileError::Arriving { .. }) => error,
         })?;
+        drop(loading);
         if let (None, Some(residency)) = (arguments.memory, model.residency()) {
             output.note(format_args!(
                 "note: the weights ({}) do not fit into the memory that is available and are streamed within {}",
@@ -204,13 +233,53 @@ impl Loaded {
                 bytes(residency.budget_bytes)
             ));
         }
-        Ok(Loaded { model, path: arguments.model.clone(), file: path, threads: arguments.threads, _scratch: scratch })
+        let threads = arguments.threads.unwrap_or(0);
+        Ok(Loaded { model, path: arguments.model.clone(), file: path, threads, _scratch: scratch })
     }
 
     /// A session with the threads that the user wants.
     pub(super) fn session(&self) -> anyhow::Result<Session> {
         Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
     }
+}
+
+/// Keep an ONNX model that a pipe brings in a file.
+fn spool(mut pipe: impl Read, path: &Path) -> anyhow::Result<()> {
+    let unkept = |error: io::Error| {
+        let folder = std::env::temp_dir();
+        let message = format!("cannot keep what stdin brings in `{}`", folder.display());
+        Failure::output(message, &error).with_hint(NAME_TMPDIR)
+    };
+    let mut file = File::create(path).map_err(unkept)?;
+    let mut block = vec![0; STDIN_BLOCK_BYTES];
+    let mut kept_bytes = 0;
+    loop {
+        let count = match pipe.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read.context("cannot read stdin")?,
+        };
+        if kept_bytes == 0 && !is_model_begin(&block[..count]) {
+            let message = "cannot open `stdin`: it brings neither an .ipu file nor an ONNX model";
+            return Err(Failure::file(message).into());
+        }
+        kept_bytes += count as u64;
+        if kept_bytes > PROTOBUF_BYTES {
+            let message = "cannot open `stdin`: it brings more than the 2 GiB that an ONNX model can have";
+            return Err(Failure::file(message).into());
+        }
+        file.write_all(&block[..count]).map_err(unkept)?;
+    }
+}
+
+/// Bytes that are taken from a pipe at a time.
+const STDIN_BLOCK_BYTES: usize = 1 << 20;
+/// The longest message that Protocol Buffers can write: weights of larger models are external data, which a pipe has not.
+const PROTOBUF_BYTES: u64 = 2 << 30;
+
+/// The first byte is the key of a field of `ModelProto`: number 1 to 31 in its upper bits, wire type below.
+fn is_model_begin(bytes: &[u8]) -> bool {
+    bytes.first().is_none_or(|&key| matches!(key & 7, 0..=2 | 5) && (1..=31).contains(&(key >> 3)))
 }
 
 /// How messages call a model.
@@ -236,13 +305,18 @@ fn ranges(dimensions: &[Dimension]) -> Vec<(String, i64, i64)> {
 
 /// The file is `.ipu` by its first bytes, or by its name where they are of no known format.
 pub(super) fn is_compiled(path: &Path) -> anyhow::Result<bool> {
+    Ok(has_signature(path)? || path.extension().is_some_and(|extension| extension == "ipu"))
+}
+
+/// The file is `.ipu` by its first bytes.
+pub(super) fn has_signature(path: &Path) -> anyhow::Result<bool> {
     let file = SourceFile::open(path)?;
     let mut first = [0; superblock::SIGNATURE.len()];
-    let signed = file.length() >= first.len() as u64 && {
-        file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
-        first == superblock::SIGNATURE
-    };
-    Ok(signed || path.extension().is_some_and(|extension| extension == "ipu"))
+    if file.length() < first.len() as u64 {
+        return Ok(false);
+    }
+    file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
+    Ok(first == superblock::SIGNATURE)
 }
 
 /// Types of an entry's results, by position.

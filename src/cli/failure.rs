@@ -1,5 +1,6 @@
 //! Errors as a user sees them: one sentence, a hint where there is something to do, and an exit code.
 
+use super::output::at_least;
 use crate::compile::CompileError;
 use crate::compile::folder::FolderError;
 use crate::files::numpy::NumpyError;
@@ -35,6 +36,8 @@ pub(super) enum Code {
     File = 3,
     /// Memory or disk is short.
     Resource = 4,
+    /// A file that the command line names is not there.
+    Missing = 5,
 }
 
 /// An error of the command line itself, as opposed to those of the libraries.
@@ -129,7 +132,8 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     }
     if let Some(error) = cause.downcast_ref::<OpenFileError>() {
         return Some(match error {
-            OpenFileError::Source(_) | OpenFileError::Arriving { .. } => (Code::File, None),
+            OpenFileError::Source(error) => (of_source(error), None),
+            OpenFileError::Arriving { error, .. } => (of_io(error), None),
             OpenFileError::Model { error, .. } => of_open(error),
         });
     }
@@ -173,16 +177,20 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<FolderError>() {
         return Some(of_folder(error));
     }
-    let is_file_error = cause.is::<SourceFileError>()
-        || cause.is::<NumpyError>()
-        || cause.is::<ValueError>()
-        || cause.is::<OnnxError>();
+    if let Some(error) = cause.downcast_ref::<SourceFileError>() {
+        return Some((of_source(error), None));
+    }
+    if let Some(error) = cause.downcast_ref::<NumpyError>() {
+        return Some((of_numpy(error), None));
+    }
+    let is_file_error = cause.is::<ValueError>() || cause.is::<OnnxError>();
     is_file_error.then_some((Code::File, None))
 }
 
 fn of_compile(error: &CompileError) -> Verdict {
     match error {
-        CompileError::Source(_) | CompileError::Import(_) => (Code::File, None),
+        CompileError::Source(error) => (of_source(error), None),
+        CompileError::Import(_) => (Code::File, None),
         // Folders are named on the command line, files in the model.
         CompileError::External(error) => (Code::Usage, hint_of_external(error)),
         CompileError::ExternalData { error, .. } => (Code::File, hint_of_external(error)),
@@ -213,7 +221,7 @@ fn of_compile(error: &CompileError) -> Verdict {
             (of_output(error), None)
         }
         CompileError::Emit(EmitError::Memory { needed_bytes, .. }) => {
-            (Code::Resource, Some(format!("give it at least --memory {needed_bytes}")))
+            (Code::Resource, Some(format!("give it at least --memory {}", at_least(*needed_bytes))))
         }
         CompileError::Emit(EmitError::Buffer { .. }) => {
             (Code::Resource, Some("less is needed with a lower --memory".to_string()))
@@ -285,7 +293,7 @@ fn of_open(error: &OpenError) -> Verdict {
         OpenError::Step { .. } | OpenError::OtherFiles { .. } | OpenError::Read { .. } => (Code::File, None),
         OpenError::Memory { .. } => (Code::Resource, None),
         OpenError::Budget { needed_bytes, .. } => {
-            (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
+            (Code::Resource, Some(format!("give at least --memory {}", at_least(*needed_bytes))))
         }
     }
 }
@@ -322,7 +330,7 @@ fn of_run(error: &RunError) -> Verdict {
         RunError::Threads { .. } | RunError::Memory { .. } => (Code::Resource, None),
         RunError::Spill { .. } => (Code::Resource, Some("name another folder with --spill DIR".to_string())),
         RunError::Budget { needed_bytes, .. } => {
-            (Code::Resource, Some(format!("give at least --memory {needed_bytes}")))
+            (Code::Resource, Some(format!("give at least --memory {}", at_least(*needed_bytes))))
         }
         RunError::Step { error, .. } => (of_step(error), None),
     }
@@ -364,8 +372,32 @@ fn of_output(error: &io::Error) -> Code {
     }
 }
 
+fn of_source(error: &SourceFileError) -> Code {
+    match error {
+        SourceFileError::Open { error, .. } => of_io(error),
+        _ => Code::File,
+    }
+}
+
+fn of_numpy(error: &NumpyError) -> Code {
+    match error {
+        NumpyError::Io(error) => of_io(error),
+        NumpyError::Member { error, .. } => of_numpy(error),
+        NumpyError::Tensor(TensorError::Memory { .. }) => Code::Resource,
+        NumpyError::Signature
+        | NumpyError::Version(_)
+        | NumpyError::Header(_)
+        | NumpyError::ElementType(_)
+        | NumpyError::NotRepresentable(_)
+        | NumpyError::Length { .. }
+        | NumpyError::Tensor(_)
+        | NumpyError::Archive(_) => Code::File,
+    }
+}
+
 fn of_io(error: &io::Error) -> Code {
     match error.kind() {
+        io::ErrorKind::NotFound => Code::Missing,
         io::ErrorKind::StorageFull
         | io::ErrorKind::QuotaExceeded
         | io::ErrorKind::OutOfMemory

@@ -1,11 +1,13 @@
-//! Ctrl-C: ends the text that is generated, where one is; else the program, which leaves nothing half-written.
+//! Signals: Ctrl-C ends the text that is generated, where one is; each else the program, which leaves nothing half-written.
 
 use crate::files::unfinished;
 use crate::generate::Cancel;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::sync::{Mutex, PoisonError};
 
-/// 128 and the number of the signal, as shells have it.
-const INTERRUPTED: i32 = 130;
+/// Added to the number of the signal, as shells have it.
+const SIGNALLED: i32 = 128;
 
 /// What the next Ctrl-C ends in place of the program.
 static TEXT: Mutex<Option<Cancel>> = Mutex::new(None);
@@ -14,15 +16,21 @@ fn set(text: Option<Cancel>) -> Option<Cancel> {
     std::mem::replace(&mut *TEXT.lock().unwrap_or_else(PoisonError::into_inner), text)
 }
 
-/// Listen to Ctrl-C from now on.
+/// Listen to signals from now on.
 pub(super) fn listen() -> anyhow::Result<()> {
-    ctrlc::set_handler(|| match set(None) {
-        Some(text) => text.cancel(),
-        None => {
-            unfinished::remove_all();
-            std::process::exit(INTERRUPTED);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            match set(None).filter(|_| signal == SIGINT) {
+                Some(text) => text.cancel(),
+                None => {
+                    unfinished::remove_all();
+                    std::process::exit(SIGNALLED + signal);
+                }
+            }
         }
-    })?;
+    };
+    std::thread::Builder::new().name("signals".to_string()).spawn(wait)?;
     Ok(())
 }
 

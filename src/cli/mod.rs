@@ -34,6 +34,7 @@ mod verify;
 use clap::{Parser, Subcommand};
 use failure::Code;
 use output::Output;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Compile ONNX models into execution-ordered files, and run them.
@@ -42,7 +43,7 @@ use std::process::ExitCode;
 #[command(
     after_help = "Exit codes: 0 success, 1 a negative result (a mismatch, a failed check), 2 usage (a wrong flag; \
     a wrong input name, element type or shape), 3 a file that is bad or holds what is not supported, 4 resources \
-    (memory, disk)."
+    (memory, disk), 5 a file that is not there, 128 and the number of the signal that ended it."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -75,9 +76,17 @@ enum Command {
 /// Run the command that the program was called with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let code = match Cli::try_parse() {
+        Ok(cli) => run(&cli),
+        Err(error) => show(&error),
+    };
+    ExitCode::from(code.unwrap_or_else(|error| failure::report(&error)) as u8)
+}
+
+fn run(cli: &Cli) -> Outcome {
+    interrupt::listen()?;
     let mut output = Output::new(cli.json, cli.quiet);
-    let result = interrupt::listen().and_then(|()| match &cli.command {
+    let code = match &cli.command {
         Command::Compile(arguments) => compile::run(arguments, &mut output),
         Command::Run(arguments) => run::run(arguments, &mut output),
         Command::Generate(arguments) => generate::run(arguments, &mut output),
@@ -91,10 +100,16 @@ pub fn main() -> ExitCode {
         Command::Targets(arguments) => targets::run(arguments, &mut output),
         Command::Ops(arguments) => ops::run(arguments, &mut output),
         Command::Completions(arguments) => completions::run(arguments, &mut output),
-    });
-    let result = result.and_then(|code| output.flush().map(|()| code));
-    let code = result.unwrap_or_else(|error| failure::report(&error));
-    ExitCode::from(code as u8)
+    }?;
+    output.flush()?;
+    Ok(code)
+}
+
+/// What the command line is told in place of a command: help, the version, or what is wrong with it.
+fn show(error: &clap::Error) -> Outcome {
+    error.print()?;
+    std::io::stdout().flush()?;
+    Ok(if error.use_stderr() { Code::Usage } else { Code::Success })
 }
 
 /// What a command came to.

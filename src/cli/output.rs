@@ -5,7 +5,8 @@ use ipuc_passes::emit::Progress;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Where a command prints.
@@ -18,6 +19,11 @@ pub(super) struct Output {
 impl Output {
     pub(super) fn new(json: bool, quiet: bool) -> Self {
         Output { stdout: BufWriter::new(io::stdout()), json, quiet }
+    }
+
+    /// Whether the result is printed as JSON.
+    pub(super) fn is_json(&self) -> bool {
+        self.json
     }
 
     /// A line of the result; nothing where JSON is wanted.
@@ -83,10 +89,54 @@ impl Output {
         Ok(self.stdout.flush()?)
     }
 
+    /// Says on a terminal what is going on and for how long, from the second second on, until it is dropped.
+    pub(super) fn waiting(&self, label: &'static str) -> Waiting {
+        if self.quiet || !io::stderr().is_terminal() {
+            return Waiting { ended: None, thread: None };
+        }
+        let (ended, end) = mpsc::channel::<()>();
+        let show = move || {
+            if end.recv_timeout(SILENCE) != Err(mpsc::RecvTimeoutError::Timeout) {
+                return;
+            }
+            let spinner = ProgressBar::new_spinner().with_elapsed(SILENCE);
+            let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
+            // The template is fixed; without it the plain one will do.
+            let spinner = style.map_or(spinner.clone(), |style| spinner.with_style(style));
+            spinner.set_message(label);
+            spinner.enable_steady_tick(TICK);
+            // Nothing is sent: the channel ends.
+            let _ = end.recv();
+            spinner.finish_and_clear();
+        };
+        Waiting { ended: Some(ended), thread: std::thread::Builder::new().spawn(show).ok() }
+    }
+
     /// A bar that appears on a terminal once the work has taken a second.
     pub(super) fn bar(&self, label: &'static str, unit: Unit) -> Bar {
         let shown = !self.quiet && io::stderr().is_terminal();
         Bar { shown, label, unit, start: Instant::now(), bar: OnceLock::new() }
+    }
+}
+
+/// How long a piece of work is silent.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How often a spinner moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A message on the terminal for as long as this lives.
+pub(super) struct Waiting {
+    ended: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that failed has shown nothing.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -109,20 +159,33 @@ pub(super) struct Bar {
 impl Bar {
     /// So much is done, of so much.
     pub(super) fn set(&self, done: u64, total: u64) {
-        if !self.shown || self.start.elapsed() < Duration::from_secs(1) {
+        let elapsed = self.start.elapsed();
+        if !self.shown || elapsed < SILENCE {
             return;
         }
         let bar = self.bar.get_or_init(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
             let counts = match self.unit {
-                Unit::Bytes => "{bytes}/{total_bytes} ({bytes_per_sec}, {eta} left)",
-                Unit::Items => "{pos}/{len} ({eta} left)",
+                Unit::Bytes => "{bytes}/{total_bytes} ({msg})",
+                Unit::Items => "{pos}/{len} ({msg})",
             };
             let style = ProgressStyle::with_template(&format!("{} [{{bar:30}}] {counts}", self.label));
             // The template is fixed; without it the plain bar will do.
             style.map_or(bar.clone(), |style| bar.with_style(style.progress_chars("=> ")))
         });
         bar.set_position(done);
+        bar.set_message(pace(self.unit, done, total, elapsed));
+    }
+}
+
+/// `1.5 MiB/s, 12 s left`, over the whole time of the work: the bar itself comes later.
+fn pace(unit: Unit, done: u64, total: u64, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64().max(1e-9);
+    let left = total.saturating_sub(done) as f64 / rate.max(1e-9);
+    let left = format!("{} left", seconds(Duration::try_from_secs_f64(left.round()).unwrap_or(Duration::MAX)));
+    match unit {
+        Unit::Bytes => format!("{}/s, {left}", bytes(rate as u64)),
+        Unit::Items => left,
     }
 }
 
@@ -145,6 +208,15 @@ pub(super) fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
 }
 
+/// A size that is enough for so many bytes, as flags take it: `1537MiB`.
+pub(super) fn at_least(count: u64) -> String {
+    // Three digits and more of each unit: what is rounded up is less than a part in a thousand.
+    let units = [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let exact = |&&(unit, _): &&(u64, &str)| count >= unit && (count.is_multiple_of(unit) || count / unit >= 1000);
+    let (unit, name) = units.iter().find(exact).copied().unwrap_or((1 << 10, "KiB"));
+    format!("{}{name}", count.div_ceil(unit))
+}
+
 /// A time for people: `1.25 s`, `3.1 ms`.
 pub(super) fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -158,4 +230,28 @@ pub(super) fn seconds(time: Duration) -> String {
 /// `1 step`, `2 steps`.
 pub(super) fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_counts_from_the_beginning_of_the_work() {
+        let four_seconds = Duration::from_secs(4);
+        assert_eq!(pace(Unit::Bytes, 4 << 20, 12 << 20, four_seconds), "1.00 MiB/s, 8.00 s left");
+        assert_eq!(pace(Unit::Items, 1, 3, four_seconds), "8.00 s left");
+    }
+
+    #[test]
+    fn sizes_are_said_as_the_flags_take_them() {
+        assert_eq!(at_least(1), "1KiB");
+        assert_eq!(at_least(1 << 20), "1MiB");
+        assert_eq!(at_least((1 << 20) + 1), "1025KiB");
+        assert_eq!(at_least(1_610_629_140), "1537MiB");
+        for bytes in [1, 1000, 123_456_789, u64::MAX / 2] {
+            let size: crate::cli::arguments::Size = at_least(bytes).parse().unwrap();
+            assert!(size.bytes >= bytes);
+        }
+    }
 }

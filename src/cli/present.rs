@@ -11,6 +11,20 @@ const PRINTED_ELEMENTS: usize = 8;
 /// Elements of a tensor up to which JSON holds all.
 const JSON_ELEMENTS: usize = 4096;
 
+/// The first elements of a tensor, at most so many, as a tensor of one axis. What is printed does not grow with the tensor.
+fn first(tensor: &Tensor, limit: usize) -> Tensor {
+    let count = tensor.count().min(limit);
+    if count == tensor.count() {
+        return tensor.clone();
+    }
+    let part = match (tensor.strings(), tensor.dtype().packed_bytes(count)) {
+        (Ok(strings), _) => Tensor::from_strings(&[count], strings[..count].to_vec()),
+        (Err(_), bytes) => Tensor::from_bytes(tensor.dtype(), &[count], &tensor.bytes()[..bytes.unwrap_or(0)]),
+    };
+    // The beginning of a tensor is one.
+    part.unwrap_or_else(|_| tensor.clone())
+}
+
 /// The real elements of a tensor as f64; `None` for integers, booleans, text and complex numbers.
 fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     let dtype = tensor.dtype();
@@ -24,6 +38,26 @@ fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
     with_number!(
         dtype,
         T => Some(tensor.elements::<T>().ok()?.iter().map(|&element| element.to_f64_lossy()).collect()),
+        otherwise None
+    )
+}
+
+/// The least and the greatest real element; `None` for other types.
+fn range(tensor: &Tensor) -> Option<(f64, f64)> {
+    use ipuc_formats::element::Number;
+    let dtype = tensor.dtype();
+    let none = (f64::INFINITY, f64::NEG_INFINITY);
+    let wider = |(least, greatest): (f64, f64), element: f64| (least.min(element), greatest.max(element));
+    if dtype.is_narrow_float() {
+        let values = tensor.codes().into_iter().map(|code| f64::from(narrow::decode(dtype, code)));
+        return Some(values.fold(none, wider));
+    }
+    if !dtype.is_float() {
+        return None;
+    }
+    with_number!(
+        dtype,
+        T => Some(tensor.elements::<T>().ok()?.iter().map(|&element| element.to_f64_lossy()).fold(none, wider)),
         otherwise None
     )
 }
@@ -56,9 +90,7 @@ fn tensor_text(tensor: &Tensor) -> String {
     }
     if tensor.count() > PRINTED_ELEMENTS {
         text.push_str(", ..");
-        if let Some(floats) = floats(tensor) {
-            let least = floats.iter().copied().fold(f64::INFINITY, f64::min);
-            let greatest = floats.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if let Some((least, greatest)) = range(tensor) {
             text.push_str(&format!(" (from {} to {})", short(least), short(greatest)));
         }
     }
@@ -67,6 +99,7 @@ fn tensor_text(tensor: &Tensor) -> String {
 
 /// Up to `limit` elements in words.
 fn elements(tensor: &Tensor, limit: usize) -> Vec<String> {
+    let tensor = &first(tensor, limit);
     if let Some(floats) = floats(tensor) {
         return floats.into_iter().take(limit).map(short).collect();
     }
@@ -150,6 +183,8 @@ mod tests {
     #[test]
     fn values_are_printed() {
         let of = |tensor: Tensor| text(&Value::Tensor(tensor));
+        assert_eq!(of(Tensor::from_codes(DType::U4, &[9], &[5; 9]).unwrap()), "u4[9] 5, 5, 5, 5, 5, 5, 5, 5, ..");
+        assert_eq!(first(&Tensor::zeros(DType::I8, &[1 << 20]).unwrap(), 8).bytes().len(), 8);
         assert_eq!(of(Tensor::from_elements(&[1, 2], &[0.25f32, -1e-9]).unwrap()), "f32[1, 2] 0.25, -1e-9");
         assert_eq!(of(Tensor::scalar(0.1f32)), "f32[] 0.1");
         assert_eq!(of(Tensor::scalar(u64::MAX)), "u64[] 18446744073709551615");

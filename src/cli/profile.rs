@@ -1,9 +1,9 @@
-//! `--profile`: a trace that Perfetto and Chrome show, with a track for steps, waits, each reader and each worker.
+//! `--profile`: a trace that Perfetto and Chrome show, with a track for runs, steps, waits, each reader and each worker.
 //!
 //! The format is the JSON array of trace events (<https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>).
 
+use super::failure::Failure;
 use crate::files::OutputFile;
-use anyhow::Context;
 use ipuc_passes::emit::Output as _;
 use ipuc_runtime::{Session, Trace, Track};
 use serde_json::json;
@@ -43,15 +43,16 @@ pub(super) fn end(session: &mut Session, trace: Option<Arc<Trace>>, target: Opti
         }
         events.push(event);
     }
-    let context = || format!("cannot write `{}`", target.display());
-    let file = OutputFile::create(target).with_context(context)?;
-    file.write_at(0, json!({ "traceEvents": events }).to_string().as_bytes()).with_context(context)?;
-    file.finish().with_context(context)
+    let unwritten = |error| Failure::output(format!("cannot write `{}`", target.display()), &error);
+    let file = OutputFile::create(target).map_err(unwritten)?;
+    file.write_at(0, json!({ "traceEvents": events }).to_string().as_bytes()).map_err(unwritten)?;
+    file.finish().map_err(|error| unwritten(error).into())
 }
 
 /// Number and name of a track.
 fn place(track: Track) -> (usize, String) {
     match track {
+        Track::Runs => (0, "runs".to_string()),
         Track::Steps => (1, "steps".to_string()),
         Track::Stalls => (2, "waits for weights".to_string()),
         Track::Reader(index) => (100 + index, format!("reader {index}")),

@@ -4,7 +4,7 @@ use super::Outcome;
 use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
 use super::failure::{Code, Failure};
 use super::observed;
-use super::output::{Output, seconds};
+use super::output::{Output, count, seconds};
 use super::present;
 use super::profile;
 use crate::files::{OutputFile, SequentialWriter, numpy};
@@ -30,8 +30,8 @@ pub(super) struct Arguments {
     inputs: InputArguments,
     #[command(flatten)]
     dimensions: DimensionArguments,
-    /// Store the outputs: as NAME.npy in a folder, or in one archive
-    #[arg(long, short, value_name = "DIR|FILE.npz")]
+    /// Store the outputs: as NAME.npy in a folder, in one archive, or the only one in one file
+    #[arg(long, short, value_name = "DIR|FILE.npz|FILE.npy")]
     output: Option<PathBuf>,
     /// Go on from the state in this file, which --save-state has stored
     #[arg(long, value_name = "FILE")]
@@ -49,7 +49,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let start = Instant::now();
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
+    let load_time = start.elapsed();
     let name = arguments.model.entry.as_deref();
     let entry = loaded.model.entry(name)?;
     let inputs = gather(&loaded, entry, &arguments.inputs, &arguments.dimensions.dim, output)?;
@@ -62,12 +64,14 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
     let start = Instant::now();
+    let running = output.waiting("running");
     let mut statistics = arguments.observe.map(Statistics::new);
     let outputs = match &mut statistics {
         Some(statistics) => session.run_observed(name, inputs, statistics)?,
         None => session.run(name, inputs)?,
     };
     let elapsed = start.elapsed();
+    drop(running);
     profile::end(&mut session, trace, target)?;
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
@@ -89,7 +93,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     for (name, value) in &outputs {
         output.line(format_args!("{name}: {}", present::text(value)))?;
     }
-    output.note(format_args!("ran in {}", seconds(elapsed)));
+    output.note(format_args!("loaded in {}, ran in {}", seconds(load_time), seconds(elapsed)));
     let values = outputs.iter().map(|(name, value)| {
         let mut object = present::json(value);
         object["name"] = json!(name);
@@ -98,6 +102,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let mut result = json!({
         "model": loaded.path.display().to_string(),
         "entry": entry.name,
+        "load_seconds": load_time.as_secs_f64(),
         "seconds": elapsed.as_secs_f64(),
         "outputs": values.collect::<Vec<_>>(),
     });
@@ -123,8 +128,18 @@ fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
         numpy::write_npz(&arrays, &mut bytes).with_context(|| failure(target))?;
         return write(target, bytes.get_ref())?.finish().map_err(|error| unwritten(target, error).into());
     }
+    if !target.is_dir() && target.extension().is_some_and(|extension| extension == "npy") {
+        let [(_, tensor)] = arrays.as_slice() else {
+            let message =
+                format!("{} cannot be stored in the one file `{}`", count(arrays.len(), "array"), target.display());
+            return Err(Failure::usage(message).with_hint("store them in one archive with --output FILE.npz").into());
+        };
+        let mut bytes = Vec::new();
+        numpy::write_npy(tensor, &mut bytes).with_context(|| failure(target))?;
+        return write(target, &bytes)?.finish().map_err(|error| unwritten(target, error).into());
+    }
     if target.exists() && !target.is_dir() {
-        let message = format!("the output `{}` is neither a folder nor called FILE.npz", target.display());
+        let message = format!("the output `{}` is neither a folder nor called FILE.npz or FILE.npy", target.display());
         return Err(Failure::usage(message).into());
     }
     std::fs::create_dir_all(target).map_err(|error| unwritten(target, error))?;

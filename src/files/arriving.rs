@@ -1,7 +1,7 @@
 //! A file that is still arriving: from a pipe, or written by somebody else. Reads wait for the bytes that they need.
 //!
 //! What comes through a pipe is kept in a temporary file, so that it can be read again in later passes, whatever the
-//! budget.
+//! budget. The superblock is judged first; it says how much is kept, and room for that is reserved.
 
 use ipuc_formats::model::{SUPERBLOCK_BYTES, Superblock};
 use ipuc_formats::read_at::ReadAt;
@@ -64,8 +64,17 @@ impl Arrival {
 enum Origin {
     /// A thread writes what a pipe brings into the file.
     Pipe(Arc<Arrival>),
-    /// Somebody else writes it; how long no more may come before it counts as given up.
-    Growing(Duration),
+    /// Somebody else writes it.
+    Growing(Growth),
+}
+
+/// How a file grows.
+#[derive(Debug)]
+struct Growth {
+    /// How long no more may come before it counts as given up.
+    patience: Duration,
+    /// The greatest length that was seen, and when.
+    last: Mutex<(u64, Instant)>,
 }
 
 /// An `.ipu` file of which a part may be missing yet.
@@ -82,17 +91,32 @@ impl ArrivingFile {
     /// # Errors
     /// What the pipe or the temporary folder report; `InvalidData` where the superblock is not sound.
     pub fn from_pipe(mut pipe: impl Read + Send + 'static) -> io::Result<Self> {
-        let file = tempfile::tempfile()?;
+        let mut head = [0; SUPERBLOCK_BYTES];
+        pipe.read_exact(&mut head).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the pipe ends before the file does"),
+            kind => io::Error::new(kind, format!("the pipe fails: {error}")),
+        })?;
+        let total_bytes = total_bytes(&head)?;
+        let file = spool(total_bytes).map_err(unkept)?;
         let arrival = Arc::new(Arrival::default());
         let (mut spool, told) = (file.try_clone()?, arrival.clone());
+        spool.write_all(&head).map_err(unkept)?;
+        arrival.advance(head.len() as u64);
         let copy = move || {
             let mut block = vec![0; BLOCK_BYTES];
+            let mut left = total_bytes.saturating_sub(SUPERBLOCK_BYTES as u64);
             let reason = loop {
                 match pipe.read(&mut block) {
                     Ok(0) => break "the pipe ends before the file does".to_string(),
+                    Ok(count) if count as u64 > left => {
+                        break format!("the pipe brings more than the {total_bytes} bytes of the file");
+                    }
                     Ok(count) => match spool.write_all(&block[..count]) {
-                        Ok(()) => told.advance(count as u64),
-                        Err(error) => break format!("cannot keep what the pipe brings: {error}"),
+                        Ok(()) => {
+                            left -= count as u64;
+                            told.advance(count as u64);
+                        }
+                        Err(error) => break unkept(error).to_string(),
                     },
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => break format!("the pipe fails: {error}"),
@@ -101,48 +125,88 @@ impl ArrivingFile {
             told.end(reason);
         };
         std::thread::Builder::new().name("ipuc-pipe".to_string()).spawn(copy)?;
-        Self::over(file, Origin::Pipe(arrival))
+        Ok(ArrivingFile { file, origin: Origin::Pipe(arrival), total_bytes })
     }
 
-    /// A file that somebody else is writing from its begin to its end. Gives it once its superblock is there.
+    /// A file that somebody else is writing from its begin to its end, or is about to create. Gives it once its superblock
+    /// is there.
     ///
     /// # Errors
     /// What the system reports; `TimedOut` where nothing comes for `patience`; `InvalidData` where the superblock is not
     /// sound.
     pub fn follow(path: &Path, patience: Duration) -> io::Result<Self> {
-        Self::over(File::open(path)?, Origin::Growing(patience))
-    }
-
-    fn over(file: File, origin: Origin) -> io::Result<Self> {
+        let begun = Instant::now();
+        let file = loop {
+            match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() <= patience => {
+                    std::thread::sleep(POLL);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let reason = format!("the file is not there after {} s", patience.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+                }
+                opened => break opened?,
+            }
+        };
+        let origin = Origin::Growing(Growth { patience, last: Mutex::new((0, Instant::now())) });
         let mut arriving = ArrivingFile { file, origin, total_bytes: SUPERBLOCK_BYTES as u64 };
         let mut head = [0; SUPERBLOCK_BYTES];
         arriving.read_exact_at(0, &mut head)?;
-        let superblock = Superblock::from_bytes(&head, None);
-        let superblock = superblock.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-        arriving.total_bytes = superblock.total_length();
+        arriving.total_bytes = total_bytes(&head)?;
         Ok(arriving)
     }
 
     fn wait(&self, bytes: u64) -> io::Result<()> {
-        let patience = match &self.origin {
+        let Growth { patience, last } = match &self.origin {
             Origin::Pipe(arrival) => return arrival.wait(bytes),
-            Origin::Growing(patience) => *patience,
+            Origin::Growing(growth) => growth,
         };
-        let mut last = (0, Instant::now());
         loop {
             let length = self.file.metadata()?.len();
             if length >= bytes {
                 return Ok(());
             }
+            // All readers share the clock: what one has given up is given up by the next.
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if length > last.0 {
-                last = (length, Instant::now());
-            } else if last.1.elapsed() > patience {
+                *last = (length, Instant::now());
+            } else if last.1.elapsed() > *patience {
                 let reason = format!("the file has {length} bytes and has not grown for {} s", patience.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
+            drop(last);
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// The length of the file that a superblock states.
+fn total_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> io::Result<u64> {
+    let superblock = Superblock::from_bytes(head, None);
+    let superblock = superblock.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    Ok(superblock.total_length())
+}
+
+fn unkept(error: io::Error) -> io::Error {
+    let folder = std::env::temp_dir();
+    io::Error::new(error.kind(), format!("cannot keep what the pipe brings in `{}`: {error}", folder.display()))
+}
+
+/// A temporary file with room for so many bytes, where the file system can reserve it.
+fn spool(bytes: u64) -> io::Result<File> {
+    let file = tempfile::tempfile()?;
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        // The length stays what has arrived. Not every file system reserves room.
+        if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) =
+            fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(file)
 }
 
 impl ReadAt for ArrivingFile {
@@ -161,5 +225,38 @@ impl WeightFile for ArrivingFile {
     /// What has not arrived cannot be queued.
     fn queue(&self, _depth: usize) -> Option<Box<dyn ReadQueue>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_stands_still_is_given_up_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.ipu");
+        let patience = Duration::from_millis(300);
+        let begun = Instant::now();
+        let error = ArrivingFile::follow(&path, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the file is not there after 0 s");
+        assert!(begun.elapsed() >= patience);
+        std::fs::write(&path, b"IPU").unwrap();
+        let origin = Origin::Growing(Growth { patience, last: Mutex::new((0, Instant::now())) });
+        let file = ArrivingFile { file: File::open(&path).unwrap(), origin, total_bytes: 100 };
+        assert_eq!(file.wait(10).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let begun = Instant::now();
+        assert_eq!(file.wait(10).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < patience, "the second wait takes no time");
+        file.wait(3).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_is_judged_before_anything_is_kept() {
+        let error = ArrivingFile::from_pipe(io::repeat(b'x')).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let error = ArrivingFile::from_pipe(&b"IPU"[..]).unwrap_err();
+        assert_eq!(error.to_string(), "the pipe ends before the file does");
     }
 }

@@ -26,5 +26,5 @@ pub use direct::DirectFile;
 #[cfg(feature = "compile")]
 pub use external::{ExternalFileError, ExternalFiles};
 #[cfg(feature = "compile")]
-pub use output::{OutputFile, SequentialWriter};
+pub use output::{Destination, OutputFile, SequentialWriter};
 pub use source::{SourceFile, SourceFileError};

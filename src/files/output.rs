@@ -1,5 +1,8 @@
 //! Files that appear under their name only when they are whole.
 //!
+//! A link keeps being one: the file that it leads to is replaced. What is no regular file (a device, a pipe, standard
+//! output) gets the whole of a temporary file once that is finished.
+//!
 //! Large files are written past the page cache where the system allows it: nothing of them is needed again soon, copying
 //! them there takes time, and threads that write to the cache of one file wait for each other. Their room is reserved
 //! first, so that a write changes nothing but its own blocks, and a disk without room is found before the work.
@@ -7,7 +10,7 @@
 //! What goes through the cache is brought to the disk while more is made: the system alone would begin when much is
 //! waiting, and putting the file under its name would wait for nearly all of it.
 
-use crate::files::unfinished::Unfinished;
+use crate::files::unfinished::{self, Unfinished};
 use ipuc_passes::emit::Output;
 use std::fs::File;
 use std::io;
@@ -26,10 +29,53 @@ const FLUSHED_BYTES: u64 = 32 << 20;
 #[cfg(target_os = "linux")]
 const BLOCK_BYTES: usize = 4096;
 
+/// Where a file goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Destination<'a> {
+    /// To this path.
+    Path(&'a Path),
+    /// To standard output.
+    Stdout,
+}
+
+impl<'a> From<&'a Path> for Destination<'a> {
+    fn from(path: &'a Path) -> Self {
+        Destination::Path(path)
+    }
+}
+
+impl<'a> From<&'a PathBuf> for Destination<'a> {
+    fn from(path: &'a PathBuf) -> Self {
+        Destination::Path(path)
+    }
+}
+
+/// What becomes of the temporary file.
+enum Target {
+    /// It gets this name.
+    Name(PathBuf),
+    /// Its bytes are written there.
+    Copy(PathBuf),
+    Stdout,
+}
+
+/// Links that lead to links, at most.
+const LINKS: usize = 40;
+
+/// The path behind links, whether there is a file or not.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let Ok(next) = path.read_link() else { return Ok(path) };
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(io::Error::other("it is a link to itself"))
+}
+
 /// A file being written; dropping it unfinished leaves nothing behind.
 pub struct OutputFile {
     temporary: NamedTempFile,
-    target: PathBuf,
+    target: Target,
     unfinished: Unfinished,
     written_bytes: AtomicU64,
     flusher: Mutex<Option<Flusher>>,
@@ -72,27 +118,26 @@ impl OutputFile {
     ///
     /// # Errors
     /// What the file system reports.
-    pub fn create(target: &Path) -> io::Result<Self> {
-        let folder = match target.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-            _ => PathBuf::from("."),
+    pub fn create<'a>(destination: impl Into<Destination<'a>>) -> io::Result<Self> {
+        let target = match destination.into() {
+            Destination::Stdout => Target::Stdout,
+            Destination::Path(path) if path.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Destination::Path(path) if path.exists() && !path.is_file() => Target::Copy(path.to_owned()),
+            Destination::Path(path) => Target::Name(behind_links(path)?),
         };
-        if target.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        let temporary = tempfile::Builder::new().prefix(".ipuc-").suffix(".partial").tempfile_in(&folder);
-        // The name of the temporary file tells a user nothing.
-        let temporary = temporary.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                io::Error::new(error.kind(), format!("there is no folder `{}`", folder.display()))
-            }
-            kind => kind.into(),
-        })?;
-        let unfinished = Unfinished::remember(temporary.path());
+        let folder = match &target {
+            Target::Name(path) => match path.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+                _ => PathBuf::from("."),
+            },
+            Target::Copy(_) | Target::Stdout => std::env::temp_dir(),
+        };
+        unfinished::remove_left_over(&folder);
+        let (temporary, unfinished) = locked_file(&folder)?;
         let (written_bytes, flusher) = (AtomicU64::new(0), Mutex::new(None));
         Ok(OutputFile {
             temporary,
-            target: target.to_owned(),
+            target,
             unfinished,
             written_bytes,
             flusher,
@@ -145,11 +190,49 @@ impl OutputFile {
         if let Some(flusher) = self.flusher.into_inner().unwrap_or_else(PoisonError::into_inner) {
             flusher.finish()?;
         }
-        self.temporary.as_file().sync_all()?;
-        set_default_permissions(self.temporary.as_file())?;
-        self.temporary.persist(&self.target).map_err(|error| error.error)?;
+        let mut temporary = self.temporary;
+        let path = match self.target {
+            Target::Name(path) => path,
+            Target::Copy(path) => {
+                io::Seek::rewind(temporary.as_file_mut())?;
+                return copy(temporary.as_file_mut(), &mut File::options().write(true).open(path)?);
+            }
+            Target::Stdout => {
+                io::Seek::rewind(temporary.as_file_mut())?;
+                return copy(temporary.as_file_mut(), &mut io::stdout().lock());
+            }
+        };
+        temporary.as_file().sync_all()?;
+        set_default_permissions(temporary.as_file())?;
+        temporary.persist(&path).map_err(|error| error.error)?;
         drop(self.unfinished);
         Ok(())
+    }
+}
+
+fn copy(from: &mut File, to: &mut dyn io::Write) -> io::Result<()> {
+    io::copy(from, to)?;
+    to.flush()
+}
+
+/// A temporary file that is locked: others do not remove it as left over.
+fn locked_file(folder: &Path) -> io::Result<(NamedTempFile, Unfinished)> {
+    loop {
+        let temporary =
+            tempfile::Builder::new().prefix(unfinished::PREFIX).suffix(unfinished::SUFFIX).tempfile_in(folder);
+        // The name of the temporary file tells a user nothing.
+        let temporary = temporary.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::new(error.kind(), format!("there is no folder `{}`", folder.display()))
+            }
+            kind => kind.into(),
+        })?;
+        match Unfinished::remember(temporary.path()) {
+            Ok(unfinished) => return Ok((temporary, unfinished)),
+            // Taken for left over in the moment before it was locked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -233,6 +316,48 @@ mod tests {
             assert!(written[..content.len()] == content[..], "{length}");
             assert!(written[content.len()..].iter().all(|&byte| byte == 0), "{length}");
         }
+    }
+
+    #[test]
+    fn links_stay_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        std::os::unix::fs::symlink("round", path("round")).unwrap();
+        for content in [b"first", b"other"] {
+            let output = OutputFile::create(&path("link")).unwrap();
+            output.write_at(0, content).unwrap();
+            output.finish().unwrap();
+            assert!(path("link").is_symlink());
+            assert_eq!(std::fs::read(path("file")).unwrap(), content);
+        }
+        let error = OutputFile::create(&path("round")).err().unwrap();
+        assert_eq!(error.to_string(), "it is a link to itself");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn devices_and_pipes_are_written_to() {
+        use std::os::unix::fs::FileTypeExt as _;
+        let output = OutputFile::create(Path::new("/dev/null")).unwrap();
+        output.write_at(0, b"nothing").unwrap();
+        output.finish().unwrap();
+        assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read(pipe).unwrap()
+        });
+        let output = OutputFile::create(&pipe).unwrap();
+        // Out of order: a pipe gets the bytes in order all the same.
+        output.write_at(3, b"def").unwrap();
+        output.write_at(0, b"abc").unwrap();
+        output.finish().unwrap();
+        assert_eq!(read.join().unwrap(), b"abcdef");
+        assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
     }
 
     #[cfg(target_os = "linux")]

@@ -130,7 +130,12 @@ impl Generator {
     pub fn new(model: &TextModel, options: &GeneratorOptions) -> Result<Generator, GenerateError> {
         let session = Session::new(model.model(), &SessionOptions { threads: options.threads, ..Default::default() })?;
         Ok(Generator {
-            shrinks: model.model().manifest().states.iter().all(|state| state.growth.is_some_and(|growth| !growth.overwritten)),
+            shrinks: model
+                .model()
+                .manifest()
+                .states
+                .iter()
+                .all(|state| state.growth.is_some_and(|growth| !growth.overwritten)),
             model: model.clone(),
             session,
             options: options.clone(),

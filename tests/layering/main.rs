@@ -75,6 +75,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("memory", &["steps", "versions"]),
     ("observe", &[]),
     ("bind", &["error"]),
+    ("cancel", &[]),
     ("check", &["error"]),
     ("state", &["error", "steps", "versions"]),
     ("saved", &["error", "program", "state", "steps", "versions"]),
@@ -82,14 +83,15 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("stream", &["error", "file", "memory", "steps", "trace"]),
     ("resident", &["error", "memory", "steps"]),
     ("program", &["check", "error", "file", "memory", "resident", "state", "steps", "stream", "versions"]),
-    ("execute", &["error", "memory", "observe", "program", "steps", "trace", "versions"]),
+    ("threads", &["error"]),
+    ("execute", &["cancel", "error", "memory", "observe", "program", "steps", "trace", "versions"]),
     ("working", &["memory", "steps", "versions"]),
     ("model", &["check", "error", "file", "program", "resident", "stream", "versions", "working"]),
     (
         "session",
         &[
-            "bind", "error", "execute", "kernels", "memory", "model", "observe", "program", "saved", "state", "steps",
-            "stream", "trace", "versions", "working",
+            "bind", "cancel", "error", "execute", "kernels", "memory", "model", "observe", "program", "saved", "state",
+            "steps", "stream", "threads", "trace", "versions", "working",
         ],
     ),
 ];

@@ -234,6 +234,8 @@ fn a_trace_shows_reads_beside_steps() {
     let spans = trace.spans();
     let on = |wanted: fn(&ipuc_runtime::Track) -> bool| spans.iter().filter(move |span| wanted(&span.track));
     assert_eq!(on(|track| *track == ipuc_runtime::Track::Steps).count(), 8, "8 products with their activations");
+    let runs: Vec<&str> = on(|track| *track == ipuc_runtime::Track::Runs).map(|span| span.name.as_str()).collect();
+    assert_eq!(runs, ["run main"]);
     let read: u64 = on(|track| matches!(track, ipuc_runtime::Track::Reader(_))).filter_map(|span| span.bytes).sum();
     assert!(read >= stream_bytes(&path), "the first pass reads everything");
     assert!(on(|track| matches!(track, ipuc_runtime::Track::Worker(_))).count() > 0);

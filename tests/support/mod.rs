@@ -11,6 +11,8 @@ use prost::Message as _;
 use std::path::{Path, PathBuf};
 
 const F32: i32 = 1;
+const I64: i32 = 7;
+const BOOL: i32 = 9;
 
 /// The folder of further cases: that which `IPUC_CASES` names, else the one beside this checkout. It may not be there.
 pub fn cases() -> PathBuf {
@@ -32,8 +34,22 @@ pub fn dims(dims: &[&str]) -> Vec<Dimension> {
 
 /// An f32 input or output.
 pub fn port(name: &str, shape: &[&str]) -> ValueInfoProto {
+    typed(name, F32, shape)
+}
+
+/// An input or output of i64.
+pub fn integers(name: &str, shape: &[&str]) -> ValueInfoProto {
+    typed(name, I64, shape)
+}
+
+/// An input or output of one boolean.
+pub fn truth(name: &str) -> ValueInfoProto {
+    typed(name, BOOL, &[])
+}
+
+fn typed(name: &str, elem_type: i32, shape: &[&str]) -> ValueInfoProto {
     let shape = Some(TensorShapeProto { dim: dims(shape) });
-    let tensor = type_proto::Tensor { elem_type: Some(F32), shape };
+    let tensor = type_proto::Tensor { elem_type: Some(elem_type), shape };
     let kind = TypeProto { denotation: None, value: Some(type_proto::Value::TensorType(tensor)) };
     ValueInfoProto { name: Some(name.to_string()), r#type: Some(kind), ..ValueInfoProto::default() }
 }

@@ -53,6 +53,14 @@ impl<'m> Functions<'m> {
         Functions { by_key: functions.iter().map(keyed).collect() }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    pub(crate) fn get(&self, key: &FunctionKey) -> Option<&'m FunctionProto> {
+        self.by_key.get(key).copied()
+    }
+
     pub(crate) fn contains(&self, key: &FunctionKey) -> bool {
         self.by_key.contains_key(key)
     }

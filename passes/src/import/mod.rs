@@ -11,6 +11,7 @@ mod compose;
 mod constant;
 #[cfg(feature = "cross-check")]
 mod cross_check;
+mod expansion;
 mod functions;
 mod importer;
 mod lower_error;
@@ -38,6 +39,7 @@ mod text;
 
 #[cfg(feature = "cross-check")]
 pub use cross_check::{CrossCheck, Disagreement, cross_check};
+pub use expansion::ExpansionError;
 pub use lower_error::LowerError;
 pub use lowering::{Body, Lowering, Row, row};
 pub use notes::{NOTES, Note};
@@ -163,6 +165,9 @@ pub enum ImportError {
         /// Why.
         reason: String,
     },
+    /// Its functions cannot be put in place of their calls.
+    #[error(transparent)]
+    Expansion(#[from] ExpansionError),
     /// The model has no graph.
     #[error("the model has no graph")]
     NoGraph,
@@ -198,8 +203,9 @@ pub fn import(models: &[Model<'_>]) -> Result<Graph, ImportError> {
         let source = graph.sources.len() as u32;
         graph.sources.push(Source { name: model.file_name.to_string(), bytes: model.bytes.clone() });
         let functions = Functions::new(&model.proto.functions);
-        let mut importer = Importer::new(graph, functions, model.files, source);
         let main = model.proto.graph.as_ref().ok_or(ImportError::NoGraph)?;
+        expansion::check(main, &functions)?;
+        let mut importer = Importer::new(graph, functions, model.files, source);
         let imports = Arc::new(opsets(&model.proto.opset_import));
         let (block, inputs, outputs) = importer.lower_entry(main, imports)?;
         graph = importer.finish()?;

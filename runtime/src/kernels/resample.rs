@@ -31,12 +31,12 @@ impl AxisTaps {
     }
 }
 
-/// `x: [extents..]` resampled along the axes that have taps.
+/// `x: [extents..]` resampled along the axes that have taps; `None` where there is no memory for the result.
 ///
 /// # Panics
 /// If lengths disagree.
 #[must_use]
-pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Vec<f32> {
+pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Option<Vec<f32>> {
     assert_eq!(x.len(), extents.iter().product::<usize>(), "elements of {extents:?}");
     assert_eq!(axes.len(), extents.len(), "axes of {extents:?}");
     let mut order: Vec<(usize, &AxisTaps)> =
@@ -50,20 +50,32 @@ pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Vec<
     let mut extents = extents.to_vec();
     for (axis, taps) in order {
         assert_eq!(taps.input, extents[axis], "extent of axis {axis}");
-        let next = along(values.as_deref().unwrap_or(x), &extents, axis, taps);
+        let next = along(values.as_deref().unwrap_or(x), &extents, axis, taps)?;
         extents[axis] = taps.output();
         values = Some(next);
     }
-    values.unwrap_or_else(|| x.to_vec())
+    if values.is_none() {
+        values = zeros(x.len());
+        values.as_mut()?.copy_from_slice(x);
+    }
+    values
 }
 
-fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Vec<f32> {
+/// So many zeros, where there is memory for them.
+fn zeros(count: usize) -> Option<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).ok()?;
+    values.resize(count, 0.0);
+    Some(values)
+}
+
+fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Option<Vec<f32>> {
     let inner: usize = extents[axis + 1..].iter().product();
     let outer: usize = extents[..axis].iter().product();
     let output = taps.output();
-    let mut out = vec![0.0; outer * output * inner];
+    let mut out = zeros(outer.checked_mul(output)?.checked_mul(inner)?)?;
     if out.is_empty() {
-        return out;
+        return Some(out);
     }
     let block = taps.input * inner;
     let operations = out.len() * (taps.positions.len() / output).max(1);
@@ -88,27 +100,31 @@ fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Vec<f32>
     threads::chunks(&mut out, (lines_each * size).max(1), |part, out| {
         out.chunks_mut(size).enumerate().for_each(|(line, out)| task(part * lines_each + line, out));
     });
-    out
+    Some(out)
 }
 
-/// `out[i, j, ..] = x[chosen[0][i], chosen[1][j], ..]`.
+/// `out[i, j, ..] = x[chosen[0][i], chosen[1][j], ..]`; `None` where there is no memory to list the rows.
 ///
 /// # Panics
 /// If lengths disagree.
-pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<usize>], out: &mut [T]) {
+pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<usize>], out: &mut [T]) -> Option<()> {
     assert_eq!(x.len(), extents.iter().product::<usize>(), "elements of {extents:?}");
     assert_eq!(out.len(), chosen.iter().map(Vec::len).product::<usize>(), "elements of the result");
     if out.is_empty() {
-        return;
+        return Some(());
     }
     let Some((last, outer)) = chosen.split_last() else {
-        return out.copy_from_slice(x);
+        out.copy_from_slice(x);
+        return Some(());
     };
     let row = extents[extents.len() - 1];
     let mut rows = vec![0usize];
     for (positions, &extent) in outer.iter().zip(extents) {
-        rows =
-            rows.iter().flat_map(|&start| positions.iter().map(move |&position| start * extent + position)).collect();
+        let mut longer = Vec::new();
+        longer.try_reserve_exact(rows.len().checked_mul(positions.len())?).ok()?;
+        let places = |start: usize| positions.iter().map(move |&position| start * extent + position);
+        longer.extend(rows.iter().flat_map(|&start| places(start)));
+        rows = longer;
     }
     let identity = last.len() == row && last.iter().enumerate().all(|(place, &position)| place == position);
     let task = |(out, &start): (&mut [T], &usize)| {
@@ -123,6 +139,7 @@ pub fn choose<T: Copy + Send + Sync>(x: &[T], extents: &[usize], chosen: &[Vec<u
     threads::chunks(out, rows_each * last.len(), |part, out| {
         out.chunks_mut(last.len()).zip(&rows[part * rows_each..]).for_each(task);
     });
+    Some(())
 }
 
 #[cfg(test)]
@@ -142,19 +159,19 @@ mod tests {
     #[test]
     fn sums_along_inner_and_outer_axes() {
         let x = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0];
-        assert_eq!(resample(&x, &[2, 3], &[None, Some(halves(3))]), [1.5, 2.5, 15.0, 25.0]);
-        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), None]), [5.5, 11.0, 16.5]);
-        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), Some(halves(3))]), [8.25, 13.75]);
-        assert_eq!(resample(&x, &[2, 3], &[None, None]), x);
+        assert_eq!(resample(&x, &[2, 3], &[None, Some(halves(3))]).unwrap(), [1.5, 2.5, 15.0, 25.0]);
+        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), None]).unwrap(), [5.5, 11.0, 16.5]);
+        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), Some(halves(3))]).unwrap(), [8.25, 13.75]);
+        assert_eq!(resample(&x, &[2, 3], &[None, None]).unwrap(), x);
     }
 
     #[test]
     fn choices_repeat_rows_and_elements() {
         let mut out = [0u8; 8];
-        choose(&[1, 2, 3, 4], &[2, 2], &[vec![1, 1], vec![0, 0, 1, 1]], &mut out);
+        choose(&[1, 2, 3, 4], &[2, 2], &[vec![1, 1], vec![0, 0, 1, 1]], &mut out).unwrap();
         assert_eq!(out, [3, 3, 4, 4, 3, 3, 4, 4]);
         let mut point = [0u8];
-        choose(&[7], &[], &[], &mut point);
+        choose(&[7], &[], &[], &mut point).unwrap();
         assert_eq!(point, [7]);
     }
 }

@@ -81,6 +81,9 @@ impl Storage for ArenaBytes {
         // SAFETY: as above, and `&mut self` is the only way to this piece.
         Some(unsafe { std::slice::from_raw_parts_mut(self.arena.start.as_ptr().add(self.offset), self.bytes) })
     }
+    fn is_counted(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for ArenaBytes {

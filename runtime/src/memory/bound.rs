@@ -114,6 +114,16 @@ impl BoundMemory {
         }
     }
 
+    /// A tensor that was allocated elsewhere, counted from now on.
+    pub(crate) fn adopt(&self, result: usize, tensor: Tensor) -> Result<Tensor, KernelError> {
+        let Some(storage) = tensor.storage() else { return Ok(tensor) };
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
+        drop(tensor);
+        let adopted = self.pool.adopt(storage);
+        let adopted = adopted.map_err(|exceeded| KernelError::Memory { result, bytes: exceeded.bytes })?;
+        Ok(Tensor::over(dtype, &shape, adopted)?)
+    }
+
     fn buffer(&self, result: usize, bytes: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         let buffer = self.pool.take(bytes).map_err(|refusal| match refusal {
             Refusal::Budget => KernelError::Memory { result, bytes: bytes as u64 },

@@ -75,10 +75,7 @@ impl Pool {
             Some(buffer) => buffer,
             None => self.allocate(capacity)?,
         };
-        let mut kept = self.kept();
-        kept.taken_bytes += capacity as u64;
-        kept.most_taken_bytes = kept.most_taken_bytes.max(kept.taken_bytes);
-        drop(kept);
+        self.kept().lend(capacity as u64);
         Ok(PoolBytes { pool: self.clone(), buffer, bytes })
     }
 
@@ -91,6 +88,20 @@ impl Pool {
             self.trim();
             self.budget.charge(bytes)
         })
+    }
+
+    /// Count bytes that were allocated elsewhere for as long as they live; what is counted already stays as it is.
+    ///
+    /// # Errors
+    /// [`Exceeded`] where there is no room.
+    pub(crate) fn adopt(self: &Arc<Self>, storage: Arc<dyn Storage>) -> Result<Arc<dyn Storage>, Exceeded> {
+        let bytes = storage.bytes().len() as u64;
+        if bytes == 0 || storage.is_counted() {
+            return Ok(storage);
+        }
+        let charge = self.charge(bytes).inspect_err(|exceeded| self.kept().refused_bytes += exceeded.bytes)?;
+        self.kept().lend(bytes);
+        Ok(Arc::new(Adopted { pool: self.clone(), storage, _charge: charge }))
     }
 
     /// A run begins whose buffers [`Pool::run_bytes`] tells.
@@ -146,6 +157,11 @@ impl PageMemory for PoolPages {
 }
 
 impl Kept {
+    fn lend(&mut self, bytes: u64) {
+        self.taken_bytes += bytes;
+        self.most_taken_bytes = self.most_taken_bytes.max(self.taken_bytes);
+    }
+
     fn take(&mut self, capacity: usize) -> Option<Buffer> {
         let index = self.free.partition_point(|buffer| buffer.bytes.len() < capacity);
         self.free.get(index).filter(|buffer| buffer.bytes.len() == capacity)?;
@@ -165,6 +181,31 @@ impl Kept {
     }
 }
 
+/// Bytes of another's making that a budget counts.
+struct Adopted {
+    pool: Arc<Pool>,
+    storage: Arc<dyn Storage>,
+    _charge: Charge,
+}
+
+impl Storage for Adopted {
+    fn bytes(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Arc::get_mut(&mut self.storage)?.bytes_mut()
+    }
+    fn is_counted(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        self.pool.kept().taken_bytes -= self.storage.bytes().len() as u64;
+    }
+}
+
 /// A buffer in use; dropping it gives it back.
 pub(crate) struct PoolBytes {
     pool: Arc<Pool>,
@@ -178,6 +219,9 @@ impl Storage for PoolBytes {
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Some(&mut self.buffer.bytes[..self.bytes])
+    }
+    fn is_counted(&self) -> bool {
+        true
     }
 }
 

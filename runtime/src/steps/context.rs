@@ -20,6 +20,12 @@ pub trait Allocate {
     /// [`KernelError::Memory`] where the budget has no room.
     fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError>;
 
+    /// The tensor with its bytes counted against the budget, where they are not yet.
+    ///
+    /// # Errors
+    /// [`KernelError::Memory`] where the budget has no room.
+    fn adopt(&mut self, result: usize, tensor: Tensor) -> Result<Tensor, KernelError>;
+
     /// Where pages of state come from.
     fn pages(&self) -> &dyn PageMemory;
 }

@@ -144,7 +144,26 @@ pub fn run_reference<K: Operator + ?Sized>(
     reference.random_state = context.random_state;
     let results = operator.reference(&inputs, &mut reference)?;
     context.random_state = reference.random_state;
-    Ok(results)
+    // Inputs are alive: what shares their bytes is no more memory.
+    results.into_iter().enumerate().map(|(index, value)| counted(index, value, context)).collect()
+}
+
+/// A result of a reference with its bytes counted against the budget.
+fn counted(index: usize, value: Value, context: &mut Context<'_>) -> Result<Value, KernelError> {
+    let mut all = |values: Vec<Value>| -> Result<Vec<Value>, KernelError> {
+        values.into_iter().map(|value| counted(index, value, context)).collect()
+    };
+    Ok(match value {
+        Value::Tensor(mut tensor) => {
+            let is_new = tensor.is_exclusive();
+            if is_new { context.memory.adopt(index, tensor)? } else { tensor }.into()
+        }
+        Value::Sequence { element, items } => Value::Sequence { element, items: all(items)? },
+        Value::Optional { element, value: Some(value) } => {
+            Value::Optional { element, value: all(vec![*value])?.pop().map(Box::new) }
+        }
+        Value::Optional { value: None, .. } | Value::Map { .. } => value,
+    })
 }
 
 macro_rules! dispatch {

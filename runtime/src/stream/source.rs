@@ -36,9 +36,13 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// The name of a weight, or its number.
+    pub(super) fn weight_name(&self, weight: u32) -> String {
+        self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"))
+    }
+
     pub(super) fn failure(&self, weight: u32, reason: &str) -> KernelError {
-        let name = self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
-        KernelError::Weight { weight: name, reason: reason.to_string() }
+        KernelError::Weight { weight: self.weight_name(weight), reason: reason.to_string() }
     }
 
     /// Where the bytes of a part lie in its chunk.

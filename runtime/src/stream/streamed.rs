@@ -198,7 +198,7 @@ impl Streamed {
         }
         if let Some(begun) = begun {
             loads.stalled(begun.elapsed());
-            source.note(Track::Stalls, || format!("part {part} of weight {weight}"), begun, None);
+            source.note(Track::Stalls, || format!("part {part} of {}", source.weight_name(weight)), begun, None);
         }
         match loads.status(load) {
             Some(Status::Ready(bytes)) => Ok(Some(bytes.clone())),

@@ -15,7 +15,7 @@ use crate::ops::{
     Body, Control, InferContext, Op, Operator, Read, ReferenceContext, ReferenceError, Runs, StepFacts, TypeError,
     integers, tensor_operand,
 };
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, TensorError};
 use crate::value::Value;
 
 attributes! {
@@ -144,7 +144,11 @@ pub(super) fn collect_scans(
         if scans.len() <= index {
             scans.push(Vec::new());
         }
-        scans[index].push(element);
+        let list = &mut scans[index];
+        let (dtype, count) = (element.dtype(), list.len().saturating_add(1));
+        let shape = || [&[count], element.shape()].concat();
+        list.try_reserve(1).map_err(|_| TensorError::Memory { dtype, shape: shape() })?;
+        list.push(element);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::steps::products::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use ipuc_formats::ops::{Resize, ResizeAxis, ResizeCoordinates, ResizeMode, ResizeOperands, ResizeTaps, TypeError};
-use ipuc_formats::tensor::{Tensor, element_count};
+use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 
 impl Kernel for Resize {
@@ -24,15 +24,18 @@ impl Kernel for Resize {
         if element_count(&shape).is_none() {
             return Err(TypeError::Unsupported(format!("a result of shape {shape:?}")).into());
         }
-        let result = if chooses {
+        let result = if shape.contains(&0) {
+            // The other extents may be of any size, so that nothing is made for them.
+            context.allocate(0, x.dtype(), &shape)?
+        } else if chooses {
             chosen(self, &x, &axes, &shape, context)?
         } else {
             let values = widened(&x)?;
-            let taps: Vec<Option<AxisTaps>> = axes.iter().map(|axis| taps(self, axis)).collect();
             produce(context, x.dtype(), &shape, |out| {
-                if !out.is_empty() {
-                    out.copy_from_slice(&resample(&values, x.shape(), &taps));
-                }
+                let taps: Option<Vec<_>> = axes.iter().map(|axis| taps(self, axis)).collect();
+                let resampled = taps.and_then(|taps| resample(&values, x.shape(), &taps));
+                let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.clone() };
+                out.copy_from_slice(&resampled.ok_or_else(no_memory)?);
                 Ok(())
             })?
         };
@@ -52,14 +55,18 @@ fn list<T>(
     }
 }
 
-/// The taps of an axis that changes.
-fn taps(operator: &Resize, axis: &ResizeAxis) -> Option<AxisTaps> {
+/// The taps of an axis, or none where it does not change; `None` where there is no memory for them.
+fn taps(operator: &Resize, axis: &ResizeAxis) -> Option<Option<AxisTaps>> {
     if operator.keeps(axis) {
-        return None;
+        return Some(None);
     }
-    let mut taps = AxisTaps { input: axis.input, starts: vec![0], positions: Vec::new(), weights: Vec::new() };
+    let mut taps = AxisTaps { input: axis.input, starts: Vec::new(), positions: Vec::new(), weights: Vec::new() };
+    taps.starts.try_reserve_exact(axis.output.checked_add(1)?).ok()?;
+    taps.starts.push(0);
     for position in 0..axis.output {
         if let ResizeTaps::Weighted(weighted) = operator.taps(axis, position) {
+            taps.positions.try_reserve(weighted.len()).ok()?;
+            taps.weights.try_reserve(weighted.len()).ok()?;
             for (position, weight) in weighted.into_iter().filter(|(_, weight)| *weight != 0.0) {
                 taps.positions.push(position);
                 taps.weights.push(weight as f32);
@@ -67,7 +74,7 @@ fn taps(operator: &Resize, axis: &ResizeAxis) -> Option<AxisTaps> {
         }
         taps.starts.push(taps.positions.len());
     }
-    Some(taps)
+    Some(Some(taps))
 }
 
 /// The result of mode `nearest`.
@@ -82,22 +89,27 @@ fn chosen(
         ResizeTaps::Weighted(taps) => taps.first().map_or(0, |&(position, _)| position),
         ResizeTaps::Outside => 0,
     };
-    let positions = |axis: &ResizeAxis| (0..axis.output).map(|output| position(axis, output)).collect();
+    let positions = |axis: &ResizeAxis| {
+        let mut positions = Vec::new();
+        positions.try_reserve_exact(axis.output).ok()?;
+        positions.extend((0..axis.output).map(|output| position(axis, output)));
+        Some(positions)
+    };
+    let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.to_vec() };
     let mut result = context.allocate(0, x.dtype(), shape)?;
-    if result.count() == 0 {
-        return Ok(result);
-    }
-    let chosen: Vec<Vec<usize>> = axes.iter().map(positions).collect();
-    match x.dtype().bits() {
+    let chosen: Option<Vec<Vec<usize>>> = axes.iter().map(positions).collect();
+    let chosen = chosen.ok_or_else(no_memory)?;
+    let moved = match x.dtype().bits() {
         8 => move_elements::<u8>(x, &chosen, &mut result),
         16 => move_elements::<u16>(x, &chosen, &mut result),
         32 => move_elements::<u32>(x, &chosen, &mut result),
         64 => move_elements::<u64>(x, &chosen, &mut result),
         _ => move_elements::<u128>(x, &chosen, &mut result),
-    }
+    };
+    moved.ok_or_else(no_memory)?;
     Ok(result)
 }
 
-fn move_elements<T: Pod + Send + Sync>(x: &Tensor, chosen: &[Vec<usize>], result: &mut Tensor) {
-    choose::<T>(bytemuck::cast_slice(x.bytes()), x.shape(), chosen, bytemuck::cast_slice_mut(result.bytes_mut()));
+fn move_elements<T: Pod + Send + Sync>(x: &Tensor, chosen: &[Vec<usize>], result: &mut Tensor) -> Option<()> {
+    choose::<T>(bytemuck::cast_slice(x.bytes()), x.shape(), chosen, bytemuck::cast_slice_mut(result.bytes_mut()))
 }

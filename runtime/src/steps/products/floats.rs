@@ -44,7 +44,13 @@ pub(in crate::steps) fn produce(
             fill(result.elements_mut::<f32>()?)?;
             return Ok(result);
         }
-        _ => vec![0.0; result.count()],
+        _ => {
+            let mut wide = Vec::new();
+            let no_memory = |_| TensorError::Memory { dtype: DType::F32, shape: shape.to_vec() };
+            wide.try_reserve_exact(result.count()).map_err(no_memory)?;
+            wide.resize(result.count(), 0.0);
+            wide
+        }
     };
     fill(&mut wide)?;
     match dtype {
