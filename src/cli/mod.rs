@@ -20,6 +20,7 @@ mod present;
 mod profile;
 mod random;
 mod run;
+mod scratch;
 mod simulate;
 mod streamed;
 mod targets;
