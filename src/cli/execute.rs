@@ -5,8 +5,8 @@ use super::compile::in_models;
 use super::failure::Failure;
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
+use super::scratch::{Scratch, spool};
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
-use crate::files::unfinished::{self, Unfinished};
 use crate::files::{SourceFile, numpy};
 use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
@@ -21,7 +21,7 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write as _};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,36 +127,6 @@ pub(super) struct Loaded {
     _scratch: Option<Scratch>,
 }
 
-/// What to do where the temporary folder is full.
-const NAME_TMPDIR: &str = "name a folder with room in the environment variable TMPDIR";
-
-/// A temporary folder that is removed even when the program is interrupted.
-struct Scratch {
-    folder: tempfile::TempDir,
-    _unfinished: Unfinished,
-}
-
-impl Scratch {
-    fn new() -> anyhow::Result<Self> {
-        let parent = std::env::temp_dir();
-        let failed = |error| {
-            let message = format!("cannot create a temporary folder in `{}`", parent.display());
-            Failure::output(message, &error).with_hint(NAME_TMPDIR)
-        };
-        unfinished::remove_left_over(&parent);
-        loop {
-            let builder = tempfile::Builder::new().prefix(unfinished::PREFIX).suffix(unfinished::SUFFIX).tempdir();
-            let folder = builder.map_err(failed)?;
-            match Unfinished::remember(folder.path()) {
-                Ok(unfinished) => return Ok(Scratch { folder, _unfinished: unfinished }),
-                // Taken for left over in the moment before it was locked.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(error).into()),
-            }
-        }
-    }
-}
-
 impl Loaded {
     /// Open a model; compile it first where it is ONNX.
     pub(super) fn open(
@@ -195,7 +165,7 @@ impl Loaded {
                 return Ok(Loaded { model, path: path.clone(), file: path, threads, _scratch: None });
             }
             let folder = scratch.insert(Scratch::new()?);
-            path = folder.folder.path().join("stdin");
+            path = folder.path().join("stdin");
             spool(pipe, &path)?;
         }
         let compiled_elsewhere = arguments.follow || is_compiled(&path)?;
@@ -204,7 +174,7 @@ impl Loaded {
                 Some(scratch) => scratch,
                 None => scratch.insert(Scratch::new()?),
             };
-            let compiled = folder.folder.path().join("model.ipu");
+            let compiled = folder.path().join("model.ipu");
             let options = CompileOptions {
                 external_data_roots: arguments.external_data_root.clone(),
                 ranges: ranges(&dimensions.dim),
@@ -241,45 +211,6 @@ impl Loaded {
     pub(super) fn session(&self) -> anyhow::Result<Session> {
         Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
     }
-}
-
-/// Keep an ONNX model that a pipe brings in a file.
-fn spool(mut pipe: impl Read, path: &Path) -> anyhow::Result<()> {
-    let unkept = |error: io::Error| {
-        let folder = std::env::temp_dir();
-        let message = format!("cannot keep what stdin brings in `{}`", folder.display());
-        Failure::output(message, &error).with_hint(NAME_TMPDIR)
-    };
-    let mut file = File::create(path).map_err(unkept)?;
-    let mut block = vec![0; STDIN_BLOCK_BYTES];
-    let mut kept_bytes = 0;
-    loop {
-        let count = match pipe.read(&mut block) {
-            Ok(0) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read.context("cannot read stdin")?,
-        };
-        if kept_bytes == 0 && !is_model_begin(&block[..count]) {
-            let message = "cannot open `stdin`: it brings neither an .ipu file nor an ONNX model";
-            return Err(Failure::file(message).into());
-        }
-        kept_bytes += count as u64;
-        if kept_bytes > PROTOBUF_BYTES {
-            let message = "cannot open `stdin`: it brings more than the 2 GiB that an ONNX model can have";
-            return Err(Failure::file(message).into());
-        }
-        file.write_all(&block[..count]).map_err(unkept)?;
-    }
-}
-
-/// Bytes that are taken from a pipe at a time.
-const STDIN_BLOCK_BYTES: usize = 1 << 20;
-/// The longest message that Protocol Buffers can write: weights of larger models are external data, which a pipe has not.
-const PROTOBUF_BYTES: u64 = 2 << 30;
-
-/// The first byte is the key of a field of `ModelProto`: number 1 to 31 in its upper bits, wire type below.
-fn is_model_begin(bytes: &[u8]) -> bool {
-    bytes.first().is_none_or(|&key| matches!(key & 7, 0..=2 | 5) && (1..=31).contains(&(key >> 3)))
 }
 
 /// How messages call a model.

@@ -25,6 +25,7 @@ mod present;
 mod profile;
 mod random;
 mod run;
+mod scratch;
 mod serve;
 mod simulate;
 mod streamed;

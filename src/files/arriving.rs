@@ -199,9 +199,9 @@ fn spool(bytes: u64) -> io::Result<File> {
     {
         use rustix::fs::{FallocateFlags, fallocate};
         use rustix::io::Errno;
-        // The length stays what has arrived. Not every file system reserves room.
+        // Not every file system reserves room.
         if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) =
-            fallocate(&file, FallocateFlags::KEEP_SIZE, 0, bytes)
+            fallocate(&file, FallocateFlags::empty(), 0, bytes)
         {
             return Err(error.into());
         }
