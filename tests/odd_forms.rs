@@ -220,6 +220,12 @@ fn first_versions_have_their_attributes() {
     let pool = with(&[float("p", 1.5)], node("GlobalLpPool", &["x"], &["y"]));
     let error = of(pool, &[("x", &[1, 1, 4], &four)]).unwrap_err();
     assert!(error.contains("attribute `p` = 1.5"), "{error}");
+    let affine = with(&[float("alpha", 2.0), float("beta", 1.0)], node("Affine", &["x"], &["y"]));
+    assert_eq!(of(affine, &[("x", &[4], &four)]).unwrap().1, [3.0, -3.0, 7.0, -7.0]);
+    let floats = attribute_proto::AttributeType::Floats as i32;
+    let bias = AttributeProto { floats: vec![1.0, 10.0], r#type: Some(floats), i: None, ..int("bias", 0) };
+    let scaler = with(&[float("scale", 2.0), bias], node("ImageScaler", &["x"], &["y"]));
+    assert_eq!(of(scaler, &[("x", &[1, 2, 2, 1], &four)]).unwrap().1, [3.0, -3.0, 16.0, 2.0]);
     let dropout = with(&[int("is_test", 1)], node("Dropout", &["x"], &["y"]));
     assert_eq!(of(dropout, &[("x", &[4], &four)]).unwrap().1, four);
     let kept =

@@ -272,10 +272,11 @@ def window(graph):
     else:
         attributes["pads"] = list_(0, 2) + list_(0, 2)
         attributes["dilations"] = list_(1, 3)
-        # Of a window that does not fit ONNX Runtime rounds the count towards 0, and the text down.
-        spans = [(taps - 1) * gap + 1 for taps, gap in zip(kernel, attributes["dilations"])]
-        if any(span > extent for span, extent in zip(spans, value.shape[2:])):
-            return False
+    # Of a window that does not fit ONNX Runtime rounds the count towards 0, and the text down.
+    gaps = attributes.get("dilations", [1] * axes)
+    spans = [(taps - 1) * gap + 1 for taps, gap in zip(kernel, gaps)]
+    if any(span > extent for span, extent in zip(spans, value.shape[2:])):
+        return False
     channels = value.shape[1]
     if operator == "Conv":
         group = channels if graph.random.random() < 0.3 else 1

@@ -186,6 +186,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "importer",
             "lower_error",
             "lowering",
+            "notes",
             "opsets",
             "order",
             "registry",

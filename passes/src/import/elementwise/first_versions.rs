@@ -1,13 +1,15 @@
 //! Functions of two operands as they were until opset 6: `Add`, `Sub`, `Mul`, `Div` (1, 6), `Pow`, `And`, `Or`, `Xor`,
 //! `Equal`, `Greater`, `Less` (1), whose second operand broadcasts where `broadcast` is 1, from `axis` on; `PRelu` (1, 6), whose
-//! slope has one element or one a channel; `Cast` (1), which names its type.
+//! slope has one element or one a channel; `Cast` (1), which names its type. And what was experimental before opset 9, which
+//! old converters wrote and ONNX Runtime has: `Affine`, `ScaledTanh`, `ThresholdedRelu`, `ImageScaler`.
 
-use super::functions::cast_to;
+use super::functions::{activation, cast_to};
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Binary, BinaryFunction, Compare, CompareRelation, Op, TypeError};
+use ipuc_formats::ops::{ActivationFunction, Binary, BinaryFunction, Compare, CompareRelation, Op, TypeError};
+use ipuc_formats::tensor::Tensor;
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -31,6 +33,10 @@ pub const ROWS: &[Row] = rows! {
     "Less" 1 => |node| compare(node, CompareRelation::Less);
     "PRelu" 1 6 => prelu;
     "Cast" 1 => cast;
+    "Affine" 1 => |node| activation(node, ActivationFunction::Affine, Some("alpha"), Some("beta"));
+    "ScaledTanh" 1 => |node| activation(node, ActivationFunction::ScaledTanh, Some("alpha"), Some("beta"));
+    "ThresholdedRelu" 1 => |node| activation(node, ActivationFunction::ThresholdedRelu, Some("alpha"), None);
+    "ImageScaler" 1 => image_scaler;
 };
 
 fn binary(node: &mut Lowering<'_, '_>, function: BinaryFunction) -> Lowered {
@@ -77,6 +83,18 @@ fn require_same_shape(node: &Lowering<'_, '_>, left: &Operand, right: &Operand) 
     let shape = |dims: &[Dim]| dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let subject = "the operands without `broadcast`".to_string();
     Err(TypeError::Dimension { subject, left: shape(&left), right: shape(&right) }.into())
+}
+
+/// `x * scale + bias`, a bias for each channel of `x: [n, c, h, w]`.
+fn image_scaler(node: &mut Lowering<'_, '_>) -> Lowered {
+    let x = node.required(0)?;
+    let scale = node.float("scale")?.unwrap_or(1.0);
+    let bias = node.floats("bias")?.ok_or_else(|| LowerError::MissingAttribute("bias".to_string()))?;
+    let dtype = node.dtype(&x)?;
+    let scaled = node.times(x, scale)?;
+    let bias = node.constant(Tensor::from_elements(&[bias.len(), 1, 1], &bias)?);
+    let bias = node.cast(bias, dtype)?;
+    Ok(vec![node.plus(scaled, bias)?])
 }
 
 fn prelu(node: &mut Lowering<'_, '_>) -> Lowered {

@@ -117,7 +117,7 @@ fn unary(node: &mut Lowering<'_, '_>, function: UnaryFunction) -> Lowered {
     node.emit(Unary { function }, vec![x])
 }
 
-fn activation(
+pub(super) fn activation(
     node: &mut Lowering<'_, '_>,
     function: ActivationFunction,
     alpha: Option<&str>,
