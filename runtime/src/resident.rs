@@ -3,6 +3,7 @@
 use crate::error::OpenError;
 use crate::memory::Arena;
 use crate::steps::{Decoding, KernelError, PartBytes, PartSource};
+use ipuc_formats::encodings::{EncodingError, Pick};
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
@@ -103,6 +104,28 @@ impl Resident {
         Ok(self.extent(index))
     }
 
+    /// Rows of a weight that does not lie in memory as steps see it; the others are not decoded.
+    fn decoded_rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        let record = &self.weights[weight as usize];
+        let failure = |error: EncodingError| self.failure(weight, &error.to_string());
+        let too_large = || self.failure(weight, "has rows that do not fit in memory");
+        let elements = record.shape.iter().skip(1).try_fold(1u64, |count, &extent| count.checked_mul(extent));
+        let width = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
+        let width = width.and_then(|width| usize::try_from(width).ok()).ok_or_else(too_large)?;
+        let mut decoded = vec![0; width.checked_mul(rows.len()).ok_or_else(too_large)?];
+        let mut units = Vec::new();
+        for (&row, target) in rows.iter().zip(decoded.chunks_exact_mut(width.max(1))) {
+            units.clear();
+            for piece in record.locate(Pick::Row(row)).map_err(failure)?.bytes {
+                let bytes = self.checked(weight, record.parts[piece.part].extent)?;
+                // Places of rows lie inside their parts, which are as long as their extents.
+                units.extend_from_slice(&bytes[piece.bytes.start as usize..piece.bytes.end as usize]);
+            }
+            record.decode_row(row, &units, target).map_err(failure)?;
+        }
+        Ok(decoded)
+    }
+
     fn failure(&self, weight: u32, reason: &str) -> KernelError {
         let name = self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
         KernelError::Weight { weight: name, reason: reason.to_string() }
@@ -160,6 +183,9 @@ impl PartSource for Resident {
     }
 
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        if !self.weights[weight as usize].is_one_canonical_part() {
+            return self.decoded_rows(weight, rows);
+        }
         let tensor = self.tensor(weight)?.ok_or_else(|| self.failure(weight, "cannot be unpacked"))?;
         let count = tensor.shape().first().copied().unwrap_or(0);
         if tensor.dtype().bits() < 8 || count == 0 {
