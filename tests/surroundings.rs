@@ -254,7 +254,7 @@ fn large_results() -> Vec<(&'static str, Vec<u8>, Given)> {
         (
             "Range",
             single("Range", &["from", "to", "by"], bounds, integers("y", &["c"])),
-            vec![("from", vec![0]), ("to", vec![1 << 27]), ("by", vec![1])],
+            vec![("from", vec![0]), ("to", vec![1 << 28]), ("by", vec![1])],
         ),
         ("Loop", collecting, vec![("n", vec![1 << 20]), ("s", vec![100, 100])]),
     ]

@@ -112,14 +112,18 @@ impl Resident {
         let elements = record.shape.iter().skip(1).try_fold(1u64, |count, &extent| count.checked_mul(extent));
         let width = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
         let width = width.and_then(|width| usize::try_from(width).ok()).ok_or_else(too_large)?;
-        let mut decoded = vec![0; width.checked_mul(rows.len()).ok_or_else(too_large)?];
+        let length = width.checked_mul(rows.len()).ok_or_else(too_large)?;
+        let mut decoded = Vec::new();
+        decoded.try_reserve_exact(length).map_err(|_| too_large())?;
+        decoded.resize(length, 0);
         let mut units = Vec::new();
         for (&row, target) in rows.iter().zip(decoded.chunks_exact_mut(width.max(1))) {
             units.clear();
             for piece in record.locate(Pick::Row(row)).map_err(failure)?.bytes {
                 let bytes = self.checked(weight, record.parts[piece.part].extent)?;
-                // Places of rows lie inside their parts, which are as long as their extents.
-                units.extend_from_slice(&bytes[piece.bytes.start as usize..piece.bytes.end as usize]);
+                let place = piece.bytes.start as usize..piece.bytes.end as usize;
+                let unit = bytes.get(place).ok_or_else(|| self.failure(weight, "has a row outside of its parts"))?;
+                units.extend_from_slice(unit);
             }
             record.decode_row(row, &units, target).map_err(failure)?;
         }

@@ -3,7 +3,6 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
-use super::execute::has_signature;
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
@@ -11,13 +10,15 @@ use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
     Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
 };
-use crate::files::Destination;
+use crate::files::{Destination, SourceFile};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::model::PlacementRecord;
+use ipuc_formats::model::superblock;
 use ipuc_formats::ops::RowScheme;
+use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
 use ipuc_passes::tile::records;
@@ -405,4 +406,15 @@ fn print(
         passes: passes.collect(),
         cross_checks,
     })
+}
+
+/// The file is `.ipu` by its first bytes.
+pub(super) fn has_signature(path: &Path) -> anyhow::Result<bool> {
+    let file = SourceFile::open(path)?;
+    let mut first = [0; superblock::SIGNATURE.len()];
+    if file.length() < first.len() as u64 {
+        return Ok(false);
+    }
+    file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
+    Ok(first == superblock::SIGNATURE)
 }

@@ -1,7 +1,7 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
-use super::compile::in_models;
+use super::compile::{has_signature, in_models};
 use super::failure::Failure;
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
@@ -16,7 +16,6 @@ use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{EntryRecord, Manifest, OperandRecord, superblock};
 use ipuc_formats::onnx::read_value;
-use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Port, RunError, Session, SessionOptions};
 use std::collections::BTreeSet;
@@ -237,17 +236,6 @@ fn ranges(dimensions: &[Dimension]) -> Vec<(String, i64, i64)> {
 /// The file is `.ipu` by its first bytes, or by its name where they are of no known format.
 pub(super) fn is_compiled(path: &Path) -> anyhow::Result<bool> {
     Ok(has_signature(path)? || path.extension().is_some_and(|extension| extension == "ipu"))
-}
-
-/// The file is `.ipu` by its first bytes.
-pub(super) fn has_signature(path: &Path) -> anyhow::Result<bool> {
-    let file = SourceFile::open(path)?;
-    let mut first = [0; superblock::SIGNATURE.len()];
-    if file.length() < first.len() as u64 {
-        return Ok(false);
-    }
-    file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
-    Ok(first == superblock::SIGNATURE)
 }
 
 /// Types of an entry's results, by position.

@@ -156,6 +156,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return Some((of_io(error), None));
     }
+    if let Some(kind) = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind) {
+        return Some((of_io(&io::Error::from(kind)), None));
+    }
     if let Some(error) = cause.downcast_ref::<FormatError>() {
         return Some(of_format(error));
     }

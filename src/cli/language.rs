@@ -15,8 +15,8 @@ pub(super) struct LanguageArguments {
     #[arg(value_name = "MODEL.ipu")]
     pub(super) model: PathBuf,
     /// Threads that share the work [default: all cores]
-    #[arg(long, value_name = "N", value_parser = threads, default_value = "0", hide_default_value = true)]
-    threads: usize,
+    #[arg(long, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
     /// Memory for weights, activations and the cache, as 512MiB, 2GB or bytes; weights that do not fit are streamed from the
     /// file [default: what the machine has available]
     #[arg(long, value_name = "SIZE")]
@@ -45,7 +45,7 @@ impl LanguageArguments {
 
     pub(super) fn generator_options(&self) -> GeneratorOptions {
         GeneratorOptions {
-            threads: self.threads,
+            threads: self.threads.unwrap_or(0),
             prefill_chunk: usize::from(self.prefill_chunk.get()),
             lookup: usize::from(self.lookup),
         }

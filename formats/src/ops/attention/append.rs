@@ -135,7 +135,11 @@ impl Operator for Append {
 
 impl Moves for Append {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        usize::try_from(self.axis).map_or_else(|_| loops::serial(facts), |axis| joined_whole(facts, 2, axis))
+        match usize::try_from(self.axis) {
+            // A row that is rounded is needed whole.
+            Ok(axis) if self.rows.is_none() => joined_whole(facts, 2, axis),
+            Ok(_) | Err(_) => loops::serial(facts),
+        }
     }
 
     /// Only what is new moves.
