@@ -206,7 +206,7 @@ fn rounded_rows_have_one_set_of_bits_and_fewer_bytes() {
         let exact_folder = tempfile::tempdir().unwrap();
         let Some(path) = compiled_with(folder.path(), Some(scheme), Activations::Keep) else { return };
         let exact =
-            open_with(&compiled_with(exact_folder.path(), None, Activations::Keep).unwrap(), OpenOptions::default())
+            open_with(compiled_with(exact_folder.path(), None, Activations::Keep).unwrap(), OpenOptions::default())
                 .unwrap();
         let model = open_with(&path, OpenOptions::default()).unwrap();
         let stream: u64 = model.manifest().chunks.iter().map(|chunk| chunk.length).sum();

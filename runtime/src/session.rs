@@ -438,7 +438,7 @@ impl Session {
                 let contents = self.states.lock().get(&state).cloned();
                 *slot = Some(match contents {
                     Some(contents) => contents,
-                    None => initial(record, &block.values[index].kind, &bindings, &*program)?,
+                    None => initial(record, &block.values[index].kind, &bindings, program)?,
                 });
             }
         }
