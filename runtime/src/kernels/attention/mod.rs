@@ -52,7 +52,7 @@ pub enum Pages<'a> {
     F32(&'a [Vec<&'a [f32]>]),
     /// Of f16.
     F16(&'a [Vec<&'a [f16]>]),
-    /// Of a scale and codes of 8 bits a key, as [`RowScheme::I8`] stores them.
+    /// Of a scale and codes of 8 bits a key, as [`ipuc_formats::ops::RowScheme::I8`] stores them.
     I8(&'a [Vec<&'a [u8]>]),
 }
 
