@@ -1,7 +1,7 @@
 //! Rounding of weights: floats become codes with scales and zero points ([`Region`]), or narrower floats ([`narrow`]).
 //!
 //! A code means `(code - zero point) * scale`. Each block of inputs of an output has a scale of its own, which is chosen so
-//! that the sum of the squared errors is small: [`block`] tries several shares of the largest magnitude, the least-squares
+//! that the sum of the squared errors is small: `block` tries several shares of the largest magnitude, the least-squares
 //! scale of the codes that each gives, and keeps the best. Codes are the nearest to the values under the scale as it is
 //! stored, so that an element is off by more than half a step only where its code is the least or the greatest.
 //!
@@ -40,7 +40,7 @@ pub struct Scheme {
 pub enum Part {
     /// The codes, in the shape of the weight.
     Codes,
-    /// The scales, in the order of [`Plane`](ipuc_formats::encodings::Plane)s.
+    /// The scales, in the order of [`Plane`]s.
     Scales,
     /// The zero points, in the same order.
     ZeroPoints,
