@@ -8,7 +8,6 @@ mod support;
 
 use ipuc::compile::{Activations, CompileOptions, Source, compile};
 use ipuc::{OpenFileError, OpenOptions, open_with};
-use ipuc_formats::dim::Dim;
 use ipuc_formats::onnx::schema::{
     AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
 };
@@ -187,13 +186,12 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
     }
 }
 
-/// Bytes of the rows of all caches at so many positions.
-fn cache_bytes(model: &Model, positions: usize, row_bytes: impl Fn(usize) -> usize) -> usize {
+/// Bytes of the rows of all caches that a session holds.
+fn cache_bytes(session: &Session, model: &Model, row_bytes: impl Fn(usize) -> usize) -> usize {
     let rows = model.manifest().states.iter().map(|state| {
-        let (_, shape) = state.kind.as_tensor().unwrap();
-        let extents: Vec<Option<i64>> = shape.dims().unwrap().iter().map(Dim::as_known).collect();
-        let [_, heads, _, size] = extents[..] else { panic!("{}", state.kind) };
-        heads.unwrap() as usize * positions * row_bytes(size.unwrap() as usize)
+        let contents = session.state(&state.name).unwrap().unwrap();
+        let &[batch, heads, positions, size] = contents.as_tensor().unwrap().shape() else { panic!("{}", state.kind) };
+        batch * heads * positions * row_bytes(size)
     });
     rows.sum()
 }
@@ -234,7 +232,7 @@ fn rounded_rows_have_one_set_of_bits_and_fewer_bytes() {
                 let mut saved = Vec::new();
                 tight.save(&mut saved).unwrap();
                 let positions = PROMPT + FORK + 1;
-                let rows = cache_bytes(&model, positions, |size| scheme.row_bytes(size).unwrap());
+                let rows = cache_bytes(&tight, &model, |size| scheme.row_bytes(size).unwrap());
                 // A checksum for each page, number, rank and four extents for each state, and the header.
                 assert_eq!(saved.len(), rows + 8 * (40 + 4 * positions.div_ceil(128)) + 60);
                 let mut session = session(&model, 1);
