@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::memory::Arena;
 use crate::steps::{Decoding, KernelError, PartBytes, PartSource};
-use ipuc_formats::encodings::{EncodingError, Pick};
+use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
@@ -107,27 +107,18 @@ impl Resident {
     /// Rows of a weight that does not lie in memory as steps see it; the others are not decoded.
     fn decoded_rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         let record = &self.weights[weight as usize];
-        let failure = |error: EncodingError| self.failure(weight, &error.to_string());
-        let too_large = || self.failure(weight, "has rows that do not fit in memory");
-        let elements = record.shape.iter().skip(1).try_fold(1u64, |count, &extent| count.checked_mul(extent));
-        let width = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
-        let width = width.and_then(|width| usize::try_from(width).ok()).ok_or_else(too_large)?;
-        let length = width.checked_mul(rows.len()).ok_or_else(too_large)?;
-        let mut decoded = Vec::new();
-        decoded.try_reserve_exact(length).map_err(|_| too_large())?;
-        decoded.resize(length, 0);
-        let mut units = Vec::new();
-        for (&row, target) in rows.iter().zip(decoded.chunks_exact_mut(width.max(1))) {
-            units.clear();
-            for piece in record.locate(Pick::Row(row)).map_err(failure)?.bytes {
-                let bytes = self.checked(weight, record.parts[piece.part].extent)?;
+        let outside = || Decoding::Part(self.failure(weight, "has a row outside of its parts"));
+        let units = |at: usize| -> Result<Vec<u8>, Decoding> {
+            let mut units = Vec::new();
+            for piece in record.locate(Pick::Row(rows[at]))?.bytes {
+                let bytes = self.checked(weight, record.parts[piece.part].extent).map_err(Decoding::Part)?;
                 let place = piece.bytes.start as usize..piece.bytes.end as usize;
-                let unit = bytes.get(place).ok_or_else(|| self.failure(weight, "has a row outside of its parts"))?;
-                units.extend_from_slice(unit);
+                units.extend_from_slice(bytes.get(place).ok_or_else(outside)?);
             }
-            record.decode_row(row, &units, target).map_err(failure)?;
-        }
-        Ok(decoded)
+            Ok(units)
+        };
+        let decoded = record.decode_rows(rows, units);
+        decoded.map_err(|error| error.of(&|error| self.failure(weight, &error.to_string())))
     }
 
     fn failure(&self, weight: u32, reason: &str) -> KernelError {

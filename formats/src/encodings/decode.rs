@@ -46,6 +46,30 @@ impl WeightRecord {
         Ok(value(self.encoding.encoding(), self.logical(), elements)?)
     }
 
+    /// Rows (along axis 0) as steps see them, one behind the other: `units` gives the stored bytes of the units that hold the
+    /// row at a place of `rows`.
+    ///
+    /// # Errors
+    /// [`EncodingError`] where sizes do not agree or do not fit in memory, and what `units` gives.
+    pub fn decode_rows<B: Deref<Target = [u8]>, E: From<EncodingError>>(
+        &self,
+        rows: &[u64],
+        mut units: impl FnMut(usize) -> Result<B, E>,
+    ) -> Result<Vec<u8>, E> {
+        let weight = self.logical();
+        let (_, row_elements) = weight.rows()?;
+        let width = packed_bytes(self.dtype, row_elements).and_then(|bytes| usize::try_from(bytes).ok());
+        let width = width.ok_or_else(|| weight.too_large())?;
+        let length = width.checked_mul(rows.len()).ok_or_else(|| weight.too_large())?;
+        let mut canonical = Vec::new();
+        canonical.try_reserve_exact(length).map_err(|_| weight.too_large())?;
+        canonical.resize(length, 0);
+        for (at, target) in canonical.chunks_exact_mut(width.max(1)).enumerate() {
+            self.decode_row(rows[at], &units(at)?, target)?;
+        }
+        Ok(canonical)
+    }
+
     /// Row `row` (along axis 0) as steps see it, into `canonical`, from the stored bytes of the units that hold it (see
     /// [`WeightRecord::locate`]).
     ///

@@ -5,7 +5,7 @@
 
 use super::source::{ChunkBytes, Source};
 use crate::steps::KernelError;
-use ipuc_formats::encodings::Pick;
+use ipuc_formats::encodings::{EncodingError, Pick};
 use lru::LruCache;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -91,15 +91,9 @@ impl BlockCache {
         if record.encoding.encoding().is_canonical(record.logical()) {
             return Ok(gathered);
         }
-        let short = || source.failure(weight, "has rows that do not fit in memory");
-        let elements = record.shape.iter().skip(1).try_fold(1u64, |count, &extent| count.checked_mul(extent));
-        let bytes = elements.and_then(|count| count.checked_mul(record.dtype.bits() as u64 / 8));
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(short)?;
-        let mut canonical = vec![0; bytes.checked_mul(rows.len()).ok_or_else(short)?];
-        for ((&row, units), target) in rows.iter().zip(places.of_rows).zip(canonical.chunks_exact_mut(bytes.max(1))) {
-            let decoded = record.decode_row(row, &gathered.bytes[units], target);
-            decoded.map_err(|error| source.failure(weight, &error.to_string()))?;
-        }
+        let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_rows[at].clone()]);
+        let canonical = record.decode_rows(rows, units);
+        let canonical = canonical.map_err(|error| source.failure(weight, &error.to_string()))?;
         Ok(Gathered { bytes: canonical, ..gathered })
     }
 
