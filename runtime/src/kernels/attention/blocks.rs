@@ -173,8 +173,9 @@ impl Task<'_> {
         let first = self.head * self.operands.group * self.operands.queries + self.first;
         let queries = Matrix::new(&self.operands.query[first * size..], self.rows, size);
         let mut decoded = scratch(self.operands.key.decoded_elements());
-        let keys = self.operands.key;
-        let keys = keys.rows(self.head, self.operands.key_heads, block, PlainLayout::InputsInner, &mut decoded);
+        self.operands.key.decode(self.head, block, &mut decoded);
+        let heads = self.operands.key_heads;
+        let keys = self.operands.key.rows(self.head, heads, block, PlainLayout::InputsInner, &decoded);
         let out = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
         plain_product_within(simd, queries, keys, out, Start::Zero);
         self.show(Stage::Product, block, scores);
@@ -237,7 +238,12 @@ impl Task<'_> {
     #[inline(always)]
     fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &[f32]) {
         let width = self.operands.value.size;
-        let mut decoded = scratch(self.operands.value.decoded_elements());
+        let values = self.operands.value;
+        let mut decoded = scratch(values.decoded_elements());
+        let weighed = seen.iter().filter(|keys| !keys.is_empty());
+        let start = weighed.clone().map(|keys| keys.start).min().unwrap_or(0);
+        let end = weighed.map(|keys| keys.end).max().unwrap_or(0);
+        values.decode(self.head, &(first + start..first + end), &mut decoded);
         let mut row = 0;
         for group in seen.chunk_by(|one, other| one == other) {
             let rows = row..row + group.len();
@@ -247,9 +253,8 @@ impl Task<'_> {
                 continue;
             }
             let place = first + keys.start..first + keys.end;
-            let values = self.operands.value;
             let heads = self.operands.key_heads;
-            let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &mut decoded);
+            let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
             let weights = &weights[rows.start * BLOCK + keys.start..];
             let weights = Matrix::with_stride(weights, rows.len(), keys.len(), BLOCK);
             let out = self.out[rows.start * width..rows.end * width].chunks_mut(width).collect();
@@ -296,15 +301,28 @@ impl<'a> Heads<'a> {
         }
     }
 
-    /// Some keys of a head (batch and head as one), all of one block, as the right side of a product; codes are decoded.
+    /// Decodes some keys of a head (batch and head as one), all of one block, where they are stored as codes. A key goes to its
+    /// place in the block.
     #[inline(always)]
+    fn decode(&self, head: usize, keys: &Range<usize>, decoded: &mut [f32]) {
+        let HeadElements::Pages { pages: Pages::I8(pages), positions } = self.elements else { return };
+        let row = RowScheme::I8.row_bytes(self.size).unwrap_or(usize::MAX);
+        let first = (keys.start % positions).saturating_mul(row);
+        let rows = behind(pages, keys.start / positions, head, first).chunks_exact(row);
+        let decoded = decoded[keys.start % BLOCK * self.size..].chunks_exact_mut(self.size);
+        for (row, to) in rows.zip(decoded).take(keys.len()) {
+            RowScheme::I8.load(row, to);
+        }
+    }
+
+    /// Some keys of a head, all of one block, as the right side of a product; `decoded` has those that are stored as codes.
     fn rows<'b>(
-        self,
+        &self,
         head: usize,
         heads: usize,
         keys: &Range<usize>,
         layout: PlainLayout,
-        decoded: &'b mut [f32],
+        decoded: &'b [f32],
     ) -> PlainMatrix<'b>
     where
         'a: 'b,
@@ -319,14 +337,7 @@ impl<'a> Heads<'a> {
                 let elements = match pages {
                     Pages::F32(pages) => PlainElements::F32(behind(pages, page, head, key * self.size)),
                     Pages::F16(pages) => PlainElements::F16(behind(pages, page, head, key * self.size)),
-                    Pages::I8(pages) => {
-                        let row = RowScheme::I8.row_bytes(self.size).unwrap_or(usize::MAX);
-                        let rows = behind(pages, page, head, key.saturating_mul(row)).chunks_exact(row);
-                        for (row, to) in rows.zip(decoded.chunks_exact_mut(self.size)).take(keys.len()) {
-                            RowScheme::I8.load(row, to);
-                        }
-                        PlainElements::F32(decoded)
-                    }
+                    Pages::I8(_) => PlainElements::F32(&decoded[keys.start % BLOCK * self.size..]),
                 };
                 (elements, self.size)
             }
