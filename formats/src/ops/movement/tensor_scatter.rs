@@ -61,19 +61,18 @@ impl TensorScatter {
             ReferenceError::OutOfRange { subject, found: i64::try_from(position).unwrap_or(i64::MAX), range }
         })
     }
-}
 
-impl TensorScatter {
-    /// The positions that an update goes to, `[.., length]` with the axes before that of the capacity.
+    /// The positions that the update among these operands goes to in a cache of this shape, `[.., length]` with the axes before
+    /// that of the capacity.
     ///
     /// # Errors
     /// [`ReferenceError`] where one is outside of the cache, or the update or the number of starts does not fit.
-    pub fn places(
-        &self,
-        cache: &[usize],
-        update: &[usize],
-        starts: Option<&[i64]>,
-    ) -> Result<Vec<usize>, ReferenceError> {
+    pub fn places(&self, cache: &[usize], inputs: &[Option<Value>]) -> Result<Vec<usize>, ReferenceError> {
+        let update = tensor(inputs, 1)?.shape();
+        let starts = match inputs.get(2) {
+            Some(Some(_)) => Some(integers(inputs, 2)?),
+            Some(None) | None => None,
+        };
         if cache.len() != update.len() {
             return Err(TypeError::Rank { operand: 1, expected: cache.len().to_string(), found: update.len() }.into());
         }
@@ -83,14 +82,14 @@ impl TensorScatter {
             return Err(TypeError::Dimension { subject: "update of the cache".to_string(), left, right }.into());
         }
         let batch = cache[0];
-        if let Some(starts) = starts.filter(|starts| starts.len() != batch) {
+        if let Some(starts) = starts.as_ref().filter(|starts| starts.len() != batch) {
             return Err(count_mismatch(2, starts.len(), batch).into());
         }
         let outer = element_count(&cache[..axis]).unwrap_or(0);
         let mut places = Vec::new();
         for prefix in 0..outer {
             // Every batch element has the same number of prefixes.
-            let start = starts.map_or(0, |starts| starts[prefix / (outer / batch)]);
+            let start = starts.as_ref().map_or(0, |starts| starts[prefix / (outer / batch)]);
             for at in 0..update[axis] {
                 places.push(self.position(start, at, cache[axis])?);
             }
@@ -142,11 +141,7 @@ impl Operator for TensorScatter {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (cache, update) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
-        let starts = match inputs.get(2) {
-            Some(Some(_)) => Some(integers(inputs, 2)?),
-            Some(None) | None => None,
-        };
-        let places = self.places(cache.shape(), update.shape(), starts.as_deref())?;
+        let places = self.places(cache.shape(), inputs)?;
         let both = joined(cache, update, 1)?;
         let mut sources: Vec<Option<usize>> = (0..cache.count()).map(Some).collect();
         let axis = self.cache_axis(cache.rank())?;

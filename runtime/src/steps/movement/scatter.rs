@@ -144,11 +144,7 @@ impl Kernel for TensorScatter {
         operands[0] = Operand::Absent;
         let inputs = load(without_versions(operands, context)?)?;
         let update = ops::tensor(&inputs, 1)?;
-        let starts = match inputs.get(2) {
-            Some(Some(_)) => Some(ops::integers(&inputs, 2)?),
-            Some(None) | None => None,
-        };
-        let places = self.places(cache.shape(), update.shape(), starts.as_deref())?;
+        let places = self.places(cache.shape(), &inputs)?;
         Ok(vec![Contents::Version(cache.overwrite(update, &places, context.memory.pages())?)])
     }
 
@@ -159,11 +155,7 @@ impl Kernel for TensorScatter {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         written(self, operands, ScatterReduction::None, 1, context, |cache, update, inputs| {
             let axis = self.cache_axis(cache.rank()).ok()?;
-            let starts = match inputs.get(2) {
-                Some(Some(_)) => Some(integers(inputs, 2)?),
-                Some(None) | None => None,
-            };
-            let places = self.places(cache.shape(), update.shape(), starts.as_deref()).ok()?;
+            let places = self.places(cache.shape(), inputs).ok()?;
             let (capacity, length) = (cache.shape()[axis], update.shape()[axis]);
             let inner = count(&cache.shape()[axis + 1..]);
             let first = |(row, place): (usize, usize)| (row / length * capacity + place) * inner;
