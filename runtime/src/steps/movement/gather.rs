@@ -4,7 +4,7 @@ use super::{count, integers, load, position, refer, tensor, with_words, words, w
 use crate::kernels::strided::copy_slices;
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Compress, Gather, GatherElements, GatherNd, normalize_axis};
+use ipuc_formats::ops::{Compress, Gather, GatherElements, GatherNd, ReverseSequence, normalize_axis};
 use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
 
@@ -182,5 +182,49 @@ impl Kernel for Compress {
             shape[axis] = kept.len();
             Some(Slices { shape, starts, length })
         })
+    }
+}
+
+impl Kernel for ReverseSequence {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        sliced(self, load(operands)?, context, |data, inputs| {
+            let shape = data.shape();
+            let (batch, time) = self.axes(shape.len()).ok()?;
+            let last = batch.max(time);
+            let length = count(&shape[last + 1..]);
+            let bounded = |length: i64| usize::try_from(length).ok().filter(|&length| length <= shape[time]);
+            let lengths: Vec<usize> = integers(inputs, 1)?.into_iter().map(bounded).collect::<Option<_>>()?;
+            if lengths.len() != shape[batch] {
+                return None;
+            }
+            let steps = strides(shape);
+            let start = |slice: usize| {
+                let own = |axis: usize| slice * length / steps[axis] % shape[axis];
+                let (at, reversed) = (own(time), lengths[own(batch)]);
+                let from = if at < reversed { reversed - 1 - at } else { at };
+                slice * length + from * steps[time] - at * steps[time]
+            };
+            let slices = if length == 0 { 0 } else { count(&shape[..=last]) };
+            Some(Slices { shape: shape.to_vec(), starts: (0..slices).map(start).collect(), length })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+
+    #[test]
+    fn sequences_in_reverse() {
+        for (batch_axis, time_axis) in [(0, 1), (1, 0), (0, 2), (2, 1), (1, 2)] {
+            for dtype in [DType::F32, DType::F16, DType::F64] {
+                let operator = ReverseSequence { batch_axis, time_axis };
+                let lengths = Some(Tensor::vector_i64(&[2, 0, 3, 1]));
+                check(&operator, &[random(dtype, &[4, 4, 4, 3], 1), lengths.clone()], 0.0);
+                check(&operator, &[random(dtype, &[4, 4, 4], 1), lengths.clone()], 0.0);
+                check(&operator, &[random(dtype, &[4, 4, 4, 0], 1), lengths], 0.0);
+            }
+        }
     }
 }

@@ -1,12 +1,11 @@
-//! Tensors made from a few numbers (`Range`, `OneHot`), and slices in reverse.
+//! Tensors made from a few numbers: `Range`, `OneHot`.
 
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
-use crate::kernels::strided::copy_slices;
 use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{OneHot, Range, ReverseSequence, TypeError, normalize_axis};
-use ipuc_formats::tensor::{Tensor, strides};
+use ipuc_formats::ops::{OneHot, Range, normalize_axis};
+use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
 impl Kernel for OneHot {
@@ -59,49 +58,6 @@ fn one_hot(
         });
     }, otherwise return Ok(None));
     Ok(Some(result))
-}
-
-impl Kernel for ReverseSequence {
-    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let inputs = load(operands)?;
-        let places = match (tensor(&inputs, 0), integers(&inputs, 1)) {
-            (Some(data), Some(lengths)) => reversed(self, data.shape(), &lengths)?,
-            _ => None,
-        };
-        let (Some((starts, length)), Some(data)) = (places, tensor(&inputs, 0)) else {
-            return refer(self, inputs, context);
-        };
-        if data.dtype() == DType::String || data.dtype().bits() < 8 {
-            return refer(self, inputs, context);
-        }
-        let mut result = context.allocate(0, data.dtype(), data.shape())?;
-        with_words!(data.dtype(), T => {
-            copy_slices(words::<T>(data), &starts, length, words_mut::<T>(&mut result));
-        }, otherwise return refer(self, inputs, context));
-        Ok(vec![result.into()])
-    }
-}
-
-/// Slices that lie as one: where each begins, and how long it is.
-type Slices = (Vec<usize>, usize);
-
-/// Where the slices of the result come from; `None` where lengths do not fit.
-fn reversed(operator: &ReverseSequence, shape: &[usize], lengths: &[i64]) -> Result<Option<Slices>, TypeError> {
-    let (batch, time) = operator.axes(shape.len())?;
-    let last = batch.max(time);
-    let length = count(&shape[last + 1..]);
-    let bounded = |&length: &i64| usize::try_from(length).ok().filter(|&length| length <= shape[time]);
-    let lengths: Option<Vec<usize>> = lengths.iter().map(bounded).collect();
-    let Some(lengths) = lengths.filter(|lengths| lengths.len() == shape[batch]) else { return Ok(None) };
-    let steps = strides(shape);
-    let slices = if length == 0 { 0 } else { count(&shape[..=last]) };
-    let start = |slice: usize| {
-        let own = |axis: usize| slice * length / steps[axis] % shape[axis];
-        let (at, reversed) = (own(time), lengths[own(batch)]);
-        let from = if at < reversed { reversed - 1 - at } else { at };
-        slice * length + from * steps[time] - at * steps[time]
-    };
-    Ok(Some(((0..slices).map(start).collect(), length)))
 }
 
 impl Kernel for Range {
@@ -165,19 +121,6 @@ mod tests {
             }
         }
         check(&OneHot { axis: -1 }, &[vector(&[0; 0]), number(4i64), vector(&[3, 8])], 0.0);
-    }
-
-    #[test]
-    fn sequences_in_reverse() {
-        for (batch_axis, time_axis) in [(0, 1), (1, 0), (0, 2), (2, 1), (1, 2)] {
-            for dtype in [DType::F32, DType::F16, DType::F64] {
-                let operator = ReverseSequence { batch_axis, time_axis };
-                let lengths = vector(&[2, 0, 3, 1]);
-                check(&operator, &[random(dtype, &[4, 4, 4, 3], 1), lengths.clone()], 0.0);
-                check(&operator, &[random(dtype, &[4, 4, 4], 1), lengths.clone()], 0.0);
-                check(&operator, &[random(dtype, &[4, 4, 4, 0], 1), lengths], 0.0);
-            }
-        }
     }
 
     #[test]
