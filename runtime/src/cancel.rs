@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// assert!(!token.is_cancelled());
 /// token.clone().cancel();
 /// assert!(token.is_cancelled());
+/// token.reset();
+/// assert!(!token.is_cancelled());
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken {
@@ -20,6 +22,11 @@ impl CancelToken {
     /// Runs with this token end before their next step; those to come end before their first.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs to come go on again.
+    pub fn reset(&self) {
+        self.cancelled.store(false, Ordering::Relaxed);
     }
 
     /// Whether somebody has asked to stop.

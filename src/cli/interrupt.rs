@@ -1,7 +1,7 @@
 //! Signals: Ctrl-C ends the text that is generated, where one is; each else the program, which leaves nothing half-written.
 
 use crate::files::unfinished;
-use crate::generate::Cancel;
+use ipuc_runtime::CancelToken;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::{Mutex, PoisonError};
@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 const SIGNALLED: i32 = 128;
 
 /// What the next Ctrl-C ends in place of the program.
-static TEXT: Mutex<Option<Cancel>> = Mutex::new(None);
+static TEXT: Mutex<Option<CancelToken>> = Mutex::new(None);
 
-fn set(text: Option<Cancel>) -> Option<Cancel> {
+fn set(text: Option<CancelToken>) -> Option<CancelToken> {
     std::mem::replace(&mut *TEXT.lock().unwrap_or_else(PoisonError::into_inner), text)
 }
 
@@ -38,7 +38,7 @@ pub(super) fn listen() -> anyhow::Result<()> {
 pub(super) struct Turn;
 
 /// Have Ctrl-C end a text.
-pub(super) fn ends(text: Cancel) -> Turn {
+pub(super) fn ends(text: CancelToken) -> Turn {
     set(Some(text));
     Turn
 }

@@ -9,11 +9,9 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::element::{bf16, f16};
 use ipuc_formats::tensor::{Tensor, TensorError};
 use ipuc_formats::value::Value;
-use ipuc_runtime::{RunError, SavedStateError, Session, SessionOptions};
+use ipuc_runtime::{CancelToken, RunError, SavedStateError, Session, SessionOptions};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Tokens of a prompt that a pass takes, unless told otherwise.
@@ -93,21 +91,6 @@ pub struct Usage {
     pub accepted: usize,
 }
 
-/// Ends what a generator does, from any thread.
-#[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
-
-impl Cancel {
-    /// End the text after the pass that runs.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// A context of a model: the tokens so far and their cache.
 pub struct Generator {
     model: TextModel,
@@ -119,7 +102,7 @@ pub struct Generator {
     cached: usize,
     /// Positions can be taken back from the cache.
     shrinks: bool,
-    cancel: Cancel,
+    cancel: CancelToken,
 }
 
 impl Generator {
@@ -141,12 +124,12 @@ impl Generator {
             options: options.clone(),
             tokens: Vec::new(),
             cached: 0,
-            cancel: Cancel::default(),
+            cancel: CancelToken::default(),
         })
     }
 
-    /// What ends a text of this generator early.
-    pub fn cancel(&self) -> Cancel {
+    /// What ends a text of this generator early, after the pass that runs; the next text goes on again.
+    pub fn cancel(&self) -> CancelToken {
         self.cancel.clone()
     }
 
@@ -180,7 +163,7 @@ impl Generator {
         if room == 0 {
             return Err(GenerateError::Context { tokens: prompt.len(), context });
         }
-        self.cancel.0.store(false, Ordering::Relaxed);
+        self.cancel.reset();
         let begun = Instant::now();
         let known = self.keep_common(prompt)?;
         let scores = self.read(&prompt[known..])?;

@@ -31,7 +31,7 @@ mod text;
 
 pub use context::ContextError;
 pub use error::GenerateError;
-pub use generator::{Cancel, Ended, Generator, GeneratorOptions, Limits, Token, Tokens, Usage};
+pub use generator::{Ended, Generator, GeneratorOptions, Limits, Token, Tokens, Usage};
 pub use model::TextModel;
 pub use sampling::Sampling;
 pub use template::Message;
