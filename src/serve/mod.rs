@@ -105,12 +105,12 @@ impl Server {
     /// [`ServeError`] where the address is taken, open to others without a key, or a generator cannot be made.
     pub fn bind(model: &TextModel, options: ServerOptions) -> Result<Server, ServeError> {
         let failure = |error| ServeError::Listen { address: options.address.clone(), error };
-        for address in options.address.to_socket_addrs().map_err(failure)? {
-            if !address.ip().is_loopback() && options.key.is_none() {
-                return Err(ServeError::Key { address });
-            }
+        let addresses: Vec<SocketAddr> = options.address.to_socket_addrs().map_err(failure)?.collect();
+        let open = addresses.iter().find(|address| !address.ip().is_loopback());
+        if let Some(&address) = open.filter(|_| options.key.is_none()) {
+            return Err(ServeError::Key { address });
         }
-        let listener = TcpListener::bind(&options.address).map_err(failure)?;
+        let listener = TcpListener::bind(addresses.as_slice()).map_err(failure)?;
         let address = listener.local_addr().map_err(failure)?;
         let pool = Pool::new(model, &options.generator, options.parallel)?;
         let service = Service { model: model.clone(), options, pool, metrics: Metrics::default() };
