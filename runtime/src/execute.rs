@@ -53,7 +53,7 @@ impl Execution<'_, '_> {
             let begun = Instant::now();
             let operands = self.operands(step, plan, at, &mut frame);
             // Keys and values of the next attention come from the disk while this one and what lies between are computed.
-            if program.spill.spilled_bytes() > 0 && reads_caches(&operands) {
+            if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                 upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
             }
             let results = self.run_step(index, step, operands)?;

@@ -56,7 +56,8 @@ impl Generator {
         if magic != MAGIC {
             return Err(ContextError::Malformed("it does not begin with `ipu context 1`"));
         }
-        let count = count.iter().rev().fold(0u64, |count, &byte| count << 8 | u64::from(byte));
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |all, &byte| all << 8 | u32::from(byte));
+        let count = u64::from(number(count));
         // Memory grows with what arrives, not with what is promised.
         let mut bytes = Vec::new();
         let length = (&mut *from).take(count * 4).read_to_end(&mut bytes)? as u64;
@@ -69,9 +70,7 @@ impl Generator {
         if crc_fast::crc32_iscsi(&header).to_le_bytes() != checksum {
             return Err(ContextError::Malformed("the checksum of its tokens does not match"));
         }
-        let tokens =
-            bytes.chunks_exact(4).map(|token| token.iter().rev().fold(0, |all, &byte| all << 8 | u32::from(byte)));
-        Ok(self.restore_session(from, tokens.collect())?)
+        Ok(self.restore_session(from, bytes.chunks_exact(4).map(number).collect())?)
     }
 }
 

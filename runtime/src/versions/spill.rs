@@ -102,9 +102,7 @@ impl SpillSlot {
         let read = state.file.seek(SeekFrom::Start(self.offset)).and_then(|_| state.file.read_exact(to));
         read.map_err(|error| self.file.failure("read", error))
     }
-}
 
-impl SpillSlot {
     /// Ask the system to read the page before it is asked for. It may not; then reading waits for the disk.
     #[cfg(target_os = "linux")]
     pub(super) fn read_ahead(&self) {

@@ -44,18 +44,13 @@ pub(in crate::steps) fn produce(
             fill(result.elements_mut::<f32>()?)?;
             return Ok(result);
         }
-        _ => {
-            let mut wide = Vec::new();
-            let no_memory = |_| TensorError::Memory { dtype: DType::F32, shape: shape.to_vec() };
-            wide.try_reserve_exact(result.count()).map_err(no_memory)?;
-            wide.resize(result.count(), 0.0);
-            wide
-        }
+        _ => Tensor::zeros(DType::F32, shape)?,
     };
-    fill(&mut wide)?;
+    fill(wide.elements_mut()?)?;
+    let wide = wide.elements::<f32>()?;
     match dtype {
-        DType::F16 => result.elements_mut::<f16>()?.convert_from_f32_slice(&wide),
-        _ => result.elements_mut::<bf16>()?.convert_from_f32_slice(&wide),
+        DType::F16 => result.elements_mut::<f16>()?.convert_from_f32_slice(wide),
+        _ => result.elements_mut::<bf16>()?.convert_from_f32_slice(wide),
     }
     Ok(result)
 }
