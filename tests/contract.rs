@@ -14,7 +14,7 @@ use ipuc_formats::model::{Manifest, read_manifest};
 use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
 };
-use ipuc_runtime::kernels::simd::{INSTRUCTIONS_VARIABLE, Instructions};
+use ipuc_kernels::simd::{INSTRUCTIONS_VARIABLE, Instructions};
 use prost::Message as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,10 +1,10 @@
 //! Why a file cannot be opened or run.
 
-use crate::kernels::simd::UnknownInstructions;
 use crate::steps::KernelError;
 use crate::versions::VersionError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::ops::TypeError;
+use ipuc_kernels::simd::UnknownInstructions;
 use thiserror::Error;
 
 /// Why a file cannot be opened.

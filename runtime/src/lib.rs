@@ -1,9 +1,8 @@
 //! The executor: opens a file, keeps its weights, runs its steps.
 //!
 //! [`Model`] owns the weights, [`Session`] the state of one caller; `program` is a file made ready, `execute` runs it,
-//! [`steps`] says how each operator runs, and [`kernels`] are the numeric cores; [`fabric`] tells what a
-//! run would take on a described machine. The compiler is not needed here and not
-//! known: the file is all there is.
+//! [`steps`] says how each operator runs, and [`ipuc_kernels`] has the numeric cores; [`fabric`] tells what a run would take on a
+//! described machine. The compiler is not needed here and not known: the file is all there is.
 
 mod bind;
 mod cancel;
@@ -12,7 +11,6 @@ mod error;
 mod execute;
 pub mod fabric;
 mod file;
-pub mod kernels;
 mod memory;
 mod model;
 mod observe;

@@ -66,9 +66,9 @@ impl Trace {
 pub(crate) fn watch_workers(pool: &rayon::ThreadPool, trace: Option<&Arc<Trace>>) {
     pool.broadcast(|worker| {
         let index = worker.index();
-        let observer = trace.cloned().map(|trace| -> crate::kernels::threads::Observer {
+        let observer = trace.cloned().map(|trace| -> ipuc_kernels::threads::Observer {
             Box::new(move |begun| trace.add(Track::Worker(index), "work".to_string(), begun, None))
         });
-        crate::kernels::threads::observe(observer);
+        ipuc_kernels::threads::observe(observer);
     });
 }

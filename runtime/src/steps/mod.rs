@@ -3,7 +3,7 @@
 //! One file a family of operators; a row `impl Kernel for X {}` is enough for a new operator, whose reference then runs.
 //! A fast kernel overrides [`Kernel::run`]: it takes operands by value (an operand that nobody reads afterwards is
 //! exclusively owned and may be overwritten), asks [`Context::allocate`] for its results, and calls
-//! [`crate::kernels`] for the arithmetic. Where a kernel has no fast path for some types it calls
+//! [`ipuc_kernels`] for the arithmetic. Where a kernel has no fast path for some types it calls
 //! [`run_reference`]: slower, never different beyond the operator's bound.
 //!
 //! This module knows no file, no thread pool and no plan.

@@ -1,8 +1,5 @@
 //! Quantization between f32 and integers of 8 bits.
 
-use crate::kernels::elements::{Runs, map, map_block, zip, zip_block};
-use crate::kernels::simd::{Instructions, LANES, Routine, Simd};
-use crate::kernels::threads::each;
 use crate::steps::elementwise::{load, runs};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
@@ -10,6 +7,9 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_code, dynamic_parameters, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::{Runs, map, map_block, zip, zip_block};
+use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
+use ipuc_kernels::threads::each;
 
 /// A scale and a zero point.
 type Parameter = (f32, i32);

@@ -5,17 +5,17 @@
 
 use super::floats::computed;
 use super::normalization::reduction::{loaded, reference};
-use crate::kernels::elementwise::functions;
-use crate::kernels::matrix::{Matrix, MatrixMut};
-use crate::kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
-use crate::kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, PlainCell};
-use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     CausalConvolution, Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
 };
 use ipuc_formats::value::Value;
+use ipuc_kernels::elementwise::functions;
+use ipuc_kernels::matrix::{Matrix, MatrixMut};
+use ipuc_kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
+use ipuc_kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, PlainCell};
+use ipuc_kernels::simd::Instructions;
 
 impl Kernel for CausalConvolution {}
 

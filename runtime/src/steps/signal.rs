@@ -1,6 +1,5 @@
 //! Spectra.
 
-use crate::kernels::fourier::{Complex, Plan};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
@@ -9,6 +8,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::fourier::{Complex, Plan};
 
 /// Element types that are transformed here; others by the reference.
 trait Real: Number + Into<f64> + Default {}

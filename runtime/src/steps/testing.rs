@@ -1,6 +1,5 @@
 //! What the tests of several kernels share: a kernel against its reference.
 
-use crate::kernels::tests::{numbers, with_threads};
 use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
 use crate::versions::{PageMemory, VersionError};
 use aligned_vec::{AVec, ConstAlign};
@@ -9,6 +8,7 @@ use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{NoBlocks, ReferenceContext};
 use ipuc_formats::tensor::{Storage, Tensor};
 use ipuc_formats::value::Value;
+use ipuc_kernels::testing::{numbers, with_threads};
 
 /// Results on the heap, full of what no kernel would write.
 pub struct Heap;

@@ -2,7 +2,7 @@
 
 use crate::attribute::Keyword;
 use crate::element::f16;
-use crate::ops::quantization::formula::{dequantized, dynamic_row};
+use ipuc_codes::{load_row, row_bytes, store_row};
 
 /// How rows of f32 of a growing state are stored. A row is what follows the axis that grows: one position of one head.
 #[derive(
@@ -22,7 +22,7 @@ use crate::ops::quantization::formula::{dequantized, dynamic_row};
 pub enum RowScheme {
     /// Elements as f16, halves to even.
     F16 = 1,
-    /// A scale in f32, and behind it codes of 8 bits, as [`dynamic_row`] rounds them.
+    /// A scale in f32, and behind it codes of 8 bits, as [`dynamic_row`](crate::ops::dynamic_row) rounds them.
     I8 = 2,
 }
 
@@ -33,7 +33,7 @@ impl RowScheme {
     pub fn row_bytes(self, elements: usize) -> Option<usize> {
         match self {
             RowScheme::F16 => elements.checked_mul(size_of::<f16>()),
-            RowScheme::I8 => elements.checked_add(size_of::<f32>()),
+            RowScheme::I8 => row_bytes(elements),
         }
     }
 
@@ -48,10 +48,7 @@ impl RowScheme {
                     *to = f16::from_f32(*value).to_le_bytes();
                 }
             }
-            RowScheme::I8 => {
-                let (scale, codes) = to.split_at_mut(size_of::<f32>());
-                scale.copy_from_slice(&dynamic_row(row, bytemuck::cast_slice_mut(codes)).to_le_bytes());
-            }
+            RowScheme::I8 => store_row(row, to),
         }
     }
 
@@ -67,13 +64,7 @@ impl RowScheme {
                     *to = f16::from_le_bytes(*value).to_f32();
                 }
             }
-            RowScheme::I8 => {
-                let (scale, codes) = row.split_at(size_of::<f32>());
-                let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
-                for (&code, to) in codes.iter().zip(to) {
-                    *to = dequantized(f32::from(code as i8), scale);
-                }
-            }
+            RowScheme::I8 => load_row(row, to),
         }
     }
 

@@ -7,7 +7,6 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
-use crate::ops::quantization::formula::{code_difference, dequantized};
 use crate::ops::quantization::granularity::Granularity;
 use crate::ops::quantization::quantize::{check_type, is_quantized};
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
@@ -16,6 +15,7 @@ use crate::ops::{
     optional, optional_tensor, quantization::granularity, tensor, tensor_operand,
 };
 use crate::value::Value;
+use ipuc_codes::{code_difference, dequantized};
 
 attributes! {
     /// `x: [..], scale: [], [n] or blocks, zero_point: as scale or absent` to `[..]`.

@@ -2,11 +2,10 @@
 
 pub(crate) mod dequantize;
 pub(crate) mod dynamic_quantize;
-pub(crate) mod formula;
 pub(crate) mod granularity;
 pub(crate) mod quantize;
 
 pub use dequantize::*;
 pub use dynamic_quantize::*;
-pub use formula::*;
+pub use ipuc_codes::{code_difference, dequantized, dynamic_row, scale_product};
 pub use quantize::*;

@@ -1,7 +1,6 @@
 //! Keys and values as the kernel reads them: where they lie, joined with those of the past, or in pages of state.
 
 use super::extents::Extents;
-use crate::kernels::attention::{HeadElements, Heads, Pages};
 use crate::steps::floats::computed;
 use crate::steps::{Context, KernelError};
 use crate::versions::{HeldVersion, Version};
@@ -10,6 +9,7 @@ use ipuc_formats::element::f16;
 use ipuc_formats::ops::{RowScheme, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::attention::{HeadElements, Heads, Pages};
 
 /// Keys or values in pages.
 pub(super) struct Cached<'a> {

@@ -12,8 +12,6 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
-use crate::kernels::attention::{self as kernel, Stage};
-use crate::kernels::simd::Instructions;
 use crate::steps::floats::computed;
 use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies};
@@ -23,6 +21,8 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Attention, LinearAttention, ScoreStage, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::attention::{self as kernel, Stage};
+use ipuc_kernels::simd::Instructions;
 use keys::{Cached, Joined};
 use seen::{Positions, ScoreMask};
 

@@ -1,6 +1,5 @@
 //! Rotation by position. Of the caches only the rows of positions that occur are read.
 
-use crate::kernels::threads::{chunks, parts};
 use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use half::{bf16, f16};
@@ -9,6 +8,7 @@ use ipuc_formats::element::Number;
 use ipuc_formats::ops::{RotaryEmbedding, RotaryPlan, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads::{chunks, parts};
 
 impl Kernel for RotaryEmbedding {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

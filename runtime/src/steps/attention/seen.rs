@@ -1,13 +1,13 @@
 //! Which keys a query sees: the mask that is an operand, and where queries stand among the keys.
 
 use super::extents::Extents;
-use crate::kernels::attention::{Frontier, Mask};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::{Attention, integers, optional_tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::attention::{Frontier, Mask};
 use std::borrow::Cow;
 
 /// A mask as the kernel reads it.

@@ -2,7 +2,6 @@
 
 use super::powers::{POWER_COST, Power};
 use super::{reload, runs};
-use crate::kernels::elements::{ZipBlock, zip, zip_block, zip_in_place};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -12,6 +11,7 @@ use ipuc_formats::ops::broadcast::broadcast_extents;
 use ipuc_formats::ops::{Binary, BinaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::{ZipBlock, zip, zip_block, zip_in_place};
 
 impl Kernel for Binary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

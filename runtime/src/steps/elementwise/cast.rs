@@ -1,7 +1,6 @@
 //! Conversions between the usual number types.
 
 use super::reload;
-use crate::kernels::elements::{map, map_block};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -9,6 +8,7 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::Cast;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::{map, map_block};
 
 impl Kernel for Cast {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

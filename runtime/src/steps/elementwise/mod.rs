@@ -13,13 +13,13 @@ mod tests;
 mod unary;
 pub(in crate::steps) mod vectors;
 
-use crate::kernels::elements::Runs;
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::ops::broadcast::{broadcast_extents, broadcast_strides};
 use ipuc_formats::ops::{BitCast, Dropout, Map, Multinomial, Random};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::Runs;
 
 impl Kernel for BitCast {}
 

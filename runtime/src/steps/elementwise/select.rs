@@ -1,7 +1,6 @@
 //! One of two operands by a condition.
 
 use super::{reload, runs};
-use crate::kernels::elements::choose;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use ipuc_formats::dtype::DType;
@@ -9,6 +8,7 @@ use ipuc_formats::ops::Select;
 use ipuc_formats::ops::broadcast::broadcast_extents;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::choose;
 
 impl Kernel for Select {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

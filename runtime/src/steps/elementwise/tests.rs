@@ -1,6 +1,5 @@
 //! Each kernel against its reference: types, broadcasts, special values, operands that may be overwritten.
 
-use crate::kernels::tests::with_threads;
 use crate::steps::testing::Heap;
 use crate::steps::{Context, Kernel, Operand};
 use ipuc_formats::dtype::DType;
@@ -11,6 +10,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::testing::with_threads;
 use strum::VariantArray;
 
 const NUMBERS: [DType; 13] = [

@@ -2,7 +2,6 @@
 
 use super::vectors::{self, Change};
 use super::{load, reload};
-use crate::kernels::elements::{MapBlock, in_parts, map, map_block, map_in_place};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
@@ -12,6 +11,7 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{Activation, Clamp, Unary, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elements::{MapBlock, in_parts, map, map_block, map_in_place};
 
 impl Kernel for Unary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

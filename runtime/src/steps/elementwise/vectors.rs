@@ -1,8 +1,8 @@
 //! Which vector function computes a function of one element over blocks of f32.
 
-use crate::kernels::elementwise::{VectorFunction, apply, functions};
-use crate::kernels::simd::Instructions;
 use ipuc_formats::ops::{Activation, ActivationFunction, UnaryFunction};
+use ipuc_kernels::elementwise::{VectorFunction, apply, functions};
+use ipuc_kernels::simd::Instructions;
 
 /// Operations that an exponential or the like costs.
 const TRANSCENDENTAL_COST: usize = 16;

@@ -1,6 +1,5 @@
 //! Pools: of floats, and the largest of integers of 8 bits, in f32; indices, other integers and f64 by the reference.
 
-use crate::kernels::pool::{PoolKind, pool};
 use crate::steps::products::convolution::{dtype, window};
 use crate::steps::products::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
@@ -8,6 +7,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Pool, PoolFunction, TypeError};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
+use ipuc_kernels::pool::{PoolKind, pool};
 
 /// Integers of 8 bits as f32.
 fn bytes_as_floats(x: &Tensor) -> Result<Vec<f32>, KernelError> {

@@ -1,12 +1,12 @@
 //! Resampling: weighted sums of floats in f32, choices of elements of any type; regions and integers by the reference.
 
-use crate::kernels::resample::{AxisTaps, choose, resample};
 use crate::steps::products::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
 use ipuc_formats::ops::{Resize, ResizeAxis, ResizeCoordinates, ResizeMode, ResizeOperands, ResizeTaps, TypeError};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
+use ipuc_kernels::resample::{AxisTaps, choose, resample};
 
 impl Kernel for Resize {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -1,7 +1,6 @@
 //! Other orders, ranges and repetitions of the same elements: one strided walk over the operand.
 
 use super::{count, integers, load, refer, tensor, with_words, words, words_mut};
-use crate::kernels::strided::{Strided, interleave};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::ops::broadcast::{broadcast_extents, broadcast_strides};
 use ipuc_formats::ops::{
@@ -9,6 +8,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::{Tensor, element_count, strides};
 use ipuc_formats::value::Value;
+use ipuc_kernels::strided::{Strided, interleave};
 
 /// How a result lies in an operand.
 struct Arrangement {

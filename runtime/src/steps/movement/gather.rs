@@ -1,12 +1,12 @@
 //! Slices and elements chosen by index.
 
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
-use crate::kernels::strided::copy_slices;
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Compress, Gather, GatherElements, GatherNd, ReverseSequence, normalize_axis};
 use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
+use ipuc_kernels::strided::copy_slices;
 
 /// Equal slices of an operand, one behind the other.
 struct Slices {

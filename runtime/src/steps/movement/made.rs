@@ -1,12 +1,12 @@
 //! Tensors made from a few numbers: `Range`, `OneHot`.
 
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
-use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{OneHot, Range, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads::{chunks, parts};
 
 impl Kernel for OneHot {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -1,11 +1,11 @@
 //! More or fewer positions at the ends of axes, row by row: the middle of a row is one copy.
 
 use super::{count, load, refer, tensor, with_words, words, words_mut};
-use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use bytemuck::Pod;
 use ipuc_formats::ops::{AxisPads, Pad, PadMode};
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads::{chunks, parts};
 use std::ops::Range;
 
 impl Kernel for Pad {

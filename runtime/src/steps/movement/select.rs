@@ -1,7 +1,6 @@
 //! The best elements of lines, the places of what is not zero, and triangles of matrices.
 
 use super::{count, load, refer, tensor, with_words, words, words_mut};
-use crate::kernels::threads::{SERIAL_OPERATIONS, each};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -9,6 +8,7 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{NonZero, TopK, Trilu, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads::{SERIAL_OPERATIONS, each};
 
 /// A number type with the order of `TopK`: NaN is larger than every number and equal to NaN.
 trait Ordered: Element {

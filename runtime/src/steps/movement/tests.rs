@@ -1,13 +1,13 @@
 //! Each kernel against its reference: the same bits for every type and any number of threads, whether operands may be
 //! overwritten or not.
 
-use crate::kernels::tests::with_threads;
 use crate::steps::testing::Heap;
 use crate::steps::{Context, Kernel, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::*;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::testing::with_threads;
 use strum::VariantArray;
 
 /// One type of each width, text, and elements that share bytes.

@@ -1,7 +1,6 @@
 //! Running sums and products, side by side for all elements behind the axis.
 
 use super::reduction::{loaded, reference};
-use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -9,6 +8,7 @@ use ipuc_formats::element::Number;
 use ipuc_formats::ops::{Cumulative, CumulativeFunction, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads::{chunks, parts};
 
 impl Kernel for Cumulative {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

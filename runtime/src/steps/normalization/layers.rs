@@ -3,11 +3,6 @@
 //! f32, f16 and bf16 are computed in f32; f64 runs by its reference.
 
 use super::reduction::{loaded, reference};
-use crate::kernels::elementwise::{functions, map_in_place};
-use crate::kernels::layer_normalization::{RowNormalization, RowStatistics, normalize_rows};
-use crate::kernels::normalize::{Line, affine_lines, standardize_sets};
-use crate::kernels::simd::Instructions;
-use crate::kernels::softmax::{SoftmaxKind, softmax_in_place};
 use crate::steps::floats::{changed, computed, computes, rounded, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
@@ -18,6 +13,11 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::elementwise::{functions, map_in_place};
+use ipuc_kernels::layer_normalization::{RowNormalization, RowStatistics, normalize_rows};
+use ipuc_kernels::normalize::{Line, affine_lines, standardize_sets};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::softmax::{SoftmaxKind, softmax_in_place};
 
 /// The tensors behind operands; `None` where one is absent or no tensor.
 fn tensors<const N: usize>(inputs: &[Option<Value>]) -> Option<[&Tensor; N]> {

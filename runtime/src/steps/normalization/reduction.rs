@@ -3,8 +3,6 @@
 //! Reductions of floats fold rows and columns in f32, axis group by axis group from the last one; other types run by
 //! their reference.
 
-use crate::kernels::reduce::{Fold, fold_columns, fold_rows};
-use crate::kernels::simd::Instructions;
 use crate::steps::floats::{computed, computes, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::element::Number;
@@ -13,6 +11,8 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::value::Value;
 use ipuc_formats::with_number;
+use ipuc_kernels::reduce::{Fold, fold_columns, fold_rows};
+use ipuc_kernels::simd::Instructions;
 
 impl Kernel for NegativeLogLikelihood {}
 

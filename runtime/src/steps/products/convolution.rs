@@ -3,15 +3,15 @@
 use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::panels::PanelWeight;
-use crate::kernels::change::Change;
-use crate::kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
-use crate::kernels::simd::Instructions;
-use crate::kernels::window::WindowAxis;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Convolution, ConvolutionPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::change::Change;
+use ipuc_kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::window::WindowAxis;
 
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;

@@ -5,15 +5,15 @@
 //! of them has and nobody needs is summed before. Operands that lie so already are not copied.
 
 use super::floats::{computes_in_f32, produce, widened};
-use crate::kernels::product::{Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, batched_product};
-use crate::kernels::reduce::{Fold, fold_rows};
-use crate::kernels::simd::Instructions;
-use crate::kernels::strided::Strided;
-use crate::kernels::threads::{chunks, parts};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::ops::{Einsum, EinsumPlan};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count, strides};
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::{Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, batched_product};
+use ipuc_kernels::reduce::{Fold, fold_rows};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::strided::Strided;
+use ipuc_kernels::threads::{chunks, parts};
 use std::borrow::Cow;
 
 impl Kernel for Einsum {

@@ -1,6 +1,5 @@
 //! Tensors of f32, f16 and bf16 as slices of f32, in both directions.
 
-use crate::kernels::change::Change;
 use crate::steps::program::{self, Accumulators, InPlace};
 use crate::steps::{Context, KernelError};
 use half::slice::HalfFloatSliceExt;
@@ -9,6 +8,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Program, ProgramError, TypeError};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
+use ipuc_kernels::change::Change;
 use std::borrow::Cow;
 
 /// Types that are computed in f32.

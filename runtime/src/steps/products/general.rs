@@ -2,9 +2,9 @@
 //!
 //! Each element is summed over the shared axis in order, from zero: as the reference does.
 
-use crate::kernels::threads::{chunks, parts};
 use ipuc_formats::element::Element;
 use ipuc_formats::ops::ProductPlan;
+use ipuc_kernels::threads::{chunks, parts};
 
 /// Numbers that products are made of.
 pub(super) trait Term: Element {

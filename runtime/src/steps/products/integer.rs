@@ -4,18 +4,18 @@ use super::convolution::{dtype, window};
 use super::floats::single;
 use super::fused;
 use super::panels::{PanelWeight, Run, within};
-use crate::kernels::product::{
-    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero,
-    integer_product, pack_integers,
-};
-use crate::kernels::simd::Instructions;
-use crate::kernels::window::WindowAxis;
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution, IntegerMatmul, ProductPlan, Program};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::{
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero,
+    integer_product, pack_integers,
+};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::window::WindowAxis;
 use std::ops::Range;
 
 /// Operands of a product itself; further ones are the program's.

@@ -4,19 +4,19 @@ use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, coded_pieces, within};
-use crate::kernels::change::{Change, RowChange};
-use crate::kernels::matrix::{Matrix, MatrixMut};
-use crate::kernels::product::{
-    Batch, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
-    coded_product, dynamic_product, panels_product, plain_product,
-};
-use crate::kernels::simd::Instructions;
-use crate::kernels::threads::each;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::change::{Change, RowChange};
+use ipuc_kernels::matrix::{Matrix, MatrixMut};
+use ipuc_kernels::product::{
+    Batch, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
+    coded_product, dynamic_product, panels_product, plain_product,
+};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::threads::each;
 use std::borrow::Cow;
 
 /// Operands of the product itself; further ones are the program's.
@@ -208,7 +208,7 @@ impl InF32<'_> {
             let mut product = self.product(weight, Matrix::new(&left.values, rows, inputs));
             return weight.for_each_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
         }
-        let group_panels = outputs.div_ceil(crate::kernels::product::PANEL_OUTPUTS);
+        let group_panels = outputs.div_ceil(ipuc_kernels::product::PANEL_OUTPUTS);
         let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left.values[place..], rows, inputs);
         let mut products: Vec<PanelProduct<'_>> =
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();

@@ -1,4 +1,4 @@
-//! Products and convolutions: operands to the slices that [`crate::kernels`] computes on.
+//! Products and convolutions: operands to the slices that [`ipuc_kernels`] computes on.
 //!
 //! Floats of 16 bits are widened to f32, computed, and rounded once, as the operators say. What has no fast path here (other
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.

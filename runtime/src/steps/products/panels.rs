@@ -1,14 +1,14 @@
 //! A weight in panels, part by part, as the pieces that kernels take.
 
-use crate::kernels::product::{
-    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, OpenPanels, PANEL_OUTPUTS, PanelElements, PanelPiece,
-    PlaneType, Rounded, decoded_panels,
-};
-use crate::kernels::simd::Instructions;
 use crate::steps::{KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
+use ipuc_kernels::product::{
+    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, OpenPanels, PANEL_OUTPUTS, PanelElements, PanelPiece,
+    PlaneType, Rounded, decoded_panels,
+};
+use ipuc_kernels::simd::Instructions;
 use std::ops::Range;
 
 /// A weight in panels that kernels take.

@@ -1,7 +1,6 @@
 //! Each kernel against its reference: types, ranks, batches, groups, programs, weights in panels and in parts.
 
 use super::fused::Fused;
-use crate::kernels::tests::{numbers, with_threads};
 use crate::steps::testing::Heap;
 use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
 use aligned_vec::{AVec, ConstAlign};
@@ -16,6 +15,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::testing::{numbers, with_threads};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 

@@ -3,14 +3,14 @@
 use super::convolution::{Weights, bias, dtype, window};
 use super::floats::{after_sums, computes_in_f32, widened};
 use super::fused;
-use crate::kernels::change::Change;
-use crate::kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
-use crate::kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
-use crate::kernels::simd::Instructions;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use half::slice::HalfFloatSliceExt;
 use ipuc_formats::ops::ConvolutionTranspose;
 use ipuc_formats::value::Value;
+use ipuc_kernels::change::Change;
+use ipuc_kernels::convolution::{ConvolutionEpilogue, TransposedShape, transposed};
+use ipuc_kernels::product::{PANEL_OUTPUTS, PanelElements, PanelPiece};
+use ipuc_kernels::simd::Instructions;
 
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;

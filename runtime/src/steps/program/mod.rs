@@ -17,11 +17,11 @@ pub(super) use in_place::InPlace;
 pub(super) use registers::Accumulators;
 use registers::BLOCK;
 
-use crate::kernels::threads;
 use crate::steps::{Context, KernelError};
 use ipuc_formats::ops::{Program, ReferenceError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::threads;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 

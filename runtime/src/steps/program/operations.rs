@@ -1,11 +1,11 @@
 //! Loops for the functions of programs.
 
 use super::registers::{Class, Register};
-use crate::kernels::simd::{Instructions, LANES, Routine, Simd};
 use crate::steps::elementwise::powers::Power;
 use crate::steps::elementwise::vectors::{self, Change};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{BinaryFunction, CompareRelation, Function, ReferenceError, UnaryFunction};
+use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 
 /// How a step is computed: a function, then what its result is rounded to.
 pub(super) struct Operation {

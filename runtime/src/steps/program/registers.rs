@@ -1,6 +1,5 @@
 //! What programs compute with: blocks of elements, and where they come from.
 
-use crate::kernels::elements::Runs;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
@@ -8,6 +7,7 @@ use ipuc_formats::ops::ReferenceError;
 use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalar_of_bits, scalars};
 use ipuc_formats::tensor::Tensor;
+use ipuc_kernels::elements::Runs;
 use std::ops::Range;
 
 /// Elements of a block.

@@ -1,11 +1,11 @@
 use super::*;
-use crate::kernels::tests::with_threads;
 use crate::steps::testing::Heap;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
     Argument, BinaryFunction, CompareRelation, Function, NoBlocks, ScalarStep, TypeError, UnaryFunction,
 };
+use ipuc_kernels::testing::with_threads;
 use proptest::prelude::*;
 
 fn run(

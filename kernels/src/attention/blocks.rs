@@ -1,0 +1,357 @@
+//! The queries of a task, block by block of keys.
+//!
+//! The order of the reduction of a query, whatever other queries there are and whatever keys they see: keys are cut into
+//! blocks of [`BLOCK`] from position 0 on; a score is a product in the order of `product`. For each block of which the query sees
+//! a key, in order, with m the largest score before and m' the largest with those of the block:
+//!
+//! - the sum becomes `sum * exp(m - m') + sum of exp(score - m')`, where the block is summed in 16 lanes (position modulo 16), then
+//!   lanes pairwise;
+//! - the output becomes `output * exp(m - m') + sum of exp(score - m') * value`, where the block is summed with fused
+//!   multiply-adds in order, beginning at 0.
+//!
+//! Before the first block, m is the sink and the sum 1 where there is a sink. At the end the output is divided by the sum. A block of which a query sees nothing, by its position or by the mask, is passed
+//! over.
+
+use super::{Attention, HeadElements, Heads, Pages, Stage};
+use crate::elementwise::VectorFunction;
+use crate::elementwise::functions::{ScaledTanh, exponential};
+use crate::matrix::Matrix;
+use crate::product::{PlainElements, PlainLayout, PlainMatrix, Start, plain_product_within};
+use crate::scratch::scratch;
+use crate::simd::{LANES, Routine, Simd};
+use ipuc_codes::{load_row, row_bytes};
+use std::ops::Range;
+
+/// Keys of a block: one run of a product.
+pub const BLOCK: usize = 128;
+
+/// Some queries of one head of keys.
+pub(super) struct Task<'a> {
+    pub operands: &'a Attention<'a>,
+    /// Batch and head of keys, as one.
+    pub head: usize,
+    /// First query among those of the head.
+    pub first: usize,
+    pub rows: usize,
+    /// `[rows, value size]`.
+    pub out: &'a mut [f32],
+    pub shown: Option<Stage>,
+    /// `[rows, keys]`, where a stage is wanted.
+    pub scores: &'a mut [f32],
+}
+
+/// The softmax of a query so far.
+#[derive(Clone, Copy)]
+struct Running {
+    largest: f32,
+    sum: f32,
+    /// It has not seen a key yet.
+    hidden: bool,
+}
+
+impl Routine for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let visible: Vec<Range<usize>> = (0..self.rows).map(|row| self.visible(row)).collect();
+        let keys = self.walked(&visible);
+        let mut running: Vec<Running> = (0..self.rows).map(|row| self.start(row)).collect();
+        let mut scores = scratch(self.rows * BLOCK);
+        self.out.fill(0.0);
+        for first in (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK) {
+            let block = first..keys.end.min(first + BLOCK);
+            self.multiply_keys(simd, &block, &mut scores);
+            self.cap(simd, &block, &mut scores);
+            let weighed: Vec<Range<usize>> = (scores.as_chunks_mut().0.iter_mut().zip(&visible).enumerate())
+                .map(|(row, (scores, visible))| {
+                    let seen = self.mask(row, &block, visible, scores);
+                    let weighed = running[row].weigh(simd, seen, scores);
+                    self.rescale(simd, row, weighed.factor);
+                    weighed.keys
+                })
+                .collect();
+            self.add_values(simd, first, &weighed, &scores);
+        }
+        self.finish(simd, &running);
+    }
+}
+
+/// The weights of a block.
+struct Weighed {
+    /// What the sums before are multiplied with.
+    factor: f32,
+    /// The keys of the block that have weights.
+    keys: Range<usize>,
+}
+
+impl Running {
+    /// Scores of the keys `seen` of a block become weights, those of others 0.
+    #[inline(always)]
+    fn weigh<S: Simd>(&mut self, simd: S, seen: Option<Range<usize>>, scores: &mut [f32; BLOCK]) -> Weighed {
+        let nothing = Weighed { factor: 1.0, keys: 0..0 };
+        let Some(seen) = seen else { return nothing };
+        self.hidden = false;
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+        scores[seen.end..].fill(f32::NEG_INFINITY);
+        let vectors = scores.as_chunks_mut::<LANES>().0;
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let mut largest = simd.splat(self.largest);
+        for scores in &*vectors {
+            largest = simd.maximum(largest, simd.load(scores));
+        }
+        simd.store(largest, &mut lanes);
+        let largest = lanes.into_iter().fold(self.largest, |a, b| if a > b || a.is_nan() { a } else { b });
+        if largest == f32::NEG_INFINITY {
+            return nothing;
+        }
+        let factor = if largest == self.largest {
+            1.0
+        } else {
+            simd.store(exponential(simd, simd.splat(self.largest - largest)), &mut lanes);
+            lanes[0]
+        };
+        let mut sum = simd.splat(0.0);
+        for scores in vectors {
+            let power = exponential(simd, simd.subtract(simd.load(scores), simd.splat(largest)));
+            sum = simd.add(sum, power);
+            simd.store(power, scores);
+        }
+        simd.store(sum, &mut lanes);
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                lanes[lane] += lanes[lane + width];
+            }
+        }
+        self.sum = self.sum * factor + lanes[0];
+        self.largest = largest;
+        Weighed { factor, keys: seen }
+    }
+}
+
+impl Task<'_> {
+    fn batch(&self) -> usize {
+        self.head / self.operands.key_heads
+    }
+
+    /// Head among those of its keys, and position, of a query.
+    fn query(&self, row: usize) -> (usize, usize) {
+        ((self.first + row) / self.operands.queries, (self.first + row) % self.operands.queries)
+    }
+
+    /// Head among all heads of queries.
+    fn query_head(&self, row: usize) -> usize {
+        self.head % self.operands.key_heads * self.operands.group + self.query(row).0
+    }
+
+    /// The softmax of a query before its first key.
+    fn start(&self, row: usize) -> Running {
+        let sink = self.operands.sink.map_or(f32::NEG_INFINITY, |sinks| sinks[self.query_head(row)]);
+        Running { largest: sink, sum: if sink == f32::NEG_INFINITY { 0.0 } else { 1.0 }, hidden: true }
+    }
+
+    /// The keys that a query sees by its position.
+    fn visible(&self, row: usize) -> Range<usize> {
+        let keys = self.operands.mask.map_or(self.operands.keys, |mask| mask.keys.min(self.operands.keys));
+        self.operands.frontier.visible(self.batch(), self.query(row).1, keys)
+    }
+
+    /// From the first key that one of the queries sees to the last; all of them where scores are shown.
+    fn walked(&self, visible: &[Range<usize>]) -> Range<usize> {
+        if self.shown.is_some() {
+            return 0..self.operands.keys;
+        }
+        let seen = visible.iter().filter(|range| !range.is_empty());
+        let start = seen.clone().map(|range| range.start).min().unwrap_or(0);
+        start..seen.map(|range| range.end).max().unwrap_or(0)
+    }
+
+    /// Scores `[rows, BLOCK]` of the keys of a block.
+    #[inline(always)]
+    fn multiply_keys<S: Simd>(&mut self, simd: S, block: &Range<usize>, scores: &mut [f32]) {
+        let size = self.operands.key.size;
+        let first = self.head * self.operands.group * self.operands.queries + self.first;
+        let queries = Matrix::new(&self.operands.query[first * size..], self.rows, size);
+        let mut decoded = scratch(self.operands.key.decoded_elements());
+        self.operands.key.decode(self.head, block, &mut decoded);
+        let heads = self.operands.key_heads;
+        let keys = self.operands.key.rows(self.head, heads, block, PlainLayout::InputsInner, &decoded);
+        let out = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
+        plain_product_within(simd, queries, keys, out, Start::Zero);
+        self.show(Stage::Product, block, scores);
+    }
+
+    /// The softcap.
+    #[inline(always)]
+    fn cap<S: Simd>(&mut self, simd: S, block: &Range<usize>, scores: &mut [f32]) {
+        let cap = self.operands.softcap;
+        if cap > 0.0 {
+            for scores in scores.as_chunks_mut::<LANES>().0 {
+                let score = simd.divide(simd.load(scores), simd.splat(cap));
+                simd.store(ScaledTanh { alpha: cap, beta: 1.0 }.apply(simd, score), scores);
+            }
+        }
+        self.show(Stage::Softcap, block, scores);
+    }
+
+    /// Adds the mask to the scores of a query; gives the keys of the block that it sees, if any.
+    fn mask(
+        &mut self,
+        row: usize,
+        block: &Range<usize>,
+        visible: &Range<usize>,
+        scores: &mut [f32; BLOCK],
+    ) -> Option<Range<usize>> {
+        let within = |key: usize| key.clamp(block.start, block.end) - block.start;
+        let seen = within(visible.start)..within(visible.end);
+        let mut hidden = seen.is_empty();
+        if let Some(mask) = &self.operands.mask {
+            let [by_batch, by_head, by_query, by_key] = mask.strides;
+            let first = self.batch() * by_batch + self.query_head(row) * by_head + self.query(row).1 * by_query;
+            hidden = true;
+            for key in seen.clone() {
+                let bias = mask.values[first + (block.start + key) * by_key];
+                hidden &= bias == f32::NEG_INFINITY;
+                scores[key] += bias;
+            }
+        }
+        if matches!(self.shown, Some(Stage::Bias | Stage::Softmax)) {
+            let shown = &mut self.scores[row * self.operands.keys..][block.clone()];
+            shown.fill(f32::NEG_INFINITY);
+            shown[seen.clone()].copy_from_slice(&scores[seen.clone()]);
+        }
+        if hidden { None } else { Some(seen) }
+    }
+
+    /// Multiplies the output of a query so far.
+    #[inline(always)]
+    fn rescale<S: Simd>(&mut self, simd: S, row: usize, factor: f32) {
+        if factor != 1.0 {
+            let width = self.operands.value.size;
+            for out in self.out[row * width..][..width].chunks_mut(LANES) {
+                simd.store_partial(simd.multiply(simd.load_partial(out), simd.splat(factor)), out);
+            }
+        }
+    }
+
+    /// Adds the values of a block times their weights. Queries that follow each other and see the same keys do it together.
+    #[inline(always)]
+    fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &[f32]) {
+        let width = self.operands.value.size;
+        let values = self.operands.value;
+        let mut decoded = scratch(values.decoded_elements());
+        let weighed = seen.iter().filter(|keys| !keys.is_empty());
+        let start = weighed.clone().map(|keys| keys.start).min().unwrap_or(0);
+        let end = weighed.map(|keys| keys.end).max().unwrap_or(0);
+        values.decode(self.head, &(first + start..first + end), &mut decoded);
+        let mut row = 0;
+        for group in seen.chunk_by(|one, other| one == other) {
+            let rows = row..row + group.len();
+            row = rows.end;
+            let keys = group[0].clone();
+            if keys.is_empty() {
+                continue;
+            }
+            let place = first + keys.start..first + keys.end;
+            let heads = self.operands.key_heads;
+            let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
+            let weights = &weights[rows.start * BLOCK + keys.start..];
+            let weights = Matrix::with_stride(weights, rows.len(), keys.len(), BLOCK);
+            let out = self.out[rows.start * width..rows.end * width].chunks_mut(width).collect();
+            plain_product_within(simd, weights, values, out, Start::Output);
+        }
+    }
+
+    /// Divides by the sums. A query that sees nothing gives zeros.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, simd: S, running: &[Running]) {
+        let (width, keys) = (self.operands.value.size, self.operands.keys);
+        for (out, running) in self.out.chunks_mut(width).zip(running) {
+            for out in out.chunks_mut(LANES).filter(|_| !running.hidden) {
+                simd.store_partial(simd.divide(simd.load_partial(out), simd.splat(running.sum)), out);
+            }
+        }
+        if self.shown == Some(Stage::Softmax) {
+            for (scores, running) in self.scores.chunks_mut(keys).zip(running) {
+                for scores in scores.chunks_mut(LANES) {
+                    let power =
+                        exponential(simd, simd.subtract(simd.load_partial(scores), simd.splat(running.largest)));
+                    let weight = simd.divide(power, simd.splat(running.sum));
+                    simd.store_partial(if running.hidden { simd.splat(0.0) } else { weight }, scores);
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, stage: Stage, block: &Range<usize>, scores: &[f32]) {
+        if self.shown == Some(stage) {
+            for (shown, scores) in self.scores.chunks_mut(self.operands.keys).zip(scores.chunks(BLOCK)) {
+                shown[block.clone()].copy_from_slice(&scores[..block.len()]);
+            }
+        }
+    }
+}
+
+impl<'a> Heads<'a> {
+    /// Elements of a block of keys that are stored as codes; 0 where they are not.
+    fn decoded_elements(&self) -> usize {
+        match self.elements {
+            HeadElements::Pages { pages: Pages::I8(_), .. } => BLOCK * self.size,
+            HeadElements::Pages { pages: Pages::F32(_) | Pages::F16(_), .. } | HeadElements::Whole { .. } => 0,
+        }
+    }
+
+    /// Decodes some keys of a head (batch and head as one), all of one block, where they are stored as codes. A key goes to its
+    /// place in the block.
+    #[inline(always)]
+    fn decode(&self, head: usize, keys: &Range<usize>, decoded: &mut [f32]) {
+        let HeadElements::Pages { pages: Pages::I8(pages), positions } = self.elements else { return };
+        let row = row_bytes(self.size).unwrap_or(usize::MAX);
+        let first = (keys.start % positions).saturating_mul(row);
+        let rows = behind(pages, keys.start / positions, head, first).chunks_exact(row);
+        let decoded = decoded[keys.start % BLOCK * self.size..].chunks_exact_mut(self.size);
+        for (row, to) in rows.zip(decoded).take(keys.len()) {
+            load_row(row, to);
+        }
+    }
+
+    /// Some keys of a head, all of one block, as the right side of a product; `decoded` has those that are stored as codes.
+    fn rows<'b>(
+        &self,
+        head: usize,
+        heads: usize,
+        keys: &Range<usize>,
+        layout: PlainLayout,
+        decoded: &'b [f32],
+    ) -> PlainMatrix<'b>
+    where
+        'a: 'b,
+    {
+        let (elements, stride) = match self.elements {
+            HeadElements::Whole { values, strides: [by_batch, by_head, by_key] } => {
+                let first = head / heads * by_batch + head % heads * by_head + keys.start * by_key;
+                (PlainElements::F32(values.get(first..).unwrap_or_default()), by_key)
+            }
+            HeadElements::Pages { pages, positions } => {
+                let (page, key) = (keys.start / positions, keys.start % positions);
+                let elements = match pages {
+                    Pages::F32(pages) => PlainElements::F32(behind(pages, page, head, key * self.size)),
+                    Pages::F16(pages) => PlainElements::F16(behind(pages, page, head, key * self.size)),
+                    Pages::I8(_) => PlainElements::F32(&decoded[keys.start % BLOCK * self.size..]),
+                };
+                (elements, self.size)
+            }
+        };
+        let (inputs, outputs) = match layout {
+            PlainLayout::InputsInner => (self.size, keys.len()),
+            PlainLayout::OutputsInner => (keys.len(), self.size),
+        };
+        PlainMatrix { elements, layout, stride, inputs, outputs }
+    }
+}
+
+/// What a head has in a page from a place on.
+fn behind<'a, T>(pages: &'a [Vec<&'a [T]>], page: usize, head: usize, first: usize) -> &'a [T] {
+    let page = pages.get(page).and_then(|page| page.get(head));
+    page.and_then(|page| page.get(first..)).unwrap_or_default()
+}

@@ -1,0 +1,186 @@
+//! Scaled dot-product attention in f32, block by block of keys (`blocks`).
+//!
+//! A task is up to `ROWS` queries that share a head of keys. Heads that share keys lie side by side, so that keys are read once
+//! for all of them.
+
+mod blocks;
+#[cfg(test)]
+mod tests;
+
+use super::simd::Instructions;
+use super::threads;
+pub use blocks::BLOCK;
+use blocks::Task;
+use half::f16;
+use std::ops::Range;
+
+/// Queries of a task.
+const ROWS: usize = 64;
+
+/// Keys or values: `[batch, heads, keys, size]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// The elements.
+    pub elements: HeadElements<'a>,
+    /// Elements of a row.
+    pub size: usize,
+}
+
+/// Where keys or values lie.
+#[derive(Clone, Copy, Debug)]
+pub enum HeadElements<'a> {
+    /// With distances between batches, heads and keys.
+    Whole {
+        /// The elements.
+        values: &'a [f32],
+        /// Distances in elements.
+        strides: [usize; 3],
+    },
+    /// In pages along the keys.
+    Pages {
+        /// The pages.
+        pages: Pages<'a>,
+        /// Keys of a page, a multiple of [`BLOCK`].
+        positions: usize,
+    },
+}
+
+/// For each page and each head (batch and head as one), its keys: `[keys of the page, size]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Pages<'a> {
+    /// Of f32.
+    F32(&'a [Vec<&'a [f32]>]),
+    /// Of f16.
+    F16(&'a [Vec<&'a [f16]>]),
+    /// Of a scale and codes of 8 bits a key, as [`ipuc_codes::store_row`] writes them.
+    I8(&'a [Vec<&'a [u8]>]),
+}
+
+/// Added to the scores, with broadcasting.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask<'a> {
+    /// The elements.
+    pub values: &'a [f32],
+    /// Distances between batches, heads, queries and keys; 0 along repeated axes.
+    pub strides: [usize; 4],
+    /// Keys behind these are not seen.
+    pub keys: usize,
+}
+
+/// Which keys a query sees by its position.
+#[derive(Clone, Copy, Debug)]
+pub struct Frontier<'a> {
+    /// Position of the first query, for each of the batch.
+    pub offsets: &'a [i64],
+    /// Keys that are no padding, for each of the batch.
+    pub valid: Option<&'a [i64]>,
+    /// No keys behind its own position.
+    pub causal: bool,
+    /// Most keys before its own position.
+    pub left: Option<i64>,
+    /// Most keys behind its own position.
+    pub right: Option<i64>,
+}
+
+impl Frontier<'_> {
+    /// The keys that query `query` sees of `keys`.
+    fn visible(&self, batch: usize, query: usize, keys: usize) -> Range<usize> {
+        let position = self.offsets[batch].saturating_add(query as i64);
+        let mut end = keys as i64;
+        if self.causal {
+            end = end.min(position.saturating_add(1));
+        }
+        if let Some(right) = self.right {
+            end = end.min(position.saturating_add(right).saturating_add(1));
+        }
+        if let Some(valid) = self.valid {
+            end = end.min(valid[batch]);
+        }
+        let start = self.left.map_or(0, |left| position.saturating_sub(left)).max(0);
+        let end = usize::try_from(end).unwrap_or(0);
+        let start = usize::try_from(start).unwrap_or(usize::MAX).min(end);
+        start..end
+    }
+}
+
+/// A stage of the scores that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The scaled product.
+    Product,
+    /// After the softcap.
+    Softcap,
+    /// After mask and frontier.
+    Bias,
+    /// After the softmax.
+    Softmax,
+}
+
+/// Operands and options.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// Extent of the batch.
+    pub batch: usize,
+    /// Heads of keys.
+    pub key_heads: usize,
+    /// Heads of queries for each head of keys.
+    pub group: usize,
+    /// Queries of a head.
+    pub queries: usize,
+    /// Keys of a head.
+    pub keys: usize,
+    /// Queries times scale: `[batch, key_heads, group, queries, size]`.
+    pub query: &'a [f32],
+    /// The keys.
+    pub key: Heads<'a>,
+    /// The values.
+    pub value: Heads<'a>,
+    /// Scores become `softcap * tanh(score / softcap)`, where it is above 0.
+    pub softcap: f32,
+    /// The mask.
+    pub mask: Option<Mask<'a>>,
+    /// What is seen.
+    pub frontier: Frontier<'a>,
+    /// A further score of each head of queries, whose value is 0: `[key_heads * group]`.
+    pub sink: Option<&'a [f32]>,
+}
+
+/// Writes `out: [batch, key_heads, group, queries, value size]`, and `scores: [batch, key_heads, group, queries, keys]`
+/// where a stage of them is wanted.
+///
+/// # Panics
+/// If lengths disagree, or an extent is 0.
+pub fn attention(
+    instructions: Instructions,
+    operands: &Attention<'_>,
+    out: &mut [f32],
+    scores: Option<(Stage, &mut [f32])>,
+) {
+    let Attention { batch, key_heads, group, queries, keys, .. } = *operands;
+    let rows = group * queries;
+    let (size, width) = (operands.key.size, operands.value.size);
+    assert_eq!(operands.query.len(), batch * key_heads * rows * size, "elements of queries");
+    assert_eq!(out.len(), batch * key_heads * rows * width, "elements of the result");
+    let shown = scores.as_ref().map(|(stage, _)| *stage);
+    let shown_chunks: Vec<&mut [f32]> = match scores {
+        None => Vec::new(),
+        Some((_, scores)) => {
+            assert_eq!(scores.len(), batch * key_heads * rows * keys, "elements of scores");
+            scores.chunks_mut(rows * keys).flat_map(|head| head.chunks_mut(ROWS * keys)).collect()
+        }
+    };
+    let mut shown_chunks = shown_chunks.into_iter();
+    let tasks: Vec<Task<'_>> = out
+        .chunks_mut(rows * width)
+        .enumerate()
+        .flat_map(|(head, out)| out.chunks_mut(ROWS * width).enumerate().map(move |(block, out)| (head, block, out)))
+        .map(|(head, block, out)| {
+            let scores = shown_chunks.next().unwrap_or_default();
+            Task { operands, head, first: block * ROWS, rows: out.len() / width, out, shown, scores }
+        })
+        .collect();
+    if batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS {
+        return tasks.into_iter().for_each(|task| instructions.run(task));
+    }
+    threads::each(tasks, |task| instructions.run(task));
+}

@@ -1,0 +1,191 @@
+//! Attention over many queries against passes of fewer, bit for bit.
+
+use super::*;
+use crate::testing::{numbers, passes, with_threads};
+use proptest::prelude::*;
+
+const BATCH: usize = 2;
+const KEY_HEADS: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    group: usize,
+    past: usize,
+    rows: usize,
+    size: usize,
+    width: usize,
+    causal: bool,
+    left: Option<i64>,
+    right: Option<i64>,
+    softcap: f32,
+    /// Of 10 scores the mask hides this many.
+    hidden: Option<u32>,
+    /// Keys at the end that are padding in the second of the batch.
+    padding: Option<i64>,
+    sink: bool,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let window = || prop::option::weighted(0.3, 0_i64..200);
+    let extents = (1_usize..4, 0_usize..300, 1_usize..71, 1_usize..140, 1_usize..70);
+    let hidden = prop::option::of(0_u32..11);
+    let scores = (prop_oneof![Just(0.0), Just(2.0_f32)], hidden, prop::option::of(0_i64..90), any::<bool>());
+    (extents, any::<bool>(), window(), window(), scores).prop_map(|(extents, causal, left, right, scores)| {
+        let (group, past, rows, size, width) = extents;
+        let (softcap, hidden, padding, sink) = scores;
+        Case { group, past, rows, size, width, causal, left, right, softcap, hidden, padding, sink }
+    })
+}
+
+/// The operands of a case.
+struct Operands {
+    case: Case,
+    keys: usize,
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+    /// `[batch, heads, rows, keys]`.
+    mask: Option<Vec<f32>>,
+}
+
+impl Operands {
+    fn new(case: Case) -> Self {
+        let Case { group, past, rows, size, width, hidden, .. } = case;
+        let (keys, queries) = (past + rows, BATCH * KEY_HEADS * group * rows);
+        let mask = hidden.map(|hidden| {
+            let mut mask = numbers(11, queries * keys);
+            for (index, bias) in mask.iter_mut().enumerate() {
+                if (index as u32).wrapping_mul(2_654_435_761) >> 16 >= hidden * 6_554 {
+                    continue;
+                }
+                *bias = f32::NEG_INFINITY;
+            }
+            mask
+        });
+        let heads = |seed, size| numbers(seed, BATCH * KEY_HEADS * keys * size);
+        Self { case, keys, query: numbers(3, queries * size), key: heads(5, size), value: heads(7, width), mask }
+    }
+
+    /// With `extra` keys behind the others, of NaN, that the mask hides.
+    fn extended(&self, extra: usize) -> Self {
+        let keys = self.keys + extra;
+        let spread = |values: &[f32], size: usize, rest: f32| {
+            let with_rest = |row: &[f32]| [row, &vec![rest; extra * size]].concat();
+            values.chunks(self.keys * size).flat_map(with_rest).collect::<Vec<f32>>()
+        };
+        let queries = self.query.len() / self.case.size;
+        let mask = self.mask.clone().unwrap_or_else(|| vec![0.0; queries * self.keys]);
+        Self {
+            case: self.case,
+            keys,
+            query: self.query.clone(),
+            key: spread(&self.key, self.case.size, f32::NAN),
+            value: spread(&self.value, self.case.width, f32::NAN),
+            mask: Some(spread(&mask, 1, f32::NEG_INFINITY)),
+        }
+    }
+
+    /// Queries `rows` over the first `keys` keys: for each of batch and head, `[rows, width]`.
+    fn run(&self, instructions: Instructions, rows: Range<usize>, keys: usize) -> Vec<Vec<f32>> {
+        let Case { group, past, size, width, causal, left, right, softcap, padding, .. } = self.case;
+        let all_rows = self.case.rows;
+        let query: Vec<f32> = self
+            .query
+            .chunks(all_rows * size)
+            .flat_map(|head| &head[rows.start * size..rows.end * size])
+            .copied()
+            .collect();
+        let heads = |values, size| {
+            let by_head = self.keys * size;
+            Heads { elements: HeadElements::Whole { values, strides: [KEY_HEADS * by_head, by_head, size] }, size }
+        };
+        let mask = self.mask.as_ref().map(|mask| Mask {
+            values: &mask[rows.start * self.keys..],
+            strides: [KEY_HEADS * group * all_rows * self.keys, all_rows * self.keys, self.keys, 1],
+            keys,
+        });
+        let seen = (past + all_rows) as i64;
+        let valid = padding.map(|padding| [seen, seen - padding]);
+        let sinks = numbers(13, KEY_HEADS * group);
+        let operands = Attention {
+            batch: BATCH,
+            key_heads: KEY_HEADS,
+            group,
+            queries: rows.len(),
+            keys,
+            query: &query,
+            key: heads(&self.key, size),
+            value: heads(&self.value, width),
+            softcap,
+            mask,
+            frontier: Frontier {
+                offsets: &[(past + rows.start) as i64; BATCH],
+                valid: valid.as_ref().map(|valid| &valid[..]),
+                causal,
+                left,
+                right,
+            },
+            sink: self.case.sink.then_some(&sinks),
+        };
+        let mut out = vec![f32::NAN; BATCH * KEY_HEADS * group * rows.len() * width];
+        attention(instructions, &operands, &mut out, None);
+        out.chunks(rows.len() * width).map(<[f32]>::to_vec).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn rows_have_the_bits_of_any_pass(case in cases(), cuts in prop::collection::vec(0_usize..71, 0..4)) {
+        let operands = Operands::new(case);
+        for instructions in Instructions::available() {
+            let whole = operands.run(instructions, 0..case.rows, operands.keys);
+            for passes in [passes(case.rows, &cuts), (0..case.rows).map(|row| row..row + 1).collect()] {
+                for rows in passes {
+                    // A pass of a decoder has no keys behind its own.
+                    let keys = if case.causal { case.past + rows.end } else { operands.keys };
+                    let places = rows.start * case.width..rows.end * case.width;
+                    let expected: Vec<&[f32]> = whole.iter().map(|head| &head[places.clone()]).collect();
+                    let found = operands.run(instructions, rows.clone(), keys);
+                    prop_assert_eq!(&found, &expected, "{:?} on {}", rows, instructions.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_sees_changes_nothing(case in cases(), extra in 1_usize..300) {
+        // From the next block on: a block that is masked in part is multiplied.
+        let case = Case { past: 256 - case.rows, ..case };
+        let operands = Operands::new(case);
+        let extended = operands.extended(extra);
+        for instructions in Instructions::available() {
+            let expected = operands.run(instructions, 0..case.rows, operands.keys);
+            prop_assert_eq!(extended.run(instructions, 0..case.rows, extended.keys), expected, "{}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_bits() {
+    let case = Case {
+        group: 2,
+        past: 130,
+        rows: 70,
+        size: 64,
+        width: 48,
+        causal: true,
+        left: None,
+        right: None,
+        softcap: 0.0,
+        hidden: None,
+        padding: None,
+        sink: true,
+    };
+    let operands = Operands::new(case);
+    for instructions in Instructions::available() {
+        let run = || operands.run(instructions, 0..case.rows, operands.keys);
+        assert_eq!(with_threads(1, run), with_threads(3, run), "{}", instructions.name());
+    }
+}

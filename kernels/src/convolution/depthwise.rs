@@ -1,0 +1,223 @@
+//! Convolution of channels that do not see one another: groups of one input channel.
+//!
+//! Each channel is copied with its padding, so that every tap of 16 outputs of a row is one read at a fixed distance.
+
+use std::ops::Range;
+
+use super::{ConvolutionEpilogue, ConvolutionShape};
+use crate::{
+    simd::{Instructions, LANES, Routine, Simd},
+    threads,
+    window::{self, WindowAxis},
+};
+
+/// `out = x * weight` with `weight: [groups * group_outputs, 1, taps..]` and groups of one input channel, then the epilogue.
+///
+/// # Panics
+/// If lengths disagree with the shape, or groups have several input channels.
+pub fn depthwise(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    weight: &[f32],
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) {
+    let channels = shape.groups * shape.group_outputs;
+    let taps = window::taps(&shape.axes);
+    assert_eq!(shape.group_inputs, 1, "groups of one input channel");
+    assert_eq!(x.len(), shape.inputs(), "inputs of {shape:?}");
+    assert_eq!(out.len(), shape.outputs(), "outputs of {shape:?}");
+    assert_eq!(weight.len(), channels * taps, "weights of {shape:?}");
+    epilogue.check(channels, out.len());
+    if out.is_empty() {
+        return;
+    }
+    let axes = window::joined(&shape.axes);
+    let plan = Plan::new(&axes);
+    let (plane, positions) = (window::inputs(&axes), window::outputs(&axes));
+    // A task has some rows along the first axis (where there are others) of one channel.
+    let first = axes[0].output;
+    let all_parts = threads::parts(out.len() * taps, usize::MAX);
+    let parts = all_parts.div_ceil(shape.batch * channels);
+    let rows_each = if axes.len() == 1 { first } else { first.div_ceil(parts) };
+    let row_parts = first.div_ceil(rows_each);
+    let rows_length = positions / first * rows_each;
+    let task = |padded: &mut Vec<f32>, index: usize, out: &mut [f32]| {
+        let (part, channel) = (index % row_parts, index / row_parts);
+        let (image, channel) = (channel / channels, channel % channels);
+        let input = image * shape.groups + channel / shape.group_outputs;
+        instructions.run(Task {
+            axes: &axes,
+            plan: &plan,
+            rows: part * rows_each..first.min((part + 1) * rows_each),
+            input: &x[input * plane..][..plane],
+            weight: &weight[channel * taps..][..taps],
+            out,
+            padded,
+            epilogue,
+            channel,
+            place: (image * channels + channel) * positions + part * rows_length,
+        });
+    };
+    let rows: Vec<&mut [f32]> = out.chunks_mut(positions).flat_map(|channel| channel.chunks_mut(rows_length)).collect();
+    let rows_each = rows.len().div_ceil(all_parts);
+    let mut rows = rows;
+    threads::chunks(&mut rows, rows_each, |part, rows| {
+        let mut padded = Vec::new();
+        for (index, out) in rows.iter_mut().enumerate() {
+            task(&mut padded, part * rows_each + index, out);
+        }
+    });
+}
+
+/// Distances within the copy of a channel, the same for all.
+struct Plan {
+    /// Of neighbours along each axis.
+    strides: Vec<usize>,
+    /// Of each tap from the first.
+    offsets: Vec<usize>,
+}
+
+impl Plan {
+    fn new(axes: &[WindowAxis]) -> Self {
+        let mut strides = vec![1; axes.len()];
+        for index in (1..axes.len()).rev() {
+            strides[index - 1] = strides[index] * extent(&axes[index], axes[index].output);
+        }
+        let mut offsets = vec![0];
+        for (axis, stride) in axes.iter().zip(&strides) {
+            let taps = |offset: usize| (0..axis.kernel).map(move |tap| offset + tap * axis.dilation * stride);
+            offsets = offsets.into_iter().flat_map(taps).collect();
+        }
+        Self { strides, offsets }
+    }
+}
+
+/// Positions that `count` windows see, with padding.
+fn extent(axis: &WindowAxis, count: usize) -> usize {
+    count.saturating_sub(1) * axis.stride + axis.kernel.saturating_sub(1) * axis.dilation + 1
+}
+
+/// Some rows of the outputs of one channel.
+struct Task<'a> {
+    axes: &'a [WindowAxis],
+    plan: &'a Plan,
+    /// Outputs along the first axis.
+    rows: Range<usize>,
+    /// The input channel.
+    input: &'a [f32],
+    /// One weight a tap.
+    weight: &'a [f32],
+    out: &'a mut [f32],
+    /// Room for the copy of the channel.
+    padded: &'a mut Vec<f32>,
+    epilogue: ConvolutionEpilogue<'a>,
+    channel: usize,
+    /// Where `out` begins in the whole output.
+    place: usize,
+}
+
+impl Routine for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        self.pad();
+        match (self.weight.len(), self.axes.last().map_or(1, |last| last.stride)) {
+            (9, 1) => self.slide::<S, 9, 1>(simd),
+            (9, 2) => self.slide::<S, 9, 2>(simd),
+            (25, 1) => self.slide::<S, 25, 1>(simd),
+            (25, 2) => self.slide::<S, 25, 2>(simd),
+            (_, 1) => self.slide::<S, 0, 1>(simd),
+            (_, 2) => self.slide::<S, 0, 2>(simd),
+            _ => self.slide::<S, 0, 0>(simd),
+        }
+        self.epilogue.apply(simd, self.channel, self.place, self.out);
+    }
+}
+
+impl Task<'_> {
+    /// Sums the taps of all outputs. `TAPS` and `STRIDE` (along the last axis) are known, or 0.
+    #[inline(always)]
+    fn slide<S: Simd, const TAPS: usize, const STRIDE: usize>(&mut self, simd: S) {
+        let Some((last, outer)) = self.axes.split_last() else { return };
+        let mut weights = [simd.splat(0.0); TAPS];
+        let mut offsets = [0; TAPS];
+        for tap in 0..TAPS {
+            weights[tap] = simd.splat(self.weight[tap]);
+            offsets[tap] = self.plan.offsets[tap];
+        }
+        for (row, out) in self.out.chunks_mut(last.output.max(1)).enumerate() {
+            let (mut rest, mut base) = (row, 0);
+            for (index, (axis, stride)) in outer.iter().zip(&self.plan.strides).enumerate().rev() {
+                let count = if index == 0 { self.rows.len() } else { axis.output };
+                base += rest % count * axis.stride * stride;
+                rest /= count;
+            }
+            for (vector, out) in out.chunks_mut(LANES).enumerate() {
+                let values = &self.padded[base + vector * LANES * last.stride..];
+                let mut sum = simd.splat(0.0);
+                for tap in 0..TAPS {
+                    let value = tap_values::<S, STRIDE>(simd, values, offsets[tap], last.stride);
+                    sum = simd.fused(weights[tap], value, sum);
+                }
+                if TAPS == 0 {
+                    for (&offset, &weight) in self.plan.offsets.iter().zip(self.weight) {
+                        let value = tap_values::<S, STRIDE>(simd, values, offset, last.stride);
+                        sum = simd.fused(simd.splat(weight), value, sum);
+                    }
+                }
+                simd.store_partial(sum, out);
+            }
+        }
+    }
+
+    /// Copies what the windows of these rows see.
+    fn pad(&mut self) {
+        let Some((last, outer)) = self.axes.split_last() else { return };
+        let count = |index: usize| if index == 0 { self.rows.len() } else { self.axes[index].output };
+        let first = |index: usize| self.axes[index].start(if index == 0 { self.rows.start } else { 0 });
+        let width = extent(last, count(outer.len()));
+        let rows: usize = outer.iter().enumerate().map(|(index, axis)| extent(axis, count(index))).product();
+        // Whole vectors may be read at the last position.
+        self.padded.resize(rows * width + 2 * LANES, 0.0);
+        let start = first(outer.len());
+        let begin = ((-start).max(0) as usize).min(width);
+        let end = (last.input as isize - start).clamp(begin as isize, width as isize) as usize;
+        for (row, values) in self.padded[..rows * width].chunks_mut(width).enumerate() {
+            let (mut rest, mut place, mut plane, mut inside) = (row, 0, 1, begin < end);
+            for (index, axis) in outer.iter().enumerate().rev() {
+                let extent = extent(axis, count(index));
+                let position = (rest % extent) as isize + first(index);
+                rest /= extent;
+                inside &= (0..axis.input as isize).contains(&position);
+                place += position.max(0) as usize * plane;
+                plane *= axis.input;
+            }
+            if !inside {
+                values.fill(0.0);
+                continue;
+            }
+            let from = place * last.input + (start + begin as isize) as usize;
+            values[..begin].fill(0.0);
+            values[begin..end].copy_from_slice(&self.input[from..][..end - begin]);
+            values[end..].fill(0.0);
+        }
+    }
+}
+
+/// One tap of 16 outputs side by side, where the first output's first tap is `values[0]`.
+#[inline(always)]
+fn tap_values<S: Simd, const STRIDE: usize>(simd: S, values: &[f32], offset: usize, stride: usize) -> S::Vector {
+    let values = &values[offset..];
+    match STRIDE {
+        1 => simd.load_partial(&values[..LANES]),
+        2 => simd.load_every_second(&values[..2 * LANES]),
+        _ => {
+            let mut lanes = [0.0; LANES];
+            lanes.iter_mut().zip(values.iter().step_by(stride)).for_each(|(lane, value)| *lane = *value);
+            simd.load(&lanes)
+        }
+    }
+}

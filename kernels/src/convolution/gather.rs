@@ -1,0 +1,152 @@
+//! Gathers the inputs of a block of output positions into panels: `[position / 16][input][16]`.
+
+use std::ops::Range;
+
+use crate::{
+    simd::{LANES, Simd},
+    window::{self, WindowAxis},
+};
+
+/// Positions side by side along the last axis, all in one row of outputs.
+struct Segment {
+    /// First position within the block.
+    place: usize,
+    length: usize,
+    /// First window along the last axis.
+    first: usize,
+}
+
+/// The gathering of one block of output positions.
+pub(super) struct Gather<'a> {
+    axes: &'a [WindowAxis],
+    segments: Vec<Segment>,
+    /// For each segment and each axis but the last: where tap 0 lies in the input.
+    starts: Vec<isize>,
+    positions: usize,
+    /// One input of all positions.
+    line: Vec<f32>,
+}
+
+impl<'a> Gather<'a> {
+    /// For the output positions `positions`, counted over all axes.
+    pub(super) fn new(axes: &'a [WindowAxis], positions: Range<usize>) -> Self {
+        let (last, outer) = axes.split_last().map_or((1, axes), |(last, outer)| (last.output, outer));
+        let (mut segments, mut starts) = (Vec::new(), Vec::new());
+        let mut position = positions.start;
+        while position < positions.end {
+            let first = position % last;
+            let length = (last - first).min(positions.end - position);
+            segments.push(Segment { place: position - positions.start, length, first });
+            let mut row = position / last;
+            let begin = starts.len();
+            for axis in outer.iter().rev() {
+                starts.push(axis.start(row % axis.output));
+                row /= axis.output;
+            }
+            starts[begin..].reverse();
+            position += length;
+        }
+        let line = vec![0.0; positions.len().next_multiple_of(LANES)];
+        Self { axes, segments, starts, positions: positions.len(), line }
+    }
+
+    /// The number of vectors of positions.
+    pub(super) fn vectors(&self) -> usize {
+        self.positions.div_ceil(LANES)
+    }
+
+    /// Gathers the inputs `inputs` (channels × taps) of an image `[channels, positions..]` into `packed`, of which each vector
+    /// of positions has a panel of `panel_inputs` inputs.
+    #[inline(always)]
+    pub(super) fn gather<S: Simd>(
+        &mut self,
+        simd: S,
+        image: &[f32],
+        inputs: Range<usize>,
+        packed: &mut [[f32; LANES]],
+        panel_inputs: usize,
+    ) {
+        let (plane, taps) = (window::inputs(self.axes), window::taps(self.axes));
+        let mut tap = vec![0; self.axes.len()];
+        let mut rest = inputs.start % taps.max(1);
+        for (tap, axis) in tap.iter_mut().zip(self.axes).rev() {
+            *tap = rest % axis.kernel;
+            rest /= axis.kernel;
+        }
+        let mut channel = inputs.start / taps.max(1);
+        for input in 0..inputs.len() {
+            self.fill_line(simd, &image[channel * plane..][..plane], &tap);
+            for (vector, values) in self.line.as_chunks::<LANES>().0.iter().enumerate() {
+                simd.store(simd.load(values), &mut packed[vector * panel_inputs + input]);
+            }
+            let mut carry = true;
+            for (tap, axis) in tap.iter_mut().zip(self.axes).rev() {
+                *tap += 1;
+                carry = *tap == axis.kernel;
+                if !carry {
+                    break;
+                }
+                *tap = 0;
+            }
+            channel += usize::from(carry);
+        }
+    }
+
+    /// One input of all positions.
+    #[inline(always)]
+    fn fill_line<S: Simd>(&mut self, simd: S, plane: &[f32], tap: &[usize]) {
+        let Some((last, outer)) = self.axes.split_last() else { return };
+        for (index, segment) in self.segments.iter().enumerate() {
+            let line = &mut self.line[segment.place..][..segment.length];
+            let starts = &self.starts[index * outer.len()..][..outer.len()];
+            let mut row = Some(0);
+            for ((axis, start), tap) in outer.iter().zip(starts).zip(tap) {
+                let position = start + (tap * axis.dilation) as isize;
+                let inside = (0..axis.input as isize).contains(&position);
+                row = row.filter(|_| inside).map(|row| row * axis.input + position as usize);
+            }
+            let Some(row) = row else {
+                line.fill(0.0);
+                continue;
+            };
+            let start = last.start(segment.first) + (tap[outer.len()] * last.dilation) as isize;
+            copy_row(simd, &plane[row * last.input..][..last.input], start, last.stride, line);
+        }
+    }
+}
+
+/// Every `stride`-th value of `row` from `start` on, 0 outside of it.
+#[inline(always)]
+pub(super) fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usize, line: &mut [f32]) {
+    let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line.len());
+    let (first, end) = (below(-start), below(row.len() as isize - start));
+    let first = first.min(end);
+    fill_zero(simd, &mut line[..first]);
+    fill_zero(simd, &mut line[end..]);
+    let line = &mut line[first..end];
+    if line.is_empty() {
+        return;
+    }
+    let row = &row[(start + (first * stride) as isize) as usize..];
+    match stride {
+        1 => {
+            for (to, from) in line.chunks_mut(LANES).zip(row.chunks(LANES)) {
+                simd.store_partial(simd.load_partial(from), to);
+            }
+        }
+        2 => {
+            for (to, from) in line.chunks_mut(LANES).zip(row.chunks(2 * LANES)) {
+                simd.store_partial(simd.load_every_second(from), to);
+            }
+        }
+        _ => line.iter_mut().zip(row.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
+    }
+}
+
+/// Zeros; the parts in the padding are short.
+#[inline(always)]
+fn fill_zero<S: Simd>(simd: S, values: &mut [f32]) {
+    for values in values.chunks_mut(LANES) {
+        simd.store_partial(simd.splat(0.0), values);
+    }
+}

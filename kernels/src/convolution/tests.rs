@@ -1,0 +1,295 @@
+//! Convolutions against naive loops, on every instruction set, with one and several threads.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    product::{PANEL_OUTPUTS, PanelElements, pack_panels},
+    simd::Instructions,
+    testing::{numbers, with_threads},
+};
+
+/// Relative to the sum of magnitudes of the terms.
+const BOUND: f64 = 1e-5;
+
+/// All index vectors below `extents`, in order.
+fn indices(extents: &[usize]) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for &extent in extents {
+        all = all.into_iter().flat_map(|index| (0..extent).map(move |last| [&index[..], &[last]].concat())).collect();
+    }
+    all
+}
+
+fn flat(index: &[usize], extents: impl Iterator<Item = usize>) -> usize {
+    index.iter().zip(extents).fold(0, |flat, (index, extent)| flat * extent + index)
+}
+
+/// For each output position and tap: the input position, if it is not padding.
+fn positions(axes: &[WindowAxis]) -> Vec<Vec<Option<usize>>> {
+    let all = |extents: Vec<usize>| indices(&extents);
+    let taps = all(axes.iter().map(|axis| axis.kernel).collect());
+    let of_tap = |output: &[usize], tap: &[usize]| {
+        let index: Option<Vec<usize>> =
+            (0..axes.len()).map(|axis| axes[axis].position(output[axis], tap[axis])).collect();
+        index.map(|index| flat(&index, axes.iter().map(|axis| axis.input)))
+    };
+    let outputs = all(axes.iter().map(|axis| axis.output).collect());
+    outputs.iter().map(|output| taps.iter().map(|tap| of_tap(output, tap)).collect()).collect()
+}
+
+fn naive(shape: &ConvolutionShape, x: &[f32], weight: &[f32]) -> Vec<(f64, f64)> {
+    let (plane, taps) = (window::inputs(&shape.axes), window::taps(&shape.axes));
+    let positions = positions(&shape.axes);
+    let mut out = Vec::new();
+    for image in 0..shape.batch {
+        for output in 0..shape.groups * shape.group_outputs {
+            let group = output / shape.group_outputs;
+            for position in &positions {
+                let mut sum = (0.0, 0.0);
+                for input in 0..shape.group_inputs {
+                    let channel = (image * shape.groups + group) * shape.group_inputs + input;
+                    for (tap, place) in position.iter().enumerate() {
+                        let Some(place) = place else { continue };
+                        let weight = weight[(output * shape.group_inputs + input) * taps + tap];
+                        let term = f64::from(x[channel * plane + place]) * f64::from(weight);
+                        sum = (sum.0 + term, sum.1 + term.abs());
+                    }
+                }
+                out.push(sum);
+            }
+        }
+    }
+    out
+}
+
+fn naive_transposed(shape: &TransposedShape, x: &[f32], weight: &[f32]) -> Vec<(f64, f64)> {
+    let (plane, taps) = (window::inputs(&shape.axes), window::taps(&shape.axes));
+    let positions = positions(&shape.axes);
+    let mut out = vec![(0.0, 0.0); shape.outputs()];
+    for image in 0..shape.batch {
+        for input in 0..shape.groups * shape.group_inputs {
+            for (from, position) in positions.iter().enumerate() {
+                let value = x[(image * shape.groups * shape.group_inputs + input) * positions.len() + from];
+                for output in 0..shape.group_outputs {
+                    let group = image * shape.groups + input / shape.group_inputs;
+                    for (tap, place) in position.iter().enumerate() {
+                        let Some(place) = place else { continue };
+                        let weight = weight[(input * shape.group_outputs + output) * taps + tap];
+                        let term = f64::from(value) * f64::from(weight);
+                        let sum = &mut out[(group * shape.group_outputs + output) * plane + place];
+                        *sum = (sum.0 + term, sum.1 + term.abs());
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+fn assert_close(name: &str, out: &[f32], expected: &[(f64, f64)]) {
+    assert_eq!(out.len(), expected.len());
+    for (index, (value, (expected, size))) in out.iter().zip(expected).enumerate() {
+        let error = (f64::from(*value) - expected).abs();
+        assert!(error <= BOUND * size, "{name} at {index} of {}: {value}, not {expected}", out.len());
+    }
+}
+
+fn axis() -> impl Strategy<Value = WindowAxis> {
+    (0_usize..20, 1_usize..5, 1_usize..4, 1_usize..4, 0_usize..5, 0_usize..5).prop_map(
+        |(input, kernel, stride, dilation, pad_begin, pad_end)| {
+            let span = (kernel - 1) * dilation + 1;
+            let output = (input + pad_begin + pad_end).checked_sub(span).map_or(0, |room| room / stride + 1);
+            WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end }
+        },
+    )
+}
+
+fn small_axis() -> impl Strategy<Value = WindowAxis> {
+    axis().prop_filter("small", |axis| axis.input < 8 && axis.kernel < 4)
+}
+
+fn axes() -> impl Strategy<Value = Vec<WindowAxis>> {
+    prop_oneof![
+        1 => Just(vec![]),
+        3 => prop::collection::vec(axis(), 1..3),
+        1 => prop::collection::vec(small_axis(), 3..5),
+        2 => (1_usize..30, 1_usize..30).prop_map(|(rows, columns)| vec![point(rows), point(columns)]),
+    ]
+}
+
+fn point(extent: usize) -> WindowAxis {
+    WindowAxis { input: extent, output: extent, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 }
+}
+
+fn shapes() -> impl Strategy<Value = ConvolutionShape> {
+    (0_usize..3, 1_usize..4, 0_usize..7, 1_usize..40, axes()).prop_map(
+        |(batch, groups, group_inputs, group_outputs, axes)| ConvolutionShape {
+            batch,
+            groups,
+            group_inputs,
+            group_outputs,
+            axes,
+        },
+    )
+}
+
+fn run(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    weight: ConvolutionWeight<'_>,
+    epilogue: ConvolutionEpilogue<'_>,
+) -> Vec<f32> {
+    let mut out = vec![f32::NAN; shape.outputs()];
+    convolution(instructions, shape, x, weight, &mut out, epilogue);
+    out
+}
+
+fn pack_group<T: super::super::product::Weight>(shape: &ConvolutionShape, weight: &[f32]) -> Vec<T> {
+    let depth = shape.depth();
+    let group = |group: usize| {
+        let weight = &weight[group * shape.group_outputs * depth..];
+        pack_panels::<T>(depth, shape.group_outputs, |input, output| weight[output * depth + input])
+    };
+    (0..shape.groups).flat_map(group).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn agrees_with_naive_loops(shape in shapes()) {
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, shape.groups * shape.group_outputs * shape.depth());
+        let expected = naive(&shape, &x, &weight);
+        for instructions in Instructions::available() {
+            let out = run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), ConvolutionEpilogue::default());
+            assert_close(instructions.name(), &out, &expected);
+        }
+    }
+
+    #[test]
+    fn depthwise_agrees_with_naive_loops(mut shape in shapes()) {
+        shape.group_inputs = 1;
+        shape.group_outputs = shape.group_outputs.min(3);
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, shape.groups * shape.group_outputs * shape.depth());
+        let expected = naive(&shape, &x, &weight);
+        for instructions in Instructions::available() {
+            let mut out = vec![f32::NAN; shape.outputs()];
+            depthwise(instructions, &shape, &x, &weight, &mut out, ConvolutionEpilogue::default());
+            assert_close(instructions.name(), &out, &expected);
+        }
+    }
+
+    #[test]
+    fn transposed_agrees_with_naive_loops(shape in shapes()) {
+        let ConvolutionShape { batch, groups, group_inputs, group_outputs, axes } = shape;
+        let shape = TransposedShape { batch, groups, group_inputs, group_outputs, axes };
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, groups * group_inputs * group_outputs * window::taps(&shape.axes));
+        let panels = shape.pack(&weight);
+        let expected = naive_transposed(&shape, &x, &weight);
+        for instructions in Instructions::available() {
+            let mut out = vec![f32::NAN; shape.outputs()];
+            let weight = PanelElements::F32(&panels);
+            transposed(instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+            assert_close(instructions.name(), &out, &expected);
+        }
+    }
+
+    #[test]
+    fn epilogue_follows(shape in shapes()) {
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, shape.groups * shape.group_outputs * shape.depth());
+        let bias = numbers(8, shape.groups * shape.group_outputs);
+        let addend = numbers(9, shape.outputs());
+        let epilogue = ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: Some((-0.5, 1.0)), change: None };
+        let plane = window::outputs(&shape.axes).max(1);
+        for instructions in Instructions::available() {
+            let plain = run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), ConvolutionEpilogue::default());
+            let out = run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), epilogue);
+            for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
+                let value = plain + bias[index / plane % bias.len()] + addend[index];
+                prop_assert_eq!(*out, value.clamp(-0.5, 1.0));
+            }
+        }
+    }
+}
+
+/// Two axes with many inputs, so that runs and cuts matter.
+fn deep(group_outputs: usize) -> ConvolutionShape {
+    let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+    ConvolutionShape { batch: 2, groups: 2, group_inputs: 70, group_outputs, axes: vec![axis; 2] }
+}
+
+#[test]
+fn cuts_and_threads_do_not_change_bits() {
+    let shape = deep(40);
+    let (x, weight) = (numbers(1, shape.inputs()), numbers(2, 80 * shape.depth()));
+    let expected = naive(&shape, &x, &weight);
+    let panels: Vec<f32> = pack_group(&shape, &weight);
+    let length = shape.depth() * PANEL_OUTPUTS;
+    for instructions in Instructions::available() {
+        let whole = [PanelPiece { panels: 0..6, inputs: 0..shape.depth(), elements: PanelElements::F32(&panels) }];
+        let weight = ConvolutionWeight::Panels(&whole);
+        let one = with_threads(1, || run(instructions, &shape, &x, weight, ConvolutionEpilogue::default()));
+        let three = with_threads(3, || run(instructions, &shape, &x, weight, ConvolutionEpilogue::default()));
+        assert_close(instructions.name(), &one, &expected);
+        assert_eq!(one, three, "threads on {}", instructions.name());
+
+        let mut out = vec![f32::NAN; shape.outputs()];
+        let piece = |panels_of: std::ops::Range<usize>, inputs: std::ops::Range<usize>| {
+            let begin = panels_of.start * length + inputs.start * PANEL_OUTPUTS;
+            let end = (panels_of.end - 1) * length + inputs.end * PANEL_OUTPUTS;
+            PanelPiece { panels: panels_of, inputs, elements: PanelElements::F32(&panels[begin..end]) }
+        };
+        let depth = shape.depth();
+        for pieces in
+            [vec![piece(0..1, 0..depth), piece(1..2, 0..512)], vec![piece(1..2, 512..depth), piece(2..6, 0..depth)]]
+        {
+            let weight = ConvolutionWeight::Panels(&pieces);
+            convolution(instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+        }
+        assert_eq!(one, out, "cuts on {}", instructions.name());
+    }
+}
+
+#[test]
+fn half_weights_are_widened() {
+    let shape = deep(17);
+    let (x, weight) = (numbers(1, shape.inputs()), numbers(2, 34 * shape.depth()));
+    let halves: Vec<f32> = weight.iter().map(|&value| f16::from_f32(value).to_f32()).collect();
+    let brains: Vec<f32> = weight.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
+    let (half_panels, brain_panels) = (pack_group::<f16>(&shape, &weight), pack_group::<bf16>(&shape, &weight));
+    for instructions in Instructions::available() {
+        for (rounded, elements) in
+            [(&halves, PanelElements::F16(&half_panels)), (&brains, PanelElements::Bf16(&brain_panels))]
+        {
+            let pieces = [PanelPiece { panels: 0..4, inputs: 0..shape.depth(), elements }];
+            let weight = ConvolutionWeight::Panels(&pieces);
+            let out = run(instructions, &shape, &x, weight, ConvolutionEpilogue::default());
+            let expected =
+                run(instructions, &shape, &x, ConvolutionWeight::Plain(rounded), ConvolutionEpilogue::default());
+            assert_eq!(out, expected, "{}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn transposed_bits_do_not_depend_on_threads() {
+    let axis = WindowAxis { input: 61, output: 30, kernel: 4, stride: 2, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let shape = TransposedShape { batch: 1, groups: 1, group_inputs: 140, group_outputs: 50, axes: vec![axis; 2] };
+    let (x, weight) = (numbers(1, shape.inputs()), shape.pack(&numbers(2, 140 * 50 * 16)));
+    for instructions in Instructions::available() {
+        let run = || {
+            let mut out = vec![f32::NAN; shape.outputs()];
+            let weight = PanelElements::F32(&weight);
+            transposed(instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+            out
+        };
+        assert_eq!(with_threads(1, run), with_threads(3, run), "{}", instructions.name());
+    }
+}

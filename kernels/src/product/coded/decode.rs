@@ -1,0 +1,345 @@
+//! Codes as the values they stand for: `(code - zero point) * scale`, rounded once.
+
+use super::{
+    layout::{CodeType, LINE, PanelPart, Rounded},
+    pieces::CodedPanels,
+    planes::{BlockParameters, Parameters, ask},
+};
+use crate::{
+    matrix::Matrix,
+    product::{
+        PANEL_OUTPUTS,
+        panels::{BLOCK, RUN},
+        tile::{self, RowsLeft},
+    },
+    simd::{LANES, Routine, Simd},
+};
+
+/// A type of codes.
+trait Code {
+    /// Inputs of an output in a line.
+    const INPUTS: usize;
+
+    /// The code that each value of 4 bits stands for, where codes have at most 4.
+    const TABLE: [f32; LANES];
+
+    /// The code of input `input` of each output of a line.
+    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector;
+}
+
+struct Signed8;
+struct Unsigned8;
+/// Codes of 4 or 2 bits, stored without a sign, of which `OFFSET` is subtracted.
+struct Narrow<const BITS: usize, const OFFSET: i32>;
+
+impl Code for Signed8 {
+    const INPUTS: usize = 4;
+    const TABLE: [f32; LANES] = [0.0; LANES];
+
+    #[inline(always)]
+    fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
+        simd.convert(simd.signed_byte(line, input as u32))
+    }
+}
+
+impl Code for Unsigned8 {
+    const INPUTS: usize = 4;
+    const TABLE: [f32; LANES] = [0.0; LANES];
+
+    #[inline(always)]
+    fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
+        simd.convert(simd.and(simd.shift_right(line, 8 * input as u32), simd.splat_integer(255)))
+    }
+}
+
+impl<const BITS: usize, const OFFSET: i32> Code for Narrow<BITS, OFFSET> {
+    const INPUTS: usize = 32 / BITS;
+    const TABLE: [f32; LANES] = {
+        let mut table = [0.0; LANES];
+        let mut place = 0;
+        while place < LANES {
+            table[place] = ((place & ((1 << BITS) - 1)) as i32 - OFFSET) as f32;
+            place += 1;
+        }
+        table
+    };
+
+    #[inline(always)]
+    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
+        simd.lookup(table, simd.shift_right(line, (input % 4 * 8 + input / 4 * BITS) as u32))
+    }
+}
+
+/// `(code - zero_point) * scale`; nothing is subtracted unless `ZERO`.
+#[inline(always)]
+fn value<S: Simd, const ZERO: bool>(simd: S, code: S::Vector, zero_point: S::Vector, scale: S::Vector) -> S::Vector {
+    let difference = if ZERO { simd.subtract(code, zero_point) } else { code };
+    simd.multiply(difference, scale)
+}
+
+/// Runs `$body` with `$C` bound to the type of codes.
+macro_rules! with_code {
+    ($code:expr, $C:ident => $body:expr) => {
+        match $code {
+            CodeType::I8 => {
+                type $C = Signed8;
+                $body
+            }
+            CodeType::U8 => {
+                type $C = Unsigned8;
+                $body
+            }
+            CodeType::I4 => {
+                type $C = Narrow<4, 8>;
+                $body
+            }
+            CodeType::U4 => {
+                type $C = Narrow<4, 0>;
+                $body
+            }
+            CodeType::I2 => {
+                type $C = Narrow<2, 2>;
+                $body
+            }
+            CodeType::U2 => {
+                type $C = Narrow<2, 0>;
+                $body
+            }
+        }
+    };
+}
+
+impl CodedPanels<'_> {
+    /// Writes the values of inputs `first` (a multiple of 128) and on, as many as `wide` has (at most 128), of one panel.
+    #[inline(always)]
+    pub fn decode<S: Simd>(&self, simd: S, panel: usize, first: usize, wide: &mut [[f32; LANES]]) {
+        let (part, whole) = self.panel(simd, panel);
+        let mut parameters = BlockParameters::new(part.layout, &whole);
+        parameters.read(simd, &part, &whole, first & !(BLOCK - 1));
+        decode(simd, part, &parameters, first, wide);
+    }
+}
+
+/// Writes the values of inputs `first` and on, which are all in the block of `parameters`.
+#[inline(always)]
+fn decode<S: Simd>(
+    simd: S,
+    part: PanelPart<'_>,
+    parameters: &BlockParameters,
+    first: usize,
+    wide: &mut [[f32; LANES]],
+) {
+    with_code!(part.layout.code(), C => simd.run(Decode::<C> { part, parameters, first, wide, code: std::marker::PhantomData }));
+}
+
+struct Decode<'a, C> {
+    part: PanelPart<'a>,
+    parameters: &'a BlockParameters,
+    first: usize,
+    wide: &'a mut [[f32; LANES]],
+    code: std::marker::PhantomData<C>,
+}
+
+impl<C: Code> Routine for Decode<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let segment = segment(&self.part);
+        let table = simd.load(&C::TABLE);
+        let rounded = self.part.layout.rounded();
+        for (index, wide) in self.wide.chunks_mut(segment).enumerate() {
+            let input = self.first + index * segment;
+            let Parameters { scale, zero_point, .. } = self.parameters.at(input);
+            let (scale, zero_point) = (simd.load(scale), simd.load(zero_point));
+            let lines = self.part.lines(input, input + wide.len());
+            for (line, wide) in lines.iter().zip(wide.chunks_mut(C::INPUTS)) {
+                let line = simd.load_bytes(line);
+                for (input, wide) in wide.iter_mut().enumerate() {
+                    let code = C::code(simd, table, line, input);
+                    let value = value::<S, true>(simd, code, zero_point, scale);
+                    let value = match rounded {
+                        Rounded::F32 => value,
+                        Rounded::F16 => simd.round_to_f16(value),
+                        Rounded::Bf16 => simd.round_to_bf16(value),
+                    };
+                    simd.store(value, wide);
+                }
+            }
+        }
+    }
+}
+
+/// Inputs of a run that lie in one record and share their parameters.
+#[inline(always)]
+fn segment(part: &PanelPart<'_>) -> usize {
+    part.layout.finest().unwrap_or(RUN).min(part.layout.cut()).min(RUN)
+}
+
+/// Few rows by panels of codes: one panel after another, each read once from its begin to its end.
+pub(in crate::product) struct CodedFew<'t, 'o, 'a, const ROWS: usize> {
+    pub weight: CodedPanels<'t>,
+    pub panels: usize,
+    /// `ROWS` rows of the inputs of the weight.
+    pub x: Matrix<'a>,
+    /// First input of the weight.
+    pub first_input: usize,
+    /// The rows' outputs, to which the products are added.
+    pub out: &'t mut [&'o mut [f32]],
+}
+
+impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let mut rows = [&[][..]; ROWS];
+        for (row, values) in rows.iter_mut().enumerate() {
+            *values = self.x.row(row);
+        }
+        let mut wide = [[0.0; LANES]; RUN];
+        for panel in 0..self.panels {
+            let (part, whole) = self.weight.panel(simd, panel);
+            let mut parameters = BlockParameters::new(part.layout, &whole);
+            let first = panel * PANEL_OUTPUTS;
+            let mut totals = [[0.0; LANES]; ROWS];
+            for row in 0..ROWS {
+                simd.store(simd.load_partial(&self.out[row][first..]), &mut totals[row]);
+            }
+            let (mut rest, mut input) = (rows, self.first_input);
+            if part.layout.rounded() == Rounded::F32 {
+                let length = rest[0].len() & !(BLOCK - 1);
+                let blocks = rest.map(|row| &row[..length]);
+                whole_blocks(
+                    simd,
+                    BlocksOf {
+                        part,
+                        parameters: &mut parameters,
+                        whole: &whole,
+                        first: input,
+                        rows: blocks,
+                        totals: &mut totals,
+                    },
+                );
+                rest = rest.map(|row| &row[length..]);
+                input += length;
+            }
+            while !rest[0].is_empty() {
+                parameters.read(simd, &part, &whole, input);
+                let length = rest[0].len().min(BLOCK);
+                let block = rest.map(|row| &row[..length]);
+                for run in (0..length).step_by(RUN) {
+                    let left = RowsLeft(block.map(|row| &row[run..length.min(run + RUN)]));
+                    let wide = &mut wide[..left.0[0].len()];
+                    decode(simd, part, &parameters, input + run, wide);
+                    let sums = tile::run::<S, f32, _, ROWS, 1>(simd, left, [wide], wide.len(), 0);
+                    for row in 0..ROWS {
+                        let total = simd.add(simd.load(&totals[row]), simd.load(&sums[row][0]));
+                        simd.store(total, &mut totals[row]);
+                    }
+                }
+                input += length;
+                rest = rest.map(|row| &row[length..]);
+            }
+            for row in 0..ROWS {
+                simd.store_partial(simd.load(&totals[row]), tile::at_most_a_vector(&mut self.out[row][first..]));
+            }
+        }
+    }
+}
+
+/// Whole blocks of inputs of one panel, and the totals that their products are added to.
+struct BlocksOf<'a, const ROWS: usize> {
+    part: PanelPart<'a>,
+    parameters: &'a mut BlockParameters,
+    whole: &'a Parameters,
+    /// The first input of the weight.
+    first: usize,
+    rows: [&'a [f32]; ROWS],
+    totals: &'a mut [[f32; LANES]; ROWS],
+}
+
+/// Adds the products of whole blocks without writing down values.
+#[inline(always)]
+fn whole_blocks<S: Simd, const ROWS: usize>(simd: S, blocks: BlocksOf<'_, ROWS>) {
+    with_code!(blocks.part.layout.code(), C => {
+        if blocks.part.layout.zero_point().is_some() {
+            simd.run(WholeBlocks::<C, ROWS, true>(blocks, std::marker::PhantomData));
+        } else {
+            simd.run(WholeBlocks::<C, ROWS, false>(blocks, std::marker::PhantomData));
+        }
+    });
+}
+
+struct WholeBlocks<'a, C, const ROWS: usize, const ZERO: bool>(BlocksOf<'a, ROWS>, std::marker::PhantomData<C>);
+
+impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C, ROWS, ZERO> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let BlocksOf { part, parameters, whole, first, rows, totals: stored } = self.0;
+        let mut totals = [simd.splat(0.0); ROWS];
+        for row in 0..ROWS {
+            totals[row] = simd.load(&stored[row]);
+        }
+        for begin in (0..rows[0].len()).step_by(BLOCK) {
+            parameters.read(simd, &part, whole, first + begin);
+            let rows = rows.map(|row| &row[begin..begin + BLOCK]);
+            let sums = two_runs::<S, C, ROWS, ZERO>(simd, part, parameters, first + begin, rows);
+            for row in 0..ROWS {
+                totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
+            }
+        }
+        for row in 0..ROWS {
+            simd.store(totals[row], &mut stored[row]);
+        }
+    }
+}
+
+/// The sums of the two runs of a block, which are computed side by side.
+#[inline(always)]
+fn two_runs<S: Simd, C: Code, const ROWS: usize, const ZERO: bool>(
+    simd: S,
+    part: PanelPart<'_>,
+    parameters: &BlockParameters,
+    first: usize,
+    rows: [&[f32]; ROWS],
+) -> [[S::Vector; ROWS]; 2] {
+    let segment = segment(&part);
+    let table = simd.load(&C::TABLE);
+    let mut sums = [[simd.splat(0.0); ROWS]; 2];
+    for begin in (0..RUN).step_by(segment) {
+        let mut scales = [simd.splat(0.0); 2];
+        let mut zero_points = scales;
+        let mut lines: [&[[u8; LINE]]; 2] = [&[]; 2];
+        let mut inputs = [[&[][..]; 2]; ROWS];
+        for run in 0..2 {
+            let input = first + run * RUN + begin;
+            let Parameters { scale, zero_point, .. } = parameters.at(input);
+            (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
+            lines[run] = part.lines(input, input + segment);
+            for row in 0..ROWS {
+                inputs[row][run] = &rows[row][run * RUN + begin..][..segment];
+            }
+        }
+        for line in 0..segment / C::INPUTS {
+            let mut codes = [simd.splat_integer(0); 2];
+            for run in 0..2 {
+                codes[run] = simd.load_bytes(&lines[run][line]);
+                ask(simd, &lines[run][line]);
+            }
+            for input in 0..C::INPUTS {
+                for run in 0..2 {
+                    let code = C::code(simd, table, codes[run], input);
+                    let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                    for row in 0..ROWS {
+                        let factor = simd.splat(inputs[row][run][line * C::INPUTS + input]);
+                        sums[run][row] = simd.fused(factor, weights, sums[run][row]);
+                    }
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,339 @@
+//! Few rows of rounded activations by panels of codes: one panel after another, each read once from its begin to its end.
+//!
+//! Such a product waits for memory only if a line of codes takes few instructions and memory is asked for early enough. So
+//! there is a loop of its own for the common layouts: codes without planes between them ([`Run`]), and records that have
+//! one plane of scales ([`Blocks`]). All else goes to the general tile.
+
+use half::f16;
+
+use super::{
+    dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
+    layout::{CodeType, CodedLayout, LINE, PanelPart, PlaneType, Stream},
+    pieces::CodedPanels,
+    planes::{Parameters, ask},
+    rows::DynamicRows,
+};
+use crate::{
+    product::{PANEL_OUTPUTS, panels::BLOCK, tile},
+    simd::{LANES, Routine, Simd},
+};
+
+/// Lines that are multiplied between two checks of bounds.
+const LINES: usize = 4;
+
+/// Some panels, and where their products go.
+pub(super) struct DynamicFew<'t, 'o, 'a> {
+    pub x: &'a DynamicRows,
+    pub first_row: usize,
+    pub weight: CodedPanels<'a>,
+    pub panels: usize,
+    /// The outputs of these panels, row by row.
+    pub out: &'t mut [&'o mut [f32]],
+    /// Sums of these rows that go on, if this is a part of one panel.
+    pub sums: Option<&'t mut [[i32; LANES]]>,
+}
+
+/// A scale as it is stored.
+trait Scale: bytemuck::Pod {
+    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector;
+}
+
+impl Scale for f32 {
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector {
+        simd.load(scales)
+    }
+}
+
+impl Scale for f16 {
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector {
+        simd.load_f16(scales)
+    }
+}
+
+/// Whether [`DynamicFew`] has a loop for these.
+pub(super) fn is_common(layout: &CodedLayout, rows: &DynamicRows) -> bool {
+    let Some(stream) = layout.stream() else { return false };
+    rows.block() == 0
+        && match stream.scale {
+            None => layout.inputs() <= LONGEST_SUM,
+            Some(plane) => {
+                matches!(plane.element, PlaneType::F16 | PlaneType::F32)
+                    && plane.block.is_multiple_of(LINES * layout.code().inputs_of_line())
+            }
+        }
+}
+
+impl DynamicFew<'_, '_, '_> {
+    /// All panels; the layout is common.
+    #[inline(always)]
+    pub fn run<S: Simd>(self, simd: S) {
+        match self.weight.layout().code() {
+            CodeType::I8 | CodeType::U8 => self.with_parts::<S, 1>(simd),
+            CodeType::I4 | CodeType::U4 => self.with_parts::<S, 2>(simd),
+            CodeType::I2 | CodeType::U2 => self.with_parts::<S, 4>(simd),
+        }
+    }
+
+    #[inline(always)]
+    fn with_parts<S: Simd, const PARTS: usize>(self, simd: S) {
+        match self.out.len() {
+            1 => self.with_rows::<S, PARTS, 1>(simd),
+            2 => self.with_rows::<S, PARTS, 2>(simd),
+            3 => self.with_rows::<S, PARTS, 3>(simd),
+            4 => self.with_rows::<S, PARTS, 4>(simd),
+            _ => unreachable!("few rows"),
+        }
+    }
+
+    #[inline(always)]
+    fn with_rows<S: Simd, const PARTS: usize, const ROWS: usize>(mut self, simd: S) {
+        let Some(stream) = self.weight.layout().stream() else { return };
+        let inputs = self.weight.inputs();
+        let (rows, first_row) = (self.x, self.first_row);
+        let block = stream.scale.map_or(LONGEST_SUM, |plane| plane.block);
+        let sum = |row, first| rows.sum(first_row + row, first..inputs.end.min(first + block)).wrapping_neg();
+        let shifts: [Vec<i32>; ROWS] =
+            std::array::from_fn(|row| inputs.clone().step_by(block).map(|first| sum(row, first)).collect());
+        for panel in 0..self.panels {
+            let (part, whole) = self.weight.panel(simd, panel);
+            let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
+            for row in 0..ROWS {
+                let outputs = tile::at_most_a_vector(&mut self.out[row][panel * PANEL_OUTPUTS..]);
+                if inputs.start > 0 {
+                    state.values[row][0][..outputs.len()].copy_from_slice(outputs);
+                }
+                if let Some(sums) = &self.sums {
+                    state.sums[row][0] = sums[row];
+                }
+            }
+            let panel_of = Panel { rows, first_row, part, whole, stream, shifts: &shifts, state: &mut state };
+            match stream.scale.map(|plane| plane.element) {
+                None => simd.run(Run::<PARTS, ROWS>(panel_of)),
+                Some(PlaneType::F16) => panel_of.blocks::<S, f16, PARTS>(simd),
+                Some(_) => panel_of.blocks::<S, f32, PARTS>(simd),
+            }
+            for row in 0..ROWS {
+                let outputs = tile::at_most_a_vector(&mut self.out[row][panel * PANEL_OUTPUTS..]);
+                outputs.copy_from_slice(&state.values[row][0][..outputs.len()]);
+                if let Some(sums) = &mut self.sums {
+                    sums[row] = state.sums[row][0];
+                }
+            }
+        }
+    }
+}
+
+/// A part of one panel.
+struct Panel<'a, const ROWS: usize> {
+    rows: &'a DynamicRows,
+    first_row: usize,
+    part: PanelPart<'a>,
+    whole: Parameters,
+    stream: Stream,
+    /// For each row and block of the part the sum of activations, negated.
+    shifts: &'a [Vec<i32>; ROWS],
+    state: &'a mut TileState<ROWS, 1>,
+}
+
+impl<const ROWS: usize> Panel<'_, ROWS> {
+    /// The records.
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        // A weight without inputs has no bytes at all.
+        let begin = if self.part.start == 0 && self.part.end > 0 { self.stream.begin } else { 0 };
+        &self.part.bytes[begin..]
+    }
+
+    /// The activations of all rows from the first input of the part on, in groups of 4.
+    #[inline(always)]
+    fn left(&self) -> [&[i32]; ROWS] {
+        let mut left = [&[][..]; ROWS];
+        for (row, left) in left.iter_mut().enumerate() {
+            *left = &self.rows.words(self.first_row + row)[self.part.start / 4..];
+        }
+        left
+    }
+
+    /// Whole records by their own loop, the rest by the general tile.
+    #[inline(always)]
+    fn blocks<S: Simd, E: Scale, const PARTS: usize>(self, simd: S) {
+        let (cut, inputs) = (self.part.layout.cut(), self.part.end - self.part.start);
+        // The general tile begins where it reads parameters.
+        let unit = if inputs.is_multiple_of(cut) { cut } else { cut.max(BLOCK) };
+        let records = inputs / unit * (unit / cut);
+        let start = self.part.start + records * cut;
+        let length = self.bytes().len() - records * self.stream.record;
+        let rest = PanelPart { start, bytes: &self.part.bytes[self.part.bytes.len() - length..], ..self.part };
+        let (rows, first_row, whole) = (self.rows, self.first_row, self.whole);
+        let state = &mut *self.state;
+        let panel = Panel { state: &mut *state, ..self };
+        simd.run(Blocks::<E, PARTS, ROWS> { panel, records, scale: std::marker::PhantomData });
+        if start < rest.end {
+            let panels = &[(rest, whole)];
+            simd.run(DynamicTile::<PARTS, ROWS, 1> { rows, first_row, panels, state, ahead: true });
+        }
+    }
+}
+
+/// Codes without planes between them: one sum over all inputs of the part.
+struct Run<'a, const PARTS: usize, const ROWS: usize>(Panel<'a, ROWS>);
+
+impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let panel = self.0;
+        let mut sums = PairOfSums::<S, ROWS>::zero(simd);
+        for row in 0..ROWS {
+            sums.0[0][row] = simd.load_integers(&panel.state.sums[row][0]);
+        }
+        let flip = flip(simd, panel.part.layout.code());
+        let left = panel.left();
+        let (lines, rest) = panel.bytes().as_chunks::<LINE>().0.as_chunks::<LINES>();
+        let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
+        for row in 0..ROWS {
+            groups[row] = &left[row].as_chunks().0.as_chunks().0[..lines.len()];
+        }
+        for (index, lines) in lines.iter().enumerate() {
+            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), flip);
+        }
+        for (index, line) in rest.iter().enumerate() {
+            let inputs = left.map(|left| &left.as_chunks().0[lines.len() * LINES + index]);
+            sums.add::<PARTS>(simd, line, inputs, flip, 0);
+        }
+        for row in 0..ROWS {
+            let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
+            let inputs = 0..panel.rows.inputs();
+            if panel.part.end < inputs.end {
+                simd.store_integers(sum, &mut panel.state.sums[row][0]);
+                continue;
+            }
+            let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs));
+            let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
+            let sum = simd.convert(simd.subtract_integers(sum, shift));
+            let values = &mut panel.state.values[row][0];
+            simd.store(simd.fused_exactly(sum, simd.load(&panel.whole.scale), simd.load(values)), values);
+        }
+    }
+}
+
+/// Whole records of one plane of scales and codes.
+struct Blocks<'a, E, const PARTS: usize, const ROWS: usize> {
+    panel: Panel<'a, ROWS>,
+    records: usize,
+    scale: std::marker::PhantomData<E>,
+}
+
+impl<E: Scale, const PARTS: usize, const ROWS: usize> Routine for Blocks<'_, E, PARTS, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { panel, records, .. } = self;
+        let Some(plane) = panel.stream.scale else { return };
+        let layout = panel.part.layout;
+        let flip = flip(simd, layout.code());
+        let whole_scale = simd.load(&panel.whole.scale);
+        let shifted = simd.load_integers(&panel.whole.shifted);
+        let blocks = layout.cut() / plane.block;
+        let groups_of_block = plane.block / (LINES * layout.code().inputs_of_line());
+        let left = panel.left();
+        let mut values = [simd.splat(0.0); ROWS];
+        for row in 0..ROWS {
+            values[row] = simd.load(&panel.state.values[row][0]);
+        }
+        let bytes = panel.bytes();
+        for record in 0..records {
+            let (scales, lines) =
+                bytes[record * panel.stream.record..][..panel.stream.record].split_at(panel.stream.planes);
+            let scales: &[[E; LANES]] = &bytemuck::cast_slice(scales)[..blocks];
+            let mut lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
+            for (block, scale) in scales.iter().enumerate() {
+                ask(simd, scale);
+                let block = record * blocks + block;
+                let mut sums = PairOfSums::<S, ROWS>::zero(simd);
+                let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
+                for row in 0..ROWS {
+                    let shift = simd.splat_integer(panel.shifts[row][block]);
+                    sums.0[0][row] = simd.multiply_integers(shifted, shift);
+                    groups[row] = &left[row].as_chunks().0.as_chunks().0[block * groups_of_block..][..groups_of_block];
+                }
+                let (of_block, rest) = lines.split_at(groups_of_block);
+                for (group, lines) in of_block.iter().enumerate() {
+                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), flip);
+                }
+                lines = rest;
+                let scale = simd.multiply(whole_scale, E::load(simd, scale));
+                for row in 0..ROWS {
+                    let sum = simd.convert(simd.add_integers(sums.0[0][row], sums.0[1][row]));
+                    values[row] = simd.fused_exactly(sum, scale, values[row]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            simd.store(values[row], &mut panel.state.values[row][0]);
+        }
+    }
+}
+
+/// Two sums for each row: one alone would wait for itself.
+struct PairOfSums<S: Simd, const ROWS: usize>([[S::Integers; ROWS]; 2]);
+
+impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
+    #[inline(always)]
+    fn zero(simd: S) -> Self {
+        Self([[simd.splat_integer(0); ROWS]; 2])
+    }
+
+    /// Adds the products of some lines of codes with the activations of their inputs, and asks for the lines ahead.
+    #[inline(always)]
+    fn add_lines<const PARTS: usize>(
+        &mut self,
+        simd: S,
+        lines: &[[u8; LINE]; LINES],
+        inputs: [&[[i32; PARTS]; LINES]; ROWS],
+        flip: S::Integers,
+    ) {
+        for line in 0..LINES {
+            ask(simd, &lines[line]);
+            self.add(simd, &lines[line], inputs.map(|inputs| &inputs[line]), flip, line);
+        }
+    }
+
+    /// Adds those of a line of codes, the `index`th.
+    #[inline(always)]
+    fn add<const PARTS: usize>(
+        &mut self,
+        simd: S,
+        line: &[u8; LINE],
+        inputs: [&[i32; PARTS]; ROWS],
+        flip: S::Integers,
+        index: usize,
+    ) {
+        let codes = simd.load_bytes(line);
+        let mask = simd.splat_integer(if PARTS == 2 { 0x0f0f_0f0f } else { 0x0303_0303 });
+        for part in 0..PARTS {
+            let unsigned = match PARTS {
+                1 => simd.exclusive_or(codes, flip),
+                _ => simd.and(simd.shift_right(codes, (part * 8 / PARTS) as u32), mask),
+            };
+            for row in 0..ROWS {
+                let signed = simd.splat_integer(i32::from_le(inputs[row][part]));
+                let sum = &mut self.0[(index * PARTS + part) % 2][row];
+                *sum = match PARTS {
+                    1 => simd.dot(*sum, unsigned, signed),
+                    _ => simd.dot_narrow(*sum, unsigned, signed),
+                };
+            }
+        }
+    }
+}
+
+/// What makes signed codes of 8 bits unsigned.
+#[inline(always)]
+fn flip<S: Simd>(simd: S, code: CodeType) -> S::Integers {
+    simd.splat_integer(if code == CodeType::I8 { 0x8080_8080_u32 as i32 } else { 0 })
+}

@@ -1,0 +1,368 @@
+//! What the codes of a weight are, which planes of parameters they have, and where both lie in its panels.
+
+use std::ops::Range;
+
+use crate::{
+    product::{PANEL_OUTPUTS, panels::BLOCK},
+    simd::LANES,
+};
+
+/// Bytes of a line: 4 for each output of a panel. Planes and codes begin and end with lines.
+pub(super) const LINE: usize = 4 * LANES;
+
+/// Inputs of the finest block of a plane; a line of 2-bit codes has as many.
+pub(super) const FINEST_BLOCK: usize = 16;
+
+/// The most inputs of a record.
+const LONGEST_RECORD: usize = 1024;
+
+/// The integer type of the codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeType {
+    /// -128 to 127.
+    I8,
+    /// 0 to 255.
+    U8,
+    /// -8 to 7, stored 8 higher.
+    I4,
+    /// 0 to 15.
+    U4,
+    /// -2 to 1, stored 2 higher.
+    I2,
+    /// 0 to 3.
+    U2,
+}
+
+impl CodeType {
+    /// Bits of a code.
+    #[must_use]
+    pub fn bits(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 => 8,
+            Self::I4 | Self::U4 => 4,
+            Self::I2 | Self::U2 => 2,
+        }
+    }
+
+    /// Inputs of an output in a line.
+    #[must_use]
+    pub fn inputs_of_line(self) -> usize {
+        32 / self.bits()
+    }
+
+    /// Lines of this many inputs.
+    #[inline(always)]
+    pub(super) fn lines(self, inputs: usize) -> usize {
+        let inputs_of_line = self.inputs_of_line();
+        (inputs + inputs_of_line - 1) >> inputs_of_line.trailing_zeros()
+    }
+
+    /// What is added to a code so that it is not negative.
+    pub(super) fn offset(self) -> i32 {
+        match self {
+            Self::I8 => 128,
+            Self::I4 => 8,
+            Self::I2 => 2,
+            Self::U8 | Self::U4 | Self::U2 => 0,
+        }
+    }
+}
+
+/// The element type of a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum PlaneType {
+    F32,
+    F16,
+    Bf16,
+    I32,
+    I8,
+    U8,
+    I4,
+    U4,
+    I2,
+    U2,
+}
+
+impl PlaneType {
+    /// Bytes of the elements of the outputs of a panel; below 8 bits the lower bits come first.
+    #[must_use]
+    pub fn row_bytes(self) -> usize {
+        PANEL_OUTPUTS
+            * match self {
+                Self::F32 | Self::I32 => 32,
+                Self::F16 | Self::Bf16 => 16,
+                Self::I8 | Self::U8 => 8,
+                Self::I4 | Self::U4 => 4,
+                Self::I2 | Self::U2 => 2,
+            }
+            / 8
+    }
+
+    /// Whether it is a floating-point type.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => true,
+            Self::I32 | Self::I8 | Self::U8 | Self::I4 | Self::U4 | Self::I2 | Self::U2 => false,
+        }
+    }
+}
+
+/// What a plane is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodedRole {
+    /// A factor, of a floating-point type.
+    Scale,
+    /// Subtracted from the codes before they are scaled.
+    ZeroPoint,
+    /// The sum of the codes; no kernel needs it.
+    Sum,
+}
+
+/// Parameters of the codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodedPlane {
+    /// What for.
+    pub role: CodedRole,
+    /// Stored as.
+    pub element: PlaneType,
+    /// Inputs that share an element: a power of two from 16 to 256, or 0 for all.
+    pub block: usize,
+}
+
+/// The type that decoded values are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Rounded {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// How a weight `[k inputs, n outputs]` of codes lies in panels of 16 outputs.
+///
+/// A panel is a sequence of records of `cut` inputs (the last has the rest). A record of i inputs is its planes in order,
+/// then its codes. A plane is `[i / block rounded up][16]`, or `[16]` and in the first record only where its block is 0; it
+/// is padded to whole lines of 64 bytes. Codes are `[i / g rounded up][16][4 bytes]`, g = 32 / bits: input j of a line
+/// is in byte `j % 4` from bit `j / 4 * bits` on. Signed codes of 4 and 2 bits have their sign bit flipped.
+#[derive(Clone, Debug)]
+pub struct CodedLayout {
+    code: CodeType,
+    inputs: usize,
+    cut: usize,
+    planes: Vec<CodedPlane>,
+    rounded: Rounded,
+    /// Scale planes, those of the largest blocks first.
+    scales: Vec<usize>,
+    /// The plane of zero points.
+    zero_point: Option<usize>,
+    /// Inputs of the finest block.
+    finest: Option<usize>,
+    /// Bytes of the planes of a record of `cut` inputs without those over all inputs.
+    plane_bytes: usize,
+    /// Bytes of the planes over all inputs.
+    whole_bytes: usize,
+}
+
+impl CodedLayout {
+    /// A layout of a weight with `inputs` inputs, in records of `cut`.
+    ///
+    /// # Panics
+    /// If there are several planes of zero points, a scale is an integer, or blocks or `cut` are not as [`CodedPlane`] and
+    /// [`CodedLayout`] say.
+    #[must_use]
+    pub fn new(code: CodeType, inputs: usize, cut: usize, planes: &[CodedPlane], rounded: Rounded) -> Self {
+        assert!(cut.is_power_of_two() && (FINEST_BLOCK..=LONGEST_RECORD).contains(&cut), "records of {cut} inputs");
+        for plane in planes {
+            let block = plane.block;
+            assert!(
+                block == 0 || block.is_power_of_two() && (FINEST_BLOCK..=BLOCK.min(cut)).contains(&block),
+                "a block of {block} inputs in records of {cut}"
+            );
+            assert!(plane.role != CodedRole::Scale || plane.element.is_float(), "a scale of type {:?}", plane.element);
+        }
+        let with_role = |role| planes.iter().enumerate().filter(move |(_, plane)| plane.role == role);
+        assert!(with_role(CodedRole::ZeroPoint).count() <= 1, "several planes of zero points");
+        let mut scales: Vec<usize> = with_role(CodedRole::Scale).map(|(index, _)| index).collect();
+        // The sort is stable: planes of equal blocks stay in order. Block 0 is all inputs.
+        scales.sort_by_key(|&index| std::cmp::Reverse(planes[index].block.wrapping_sub(1)));
+        let blocks = planes.iter().filter(|plane| plane.role != CodedRole::Sum && plane.block > 0);
+        let mut layout = Self {
+            code,
+            inputs,
+            cut,
+            planes: planes.to_vec(),
+            rounded,
+            scales,
+            zero_point: with_role(CodedRole::ZeroPoint).map(|(index, _)| index).next(),
+            finest: blocks.map(|plane| plane.block).min(),
+            plane_bytes: 0,
+            whole_bytes: 0,
+        };
+        let size = |whole: bool| -> usize {
+            (0..planes.len())
+                .filter(|&plane| (planes[plane].block == 0) == whole)
+                .map(|plane| layout.rows_bytes(plane, cut))
+                .sum()
+        };
+        (layout.plane_bytes, layout.whole_bytes) = (size(false), size(true));
+        layout
+    }
+
+    /// The type of the codes.
+    #[must_use]
+    pub fn code(&self) -> CodeType {
+        self.code
+    }
+
+    /// Inputs of the weight: k.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Inputs of a record.
+    #[must_use]
+    pub fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// The planes in the order in which they are stored.
+    #[must_use]
+    pub fn planes(&self) -> &[CodedPlane] {
+        &self.planes
+    }
+
+    /// Whether products of codes can be summed as integers: zero points, if any, are integers.
+    #[must_use]
+    pub fn sums_exactly(&self) -> bool {
+        self.zero_point.is_none_or(|plane| !self.planes[plane].element.is_float())
+    }
+
+    /// Bytes of a part of a panel, which begins at a record.
+    #[must_use]
+    pub fn panel_bytes(&self, inputs: &Range<usize>) -> usize {
+        if inputs.is_empty() {
+            return 0;
+        }
+        let (whole, rest) = (inputs.len() / self.cut, inputs.len() % self.cut);
+        let first = if inputs.start == 0 { self.whole_bytes } else { 0 };
+        let last = if rest == 0 { 0 } else { self.rest_bytes(rest) };
+        first + whole * self.record_bytes() + last
+    }
+
+    pub(super) fn rounded(&self) -> Rounded {
+        self.rounded
+    }
+
+    pub(super) fn scales(&self) -> &[usize] {
+        &self.scales
+    }
+
+    pub(super) fn zero_point(&self) -> Option<usize> {
+        self.zero_point
+    }
+
+    /// Inputs that share all parameters, where not all do.
+    pub(super) fn finest(&self) -> Option<usize> {
+        self.finest
+    }
+
+    /// How records lie if they can be read one after another: whole planes, if any, are all before the others.
+    pub(super) fn stream(&self) -> Option<Stream> {
+        let planes = &self.planes[self.planes.iter().take_while(|plane| plane.block == 0).count()..];
+        let scale = match *planes {
+            [] => None,
+            [plane] if plane.role == CodedRole::Scale => Some(plane),
+            _ => return None,
+        };
+        Some(Stream { begin: self.whole_bytes, record: self.record_bytes(), planes: self.plane_bytes, scale })
+    }
+
+    /// Bytes of a plane in a record of `inputs` inputs that has it.
+    fn rows_bytes(&self, plane: usize, inputs: usize) -> usize {
+        let plane = self.planes[plane];
+        let rows = if plane.block == 0 { 1 } else { (inputs + plane.block - 1) >> plane.block.trailing_zeros() };
+        (rows * plane.element.row_bytes()).next_multiple_of(LINE)
+    }
+
+    /// Bytes of a record of `cut` inputs that is not the first.
+    fn record_bytes(&self) -> usize {
+        self.plane_bytes + self.code.lines(self.cut) * LINE
+    }
+
+    /// Bytes of a shorter record that is not the first.
+    fn rest_bytes(&self, inputs: usize) -> usize {
+        let blocks = (0..self.planes.len()).filter(|&plane| self.planes[plane].block > 0);
+        let planes: usize = blocks.map(|plane| self.rows_bytes(plane, inputs)).sum();
+        planes + self.code.lines(inputs) * LINE
+    }
+}
+
+/// Records of the same form, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    /// Bytes before the first record: planes over all inputs.
+    pub begin: usize,
+    /// Bytes of a record of `cut` inputs.
+    pub record: usize,
+    /// Bytes of its planes, which come first.
+    pub planes: usize,
+    /// Its only plane, or codes are all there is.
+    pub scale: Option<CodedPlane>,
+}
+
+/// A run of inputs of one panel.
+#[derive(Clone, Copy)]
+pub(super) struct PanelPart<'a> {
+    pub layout: &'a CodedLayout,
+    /// First input, a multiple of the layout's `cut`.
+    pub start: usize,
+    /// The input after the last.
+    pub end: usize,
+    /// Its records.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> PanelPart<'a> {
+    /// Where the record with `input` begins, and its first input.
+    #[inline(always)]
+    fn record(&self, input: usize) -> (usize, usize) {
+        let first = input & !(self.layout.cut - 1);
+        let index = (first - self.start) >> self.layout.cut.trailing_zeros();
+        let whole = if self.start == 0 && index > 0 { self.layout.whole_bytes } else { 0 };
+        (index * self.layout.record_bytes() + whole, first)
+    }
+
+    /// The lines of codes from `input` (a multiple of 16) to at most `end`, of the record that `input` is in.
+    #[inline(always)]
+    pub fn lines(&self, input: usize, end: usize) -> &'a [[u8; LINE]] {
+        let (mut place, first) = self.record(input);
+        let record_end = self.end.min(first + self.layout.cut);
+        if first == 0 {
+            place += self.layout.whole_bytes;
+        }
+        place += if record_end - first == self.layout.cut {
+            self.layout.plane_bytes
+        } else {
+            let inputs = record_end - first;
+            self.layout.rest_bytes(inputs) - self.layout.code.lines(inputs) * LINE
+        };
+        let code = self.layout.code;
+        let lines = code.lines(input - first)..code.lines(end.min(record_end) - first);
+        &self.bytes[place..].as_chunks().0[lines]
+    }
+
+    /// The elements of `plane` in the record with `input`; empty for a plane over all inputs in a record without it.
+    #[inline(always)]
+    pub fn plane(&self, plane: usize, input: usize) -> &'a [u8] {
+        let (mut place, first) = self.record(input);
+        let inputs = self.layout.cut.min(self.end - first);
+        let stored = |plane: usize| self.layout.planes[plane].block > 0 || first == 0;
+        for before in (0..plane).filter(|&before| stored(before)) {
+            place += self.layout.rows_bytes(before, inputs);
+        }
+        if stored(plane) { &self.bytes[place..][..self.layout.rows_bytes(plane, inputs)] } else { &[] }
+    }
+}

@@ -1,0 +1,215 @@
+//! Scales and zero points of codes, as vectors.
+
+use half::{bf16, f16};
+
+use super::layout::{CodedLayout, CodedPlane, FINEST_BLOCK, PanelPart, PlaneType};
+use crate::{
+    product::panels::BLOCK,
+    simd::{LANES, Routine, Simd},
+};
+
+/// The most blocks of [`BLOCK`] inputs.
+const MOST_BLOCKS: usize = BLOCK / FINEST_BLOCK;
+
+/// Bytes ahead of what is read that the first-level cache is asked for, which takes few requests at a time.
+const NEAR_BYTES: usize = 1024;
+
+/// Bytes ahead of what is read that the second-level cache is asked for, which takes more of them.
+const FAR_BYTES: usize = 8192;
+
+/// Asks for the bytes ahead of these.
+#[inline(always)]
+pub(super) fn ask<S: Simd, E>(simd: S, values: &[E]) {
+    simd.prefetch(values, NEAR_BYTES / size_of::<E>());
+    simd.prefetch_far(values, FAR_BYTES / size_of::<E>());
+}
+
+/// The parameters of inputs that share all of them: `[16]` each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parameters {
+    /// The product of the scales.
+    pub scale: [f32; LANES],
+    /// The zero points, 0 where there are none.
+    pub zero_point: [f32; LANES],
+    /// Integer zero points as they are subtracted from codes that are not negative.
+    pub shifted: [i32; LANES],
+}
+
+impl Parameters {
+    /// Without any plane.
+    fn neutral(layout: &CodedLayout) -> Self {
+        Self { scale: [1.0; LANES], zero_point: [0.0; LANES], shifted: [layout.code().offset(); LANES] }
+    }
+
+    /// Of the planes over all inputs, which are in the part that holds input 0.
+    #[inline(always)]
+    pub fn whole<S: Simd>(simd: S, part: &PanelPart<'_>) -> Self {
+        let mut parameters = Self::neutral(part.layout);
+        if part.start == 0 && part.end > 0 {
+            let rows = std::slice::from_mut(&mut parameters);
+            multiply_scales(simd, part, 0, 0, &[1.0; LANES], rows);
+            set_zero_points(simd, part, 0, 0, rows);
+        }
+        parameters
+    }
+}
+
+/// The parameters of the inputs of one [`BLOCK`], finest block by finest block.
+pub(super) struct BlockParameters {
+    rows: [Parameters; MOST_BLOCKS],
+    /// Inputs of a row as a power of two.
+    shift: u32,
+}
+
+impl BlockParameters {
+    /// For a panel with these parameters over all inputs.
+    #[inline(always)]
+    pub fn new(layout: &CodedLayout, whole: &Parameters) -> Self {
+        let shift = layout.finest().unwrap_or(BLOCK).trailing_zeros();
+        Self { rows: [*whole; MOST_BLOCKS], shift }
+    }
+
+    /// Reads those of the inputs from `input` (a multiple of 256) on.
+    #[inline(always)]
+    pub fn read<S: Simd>(&mut self, simd: S, part: &PanelPart<'_>, whole: &Parameters, input: usize) {
+        if part.layout.finest().is_none() {
+            return;
+        }
+        simd.run(ReadBlock { parameters: self, part, whole, input });
+    }
+
+    /// Those of the input `input % 256`.
+    #[inline(always)]
+    pub fn at(&self, input: usize) -> &Parameters {
+        &self.rows[(input % BLOCK) >> self.shift]
+    }
+}
+
+/// Reads the parameters of a block: a routine of its own, since it is long and each kind of product has it.
+struct ReadBlock<'a> {
+    parameters: &'a mut BlockParameters,
+    part: &'a PanelPart<'a>,
+    whole: &'a Parameters,
+    /// The first input of the block.
+    input: usize,
+}
+
+impl Routine for ReadBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { parameters, part, whole, input } = self;
+        let shift = parameters.shift;
+        let end = part.end.min(input + BLOCK);
+        let mut first = input;
+        while first < end {
+            let next = end.min((first & !(part.layout.cut() - 1)) + part.layout.cut());
+            let rows = (first - input) >> shift..((next - 1 - input) >> shift) + 1;
+            let rows = &mut parameters.rows[rows];
+            multiply_scales(simd, part, first, shift, &whole.scale, rows);
+            set_zero_points(simd, part, first, shift, rows);
+            first = next;
+        }
+    }
+}
+
+/// Sets the scales of `rows`, whose first begins at `input`, to `begin` times those over all inputs if `shift` is 0, else
+/// times those of blocks, coarsest first. Without such planes they stay as they are.
+#[inline(always)]
+fn multiply_scales<S: Simd>(
+    simd: S,
+    part: &PanelPart<'_>,
+    input: usize,
+    shift: u32,
+    begin: &[f32; LANES],
+    rows: &mut [Parameters],
+) {
+    let mut begin = Some(begin);
+    for &index in part.layout.scales() {
+        let plane = part.layout.planes()[index];
+        if (plane.block == 0) != (shift == 0) {
+            continue;
+        }
+        let bytes = part.plane(index, input);
+        ask(simd, bytes);
+        for (row, parameters) in rows.iter_mut().enumerate() {
+            let scale = load_floats(simd, plane.element, bytes, place(part.layout, input, row, shift, plane));
+            let before = simd.load(begin.unwrap_or(&parameters.scale));
+            simd.store(simd.multiply(before, scale), &mut parameters.scale);
+        }
+        begin = None;
+    }
+}
+
+/// Sets the zero points of `rows`, whose first begins at `input`: those over all inputs if `shift` is 0.
+#[inline(always)]
+fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: u32, rows: &mut [Parameters]) {
+    let Some(index) = part.layout.zero_point() else { return };
+    let plane = part.layout.planes()[index];
+    if (plane.block == 0) != (shift == 0) {
+        return;
+    }
+    let bytes = part.plane(index, input);
+    ask(simd, bytes);
+    for (row, parameters) in rows.iter_mut().enumerate() {
+        let place = place(part.layout, input, row, shift, plane);
+        if plane.element.is_float() {
+            simd.store(load_floats(simd, plane.element, bytes, place), &mut parameters.zero_point);
+            continue;
+        }
+        let values = simd.load_integers(&integers(plane.element, bytes, place));
+        let offset = simd.splat_integer(part.layout.code().offset());
+        simd.store(simd.convert(values), &mut parameters.zero_point);
+        simd.store_integers(simd.add_integers(values, offset), &mut parameters.shifted);
+    }
+}
+
+/// The row of `plane`, in the record with `input`, that holds row `row` of those that begin at `input`.
+#[inline(always)]
+fn place(layout: &CodedLayout, input: usize, row: usize, shift: u32, plane: CodedPlane) -> usize {
+    if shift == 0 { 0 } else { ((input & (layout.cut() - 1)) + (row << shift)) >> plane.block.trailing_zeros() }
+}
+
+/// Row `row` of a plane of floats.
+#[inline(always)]
+fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
+    let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
+    match element {
+        PlaneType::F16 => simd.load_f16(bytemuck::from_bytes::<[f16; LANES]>(bytes)),
+        PlaneType::Bf16 => simd.load_bf16(bytemuck::from_bytes::<[bf16; LANES]>(bytes)),
+        PlaneType::F32 => simd.load(bytemuck::from_bytes::<[f32; LANES]>(bytes)),
+        PlaneType::I32
+        | PlaneType::I8
+        | PlaneType::U8
+        | PlaneType::I4
+        | PlaneType::U4
+        | PlaneType::I2
+        | PlaneType::U2 => unreachable!("a layout has floats here"),
+    }
+}
+
+/// Row `row` of a plane of integers.
+#[inline(always)]
+fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
+    let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
+    let mut values = [0; LANES];
+    let mut unpack = |bits: usize, signed: bool| {
+        let empty = 32 - bits as u32;
+        for (lane, value) in values.iter_mut().enumerate() {
+            let moved = u32::from(bytes[lane * bits / 8]) >> (lane * bits % 8) << empty;
+            *value = if signed { (moved as i32) >> empty } else { (moved >> empty) as i32 };
+        }
+    };
+    match element {
+        PlaneType::I8 => unpack(8, true),
+        PlaneType::U8 => unpack(8, false),
+        PlaneType::I4 => unpack(4, true),
+        PlaneType::U4 => unpack(4, false),
+        PlaneType::I2 => unpack(2, true),
+        PlaneType::U2 => unpack(2, false),
+        PlaneType::I32 => values = *bytemuck::from_bytes(bytes),
+        PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 => unreachable!("these are read as floats"),
+    }
+    values
+}

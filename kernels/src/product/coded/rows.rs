@@ -1,0 +1,131 @@
+//! Activations as codes of 8 bits.
+
+use std::ops::Range;
+
+use ipuc_codes::dynamic_row;
+
+use super::layout::FINEST_BLOCK;
+use crate::{
+    matrix::Matrix,
+    simd::{Instructions, Routine, Simd},
+    threads,
+};
+
+/// Rows `[m, k]` of activations in codes from -127 to 127 (see [`dynamic_row`]).
+#[derive(Debug)]
+pub struct DynamicRows {
+    rows: usize,
+    inputs: usize,
+    /// Inputs that share a scale, or 0.
+    block: usize,
+    /// Four codes each, the first the lowest: `[m][k rounded up to 16]`; those that are missing are 0.
+    codes: Vec<i32>,
+    /// `[m][k / block rounded up]`, or `[m]`.
+    scales: Vec<f32>,
+    /// The sum of all codes before each 16th of a row, and of all: `[m][k / 16 rounded up + 1]`. They wrap around.
+    sums: Vec<i32>,
+}
+
+/// Rounds one row.
+struct Round<'a> {
+    x: &'a [f32],
+    block: usize,
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+}
+
+impl Routine for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let block = if self.block == 0 { self.x.len().max(1) } else { self.block };
+        for (scale, (x, codes)) in self.scales.iter_mut().zip(self.x.chunks(block).zip(self.codes.chunks_mut(block))) {
+            *scale = dynamic_row(x, codes);
+        }
+        let mut total = 0_i32;
+        for (sum, codes) in self.sums[1..].iter_mut().zip(self.codes.chunks(FINEST_BLOCK)) {
+            total = total.wrapping_add(codes.iter().map(|&code| i32::from(code)).sum());
+            *sum = total;
+        }
+    }
+}
+
+impl DynamicRows {
+    /// Rounds `x` with one scale for each row, or one for each `block` inputs of it.
+    ///
+    /// # Panics
+    /// If `block` is neither 0 nor a power of two from 16 on.
+    #[must_use]
+    pub fn new(instructions: Instructions, x: Matrix<'_>, block: usize) -> Self {
+        assert!(block == 0 || block.is_power_of_two() && block >= FINEST_BLOCK, "a block of {block} activations");
+        let (rows, inputs) = (x.rows(), x.columns());
+        let sixteenths = inputs.div_ceil(FINEST_BLOCK);
+        let blocks = if block == 0 { 1 } else { inputs.div_ceil(block) };
+        let mut codes = vec![0; rows * sixteenths * FINEST_BLOCK / size_of::<i32>()];
+        let mut sums = vec![0; rows * (sixteenths + 1)];
+        let mut scales = vec![0.0; rows * blocks];
+        let of_rows = bytemuck::cast_slice_mut::<i32, i8>(&mut codes).chunks_mut((sixteenths * FINEST_BLOCK).max(1));
+        let of_rows = of_rows.zip(scales.chunks_mut(blocks.max(1)));
+        let of_rows = of_rows.zip(sums.chunks_mut(sixteenths + 1)).enumerate();
+        let round = |(row, ((codes, scales), sums))| Round { x: x.row(row), block, codes, scales, sums };
+        let tasks: Vec<Round<'_>> = of_rows.map(round).collect();
+        let run = |task| instructions.run(task);
+        if threads::parts(rows * inputs, rows) > 1 {
+            threads::each(tasks, run)
+        } else {
+            tasks.into_iter().for_each(run)
+        }
+        Self { rows, inputs, block, codes, scales, sums }
+    }
+
+    /// The number of rows: m.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs of a row: k.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Inputs that share a scale, or 0 where all of a row do.
+    pub(super) fn block(&self) -> usize {
+        self.block
+    }
+
+    /// The codes of a row, padded with zeros to a multiple of 16.
+    #[inline(always)]
+    pub(super) fn codes(&self, row: usize) -> &[i8] {
+        bytemuck::cast_slice(self.words(row))
+    }
+
+    /// The codes of a row, four in a word as they lie in memory.
+    #[inline(always)]
+    pub(super) fn words(&self, row: usize) -> &[i32] {
+        let length = self.inputs.next_multiple_of(FINEST_BLOCK) / size_of::<i32>();
+        &self.codes[row * length..][..length]
+    }
+
+    /// The scale of a row.
+    #[inline(always)]
+    pub(super) fn scale(&self, row: usize) -> f32 {
+        self.scales[row]
+    }
+
+    /// The scale of the block of a row that `input` is in.
+    #[inline(always)]
+    pub(super) fn block_scale(&self, row: usize, input: usize) -> f32 {
+        self.scales[row * self.inputs.div_ceil(self.block) + input / self.block]
+    }
+
+    /// The sum of codes of a row; `inputs` begin at a multiple of 16 and end at one or with the row. Wraps around.
+    #[inline(always)]
+    pub(super) fn sum(&self, row: usize, inputs: Range<usize>) -> i32 {
+        let sums = &self.sums[row * (self.inputs.div_ceil(FINEST_BLOCK) + 1)..];
+        sums[inputs.end.div_ceil(FINEST_BLOCK)].wrapping_sub(sums[inputs.start / FINEST_BLOCK])
+    }
+}

@@ -1,0 +1,371 @@
+//! Products with codes against plain loops, on every instruction set, in every cut.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    matrix::{Matrix, MatrixMut},
+    product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, pack_panels, panels_product},
+    simd::Instructions,
+    testing::{numbers, with_threads},
+};
+
+pub(super) const CODES: [CodeType; 6] =
+    [CodeType::I8, CodeType::U8, CodeType::I4, CodeType::U4, CodeType::I2, CodeType::U2];
+
+/// A weight as it is written, and what it means.
+pub(super) struct Coded {
+    pub layout: CodedLayout,
+    pub n: usize,
+    /// `[k][n]`.
+    pub codes: Vec<i32>,
+    /// `[k / block rounded up][n]` of each plane.
+    pub planes: Vec<Vec<f32>>,
+}
+
+fn least(code: CodeType) -> i32 {
+    match code {
+        CodeType::U8 | CodeType::U4 | CodeType::U2 => 0,
+        CodeType::I8 | CodeType::I4 | CodeType::I2 => -(1 << (code.bits() - 1)),
+    }
+}
+
+/// A plane's value in the type that it is stored in.
+fn stored(element: PlaneType, value: f32) -> f32 {
+    let integer = |bits: i32, signed: bool| {
+        let least = if signed { -(1 << (bits - 1)) } else { 0 };
+        ((value + 1.0) / 2.0 * (1 << bits) as f32).floor().clamp(0.0, ((1 << bits) - 1) as f32) + least as f32
+    };
+    match element {
+        PlaneType::F32 => value,
+        PlaneType::F16 => f16::from_f32(value).to_f32(),
+        PlaneType::Bf16 => bf16::from_f32(value).to_f32(),
+        PlaneType::I32 => (value * 1e6).round(),
+        PlaneType::I8 => integer(8, true),
+        PlaneType::U8 => integer(8, false),
+        PlaneType::I4 => integer(4, true),
+        PlaneType::U4 => integer(4, false),
+        PlaneType::I2 => integer(2, true),
+        PlaneType::U2 => integer(2, false),
+    }
+}
+
+/// Elements one behind the other; bits below a byte from the lowest on.
+fn write(element: PlaneType, values: impl Iterator<Item = f32>) -> Vec<u8> {
+    let bits = element.row_bytes() * 8 / PANEL_OUTPUTS;
+    let mut bytes = Vec::new();
+    for (index, value) in values.enumerate() {
+        match element {
+            PlaneType::F32 => bytes.extend(value.to_le_bytes()),
+            PlaneType::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
+            PlaneType::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
+            PlaneType::I32 => bytes.extend((value as i32).to_le_bytes()),
+            PlaneType::I8 | PlaneType::U8 | PlaneType::I4 | PlaneType::U4 | PlaneType::I2 | PlaneType::U2 => {
+                bytes.resize(((index + 1) * bits).div_ceil(8), 0);
+                let place = index * bits;
+                bytes[place / 8] |= ((value as i32 as u8) & ((1_u32 << bits) - 1) as u8) << (place % 8);
+            }
+        }
+    }
+    bytes
+}
+
+/// Bytes at a multiple of 4.
+pub(super) struct Aligned(Vec<u32>);
+
+impl Aligned {
+    fn new(bytes: &[u8]) -> Self {
+        Self(bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("whole lines"))).collect())
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl Coded {
+    /// Random codes and parameters; the layout's `cut` as the encoding of weights has it.
+    pub fn new(code: CodeType, k: usize, n: usize, planes: &[CodedPlane], rounded: Rounded) -> Self {
+        let fills = |plane: &&CodedPlane| plane.block > 0;
+        let lines = |plane: &CodedPlane| (plane.block * 64 / plane.element.row_bytes()).max(plane.block);
+        let cut = planes.iter().filter(fills).map(lines).max().unwrap_or(256).min(1024);
+        let layout = CodedLayout::new(code, k, cut, planes, rounded);
+        let range = (1 << code.bits()) as f32;
+        let codes = numbers(11, k * n);
+        let code = |value: &f32| ((value + 1.0) / 2.0 * range).floor().min(range - 1.0) as i32 + least(code);
+        let values = planes.iter().enumerate().map(|(index, plane)| {
+            let rows = if plane.block == 0 { 1 } else { k.div_ceil(plane.block) };
+            let values = numbers(20 + index as u32, rows * n);
+            let factor = if plane.role == CodedRole::ZeroPoint && plane.element.is_float() { 3.0 } else { 1.0 };
+            values.iter().map(|value| stored(plane.element, value * factor)).collect()
+        });
+        Self { n, codes: codes.iter().map(code).collect(), planes: values.collect(), layout }
+    }
+
+    fn at(&self, plane: usize, input: usize, output: usize) -> f32 {
+        let block = self.layout.planes()[plane].block;
+        self.planes[plane][input.checked_div(block).unwrap_or(0) * self.n + output]
+    }
+
+    /// The product of the scales, and the zero point.
+    pub fn parameters(&self, input: usize, output: usize) -> (f32, Option<f32>) {
+        let planes = self.layout.planes();
+        let mut scales: Vec<usize> =
+            (0..planes.len()).filter(|&plane| planes[plane].role == CodedRole::Scale).collect();
+        scales.sort_by_key(|&plane| if planes[plane].block == 0 { 0 } else { 1024 - planes[plane].block });
+        let scale = scales.iter().fold(1.0, |product, &plane| product * self.at(plane, input, output));
+        let zero = (0..planes.len()).find(|&plane| planes[plane].role == CodedRole::ZeroPoint);
+        (scale, zero.map(|plane| self.at(plane, input, output)))
+    }
+
+    fn value(&self, input: usize, output: usize) -> f32 {
+        let (scale, zero) = self.parameters(input, output);
+        let value = (self.codes[input * self.n + output] as f32 - zero.unwrap_or(0.0)) * scale;
+        match self.layout.rounded() {
+            Rounded::F32 => value,
+            Rounded::F16 => f16::from_f32(value).to_f32(),
+            Rounded::Bf16 => bf16::from_f32(value).to_f32(),
+        }
+    }
+
+    /// The bytes of some inputs of some panels.
+    pub fn pack(&self, panels: Range<usize>, inputs: Range<usize>) -> Aligned {
+        let mut bytes = Vec::new();
+        let code = self.layout.code();
+        for panel in panels {
+            for first in inputs.clone().step_by(self.layout.cut()) {
+                let end = inputs.end.min(first + self.layout.cut());
+                for (index, plane) in self.layout.planes().iter().enumerate() {
+                    let rows = match plane.block {
+                        0 if first > 0 => continue,
+                        0 => 0..1,
+                        block => first / block..end.div_ceil(block),
+                    };
+                    let places =
+                        rows.flat_map(|row| (0..PANEL_OUTPUTS).map(move |lane| (row, panel * PANEL_OUTPUTS + lane)));
+                    let value =
+                        |(row, output)| if output < self.n { self.planes[index][row * self.n + output] } else { 0.0 };
+                    bytes.extend(write(plane.element, places.map(value)));
+                    bytes.resize(bytes.len().next_multiple_of(64), 0);
+                }
+                let group = code.inputs_of_line();
+                for line in (first..end).step_by(group) {
+                    for output in panel * PANEL_OUTPUTS..(panel + 1) * PANEL_OUTPUTS {
+                        let mut word = [0_u8; 4];
+                        for index in 0..group.min(end - line) {
+                            if output < self.n {
+                                let offset = if code == CodeType::I8 { 0 } else { least(code) };
+                                let stored = (self.codes[(line + index) * self.n + output] - offset) as u8;
+                                word[index % 4] |= stored << (index / 4 * code.bits());
+                            }
+                        }
+                        bytes.extend(word);
+                    }
+                }
+            }
+        }
+        assert!(bytes.len().is_multiple_of(64), "whole lines");
+        Aligned::new(&bytes)
+    }
+
+    fn decoded(&self) -> Vec<f32> {
+        pack_panels(self.layout.inputs(), self.n, |input, output| self.value(input, output))
+    }
+}
+
+pub(super) const fn plane(role: CodedRole, element: PlaneType, block: usize) -> CodedPlane {
+    CodedPlane { role, element, block }
+}
+
+fn integer(code: CodeType) -> PlaneType {
+    match code {
+        CodeType::I8 => PlaneType::I8,
+        CodeType::U8 => PlaneType::U8,
+        CodeType::I4 => PlaneType::I4,
+        CodeType::U4 => PlaneType::U4,
+        CodeType::I2 => PlaneType::I2,
+        CodeType::U2 => PlaneType::U2,
+    }
+}
+
+/// Combinations of planes with integer zero points or none.
+pub(super) fn exact_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
+    use CodedRole::{Scale, Sum, ZeroPoint};
+    use PlaneType::{Bf16, F16, F32, I32};
+    let zero = integer(code);
+    vec![
+        vec![plane(Scale, F32, 0)],
+        vec![plane(Scale, F16, 32)],
+        vec![plane(Scale, F32, 16)],
+        vec![plane(Scale, Bf16, 64), plane(ZeroPoint, zero, 64)],
+        vec![plane(Scale, F16, 256), plane(ZeroPoint, zero, 256)],
+        vec![plane(Sum, I32, 0), plane(Scale, F16, 0), plane(ZeroPoint, zero, 0)],
+        vec![plane(Scale, F16, 16), plane(Scale, F32, 0), plane(ZeroPoint, zero, 0)],
+        vec![plane(Scale, F16, 32), plane(Scale, Bf16, 128), plane(ZeroPoint, zero, 32)],
+        vec![],
+    ]
+}
+
+fn all_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
+    use CodedRole::{Scale, ZeroPoint};
+    let mut all = exact_planes(code);
+    all.push(vec![plane(Scale, PlaneType::F32, 128), plane(ZeroPoint, PlaneType::F16, 128)]);
+    all.push(vec![plane(ZeroPoint, PlaneType::F32, 0), plane(Scale, PlaneType::F16, 64)]);
+    all
+}
+
+/// Panels and inputs of the pieces of a call.
+pub(super) type Call = Vec<(Range<usize>, Range<usize>)>;
+
+/// Ways to give a weight of `panels` panels and `k` inputs: pieces of panels and inputs, call by call.
+pub(super) fn calls(panels: usize, k: usize, unit: usize) -> Vec<Vec<Call>> {
+    let mut all = vec![vec![vec![(0..panels, 0..k)]]];
+    if panels == 0 {
+        return all;
+    }
+    // The last panel in units; all panels before it in one piece with its first.
+    let units = |first: usize| (first..k).step_by(unit).map(|begin| begin..k.min(begin + unit));
+    let mut calls: Vec<Vec<_>> = units(0).map(|inputs| vec![(panels - 1..panels, inputs)]).collect();
+    if let Some(call) = calls.first_mut() {
+        call.insert(0, (0..panels - 1, 0..k));
+        all.push(calls);
+    }
+    // Two panels open at once, of which the second ends first.
+    if panels > 1 && k > unit {
+        let mut calls = vec![vec![(0..1, 0..unit)], vec![(1..2, 0..unit)], vec![(1..2, unit..k), (2..panels, 0..k)]];
+        calls.extend(units(unit).map(|inputs| vec![(0..1, inputs)]));
+        all.push(calls);
+    }
+    all
+}
+
+/// The product of `m` rows, given in these pieces.
+fn multiply(
+    instructions: Instructions,
+    weight: &Coded,
+    x: &[f32],
+    m: usize,
+    calls: &[Call],
+    epilogue: Epilogue<'_>,
+) -> Vec<f32> {
+    let mut out = vec![f32::NAN; m * weight.n];
+    let mut open = OpenPanels::default();
+    for call in calls {
+        let packed: Vec<Aligned> =
+            call.iter().map(|(panels, inputs)| weight.pack(panels.clone(), inputs.clone())).collect();
+        let pieces: Vec<CodedPiece<'_>> = call
+            .iter()
+            .zip(&packed)
+            .map(|((panels, inputs), bytes)| CodedPiece {
+                panels: panels.clone(),
+                inputs: inputs.clone(),
+                bytes: bytes.bytes(),
+            })
+            .collect();
+        let matrix = MatrixMut::new(&mut out, m, weight.n);
+        let x = Matrix::new(x, m, weight.layout.inputs());
+        coded_product(instructions, x, &weight.layout, &pieces, &mut open, matrix, Start::Zero, epilogue);
+    }
+    assert!(open.is_empty(), "panels that did not end");
+    out
+}
+
+fn decoded_product(
+    instructions: Instructions,
+    weight: &Coded,
+    x: &[f32],
+    m: usize,
+    epilogue: Epilogue<'_>,
+) -> Vec<f32> {
+    let mut out = vec![f32::NAN; m * weight.n];
+    let (k, decoded) = (weight.layout.inputs(), weight.decoded());
+    let piece = PanelPiece::whole(weight.n, k, PanelElements::F32(&decoded));
+    let matrix = MatrixMut::new(&mut out, m, weight.n);
+    panels_product(instructions, Matrix::new(x, m, k), &[piece], matrix, Start::Zero, epilogue);
+    out
+}
+
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Asserts that the product with codes is that with decoded values.
+fn check(weight: &Coded, m: usize) {
+    let x = numbers(5, m * weight.layout.inputs());
+    let bias = numbers(6, weight.n);
+    let epilogue = Epilogue { bias: Some(&bias), clamp: Some((-1e3, 1e3)), ..Epilogue::default() };
+    for instructions in Instructions::available() {
+        let expected = decoded_product(instructions, weight, &x, m, epilogue);
+        let unit = weight.layout.cut().max(256);
+        for (index, calls) in calls(weight.n.div_ceil(PANEL_OUTPUTS), weight.layout.inputs(), unit).iter().enumerate() {
+            let found = multiply(instructions, weight, &x, m, calls, epilogue);
+            let name = instructions.name();
+            assert!(
+                bits(&found) == bits(&expected),
+                "{name}, m = {m}, n = {}, calls {index}, {:?}",
+                weight.n,
+                weight.layout
+            );
+        }
+    }
+}
+
+#[test]
+fn products_with_codes_are_those_with_their_values() {
+    for code in CODES {
+        for planes in all_planes(code) {
+            for rounded in [Rounded::F32, Rounded::F16, Rounded::Bf16] {
+                check(&Coded::new(code, 1301, 37, &planes, rounded), 3);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn any_shape(
+        code in prop::sample::select(&CODES[..]),
+        planes in 0_usize..11,
+        k in prop_oneof![0_usize..300, 500_usize..1100],
+        n in 1_usize..70,
+        m in prop_oneof![Just(1_usize), 0_usize..6, 6_usize..70],
+    ) {
+        let planes = &all_planes(code)[planes];
+        check(&Coded::new(code, k, n, planes, Rounded::F32), m);
+    }
+}
+
+#[test]
+fn threads_do_not_change_bits_of_decoded_products() {
+    for (m, k, n) in [(1, 1500, 500), (3, 700, 300), (50, 600, 200)] {
+        let planes = [plane(CodedRole::Scale, PlaneType::F16, 32)];
+        let weight = Coded::new(CodeType::I4, k, n, &planes, Rounded::F32);
+        with_threads(1, || check(&weight, m));
+        with_threads(2, || check(&weight, m));
+    }
+}
+
+#[test]
+#[should_panic(expected = "panel 0 goes on at input 256")]
+fn a_piece_without_the_one_before_is_refused() {
+    let weight = Coded::new(CodeType::I8, 300, 16, &[plane(CodedRole::Scale, PlaneType::F32, 0)], Rounded::F32);
+    let calls = [vec![(0..1, 256..300)]];
+    multiply(Instructions::best(), &weight, &[0.0; 300], 1, &calls, Epilogue::default());
+}
+
+#[test]
+#[should_panic(expected = "several planes of zero points")]
+fn one_plane_of_zero_points() {
+    let zero = plane(CodedRole::ZeroPoint, PlaneType::U8, 0);
+    let _ = CodedLayout::new(CodeType::U8, 16, 256, &[zero, zero], Rounded::F32);
+}
+
+#[test]
+#[should_panic(expected = "a block of 48 inputs in records of 256")]
+fn blocks_are_powers_of_two() {
+    let _ = CodedLayout::new(CodeType::U8, 16, 256, &[plane(CodedRole::Scale, PlaneType::F32, 48)], Rounded::F32);
+}

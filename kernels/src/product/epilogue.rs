@@ -1,0 +1,65 @@
+//! What is done to each output of a product once it is complete.
+
+use crate::{
+    change::RowChange,
+    simd::{LANES, Simd},
+};
+
+/// Operations on complete outputs: first the bias is added, then the value is clamped, then comes the caller's change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue<'a> {
+    /// Added to each output: `[n]`.
+    pub bias: Option<&'a [f32]>,
+    /// Least and greatest value; NaN stays NaN.
+    pub clamp: Option<(f32, f32)>,
+    /// What the caller does.
+    pub change: Option<RowChange<'a>>,
+}
+
+impl<'a> Epilogue<'a> {
+    /// An epilogue that adds `bias: [n]`.
+    #[must_use]
+    pub fn bias(bias: &'a [f32]) -> Self {
+        Self { bias: Some(bias), ..Self::default() }
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bias.is_none() && self.clamp.is_none() && self.change.is_none()
+    }
+
+    /// The same for a product whose first row is this many rows further in the whole output.
+    #[must_use]
+    pub fn rows_further(self, rows: usize) -> Self {
+        Self { change: self.change.map(|change| change.rows_further(rows)), ..self }
+    }
+
+    /// Applies it to outputs of a row that begin at `first` and lie side by side.
+    #[inline(always)]
+    pub(crate) fn apply<S: Simd>(&self, simd: S, row: usize, first: usize, outputs: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            for (output, bias) in outputs.iter_mut().zip(&bias[first..]) {
+                *output += bias;
+            }
+        }
+        clamp_all(simd, self.clamp, outputs);
+        if let Some(RowChange { change, start, columns }) = self.change {
+            change.apply(start + row * columns + first, outputs);
+        }
+    }
+}
+
+/// Clamps each value; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn clamp_all<S: Simd>(simd: S, clamp: Option<(f32, f32)>, values: &mut [f32]) {
+    let Some((least, greatest)) = clamp else {
+        return;
+    };
+    let (least, greatest) = (simd.splat(least), simd.splat(greatest));
+    for chunk in values.chunks_mut(LANES) {
+        let value = simd.load_partial(chunk);
+        let value = simd.select_less(value, least, least, value);
+        simd.store_partial(simd.select_less(greatest, value, greatest, value), chunk);
+    }
+}

@@ -1,0 +1,349 @@
+//! Activations of products of integers of 8 bits, in the order in which register tiles read them.
+
+use std::ops::Range;
+
+use crate::{
+    simd::{Instructions, LANES, Routine, Simd},
+    threads,
+    window::{self, WindowAxis},
+};
+
+/// Inputs that lie side by side.
+pub(super) const LINE_INPUTS: usize = 4;
+
+/// Rows of the largest block.
+pub(super) const BLOCK_ROWS: usize = 8;
+
+/// What turns the codes of an integer type of 8 bits into those that are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteType {
+    /// Whether codes are from -128 to 127, else from 0 to 255.
+    pub signed: bool,
+}
+
+impl ByteType {
+    /// What is added to the number of a code where it is multiplied as an activation, which is signed.
+    pub(super) fn activation_offset(self) -> i32 {
+        if self.signed { 0 } else { -128 }
+    }
+
+    /// What is added to the number of a code where it is multiplied as a weight, which is unsigned.
+    pub(super) fn weight_offset(self) -> i32 {
+        if self.signed { 128 } else { 0 }
+    }
+
+    /// The bits of a code that differ where it is multiplied as an activation.
+    fn activation_flip(self) -> u8 {
+        if self.signed { 0 } else { 0x80 }
+    }
+}
+
+/// The code of the zero point of activations.
+#[derive(Clone, Copy, Debug)]
+pub struct Zero {
+    /// The code.
+    pub code: u8,
+    /// Its type.
+    pub kind: ByteType,
+}
+
+/// Rows `[m, k]` of activations, as they are multiplied.
+///
+/// Rows are in blocks of 8, then of 4, 2 and 1 for those that are left. A block is `[k / 4][rows of the block][4]`; inputs that
+/// are missing in the last group of 4 are 0.
+#[derive(Debug)]
+pub struct IntegerRows {
+    rows: usize,
+    inputs: usize,
+    kind: ByteType,
+    codes: Vec<[i8; LINE_INPUTS]>,
+}
+
+/// One block of [`IntegerRows`].
+#[derive(Clone, Copy)]
+pub(super) struct RowBlock<'a> {
+    pub first_row: usize,
+    pub rows: usize,
+    /// `[k / 4][rows]`.
+    pub codes: &'a [[i8; LINE_INPUTS]],
+}
+
+/// The rows of the block that begins where `left` rows are left.
+fn block_rows(left: usize) -> usize {
+    [BLOCK_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
+}
+
+/// Rows that are filled by one task, at least: whole blocks.
+const TASK_ROWS: usize = 8 * BLOCK_ROWS;
+
+impl IntegerRows {
+    /// Rows one behind the other.
+    ///
+    /// # Panics
+    /// If there are not `rows` times `inputs` codes.
+    #[must_use]
+    pub fn new(bytes: &[u8], rows: usize, inputs: usize, kind: ByteType) -> Self {
+        assert_eq!(bytes.len(), rows * inputs, "codes of {rows} rows of {inputs}");
+        let flip = kind.activation_flip();
+        Self::filled(rows, inputs, kind, |first_row, codes| {
+            each_block(codes, inputs, |row, rows, block| {
+                let from = &bytes[(first_row + row) * inputs..][..rows * inputs];
+                Instructions::best().run(FillBlock { from, inputs, rows, flip, block });
+            });
+        })
+    }
+
+    /// The windows `positions` of an image `[channels, positions..]`, a row each, with inputs in order of channels and then
+    /// taps; padding is `zero`.
+    ///
+    /// # Panics
+    /// If the image is too short.
+    #[must_use]
+    pub fn windows(axes: &[WindowAxis], image: &[u8], channels: usize, positions: Range<usize>, zero: Zero) -> Self {
+        let axes = window::joined(axes);
+        let (plane, taps) = (window::inputs(&axes), window::taps(&axes));
+        let inputs = channels * taps;
+        Self::filled(positions.len(), inputs, zero.kind, |first_row, codes| {
+            let lines = inputs.div_ceil(LINE_INPUTS).max(1);
+            let rows = codes.len() / lines;
+            let first = positions.start + first_row;
+            let mut runs = vec![0; LINE_INPUTS * rows];
+            for line in 0..inputs.div_ceil(LINE_INPUTS) {
+                for (input, run) in (line * LINE_INPUTS..).zip(runs.chunks_mut(rows.max(1))) {
+                    if input < inputs {
+                        let plane = &image[input / taps * plane..][..plane];
+                        fill_tap(&axes, input % taps, plane, first, zero.code, run);
+                    } else {
+                        run.fill(zero.kind.activation_flip());
+                    }
+                }
+                Instructions::best().run(FillLine { runs: &runs, line, lines, kind: zero.kind, codes });
+            }
+        })
+    }
+
+    /// Rows whose codes `fill` writes: those from a row on, whole blocks.
+    fn filled(
+        rows: usize,
+        inputs: usize,
+        kind: ByteType,
+        fill: impl Fn(usize, &mut [[i8; LINE_INPUTS]]) + Sync,
+    ) -> Self {
+        let lines = inputs.div_ceil(LINE_INPUTS);
+        let mut codes = vec![[0; LINE_INPUTS]; rows * lines];
+        if !codes.is_empty() {
+            let parts = threads::parts(codes.len() * LINE_INPUTS, rows.div_ceil(TASK_ROWS));
+            let rows_each = rows.div_ceil(parts).next_multiple_of(BLOCK_ROWS);
+            threads::chunks(&mut codes, rows_each * lines, |part, codes| fill(part * rows_each, codes));
+        }
+        Self { rows, inputs, kind, codes }
+    }
+
+    /// The number of rows: m.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of inputs: k.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    pub(super) fn kind(&self) -> ByteType {
+        self.kind
+    }
+
+    /// The block that begins at this row.
+    #[inline(always)]
+    pub(super) fn block(&self, first_row: usize) -> RowBlock<'_> {
+        let lines = self.inputs.div_ceil(LINE_INPUTS);
+        let rows = block_rows(self.rows - first_row);
+        RowBlock { first_row, rows, codes: &self.codes[first_row * lines..][..rows * lines] }
+    }
+
+    /// The sum of the codes of each row over some inputs, which begin at a multiple of 4, as they are multiplied.
+    pub(super) fn sums(&self, inputs: &Range<usize>) -> Vec<i32> {
+        let lines = inputs.start / LINE_INPUTS..inputs.end.div_ceil(LINE_INPUTS);
+        let mut sums = vec![0; self.rows];
+        let mut row = 0;
+        while row < self.rows {
+            let block = self.block(row);
+            let codes = &block.codes[lines.start * block.rows..lines.end * block.rows];
+            Instructions::best().run(SumBlock { codes, sums: &mut sums[row..row + block.rows] });
+            row += block.rows;
+        }
+        sums
+    }
+}
+
+/// Calls `visit` with the first row, the number of rows, and the codes of each block of some whole blocks.
+fn each_block(
+    mut codes: &mut [[i8; LINE_INPUTS]],
+    inputs: usize,
+    mut visit: impl FnMut(usize, usize, &mut [[i8; LINE_INPUTS]]),
+) {
+    let lines = inputs.div_ceil(LINE_INPUTS).max(1);
+    let mut row = 0;
+    while !codes.is_empty() {
+        let rows = block_rows(codes.len() / lines);
+        let (block, rest) = codes.split_at_mut(rows * lines);
+        visit(row, rows, block);
+        row += rows;
+        codes = rest;
+    }
+}
+
+/// Writes a block from its rows one behind the other.
+struct FillBlock<'a> {
+    from: &'a [u8],
+    inputs: usize,
+    rows: usize,
+    flip: u8,
+    block: &'a mut [[i8; LINE_INPUTS]],
+}
+
+impl Routine for FillBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Self { from, inputs, rows, flip, block } = self;
+        for row in 0..rows {
+            let (groups, rest) = from[row * inputs..][..inputs].as_chunks::<LINE_INPUTS>();
+            for (to, group) in block[row..].iter_mut().step_by(rows).zip(groups) {
+                *to = group.map(|code| (code ^ flip) as i8);
+            }
+            if !rest.is_empty() {
+                let last = &mut block[groups.len() * rows + row];
+                last.iter_mut().zip(rest).for_each(|(to, code)| *to = (code ^ flip) as i8);
+            }
+        }
+    }
+}
+
+/// Writes one group of four inputs of all rows of some blocks.
+struct FillLine<'a> {
+    /// `[4][rows]`.
+    runs: &'a [u8],
+    line: usize,
+    lines: usize,
+    kind: ByteType,
+    codes: &'a mut [[i8; LINE_INPUTS]],
+}
+
+impl Routine for FillLine<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Self { runs, line, lines, kind, codes } = self;
+        let rows = runs.len() / LINE_INPUTS;
+        let (a, rest) = runs.split_at(rows);
+        let (b, rest) = rest.split_at(rows);
+        let (c, d) = rest.split_at(rows);
+        let flip = kind.activation_flip();
+        let whole = rows / BLOCK_ROWS;
+        let blocks = codes.chunks_exact_mut(BLOCK_ROWS * lines);
+        let sources = a.as_chunks::<BLOCK_ROWS>().0.iter().zip(b.as_chunks::<BLOCK_ROWS>().0);
+        let others = c.as_chunks::<BLOCK_ROWS>().0.iter().zip(d.as_chunks::<BLOCK_ROWS>().0);
+        for (block, ((a, b), (c, d))) in blocks.zip(sources.zip(others)) {
+            if let Some(to) = block[line * BLOCK_ROWS..].first_chunk_mut::<BLOCK_ROWS>() {
+                *to = std::array::from_fn(|row| [a[row], b[row], c[row], d[row]].map(|code| (code ^ flip) as i8));
+            }
+        }
+        let mut row = whole * BLOCK_ROWS;
+        while row < rows {
+            let count = block_rows(rows - row);
+            for index in row..row + count {
+                let four = [a[index], b[index], c[index], d[index]];
+                codes[row * lines + line * count + index - row] = four.map(|code| (code ^ flip) as i8);
+            }
+            row += count;
+        }
+    }
+}
+
+/// Adds the codes of each row of a block.
+struct SumBlock<'a> {
+    codes: &'a [[i8; LINE_INPUTS]],
+    sums: &'a mut [i32],
+}
+
+impl Routine for SumBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let rows = self.sums.len();
+        // 16 groups are 2, 4, 8 or 16 times the rows of the block.
+        let (vectors, rest) = self.codes.as_chunks::<LANES>();
+        let ones = simd.splat_integer(0x0101_0101);
+        let mut sum = simd.splat_integer(0);
+        for groups in vectors {
+            let mut bytes = [0; LINE_INPUTS * LANES];
+            bytes.copy_from_slice(bytemuck::cast_slice(groups));
+            sum = simd.dot(sum, ones, simd.load_bytes(&bytes));
+        }
+        let mut lanes = [0; LANES];
+        simd.store_integers(sum, &mut lanes);
+        for (lane, sum) in lanes.into_iter().enumerate() {
+            self.sums[lane % rows] += sum;
+        }
+        for (index, group) in rest.iter().enumerate() {
+            self.sums[index % rows] += group.iter().map(|&code| i32::from(code)).sum::<i32>();
+        }
+    }
+}
+
+/// Writes what tap `tap` of the windows from `first` on reads of a plane, or `padding`.
+fn fill_tap(axes: &[WindowAxis], tap: usize, plane: &[u8], first: usize, padding: u8, mut run: &mut [u8]) {
+    let Some((inner, outer)) = axes.split_last() else { return run.copy_from_slice(&plane[..run.len()]) };
+    let own = tap % inner.kernel.max(1);
+    let mut position = first;
+    while !run.is_empty() {
+        let start = position % inner.output;
+        let count = (inner.output - start).min(run.len());
+        let (part, rest) = run.split_at_mut(count);
+        match outer_place(outer, position / inner.output, tap / inner.kernel.max(1)) {
+            Some(place) => fill_row(inner, own, &plane[place * inner.input..][..inner.input], start, padding, part),
+            None => part.fill(padding),
+        }
+        position += count;
+        run = rest;
+    }
+}
+
+/// The index of the row of the innermost axis that a tap of the outer axes reads; none in the padding.
+fn outer_place(outer: &[WindowAxis], mut position: usize, mut tap: usize) -> Option<usize> {
+    let (mut place, mut stride) = (0, 1);
+    for axis in outer.iter().rev() {
+        place += axis.position(position % axis.output, tap % axis.kernel)? * stride;
+        position /= axis.output;
+        tap /= axis.kernel;
+        stride *= axis.input;
+    }
+    Some(place)
+}
+
+/// Writes what a tap of the windows from `start` on reads of a row.
+fn fill_row(axis: &WindowAxis, tap: usize, row: &[u8], start: usize, padding: u8, part: &mut [u8]) {
+    let shift = tap * axis.dilation;
+    // The first window at or behind the row's first position, and the first at or behind its end.
+    let reaching = |place: usize| (place + axis.pad_begin).saturating_sub(shift).div_ceil(axis.stride);
+    let begin = reaching(0).clamp(start, start + part.len());
+    let end = reaching(row.len()).clamp(begin, start + part.len());
+    part[..begin - start].fill(padding);
+    part[end - start..].fill(padding);
+    let part = &mut part[begin - start..end - start];
+    if part.is_empty() {
+        return;
+    }
+    let from = &row[begin * axis.stride + shift - axis.pad_begin..];
+    match axis.stride {
+        1 => part.copy_from_slice(&from[..part.len()]),
+        2 => part.iter_mut().zip(from.iter().step_by(2)).for_each(|(to, code)| *to = *code),
+        stride => part.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, code)| *to = *code),
+    }
+}

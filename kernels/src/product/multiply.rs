@@ -1,0 +1,139 @@
+//! Cuts products into tasks; the products of rows of activations with a weight in panels, piece by piece.
+
+use super::{
+    Epilogue, PANEL_OUTPUTS, PanelPiece,
+    task::{FEW_ROWS, MOST_VECTORS, Operand, Part, Start, Task},
+};
+use crate::{
+    matrix::{Matrix, MatrixMut},
+    simd::Instructions,
+    threads,
+};
+
+/// Rows of a task, so that their run of inputs stays in the second-level cache.
+const MOST_ROWS: usize = 240;
+
+/// Panels of a task of many rows, so that its outputs stay in the second-level cache.
+const MOST_PANELS: usize = 24;
+
+/// `out[m, n] (+)= x[m, k] · w[k, n]`, as far as `pieces` of `w` reach.
+///
+/// The first piece of a panel (inputs from 0) begins as `start` says, later ones add to the output, the last one
+/// (inputs to k) is followed by the epilogue. `pieces` are in order of panels, and none has a panel twice; pieces of the same panel
+/// come in separate calls, in order of inputs. A weight without inputs (k = 0) still needs a piece, with no elements.
+///
+/// # Panics
+/// If shapes disagree.
+pub fn panels_product(
+    instructions: Instructions,
+    x: Matrix<'_>,
+    pieces: &[PanelPiece<'_>],
+    out: MatrixMut<'_>,
+    start: Start,
+    epilogue: Epilogue<'_>,
+) {
+    check(x, pieces, &out, epilogue);
+    let rows = x.rows();
+    if rows == 0 || out.columns() == 0 {
+        return;
+    }
+    let panels = pieces.iter().map(|piece| piece.panels.len()).sum();
+    let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
+    let cut = Cut::new(rows, depth, panels, threads::parts(rows * depth * panels * PANEL_OUTPUTS, usize::MAX));
+    let mut parts = Vec::new();
+    for piece in pieces {
+        for first in piece.panels.clone().step_by(cut.panels) {
+            let range = first..piece.panels.end.min(first + cut.panels);
+            parts.push(Part {
+                operand: Operand::Panels(piece.elements_of(range.clone())),
+                inputs: piece.inputs.clone(),
+                panels: range.len(),
+                first_output: first * PANEL_OUTPUTS,
+            });
+        }
+    }
+    run_all(instructions, cut.tasks(x, &parts, out, start, epilogue));
+}
+
+/// Runs tasks, side by side if there are several.
+pub(super) fn run_all(instructions: Instructions, tasks: Vec<Task<'_>>) {
+    threads::each(tasks, |task| instructions.run(task));
+}
+
+/// Panics if shapes disagree.
+fn check(x: Matrix<'_>, pieces: &[PanelPiece<'_>], out: &MatrixMut<'_>, epilogue: Epilogue<'_>) {
+    assert_eq!(x.rows(), out.rows(), "a product's rows");
+    if let Some(bias) = epilogue.bias {
+        assert_eq!(bias.len(), out.columns(), "a bias is one value for each output");
+    }
+    let mut next = 0;
+    for piece in pieces {
+        assert!(next <= piece.panels.start, "panels {:?} after panel {next}", piece.panels);
+        piece.check(x.columns(), out.columns().div_ceil(PANEL_OUTPUTS));
+        next = piece.panels.end;
+    }
+}
+
+/// How a product is cut into tasks.
+pub(super) struct Cut {
+    /// Panels of a task.
+    pub panels: usize,
+    /// Rows of a task.
+    pub rows: usize,
+}
+
+impl Cut {
+    /// For a product of `rows` and `panels` that is to make about `parts` tasks.
+    pub(super) fn new(rows: usize, depth: usize, panels: usize, parts: usize) -> Self {
+        // Without inputs or outputs there is next to nothing to do.
+        let parts = if depth == 0 { 1 } else { parts };
+        // Panels are shared out first, as every part of the rows reads them again.
+        let panels_each = if rows <= FEW_ROWS {
+            panels.div_ceil(parts).max(1)
+        } else {
+            panels.div_ceil(parts).next_multiple_of(MOST_VECTORS).clamp(MOST_VECTORS, MOST_PANELS)
+        };
+        let column_parts = panels.div_ceil(panels_each).max(1);
+        let rows_each = rows.div_ceil(parts.div_ceil(column_parts)).next_multiple_of(24).min(MOST_ROWS);
+        Self { panels: panels_each, rows: rows_each }
+    }
+
+    /// The tasks of `parts`, which are in order of outputs.
+    pub(super) fn tasks<'a>(
+        &self,
+        x: Matrix<'a>,
+        parts: &[Part<'a>],
+        out: MatrixMut<'a>,
+        start: Start,
+        epilogue: Epilogue<'a>,
+    ) -> Vec<Task<'a>> {
+        let places: Vec<(usize, usize)> = parts.iter().map(|part| (part.first_output, part.panels)).collect();
+        let task = |(index, out)| {
+            let (rows, part): (usize, usize) = (index / parts.len(), index % parts.len());
+            Task { x, first_row: rows * self.rows, part: parts[part].clone(), out, start, epilogue }
+        };
+        self.shares(&places, out).into_iter().enumerate().map(task).collect()
+    }
+
+    /// The outputs of each part, given by its first output and its panels, row by row: of all parts for the first rows, then
+    /// of all for the next.
+    pub(super) fn shares<'a>(&self, parts: &[(usize, usize)], out: MatrixMut<'a>) -> Vec<Vec<&'a mut [f32]>> {
+        let mut shares: Vec<Vec<&'a mut [f32]>> = Vec::new();
+        for first_row in (0..out.rows()).step_by(self.rows) {
+            let count = self.rows.min(out.rows() - first_row);
+            shares.extend(parts.iter().map(|_| Vec::with_capacity(count)));
+        }
+        for (row, mut outputs) in out.into_rows().enumerate() {
+            let mut place = 0;
+            let shares = &mut shares[row / self.rows * parts.len()..][..parts.len()];
+            for (share, &(first_output, panels)) in shares.iter_mut().zip(parts) {
+                let (_, rest) = outputs.split_at_mut(first_output - place);
+                let (own, rest) = rest.split_at_mut((panels * PANEL_OUTPUTS).min(rest.len()));
+                place = first_output + own.len();
+                share.push(own);
+                outputs = rest;
+            }
+        }
+        shares
+    }
+}

@@ -1,0 +1,410 @@
+//! A part of a product with outputs of its own: some rows by some panels of outputs, on one thread.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::{
+    Epilogue, PANEL_OUTPUTS, PanelElements,
+    coded::{CodedFew, CodedPanels},
+    panels::{BLOCK, RUN, Weight},
+    plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
+    tile::{self, AddTile, RowsLeft},
+};
+use crate::{
+    matrix::Matrix,
+    scratch::scratch,
+    simd::{LANES, Routine, Simd},
+};
+
+/// Up to this many rows a product is bound by reading the weight: it is read once, in order.
+pub(super) const FEW_ROWS: usize = 4;
+
+/// Up to this many tiles of rows, a weight in panels is still read in order and converted in registers.
+const SEVERAL_TILES: usize = 2;
+
+/// The most vectors in a row of a tile on any instruction set.
+pub(super) const MOST_VECTORS: usize = 3;
+
+/// Inputs between those that the first rows multiply and those they ask for.
+const AHEAD: usize = 32;
+
+/// What the reduction of the first inputs begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Zero: what the output held is overwritten.
+    #[default]
+    Zero,
+    /// What the output holds.
+    Output,
+}
+
+/// The right side of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Operand<'a> {
+    /// The panels of this part, one behind the other.
+    Panels(PanelElements<'a>),
+    /// The panels of this part, in codes.
+    Coded(CodedPanels<'a>),
+    /// A whole matrix that is not in panels.
+    Plain(PlainMatrix<'a>),
+}
+
+/// Where the products of a run go, and how.
+#[derive(Clone, Copy)]
+struct Place {
+    /// First output.
+    output: usize,
+    /// How many inputs ahead the first rows ask for.
+    ahead: usize,
+    /// Whether outputs are overwritten.
+    fresh: bool,
+}
+
+/// Some panels of outputs of a product.
+#[derive(Clone)]
+pub(super) struct Part<'a> {
+    pub operand: Operand<'a>,
+    pub inputs: Range<usize>,
+    pub panels: usize,
+    pub first_output: usize,
+}
+
+/// Some rows of a [`Part`].
+pub(super) struct Task<'a> {
+    pub x: Matrix<'a>,
+    pub first_row: usize,
+    pub part: Part<'a>,
+    /// The outputs of these panels, row by row.
+    pub out: Vec<&'a mut [f32]>,
+    pub start: Start,
+    pub epilogue: Epilogue<'a>,
+}
+
+impl Routine for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        match self.part.operand {
+            Operand::Panels(PanelElements::F32(elements)) => self.multiply::<S, f32>(simd, elements),
+            Operand::Panels(PanelElements::F16(elements)) => self.multiply::<S, f16>(simd, elements),
+            Operand::Panels(PanelElements::Bf16(elements)) => self.multiply::<S, bf16>(simd, elements),
+            Operand::Coded(weight) => self.multiply_coded(simd, weight),
+            Operand::Plain(plain) => match plain.elements {
+                PlainElements::F32(elements) => self.multiply_plain::<S, f32>(simd, plain, elements),
+                PlainElements::F16(elements) => self.multiply_plain::<S, f16>(simd, plain, elements),
+                PlainElements::Bf16(elements) => self.multiply_plain::<S, bf16>(simd, plain, elements),
+            },
+        }
+        if self.part.inputs.end == self.x.columns() && !self.epilogue.is_empty() {
+            for (row, outputs) in self.out.iter_mut().enumerate() {
+                self.epilogue.apply(simd, self.first_row + row, self.part.first_output, outputs);
+            }
+        }
+    }
+}
+
+/// Runs of inputs of panels, as f32.
+trait Runs {
+    /// Inputs `inputs` of panel `panel` of a task, where they lie or written to `wide`.
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]];
+}
+
+/// The panels of a task.
+struct PanelRuns<'e, W>(&'e [W]);
+
+impl<W: Weight> Runs for PanelRuns<'_, W> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..];
+        if let Some(groups) = W::as_f32(groups) {
+            return &groups[..inputs.len()];
+        }
+        tile::widen_panel::<S, W>(simd, groups, wide);
+        wide
+    }
+}
+
+/// A matrix that is not in panels.
+struct PlainRuns<'e, W> {
+    matrix: PlainMatrix<'e>,
+    elements: &'e [W],
+}
+
+impl<W: Weight> Runs for PlainRuns<'_, W> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        let first = task.part.first_output + panel * PANEL_OUTPUTS;
+        simd.run(FillPanel::<W> { matrix: self.matrix, elements: self.elements, first, inputs, wide: &mut *wide });
+        wide
+    }
+}
+
+impl Runs for CodedPanels<'_> {
+    #[inline(always)]
+    fn run<'w, S: Simd>(
+        &'w self,
+        simd: S,
+        task: &Task<'_>,
+        panel: usize,
+        inputs: Range<usize>,
+        wide: &'w mut [[f32; LANES]],
+    ) -> &'w [[f32; LANES]] {
+        self.decode(simd, panel, task.part.inputs.start + inputs.start, wide);
+        wide
+    }
+}
+
+impl Task<'_> {
+    /// Whether what the outputs hold is overwritten.
+    fn is_fresh(&self) -> bool {
+        self.start == Start::Zero && self.part.inputs.start == 0
+    }
+
+    /// Outputs that are overwritten are what the sums of several runs begin with.
+    fn clear(&mut self) {
+        if self.is_fresh() {
+            self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
+        }
+    }
+
+    /// The product by element type of the weight.
+    #[inline(always)]
+    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+        let rows = self.out.len();
+        if rows > SEVERAL_TILES * S::TILE_ROWS {
+            return self.many(simd, &PanelRuns(elements));
+        }
+        self.clear();
+        match rows {
+            1 => simd.run(Few::<W, 1> { task: self, elements }),
+            2 => simd.run(Few::<W, 2> { task: self, elements }),
+            3 => simd.run(Few::<W, 3> { task: self, elements }),
+            FEW_ROWS => simd.run(Few::<W, FEW_ROWS> { task: self, elements }),
+            _ => self.several::<S, W>(simd, elements),
+        }
+    }
+
+    /// The product with a matrix that is not in panels, by its element type.
+    #[inline(always)]
+    fn multiply_plain<S: Simd, W: Weight>(&mut self, simd: S, plain: PlainMatrix<'_>, elements: &[W]) {
+        if self.x.rows() > FEW_ROWS {
+            return self.many(simd, &PlainRuns { matrix: plain, elements });
+        }
+        self.clear();
+        match self.x.rows() {
+            1 => self.few_plain::<S, W, 1>(simd, plain, elements),
+            2 => self.few_plain::<S, W, 2>(simd, plain, elements),
+            3 => self.few_plain::<S, W, 3>(simd, plain, elements),
+            FEW_ROWS => self.few_plain::<S, W, FEW_ROWS>(simd, plain, elements),
+            _ => {}
+        }
+    }
+
+    #[inline(always)]
+    fn few_plain<S: Simd, W: Weight, const ROWS: usize>(&mut self, simd: S, matrix: PlainMatrix<'_>, elements: &[W]) {
+        let Self { x, part, out, .. } = self;
+        simd.run(PlainFew::<W, ROWS> { x: *x, matrix, elements, first_output: part.first_output, out });
+    }
+
+    /// The product with a weight of codes.
+    #[inline(always)]
+    fn multiply_coded<S: Simd>(&mut self, simd: S, weight: CodedPanels<'_>) {
+        if self.out.len() > FEW_ROWS {
+            return self.many(simd, &weight);
+        }
+        self.clear();
+        let mut row = 0;
+        while row < self.out.len() {
+            let rows = [FEW_ROWS, 2].into_iter().find(|&rows| rows <= self.out.len() - row).unwrap_or(1);
+            match rows {
+                FEW_ROWS => self.few_coded::<S, FEW_ROWS>(simd, weight, row),
+                2 => self.few_coded::<S, 2>(simd, weight, row),
+                _ => self.few_coded::<S, 1>(simd, weight, row),
+            }
+            row += rows;
+        }
+    }
+
+    #[inline(always)]
+    fn few_coded<S: Simd, const ROWS: usize>(&mut self, simd: S, weight: CodedPanels<'_>, row: usize) {
+        let x = self.x.part(self.first_row + row, ROWS, self.part.inputs.clone());
+        let (panels, first_input) = (self.part.panels, self.part.inputs.start);
+        simd.run(CodedFew::<ROWS> { weight, panels, x, first_input, out: &mut self.out[row..row + ROWS] });
+    }
+
+    /// The elements of one panel, in groups.
+    #[inline(always)]
+    fn panel<'e, W: Weight>(&self, elements: &'e [W], panel: usize) -> &'e [W::Group] {
+        let length = self.part.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+        W::groups(&elements[panel * length..][..length])
+    }
+
+    /// More rows, but so few that reading the weight counts: three panels after another, each to its end.
+    #[inline(always)]
+    fn several<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
+        for first_panel in (0..self.part.panels).step_by(S::TILE_VECTORS) {
+            let panels = S::TILE_VECTORS.min(self.part.panels - first_panel);
+            for first_input in (0..self.part.inputs.len()).step_by(RUN) {
+                let length = RUN.min(self.part.inputs.len() - first_input);
+                let mut weights = [&[][..]; MOST_VECTORS];
+                for (panel, weights) in weights[..panels].iter_mut().enumerate() {
+                    *weights = &self.panel(elements, first_panel + panel)[first_input / W::GROUP..];
+                }
+                let first = self.part.inputs.start + first_input;
+                let x = self.x.part(self.first_row, self.out.len(), first..first + length);
+                let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: AHEAD, fresh: false };
+                self.column_of_tiles::<S, W>(simd, x, place, &weights[..panels]);
+            }
+        }
+    }
+
+    /// Many rows: a run of inputs of three panels stays in the first-level cache while all rows pass by, and the rows' inputs
+    /// stay in the second-level cache for all panels.
+    #[inline(always)]
+    fn many<S: Simd>(&mut self, simd: S, weights: &impl Runs) {
+        let (rows, panels, inputs) = (self.out.len(), self.part.panels, self.part.inputs.len());
+        let fresh = self.is_fresh();
+        if inputs == 0 {
+            self.clear();
+        }
+        let mut near = scratch(rows * RUN);
+        let mut wide = scratch(MOST_VECTORS * RUN * LANES);
+        for first_input in (0..inputs).step_by(RUN) {
+            let length = RUN.min(inputs - first_input);
+            let first = self.part.inputs.start + first_input;
+            let far = self.x.part(self.first_row, rows, first..first + length);
+            for (row, near) in near.chunks_mut(RUN).enumerate() {
+                near[..length].copy_from_slice(far.row(row));
+            }
+            let x = Matrix::with_stride(&near, rows, length, RUN);
+            for first_panel in (0..panels).step_by(S::TILE_VECTORS) {
+                let panels = S::TILE_VECTORS.min(panels - first_panel);
+                let mut runs = [&[][..]; MOST_VECTORS];
+                for (panel, wide) in wide.chunks_mut(RUN * LANES).take(panels).enumerate() {
+                    let wide = &mut wide.as_chunks_mut().0[..length];
+                    let run = first_input..first_input + length;
+                    runs[panel] = weights.run(simd, self, first_panel + panel, run, wide);
+                }
+                let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: 0, fresh: fresh && first_input == 0 };
+                self.column_of_tiles::<S, f32>(simd, x, place, &runs[..panels]);
+            }
+        }
+    }
+
+    /// Adds the product of all rows of `x` (one run of inputs) and up to three panels.
+    #[inline(always)]
+    fn column_of_tiles<S: Simd, W: Weight>(&mut self, simd: S, x: Matrix<'_>, place: Place, weights: &[&[W::Group]]) {
+        let mut row = 0;
+        while row < x.rows() {
+            let place = Place { ahead: if row == 0 { place.ahead } else { 0 }, ..place };
+            let rows = tile::tile_rows::<S>(x.rows() - row);
+            match rows {
+                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, row, place, weights),
+                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, row, place, weights),
+                4 => self.row_of_tiles::<S, W, 4>(simd, x, row, place, weights),
+                2 => self.row_of_tiles::<S, W, 2>(simd, x, row, place, weights),
+                _ => self.row_of_tiles::<S, W, 1>(simd, x, row, place, weights),
+            }
+            row += rows;
+        }
+    }
+
+    /// A few rows by up to three panels.
+    #[inline(always)]
+    fn row_of_tiles<S: Simd, W: Weight, const ROWS: usize>(
+        &mut self,
+        simd: S,
+        x: Matrix<'_>,
+        row: usize,
+        Place { output, ahead, fresh }: Place,
+        weights: &[&[W::Group]],
+    ) {
+        let mut left = [&[][..]; ROWS];
+        for (index, left) in left.iter_mut().enumerate() {
+            *left = x.row(row + index);
+        }
+        let (left, length) = (RowsLeft(left), x.columns());
+        let out = &mut self.out[row..row + ROWS];
+        if let (3, &[first, second, third]) = (S::TILE_VECTORS, weights) {
+            let panels = [first, second, third];
+            simd.run(AddTile::<W, _, ROWS, 3> { left, panels, length, out, first: output, ahead, fresh });
+            return;
+        }
+        for (panel, &weights) in weights.iter().enumerate() {
+            let first = output + panel * PANEL_OUTPUTS;
+            simd.run(AddTile::<W, _, ROWS, 1> { left, panels: [weights], length, out, first, ahead, fresh });
+        }
+    }
+}
+
+/// Few rows by panels: one panel after another, each read once from its begin to its end.
+struct Few<'t, 'a, W, const ROWS: usize> {
+    task: &'t mut Task<'a>,
+    elements: &'t [W],
+}
+
+impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { task, elements } = self;
+        let mut rows = [&[][..]; ROWS];
+        for (row, values) in rows.iter_mut().enumerate() {
+            *values = &task.x.row(task.first_row + row)[task.part.inputs.clone()];
+        }
+        for panel in 0..task.part.panels {
+            let mut weights = task.panel(elements, panel);
+            let first = panel * PANEL_OUTPUTS;
+            let mut totals = [simd.splat(0.0); ROWS];
+            for row in 0..ROWS {
+                totals[row] = simd.load_partial(&task.out[row][first..]);
+            }
+            let mut rest = rows;
+            while rest[0].len() >= BLOCK {
+                let sums = tile::two_runs::<S, W, ROWS>(simd, rest, weights);
+                for row in 0..ROWS {
+                    totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
+                }
+                weights = &weights[BLOCK / W::GROUP..];
+                rest = rest.map(|row| &row[BLOCK..]);
+            }
+            while !rest[0].is_empty() {
+                let length = rest[0].len().min(RUN);
+                let left = RowsLeft(rest.map(|row| &row[..length]));
+                let sums = tile::run::<S, W, _, ROWS, 1>(simd, left, [weights], length, 0);
+                for row in 0..ROWS {
+                    totals[row] = simd.add(totals[row], simd.load(&sums[row][0]));
+                }
+                weights = &weights[length.div_ceil(W::GROUP)..];
+                rest = rest.map(|row| &row[length..]);
+            }
+            for row in 0..ROWS {
+                simd.store_partial(totals[row], tile::at_most_a_vector(&mut task.out[row][first..]));
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The register tile: rows × panels of running sums over a run of inputs.
+//!
+//! [`Left`] is what is broadcast (a row of activations; in a convolution a channel of weights), the panels are what is read
+//! as vectors (weights; in a convolution the input's positions). Inputs are walked [`STEP`] at a time through arrays of that
+//! length, so that bounds are checked once a step.
+
+use super::panels::{RUN, Weight};
+use crate::simd::{LANES, Routine, Simd};
+
+/// Bytes that a prefetch brings.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+
+/// Inputs between two checks of bounds; a multiple of each weight's group.
+const STEP: usize = 4;
+
+/// The broadcast side of a tile of `ROWS` rows.
+pub(crate) trait Left<const ROWS: usize>: Copy {
+    /// [`STEP`] inputs of all rows.
+    type Step: Copy;
+
+    /// How many whole steps there are in `length` inputs.
+    fn steps(self, length: usize) -> usize;
+
+    /// Inputs `step * STEP` and on.
+    fn step(self, step: usize) -> Self::Step;
+
+    /// Row `row` at input `input` of a step.
+    fn at(step: Self::Step, row: usize, input: usize) -> f32;
+
+    /// Row `row` at input `input`.
+    fn single(self, row: usize, input: usize) -> f32;
+}
+
+/// Rows that lie apart, each with its inputs side by side; all of the same length.
+#[derive(Clone, Copy)]
+pub(crate) struct RowsLeft<'a, const ROWS: usize>(pub [&'a [f32]; ROWS]);
+
+impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
+    type Step = [&'a [f32; STEP]; ROWS];
+
+    #[inline(always)]
+    fn steps(self, length: usize) -> usize {
+        length / STEP
+    }
+
+    #[inline(always)]
+    fn step(self, step: usize) -> Self::Step {
+        let mut inputs = [&[0.0; STEP]; ROWS];
+        for row in 0..ROWS {
+            inputs[row] = &self.0[row].as_chunks().0[step];
+        }
+        inputs
+    }
+
+    #[inline(always)]
+    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
+        step[row][input]
+    }
+
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
+        self.0[row][input]
+    }
+}
+
+/// Up to 16 rows side by side for each input: a panel, given from the first row's value of the first input on.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelLeft<'a>(pub &'a [f32]);
+
+impl<'a, const ROWS: usize> Left<ROWS> for PanelLeft<'a> {
+    type Step = &'a [f32; STEP * LANES];
+
+    #[inline(always)]
+    fn steps(self, length: usize) -> usize {
+        (length / STEP).min(self.0.len() / (STEP * LANES))
+    }
+
+    #[inline(always)]
+    fn step(self, step: usize) -> Self::Step {
+        &self.0.as_chunks().0[step]
+    }
+
+    #[inline(always)]
+    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
+        step[input * LANES + row]
+    }
+
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
+        self.0[input * LANES + row]
+    }
+}
+
+/// Sums of a tile in memory: rows × panels.
+pub(crate) type Sums<const ROWS: usize, const PANELS: usize> = [[[f32; LANES]; PANELS]; ROWS];
+
+/// One run: sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
+///
+/// The sums are handed over in memory: registers that a caller indexed by row would live in memory all the time.
+#[inline(always)]
+pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    left: L,
+    panels: [&[W::Group]; PANELS],
+    length: usize,
+    ahead: usize,
+) -> Sums<ROWS, PANELS> {
+    let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
+    let steps = left.steps(length);
+    for step in 0..steps {
+        let inputs = left.step(step);
+        let mut groups = [&panels[0][..0]; PANELS];
+        for panel in 0..PANELS {
+            groups[panel] = &panels[panel][step * STEP / W::GROUP..][..STEP / W::GROUP];
+            if ahead > 0 {
+                let lines = STEP * size_of::<W>() * LANES / CACHE_LINE_BYTES;
+                for line in 0..lines {
+                    simd.prefetch(groups[panel], (ahead + STEP * line / lines) / W::GROUP);
+                }
+            }
+        }
+        for input in 0..STEP {
+            let mut weights = [simd.splat(0.0); PANELS];
+            for panel in 0..PANELS {
+                weights[panel] = W::load(simd, &groups[panel][input / W::GROUP], input % W::GROUP);
+            }
+            for row in 0..ROWS {
+                let factor = simd.splat(L::at(inputs, row, input));
+                for panel in 0..PANELS {
+                    sums[row][panel] = simd.fused(factor, weights[panel], sums[row][panel]);
+                }
+            }
+        }
+    }
+    for input in steps * STEP..length {
+        for panel in 0..PANELS {
+            let weights = W::load(simd, &panels[panel][input / W::GROUP], input % W::GROUP);
+            for row in 0..ROWS {
+                sums[row][panel] = simd.fused(simd.splat(left.single(row, input)), weights, sums[row][panel]);
+            }
+        }
+    }
+    let mut stored = [[[0.0; LANES]; PANELS]; ROWS];
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            simd.store(sums[row][panel], &mut stored[row][panel]);
+        }
+    }
+    stored
+}
+
+/// A whole block of one panel: both runs at once, so that twice as many additions are in flight.
+///
+/// `rows` have at least [`BLOCK`] inputs. Returns the sums of the first and of the second run.
+#[inline(always)]
+pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
+    simd: S,
+    rows: [&[f32]; ROWS],
+    panel: &[W::Group],
+) -> [[S::Vector; ROWS]; 2] {
+    let mut sums = [[simd.splat(0.0); ROWS]; 2];
+    let half = RUN / W::GROUP;
+    let (first, second) = panel[..2 * half].split_at(half);
+    let (mut first_rows, mut second_rows) = ([&[0.0; RUN]; ROWS], [&[0.0; RUN]; ROWS]);
+    for row in 0..ROWS {
+        let runs = rows[row].as_chunks::<RUN>().0;
+        (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
+    }
+    // What the processor asks for by itself ends with a page: a run that is no longer than that has ended when it begins.
+    let asks = half * size_of::<W::Group>() <= PAGE_BYTES;
+    let groups_of_a_line = CACHE_LINE_BYTES.div_ceil(size_of::<W::Group>());
+    for group in 0..half {
+        if asks && group % groups_of_a_line == 0 {
+            simd.prefetch(first, group + 2 * half);
+            simd.prefetch(second, group + 2 * half);
+        }
+        for step in 0..W::GROUP {
+            let input = group * W::GROUP + step;
+            let weights = [W::load(simd, &first[group], step), W::load(simd, &second[group], step)];
+            for row in 0..ROWS {
+                sums[0][row] = simd.fused(simd.splat(first_rows[row][input]), weights[0], sums[0][row]);
+                sums[1][row] = simd.fused(simd.splat(second_rows[row][input]), weights[1], sums[1][row]);
+            }
+        }
+    }
+    sums
+}
+
+/// One tile over a run of inputs that is added to the outputs: a routine of its own, so that the code around it is not
+/// compiled into one function with all sizes of tiles.
+pub(crate) struct AddTile<'a, 'o, W: Weight, L, const ROWS: usize, const PANELS: usize> {
+    pub left: L,
+    pub panels: [&'a [W::Group]; PANELS],
+    /// At most [`RUN`].
+    pub length: usize,
+    /// One slice a row.
+    pub out: &'a mut [&'o mut [f32]],
+    /// Where the tile's outputs begin in each row.
+    pub first: usize,
+    /// How many inputs ahead memory is asked for, or 0.
+    pub ahead: usize,
+    /// Whether the outputs are overwritten.
+    pub fresh: bool,
+}
+
+impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine for AddTile<'_, '_, W, L, ROWS, PANELS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let sums = run::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
+        for row in 0..ROWS {
+            let out = &mut self.out[row][self.first..];
+            if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
+                for panel in 0..PANELS {
+                    let sum = simd.load(&sums[row][panel]);
+                    let before = if self.fresh { simd.splat(0.0) } else { simd.load(&full[panel]) };
+                    simd.store(simd.add(before, sum), &mut full[panel]);
+                }
+                continue;
+            }
+            for panel in 0..PANELS {
+                let outputs = at_most_a_vector(&mut out[panel * LANES..]);
+                let sum = simd.load(&sums[row][panel]);
+                let before = if self.fresh { simd.splat(0.0) } else { simd.load_partial(outputs) };
+                simd.store_partial(simd.add(before, sum), outputs);
+            }
+        }
+    }
+}
+
+/// The rows of the next tile, if `left` rows are left.
+#[inline(always)]
+pub(crate) fn tile_rows<S: Simd>(left: usize) -> usize {
+    [S::TILE_ROWS, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
+}
+
+/// Inputs of a panel as f32.
+#[inline(always)]
+pub(crate) fn widen_panel<S: Simd, W: Weight>(simd: S, groups: &[W::Group], wide: &mut [[f32; LANES]]) {
+    for (group, wide) in groups.iter().zip(wide.chunks_mut(W::GROUP)) {
+        for (step, wide) in wide.iter_mut().enumerate() {
+            simd.store(W::load(simd, group, step), wide);
+        }
+    }
+}
+
+/// The first 16 values, or as many as there are.
+#[inline(always)]
+pub(crate) fn at_most_a_vector(values: &mut [f32]) -> &mut [f32] {
+    let count = values.len().min(LANES);
+    &mut values[..count]
+}

@@ -1,0 +1,339 @@
+//! Copies between row-major targets and sources that are walked by strides: transposes, slices, repetitions, blocks.
+//!
+//! Elements are words of their width. Axes that the source walks as one become one; what remains is rows that lie side
+//! by side, rows of one repeated element, or matrices that are transposed tile by tile. Threads take parts of the target
+//! along its outer axes, and every element is written once, so that cuts change nothing.
+
+use crate::threads::{chunks, each, parts};
+
+/// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
+const TILE: usize = 32;
+
+/// How the elements of a row-major target lie in a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strided {
+    extents: Vec<usize>,
+    strides: Vec<isize>,
+    base: usize,
+}
+
+impl Strided {
+    /// A target of these extents; a step along an axis moves by its stride in the source, the first element is at `base`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[must_use]
+    pub fn new(extents: &[usize], strides: &[isize], base: usize) -> Strided {
+        assert_eq!(extents.len(), strides.len(), "strides for another rank");
+        let mut merged = Strided { extents: Vec::new(), strides: Vec::new(), base };
+        if extents.contains(&0) {
+            merged.extents.push(0);
+            merged.strides.push(1);
+            return merged;
+        }
+        for (&extent, &stride) in extents.iter().zip(strides) {
+            if extent == 1 {
+                continue;
+            }
+            match (merged.extents.last_mut(), merged.strides.last_mut()) {
+                (Some(outer), Some(step)) if *step == stride * extent as isize => {
+                    *outer *= extent;
+                    *step = stride;
+                }
+                _ => {
+                    merged.extents.push(extent);
+                    merged.strides.push(stride);
+                }
+            }
+        }
+        merged
+    }
+
+    /// Fills the target.
+    ///
+    /// # Panics
+    /// If the target has another number of elements, or the walk leaves the source.
+    pub fn copy<T: Copy + Send + Sync>(&self, source: &[T], target: &mut [T]) {
+        let count: usize = self.extents.iter().product();
+        assert_eq!(target.len(), count, "a target of another size");
+        if count > 0 {
+            let walk = Walk { extents: &self.extents, strides: &self.strides, base: self.base as isize };
+            walk.copy_in_parts(source, target, parts(count, count));
+        }
+    }
+}
+
+/// The part of a [`Strided`] that one call fills; no extent is 0.
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    extents: &'a [usize],
+    strides: &'a [isize],
+    base: isize,
+}
+
+impl Walk<'_> {
+    fn copy_in_parts<T: Copy + Send + Sync>(self, source: &[T], target: &mut [T], parts: usize) {
+        let Some((&extent, inner)) = self.extents.split_first().filter(|_| parts > 1) else {
+            return self.copy(source, target);
+        };
+        let size = target.len() / extent;
+        if extent >= parts || inner.is_empty() {
+            let rows = extent.div_ceil(parts);
+            chunks(target, rows * size, |part, target| {
+                let mut extents = self.extents.to_vec();
+                extents[0] = target.len() / size;
+                let base = self.base + (part * rows) as isize * self.strides[0];
+                Walk { extents: &extents, base, ..self }.copy(source, target);
+            });
+            return;
+        }
+        chunks(target, size, |row, target| {
+            let base = self.base + row as isize * self.strides[0];
+            let walk = Walk { extents: inner, strides: &self.strides[1..], base };
+            walk.copy_in_parts(source, target, parts.div_ceil(extent));
+        });
+    }
+
+    fn copy<T: Copy>(self, source: &[T], target: &mut [T]) {
+        let (Some((&length, extents)), Some((&step, strides))) = (self.extents.split_last(), self.strides.split_last())
+        else {
+            target[0] = source[self.base as usize];
+            return;
+        };
+        let unit = strides.iter().position(|&stride| stride == 1);
+        match (step, unit) {
+            (1, _) => self.rows(target, |row, at| row.copy_from_slice(&source[at as usize..at as usize + length])),
+            (0, _) => self.rows(target, |row, at| row.fill(source[at as usize])),
+            (_, Some(axis)) if extents[axis] > 1 => self.transpose(axis, source, target),
+            (_, _) => self.rows(target, |row, at| {
+                let places = (0..).map(|index| (at + index * step) as usize);
+                row.iter_mut().zip(places).for_each(|(element, place)| *element = source[place]);
+            }),
+        }
+    }
+
+    /// Visits the rows along the last axis.
+    fn rows<T>(self, target: &mut [T], mut visit: impl FnMut(&mut [T], isize)) {
+        let last = self.extents.len() - 1;
+        let mut odometer = Odometer::new(&self.extents[..last], [&self.strides[..last]]);
+        for row in target.chunks_exact_mut(self.extents[last]) {
+            visit(row, self.base + odometer.offsets[0]);
+            odometer.advance();
+        }
+    }
+
+    /// Matrices of the axis along which the source lies side by side and of the last axis, one tile after another.
+    fn transpose<T: Copy>(self, axis: usize, source: &[T], target: &mut [T]) {
+        let last = self.extents.len() - 1;
+        let mut target_strides = vec![1isize; last + 1];
+        for at in (0..last).rev() {
+            target_strides[at] = target_strides[at + 1] * self.extents[at + 1] as isize;
+        }
+        let others: Vec<usize> = (0..last).filter(|&at| at != axis).collect();
+        let pick = |strides: &[isize]| others.iter().map(|&at| strides[at]).collect::<Vec<_>>();
+        let extents: Vec<usize> = others.iter().map(|&at| self.extents[at]).collect();
+        let (from, to) = (pick(self.strides), pick(&target_strides));
+        let matrix = Matrix {
+            rows: self.extents[axis],
+            columns: self.extents[last],
+            row_step: target_strides[axis] as usize,
+            column_step: self.strides[last],
+        };
+        let mut odometer = Odometer::new(&extents, [&from, &to]);
+        for _ in 0..extents.iter().product() {
+            let [from, to] = odometer.offsets;
+            matrix.transpose(source, self.base + from, &mut target[to as usize..]);
+            odometer.advance();
+        }
+    }
+}
+
+/// A matrix whose rows are side by side in the target and whose columns are in the source.
+struct Matrix {
+    rows: usize,
+    columns: usize,
+    row_step: usize,
+    column_step: isize,
+}
+
+impl Matrix {
+    fn transpose<T: Copy>(&self, source: &[T], base: isize, target: &mut [T]) {
+        for first_row in (0..self.rows).step_by(TILE) {
+            let rows = first_row..(first_row + TILE).min(self.rows);
+            for first_column in (0..self.columns).step_by(TILE) {
+                let columns = TILE.min(self.columns - first_column);
+                let begin = base + first_column as isize * self.column_step;
+                for row in rows.clone() {
+                    let start = row * self.row_step + first_column;
+                    let places = (0..).map(|column| (begin + row as isize + column * self.column_step) as usize);
+                    let elements = target[start..start + columns].iter_mut();
+                    elements.zip(places).for_each(|(element, place)| *element = source[place]);
+                }
+            }
+        }
+    }
+}
+
+/// Coordinates in row-major order, and where they lie by `N` sets of strides.
+struct Odometer<'a, const N: usize> {
+    extents: &'a [usize],
+    strides: [&'a [isize]; N],
+    coordinates: Vec<usize>,
+    offsets: [isize; N],
+}
+
+impl<'a, const N: usize> Odometer<'a, N> {
+    fn new(extents: &'a [usize], strides: [&'a [isize]; N]) -> Self {
+        Odometer { extents, strides, coordinates: vec![0; extents.len()], offsets: [0; N] }
+    }
+
+    /// To the next coordinates; after the last ones come the first again.
+    fn advance(&mut self) {
+        for axis in (0..self.extents.len()).rev() {
+            self.coordinates[axis] += 1;
+            let rewinds = self.coordinates[axis] == self.extents[axis];
+            let steps = if rewinds { 1 - self.extents[axis] as isize } else { 1 };
+            for (offset, strides) in self.offsets.iter_mut().zip(self.strides) {
+                *offset += strides[axis] * steps;
+            }
+            if !rewinds {
+                return;
+            }
+            self.coordinates[axis] = 0;
+        }
+    }
+}
+
+/// The slices of `length` elements that begin at `starts`, one behind the other.
+///
+/// # Panics
+/// If the target has another number of elements, or a slice leaves the source.
+pub fn copy_slices<T: Copy + Send + Sync>(source: &[T], starts: &[usize], length: usize, target: &mut [T]) {
+    assert_eq!(target.len(), starts.len() * length, "a target of another size");
+    if target.is_empty() {
+        return;
+    }
+    let fill = |starts: &[usize], target: &mut [T]| {
+        if length == 1 {
+            target.iter_mut().zip(starts).for_each(|(element, &start)| *element = source[start]);
+            return;
+        }
+        for (slice, &start) in target.chunks_exact_mut(length).zip(starts) {
+            slice.copy_from_slice(&source[start..start + length]);
+        }
+    };
+    let slices = starts.len().div_ceil(parts(target.len(), starts.len()));
+    let tasks = target.chunks_mut(slices * length).zip(starts.chunks(slices)).collect();
+    each(tasks, |(target, starts)| fill(starts, target));
+}
+
+/// For each index below `outer` the run of that index of every source, one behind the other; the runs of a source have
+/// equal lengths.
+///
+/// # Panics
+/// If the target has another number of elements than the sources.
+pub fn interleave<T: Copy + Send + Sync>(sources: &[(&[T], usize)], outer: usize, target: &mut [T]) {
+    let total: usize = sources.iter().map(|(_, length)| length).sum();
+    assert_eq!(target.len(), outer * total, "a target of another size");
+    if target.is_empty() {
+        return;
+    }
+    if outer == 1 {
+        let mut rest = target;
+        for (source, length) in sources {
+            let (head, tail) = rest.split_at_mut(*length);
+            Strided::new(&[*length], &[1], 0).copy(source, head);
+            rest = tail;
+        }
+        return;
+    }
+    let rows = outer.div_ceil(parts(target.len(), outer));
+    chunks(target, rows * total, |part, target| {
+        for (row, mut rest) in target.chunks_exact_mut(total).enumerate() {
+            let index = part * rows + row;
+            for (source, length) in sources {
+                let (head, tail) = rest.split_at_mut(*length);
+                head.copy_from_slice(&source[index * length..(index + 1) * length]);
+                rest = tail;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::with_threads;
+
+    /// Every element, one at a time.
+    fn naive(extents: &[usize], strides: &[isize], base: usize, source: &[u32]) -> Vec<u32> {
+        let mut odometer = Odometer::new(extents, [strides]);
+        let mut target = Vec::new();
+        for _ in 0..extents.iter().product() {
+            target.push(source[(base as isize + odometer.offsets[0]) as usize]);
+            odometer.advance();
+        }
+        target
+    }
+
+    fn check(extents: &[usize], strides: &[isize], base: usize) {
+        let reach = |sign: isize| -> isize {
+            let along = extents.iter().zip(strides).filter(|(_, stride)| stride.signum() == sign);
+            along.map(|(&extent, &stride)| (extent.max(1) as isize - 1) * stride).sum()
+        };
+        let base = base + reach(-1).unsigned_abs();
+        let source: Vec<u32> = (0..(base as isize + reach(1) + 1) as u32).collect();
+        let expected = naive(extents, strides, base, &source);
+        for threads in [1, 3] {
+            let mut target = vec![u32::MAX; expected.len()];
+            with_threads(threads, || Strided::new(extents, strides, base).copy(&source, &mut target));
+            assert_eq!(target, expected, "{extents:?} by {strides:?}, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn walks_agree_with_single_elements() {
+        check(&[], &[], 3);
+        check(&[5, 0, 2], &[1, 1, 1], 0);
+        check(&[4, 1, 6], &[6, 99, 1], 0);
+        check(&[3, 4, 5], &[5, 15, 1], 2);
+        check(&[7, 45], &[1, 7], 0);
+        check(&[2, 40, 70], &[2800, 1, 40], 0);
+        check(&[70, 2, 40], &[1, 2800, 70], 0);
+        check(&[6, 5], &[0, 1], 1);
+        check(&[6, 5], &[1, 0], 1);
+        check(&[4, 5], &[-10, -2], 0);
+        check(&[4, 5, 3], &[1, -12, 4], 0);
+        check(&[2, 300, 200], &[60_000, 1, 300], 0);
+        check(&[3, 70_000], &[70_000, 1], 5);
+        check(&[70_000, 3], &[1, 70_000], 0);
+        check(&[2, 2, 2, 30_000], &[0, 30_000, 0, 1], 0);
+    }
+
+    #[test]
+    fn axes_that_are_walked_as_one_become_one() {
+        assert_eq!(Strided::new(&[2, 3, 1, 4], &[12, 4, 7, 1], 0).extents, [24]);
+        assert_eq!(Strided::new(&[2, 3, 4], &[0, 0, 1], 0).extents, [6, 4]);
+    }
+
+    #[test]
+    fn slices_and_runs_lie_behind_one_another() {
+        let source: Vec<u16> = (0..60_000).map(|element| element as u16).collect();
+        let starts: Vec<usize> = (0..9000).map(|slice| slice * 7919 % 59_990).collect();
+        for (threads, length) in [(1, 1), (3, 1), (1, 8), (3, 8)] {
+            let mut target = vec![0u16; starts.len() * length];
+            with_threads(threads, || copy_slices(&source, &starts, length, &mut target));
+            let expected: Vec<u16> = starts.iter().flat_map(|&at| source[at..at + length].to_vec()).collect();
+            assert_eq!(target, expected);
+        }
+        for (threads, outer) in [(1, 1), (3, 1), (1, 3000), (3, 3000)] {
+            let (first, second) = (&source[..30_000], &source[30_000..]);
+            let (left, right) = (first.len() / outer, second.len() / outer);
+            let mut target = vec![0u16; 60_000];
+            with_threads(threads, || interleave(&[(first, left), (second, right)], outer, &mut target));
+            let rows = first.chunks(left).zip(second.chunks(right));
+            let expected: Vec<u16> = rows.flat_map(|(left, right)| [left, right].concat()).collect();
+            assert_eq!(target, expected);
+        }
+    }
+}
