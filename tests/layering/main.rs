@@ -25,7 +25,8 @@ const CRATES: &[(&str, &[&str])] = &[
 const PASSES: &[(&str, &[&str])] = &[
     ("ir", &["rounding"]),
     ("rounding", &[]),
-    ("options", &[]),
+    ("moments", &[]),
+    ("options", &["moments"]),
     ("error", &["ir", "options"]),
     ("import", &["ir"]),
     ("infer", &["error", "ir", "options"]),
@@ -36,7 +37,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("fuse", &["error", "ir", "options"]),
     ("integers", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
-    ("round_weights", &["error", "ir", "options", "rounding"]),
+    ("round_weights", &["error", "ir", "moments", "options", "rounding"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
     ("verify", &["ir"]),
@@ -95,7 +96,8 @@ const RUNTIME: &[(&str, &[&str])] = &[
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
     ("build", &["compile"]),
-    ("cli", &["accuracy", "compare", "compile", "files", "observe", "open", "simulate"]),
+    ("cli", &["accuracy", "calibrate", "compare", "compile", "files", "observe", "open", "simulate"]),
+    ("calibrate", &["compile", "open"]),
     ("compile", &["files"]),
     ("observe", &[]),
     ("open", &["files"]),
