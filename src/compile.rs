@@ -17,6 +17,8 @@ use ipuc_passes::emit::{
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
+pub use ipuc_passes::moments::Calibration;
+use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
 pub use ipuc_passes::options::{Activations, Precision, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
@@ -61,6 +63,8 @@ pub struct CompileOptions {
     pub activations: Activations,
     /// How weights are rounded.
     pub weights: WeightOptions,
+    /// What products read in runs of the models on examples (`ipuc::calibrate`), for weights that become codes.
+    pub calibration: Arc<Calibration>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
     /// Leave every step as it is, so that each value of the model is computed and can be observed; slower.
@@ -292,6 +296,7 @@ fn optimize(
         prefill: options.prefill.clone(),
         activations: options.activations,
         weights: options.weights.clone(),
+        calibration: options.calibration.clone(),
         unfused: options.unfused,
         verify: options.verify,
     };
@@ -430,6 +435,10 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let mut record = |name: &str, value: String| emit_options.recorded.push((name.to_string(), value));
     precision.iter().for_each(|precision| record("weights", precision.to_string()));
     keep.iter().for_each(|pattern| record("keep", pattern.clone()));
+    let measured = &options.calibration;
+    if !measured.is_empty() {
+        record("calibration", hash_of(measured).to_string());
+    }
     each.iter().for_each(|(pattern, precision)| record("weights_for", format!("{pattern}={precision}")));
     emit_options
 }

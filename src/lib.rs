@@ -37,6 +37,8 @@
 pub mod accuracy;
 #[cfg(feature = "compile")]
 pub mod build;
+#[cfg(all(feature = "compile", feature = "run"))]
+pub mod calibrate;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod compare;

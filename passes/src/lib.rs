@@ -16,6 +16,7 @@ pub mod import;
 pub mod infer;
 pub mod integers;
 pub mod ir;
+pub mod moments;
 pub mod options;
 pub mod order;
 pub mod pipeline;

@@ -3,12 +3,14 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
-use super::failure::{Code, Failure};
+use super::failure::{Code, Failure, in_models};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
+use super::verify::{data_set_paths, read_inputs};
+use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
-    Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
+    Activations, Calibration, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
 };
 use crate::files::{Destination, SourceFile};
 use crate::simulate::{SimulateOptions, simulate};
@@ -25,6 +27,7 @@ use ipuc_passes::tile::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Compile ONNX models into one .ipu file
@@ -65,6 +68,10 @@ pub(super) struct Arguments {
     /// Weights that are rounded otherwise than --weights says; the last pattern that matches counts
     #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
     weights_for: Vec<NamedPrecision>,
+    /// Runs on examples that show what products read, so that rounding costs their results less: an .npz file, a data set
+    /// as of ONNX, or a folder of these; of an entry where NAME is given
+    #[arg(long, value_name = "PATH|NAME=PATH")]
+    calibrate: Vec<NamedModel>,
     /// Write the program after each pass into numbered files in this folder
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
@@ -160,6 +167,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
+    if !arguments.calibrate.is_empty() && arguments.weights.is_none() && arguments.weights_for.is_empty() {
+        return Err(Failure::usage("--calibrate is for weights that are rounded, with --weights").into());
+    }
     let mut options = options(arguments);
     let folder = language_model(&arguments.models)?;
     let sources = match folder {
@@ -178,6 +188,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         return Err(Failure::usage("the file and --json cannot both go to stdout").into());
     }
     options.placements = placements(&arguments.target, &sources, &options)?;
+    options.calibration = Arc::new(calibration(arguments, &sources, &options, output)?);
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
@@ -225,12 +236,41 @@ fn options(arguments: &Arguments) -> CompileOptions {
             keep: arguments.keep.clone(),
             each: arguments.weights_for.iter().map(|each| (each.pattern.clone(), each.precision)).collect(),
         },
+        calibration: Arc::default(),
         chunk_bytes: None,
         unfused: arguments.unfused,
         verify: arguments.verify,
         memory: arguments.memory.map(|size| size.bytes),
         placements: Vec::new(),
     }
+}
+
+/// What the examples show.
+fn calibration(
+    arguments: &Arguments,
+    sources: &[Source],
+    options: &CompileOptions,
+    output: &Output,
+) -> anyhow::Result<Calibration> {
+    if arguments.calibrate.is_empty() {
+        return Ok(Calibration::new());
+    }
+    let mut calibrator = Calibrator::new(sources, options).map_err(|error| match error {
+        CalibrateError::Compile(error) => in_models(error, sources),
+        error => error.into(),
+    })?;
+    let bar = output.bar("calibrating", Unit::Items);
+    for NamedModel { name, path } in &arguments.calibrate {
+        let entry = calibrator.model().entry(name.as_deref())?.clone();
+        let sets = data_set_paths(path)?;
+        for (index, set) in sets.iter().enumerate() {
+            bar.set(index as u64, sets.len() as u64);
+            let inputs = read_inputs(set, calibrator.model(), &entry)?;
+            let run = calibrator.run(Some(&entry.name), inputs);
+            run.with_context(|| format!("cannot calibrate with `{}`", set.display()))?;
+        }
+    }
+    Ok(calibrator.finish()?)
 }
 
 /// How the steps of all entries are spread over the tiles of each machine.
@@ -294,15 +334,6 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
         sources.push(Source { entry, path: model.path.clone() });
     }
     Ok(sources)
-}
-
-/// An error that names no file, with the models in which it occurred.
-pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Error {
-    if error.names_file() {
-        return error.into();
-    }
-    let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
-    anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
 }
 
 /// The files of `--emit-ir`.

@@ -4,8 +4,8 @@ mod present;
 
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, bindings};
-use super::compile::in_models;
 use super::execute::is_compiled;
+use super::failure::in_models;
 use super::failure::{Code, Failure};
 use super::output::Output;
 use super::targets::{Replaced, target};
