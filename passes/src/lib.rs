@@ -19,6 +19,7 @@ pub mod ir;
 pub mod options;
 pub mod order;
 pub mod pipeline;
+pub mod place;
 pub mod quantize;
 pub mod simplify;
 pub mod states;

@@ -6,15 +6,15 @@ use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
-use crate::compile::{Activations, CompileError, CompileOptions, Compiled, Source, compile_observed, describe};
+use crate::compile::{Activations, CompileError, CompileOptions, Compiled, Optimized, Source};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::PlacementRecord;
+use ipuc_formats::model::{Manifest, PlacementRecord};
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
-use ipuc_passes::tile::records;
+use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -118,17 +118,20 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let sources = sources(&arguments.models)?;
     let written = arguments.output.clone().unwrap_or_else(|| sources[0].path.with_extension("ipu"));
     let mut options = options(arguments);
-    options.placements = placements(&arguments.target, &sources, &options)?;
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
-        compile_observed(&sources, &written, &options, &bar, &mut |report, graph| {
-            listing.write(report, graph);
-        })
+        let optimized = Optimized::new(&sources, &options, &mut |report, graph| listing.write(report, graph));
+        let optimized = optimized.map_err(|error| in_models(error, &sources))?;
+        if !arguments.target.is_empty() {
+            let manifest = optimized.records(&options).map_err(|error| in_models(error, &sources))?;
+            options.placements = placements(&arguments.target, &manifest, &options)?;
+        }
+        optimized.write(&written, &options, &bar).map_err(|error| in_models(error, &sources))
     });
     drop(bar);
-    let compiled = compiled.map_err(|error| in_models(error, &sources))?;
+    let compiled = compiled?;
     listing.finish()?;
     print(&compiled, arguments.verify, &written, start, output)?;
     Ok(Code::Success)
@@ -163,13 +166,9 @@ fn options(arguments: &Arguments) -> CompileOptions {
 /// How the steps of all entries are spread over the tiles of each machine.
 fn placements(
     targets: &[String],
-    sources: &[Source],
+    manifest: &Manifest,
     options: &CompileOptions,
 ) -> anyhow::Result<Vec<PlacementRecord>> {
-    if targets.is_empty() {
-        return Ok(Vec::new());
-    }
-    let manifest = describe(sources, options).map_err(|error| in_models(error, sources))?;
     let mut placements = Vec::new();
     for name in targets {
         let target = target(name, &[])?;
@@ -181,10 +180,13 @@ fn placements(
             let own = options.dimensions.iter().filter(|(symbol, _)| open.contains(*symbol));
             let dimensions: Bindings = own.map(|(symbol, value)| (symbol.clone(), value)).collect();
             let simulated = SimulateOptions { entry: Some(entry.name.clone()), dimensions, numerics: None };
-            let result = simulate(&manifest, &target, &simulated)
+            let result = simulate(manifest, &target, &simulated)
                 .with_context(|| format!("cannot spread entry `{}` over `{name}`", entry.name))?;
-            let dimensions = &simulated.dimensions;
-            placements.extend(records(&result.program, &target, hash, dimensions, &result.placed));
+            if let Some(plan) = &result.plan {
+                plan.check(&result.program, &target).with_context(|| format!("cannot place entry `{}`", entry.name))?;
+            }
+            let (dimensions, plan) = (&simulated.dimensions, result.plan.as_ref());
+            placements.extend(records(manifest, &result.program, &target, hash, dimensions, &result.placed, plan));
         }
     }
     Ok(placements)

@@ -37,6 +37,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("quantize", &["error", "ir", "options"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
+    ("place", &["tile"]),
     ("verify", &["ir"]),
     ("emit", &["ir"]),
     (
