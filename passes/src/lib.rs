@@ -20,6 +20,7 @@ pub mod moments;
 pub mod options;
 pub mod order;
 pub mod pipeline;
+pub mod place;
 pub mod prefill;
 pub mod quantize;
 pub mod round_weights;

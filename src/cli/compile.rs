@@ -5,25 +5,22 @@ use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, 
 use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure, in_models};
 use super::output::{Output, Unit, bytes, count, seconds};
+use super::signature::has_signature;
 use super::targets::target;
 use super::verify::{data_set_paths, read_inputs};
 use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
-use crate::compile::{
-    Activations, Calibration, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
-};
-use crate::files::{Destination, SourceFile};
+use crate::compile::{Activations, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, WeightOptions};
+use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::PlacementRecord;
-use ipuc_formats::model::superblock;
+use ipuc_formats::model::{Manifest, PlacementRecord};
 use ipuc_formats::ops::RowScheme;
-use ipuc_formats::read_at::ReadAt;
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
-use ipuc_passes::tile::records;
+use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -187,19 +184,22 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     if to_stdout && output.is_json() {
         return Err(Failure::usage("the file and --json cannot both go to stdout").into());
     }
-    options.placements = placements(&arguments.target, &sources, &options)?;
     options.calibration = Arc::new(calibration(arguments, &sources, &options, output)?);
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
+        let optimized = Optimized::new(&sources, &options, &mut |report, graph| listing.write(report, graph));
+        let optimized = optimized.map_err(|error| in_models(error, &sources))?;
+        if !arguments.target.is_empty() {
+            let manifest = optimized.records(&options).map_err(|error| in_models(error, &sources))?;
+            options.placements = placements(&arguments.target, &manifest, &options)?;
+        }
         let destination = if to_stdout { Destination::Stdout } else { Destination::Path(&written) };
-        compile_observed(&sources, destination, &options, &bar, &mut |report, graph| {
-            listing.write(report, graph);
-        })
+        optimized.write(destination, &options, &bar).map_err(|error| in_models(error, &sources))
     });
     drop(bar);
-    let compiled = compiled.map_err(|error| in_models(error, &sources))?;
+    let compiled = compiled?;
     listing.finish()?;
     if to_stdout {
         output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
@@ -276,13 +276,9 @@ fn calibration(
 /// How the steps of all entries are spread over the tiles of each machine.
 fn placements(
     targets: &[String],
-    sources: &[Source],
+    manifest: &Manifest,
     options: &CompileOptions,
 ) -> anyhow::Result<Vec<PlacementRecord>> {
-    if targets.is_empty() {
-        return Ok(Vec::new());
-    }
-    let manifest = describe(sources, options).map_err(|error| in_models(error, sources))?;
     let mut placements = Vec::new();
     for name in targets {
         let target = target(name, &[])?;
@@ -294,10 +290,13 @@ fn placements(
             let own = options.dimensions.iter().filter(|(symbol, _)| open.contains(*symbol));
             let dimensions: Bindings = own.map(|(symbol, value)| (symbol.clone(), value)).collect();
             let simulated = SimulateOptions { entry: Some(entry.name.clone()), dimensions, numerics: None };
-            let result = simulate(&manifest, &target, &simulated)
+            let result = simulate(manifest, &target, &simulated)
                 .with_context(|| format!("cannot spread entry `{}` over `{name}`", entry.name))?;
-            let dimensions = &simulated.dimensions;
-            placements.extend(records(&result.program, &target, hash, dimensions, &result.placed));
+            if let Some(plan) = &result.plan {
+                plan.check(&result.program, &target).with_context(|| format!("cannot place entry `{}`", entry.name))?;
+            }
+            let (dimensions, plan) = (&simulated.dimensions, result.plan.as_ref());
+            placements.extend(records(manifest, &result.program, &target, hash, dimensions, &result.placed, plan));
         }
     }
     Ok(placements)
@@ -437,15 +436,4 @@ fn print(
         passes: passes.collect(),
         cross_checks,
     })
-}
-
-/// The file is `.ipu` by its first bytes.
-pub(super) fn has_signature(path: &Path) -> anyhow::Result<bool> {
-    let file = SourceFile::open(path)?;
-    let mut first = [0; superblock::SIGNATURE.len()];
-    if file.length() < first.len() as u64 {
-        return Ok(false);
-    }
-    file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
-    Ok(first == superblock::SIGNATURE)
 }

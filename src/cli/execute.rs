@@ -1,11 +1,11 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
-use super::compile::has_signature;
 use super::failure::{Failure, in_models};
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use super::scratch::{Scratch, spool};
+use super::signature::has_signature;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::{SourceFile, numpy};
 use crate::memory::available_bytes;

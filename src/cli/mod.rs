@@ -27,6 +27,7 @@ mod random;
 mod run;
 mod scratch;
 mod serve;
+mod signature;
 mod simulate;
 mod streamed;
 mod targets;

@@ -43,6 +43,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("round_weights", &["error", "ir", "moments", "options", "rounding"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
+    ("place", &["tile"]),
     ("verify", &["ir"]),
     ("emit", &["ir", "rounding"]),
     (
