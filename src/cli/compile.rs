@@ -4,6 +4,7 @@ use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure};
+use super::listing::Listing;
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::targets::target;
 use crate::compile::folder::{self, LanguageModel};
@@ -19,8 +20,6 @@ use ipuc_formats::model::PlacementRecord;
 use ipuc_formats::model::superblock;
 use ipuc_formats::ops::RowScheme;
 use ipuc_formats::read_at::ReadAt;
-use ipuc_passes::ir::{Graph, text};
-use ipuc_passes::pipeline::Report;
 use ipuc_passes::tile::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -65,7 +64,8 @@ pub(super) struct Arguments {
     /// Weights that are rounded otherwise than --weights says; the last pattern that matches counts
     #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
     weights_for: Vec<NamedPrecision>,
-    /// Write the program after each pass into numbered files in this folder
+    /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
+    /// files, and at last the steps and weights as they are in the file
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
     /// Leave every step as it is, so that `run --observe` sees each value of the model; slower
@@ -189,7 +189,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     });
     drop(bar);
     let compiled = compiled.map_err(|error| in_models(error, &sources))?;
-    listing.finish()?;
+    listing.finish(&compiled.emitted.manifest)?;
     if to_stdout {
         output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
         return Ok(Code::Success);
@@ -303,45 +303,6 @@ pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Erro
     }
     let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
     anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
-}
-
-/// The files of `--emit-ir`.
-struct Listing<'a> {
-    folder: Option<&'a Path>,
-    written: usize,
-    error: Option<std::io::Error>,
-}
-
-impl<'a> Listing<'a> {
-    fn new(folder: Option<&'a Path>) -> anyhow::Result<Self> {
-        if let Some(folder) = folder {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Failure::usage(format!("cannot create `{}`: {error}", folder.display())))?;
-        }
-        Ok(Listing { folder, written: 0, error: None })
-    }
-
-    fn write(&mut self, report: &Report, graph: &Graph) {
-        let (Some(folder), None) = (self.folder, &self.error) else { return };
-        let name = format!("{:03}-{}.ir", self.written, report.pass);
-        let comment = format!(
-            "// after {}: {}, {} of {} changed, {}\n",
-            report.pass,
-            seconds(report.time),
-            report.changes.steps,
-            count(report.steps, "step"),
-            count(report.changes.annotations, "annotation")
-        );
-        let written = std::fs::write(folder.join(name), comment + &text::print(graph));
-        self.error = written.err();
-        self.written += 1;
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        let Some(error) = self.error else { return Ok(()) };
-        let folder = self.folder.unwrap_or(Path::new("")).display().to_string();
-        Err(anyhow::Error::new(error).context(format!("cannot write the files of --emit-ir into `{folder}`")))
-    }
 }
 
 fn print(
