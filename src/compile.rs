@@ -305,6 +305,12 @@ fn optimize(
 }
 
 impl CompileError {
+    /// The place that the file goes to is at fault, not the models.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_of_output(&self) -> bool {
+        matches!(self, CompileError::Output { .. } | CompileError::Emit(EmitError::Write { .. }))
+    }
+
     /// Its sentence names the file; the others are about the models as a whole.
     pub(crate) fn names_file(&self) -> bool {
         match self {

@@ -30,13 +30,17 @@
 //!
 //! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
 //! Features: `compile` and `run` bring one half each, `generate` text from language models, `serve` that behind HTTP,
-//! `cli` (the default) all of them and the command line. A program that only opens
+//! `ndarray` its arrays as inputs and outputs, `cli` (the default) all but the last and the command line. A program that only opens
 //! files builds no compiler, and a build script no runtime.
 
 #[cfg(feature = "cli")]
 pub mod accuracy;
+#[cfg(feature = "ndarray")]
+pub mod arrays;
 #[cfg(feature = "compile")]
 pub mod build;
+#[cfg(feature = "compile")]
+pub mod cache;
 #[cfg(all(feature = "compile", feature = "run"))]
 pub mod calibrate;
 #[cfg(feature = "cli")]

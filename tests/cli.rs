@@ -36,6 +36,14 @@ fn write_models(folder: &Path) {
             (vec![port("x", &["2"]), port("past", &["2"])], vec![port("y", &["2"]), port("present", &["2"])]);
         model(graph(inputs, Vec::new(), nodes, outputs))
     });
+    // A cache that grows, and an input as long as it is afterwards.
+    write(folder, "cache.onnx", &{
+        let nodes = vec![joined(&["past", "x"], "present", 1), joined(&["present", "mask"], "y", 2)];
+        let inputs =
+            [("x", "seq"), ("past", "past"), ("mask", "all")].map(|(name, size)| port(name, &["1", size, "2"]));
+        let outputs = vec![port("y", &["1", "n", "4"]), port("present", &["1", "m", "2"])];
+        model(graph(inputs.to_vec(), Vec::new(), nodes, outputs))
+    });
     language::write_folder(&folder.join("language"));
     write(folder, "mute/model.onnx", &good);
     write(folder, "empty.onnx", b"");
@@ -95,6 +103,18 @@ fn write_models(folder: &Path) {
     let last = bytes.iter().rposition(|&byte| byte != 0).unwrap();
     bytes[last] ^= 1;
     std::fs::write(&damaged, bytes).unwrap();
+}
+
+/// Two values one after the other along an axis.
+fn joined(parts: &[&str], whole: &str, axis: i64) -> ipuc_formats::onnx::schema::NodeProto {
+    use ipuc_formats::onnx::schema::{AttributeProto, NodeProto, attribute_proto::AttributeType};
+    let axis = AttributeProto {
+        name: Some("axis".to_string()),
+        r#type: Some(AttributeType::Int as i32),
+        i: Some(axis),
+        ..AttributeProto::default()
+    };
+    NodeProto { attribute: vec![axis], ..node("Concat", parts, &[whole]) }
 }
 
 fn ipuc(folder: &Path) -> Command {
@@ -158,6 +178,8 @@ fn without_what_differs(text: &str, folder: &Path) -> String {
         |text: &str, pattern: &str, by: &str| regex::Regex::new(pattern).unwrap().replace_all(text, by).into_owned();
     let text = replace(&text, r"\b[0-9]+(\.[0-9]+)? (us|ms|s)\b", "TIME");
     let text = replace(&text, r#"("[a-z_]*seconds": )[0-9.e-]+"#, "${1}TIME");
+    let text = replace(&text, r"\b[0-9.]+ tokens/s", "RATE tokens/s");
+    let text = replace(&text, r#"("tokens_per_second": )[0-9.e-]+"#, "${1}RATE");
     let text = replace(&text, r#"("peak_rss_bytes": )[0-9]+"#, "${1}BYTES");
     let text = replace(&text, r", [0-9.]+ [KMG]iB of memory at most", ", BYTES of memory at most");
     replace(&text, r"\b[0-9a-f]{64}\b", "HASH")
@@ -184,6 +206,41 @@ fn sessions_are_as_recorded() {
     }
     assert!(played > 5, "the sessions are not where they should be");
     assert!(wrong.is_empty(), "{}\nBLESS=1 accepts this", wrong.join("\n"));
+}
+
+/// `docs/tour.md`: commands in its blocks of `console`, each followed by what it prints.
+#[test]
+fn the_tour_is_as_recorded() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = root.join("docs/tour.md");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(root.join("fixtures"), folder.path().join("fixtures")).unwrap();
+    let mut played = String::new();
+    let mut commands = 0;
+    let mut inside = false;
+    for line in text.lines() {
+        match line.strip_prefix("$ ipuc ").filter(|_| inside) {
+            Some(command) => {
+                let output = ipuc(folder.path()).args(command.split(' ')).stdin(Stdio::null()).output().unwrap();
+                assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+                let printed = String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap();
+                played.push_str(&format!("{line}\n{printed}"));
+                commands += 1;
+            }
+            None if inside && line != "```" => {}
+            None => played.push_str(&format!("{line}\n")),
+        }
+        inside = if inside { line != "```" } else { line == "```console" };
+    }
+    assert!(commands > 5, "the tour has no commands");
+    // Words count, not numbers and the width of columns.
+    let numbers = regex::Regex::new(r"\b[0-9a-f]*[0-9][0-9a-f.]*( ?[KMG]iB| B| [mnu]?s)?\b|-| +").unwrap();
+    let words = |text: &str| numbers.replace_all(text, " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    if words(&played) != words(&text) {
+        assert!(std::env::var_os("BLESS").is_some(), "{}: found\n{played}\nBLESS=1 accepts this", page.display());
+        std::fs::write(&page, played).unwrap();
+    }
 }
 
 #[test]

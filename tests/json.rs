@@ -88,6 +88,8 @@ fn the_page_has_every_key() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     write(folder, "loop.onnx", &std::fs::read(fixtures.join("loop/model.onnx")).unwrap());
     write(folder, "all.onnx", &model_with_everything());
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    std::fs::File::options().write(true).open(folder.join("linear.onnx")).unwrap().set_modified(old).unwrap();
     let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
     let (inputs, outputs) = (vec![port("x", &["1", "4096"])], vec![port("y", &["1", "2048"])]);
     write(folder, "large.onnx", &model(graph(inputs, vec![external("w", &[4096, 2048], "w.bin")], nodes, outputs)));
@@ -100,6 +102,7 @@ fn the_page_has_every_key() {
     }
     let run = |arguments: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        command.env("IPUC_CACHE", folder.join("cache"));
         let output = command.current_dir(folder).args(arguments.split_whitespace()).arg("--json").output().unwrap();
         let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments}: {error}\n{stdout}\n{stderr}"))
@@ -125,6 +128,7 @@ fn the_page_has_every_key() {
         ("compile", "compile loop.onnx"),
         ("inspect --work", "inspect loop.ipu --work"),
         ("inspect --stream", "inspect all.ipu --stream"),
+        ("inspect --stream --chunks", "inspect all.ipu --stream --chunks"),
         ("compile", "compile large.onnx"),
         ("inspect --stream --memory", "inspect large.ipu --stream --memory 24MiB"),
         ("inspect --placements", "inspect placed.ipu --placements --tiles 2 --sram 64KiB"),
@@ -132,8 +136,11 @@ fn the_page_has_every_key() {
         ("compile", "compile language -o language.ipu"),
         ("inspect", "inspect language.ipu"),
         ("generate", "generate language.ipu --prompt w3 --max-tokens 2 --logprobs 1"),
+        ("cache", "cache list"),
+        ("cache", "cache clear"),
         ("ops", "ops"),
         ("completions", "completions bash"),
+        ("man", "man pages"),
     ];
     let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (command, session) in sessions {

@@ -339,3 +339,54 @@ fn an_empty_result_of_large_extents_is_made() {
         assert_eq!(code, Some(0), "{text}");
     }
 }
+
+#[test]
+fn a_model_is_compiled_once() {
+    let folder = folder_with_model();
+    let folder = folder.path();
+    let old = std::time::SystemTime::now() - Duration::from_secs(60);
+    fs::File::options().write(true).open(folder.join("linear.onnx")).unwrap().set_modified(old).unwrap();
+    let cached = |arguments: &str| {
+        let mut command = ipuc(folder);
+        command.env("IPUC_CACHE", folder.join("cache")).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", errors(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let files = || {
+        let entries = fs::read_dir(folder.join("cache")).map_or_else(|_| Vec::new(), Iterator::collect);
+        let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    let uncached = cached("run linear.onnx --random 1 --no-cache -q");
+    assert_eq!(files(), [""; 0].map(std::path::PathBuf::from));
+    assert_eq!(cached("run linear.onnx --random 1 -q"), uncached);
+    let kept = files();
+    assert_eq!(kept.len(), 2, "a compiled file and its record: {kept:?}");
+    let made = fs::metadata(&kept[0]).unwrap().modified().unwrap();
+    assert_eq!(cached("run linear.onnx --random 1 -q"), uncached);
+    cached("bench linear.onnx --runs 1");
+    assert_eq!(files(), kept);
+    assert_eq!(fs::metadata(&kept[0]).unwrap().modified().unwrap(), made, "it was not written again");
+    assert!(cached("cache list").contains("linear.onnx"));
+    // Another weight in a file of the same length and time.
+    let mut weight = linear_weight();
+    weight.raw_data.as_mut().unwrap()[3] ^= 0x80;
+    write(folder, "linear.onnx", &linear(weight));
+    fs::File::options().write(true).open(folder.join("linear.onnx")).unwrap().set_modified(old).unwrap();
+    assert_ne!(cached("run linear.onnx --random 1 -q"), uncached);
+    assert!(cached("cache clear").starts_with("removed 1 file, "));
+    assert_eq!(files(), [""; 0].map(std::path::PathBuf::from));
+}
+
+/// A folder that cannot be written to is no reason not to run.
+#[test]
+fn a_cache_that_cannot_be_used_is_left_out() {
+    let folder = folder_with_model();
+    let mut command = ipuc(folder.path());
+    command.env("IPUC_CACHE", folder.path().join("linear.onnx")).args(["run", "linear.onnx", "--random", "1"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(others(folder.path(), &["linear.onnx"]), [""; 0]);
+}

@@ -1,10 +1,11 @@
-//! The text of attribute values: `3`, `0.5`, `keyword`, `"text"`, `[1, 2]`, `[0.5]`, `["a"]`, `f32[2]:0000803f00000040`.
+//! The text of attribute values: `3`, `0.5`, `keyword`, `"text"`, `[1, 2]`, `[0.5]`, `["a"]`, `f32[2]:[1.0, 2.0]`.
 //!
 //! A float always has a point, an exponent, or is `inf` or `NaN`; a NaN other than the usual one has its bits behind it,
-//! `NaN:ffc00001`. A tensor's bytes are in hexadecimal.
+//! `NaN:ffc00001`. Elements of a tensor are decimal where they are integers of whole bytes, or finite f32 or f64; else its
+//! bytes are in hexadecimal, `f16[2]:003c0040`, which is read for every type.
 
 use crate::attribute::AttributeValue;
-use crate::dtype;
+use crate::dtype::{self, DType};
 use crate::tensor::Tensor;
 use std::fmt::Write as _;
 
@@ -104,11 +105,103 @@ fn print_tensor(tensor: &Tensor) -> String {
     let mut text = format!("{}[{}]:", tensor.dtype(), extents.join(", "));
     if let Ok(strings) = tensor.strings() {
         text.push_str(&list(strings.iter().map(|string| quote(string))));
-    }
-    for byte in tensor.bytes() {
-        let _ = write!(text, "{byte:02x}");
+    } else if let Some(elements) = print_elements(tensor) {
+        text.push_str(&list(elements.into_iter()));
+    } else {
+        tensor.bytes().iter().for_each(|byte| {
+            let _ = write!(text, "{byte:02x}");
+        });
     }
     text
+}
+
+/// Elements in decimal; `None` where the type has none that give the same bits back.
+fn print_elements(tensor: &Tensor) -> Option<Vec<String>> {
+    macro_rules! integers {
+        ($Element:ty) => {
+            tensor.elements::<$Element>().ok().map(|elements| elements.iter().map(ToString::to_string).collect())
+        };
+    }
+    macro_rules! floats {
+        ($Element:ty) => {{
+            let elements = tensor.elements::<$Element>().ok()?;
+            let finite = elements.iter().all(|element| element.is_finite());
+            finite.then(|| elements.iter().map(|element| format!("{element:?}")).collect())
+        }};
+    }
+    match tensor.dtype() {
+        DType::U8 => integers!(u8),
+        DType::I8 => integers!(i8),
+        DType::U16 => integers!(u16),
+        DType::I16 => integers!(i16),
+        DType::U32 => integers!(u32),
+        DType::I32 => integers!(i32),
+        DType::U64 => integers!(u64),
+        DType::I64 => integers!(i64),
+        DType::F32 => floats!(f32),
+        DType::F64 => floats!(f64),
+        DType::String
+        | DType::Bool
+        | DType::F16
+        | DType::BF16
+        | DType::C64
+        | DType::C128
+        | DType::F8E4M3FN
+        | DType::F8E4M3FNUZ
+        | DType::F8E5M2
+        | DType::F8E5M2FNUZ
+        | DType::F8E8M0
+        | DType::F4E2M1
+        | DType::F6E2M3
+        | DType::F6E3M2
+        | DType::U4
+        | DType::I4
+        | DType::U2
+        | DType::I2 => None,
+    }
+}
+
+/// The tensor that [`print_elements`] gave: what is between brackets, at the start of `input`.
+fn parse_elements<'a>(element: DType, shape: &[usize], input: &'a str) -> Option<(Tensor, &'a str)> {
+    let (items, rest) = input.strip_prefix('[')?.split_once(']')?;
+    let items: Vec<&str> = if items.is_empty() { Vec::new() } else { items.split(", ").collect() };
+    macro_rules! numbers {
+        ($Element:ty) => {{
+            let elements = items.iter().map(|item| item.parse::<$Element>().ok()).collect::<Option<Vec<_>>>()?;
+            Tensor::from_elements(shape, &elements).ok()?
+        }};
+    }
+    let tensor = match element {
+        DType::U8 => numbers!(u8),
+        DType::I8 => numbers!(i8),
+        DType::U16 => numbers!(u16),
+        DType::I16 => numbers!(i16),
+        DType::U32 => numbers!(u32),
+        DType::I32 => numbers!(i32),
+        DType::U64 => numbers!(u64),
+        DType::I64 => numbers!(i64),
+        DType::F32 => numbers!(f32),
+        DType::F64 => numbers!(f64),
+        DType::String
+        | DType::Bool
+        | DType::F16
+        | DType::BF16
+        | DType::C64
+        | DType::C128
+        | DType::F8E4M3FN
+        | DType::F8E4M3FNUZ
+        | DType::F8E5M2
+        | DType::F8E5M2FNUZ
+        | DType::F8E8M0
+        | DType::F4E2M1
+        | DType::F6E2M3
+        | DType::F6E3M2
+        | DType::U4
+        | DType::I4
+        | DType::U2
+        | DType::I2 => return None,
+    };
+    Some((tensor, rest))
 }
 
 /// Read a value at the start of `input`; gives the value and what follows. `None` where there is none.
@@ -207,7 +300,7 @@ fn parse_tensor<'a>(word: &str, rest: &'a str) -> Option<(AttributeValue, &'a st
     let AttributeValue::Integers(extents) = shape else { return None };
     let shape: Vec<usize> = extents.into_iter().map(|extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
     let rest = rest.strip_prefix(':')?;
-    if element == dtype::DType::String {
+    if element == DType::String {
         let (strings, rest) = parse_list(rest)?;
         let strings = match strings {
             AttributeValue::Texts(strings) => strings,
@@ -215,6 +308,9 @@ fn parse_tensor<'a>(word: &str, rest: &'a str) -> Option<(AttributeValue, &'a st
             _ => return None,
         };
         return Some((AttributeValue::Tensor(Tensor::from_strings(&shape, strings).ok()?), rest));
+    }
+    if rest.starts_with('[') {
+        return parse_elements(element, &shape, rest).map(|(tensor, rest)| (AttributeValue::Tensor(tensor), rest));
     }
     let end = rest.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(rest.len());
     let (digits, rest) = rest.split_at(end);
@@ -248,6 +344,13 @@ mod tests {
             AttributeValue::Floats(vec![0.5, f32::INFINITY]),
             AttributeValue::Texts(vec!["x".into(), "]".into()]),
             AttributeValue::Tensor(Tensor::vector_i64(&[1, 2])),
+            AttributeValue::Tensor(Tensor::from_elements(&[2, 1], &[-0.0f32, 1e-45]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[2], &[0.1f64, -1e300]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[1], &[f32::NAN]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[2], &[i8::MIN, 7]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[], &[u64::MAX]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements::<i32>(&[0, 3], &[]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_bools(&[2], &[true, false]).unwrap()),
             AttributeValue::Tensor(Tensor::from_strings(&[1], vec!["a, b".into()]).unwrap()),
             AttributeValue::Tensor(Tensor::from_strings(&[0], vec![]).unwrap()),
         ];
@@ -277,6 +380,10 @@ mod tests {
             "[1",
             "\"open",
             "f32[1]:00",
+            "f32[1]:[1.0, 2.0]",
+            "f32[1]:[1.0",
+            "u8[1]:[256]",
+            "bool[1]:[1]",
             "f32[1]:000",
             "1x",
             "-",

@@ -61,7 +61,7 @@ pub(crate) fn bind_symbols(declared: &[Declared<'_>], kinds: &[Type]) -> Result<
 }
 
 /// Adds the symbols that equations of the model tell from those that are bound, such as an extent that must be 64.
-pub(crate) fn follow_equations(manifest: &Manifest, bindings: &mut Bindings) {
+pub fn follow_equations(manifest: &Manifest, bindings: &mut Bindings) {
     let equations = || manifest.obligations.iter().filter(|one| one.relation == Relation::Equal);
     loop {
         let mut found = Vec::new();
@@ -134,21 +134,17 @@ fn check_ranges(manifest: &Manifest, bindings: &Bindings) -> Result<(), RunError
 
 /// Whether a relation holds; symbols of other entries leave it open, which is no failure.
 fn check_obligation(obligation: &Obligation, bindings: &Bindings, entry: &EntryRecord) -> Result<(), RunError> {
-    let sides = (obligation.left.evaluate(bindings), obligation.right.evaluate(bindings));
-    let (Ok(left), Ok(right)) = sides else { return Ok(()) };
-    let holds = match obligation.relation {
-        Relation::Equal => left == right,
-        Relation::Broadcastable => left == right || left == 1 || right == 1,
-        Relation::AtMost => left <= right,
-        Relation::Multiple => left.checked_rem(right) == Some(0),
-    };
-    if holds {
+    if obligation.holds(bindings) != Some(false) {
         return Ok(());
     }
+    let said = |side: &Dim| match side.evaluate(bindings) {
+        Ok(value) => format!("{side} = {value}"),
+        Err(_) => side.to_string(),
+    };
     Err(RunError::Obligation {
         entry: entry.name.clone(),
         subject: obligation.subject.clone(),
-        left: format!("{} = {left}", obligation.left),
-        right: format!("{} = {right}", obligation.right),
+        left: said(&obligation.left),
+        right: said(&obligation.right),
     })
 }

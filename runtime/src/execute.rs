@@ -58,7 +58,7 @@ impl Execution<'_, '_> {
             }
             let results = self.run_step(index, step, operands)?;
             if let Some(trace) = self.trace {
-                trace.add(Track::Steps, format!("{} {}", step.op.name(), step.name), begun, None);
+                trace.add(Track::Steps, format!("{index}:{here} {} {}", step.op.name(), step.name), begun, None);
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });
             if let Some(observer) = &mut self.observer {

@@ -26,6 +26,7 @@ mod trace;
 mod versions;
 mod working;
 
+pub use bind::follow_equations;
 pub use cancel::CancelToken;
 pub use error::{OpenError, RunError};
 pub use file::{CompletedRead, ReadQueue, WeightFile};

@@ -45,7 +45,7 @@ fn write_module(code: &mut String, name: &str, file: &Path, manifest: &Manifest)
 }
 
 /// Names of the methods in [`SESSION`].
-const METHODS: [&str; 2] = ["fork", "reset"];
+const METHODS: [&str; 5] = ["fork", "last_pass", "reset", "restore", "save"];
 
 const SESSION: &str = r"
     /// Another session with the same state, from which both go their own ways.
@@ -56,6 +56,27 @@ const SESSION: &str = r"
     /// Forget all state.
     pub fn reset(&mut self) {
         self.session.reset();
+    }
+
+    /// Write all state.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn save(&self, to: &mut dyn ::std::io::Write) -> Result<(), ::ipuc::SavedStateError> {
+        self.session.save(to)
+    }
+
+    /// Put saved state in place of the present one.
+    ///
+    /// # Errors
+    /// Where the bytes are no saved state or that of another model; the present one is kept then.
+    pub fn restore(&mut self, from: &mut dyn ::std::io::Read) -> Result<(), ::ipuc::SavedStateError> {
+        self.session.restore(from)
+    }
+
+    /// What the last run of this model read, and where it waited; `None` where the model has no memory budget.
+    pub fn last_pass(&self) -> Option<::ipuc::PassReport> {
+        self.session.last_pass()
     }
 ";
 

@@ -26,12 +26,14 @@
 //! ```
 //!
 //! The compiled file and the handle go to `OUT_DIR`; the program is built again when the model or its external data
-//! change. `Model::embedded` uses a copy inside the program; `Model::open` reads the file, so that the program stays
+//! change. A later build into an empty folder copies the file from the [`cache`](crate::cache). `Model::embedded` uses a copy inside the program; `Model::open` reads the file, so that the program stays
 //! small: `PATH` says where it was built.
 
 mod generate;
 
+use crate::cache::Cache;
 use crate::compile::{CompileError, CompileOptions, Source};
+use ipuc_formats::model::Manifest;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -96,14 +98,36 @@ pub fn compile_with(name: &str, models: &[Source], options: &CompileOptions) -> 
     // Said first, so that a model that does not compile is tried again once it has changed.
     models.iter().for_each(|model| rerun_if_changed(&model.path));
     let file = folder.join(format!("{name}.ipu"));
-    let compiled = crate::compile::compile(models, &file, options).map_err(|error| {
+    let (manifest, inputs) = compile_or_copy(models, options, &file)?;
+    inputs.iter().for_each(|path| rerun_if_changed(path));
+    let module = folder.join(format!("{name}.rs"));
+    let code = generate::module(name, &file, &manifest);
+    std::fs::write(&module, code).map_err(|error| BuildError::Write { path: module, error })
+}
+
+/// Write the compiled file; gives what is in it, and what it was made from.
+fn compile_or_copy(
+    models: &[Source],
+    options: &CompileOptions,
+    file: &Path,
+) -> Result<(Manifest, Vec<PathBuf>), BuildError> {
+    let cache = Cache::of_user();
+    if let Some(cache) = &cache
+        && let Some(kept) = cache.find(models, options)
+        && std::fs::copy(&kept.path, file).is_ok()
+    {
+        return Ok((kept.manifest, kept.inputs));
+    }
+    let place = cache.as_ref().and_then(|cache| cache.place(models, options).ok());
+    let compiled = crate::compile::compile(models, file, options).map_err(|error| {
         let path = models.first().map(|model| model.path.clone()).unwrap_or_default();
         BuildError::Compile { path, error: Box::new(error) }
     })?;
-    compiled.inputs.iter().for_each(|path| rerun_if_changed(path));
-    let module = folder.join(format!("{name}.rs"));
-    let code = generate::module(name, &file, &compiled.emitted.manifest);
-    std::fs::write(&module, code).map_err(|error| BuildError::Write { path: module, error })
+    if let (Some(cache), Some(place)) = (cache, place) {
+        // A build does not fail where there is no room to keep what it has made.
+        let _ = std::fs::copy(file, &place.path).and_then(|_| cache.keep(&place, models, &compiled));
+    }
+    Ok((compiled.emitted.manifest, compiled.inputs))
 }
 
 #[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]

@@ -2,18 +2,30 @@
 
 use super::Outcome;
 use super::arguments::times;
-use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
-use super::failure::Code;
+use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather, result_types};
+use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::profile;
+use super::random::Generator;
+use super::sizes::{Beginning, Sizes, states};
 use clap::Args;
-use ipuc_formats::model::Manifest;
+use ipuc_formats::dim::Bindings;
+use ipuc_formats::fact::Type;
+use ipuc_formats::model::{EntryRecord, Manifest};
+use ipuc_formats::value::Value;
+use ipuc_runtime::Session;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// What a run begins with, below the options.
+const BEGINNING: &str = "\
+Each run begins anew. Where state grows, --dim gives the positions that it has
+before (as past_sequence_length=512); their contents are made up.";
+
 /// Run a model several times and print how long it takes; inputs that are not given are made up
 #[derive(Debug, Args)]
+#[command(after_help = BEGINNING)]
 pub(super) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -44,6 +56,12 @@ struct Summary {
     arena_bytes: u64,
     /// Most memory that the process had at any time, mapped files included; null where the system does not tell.
     peak_rss_bytes: Option<u64>,
+    /// Where state grows: positions that it has before each run; null elsewhere.
+    context: Option<u64>,
+    /// Positions that a run adds to it, the tokens of a language model.
+    tokens: Option<u64>,
+    /// Tokens a second in the median run, of each sequence of a batch.
+    tokens_per_second: Option<f64>,
     /// The run that is not counted.
     first: Run,
     runs: Vec<Run>,
@@ -64,24 +82,14 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let entry = loaded.model.entry(arguments.model.entry.as_deref())?;
     let inputs = arguments.inputs.or_random();
-    let inputs = gather(&loaded, entry, &inputs, &arguments.dimensions.dim, output)?;
+    let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning: Beginning::MadeUp };
+    let inputs = gather(&loaded, entry, &inputs, sizes, output)?;
+    let manifest = loaded.model.manifest();
+    let states = made_up_states(manifest, entry, &inputs.bindings)?;
     let mut session = loaded.session()?;
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
-    let mut timed = || -> anyhow::Result<Run> {
-        let given = inputs.clone();
-        session.reset();
-        let start = Instant::now();
-        session.run(Some(&entry.name), given)?;
-        let duration = start.elapsed();
-        let pass = session.last_pass().unwrap_or_default();
-        Ok(Run {
-            seconds: duration.as_secs_f64(),
-            bytes_read: pass.bytes_read(),
-            row_bytes: pass.row_bytes,
-            stall_seconds: pass.stalled().as_secs_f64(),
-        })
-    };
+    let mut timed = || timed(&mut session, entry, &states, inputs.values.clone());
     let first = timed()?;
     let total = arguments.runs;
     let bar = output.bar("running", Unit::Items);
@@ -92,8 +100,6 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     drop(bar);
     profile::end(&mut session, trace, target)?;
-    let weights_bytes = stored_bytes(loaded.model.manifest());
-    let peak_rss_bytes = peak_rss_bytes();
     let mut sorted: Vec<Duration> = runs.iter().map(|run| Duration::from_secs_f64(run.seconds)).collect();
     sorted.sort();
     let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
@@ -104,12 +110,102 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         seconds(least),
         seconds(Duration::from_secs_f64(first.seconds))
     ))?;
-    let arena_bytes = session.arena_bytes();
-    let peak = peak_rss_bytes.map_or_else(String::new, |peak| format!(", {} of memory at most", bytes(peak)));
-    output.line(format_args!("{} of weights, {} of activations{peak}", bytes(weights_bytes), bytes(arena_bytes)))?;
-    let residency = loaded.model.residency();
-    if let Some(residency) = &residency {
-        let last = runs.last().map_or(0, |run| run.bytes_read);
+    let growing = growing(manifest, entry, &inputs.bindings);
+    let tokens_per_second = growing.map(|growing| growing.tokens as f64 / median.as_secs_f64().max(1e-9));
+    if let (Some(growing), Some(rate)) = (growing, tokens_per_second) {
+        let (context, tokens) = (count(growing.context, "token"), count(growing.tokens, "token"));
+        output.line(format_args!("{rate:.1} tokens/s: {tokens} a run after a context of {context}"))?;
+    }
+    let summary = Summary {
+        model: loaded.path.display().to_string(),
+        entry: entry.name.clone(),
+        weights_bytes: stored_bytes(manifest),
+        budget_bytes: None,
+        pinned_bytes: stored_bytes(manifest),
+        arena_bytes: session.arena_bytes(),
+        peak_rss_bytes: peak_rss_bytes(),
+        context: growing.map(|growing| growing.context as u64),
+        tokens: growing.map(|growing| growing.tokens as u64),
+        tokens_per_second,
+        first,
+        runs,
+    };
+    print_memory(&loaded, summary, output)?;
+    Ok(Code::Success)
+}
+
+/// One run from the beginning.
+fn timed(
+    session: &mut Session,
+    entry: &EntryRecord,
+    states: &[(String, Value)],
+    inputs: Vec<(String, Value)>,
+) -> anyhow::Result<Run> {
+    session.reset();
+    for (name, value) in states {
+        session.set_state(name, value.clone())?;
+    }
+    let start = Instant::now();
+    session.run(Some(&entry.name), inputs)?;
+    let duration = start.elapsed();
+    let pass = session.last_pass().unwrap_or_default();
+    Ok(Run {
+        seconds: duration.as_secs_f64(),
+        bytes_read: pass.bytes_read(),
+        row_bytes: pass.row_bytes,
+        stall_seconds: pass.stalled().as_secs_f64(),
+    })
+}
+
+/// Contents of each state that the sizes give positions to.
+fn made_up_states(
+    manifest: &Manifest,
+    entry: &EntryRecord,
+    bindings: &Bindings,
+) -> Result<Vec<(String, Value)>, Failure> {
+    let mut generator = Generator::new(0);
+    let mut made_up = Vec::new();
+    for state in states(manifest, entry) {
+        let positions = state.positions().and_then(|positions| positions.evaluate(bindings).ok());
+        if positions.is_some_and(|positions| positions > 0) {
+            made_up.push((state.name.to_string(), generator.value(state.name, state.kind, bindings)?));
+        }
+    }
+    Ok(made_up)
+}
+
+/// What a run appends to.
+#[derive(Clone, Copy)]
+struct Growing {
+    /// Positions that are there before.
+    context: usize,
+    /// Positions that are appended.
+    tokens: usize,
+}
+
+/// The first state that an entry appends to, as far as sizes tell.
+fn growing(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -> Option<Growing> {
+    let results = result_types(manifest, entry);
+    let block = &manifest.blocks[entry.block as usize];
+    entry.states.iter().find_map(|used| {
+        let growth = manifest.states[used.state as usize].growth.filter(|growth| !growth.overwritten)?;
+        let extent = |kind: &Type| {
+            let dim = kind.as_tensor()?.1.dims()?.get(growth.axis as usize)?;
+            usize::try_from(dim.evaluate(bindings).ok()?).ok()
+        };
+        let context = extent(&block.values[used.input? as usize].kind)?;
+        let tokens = extent(results.get(used.output? as usize)?)?.checked_sub(context)?;
+        Some(Growing { context, tokens })
+    })
+}
+
+/// The lines about memory, and the whole as JSON.
+fn print_memory(loaded: &Loaded, mut summary: Summary, output: &mut Output) -> anyhow::Result<()> {
+    let peak = summary.peak_rss_bytes.map_or_else(String::new, |peak| format!(", {} of memory at most", bytes(peak)));
+    let (weights, arena) = (bytes(summary.weights_bytes), bytes(summary.arena_bytes));
+    output.line(format_args!("{weights} of weights, {arena} of activations{peak}"))?;
+    if let Some(residency) = loaded.model.residency() {
+        let last = summary.runs.last().map_or(0, |run| run.bytes_read);
         output.line(format_args!(
             "{} of weights stay, {} pass through {}, {} read in the last run",
             bytes(residency.pinned_bytes),
@@ -117,19 +213,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
             bytes(residency.ring_bytes),
             bytes(last)
         ))?;
+        summary.budget_bytes = Some(residency.budget_bytes);
+        summary.pinned_bytes = residency.pinned_bytes;
     }
-    output.json(&Summary {
-        model: loaded.path.display().to_string(),
-        entry: entry.name.clone(),
-        weights_bytes,
-        budget_bytes: residency.as_ref().map(|residency| residency.budget_bytes),
-        pinned_bytes: residency.as_ref().map_or(weights_bytes, |residency| residency.pinned_bytes),
-        arena_bytes,
-        peak_rss_bytes,
-        first,
-        runs,
-    })?;
-    Ok(Code::Success)
+    output.json(&summary)
 }
 
 fn stored_bytes(manifest: &Manifest) -> u64 {

@@ -5,6 +5,7 @@ use super::execute::{DimensionArguments, Loaded, ModelArguments, complete};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, count};
 use super::present::short;
+use super::sizes::{Beginning, Sizes};
 use super::verify::{data_set_paths, read_inputs};
 use crate::accuracy::{Deviation, Ranking};
 use anyhow::Context;
@@ -251,15 +252,14 @@ fn started(
         input.is_some_and(|input| entry.state_of_input(input).is_some())
     };
     let (states, inputs): (Vec<_>, Vec<_>) = given.into_iter().partition(|(name, _)| is_state(name));
-    let ports = loaded.model.inputs(entry);
-    let dimensions = &arguments.dimensions.dim;
-    let inputs = complete(&loaded.model, &ports, inputs, arguments.random, dimensions, output)
+    let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning: Beginning::Given };
+    let inputs = complete(&loaded.model, entry, inputs, arguments.random, sizes, output)
         .with_context(|| format!("inputs of `{}`", loaded.path.display()))?;
     session.reset();
     for (name, value) in &states {
         session.set_state(name, value.clone())?;
     }
-    Ok(Given { states, inputs })
+    Ok(Given { states, inputs: inputs.values })
 }
 
 fn measure(name: &str, found: &Value, expected: &Value, measured: &mut Measured) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::failure::{Code, Failure, in_models};
+use super::listing::Listing;
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::signature::has_signature;
 use super::targets::target;
@@ -18,8 +19,6 @@ use clap::Args;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::model::{Manifest, PlacementRecord};
 use ipuc_formats::ops::RowScheme;
-use ipuc_passes::ir::{Graph, text};
-use ipuc_passes::pipeline::Report;
 use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -69,7 +68,8 @@ pub(super) struct Arguments {
     /// as of ONNX, or a folder of these; of an entry where NAME is given
     #[arg(long, value_name = "PATH|NAME=PATH")]
     calibrate: Vec<NamedModel>,
-    /// Write the program after each pass into numbered files in this folder
+    /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
+    /// files, and at last the steps and weights as they are in the file
     #[arg(long, value_name = "DIR")]
     emit_ir: Option<PathBuf>,
     /// Leave every step as it is, so that `run --observe` sees each value of the model; slower
@@ -200,7 +200,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     });
     drop(bar);
     let compiled = compiled?;
-    listing.finish()?;
+    listing.finish(&compiled.emitted.manifest)?;
     if to_stdout {
         output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
         return Ok(Code::Success);
@@ -333,45 +333,6 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
         sources.push(Source { entry, path: model.path.clone() });
     }
     Ok(sources)
-}
-
-/// The files of `--emit-ir`.
-struct Listing<'a> {
-    folder: Option<&'a Path>,
-    written: usize,
-    error: Option<std::io::Error>,
-}
-
-impl<'a> Listing<'a> {
-    fn new(folder: Option<&'a Path>) -> anyhow::Result<Self> {
-        if let Some(folder) = folder {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Failure::usage(format!("cannot create `{}`: {error}", folder.display())))?;
-        }
-        Ok(Listing { folder, written: 0, error: None })
-    }
-
-    fn write(&mut self, report: &Report, graph: &Graph) {
-        let (Some(folder), None) = (self.folder, &self.error) else { return };
-        let name = format!("{:03}-{}.ir", self.written, report.pass);
-        let comment = format!(
-            "// after {}: {}, {} of {} changed, {}\n",
-            report.pass,
-            seconds(report.time),
-            report.changes.steps,
-            count(report.steps, "step"),
-            count(report.changes.annotations, "annotation")
-        );
-        let written = std::fs::write(folder.join(name), comment + &text::print(graph));
-        self.error = written.err();
-        self.written += 1;
-    }
-
-    fn finish(self) -> anyhow::Result<()> {
-        let Some(error) = self.error else { return Ok(()) };
-        let folder = self.folder.unwrap_or(Path::new("")).display().to_string();
-        Err(anyhow::Error::new(error).context(format!("cannot write the files of --emit-ir into `{folder}`")))
-    }
 }
 
 fn print(

@@ -6,13 +6,15 @@ use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use super::scratch::{Scratch, spool};
 use super::signature::has_signature;
+use super::sizes::Sizes;
+use crate::cache::Cache;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::{SourceFile, numpy};
 use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
 use clap::Args;
-use ipuc_formats::dim::{Bindings, Dim, Solution, solve_for};
+use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{EntryRecord, Manifest, OperandRecord, superblock};
 use ipuc_formats::onnx::read_value;
@@ -28,7 +30,7 @@ use std::time::Duration;
 /// Which model is executed, and how.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArguments {
-    /// The model: an .ipu file, an .onnx file (compiled into a temporary file first), or - for stdin
+    /// The model: an .ipu file, an .onnx file (compiled first, and kept in `ipuc cache`), or - for stdin
     model: PathBuf,
     /// The entry to run, where the model has several
     #[arg(long, value_name = "NAME")]
@@ -56,6 +58,9 @@ pub(super) struct ModelArguments {
     /// A folder outside of the .onnx model's own whose files it may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
+    /// Compile an .onnx file in any case: neither use nor keep the compiled file (`ipuc cache`)
+    #[arg(long)]
+    no_cache: bool,
 }
 
 impl ModelArguments {
@@ -169,22 +174,7 @@ impl Loaded {
         }
         let compiled_elsewhere = arguments.follow || is_compiled(&path)?;
         if !compiled_elsewhere {
-            let folder = match &scratch {
-                Some(scratch) => scratch,
-                None => scratch.insert(Scratch::new()?),
-            };
-            let compiled = folder.path().join("model.ipu");
-            let options = CompileOptions {
-                external_data_roots: arguments.external_data_root.clone(),
-                ranges: ranges(&dimensions.dim),
-                ..CompileOptions::default()
-            };
-            let source = Source { entry: "main".to_string(), path };
-            let shown = Source { path: shown(&arguments.model), ..source.clone() };
-            let bar = output.bar("compiling", Unit::Bytes);
-            compile_observed(&[source], &compiled, &options, &bar, &mut |_, _| {})
-                .map_err(|error| in_models(renamed(error, &shown.path), &[shown]))?;
-            path = compiled;
+            path = compiled_for_run(&path, arguments, dimensions, &mut scratch, output)?;
         } else if let Some(range) = dimensions.dim.iter().find(|dimension| dimension.value().is_none()) {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
@@ -210,6 +200,57 @@ impl Loaded {
     pub(super) fn session(&self) -> anyhow::Result<Session> {
         Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
     }
+}
+
+/// The compiled file of an `.onnx` model: one that is kept, else a new one, which is kept where there is a place for it.
+fn compiled_for_run(
+    model: &Path,
+    arguments: &ModelArguments,
+    dimensions: &DimensionArguments,
+    scratch: &mut Option<Scratch>,
+    output: &Output,
+) -> anyhow::Result<PathBuf> {
+    let options = CompileOptions {
+        external_data_roots: arguments.external_data_root.clone(),
+        ranges: ranges(&dimensions.dim),
+        ..CompileOptions::default()
+    };
+    let sources = [Source { entry: "main".to_string(), path: model.to_owned() }];
+    let shown = [Source { path: shown(&arguments.model), ..sources[0].clone() }];
+    let compile_to = |target: &Path| {
+        let bar = output.bar("compiling", Unit::Bytes);
+        compile_observed(&sources, target, &options, &bar, &mut |_, _| {})
+    };
+    let failed = |error| in_models(renamed(error, &shown[0].path), &shown);
+    // What a pipe brought is gone afterwards.
+    let cache = if arguments.no_cache || scratch.is_some() { None } else { Cache::of_user() };
+    if let Some(cache) = &cache {
+        if let Some(kept) = cache.find(&sources, &options) {
+            return Ok(kept.path);
+        }
+        // Without a place there is still the temporary folder.
+        if let Ok(place) = cache.place(&sources, &options) {
+            match compile_to(&place.path) {
+                Ok(compiled) => {
+                    if let Err(error) = cache.keep(&place, &sources, &compiled) {
+                        output.note(format_args!("note: cannot keep the compiled file: {error}"));
+                    }
+                    return Ok(place.path);
+                }
+                Err(error) if error.is_of_output() => {
+                    output.note(format_args!("note: cannot keep the compiled file: {error}"));
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+    let folder = match scratch {
+        Some(scratch) => scratch,
+        None => scratch.insert(Scratch::new()?),
+    };
+    let target = folder.path().join("model.ipu");
+    compile_to(&target).map_err(failed)?;
+    Ok(target)
 }
 
 /// How messages call a model.
@@ -273,9 +314,9 @@ pub(super) fn gather(
     loaded: &Loaded,
     entry: &EntryRecord,
     arguments: &InputArguments,
-    dimensions: &[Dimension],
+    sizes: Sizes<'_>,
     output: &Output,
-) -> anyhow::Result<Vec<(String, Value)>> {
+) -> anyhow::Result<Inputs> {
     let ports = loaded.model.inputs(entry);
     let mut given = Vec::new();
     if let Some(path) = &arguments.inputs {
@@ -290,7 +331,7 @@ pub(super) fn gather(
         given.retain(|(name, _)| *name != file.name);
         given.push((file.name.clone(), value));
     }
-    complete(&loaded.model, &ports, given, arguments.random, dimensions, output)
+    complete(&loaded.model, entry, given, arguments.random, sizes, output)
 }
 
 fn find<'a>(ports: &'a [Port], name: &str) -> Result<&'a Port, RunError> {
@@ -328,37 +369,43 @@ pub(super) fn fitted(value: Value, kind: &Type) -> Value {
     }
 }
 
+/// The inputs of an entry, and the sizes of dimensions that come with them.
+pub(super) struct Inputs {
+    pub(super) values: Vec<(String, Value)>,
+    pub(super) bindings: Bindings,
+}
+
 /// Add what is not given: made-up values where there is a seed, nothing for optionals.
 pub(super) fn complete(
     model: &Model,
-    ports: &[Port],
+    entry: &EntryRecord,
     mut given: Vec<(String, Value)>,
     seed: Option<u64>,
-    dimensions: &[Dimension],
+    sizes: Sizes<'_>,
     output: &Output,
-) -> anyhow::Result<Vec<(String, Value)>> {
+) -> anyhow::Result<Inputs> {
+    let ports = model.inputs(entry);
     let missing: Vec<&Port> = ports.iter().filter(|port| !given.iter().any(|(name, _)| *name == port.name)).collect();
-    let mut bindings = bind(ports, &given, dimensions)?;
+    let mut bindings = sizes.bind(model.manifest(), entry, &ports, &given)?;
     let open: BTreeSet<Arc<str>> = missing.iter().flat_map(|port| port.kind.symbols()).collect();
     let open: Vec<Arc<str>> = open.into_iter().filter(|symbol| bindings.get(symbol).is_none()).collect();
     let Some(seed) = seed else {
         for port in missing {
-            let Type::Optional(element) = &port.kind else { return Err(missing_inputs(ports, &given, &open).into()) };
+            let Type::Optional(element) = &port.kind else { return Err(missing_inputs(&ports, &given, &open).into()) };
             given.push((port.name.clone(), Value::Optional { element: (**element).clone(), value: None }));
         }
-        return Ok(given);
+        return Ok(Inputs { values: given, bindings });
     };
-    for symbol in open {
-        let range = model.manifest().symbols.iter().find(|record| record.name == *symbol);
-        let value = range.map_or(1, |record| record.minimum.max(1));
+    sizes.choose(model.manifest(), entry, &open, &mut bindings)?;
+    for symbol in &open {
+        let value = bindings.get(symbol).unwrap_or_default();
         output.note(format_args!("note: dimension `{symbol}` is {value}"));
-        bindings.insert(symbol, value);
     }
     let mut generator = Generator::new(seed);
     for port in missing {
         given.push((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
     }
-    Ok(given)
+    Ok(Inputs { values: given, bindings })
 }
 
 fn missing_inputs(ports: &[Port], given: &[(String, Value)], open: &[Arc<str>]) -> Failure {
@@ -376,48 +423,4 @@ fn missing_inputs(ports: &[Port], given: &[(String, Value)], open: &[Arc<str>]) 
         symbols => message.push_str(&format!("; dimensions {} are unbound", symbols.join(", "))),
     }
     Failure::usage(message).with_hint("give each with --input NAME=FILE.npy, or make them up with --random SEED")
-}
-
-/// Sizes of dimensions by what the user says and by the inputs that are given.
-fn bind(ports: &[Port], given: &[(String, Value)], dimensions: &[Dimension]) -> anyhow::Result<Bindings> {
-    let known: BTreeSet<Arc<str>> = ports.iter().flat_map(|port| port.kind.symbols()).collect();
-    let mut bindings = Bindings::new();
-    for dimension in dimensions {
-        let Some(value) = dimension.value() else { continue };
-        if !known.contains(dimension.name.as_str()) {
-            let (name, known) = (dimension.name.clone(), known.iter().map(ToString::to_string).collect());
-            return Err(CompileError::UnknownDimension { name, known }.into());
-        }
-        bindings.insert(dimension.name.as_str(), value);
-    }
-    // A dimension such as `past + seq` waits until others have bound all but one of its symbols.
-    loop {
-        let before = bindings.len();
-        for port in ports {
-            let Some((_, value)) = given.iter().find(|(name, _)| *name == port.name) else { continue };
-            let (Some((_, Shape::Ranked(dims))), Some(tensor)) = (port.kind.as_tensor(), value.as_tensor()) else {
-                continue;
-            };
-            for (axis, (dim, &found)) in dims.iter().zip(tensor.shape()).enumerate() {
-                solve(&port.name, axis, dim, found, &mut bindings)?;
-            }
-        }
-        if bindings.len() == before {
-            return Ok(bindings);
-        }
-    }
-}
-
-fn solve(name: &str, axis: usize, dim: &Dim, found: usize, bindings: &mut Bindings) -> Result<(), RunError> {
-    let mismatch =
-        |expected: &Dim| RunError::InputShape { name: name.to_string(), axis, expected: expected.to_string(), found };
-    let actual = i64::try_from(found).map_err(|_| mismatch(dim))?;
-    match solve_for(dim, actual, bindings).map_err(|_| mismatch(dim))? {
-        Solution::Satisfied | Solution::Undetermined { .. } => Ok(()),
-        Solution::Solved { symbol, value } => {
-            bindings.insert(symbol, value);
-            Ok(())
-        }
-        Solution::Contradiction { expression } => Err(mismatch(&expression)),
-    }
 }

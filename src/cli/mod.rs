@@ -1,12 +1,13 @@
 //! The command line: one file a command, each a set of arguments and one function `run`.
 //!
 //! Shared by commands: `arguments` (what flags hold), `execute` (opening models and gathering inputs), `random` (inputs
-//! that are made up), `language` (opening language models), `interrupt` (Ctrl-C), `output` (stdout, JSON, progress) and
+//! that are made up), `sizes` (of open dimensions), `language` (opening language models), `interrupt` (Ctrl-C), `output` (stdout, JSON, progress) and
 //! `failure` (which error is which exit code). Data goes to
 //! stdout, everything else to stderr.
 
 mod arguments;
 mod bench;
+mod cache;
 mod chat;
 mod compare;
 mod compile;
@@ -18,6 +19,8 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod language;
+mod listing;
+mod man;
 mod observed;
 mod ops;
 mod output;
@@ -29,6 +32,7 @@ mod scratch;
 mod serve;
 mod signature;
 mod simulate;
+mod sizes;
 mod streamed;
 mod targets;
 mod verify;
@@ -71,8 +75,10 @@ enum Command {
     Inspect(inspect::Arguments),
     Simulate(simulate::Arguments),
     Targets(targets::Arguments),
+    Cache(cache::Arguments),
     Ops(ops::Arguments),
     Completions(completions::Arguments),
+    Man(man::Arguments),
 }
 
 /// Run the command that the program was called with.
@@ -100,8 +106,10 @@ fn run(cli: &Cli) -> Outcome {
         Command::Inspect(arguments) => inspect::run(arguments, &mut output),
         Command::Simulate(arguments) => simulate::run(arguments, &mut output),
         Command::Targets(arguments) => targets::run(arguments, &mut output),
+        Command::Cache(arguments) => cache::run(arguments, &mut output),
         Command::Ops(arguments) => ops::run(arguments, &mut output),
         Command::Completions(arguments) => completions::run(arguments, &mut output),
+        Command::Man(arguments) => man::run(arguments, &mut output),
     }?;
     output.flush()?;
     Ok(code)

@@ -50,17 +50,7 @@ impl Output {
 
     /// Lines of the result in columns; the last one is not padded.
     pub(super) fn table<const COLUMNS: usize>(&mut self, rows: Vec<[String; COLUMNS]>) -> anyhow::Result<()> {
-        let mut widths = [0; COLUMNS];
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        for row in rows {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-            self.line(cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
-        Ok(())
+        aligned(rows).into_iter().try_for_each(|line| self.line(line))
     }
 
     /// The whole result as JSON, where that is wanted.
@@ -117,6 +107,21 @@ impl Output {
         let shown = !self.quiet && io::stderr().is_terminal();
         Bar { shown, label, unit, start: Instant::now(), bar: OnceLock::new() }
     }
+}
+
+/// Rows as lines with aligned columns; the last one is not padded.
+pub(super) fn aligned<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> Vec<String> {
+    let mut widths = [0; COLUMNS];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: [String; COLUMNS]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.into_iter().map(line).collect()
 }
 
 /// How long a piece of work is silent.

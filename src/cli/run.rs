@@ -7,6 +7,7 @@ use super::observed;
 use super::output::{Output, count, seconds};
 use super::present;
 use super::profile;
+use super::sizes::{Beginning, Sizes};
 use crate::files::{OutputFile, SequentialWriter, numpy};
 use crate::observe::{Granularity, Statistics};
 use anyhow::Context;
@@ -54,7 +55,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let load_time = start.elapsed();
     let name = arguments.model.entry.as_deref();
     let entry = loaded.model.entry(name)?;
-    let inputs = gather(&loaded, entry, &arguments.inputs, &arguments.dimensions.dim, output)?;
+    let beginning = if arguments.load_state.is_some() { Beginning::Given } else { Beginning::Fresh };
+    let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning };
+    let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?.values;
     let mut session = loaded.session()?;
     if let Some(path) = &arguments.load_state {
         let context = || format!("cannot load state from `{}`", path.display());

@@ -11,6 +11,7 @@ use super::execute::{
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::present::short;
+use super::sizes::{Beginning, Sizes};
 use super::streamed::{Run, Trial};
 use crate::compare::{Tolerance, compare};
 use crate::files::SourceFile;
@@ -146,15 +147,14 @@ fn check(
     arguments: &Arguments,
     output: &Output,
 ) -> anyhow::Result<Checked> {
-    let ports = loaded.model.inputs(entry);
-    let dimensions = &arguments.dimensions.dim;
+    let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning: Beginning::Given };
     let context = || format!("data set `{}`", set.name);
     let is_state = |name: &str| {
         let input = entry.inputs.iter().position(|input| input == name);
         input.is_some_and(|input| entry.state_of_input(input).is_some())
     };
     let (states, inputs): (Vec<_>, Vec<_>) = set.inputs.into_iter().partition(|(name, _)| is_state(name));
-    let inputs = complete(&loaded.model, &ports, inputs, None, dimensions, output).with_context(context)?;
+    let inputs = complete(&loaded.model, entry, inputs, None, sizes, output).with_context(context)?.values;
     session.reset();
     for (name, value) in &states {
         session.set_state(name, value.clone())?;
@@ -219,8 +219,8 @@ pub(super) fn data_set_paths(data: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if data.is_file() {
         return Ok(vec![data.to_owned()]);
     }
-    let entries = std::fs::read_dir(data)
-        .map_err(|error| Failure::file(format!("cannot read the data folder `{}`: {error}", data.display())))?;
+    let entries =
+        std::fs::read_dir(data).with_context(|| format!("cannot read the data folder `{}`", data.display()))?;
     let mut numbered = Vec::new();
     let mut is_data_set = false;
     for entry in entries {

@@ -101,11 +101,14 @@ const RUNTIME: &[(&str, &[&str])] = &[
 
 /// Modules of the program and the modules that they use.
 const PROGRAM: &[(&str, &[&str])] = &[
-    ("build", &["compile"]),
+    ("arrays", &["handle"]),
+    ("build", &["cache", "compile"]),
+    ("cache", &["compile", "files"]),
     (
         "cli",
         &[
             "accuracy",
+            "cache",
             "calibrate",
             "compare",
             "compile",

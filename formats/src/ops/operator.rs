@@ -1,7 +1,7 @@
 //! The facets of an operator that compiler and runtime share.
 
 use crate::attribute::BlockIndex;
-use crate::dim::{Dim, Equality, Ranges};
+use crate::dim::{Bindings, Dim, Equality, Ranges};
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::{ReferenceContext, ReferenceError};
@@ -119,6 +119,20 @@ pub struct Obligation {
     pub right: Dim,
     /// What is compared, in words, with the name of the step.
     pub subject: String,
+}
+
+impl Obligation {
+    /// Whether it holds at these sizes; `None` where they leave a side open.
+    #[must_use]
+    pub fn holds(&self, bindings: &Bindings) -> Option<bool> {
+        let (left, right) = (self.left.evaluate(bindings).ok()?, self.right.evaluate(bindings).ok()?);
+        Some(match self.relation {
+            Relation::Equal => left == right,
+            Relation::Broadcastable => left == right || left == 1 || right == 1,
+            Relation::AtMost => left <= right,
+            Relation::Multiple => left.checked_rem(right) == Some(0),
+        })
+    }
 }
 
 /// Types blocks while a control-flow operator is typed.

@@ -3,7 +3,7 @@
 //! Weights come in the order of the stream, which is that of their first use.
 
 use super::weight_name;
-use crate::cli::output::Output;
+use crate::cli::output::{Output, aligned};
 use ipuc_formats::encodings::Coded;
 use ipuc_formats::model::{Manifest, OperandRecord, WeightRecord};
 use serde::Serialize;
@@ -58,6 +58,18 @@ struct Reader {
 }
 
 pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<()> {
+    let rows = rows(manifest);
+    output.table(table(&rows, manifest))?;
+    output.json(&serde_json::json!({ "weights": rows }))
+}
+
+/// The table as text.
+pub(in crate::cli) fn lines(manifest: &Manifest) -> Vec<String> {
+    aligned(table(&rows(manifest), manifest))
+}
+
+/// All weights in the order of the stream.
+fn rows(manifest: &Manifest) -> Vec<Row> {
     let mut rows: Vec<Row> = manifest.weights.iter().enumerate().map(|at| row(manifest, at)).collect();
     for (block, record) in manifest.blocks.iter().enumerate() {
         for (step, record) in record.steps.iter().enumerate() {
@@ -71,11 +83,14 @@ pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<(
         }
     }
     rows.sort_by_key(|row| row.parts.first().map(|part| (part.offset, row.weight)));
+    rows
+}
+
+fn table(rows: &[Row], manifest: &Manifest) -> Vec<[String; 10]> {
     let heads = ["weight", "type", "source", "encoding", "chunk", "offset", "bytes", "step", "read", "why"];
     let mut table = vec![heads.map(str::to_string)];
     table.extend(rows.iter().map(|row| text(row, manifest)));
-    output.table(table)?;
-    output.json(&serde_json::json!({ "weights": rows }))
+    table
 }
 
 fn row(manifest: &Manifest, (index, weight): (usize, &WeightRecord)) -> Row {

@@ -5,9 +5,9 @@
 //! summary.
 
 mod check;
-mod layout;
+pub(super) mod layout;
 mod placements;
-mod program;
+pub(super) mod program;
 mod records;
 mod residency;
 mod stream;
@@ -37,6 +37,9 @@ pub(super) struct Arguments {
     /// With --stream: what stays and what streams within this budget, as 512MiB, 2GB or bytes
     #[arg(long, value_name = "SIZE", requires = "stream")]
     memory: Option<Size>,
+    /// With --stream: one line a chunk
+    #[arg(long, requires = "stream", conflicts_with = "memory")]
+    chunks: bool,
     /// With --work: the size of an open dimension
     #[arg(long, value_name = "NAME=N", requires = "work")]
     dim: Vec<Dimension>,
@@ -63,7 +66,7 @@ struct View {
     /// Show what each step takes: multiply-accumulates, operations on elements, bytes; and each entry with its bodies
     #[arg(long)]
     work: bool,
-    /// Show the chunks in order
+    /// Show the weights in the order in which they are read, and the chunks that hold them
     #[arg(long)]
     stream: bool,
     /// Show how steps are spread over the tiles of targets
@@ -96,6 +99,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     } else if view.stream {
         match arguments.memory {
             Some(budget) => residency::show(&arguments.model, &manifest, budget, output)?,
+            None if arguments.chunks => stream::show_chunks(&manifest, output)?,
             None => stream::show(&manifest, output)?,
         }
     } else {
@@ -199,7 +203,7 @@ fn is_public(manifest: &Manifest, symbol: &str) -> bool {
 /// The ONNX name of a weight, or its number.
 fn weight_name(manifest: &Manifest, index: usize) -> String {
     let name = manifest.weights[index].name.clone().filter(|name| !name.is_empty());
-    name.unwrap_or_else(|| format!("#{index}"))
+    name.unwrap_or_else(|| format!("@{index}"))
 }
 
 /// How often each operator occurs.

@@ -1,10 +1,74 @@
-//! `--stream`: the chunks in order, and what lies in each.
+//! `--stream`: the weights in the order in which they lie, with the chunks that hold them; `--chunks` shows those.
 
 use super::{hex, weight_name};
-use crate::cli::output::Output;
-use ipuc_formats::model::Manifest;
+use crate::cli::output::{Output, bytes, count};
+use ipuc_formats::model::{Manifest, WeightRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+/// A weight: its bytes lie in chunks `first_chunk..=last_chunk`.
+#[derive(Serialize)]
+struct Weight {
+    weight: String,
+    first_chunk: u32,
+    last_chunk: u32,
+    offset: u64,
+    bytes: u64,
+    /// It lies among the small weights, which stay in memory.
+    pooled: bool,
+}
+
+/// One line a weight, and a summary.
+pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<()> {
+    let weights = weights(manifest);
+    let mut table = vec![["weight", "chunks", "offset", "bytes", ""].map(str::to_string)];
+    for weight in &weights {
+        let chunks = if weight.first_chunk == weight.last_chunk {
+            weight.first_chunk.to_string()
+        } else {
+            format!("{}-{}", weight.first_chunk, weight.last_chunk)
+        };
+        let stays = if weight.pooled { "stays in memory" } else { "" };
+        let (offset, bytes) = (weight.offset.to_string(), weight.bytes.to_string());
+        table.push([weight.weight.clone(), chunks, offset, bytes, stays.to_string()]);
+    }
+    output.table(table)?;
+    let lengths = manifest.chunks.iter().map(|chunk| chunk.length);
+    let longest = lengths.clone().max().unwrap_or(0);
+    let stream_bytes = lengths.sum();
+    output.line(format_args!(
+        "{} in {} of at most {}: {}",
+        count(weights.len(), "weight"),
+        count(manifest.chunks.len(), "chunk"),
+        bytes(longest),
+        bytes(stream_bytes)
+    ))?;
+    output.json(&serde_json::json!({
+        "weights": weights,
+        "chunks": manifest.chunks.len(),
+        "longest_chunk_bytes": longest,
+        "stream_bytes": stream_bytes,
+    }))
+}
+
+/// The weights that have bytes, by their offset.
+fn weights(manifest: &Manifest) -> Vec<Weight> {
+    let weight = |(index, record): (usize, &WeightRecord)| {
+        let parts = record.parts.iter().map(|part| &manifest.extents[part.extent as usize]);
+        let (first, last) = (parts.clone().next()?, parts.clone().next_back()?);
+        Some(Weight {
+            weight: weight_name(manifest, index),
+            first_chunk: first.chunk,
+            last_chunk: last.chunk,
+            offset: first.offset,
+            bytes: parts.clone().map(|extent| extent.length).sum(),
+            pooled: parts.clone().all(|extent| extent.pooled),
+        })
+    };
+    let mut weights: Vec<Weight> = manifest.weights.iter().enumerate().filter_map(weight).collect();
+    weights.sort_by_key(|weight| weight.offset);
+    weights
+}
 
 #[derive(Serialize)]
 struct Chunk {
@@ -27,7 +91,8 @@ struct Extent {
     weights: Vec<String>,
 }
 
-pub(super) fn show(manifest: &Manifest, output: &mut Output) -> anyhow::Result<()> {
+/// One line a chunk.
+pub(super) fn show_chunks(manifest: &Manifest, output: &mut Output) -> anyhow::Result<()> {
     let chunks = chunks(manifest);
     let mut table = vec![["chunk", "offset", "bytes", "extents", "weights"].map(str::to_string)];
     for chunk in &chunks {

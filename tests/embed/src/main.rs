@@ -26,6 +26,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let outputs = session.listen(inputs)?;
         heard += usize::from(outputs.output.elements[0] >= 0.5);
     }
+    // What a session has heard is saved, and another goes on from it.
+    let mut heard_so_far = Vec::new();
+    session.save(&mut heard_so_far)?;
+    let silence = || speech::ListenInputs { input: Array::new([1, 576], vec![0.0; 576]), sr: Array::scalar(16_000) };
+    let after = session.listen(silence())?;
+    let mut other = speech::Model::embedded()?.session(&SessionOptions::default())?;
+    other.restore(&mut heard_so_far.as_slice())?;
+    assert_eq!(other.listen(silence())?, after);
+    assert!(other.last_pass().is_none(), "without a budget nothing is streamed");
     println!("speech in {heard} of {} windows", samples.len() / WINDOW_SAMPLES);
 
     // The same from a file beside the program, which stays small.

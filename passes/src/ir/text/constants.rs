@@ -1,7 +1,7 @@
 //! Constants in text.
 //!
 //! ```text
-//! constant @one : i64[] = i64[]:0100000000000000 at 0 16384 8
+//! constant @one : i64[] = i64[]:[1] at 0 16384 8
 //! constant @large : f32[64, 64] = hash 6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85
 //! constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
 //! constant @v : i32[500] = stored 0 int32_data 20000+300, 20400+900 tagged name "v.int"

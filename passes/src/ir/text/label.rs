@@ -76,8 +76,8 @@ fn is_number(word: &str) -> bool {
     word.chars().all(|digit| digit.is_ascii_digit())
 }
 
-/// The labels of all values, or of all constants, that are printed.
-pub(super) struct Labels<Id> {
+/// What all values, or all constants, that are printed are called.
+pub struct Labels<Id> {
     sigil: char,
     labels: HashMap<Id, String>,
     shared: HashMap<Id, String>,
@@ -85,7 +85,7 @@ pub(super) struct Labels<Id> {
 
 impl<Id: Copy + Eq + Hash> Labels<Id> {
     /// Labels for these ids, each with its number and name.
-    pub(super) fn new<'a>(sigil: char, all: impl Iterator<Item = (Id, u32, Option<&'a str>)> + Clone) -> Self {
+    pub fn new<'a>(sigil: char, all: impl Iterator<Item = (Id, u32, Option<&'a str>)> + Clone) -> Self {
         let mut uses: HashMap<&str, usize> = HashMap::new();
         for name in all.clone().filter_map(|(_, _, name)| name) {
             *uses.entry(name).or_default() += 1;
@@ -106,12 +106,12 @@ impl<Id: Copy + Eq + Hash> Labels<Id> {
     }
 
     /// The label where the id is read. One that nothing defines (in a graph that the verifier refuses) has `?`.
-    pub(super) fn used(&self, id: Id) -> String {
+    pub fn used(&self, id: Id) -> String {
         self.labels.get(&id).cloned().unwrap_or_else(|| format!("{}?", self.sigil))
     }
 
     /// The label where the id is defined.
-    pub(super) fn defined(&self, id: Id) -> String {
+    pub fn defined(&self, id: Id) -> String {
         match self.shared.get(&id) {
             Some(name) => format!("{} {name}", self.used(id)),
             None => self.used(id),

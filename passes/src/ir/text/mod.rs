@@ -5,7 +5,7 @@
 //! require equal batch, n from "add: broadcast"
 //! source "model.onnx"
 //! constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
-//! constant @one : i64[] = i64[]:0100000000000000
+//! constant @one : i64[] = i64[]:[1]
 //! constant @t : f32[64, 64] = transpose permutation=[1, 0] @w
 //! state "x"
 //! entry "main"("x") -> ("y") = block 0 state 0 0=0
@@ -18,7 +18,7 @@
 //!
 //! An operand that is left out is `_`. A value has its ONNX name where no other value has it, else its number:
 //! `%"/a/b"`, `%12`, `%12 "shared name"`. Contents of integer tensors stand in braces after the type: `i64[2]{batch, 64}`,
-//! or `i64[1]{= i64[1]:0400000000000000}` where they came as a tensor.
+//! or `i64[1]{= i64[1]:[4]}` where they came as a tensor.
 //!
 //! A constant in memory has its bytes in the text up to 256 bytes, and the hash of its bytes above: such a constant equals
 //! the one that was printed, and asking for its bytes is an error. Of sources the text has the names, so that stored
@@ -33,6 +33,7 @@ mod print;
 mod scan;
 mod types;
 
+pub use label::Labels;
 pub use parse::{ParseError, parse};
 pub use print::print;
 pub use types::parse_type;

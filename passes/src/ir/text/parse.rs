@@ -315,7 +315,7 @@ mod tests {
 require equal batch, n from "add: \"x\" from y"
 source "model.onnx"
 constant @w : f32[64, 64] = stored 0 raw_data 1024+16384
-constant @one : i64[] = i64[]:0100000000000000
+constant @one : i64[] = i64[]:[1]
 state "x" grows 0 page 128
 state "c"
 entry "main"("x", "c") -> ("y") = block 0 state 0 0=0 state 1 _=0
