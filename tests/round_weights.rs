@@ -329,7 +329,7 @@ fn the_command_line_gives_the_bytes_of_the_library() {
         (2, &["--weights", "fp8"], "no encoding holds weights of fp8 yet"),
         (2, &["--keep", "w"], "--keep names exceptions, and no weight is rounded without --weights"),
         (2, &["--calibrate", "x.npz"], "--calibrate is for weights that are rounded, with --weights"),
-        (3, &["--weights", "i4", "--calibrate", "missing"], "cannot read the data folder `missing`"),
+        (5, &["--weights", "i4", "--calibrate", "missing"], "cannot read the data folder `missing`"),
         (2, &["--weights-for", "w"], "expected PATTERN=TYPE, as ffn.*=i4"),
     ] {
         let output = run(arguments);

@@ -364,8 +364,10 @@ impl<'a> PanelTask<'a> {
             Place::Outputs { sums: out, stride, first } => {
                 let outputs = out.chunks_mut(*stride).skip(panel * PANEL_OUTPUTS);
                 for (place, outputs) in outputs.take(PANELS * PANEL_OUTPUTS).enumerate() {
-                    for (output, sums) in outputs[*first + row..][..ROWS].iter_mut().zip(&sums) {
-                        *output = output.wrapping_add(sums.as_flattened()[place]);
+                    // One check for all rows, whose sums lie side by side.
+                    if let Some(own) = outputs[*first + row..].first_chunk_mut::<ROWS>() {
+                        let added: [i32; ROWS] = std::array::from_fn(|index| sums[index].as_flattened()[place]);
+                        own.iter_mut().zip(added).for_each(|(output, sum)| *output = output.wrapping_add(sum));
                     }
                 }
             }
