@@ -17,6 +17,8 @@ use ipuc_passes::emit::{
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
 use ipuc_passes::ir::{Changes, Graph, Peak};
+pub use ipuc_passes::moments::Calibration;
+use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
 pub use ipuc_passes::options::{Activations, Precision, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
@@ -61,6 +63,8 @@ pub struct CompileOptions {
     pub activations: Activations,
     /// How weights are rounded.
     pub weights: WeightOptions,
+    /// What products read in runs of the models on examples (`ipuc::calibrate`), for weights that become codes.
+    pub calibration: Arc<Calibration>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
     pub chunk_bytes: Option<u64>,
     /// Leave every step as it is, so that each value of the model is computed and can be observed; slower.
@@ -292,6 +296,7 @@ fn optimize(
         prefill: options.prefill.clone(),
         activations: options.activations,
         weights: options.weights.clone(),
+        calibration: options.calibration.clone(),
         unfused: options.unfused,
         verify: options.verify,
     };
@@ -376,47 +381,97 @@ pub fn compile_observed<'a>(
     progress: &dyn Progress,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<Compiled, CompileError> {
-    let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
-    let mut reports: Vec<Report> = Vec::new();
+    Optimized::new(sources, options, observe)?.write(output, options, progress)
+}
+
+/// Models that are imported and optimized, and not written yet.
+pub struct Optimized {
+    opened: Vec<Opened>,
+    graph: Graph,
+    reports: Vec<Report>,
     #[cfg(feature = "cross-check")]
-    let mut cross_checks = Vec::new();
-    let graph = optimize(&opened, options, false, &mut |report, graph| {
-        // Types are known for the first time, and nothing is folded yet.
+    cross_checks: Vec<(String, Result<CrossCheck, String>)>,
+}
+
+impl Optimized {
+    /// Import models and run all passes, with the graph shown after each.
+    ///
+    /// # Errors
+    /// As [`compile`].
+    pub fn new(
+        sources: &[Source],
+        options: &CompileOptions,
+        observe: &mut dyn FnMut(&Report, &Graph),
+    ) -> Result<Optimized, CompileError> {
+        let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
+        let mut reports: Vec<Report> = Vec::new();
         #[cfg(feature = "cross-check")]
-        if options.verify && report.pass == "infer" && cross_checks.is_empty() {
-            let check = |model: &Opened| (model.entry.clone(), cross_check(&model.proto, graph, &model.entry));
-            cross_checks = opened.iter().map(check).collect();
-        }
-        reports.push(report.clone());
-        observe(report, graph);
-    })?;
-    let mut inputs: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
-    inputs.extend(opened.iter().flat_map(|model| model.external.paths()));
-    let output = output.into();
-    let path = match output {
-        Destination::Path(path) => {
-            check_output(path, &inputs)?;
-            path
-        }
-        Destination::Stdout => Path::new("standard output"),
-    };
-    let failure = |error| CompileError::Output { path: path.to_owned(), error };
-    let file = OutputFile::create(output).map_err(failure)?;
-    let emitted = emit(&graph, &emit_options(options), &file, progress)?;
-    // What was read before and after a change belongs to no model.
-    for model in &opened {
-        model.file.check_unchanged()?;
-        model.external.check_unchanged()?;
+        let mut cross_checks = Vec::new();
+        let graph = optimize(&opened, options, false, &mut |report, graph| {
+            // Types are known for the first time, and nothing is folded yet.
+            #[cfg(feature = "cross-check")]
+            if options.verify && report.pass == "infer" && cross_checks.is_empty() {
+                let check = |model: &Opened| (model.entry.clone(), cross_check(&model.proto, graph, &model.entry));
+                cross_checks = opened.iter().map(check).collect();
+            }
+            reports.push(report.clone());
+            observe(report, graph);
+        })?;
+        Ok(Optimized {
+            opened,
+            graph,
+            reports,
+            #[cfg(feature = "cross-check")]
+            cross_checks,
+        })
     }
-    file.finish().map_err(failure)?;
-    Ok(Compiled {
-        emitted,
-        peaks: graph.peaks.clone(),
-        reports,
-        inputs,
-        #[cfg(feature = "cross-check")]
-        cross_checks,
-    })
+
+    /// The records of the file that [`write`](Optimized::write) would write, as [`describe`] gives them.
+    ///
+    /// # Errors
+    /// [`CompileError::Emit`] where a weight cannot be encoded.
+    pub fn records(&self, options: &CompileOptions) -> Result<Manifest, CompileError> {
+        Ok(records(&self.graph, &emit_options(options))?)
+    }
+
+    /// Write the file, which appears under its name only when it is whole.
+    ///
+    /// # Errors
+    /// As [`compile`].
+    pub fn write<'a>(
+        self,
+        output: impl Into<Destination<'a>>,
+        options: &CompileOptions,
+        progress: &dyn Progress,
+    ) -> Result<Compiled, CompileError> {
+        let mut inputs: Vec<PathBuf> = self.opened.iter().map(|model| model.file.path().to_owned()).collect();
+        inputs.extend(self.opened.iter().flat_map(|model| model.external.paths()));
+        let output = output.into();
+        let path = match output {
+            Destination::Path(path) => {
+                check_output(path, &inputs)?;
+                path
+            }
+            Destination::Stdout => Path::new("standard output"),
+        };
+        let failure = |error| CompileError::Output { path: path.to_owned(), error };
+        let file = OutputFile::create(output).map_err(failure)?;
+        let emitted = emit(&self.graph, &emit_options(options), &file, progress)?;
+        // What was read before and after a change belongs to no model.
+        for model in &self.opened {
+            model.file.check_unchanged()?;
+            model.external.check_unchanged()?;
+        }
+        file.finish().map_err(failure)?;
+        Ok(Compiled {
+            emitted,
+            peaks: self.graph.peaks.clone(),
+            reports: self.reports,
+            inputs,
+            #[cfg(feature = "cross-check")]
+            cross_checks: self.cross_checks,
+        })
+    }
 }
 
 /// How weights become bytes; what changes them is recorded in the file.
@@ -436,6 +491,10 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let mut record = |name: &str, value: String| emit_options.recorded.push((name.to_string(), value));
     precision.iter().for_each(|precision| record("weights", precision.to_string()));
     keep.iter().for_each(|pattern| record("keep", pattern.clone()));
+    let measured = &options.calibration;
+    if !measured.is_empty() {
+        record("calibration", hash_of(measured).to_string());
+    }
     each.iter().for_each(|(pattern, precision)| record("weights_for", format!("{pattern}={precision}")));
     emit_options
 }

@@ -41,6 +41,8 @@ pub mod arrays;
 pub mod build;
 #[cfg(feature = "compile")]
 pub mod cache;
+#[cfg(all(feature = "compile", feature = "run"))]
+pub mod calibrate;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod compare;

@@ -11,7 +11,7 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::{BUILT_IN, CostError, Style, Target, built_in};
 use ipuc_formats::model::{Manifest, check_placement};
-use ipuc_passes::tile::records;
+use ipuc_passes::place::{PlaceError, records};
 use models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,17 @@ fn check_laws(what: &str, target: &Target, simulated: &Simulated) {
             end = if idle { end } else { step.end.0 };
         }
         assert!(close(report.busy.0 + report.stall.0, end), "{what}: {} + {} is not {end}", report.busy, report.stall);
+    }
+    // Transfers of a tier follow one another, and are all that it does.
+    for (index, tier) in report.tiers.iter().enumerate() {
+        let own: Vec<_> = report.transfers.iter().filter(|transfer| transfer.tier == index).collect();
+        let sum = |write: bool| own.iter().filter(|own| own.write == write).map(|own| own.bytes.0).sum::<f64>();
+        assert!(close(sum(false), tier.read.0) && close(sum(true), tier.written.0), "{what}: {tier:?}");
+        assert!(close(own.iter().map(|own| (own.end - own.start).0).sum(), tier.busy.0), "{what}: {tier:?}");
+        let apart = |pair: &[&ipuc_runtime::fabric::TransferReport]| {
+            pair[1].start.0 >= pair[0].end.0 - 1e-9 * report.makespan.0 && pair[1].end <= report.makespan
+        };
+        assert!(own.windows(2).all(apart), "{what}: transfers of tier {index} overlap");
     }
     // Bytes that came from a tier are those that steps needed; a tier is no faster than it is.
     for (index, (tier, took)) in target.tiers.iter().zip(&report.tiers).enumerate() {
@@ -143,19 +154,55 @@ fn laws_hold_on_machines_made_up_and_more_bandwidth_is_never_slower() {
 
 #[test]
 fn placements_are_valid_for_their_targets() {
+    let mut fitting = 0;
     for (model, manifest) in programs() {
-        for name in ["graphcore-c600", "tenstorrent-n150", "ipu-server", "cerebras-wse3"] {
+        for name in ["graphcore-c600", "tenstorrent-n150", "ipu-server", "ipu-edge", "groq-tsp", "cerebras-wse3"] {
             let target = built_in(name, &[]).unwrap().unwrap();
-            let Some(simulated) = run(&manifest, &target) else { continue };
-            let placements = records(&simulated.program, &target, [0; 32], &Bindings::new(), &simulated.placed);
-            assert!(!placements.is_empty());
+            let Some(Simulated { program, placed, plan, .. }) = run(&manifest, &target) else { continue };
+            let plan = plan.unwrap();
+            let placements = records(&manifest, &program, &target, [0; 32], &Bindings::new(), &placed, Some(&plan));
+            let regions = placements.iter().flat_map(|placement| &placement.steps).map(|step| step.regions.len());
+            assert_eq!(regions.sum::<usize>(), plan.regions.len() + plan.readings.len(), "{model} on {name}");
+            let fits = plan.check(&program, &target).is_ok();
+            let sram = if fits { target.tiles.sram.0 as u64 } else { u64::MAX };
+            fitting += usize::from(fits);
             for placement in &placements {
-                let sram = target.tiles.sram.0 as u64;
                 check_placement(&manifest, placement, target.tiles.count.get(), sram)
                     .unwrap_or_else(|error| panic!("{model} on {name}: {error}"));
             }
         }
     }
+    assert!(fitting >= 15, "only {fitting} fit");
+}
+
+/// What is planned for a small encoder, region by region.
+#[test]
+fn plans_are_what_their_files_say() {
+    let manifest = described(&encoder(F16, 1, &Encoder { layers: 1, ..SMALL_ENCODER }), false);
+    for name in ["graphcore-mk2", "ipu-edge"] {
+        let target = built_in(name, &[("tiles.count".to_string(), "64".to_string())]).unwrap().unwrap();
+        let Simulated { program, plan, .. } = run(&manifest, &target).unwrap();
+        let plan = plan.unwrap();
+        assert_eq!(plan.check(&program, &target), Ok(()));
+        let path = format!("{}/tests/place/encoder_{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        let found = plan.text(&program);
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &found).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), found, "{path}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_bytes_and_tiles() {
+    let manifest = described(&encoder(F16, 1, &SMALL_ENCODER), false);
+    let small = [("tiles.count", "4"), ("tiles.sram", "64KiB"), ("policy.weights", "tier2")];
+    let small = small.map(|(key, value)| (key.to_string(), value.to_string()));
+    let target = built_in("graphcore-mk2", &small).unwrap().unwrap();
+    let Simulated { program, plan, .. } = run(&manifest, &target).unwrap();
+    let PlaceError::Memory { available, tiles, chips, .. } = plan.unwrap().check(&program, &target).unwrap_err();
+    assert_eq!((available.as_str(), tiles), ("4 KiB", 4));
+    assert!(chips >= 2, "{chips}");
 }
 
 #[test]
@@ -196,4 +243,64 @@ fn large_models_are_simulated_in_seconds() {
     assert!((simulated.report.macs / 102e9 - 1.0).abs() < 0.1, "{}", simulated.report.macs);
     check_laws("102B on ipu-edge", &target, &simulated);
     assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
+}
+
+/// Run `ipuc simulate` on the encoder in this folder, with JSON.
+fn simulated_at_the_command_line(folder: &std::path::Path, arguments: &[&str]) -> serde_json::Value {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ipuc"));
+    command.current_dir(folder).args(["simulate", "model.onnx", "--numerics", "f16", "--json"]).args(arguments);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn traces_and_pages_show_the_run_and_need_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("model.onnx"), encoder(F16, 1, &SMALL_ENCODER)).unwrap();
+    let files = ["--trace", "trace.json", "--html", "page.html", "--beside", "ipu-server"];
+    let result = simulated_at_the_command_line(
+        folder,
+        &[&["--target", "graphcore-mk2", "--set", "policy.weights=tier2"], files.as_slice()].concat(),
+    );
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |track: u64| events.iter().filter(move |event| event["ph"] == "X" && event["tid"] == track);
+    let micros = |track: u64| of(track).map(|event| event["dur"].as_f64().unwrap()).sum::<f64>();
+    // Steps follow one another, and the bytes of the tier are those of the weights.
+    assert!(close(micros(0), result["seconds"].as_f64().unwrap() * 1e6), "{}", micros(0));
+    assert!(close(micros(2), result["tiers"][0]["busy_seconds"].as_f64().unwrap() * 1e6), "{}", micros(2));
+    let read: f64 = of(2).map(|event| event["args"]["bytes"].as_f64().unwrap()).sum();
+    assert!(close(read, result["weights"]["bytes"].as_f64().unwrap()), "{read}");
+    assert!(of(1).count() > 10 && events.iter().any(|event| event["ph"] == "C"), "exchange and power");
+
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+    let addresses: Vec<&str> =
+        page.match_indices("://").map(|(at, _)| &page[at + 3..(at + 25).min(page.len())]).collect();
+    // The namespace of SVG is a name.
+    assert!(addresses.iter().all(|address| address.starts_with("www.w3.org/2000/svg")), "{addresses:?}");
+    let data = page.split_once("id=\"runs\">").unwrap().1.split_once("</script>").unwrap().0;
+    let runs: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert_eq!(runs[0]["result"], result);
+    assert_eq!(runs[1]["result"]["target"], "ipu-server");
+}
+
+#[test]
+fn a_sweep_is_its_simulations_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("model.onnx"), encoder(F16, 1, &SMALL_ENCODER)).unwrap();
+    let sweep = ["--target", "ipu-edge", "--sweep", "target=ipu-edge,tpu-v5e", "--sweep", "tiles.clock=500MHz,1GHz"];
+    let swept = simulated_at_the_command_line(folder, &sweep);
+    let rows = swept["sweep"].as_array().unwrap();
+    let machines = [("ipu-edge", "500MHz"), ("ipu-edge", "1GHz"), ("tpu-v5e", "500MHz"), ("tpu-v5e", "1GHz")];
+    assert_eq!(rows.len(), machines.len());
+    for (row, (name, clock)) in rows.iter().zip(machines) {
+        assert_eq!((&row["set"][0]["value"], &row["set"][1]["value"]), (&name.into(), &clock.into()));
+        let alone = ["--target", name, "--set", &format!("tiles.clock={clock}")];
+        let alone = simulated_at_the_command_line(folder, &alone);
+        assert_eq!(row["seconds"], alone["seconds"], "{name} at {clock}");
+        assert_eq!(row["energy_joules"], alone["energy_joules"]["total"], "{name} at {clock}");
+    }
 }

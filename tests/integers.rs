@@ -160,3 +160,52 @@ fn activations_of_products_with_codes_are_rounded_where_asked() {
     let largest = rounded.iter().zip(&floats).map(|(rounded, float)| (rounded - float).abs()).max();
     assert!(largest.is_some_and(|largest| largest <= 2), "{largest:?}");
 }
+
+/// `x` by codes that are decoded by `nodes`; the result, and how the codes are stored.
+fn decoded_by(folder: &Path, codes: &[i8], x: &[f32], nodes: Vec<NodeProto>) -> (Vec<f32>, Vec<String>) {
+    let (rows, columns) = (INPUTS as i64, OUTPUTS as i64 * 3);
+    let scales: Vec<f32> = (0..columns).map(|column| (column + 1) as f32 / 512.0).collect();
+    let initializers = vec![
+        bytes("w", &[rows, columns], 3, codes.iter().map(|&code| code as u8).collect()),
+        tensor("s", &[columns], &scales),
+    ];
+    let (inputs, outputs) = (INPUTS.to_string(), columns.to_string());
+    let mut all = nodes;
+    all.push(node("MatMul", &["x", "d"], &["y"]));
+    let graph = graph(vec![port("x", &["n", &inputs])], initializers, all, vec![port("y", &["n", &outputs])]);
+    let opset = OperatorSetIdProto { domain: None, version: Some(21) };
+    let onnx =
+        ModelProto { ir_version: Some(10), opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() };
+    let (path, ipu) = (folder.join("decoded.onnx"), folder.join("decoded.ipu"));
+    std::fs::write(&path, onnx.encode_to_vec()).unwrap();
+    let source = Source { entry: "main".to_string(), path };
+    let compiled = compile(&[source], &ipu, &CompileOptions::default()).unwrap();
+    let stored = compiled.emitted.manifest.weights.iter().map(|weight| weight.encoding.to_string()).collect();
+    let mut session = Session::new(&open(&ipu).unwrap(), &SessionOptions { threads: 2, seed: 0 }).unwrap();
+    let x = Value::from(Tensor::from_elements(&[x.len() / INPUTS, INPUTS], x).unwrap());
+    let outputs = session.run(None, vec![("x".to_string(), x)]).unwrap();
+    (outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec(), stored)
+}
+
+#[test]
+fn codes_that_a_model_decodes_step_by_step_stay_codes() {
+    let attribute = |name: &str, value: i64| AttributeProto {
+        name: Some(name.to_string()),
+        i: Some(value),
+        r#type: Some(attribute_proto::AttributeType::Int as i32),
+        ..AttributeProto::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new(11);
+    let codes: Vec<i8> = (0..INPUTS * OUTPUTS * 3).map(|_| random.below(256) as u8 as i8).collect();
+    let x: Vec<f32> = (0..5 * INPUTS).map(|_| random.below(2000) as f32 / 1000.0 - 1.0).collect();
+    let dequantize =
+        NodeProto { attribute: vec![attribute("axis", 1)], ..node("DequantizeLinear", &["w", "s"], &["d"]) };
+    let (expected, stored) = decoded_by(folder.path(), &codes, &x, vec![dequantize]);
+    assert!(matches!(stored.as_slice(), [only] if only.contains("panels dtype=i8")), "{stored:?}");
+    for operands in [["c", "s"], ["s", "c"]] {
+        let cast = NodeProto { attribute: vec![attribute("to", 1)], ..node("Cast", &["w"], &["c"]) };
+        let steps = vec![cast, node("Mul", &operands, &["d"])];
+        assert_eq!(decoded_by(folder.path(), &codes, &x, steps), (expected.clone(), stored.clone()), "{operands:?}");
+    }
+}

@@ -11,6 +11,7 @@ use prost::Message;
 pub const F16: i32 = 10;
 pub const BF16: i32 = 16;
 const I8: i32 = 3;
+const I64: i32 = 7;
 const I4: i32 = 22;
 const FLOAT_ATTRIBUTE: i32 = 1;
 const INTEGER_ATTRIBUTE: i32 = 2;
@@ -41,7 +42,11 @@ impl Builder {
     }
 
     pub fn input(&mut self, name: &str, shape: &[i64]) -> String {
-        self.graph.input.push(port(name, self.element, shape));
+        self.input_of(name, self.element, shape)
+    }
+
+    fn input_of(&mut self, name: &str, element: i32, shape: &[i64]) -> String {
+        self.graph.input.push(port(name, element, shape));
         name.to_string()
     }
 
@@ -278,10 +283,14 @@ pub struct Decoder {
     pub vocabulary: i64,
 }
 
-/// One token for each of `batch` users after `past` tokens; rows of the embedding are not looked up.
+/// One token for each of `batch` users after `past` tokens: its row of the embedding, all layers with rotated queries and
+/// keys, and the scores of all tokens. Choosing one of them is not in it.
 pub fn decode(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weights) -> Vec<u8> {
     let mut builder = Builder::new(element);
-    let mut x = builder.input("x", &[batch, 1, of.width]);
+    let tokens = builder.input_of("tokens", I64, &[batch, 1]);
+    let embedding = builder.weight("embedding", element, &[of.vocabulary, of.width]);
+    let mut x = builder.node("Gather", &[&embedding, &tokens], Vec::new());
+    let (cos, sin) = (builder.input("cos", &[batch, 1, of.head / 2]), builder.input("sin", &[batch, 1, of.head / 2]));
     let cache = [batch, of.key_heads, past, of.head];
     let grown = vec![batch, of.key_heads, past + 1, of.head];
     let mut outputs = Vec::new();
@@ -294,6 +303,9 @@ pub fn decode(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weight
         let q = builder.product(&y, of.width, of.heads * of.head, weights);
         let k = builder.product(&y, of.width, of.key_heads * of.head, weights);
         let v = builder.product(&y, of.width, of.key_heads * of.head, weights);
+        let rotated = |heads: i64| vec![integer("num_heads", heads)];
+        let q = builder.node("RotaryEmbedding", &[&q, &cos, &sin], rotated(of.heads));
+        let k = builder.node("RotaryEmbedding", &[&k, &cos, &sin], rotated(of.key_heads));
         let heads = vec![integer("q_num_heads", of.heads), integer("kv_num_heads", of.key_heads)];
         let y = builder.fresh();
         let present = [format!("present.{layer}.key"), format!("present.{layer}.value")];

@@ -36,7 +36,7 @@ pub fn run(folder: &Path, row: &Row) -> anyhow::Result<(Target, Simulated)> {
     let path = folder.join("model.onnx");
     std::fs::write(&path, (row.model)())?;
     let target = target(row)?;
-    let plain = CompileOptions { unfused: true, ..CompileOptions::default() };
+    let plain = CompileOptions::default();
     let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..plain.clone() };
     let source = Source { entry: "main".to_string(), path };
     let states = row.quantity == Quantity::PerSecond(1.0);

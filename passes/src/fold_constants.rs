@@ -21,15 +21,19 @@
 //! Establishes: no pure step with tensor results of up to [`FOLDED_BYTES`] has only constant operands; no value has
 //! contents that are all numbers. A larger result becomes a *recipe*: a constant that is computed while its bytes are
 //! emitted, so that the weight behind it is stored once; larger text stays a step;
-//! dequantized codes of matrices of any size are recipes. Parameters of bodies whose contents are known are constants too.
+//! dequantized codes of matrices of any size are recipes, those too that an exporter scales by steps of its own
+//! (`Mul(Cast(codes), scale)`). Parameters of bodies whose contents are known are constants too.
 //! Leaves alone: random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the reference of each folded one.
+
+mod dequantization;
 
 use crate::error::PassError;
 use crate::ir::{
     Changes, Constant, ConstantData, ConstantError, ConstantId, Graph, Operand, Step, ValueId, substitute,
 };
 use crate::options::Options;
+use dequantization::{dequantization, is_part};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Contents, Fact, Shape};
@@ -101,6 +105,9 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
     let Some(operands) = constant_operands(step) else { return Ok(None) };
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
+    if let Some(constant) = dequantization(graph, step, &operands) {
+        return Ok(Some(vec![Operand::Constant(graph.add_constant(constant))]));
+    }
     let is_text = step.results.iter().any(|&result| graph.value(result).fact.dtype() == Some(DType::String));
     // The length of text is known once it is computed, so that it has no recipe.
     let limit = if is_text { FOLDED_BYTES } else { most_folded_bytes(graph, &step.op, &operands) };
@@ -131,6 +138,7 @@ fn most_folded_bytes(graph: &Graph, op: &Op, operands: &[Option<ConstantId>]) ->
             if codes.dtype.is_integer() && codes.dtype.bits() <= 8 && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
         }),
         Op::Transpose(_) if of_codes => 0,
+        op if is_part(graph, op, operands) => 0,
         Op::Transpose(_) => FOLDED_TRANSPOSE_BYTES,
         _ => FOLDED_BYTES,
     }

@@ -1,9 +1,11 @@
 //! What a compilation may be told.
 
+use crate::moments::Calibration;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::ops::RowScheme;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// How activations that meet quantized weights are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -108,6 +110,8 @@ pub struct Options {
     pub activations: Activations,
     /// How weights are rounded.
     pub weights: WeightOptions,
+    /// What products read in runs of the model on examples; empty where there were none.
+    pub calibration: Arc<Calibration>,
     /// Leave every step as it is, so that each value is computed and can be observed.
     pub unfused: bool,
     /// Verify after every pass in release builds too.

@@ -32,10 +32,12 @@
 //!
 //! Codes of 4 bits and 2 have zero points where these lower the squared error of a sample of 16 outputs by more than their
 //! bits would. Scales of blocks are f16, unless those of the sample lie outside of its normal numbers, others f32.
+//! Where the options have moments of what products read, errors are weighed with them and made up for.
 //! Establishes: each candidate has an encoding with the reason for it. Leaves alone: what is not asked for.
 //! Cost: a visit a step, and the sample of each weight.
 
 mod candidates;
+mod factors;
 mod pattern;
 mod scheme;
 
@@ -44,11 +46,13 @@ use crate::ir::{Changes, ChosenEncoding, Constant, ConstantData, ConstantId, Gra
 use crate::options::{Options, Precision, WeightOptions};
 use crate::rounding::{Part, Scheme};
 use candidates::{Candidate, candidates};
+use factors::Factors;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical, Panels, Planes, Rows};
 use ipuc_formats::ops::{Cast, Dequantize, Op};
 use pattern::matches;
 use scheme::scheme;
+use std::collections::BTreeMap;
 
 /// Weights of fewer elements stay as they are, unless a pattern names them.
 pub const LEAST_ELEMENTS: u64 = 4096;
@@ -64,6 +68,7 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
         return Ok(changes);
     }
     let candidates = candidates(graph);
+    let mut factors = Factors { calibration: &options.calibration, constants: BTreeMap::new() };
     let mut asked = Asked::new(&options.weights, &candidates)?;
     for candidate in &candidates {
         let (precision, why) = match asked.precision(candidate) {
@@ -75,7 +80,7 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
             }
             Choice::Round(precision, why) => (precision, why),
         };
-        match round(graph, candidate, precision, why)? {
+        match round(graph, candidate, precision, why, &mut factors)? {
             Ok(()) => {
                 asked.settle(candidate, None);
                 changes.annotations += 1;
@@ -186,22 +191,32 @@ fn keep(graph: &mut Graph, candidate: &Candidate, reason: String) {
 /// Why a weight stays.
 type Kept = Result<(), String>;
 
-fn round(graph: &mut Graph, candidate: &Candidate, precision: Precision, why: String) -> Result<Kept, PassError> {
+fn round(
+    graph: &mut Graph,
+    candidate: &Candidate,
+    precision: Precision,
+    why: String,
+    factors: &mut Factors<'_>,
+) -> Result<Kept, PassError> {
     match precision {
         Precision::F16 => Ok(to_floats(graph, candidate, DType::F16, why)),
         Precision::Bf16 => Ok(to_floats(graph, candidate, DType::BF16, why)),
-        Precision::Codes { bits, block } => to_codes(graph, candidate, bits, block, why),
+        Precision::Codes { bits, block } => to_codes(graph, candidate, (bits, block), why, factors),
     }
 }
 
-/// The weight before it is rounded, as a constant of its own that is read as it is stored.
+/// The weight before it is rounded, as a constant of its own that is read as it is stored. What other recipes make of the
+/// weight (a transposed copy for a gather) they make of that.
 fn source(graph: &mut Graph, candidate: &Candidate) -> ConstantId {
-    let stored = graph.stored_elements(candidate.id);
-    if stored != candidate.id {
-        return stored;
-    }
     let constant = graph.constant(candidate.id).clone();
-    graph.add_constant(constant)
+    let copy = graph.add_constant(constant);
+    for other in &mut graph.constants {
+        if let ConstantData::Recipe { operands, .. } = &mut other.data {
+            let own = operands.iter_mut().filter(|operand| **operand == Some(candidate.id));
+            own.for_each(|operand| *operand = Some(copy));
+        }
+    }
+    graph.stored_elements(copy)
 }
 
 fn add(graph: &mut Graph, dtype: DType, shape: Vec<usize>, data: ConstantData) -> ConstantId {
@@ -216,7 +231,7 @@ fn to_floats(graph: &mut Graph, candidate: &Candidate, to: DType, why: String) -
     let constant = graph.constant(candidate.id);
     let (dtype, shape) = (constant.dtype, constant.shape.clone());
     let weight = source(graph, candidate);
-    let narrow = add(graph, to, shape, ConstantData::Rounded(Rounded { weight, to: RoundedTo::Narrow }));
+    let narrow = add(graph, to, shape, ConstantData::Rounded(Rounded { weight, factor: None, to: RoundedTo::Narrow }));
     let op = Cast::to(dtype).into();
     let constant = graph.constant_mut(candidate.id);
     (constant.data, constant.origin) = (ConstantData::Recipe { op, operands: vec![Some(narrow)] }, None);
@@ -225,7 +240,13 @@ fn to_floats(graph: &mut Graph, candidate: &Candidate, to: DType, why: String) -
     Ok(())
 }
 
-fn to_codes(graph: &mut Graph, candidate: &Candidate, bits: u32, block: u64, why: String) -> Result<Kept, PassError> {
+fn to_codes(
+    graph: &mut Graph,
+    candidate: &Candidate,
+    (bits, block): (u32, u64),
+    why: String,
+    factors: &mut Factors<'_>,
+) -> Result<Kept, PassError> {
     if block > 0 && candidate.has_merged_inputs() {
         return Ok(Err("blocks of inputs lie along one axis, and those of a convolution along several".to_string()));
     }
@@ -245,8 +266,11 @@ fn to_codes(graph: &mut Graph, candidate: &Candidate, bits: u32, block: u64, why
         (Some(rounded), Some(now)) => return Ok(Err(format!("codes would take {rounded} bytes, and it takes {now}"))),
         (_, _) => return Ok(Err("no encoding takes its codes".to_string())),
     }
-    dequantize(graph, candidate, scheme);
-    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason: format!("rounded: {why}") });
+    let factor = factors.of(graph, candidate)?;
+    let calibrated = if factor.is_some() { ", calibrated" } else { "" };
+    dequantize(graph, candidate, scheme, factor);
+    let reason = format!("rounded: {why}{calibrated}");
+    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason });
     Ok(Ok(()))
 }
 
@@ -264,10 +288,10 @@ fn encoding(candidate: &Candidate, scheme: &Scheme) -> Result<Coded, String> {
 }
 
 /// Make the constant one that dequantizes its own codes.
-fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme) {
+fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme, factor: Option<ConstantId>) {
     let weight = source(graph, candidate);
     let shape = candidate.shape.clone();
-    let rounded = |part| ConstantData::Rounded(Rounded { weight, to: RoundedTo::Codes(scheme, part) });
+    let rounded = |part| ConstantData::Rounded(Rounded { weight, factor, to: RoundedTo::Codes(scheme, part) });
     let (parameters, axis, block_size) = candidate.parameters(&scheme);
     let codes = add(graph, scheme.code, shape, rounded(Part::Codes));
     let mut operands = vec![Some(codes), Some(add(graph, scheme.scale, parameters.clone(), rounded(Part::Scales)))];

@@ -56,7 +56,7 @@ fn schemes() -> impl Iterator<Item = Scheme> {
 fn load(graph: &mut Graph, weight: ConstantId, scheme: Scheme, part: Part) -> Result<Tensor, ConstantError> {
     let columns = if part == Part::Codes { INPUTS } else { scheme.blocks() };
     let shape = vec![(GROUPS * columns * OUTPUTS) as usize];
-    let data = ConstantData::Rounded(Rounded { weight, to: RoundedTo::Codes(scheme, part) });
+    let data = ConstantData::Rounded(Rounded { weight, factor: None, to: RoundedTo::Codes(scheme, part) });
     let constant = Constant { name: None, dtype: scheme.dtype(part), shape, data, origin: None, encoding: None };
     let id = graph.add_constant(constant);
     graph.load_constant(id)
@@ -128,7 +128,8 @@ fn any_part_has_the_bytes_of_the_whole() {
             .map(|part| load(&mut graph, weight, scheme, part).unwrap().bytes().to_vec());
         for panels in [0..1, 1..4, 2..3, 0..6] {
             let outputs = Region::outputs_of_panels(&scheme, panels);
-            let region = graph.rounded_region(weight, scheme, outputs.clone(), None).unwrap();
+            let rounded = Rounded { weight, factor: None, to: RoundedTo::Codes(scheme, Part::Codes) };
+            let region = graph.rounded_region(&rounded, scheme, outputs.clone(), None).unwrap();
             for (part, whole) in [Part::Codes, Part::Scales, Part::ZeroPoints].into_iter().zip(&whole) {
                 let mut bytes = vec![0; whole.len()];
                 // Any cut gives the same.

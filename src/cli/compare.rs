@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     for (index, set) in sets.iter().enumerate() {
         bar.set(index as u64, sets.len() as u64);
         let given = match set {
-            Some(path) => read_inputs(path, &reference, reference_entry)?,
+            Some(path) => read_inputs(path, &reference.model, reference_entry)?,
             None => Vec::new(),
         };
         let given = started(&reference, reference_entry, &mut reference_session, given, arguments, output)?;

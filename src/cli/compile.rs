@@ -3,27 +3,27 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
-use super::failure::{Code, Failure};
+use super::failure::{Code, Failure, in_models};
 use super::listing::Listing;
 use super::output::{Output, Unit, bytes, count, seconds};
+use super::signature::has_signature;
 use super::targets::target;
+use super::verify::{data_set_paths, read_inputs};
+use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
-use crate::compile::{
-    Activations, CompileError, CompileOptions, Compiled, Precision, Source, WeightOptions, compile_observed, describe,
-};
-use crate::files::{Destination, SourceFile};
+use crate::compile::{Activations, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, WeightOptions};
+use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::PlacementRecord;
-use ipuc_formats::model::superblock;
+use ipuc_formats::model::{Manifest, PlacementRecord};
 use ipuc_formats::ops::RowScheme;
-use ipuc_formats::read_at::ReadAt;
-use ipuc_passes::tile::records;
+use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Compile ONNX models into one .ipu file
@@ -64,6 +64,10 @@ pub(super) struct Arguments {
     /// Weights that are rounded otherwise than --weights says; the last pattern that matches counts
     #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
     weights_for: Vec<NamedPrecision>,
+    /// Runs on examples that show what products read, so that rounding costs their results less: an .npz file, a data set
+    /// as of ONNX, or a folder of these; of an entry where NAME is given
+    #[arg(long, value_name = "PATH|NAME=PATH")]
+    calibrate: Vec<NamedModel>,
     /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
     /// files, and at last the steps and weights as they are in the file
     #[arg(long, value_name = "DIR")]
@@ -160,6 +164,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
+    if !arguments.calibrate.is_empty() && arguments.weights.is_none() && arguments.weights_for.is_empty() {
+        return Err(Failure::usage("--calibrate is for weights that are rounded, with --weights").into());
+    }
     let mut options = options(arguments);
     let folder = language_model(&arguments.models)?;
     let sources = match folder {
@@ -177,18 +184,22 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     if to_stdout && output.is_json() {
         return Err(Failure::usage("the file and --json cannot both go to stdout").into());
     }
-    options.placements = placements(&arguments.target, &sources, &options)?;
+    options.calibration = Arc::new(calibration(arguments, &sources, &options, output)?);
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
     let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
+        let optimized = Optimized::new(&sources, &options, &mut |report, graph| listing.write(report, graph));
+        let optimized = optimized.map_err(|error| in_models(error, &sources))?;
+        if !arguments.target.is_empty() {
+            let manifest = optimized.records(&options).map_err(|error| in_models(error, &sources))?;
+            options.placements = placements(&arguments.target, &manifest, &options)?;
+        }
         let destination = if to_stdout { Destination::Stdout } else { Destination::Path(&written) };
-        compile_observed(&sources, destination, &options, &bar, &mut |report, graph| {
-            listing.write(report, graph);
-        })
+        optimized.write(destination, &options, &bar).map_err(|error| in_models(error, &sources))
     });
     drop(bar);
-    let compiled = compiled.map_err(|error| in_models(error, &sources))?;
+    let compiled = compiled?;
     listing.finish(&compiled.emitted.manifest)?;
     if to_stdout {
         output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
@@ -225,6 +236,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
             keep: arguments.keep.clone(),
             each: arguments.weights_for.iter().map(|each| (each.pattern.clone(), each.precision)).collect(),
         },
+        calibration: Arc::default(),
         chunk_bytes: None,
         unfused: arguments.unfused,
         verify: arguments.verify,
@@ -233,16 +245,40 @@ fn options(arguments: &Arguments) -> CompileOptions {
     }
 }
 
+/// What the examples show.
+fn calibration(
+    arguments: &Arguments,
+    sources: &[Source],
+    options: &CompileOptions,
+    output: &Output,
+) -> anyhow::Result<Calibration> {
+    if arguments.calibrate.is_empty() {
+        return Ok(Calibration::new());
+    }
+    let mut calibrator = Calibrator::new(sources, options).map_err(|error| match error {
+        CalibrateError::Compile(error) => in_models(error, sources),
+        error => error.into(),
+    })?;
+    let bar = output.bar("calibrating", Unit::Items);
+    for NamedModel { name, path } in &arguments.calibrate {
+        let entry = calibrator.model().entry(name.as_deref())?.clone();
+        let sets = data_set_paths(path)?;
+        for (index, set) in sets.iter().enumerate() {
+            bar.set(index as u64, sets.len() as u64);
+            let inputs = read_inputs(set, calibrator.model(), &entry)?;
+            let run = calibrator.run(Some(&entry.name), inputs);
+            run.with_context(|| format!("cannot calibrate with `{}`", set.display()))?;
+        }
+    }
+    Ok(calibrator.finish()?)
+}
+
 /// How the steps of all entries are spread over the tiles of each machine.
 fn placements(
     targets: &[String],
-    sources: &[Source],
+    manifest: &Manifest,
     options: &CompileOptions,
 ) -> anyhow::Result<Vec<PlacementRecord>> {
-    if targets.is_empty() {
-        return Ok(Vec::new());
-    }
-    let manifest = describe(sources, options).map_err(|error| in_models(error, sources))?;
     let mut placements = Vec::new();
     for name in targets {
         let target = target(name, &[])?;
@@ -254,10 +290,13 @@ fn placements(
             let own = options.dimensions.iter().filter(|(symbol, _)| open.contains(*symbol));
             let dimensions: Bindings = own.map(|(symbol, value)| (symbol.clone(), value)).collect();
             let simulated = SimulateOptions { entry: Some(entry.name.clone()), dimensions, numerics: None };
-            let result = simulate(&manifest, &target, &simulated)
+            let result = simulate(manifest, &target, &simulated)
                 .with_context(|| format!("cannot spread entry `{}` over `{name}`", entry.name))?;
-            let dimensions = &simulated.dimensions;
-            placements.extend(records(&result.program, &target, hash, dimensions, &result.placed));
+            if let Some(plan) = &result.plan {
+                plan.check(&result.program, &target).with_context(|| format!("cannot place entry `{}`", entry.name))?;
+            }
+            let (dimensions, plan) = (&simulated.dimensions, result.plan.as_ref());
+            placements.extend(records(manifest, &result.program, &target, hash, dimensions, &result.placed, plan));
         }
     }
     Ok(placements)
@@ -294,15 +333,6 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
         sources.push(Source { entry, path: model.path.clone() });
     }
     Ok(sources)
-}
-
-/// An error that names no file, with the models in which it occurred.
-pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Error {
-    if error.names_file() {
-        return error.into();
-    }
-    let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
-    anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
 }
 
 fn print(
@@ -367,15 +397,4 @@ fn print(
         passes: passes.collect(),
         cross_checks,
     })
-}
-
-/// The file is `.ipu` by its first bytes.
-pub(super) fn has_signature(path: &Path) -> anyhow::Result<bool> {
-    let file = SourceFile::open(path)?;
-    let mut first = [0; superblock::SIGNATURE.len()];
-    if file.length() < first.len() as u64 {
-        return Ok(false);
-    }
-    file.read_exact_at(0, &mut first).with_context(|| format!("cannot read `{}`", path.display()))?;
-    Ok(first == superblock::SIGNATURE)
 }

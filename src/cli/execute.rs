@@ -1,11 +1,11 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
-use super::compile::{has_signature, in_models};
-use super::failure::Failure;
+use super::failure::{Failure, in_models};
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use super::scratch::{Scratch, spool};
+use super::signature::has_signature;
 use super::sizes::Sizes;
 use crate::cache::Cache;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};

@@ -1,8 +1,9 @@
 //! Errors as a user sees them: one sentence, a hint where there is something to do, and an exit code.
 
 use super::output::at_least;
-use crate::compile::CompileError;
+use crate::calibrate::CalibrateError;
 use crate::compile::folder::FolderError;
+use crate::compile::{CompileError, Source};
 use crate::files::numpy::NumpyError;
 use crate::files::{ExternalFileError, SourceFileError};
 use crate::generate::{ContextError, GenerateError};
@@ -130,6 +131,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     if let Some(error) = cause.downcast_ref::<CompileError>() {
         return Some(of_compile(error));
     }
+    if let Some(error) = cause.downcast_ref::<CalibrateError>() {
+        return of_calibrate(error);
+    }
     if let Some(error) = cause.downcast_ref::<OpenFileError>() {
         return Some(match error {
             OpenFileError::Source(error) => (of_source(error), None),
@@ -188,6 +192,15 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
     }
     let is_file_error = cause.is::<ValueError>() || cause.is::<OnnxError>();
     is_file_error.then_some((Code::File, None))
+}
+
+/// An error that names no file, with the models in which it occurred.
+pub(super) fn in_models(error: CompileError, sources: &[Source]) -> anyhow::Error {
+    if error.names_file() {
+        return error.into();
+    }
+    let names: Vec<String> = sources.iter().map(|source| format!("`{}`", source.path.display())).collect();
+    anyhow::Error::new(error).context(format!("cannot compile {}", names.join(", ")))
 }
 
 fn of_compile(error: &CompileError) -> Verdict {
@@ -265,6 +278,18 @@ fn of_folder(error: &FolderError) -> Verdict {
         FolderError::Missing { .. } | FolderError::File { .. } | FolderError::Unsupported { .. } => None,
     };
     (Code::File, hint.map(str::to_string))
+}
+
+fn of_calibrate(error: &CalibrateError) -> Option<Verdict> {
+    match error {
+        CalibrateError::Compile(error) => Some(of_compile(error)),
+        CalibrateError::Folder(error) => Some((of_io(error), None)),
+        CalibrateError::Run(error) => Some(of_run(error)),
+        CalibrateError::NotFinite { .. } => Some((Code::File, None)),
+        CalibrateError::NoExample => Some((Code::Usage, None)),
+        // Its own cause says it.
+        CalibrateError::Open(_) => None,
+    }
 }
 
 fn of_simulate(error: &SimulateError) -> Verdict {

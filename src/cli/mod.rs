@@ -30,6 +30,7 @@ mod random;
 mod run;
 mod scratch;
 mod serve;
+mod signature;
 mod simulate;
 mod sizes;
 mod streamed;

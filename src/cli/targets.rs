@@ -22,8 +22,8 @@ pub(super) struct Arguments {
 /// `KEY=VALUE`.
 #[derive(Debug, Clone)]
 pub(super) struct Replaced {
-    key: String,
-    value: String,
+    pub(super) key: String,
+    pub(super) value: String,
 }
 
 impl std::str::FromStr for Replaced {

@@ -21,7 +21,7 @@ use ipuc_formats::fact::Type;
 use ipuc_formats::model::EntryRecord;
 use ipuc_formats::onnx::read_value;
 use ipuc_formats::value::Value;
-use ipuc_runtime::Session;
+use ipuc_runtime::{Model, Session};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -250,8 +250,8 @@ fn numbered_file(name: &str, kind: &str) -> Option<usize> {
 }
 
 /// The inputs by name of a data set, which may have outputs too: states that are given are among them.
-pub(super) fn read_inputs(path: &Path, loaded: &Loaded, entry: &EntryRecord) -> anyhow::Result<Vec<(String, Value)>> {
-    let block = &loaded.model.manifest().blocks[entry.block as usize];
+pub(super) fn read_inputs(path: &Path, model: &Model, entry: &EntryRecord) -> anyhow::Result<Vec<(String, Value)>> {
+    let block = &model.manifest().blocks[entry.block as usize];
     let inputs: Vec<(&String, Type)> =
         entry.inputs.iter().zip(block.values.iter().map(|value| value.kind.clone())).collect();
     if path.is_dir() {

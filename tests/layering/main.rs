@@ -27,7 +27,8 @@ const CRATES: &[(&str, &[&str])] = &[
 const PASSES: &[(&str, &[&str])] = &[
     ("ir", &["rounding"]),
     ("rounding", &[]),
-    ("options", &[]),
+    ("moments", &[]),
+    ("options", &["moments"]),
     ("error", &["ir", "options"]),
     ("import", &["ir"]),
     ("infer", &["error", "ir", "options"]),
@@ -39,9 +40,10 @@ const PASSES: &[(&str, &[&str])] = &[
     ("integers", &["error", "ir", "options"]),
     ("prefill", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
-    ("round_weights", &["error", "ir", "options", "rounding"]),
+    ("round_weights", &["error", "ir", "moments", "options", "rounding"]),
     ("states", &["error", "ir", "options"]),
     ("tile", &[]),
+    ("place", &["tile"]),
     ("verify", &["ir"]),
     ("emit", &["ir", "rounding"]),
     (
@@ -107,6 +109,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
         &[
             "accuracy",
             "cache",
+            "calibrate",
             "compare",
             "compile",
             "files",
@@ -119,6 +122,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "simulate",
         ],
     ),
+    ("calibrate", &["compile", "open"]),
     ("compile", &["files", "generation", "memory"]),
     ("generate", &["generation"]),
     ("generation", &[]),

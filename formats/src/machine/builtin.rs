@@ -21,6 +21,7 @@ built_in!(
     "tenstorrent-n150",
     "tenstorrent-p150",
     "cerebras-wse3",
+    "sambanova-sn40l",
     "tpu-v5e",
     "trainium2",
     "a100",

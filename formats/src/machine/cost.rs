@@ -230,7 +230,7 @@ fn vector_cost(target: &Target, step: &BoundStep, split: &Split, cost: &mut Step
 }
 
 /// Bytes of a tensor that the points of the busiest tile touch.
-pub fn tile_bytes(space: &Space, extents: &[i64], tensor: usize, bound: &BoundTensor) -> f64 {
+fn tile_bytes(space: &Space, extents: &[i64], tensor: usize, bound: &BoundTensor) -> f64 {
     let tile: Vec<Range<i64>> = extents.iter().map(|&extent| 0..extent.max(1)).collect();
     let all: f64 = bound.extents.iter().map(|&extent| extent as f64).product();
     let Some(touched) = space.footprint(&tile, tensor, &bound.extents) else { return bound.bytes };
@@ -252,57 +252,104 @@ pub fn layout_of(step: &BoundStep, space: usize, split: &Split, tensor: usize, r
     parts
 }
 
+/// The points of a tile that something is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Points {
+    /// All of them.
+    All,
+    /// Those of one part in time.
+    Staged,
+}
+
+/// Bytes of an operand or result (counted over operands, then results) that the points of the busiest tile touch.
+pub fn bytes_of_tile(step: &BoundStep, split: &Split, tensor: usize, points: Points) -> Bytes {
+    let extents = |space: usize| match points {
+        Points::All => tile_extents(step, space, split),
+        Points::Staged => staged_extents(step, space, split),
+    };
+    let Some(last) = step.spaces.len().checked_sub(1) else { return Bytes(0.0) };
+    if let Some(result) = tensor.checked_sub(step.operands.len()) {
+        return Bytes(tile_bytes(&step.spaces[last], &extents(last), tensor, &step.results[result]));
+    }
+    let Some(bound) = &step.operands[tensor] else { return Bytes(0.0) };
+    let of_space = (0..=last).map(|space| {
+        let touched = step.spaces[space].axes.iter().any(|axis| axis.at.get(tensor).is_some_and(Option::is_some));
+        // A space that no axis of the operand is in does not read it, where another one does.
+        if !touched && step.spaces.len() > 1 {
+            return 0.0;
+        }
+        tile_bytes(&step.spaces[space], &extents(space), tensor, bound)
+    });
+    Bytes(of_space.fold(0.0, f64::max))
+}
+
+/// Bytes of partial sums that the busiest tile holds at once, where axes that are summed over are split.
+pub fn partial_bytes(step: &BoundStep, split: &Split) -> Bytes {
+    let of_space = (0..step.spaces.len()).filter(|&space| reduced_parts(step, space, split) > 1.0);
+    of_space.map(|space| Bytes(kept_points(step, space, &staged_extents(step, space, split)) * PARTIAL)).sum()
+}
+
+/// Bytes of a partial sum.
+const PARTIAL: f64 = 4.0;
+
+/// Tiles that share the sums of a space.
+fn reduced_parts(step: &BoundStep, space: usize, split: &Split) -> f64 {
+    let axes = step.spaces[space].axes.iter().zip(&split.tiles[space]);
+    axes.filter(|(axis, _)| axis.kind == AxisKind::Reduced).map(|(_, &parts)| f64::from(parts)).product()
+}
+
+/// Points of a part that are not summed over.
+fn kept_points(step: &BoundStep, space: usize, extents: &[i64]) -> f64 {
+    let axes = extents.iter().zip(&step.spaces[space].axes).filter(|(_, axis)| axis.kind != AxisKind::Reduced);
+    axes.map(|(&extent, _)| extent as f64).product()
+}
+
 /// Operands that lie elsewhere are received; everything touched is read from or written to the tiles' memories.
 fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout], cost: &mut StepCost) {
     let tiles = f64::from(cost.tiles);
     let Some(last) = step.spaces.len().checked_sub(1) else { return };
-    let mut received = 0.0;
+    let mut received = Bytes(0.0);
     for (operand, tensor) in step.operands.iter().enumerate() {
         let Some(tensor) = tensor else { continue };
-        let bytes = |extents: fn(&BoundStep, usize, &Split) -> Vec<i64>| {
-            let of_space = (0..=last).map(|space| {
-                let touched =
-                    step.spaces[space].axes.iter().any(|axis| axis.at.get(operand).is_some_and(Option::is_some));
-                // A space that no axis of the operand is in does not read it, where another one does.
-                if !touched && step.spaces.len() > 1 {
-                    return 0.0;
-                }
-                tile_bytes(&step.spaces[space], &extents(step, space, split), operand, tensor)
-            });
-            of_space.fold(0.0, f64::max)
-        };
-        let (needed, staged) = (bytes(tile_extents), bytes(staged_extents));
+        let needed = bytes_of_tile(step, split, operand, Points::All);
+        let staged = bytes_of_tile(step, split, operand, Points::Staged);
         match tensor.source {
             // Of gathered weights only the parts that are picked are there.
-            Source::Weight(_) => cost.sram += Bytes(staged.min(step.weight_bytes)),
+            Source::Weight(_) => cost.sram += staged.min(Bytes(step.weight_bytes)),
             Source::Value(_) | Source::State(_) => {
-                cost.sram += Bytes(staged);
-                let own = layout_of(step, last, split, operand, tensor.extents.len());
-                let local = layouts.get(operand).and_then(Option::as_ref).is_some_and(|layout| *layout == own);
-                if !local && cost.tiles > 1 {
+                cost.sram += staged;
+                let from = layouts.get(operand).and_then(Option::as_ref);
+                // What one tile computes alone may have been made there, where nothing says otherwise.
+                if !is_local(step, split, operand, from) && (cost.tiles > 1 || from.is_some()) {
                     received += needed;
-                    cost.transfers += sources(layouts.get(operand).and_then(Option::as_ref), &own);
+                    cost.transfers += sources(from, &layout_of(step, last, split, operand, tensor.extents.len()));
                 }
             }
         }
-        cost.sram_traffic += Bytes(needed.min(tensor.bytes) * tiles);
+        cost.sram_traffic += needed.min(Bytes(tensor.bytes)) * tiles;
     }
-    for (index, result) in step.results.iter().enumerate() {
-        let extents = tile_extents(step, last, split);
-        let own = tile_bytes(&step.spaces[last], &extents, step.operands.len() + index, result);
-        let staged = staged_extents(step, last, split);
-        cost.sram += Bytes(tile_bytes(&step.spaces[last], &staged, step.operands.len() + index, result));
-        cost.sram_traffic += Bytes(own * tiles);
+    for index in 0..step.results.len() {
+        let own = bytes_of_tile(step, split, step.operands.len() + index, Points::All);
+        cost.sram += bytes_of_tile(step, split, step.operands.len() + index, Points::Staged);
+        cost.sram_traffic += own * tiles;
         if step.moves {
             // Elements that were received in another order are put in place.
-            cost.copies += Bytes(own * 2.0) / target.tiles.bandwidth;
+            cost.copies += own * 2.0 / target.tiles.bandwidth;
         }
     }
-    if received > 0.0 {
+    if received.0 > 0.0 {
         cost.phases += 1;
-        cost.received += Bytes(received);
-        cost.exchanged += Bytes(received * tiles);
+        cost.received += received;
+        cost.exchanged += received * tiles;
     }
+}
+
+/// Whether each tile of a step finds its part of an operand where it computes: the operand lies in the same parts, and no
+/// two tiles need the same one.
+pub fn is_local(step: &BoundStep, split: &Split, operand: usize, from: Option<&Vec<u32>>) -> bool {
+    let (Some(from), Some(last)) = (from, step.spaces.len().checked_sub(1)) else { return false };
+    let parts = from.iter().fold(1u32, |count, &parts| count.saturating_mul(parts));
+    parts == split.tile_count() && layout_of(step, last, split, operand, from.len()) == *from
 }
 
 /// Separate pieces that a part of a value comes in, when it was split in other parts than those it is needed in.
@@ -313,25 +360,18 @@ fn sources(from: Option<&Vec<u32>>, to: &[u32]) -> f64 {
 
 /// Partial sums of axes that are split are combined in one more phase: each tile sums a share of the results.
 fn reductions(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
-    /// Bytes of a partial sum.
-    const PARTIAL: f64 = 4.0;
-    for (index, space) in step.spaces.iter().enumerate() {
-        let reduced = space.axes.iter().zip(&split.tiles[index]).filter(|(axis, _)| axis.kind == AxisKind::Reduced);
-        let parts: f64 = reduced.map(|(_, &parts)| f64::from(parts)).product();
+    for space in 0..step.spaces.len() {
+        let parts = reduced_parts(step, space, split);
         if parts <= 1.0 {
             continue;
         }
-        let kept = tile_extents(step, index, split);
-        let results = kept.iter().zip(&space.axes).filter(|(_, axis)| axis.kind != AxisKind::Reduced);
-        let results: f64 = results.map(|(&extent, _)| extent as f64).product();
+        let results = kept_points(step, space, &tile_extents(step, space, split));
         let received = results * PARTIAL * (parts - 1.0) / parts;
         cost.phases += 1;
         cost.received += Bytes(received);
         cost.exchanged += Bytes(received * f64::from(cost.tiles));
         cost.transfers += parts - 1.0;
         cost.vector += Cycles(received / PARTIAL / target.vector.arithmetic);
-        let staged = staged_extents(step, index, split);
-        let staged = staged.iter().zip(&space.axes).filter(|(_, axis)| axis.kind != AxisKind::Reduced);
-        cost.sram += Bytes(staged.map(|(&extent, _)| extent as f64).product::<f64>() * PARTIAL);
     }
+    cost.sram += partial_bytes(step, split);
 }

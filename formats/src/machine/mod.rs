@@ -17,7 +17,9 @@ mod tests;
 pub mod units;
 
 pub use builtin::{BUILT_IN, built_in, built_in_text};
-pub use cost::{CostError, Layout, Split, StepCost, layout_of, step_cost, tile_bytes};
+pub use cost::{
+    CostError, Layout, Points, Split, StepCost, bytes_of_tile, is_local, layout_of, partial_bytes, step_cost,
+};
 pub use homes::{Homes, Place};
 pub use matrix::{TileProduct, fastest};
 pub use program::{BoundProduct, BoundStep, BoundTensor, Program, ProgramError, Source};

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::classes::{Class, Product};
 use crate::ops::facets::{Body, Runs};
-use crate::ops::loops::{broadcast, serial};
+use crate::ops::loops::{beside_result, broadcast, serial};
 use crate::ops::program::Program;
 use crate::ops::space::{AxisKind, Space};
 use crate::ops::step_facts::StepFacts;
@@ -117,7 +117,10 @@ impl Op {
             Class::Moves(moves) => moves.spaces(facts),
             Class::Gathers(gathers) => gathers.spaces(facts),
             Class::Computes(computes) => computes.spaces(facts),
-            Class::Product(product) => product.spaces(facts),
+            Class::Product(product) => match product.program() {
+                Some(program) => beside_result(product.spaces(facts), facts, program),
+                None => product.spaces(facts),
+            },
             Class::Serial(_) => serial(facts),
             Class::Control(_) => Vec::new(),
         }

@@ -2,8 +2,10 @@
 
 use crate::dim::Dim;
 use crate::fact::Fact;
+use crate::ops::program::Program;
 use crate::ops::space::{Axis, AxisKind, Index, Space};
 use crate::ops::step_facts::StepFacts;
+use std::collections::BTreeSet;
 
 /// A place in an operand or a result that an axis of a space is at.
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +131,25 @@ fn aligned(fact: Option<&Fact>, dims: &[Dim], axis: usize) -> Option<usize> {
     let own = fact?.dims()?;
     let at = (axis + own.len()).checked_sub(dims.len())?;
     (own[at] == dims[axis]).then_some(at)
+}
+
+/// The loops of a product that a program follows, with the operands of the program where result 0 is that they broadcast
+/// to; operands that the product reads as well stay where they are.
+pub fn beside_result(mut spaces: Vec<Space>, facts: &StepFacts<'_>, program: &Program) -> Vec<Space> {
+    let Some(dims) = facts.result(0) else { return spaces };
+    let read = |operand: usize| {
+        spaces.iter().flat_map(|space| &space.axes).any(|axis| axis.at.get(operand).is_some_and(Option::is_some))
+    };
+    let operands: BTreeSet<usize> = program.operands().filter(|&operand| !read(operand)).collect();
+    for axis in spaces.iter_mut().flat_map(|space| &mut space.axes) {
+        let Some(result) = axis.at.get(facts.inputs.len()).copied().flatten() else { continue };
+        for &operand in &operands {
+            let own = aligned(facts.operand(operand), dims, result.axis as usize);
+            let index = own.map(|own| Index { axis: own as u32, ..result });
+            axis.at.get_mut(operand).into_iter().for_each(|slot| *slot = index);
+        }
+    }
+    spaces
 }
 
 /// A loop for each axis of result 0; `from` says where operands are along it.

@@ -157,7 +157,8 @@ fn code_of(dtype: DType, value: Scalar, narrowing: Narrowing) -> u8 {
 }
 
 /// A float towards zero, 0 where no i64 holds it: what integers of up to 16 bits take the low bits of.
-fn truncated(float: f64) -> i64 {
+#[inline(always)]
+pub fn truncated(float: f64) -> i64 {
     let integer = float as i64;
     if float.is_finite() && integer != i64::MAX && integer != i64::MIN { integer } else { 0 }
 }

@@ -398,9 +398,9 @@ impl Writer<'_> {
         range: PartRange,
         whole: Option<&Tensor>,
     ) -> Result<Option<Region>, EmitError> {
-        let Some((weight, scheme)) = self.work.scheme(filling.weight) else { return Ok(None) };
+        let Some((rounded, scheme)) = self.work.scheme(filling.weight) else { return Ok(None) };
         let outputs = self.work.outputs(filling, &scheme, range);
-        Ok(Some(self.work.graph.rounded_region(weight, scheme, outputs, whole)?))
+        Ok(Some(self.work.graph.rounded_region(rounded, scheme, outputs, whole)?))
     }
 }
 

@@ -30,7 +30,7 @@ enum Content {
     },
     Constant(ConstantId),
     /// Of what is rounded, and to what.
-    Rounded(Box<Content>, String),
+    Rounded(Vec<Content>, String),
 }
 
 /// Decide how every constant is stored that a step reads.
@@ -114,7 +114,8 @@ fn content(graph: &Graph, id: ConstantId) -> Content {
         },
         ConstantData::Rounded(rounded) => {
             let to = format!("{} {:?}", graph.constant(id).dtype, rounded.to);
-            Content::Rounded(Box::new(content(graph, rounded.weight)), to)
+            let read = [Some(rounded.weight), rounded.factor].into_iter().flatten();
+            Content::Rounded(read.map(|id| content(graph, id)).collect(), to)
         }
         ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Hashed(_) => Content::Constant(id),
     }

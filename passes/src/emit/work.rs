@@ -101,15 +101,13 @@ impl<'a> Work<'a> {
     }
 
     /// How the elements of a weight are rounded to codes while they are packed, part by part.
-    pub(super) fn scheme(&self, weight: usize) -> Option<(ConstantId, Scheme)> {
-        let &Rounded { weight: from, to: RoundedTo::Codes(scheme, _) } = self.graph.rounded(self.made_of[weight][0])?
-        else {
-            return None;
-        };
+    pub(super) fn scheme(&self, weight: usize) -> Option<(&'a Rounded, Scheme)> {
+        let rounded = self.graph.rounded(self.made_of[weight][0])?;
+        let RoundedTo::Codes(scheme, _) = rounded.to else { return None };
         let record = &self.manifest.weights[weight];
         let encoding = record.encoding.encoding();
         let matrix = encoding.matrices(record.logical())?;
-        (matrix == scheme.matrix).then_some((from, scheme))
+        (matrix == scheme.matrix).then_some((rounded, scheme))
     }
 
     /// The outputs of a weight that a part of it holds.
@@ -138,8 +136,8 @@ impl<'a> Work<'a> {
     /// The constant that has to be in memory as a whole to fill this, and is not yet.
     pub(super) fn loaded(&self, filling: &Filling) -> Option<ConstantId> {
         let read = match (self.graph.rounded(filling.constant), self.scheme(filling.weight)) {
-            (Some(_), Some((from, _))) => from,
-            (Some(Rounded { weight, to: RoundedTo::Narrow }), None) => *weight,
+            (Some(_), Some((rounded, _))) => rounded.weight,
+            (Some(Rounded { weight, to: RoundedTo::Narrow, .. }), None) => *weight,
             (Some(_) | None, _) => filling.constant,
         };
         self.is_whole(read).then_some(read)

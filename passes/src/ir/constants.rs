@@ -83,6 +83,8 @@ pub struct Stored {
 pub struct Rounded {
     /// The constant that is rounded: f32, f16 or bf16.
     pub weight: ConstantId,
+    /// What is known of the inputs of products with it: what [`Moments::factor`](crate::moments::Moments::factor) gives.
+    pub factor: Option<ConstantId>,
     /// To what.
     pub to: RoundedTo,
 }

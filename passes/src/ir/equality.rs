@@ -3,7 +3,7 @@
 //! Blocks keep their numbers, since operators name them. Of a source only the name counts. A constant in memory equals
 //! one of which only the hash is known, where the hash is that of its bytes. Floats are compared by their bits.
 
-use crate::ir::{Block, Constant, ConstantData, ConstantId, Graph, Operand, Step, Value, ValueId};
+use crate::ir::{Block, Constant, ConstantData, ConstantId, Graph, Operand, Rounded, Step, Value, ValueId};
 use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::onnx::TensorData;
 use ipuc_formats::ops::Op;
@@ -172,8 +172,11 @@ impl Comparison<'_> {
             }
             (ConstantData::Rounded(rounded), ConstantData::Rounded(other)) => {
                 same(rounded.to, other.to, || what("rounding"))?;
-                let (own, others) = (Operand::Constant(rounded.weight), Operand::Constant(other.weight));
-                self.operands(&[own], &[others], place)
+                let operands = |rounded: &Rounded| {
+                    let factor = rounded.factor.map_or(Operand::Absent, Operand::Constant);
+                    [Operand::Constant(rounded.weight), factor]
+                };
+                self.operands(&operands(rounded), &operands(other), place)
             }
             (one, two) => match (hash(one), hash(two)) {
                 (Some(one), Some(two)) => same(one, two, || what("bytes")),

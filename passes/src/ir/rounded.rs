@@ -1,7 +1,7 @@
 //! Constants that are made by rounding others.
 
 use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph, Rounded, RoundedTo};
-use crate::rounding::{Region, RoundingError, Scheme, narrow};
+use crate::rounding::{Factor, Region, RoundingError, Scheme, narrow};
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::tensor::{Tensor, element_count};
@@ -85,7 +85,7 @@ impl Graph {
             }
             RoundedTo::Codes(scheme, part) => {
                 let outputs = 0..scheme.matrix.groups * scheme.matrix.outputs;
-                self.rounded_region(rounded.weight, *scheme, outputs, Some(&weight))?.read(*part, 0, &mut bytes);
+                self.rounded_region(rounded, *scheme, outputs, Some(&weight))?.read(*part, 0, &mut bytes);
             }
         }
         let tensor = Tensor::from_bytes(constant.dtype, &constant.shape, &bytes);
@@ -96,19 +96,32 @@ impl Graph {
         })
     }
 
-    /// Codes and parameters of some outputs of a weight, which is in memory or read from its file.
+    /// Codes and parameters of some outputs of a rounded weight, which is in memory or read from its file.
     ///
     /// # Errors
     /// [`ConstantError`] where it cannot be read or rounded.
     pub fn rounded_region(
         &self,
-        weight: ConstantId,
+        rounded: &Rounded,
         scheme: Scheme,
         outputs: Range<u64>,
         in_memory: Option<&Tensor>,
     ) -> Result<Region, ConstantError> {
+        let weight = rounded.weight;
         let values = self.rounded_values(weight, scheme, &outputs, in_memory)?;
-        Region::of(scheme, outputs.start, &values).map_err(|error| self.rounding_error(weight, error))
+        let region = match rounded.factor {
+            None => Region::of(scheme, outputs.start, &values),
+            Some(id) => {
+                let factor = self.load_constant(id)?;
+                let elements = factor.elements::<f32>().map_err(|error| ConstantError::Recipe {
+                    tensor: self.constant(id).label().to_string(),
+                    operator: "rounded",
+                    error: error.into(),
+                })?;
+                Region::compensated(scheme, outputs.start, values, Factor { elements })
+            }
+        };
+        region.map_err(|error| self.rounding_error(weight, error))
     }
 
     /// The elements of some outputs of a weight as `[outputs][inputs]`.

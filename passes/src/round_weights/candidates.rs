@@ -5,7 +5,7 @@ use crate::ir::{ConstantId, Graph, Operand, Step, Uses, ValueId};
 use crate::rounding::Scheme;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::WeightMatrix;
+use ipuc_formats::ops::{Op, WeightMatrix};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A weight that products read as one matrix, or gathers by rows.
@@ -20,6 +20,8 @@ pub(super) struct Candidate {
     pub(super) elements: u64,
     pub(super) matrix: WeightMatrix,
     pub(super) uses: Uses,
+    /// Numbers of the values that matrix products multiply with it; none where another product reads it too.
+    pub(super) inputs: Option<Vec<u32>>,
     /// Whether no other product follows one that reads it.
     is_last: bool,
 }
@@ -80,6 +82,7 @@ impl Candidate {
 pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
     let nodes = readers(graph);
     let last = last_weights(graph);
+    let inputs = product_inputs(graph);
     let candidate = |(id, uses): (ConstantId, Uses)| {
         let constant = graph.constant(id);
         let is_float = matches!(constant.dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -98,7 +101,8 @@ pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
         let name = constant.name.as_deref().or(nodes.first().map(String::as_str)).unwrap_or_default().to_string();
         let (dtype, shape) = (constant.dtype, constant.shape.clone());
         let is_last = last.contains(&id);
-        (elements > 0).then_some(Candidate { id, name, nodes, dtype, shape, elements, matrix, uses, is_last })
+        let inputs = inputs.get(&id).cloned().flatten();
+        (elements > 0).then_some(Candidate { id, name, nodes, dtype, shape, elements, matrix, uses, inputs, is_last })
     };
     graph.uses().into_iter().filter_map(candidate).collect()
 }
@@ -116,6 +120,26 @@ fn readers(graph: &Graph) -> BTreeMap<ConstantId, BTreeSet<String>> {
         }
     }
     readers
+}
+
+/// The values that matrix products multiply with each weight, whose last axis are its inputs; none where one does otherwise.
+fn product_inputs(graph: &Graph) -> BTreeMap<ConstantId, Option<Vec<u32>>> {
+    let mut inputs: BTreeMap<ConstantId, Option<Vec<u32>>> = BTreeMap::new();
+    for index in graph.reachable_blocks() {
+        for step in &graph.block(index).steps {
+            let Some(weight) = product_weight(graph, step) else { continue };
+            let read = match (&step.op, step.operands.as_slice()) {
+                (Op::Matmul(product), [Operand::Value(value), ..]) if !product.transpose_a => Some(value.0),
+                (_, _) => None,
+            };
+            let all = inputs.entry(weight).or_insert_with(|| Some(Vec::new()));
+            match (all.as_mut(), read) {
+                (Some(values), Some(read)) => values.push(read),
+                (_, _) => *all = None,
+            }
+        }
+    }
+    inputs
 }
 
 /// Weights of products of entries that no other product with a weight follows.

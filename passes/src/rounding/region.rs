@@ -28,8 +28,7 @@ impl Region {
     /// [`RoundingError::Scale`] where a scale is too large.
     pub fn of(scheme: Scheme, first_output: u64, values: &[f32]) -> Result<Region, RoundingError> {
         let inputs = scheme.matrix.inputs as usize;
-        let (scales, zero_points) = (Vec::new(), Vec::new());
-        let mut region = Region { scheme, first_output, codes: Vec::with_capacity(values.len()), scales, zero_points };
+        let mut region = Region::empty(scheme, first_output);
         let (mut fit, codes) = (Fit::default(), Codes::of(scheme.code, scheme.scale));
         for row in values.chunks_exact(inputs.max(1)) {
             for block in row.chunks(scheme.block_inputs() as usize) {
@@ -38,6 +37,23 @@ impl Region {
             }
         }
         Ok(region)
+    }
+
+    /// No output yet.
+    pub(super) fn empty(scheme: Scheme, first_output: u64) -> Region {
+        Region { scheme, first_output, codes: Vec::new(), scales: Vec::new(), zero_points: Vec::new() }
+    }
+
+    /// How it is rounded.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Add outputs: codes `[outputs][inputs]`, parameters `[outputs][blocks]`.
+    pub(super) fn extend(&mut self, codes: &[u8], parameters: &[Parameters]) {
+        self.codes.extend(codes);
+        self.scales.extend(parameters.iter().map(|parameters| parameters.scale));
+        self.zero_points.extend(parameters.iter().map(|parameters| parameters.zero_point as u8));
     }
 
     /// Bytes that rounding so many outputs takes.
@@ -55,17 +71,23 @@ impl Region {
         first(panels.start)..first(panels.end)
     }
 
-    /// The sum of the squared errors of `values`, which it was made of.
-    pub fn squared_error(&self, values: &[f32]) -> f64 {
+    /// What the codes stand for, `[outputs][inputs]`.
+    pub fn decoded(&self) -> Vec<f32> {
         let inputs = self.scheme.matrix.inputs.max(1) as usize;
         let (block, blocks) = (self.scheme.block_inputs().max(1) as usize, self.scheme.blocks() as usize);
         let signed = self.scheme.code.is_signed_integer();
+        // Codes are kept as bytes of two's complement.
         let whole = |code: u8| if signed { f32::from(code as i8) } else { f32::from(code) };
-        let off = |(index, (value, &code)): (usize, (&f32, &u8))| {
+        let value = |(index, &code): (usize, &u8)| {
             let at = index / inputs * blocks + index % inputs / block;
-            f64::from((whole(code) - f32::from(self.zero_points[at])) * self.scales[at] - value)
+            (whole(code) - f32::from(self.zero_points[at])) * self.scales[at]
         };
-        values.iter().zip(&self.codes).enumerate().map(|pair| off(pair).powi(2)).sum()
+        self.codes.iter().enumerate().map(value).collect()
+    }
+
+    /// The sum of the squared errors of `values`, which it was made of.
+    pub fn squared_error(&self, values: &[f32]) -> f64 {
+        self.decoded().iter().zip(values).map(|(decoded, value)| f64::from(decoded - value).powi(2)).sum()
     }
 
     /// The scales of all blocks.

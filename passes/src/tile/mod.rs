@@ -9,13 +9,10 @@
 //! that they are chosen for what the file says. Cost: distinct steps x parts of each group.
 
 mod candidates;
-mod records;
-
-pub use records::records;
 
 use candidates::candidates;
 use ipuc_formats::machine::{
-    BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, layout_of, step_cost,
+    BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, layout_of, step_cost, units::Bytes,
 };
 use ipuc_formats::ops::AxisKind;
 use std::collections::HashMap;
@@ -35,36 +32,47 @@ pub struct Placed {
     pub local: bool,
 }
 
-/// Spread the steps of a program, in order.
+/// How the values of a program lie in tiles, as far as its steps are spread.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts(HashMap<Source, Layout>);
+
+impl Layouts {
+    /// Of each operand of a step.
+    pub(crate) fn of_operands(&self, step: &BoundStep) -> Vec<Layout> {
+        let of = |source: Source| self.0.get(&source).cloned().flatten();
+        step.operands.iter().map(|operand| operand.as_ref().and_then(|tensor| of(tensor.source))).collect()
+    }
+
+    /// Note the results of a step that is spread like this.
+    pub(crate) fn insert(&mut self, step: &BoundStep, split: &Split) {
+        for (index, result) in step.results.iter().enumerate() {
+            let last = step.spaces.len().checked_sub(1).filter(|_| !step.view);
+            let tensor = step.operands.len() + index;
+            self.0.insert(result.source, last.map(|last| layout_of(step, last, split, tensor, result.extents.len())));
+        }
+    }
+}
+
+/// Spread the steps of a program, in order. Each may use so much of the memory of a tile at once.
 ///
 /// # Errors
 /// [`CostError`] where the machine cannot compute a step.
-pub fn tile(program: &Program, target: &Target) -> Result<Vec<Placed>, CostError> {
-    let mut layouts: HashMap<Source, Layout> = HashMap::new();
+pub fn tile(program: &Program, target: &Target, memory: Bytes) -> Result<Vec<Placed>, CostError> {
+    let mut layouts = Layouts::default();
     let mut known: HashMap<String, Placed> = HashMap::new();
     let mut placed = Vec::with_capacity(program.steps.len());
     for step in &program.steps {
-        let of_operands: Vec<Layout> = step
-            .operands
-            .iter()
-            .map(|operand| operand.as_ref().and_then(|tensor| layouts.get(&tensor.source).cloned().flatten()))
-            .collect();
+        let of_operands = layouts.of_operands(step);
         let key = key(step, &of_operands);
         let chosen = match known.get(&key) {
             Some(chosen) => chosen.clone(),
             None => {
-                let chosen = search(step, target, &of_operands)?;
+                let chosen = search(step, target, memory, &of_operands)?;
                 known.insert(key, chosen.clone());
                 chosen
             }
         };
-        for (index, result) in step.results.iter().enumerate() {
-            let layout =
-                step.spaces.len().checked_sub(1).filter(|_| !step.view).map(|last| {
-                    layout_of(step, last, &chosen.split, step.operands.len() + index, result.extents.len())
-                });
-            layouts.insert(result.source, layout);
-        }
+        layouts.insert(step, &chosen.split);
         placed.push(chosen);
     }
     Ok(placed)
@@ -93,8 +101,7 @@ fn key(step: &BoundStep, layouts: &[Layout]) -> String {
     )
 }
 
-fn search(step: &BoundStep, target: &Target, layouts: &[Layout]) -> Result<Placed, CostError> {
-    let available = target.tiles.sram - target.tiles.reserved;
+fn search(step: &BoundStep, target: &Target, available: Bytes, layouts: &[Layout]) -> Result<Placed, CostError> {
     let mut best: Option<Placed> = None;
     let mut tried = 0;
     for split in candidates(step, target, layouts) {

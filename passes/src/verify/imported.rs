@@ -157,7 +157,9 @@ impl Definitions<'_> {
             ConstantData::Tensor(_) | ConstantData::Hashed(_) => None,
             ConstantData::Stored(stored) => Some(stored.source),
             ConstantData::Rounded(rounded) => {
-                self.read_constant(rounded.weight, &format!("rounding of {id}"));
+                for read in [Some(rounded.weight), rounded.factor].into_iter().flatten() {
+                    self.read_constant(read, &format!("rounding of {id}"));
+                }
                 None
             }
             ConstantData::Recipe { operands, .. } => {

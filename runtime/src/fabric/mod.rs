@@ -10,5 +10,5 @@ mod report;
 mod timeline;
 mod transfers;
 
-pub use report::{EnergyParts, Limit, Report, StepReport, TierReport};
+pub use report::{EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
 pub use timeline::simulate;

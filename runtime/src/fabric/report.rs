@@ -80,6 +80,23 @@ pub struct TierReport {
     pub stall: Seconds,
 }
 
+/// A transfer between a tier and the tiles.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TransferReport {
+    /// Index of the tier.
+    pub tier: usize,
+    /// Index in the program of the step that it is for.
+    pub step: usize,
+    /// When the tier begins to move it.
+    pub start: Seconds,
+    /// When the tier is free again.
+    pub end: Seconds,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// From the tiles to the tier.
+    pub write: bool,
+}
+
 /// A simulated run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
@@ -97,6 +114,8 @@ pub struct Report {
     pub stall: Seconds,
     /// The tiers.
     pub tiers: Vec<TierReport>,
+    /// All transfers, in the order in which they were issued.
+    pub transfers: Vec<TransferReport>,
     /// Energy.
     pub energy: EnergyParts,
     /// Multiply-accumulates.

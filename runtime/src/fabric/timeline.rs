@@ -1,6 +1,6 @@
 //! The timeline: one pass over the steps in program order.
 
-use super::report::{EnergyParts, Limit, Report, StepReport, TierReport};
+use super::report::{EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
 use super::transfers::{Arrival, Channel, Needs, needs};
 use ipuc_formats::machine::units::{Bytes, Joules, Seconds};
 use ipuc_formats::machine::{BoundStep, Homes, Place, Program, Source, StepCost, Style, Target};
@@ -37,6 +37,7 @@ struct Run<'a> {
     /// Bytes that were issued ahead and are not used yet.
     ahead: Bytes,
     tiers: Vec<TierReport>,
+    transfers: Vec<TransferReport>,
 }
 
 impl<'a> Run<'a> {
@@ -58,17 +59,37 @@ impl<'a> Run<'a> {
             arrivals: Vec::with_capacity(program.steps.len()),
             ahead: Bytes(0.0),
             tiers: vec![TierReport::default(); target.tiers.len()],
+            transfers: Vec::new(),
         }
     }
 
-    /// Move bytes from each tier, not before `from`.
-    fn transfer(&mut self, bytes: &[Bytes], times: f64, from: Seconds) -> Vec<Arrival> {
-        let tiers = self.target.tiers.iter().zip(&mut self.channels).zip(bytes);
-        let moved = tiers.map(|((tier, channel), &bytes)| {
+    /// Move bytes from each tier for a step, not before `from`.
+    fn transfer(&mut self, step: usize, bytes: &[Bytes], times: f64, from: Seconds) -> Vec<Arrival> {
+        let target = self.target;
+        let tiers = target.tiers.iter().zip(bytes).enumerate();
+        let moved = tiers.map(|(index, (tier, &bytes))| {
             let bytes = bytes * times;
-            channel.transfer(from, bytes, bytes / tier.read, tier.latency)
+            self.move_bytes((index, step), bytes, bytes / tier.read, (from, tier.latency), false)
         });
         moved.collect()
+    }
+
+    /// Move bytes between a tier and the tiles for a step, from a time on, after a latency.
+    fn move_bytes(
+        &mut self,
+        (tier, step): (usize, usize),
+        bytes: Bytes,
+        time: Seconds,
+        (from, latency): (Seconds, Seconds),
+        write: bool,
+    ) -> Arrival {
+        let channel = &mut self.channels[tier];
+        let arrival = channel.transfer(from, bytes, time, latency);
+        if bytes.0 > 0.0 {
+            let end = channel.free;
+            self.transfers.push(TransferReport { tier, step, start: end - time, end, bytes, write });
+        }
+        arrival
     }
 
     /// Issue transfers ahead, in order, as long as there is room for all of each.
@@ -80,7 +101,7 @@ impl<'a> Run<'a> {
                 break;
             }
             self.ahead += bytes.min(self.room);
-            let arrivals = self.transfer(&program_needs[self.issued].stored, 1.0, from);
+            let arrivals = self.transfer(self.issued, &program_needs[self.issued].stored, 1.0, from);
             self.arrivals.push(arrivals);
             self.issued += 1;
         }
@@ -100,10 +121,10 @@ impl<'a> Run<'a> {
             self.prefetch(needs, index, earliest);
             self.arrivals[index].clone()
         } else {
-            self.transfer(&own.stored, step.times, earliest)
+            self.transfer(index, &own.stored, step.times, earliest)
         };
         // Results of earlier steps are not there before they are computed.
-        let of_results = self.transfer(&own.computed, step.times, earliest);
+        let of_results = self.transfer(index, &own.computed, step.times, earliest);
         for (arrival, other) in arrivals.iter_mut().zip(of_results) {
             *arrival = Arrival { first: arrival.first.max(other.first), last: arrival.last.max(other.last) };
         }
@@ -119,10 +140,10 @@ impl<'a> Run<'a> {
         }
         // Further runs of a body read their bytes again, and later; results are written when they are computed.
         if prefetches && step.times > 1.0 {
-            let again = self.transfer(&own.stored, step.times - 1.0, start);
+            let again = self.transfer(index, &own.stored, step.times - 1.0, start);
             end = again.iter().fold(end, |end, arrival| end.max(arrival.last));
         }
-        end = self.write(own, step.times, start, end);
+        end = self.write(index, own, step.times, (start, end));
         let stall = (end - free - busy).max(Seconds(0.0));
         let slowest = (0..late.len()).max_by(|&left, &right| late[left].0.total_cmp(&late[right].0));
         let waited = (computed - free).max(Seconds(0.0)).min(stall);
@@ -171,13 +192,14 @@ impl<'a> Run<'a> {
     }
 
     /// Results that live in a tier are written beside the step where that has no reads left to wait for.
-    fn write(&mut self, own: &Needs, times: f64, start: Seconds, end: Seconds) -> Seconds {
+    fn write(&mut self, step: usize, own: &Needs, times: f64, (start, end): (Seconds, Seconds)) -> Seconds {
+        let target = self.target;
         let mut last = end;
-        for (index, tier) in self.target.tiers.iter().enumerate() {
+        for (index, tier) in target.tiers.iter().enumerate() {
             let bytes = own.written[index] * times;
             if bytes.0 > 0.0 {
-                let arrival = self.channels[index].transfer(start, bytes, bytes / tier.write, Seconds(0.0));
-                if !self.target.policy.prefetch {
+                let arrival = self.move_bytes((index, step), bytes, bytes / tier.write, (start, Seconds(0.0)), true);
+                if !target.policy.prefetch {
                     last = last.max(arrival.last);
                 }
             }
@@ -262,6 +284,7 @@ impl<'a> Run<'a> {
             busy: self.steps.iter().map(|step| step.busy).sum(),
             stall: self.steps.iter().map(|step| step.stall).sum(),
             tiers: self.tiers,
+            transfers: self.transfers,
             energy,
             macs,
             utilization,

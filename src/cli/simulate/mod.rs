@@ -1,22 +1,27 @@
 //! `ipuc simulate`: what a run would take on a described machine.
 
+mod page;
 mod present;
+mod sweep;
+mod trace;
 
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, bindings};
-use super::compile::in_models;
 use super::execute::is_compiled;
+use super::failure::in_models;
 use super::failure::{Code, Failure};
 use super::output::Output;
 use super::targets::{Replaced, target};
 use crate::compile::{CompileOptions, Source, describe};
-use crate::files::SourceFile;
+use crate::files::{OutputFile, SourceFile};
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dtype::{self, DType};
 use ipuc_formats::model::{Manifest, read_manifest};
+use ipuc_passes::emit::Output as _;
 use std::path::{Path, PathBuf};
+use sweep::Swept;
 
 /// Tell what a run would take on a described machine: cycles, time, energy, bytes from each memory, stalls
 #[derive(Debug, Args)]
@@ -27,9 +32,22 @@ pub(super) struct Arguments {
     /// The machine: a name that `ipuc targets` lists, or a file
     #[arg(long, value_name = "NAME|FILE.toml")]
     target: String,
+    /// A second machine, which the page of --html shows beside the first
+    #[arg(long, value_name = "NAME|FILE.toml", requires = "html")]
+    beside: Option<String>,
     /// Replace a value of the machine's description, as tiles.sram=512KiB
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Replaced>,
+    /// Simulate with each of these values, as tiles.sram=512KiB,1MiB or target=a100,h100, and print a row for each;
+    /// several keys give all combinations
+    #[arg(long, value_name = "KEY=A,B,..", conflicts_with_all = ["trace", "html"])]
+    sweep: Vec<Swept>,
+    /// Write what happens when, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+    /// Write a page to look at: timeline, memory of tiles, roofline, energy
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// The size of an open dimension
     #[arg(long, value_name = "NAME=N")]
     dim: Vec<Dimension>,
@@ -53,10 +71,35 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let dimensions = bindings(&arguments.dim)?;
     let manifest = manifest(arguments)?;
     let options = SimulateOptions { entry: arguments.entry.clone(), dimensions, numerics: arguments.numerics };
-    let simulated = simulate(&manifest, &target, &options)
-        .with_context(|| format!("cannot simulate `{}`", arguments.model.display()))?;
+    let context = || format!("cannot simulate `{}`", arguments.model.display());
+    if !arguments.sweep.is_empty() {
+        let machine = (arguments.target.as_str(), arguments.set.as_slice());
+        sweep::show(machine, &arguments.sweep, &manifest, &options, output)?;
+        return Ok(Code::Success);
+    }
+    let simulated = simulate(&manifest, &target, &options).with_context(context)?;
+    if let Some(path) = &arguments.trace {
+        write(path, &trace::events(&target, &simulated).to_string())?;
+    }
+    if let Some(path) = &arguments.html {
+        let mut runs = vec![(target.clone(), simulated.clone())];
+        if let Some(name) = &arguments.beside {
+            let other = super::targets::target(name, &[])?;
+            let beside = simulate(&manifest, &other, &options).with_context(context)?;
+            runs.push((other, beside));
+        }
+        let runs: Vec<_> = runs.iter().map(|(target, simulated)| (target, simulated)).collect();
+        write(path, &page::page(&runs))?;
+    }
     present::show(&target, &simulated, output)?;
     Ok(Code::Success)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let context = || format!("cannot write `{}`", path.display());
+    let file = OutputFile::create(path).with_context(context)?;
+    file.write_at(0, text.as_bytes()).with_context(context)?;
+    file.finish().with_context(context)
 }
 
 /// The records of a compiled file, or of the file that a model would become.
@@ -72,7 +115,6 @@ fn manifest(arguments: &Arguments) -> anyhow::Result<Manifest> {
     }
     let model = NamedModel { name: None, path: path.to_owned() };
     let sources = [Source { entry: "main".to_string(), path: model.path }];
-    // Machines fuse in ways of their own: the steps of the model are spread, and those that are views or chained cost little.
-    let options = CompileOptions { states: arguments.state.clone(), unfused: true, ..CompileOptions::default() };
+    let options = CompileOptions { states: arguments.state.clone(), ..CompileOptions::default() };
     describe(&sources, &options).map_err(|error| in_models(error, &sources))
 }

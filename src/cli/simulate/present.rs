@@ -49,7 +49,7 @@ pub(super) fn show(target: &Target, simulated: &Simulated, output: &mut Output) 
 }
 
 fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
-    let Simulated { program, placed, homes, report } = simulated;
+    let Simulated { program, placed, homes, plan, report } = simulated;
     let utilization =
         report.utilization.map_or_else(String::new, |share| format!(", {:.1} % of the peak", share * 100.0));
     output.line(format_args!(
@@ -83,6 +83,13 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
     let parts: Vec<String> = parts.map(|(name, energy)| format!("{name} {energy}")).collect();
     let power = report.energy.total() / report.makespan;
     output.line(format_args!("  energy {} ({power}): {}", report.energy.total(), parts.join(", ")))?;
+    if let Some(plan) = plan {
+        let fullest = program.steps.get(plan.fullest).map_or("", |step| step.name.as_str());
+        output.line(format_args!("  a tile holds {} of {}, most at `{fullest}`", plan.needed, plan.available))?;
+        if let Err(error) = plan.check(program, target) {
+            output.line(format_args!("  it does not fit: {error}"))?;
+        }
+    }
     let exceeding = placed.iter().filter(|placed| placed.exceeds_memory).count();
     if exceeding > 0 {
         output.line(format_args!("  {exceeding} steps need more memory than a tile has, however they are cut"))?;
@@ -108,7 +115,7 @@ fn place(target: &Target, place: Place) -> String {
     }
 }
 
-fn limit(target: &Target, limit: Limit) -> String {
+pub(super) fn limit(target: &Target, limit: Limit) -> String {
     match limit {
         Limit::Matrix => "matrix".to_string(),
         Limit::Vector => "vector".to_string(),
@@ -119,7 +126,7 @@ fn limit(target: &Target, limit: Limit) -> String {
     }
 }
 
-fn parts(target: &Target, energy: &EnergyParts) -> Vec<(String, Joules)> {
+pub(super) fn parts(target: &Target, energy: &EnergyParts) -> Vec<(String, Joules)> {
     let mut parts = vec![
         ("matrix".to_string(), energy.matrix),
         ("vector".to_string(), energy.vector),
@@ -143,8 +150,8 @@ fn json_energy(energy: &EnergyParts) -> Json {
     })
 }
 
-fn json_result(target: &Target, simulated: &Simulated) -> Json {
-    let Simulated { program, placed, homes, report } = simulated;
+pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
+    let Simulated { program, placed, homes, plan, report } = simulated;
     let steps = program.steps.iter().zip(placed).zip(&report.steps).map(|((step, placed), took)| {
         let cost = &placed.cost;
         let Cycles(exchange) = cost.exchange;
@@ -154,6 +161,7 @@ fn json_result(target: &Target, simulated: &Simulated) -> Json {
             "name": step.name,
             "operator": step.operator,
             "runs": step.times,
+            "macs": step.times * step.products.iter().map(|product| product.macs).fold(0.0, |sum, macs| sum + macs),
             "tiles": cost.tiles,
             "start_seconds": took.start.0,
             "end_seconds": took.end.0,
@@ -169,6 +177,7 @@ fn json_result(target: &Target, simulated: &Simulated) -> Json {
             "exchange_transfers": cost.transfers,
             "exchange_phases": cost.phases,
             "tile_memory_bytes": cost.sram.0,
+            "sram_bytes": cost.sram_traffic.0 * step.times,
             "tier_read_bytes": took.read.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
             "tier_written_bytes": took.written.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
             "energy_joules": json_energy(&took.energy),
@@ -199,6 +208,11 @@ fn json_result(target: &Target, simulated: &Simulated) -> Json {
         "weights": {"bytes": program.weight_bytes, "home": place(target, homes.weights)},
         "state": {"bytes": program.state_bytes, "home": place(target, homes.state)},
         "values": {"home": place(target, homes.activations)},
+        "tile_memory": plan.as_ref().map(|plan| json!({
+            "needed_bytes": plan.needed.0,
+            "available_bytes": plan.available.0,
+            "fullest_step": plan.fullest,
+        })),
         "tiers": tiers.collect::<Json>(),
         "assumed": program.assumed,
         "steps": steps.collect::<Json>(),

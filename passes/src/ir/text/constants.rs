@@ -16,7 +16,7 @@
 //! model says of external data; `name` is the name in the file where it differs. `at` says where bytes in memory came
 //! from: source, offset, length. `rounded` is the weight rounded to the type of the constant, or what rounding it to codes
 //! gives: `codes`, `scales` or `zero_points`, then the types of codes and scales, the inputs that share a scale, and groups,
-//! inputs, outputs and the axis of outputs of its matrices.
+//! inputs, outputs and the axis of outputs of its matrices; a second constant says what is known of the inputs.
 
 use crate::ir::text::label::Labels;
 use crate::ir::text::scan::{Parsed, end, expect, integer, named, quoted, word};
@@ -73,7 +73,8 @@ pub(super) fn print_data(constant: &Constant, labels: &Labels<ConstantId>, text:
                 let part: &str = part.into();
                 write!(text, " {part} {code} {scale} {block} matrix {groups} {inputs} {outputs} {output_axis}")?;
             }
-            write!(text, " {}", labels.used(rounded.weight))?;
+            let operands = [Some(rounded.weight), rounded.factor].into_iter().flatten().map(|id| labels.used(id));
+            write!(text, " {}", operands.collect::<Vec<_>>().join(", "))?;
         }
         ConstantData::Recipe { op, operands } => {
             let operands = operands.iter().map(|operand| operand.map_or("_".to_string(), |id| labels.used(id)));

@@ -134,10 +134,12 @@ impl Parser {
     fn rounded<'a>(&self, rest: &'a str) -> Parsed<(ConstantData, &'a str)> {
         let (to, rest) = parse_rounded(rest)?;
         let (operands, rest) = self.operands(rest)?;
-        let &[Operand::Constant(weight)] = operands.as_slice() else {
-            return Err("expected the constant that is rounded".to_string());
+        let (weight, factor) = match *operands.as_slice() {
+            [Operand::Constant(weight)] => (weight, None),
+            [Operand::Constant(weight), Operand::Constant(factor)] => (weight, Some(factor)),
+            _ => return Err("expected the constant that is rounded, and what is known of its inputs".to_string()),
         };
-        Ok((ConstantData::Rounded(Rounded { weight, to }), rest))
+        Ok((ConstantData::Rounded(Rounded { weight, factor, to }), rest))
     }
 
     fn state(&mut self, rest: &str) -> Parsed<()> {

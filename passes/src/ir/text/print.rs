@@ -73,7 +73,10 @@ impl ConstantOrder<'_> {
         }
         match &self.graph.constant(id).data {
             ConstantData::Recipe { operands, .. } => operands.iter().flatten().for_each(|&operand| self.meet(operand)),
-            ConstantData::Rounded(rounded) => self.meet(rounded.weight),
+            ConstantData::Rounded(rounded) => {
+                self.meet(rounded.weight);
+                rounded.factor.into_iter().for_each(|factor| self.meet(factor));
+            }
             ConstantData::Tensor(_) | ConstantData::Stored(_) | ConstantData::Hashed(_) => {}
         }
         self.order.push(id);

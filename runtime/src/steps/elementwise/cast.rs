@@ -2,10 +2,12 @@
 
 use super::reload;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
 use ipuc_formats::ops::Cast;
+use ipuc_formats::ops::scalar::truncated;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{map, map_block};
@@ -21,11 +23,13 @@ impl Kernel for Cast {
             DType::F64 => from_f64(&input, self.to, context)?,
             DType::F16 => from_half(&input, self.to, context, f16::to_f32)?,
             DType::BF16 => from_half(&input, self.to, context, bf16::to_f32)?,
-            DType::I64 => from_i64(&input, self.to, context)?,
-            DType::I32 => from_i32(&input, self.to, context)?,
-            DType::U8 => from_bytes(&input, self.to, context)?,
+            DType::I64 => from_integer(&input, self.to, context, |x: i64| x)?,
+            DType::I32 => from_integer(&input, self.to, context, |x: i32| i64::from(x))?,
+            DType::I8 => from_integer(&input, self.to, context, |x: i8| i64::from(x))?,
+            DType::U8 => from_integer(&input, self.to, context, |x: u8| i64::from(x))?,
+            // Stored as a byte that is 0 or 1.
             DType::Bool if self.to == DType::U8 => Some(input.reinterpreted(DType::U8)?),
-            DType::Bool => from_bytes(&input, self.to, context)?,
+            DType::Bool => from_integer(&input.reinterpreted(DType::U8)?, self.to, context, |x: u8| i64::from(x))?,
             _ => None,
         };
         match result {
@@ -56,6 +60,8 @@ fn from_f32(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome 
         DType::BF16 => to(input, context, bf16::from_f32),
         DType::I64 => to(input, context, |x: f32| x as i64),
         DType::I32 => to(input, context, |x: f32| x as i32),
+        DType::I8 => to(input, context, |x: f32| truncated(x.into()) as i8),
+        DType::U8 => to(input, context, |x: f32| truncated(x.into()) as u8),
         DType::Bool => to_bool(input, context, |x: f32| x != 0.0),
         _ => Ok(None),
     }
@@ -66,62 +72,56 @@ fn from_f64(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome 
         DType::F32 => to(input, context, |x: f64| x as f32),
         DType::I64 => to(input, context, |x: f64| x as i64),
         DType::I32 => to(input, context, |x: f64| x as i32),
+        DType::I8 => to(input, context, |x: f64| truncated(x) as i8),
+        DType::U8 => to(input, context, |x: f64| truncated(x) as u8),
         DType::Bool => to_bool(input, context, |x: f64| x != 0.0),
         _ => Ok(None),
     }
 }
 
-fn from_half<A: Element>(input: &Tensor, dtype: DType, context: &mut Context<'_>, widen: fn(A) -> f32) -> Outcome {
+fn from_half<A: Element>(input: &Tensor, dtype: DType, context: &mut Context<'_>, widen: fn(A) -> f32) -> Outcome
+where
+    [A]: HalfFloatSliceExt,
+{
     match dtype {
-        DType::F32 => to(input, context, widen),
+        DType::F32 => {
+            // Whole slices take the instructions of the processor for it.
+            let mut result = context.allocate(0, DType::F32, input.shape())?;
+            map(result.elements_mut()?, input.elements::<A>()?, 1, &|out: &mut [f32], x: &[A]| {
+                x.convert_to_f32_slice(out)
+            });
+            Ok(Some(result))
+        }
         DType::F64 => to(input, context, |x| f64::from(widen(x))),
         DType::F16 => to(input, context, |x| f16::from_f32(widen(x))),
         DType::BF16 => to(input, context, |x| bf16::from_f32(widen(x))),
         DType::I64 => to(input, context, |x| widen(x) as i64),
         DType::I32 => to(input, context, |x| widen(x) as i32),
+        DType::I8 => to(input, context, |x| truncated(widen(x).into()) as i8),
+        DType::U8 => to(input, context, |x| truncated(widen(x).into()) as u8),
         DType::Bool => to_bool(input, context, |x| widen(x) != 0.0),
         _ => Ok(None),
     }
 }
 
-fn from_i64(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
+fn from_integer<A: Element>(
+    input: &Tensor,
+    dtype: DType,
+    context: &mut Context<'_>,
+    wide: impl Fn(A) -> i64 + Sync,
+) -> Outcome {
     match dtype {
-        DType::F32 => to(input, context, |x: i64| x as f32),
-        DType::F64 => to(input, context, |x: i64| x as f64),
+        DType::F32 => to(input, context, |x| wide(x) as f32),
+        DType::F64 => to(input, context, |x| wide(x) as f64),
         // Where f32 rounds, f16 is infinite.
-        DType::F16 => to(input, context, |x: i64| f16::from_f32(x as f32)),
-        DType::I32 => to(input, context, |x: i64| x as i32),
-        DType::I8 => to(input, context, |x: i64| x as i8),
-        DType::U8 => to(input, context, |x: i64| x as u8),
-        DType::Bool => to_bool(input, context, |x: i64| x != 0),
-        _ => Ok(None),
-    }
-}
-
-fn from_i32(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
-    match dtype {
-        DType::F32 => to(input, context, |x: i32| x as f32),
-        DType::F64 => to(input, context, |x: i32| f64::from(x)),
-        DType::F16 => to(input, context, |x: i32| f16::from_f32(x as f32)),
-        DType::I64 => to(input, context, |x: i32| i64::from(x)),
-        DType::I8 => to(input, context, |x: i32| x as i8),
-        DType::U8 => to(input, context, |x: i32| x as u8),
-        DType::Bool => to_bool(input, context, |x: i32| x != 0),
-        _ => Ok(None),
-    }
-}
-
-/// From u8, or from bool, which is stored as a byte that is 0 or 1.
-fn from_bytes(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
-    let input = &input.reinterpreted(DType::U8)?;
-    match dtype {
-        DType::F32 => to(input, context, |x: u8| f32::from(x)),
-        DType::F64 => to(input, context, |x: u8| f64::from(x)),
-        DType::F16 => to(input, context, |x: u8| f16::from_f32(x.into())),
-        DType::BF16 => to(input, context, |x: u8| bf16::from_f32(x.into())),
-        DType::I64 => to(input, context, |x: u8| i64::from(x)),
-        DType::I32 => to(input, context, |x: u8| i32::from(x)),
-        DType::Bool => to_bool(input, context, |x: u8| x != 0),
+        DType::F16 => to(input, context, |x| f16::from_f32(wide(x) as f32)),
+        // Where f32 does not round.
+        DType::BF16 if A::DTYPE.bits() <= 16 => to(input, context, |x| bf16::from_f32(wide(x) as f32)),
+        DType::I64 => to(input, context, wide),
+        DType::I32 => to(input, context, |x| wide(x) as i32),
+        DType::I8 => to(input, context, |x| wide(x) as i8),
+        DType::U8 => to(input, context, |x| wide(x) as u8),
+        DType::Bool => to_bool(input, context, |x| wide(x) != 0),
         _ => Ok(None),
     }
 }

@@ -10,6 +10,9 @@ use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::threads::{SERIAL_OPERATIONS, each};
 
+/// Candidates that are gathered beside the k best before the worst are dropped.
+const CANDIDATES: usize = 1024;
+
 /// A number type with the order of `TopK`: NaN is larger than every number and equal to NaN.
 trait Ordered: Element {
     /// A key that orders as the numbers do.
@@ -86,13 +89,23 @@ fn best<T: Ordered>(
     let targets = targets.zip(places.elements_mut::<i64>()?.chunks_mut(k * inner)).enumerate();
     let fill = |(outer, (values, places)): (usize, (&mut [T], &mut [i64]))| {
         let source = &source[outer * total * inner..][..total * inner];
-        let mut line: Vec<(u64, usize)> = Vec::with_capacity(total);
+        let held = total.min(k.saturating_mul(2).max(k.saturating_add(CANDIDATES)));
+        let mut line: Vec<(u64, usize)> = Vec::with_capacity(held);
         for within in 0..inner {
             line.clear();
-            line.extend((0..total).map(|place| {
-                let key = source[place * inner + within].key();
-                (if top.largest { !key } else { key }, place)
-            }));
+            let mut bound = u64::MAX;
+            for (place, element) in source[within..].iter().step_by(inner).enumerate() {
+                let key = if top.largest { !element.key() } else { element.key() };
+                // The bound is the greatest of k keys before this one.
+                if key < bound || line.len() < k {
+                    line.push((key, place));
+                    if line.len() == held && held > k {
+                        line.select_nth_unstable(k - 1);
+                        line.truncate(k);
+                        bound = line[k - 1].0;
+                    }
+                }
+            }
             keep_least(&mut line, k, top.sorted);
             for (at, &(_, place)) in line.iter().enumerate() {
                 values[at * inner + within] = source[place * inner + within];

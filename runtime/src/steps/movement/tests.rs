@@ -205,6 +205,11 @@ fn selections() {
         {
             check(&TopK { axis, largest, sorted }, &[Some(data(dtype, &[30, 41, 50], 1)), vector(&[k])]);
         }
+        // More elements than candidates, with k below, at and above half of them.
+        for (k, largest) in [(1, true), (7, false), (1500, true), (2999, false), (3000, true)] {
+            let line = Some(data(dtype, &[3000], 2));
+            check(&TopK { axis: 0, largest, sorted: k != 1500 }, &[line, vector(&[k])]);
+        }
         check(&TopK { axis: 0, largest: true, sorted: true }, &[Some(data(dtype, &[5], 1)), vector(&[0])]);
     }
 }

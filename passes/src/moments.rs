@@ -1,0 +1,213 @@
+//! Second moments of what products read: what calibration measures, and what rounding weighs errors with.
+
+use ipuc_formats::tensor::{Tensor, TensorError};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Channels up to which moments of pairs are kept; of more, only those of each channel with itself.
+pub const MOST_PAIRED_CHANNELS: usize = 8192;
+
+/// A hundredth of the mean moment is added to each channel's own, so that one that was always zero has one.
+const DAMPING: f64 = 0.01;
+
+/// Moments of the values of a model, by their number.
+pub type Calibration = BTreeMap<u32, Moments>;
+
+/// Sums of products of the channels of a value (its last axis), over all rows that were seen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moments {
+    channels: usize,
+    rows: u64,
+    /// `[channels][channels]`, of which the part with column >= row is filled; `[channels]` where only these are kept.
+    sums: Vec<f32>,
+}
+
+/// A hash of all moments.
+pub fn hash_of(calibration: &Calibration) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for (number, moments) in calibration {
+        hasher.update(&number.to_le_bytes());
+        hasher.update(&moments.rows.to_le_bytes());
+        moments.sums.iter().for_each(|sum| {
+            hasher.update(&sum.to_le_bytes());
+        });
+    }
+    hasher.finalize()
+}
+
+impl Moments {
+    /// Nothing seen of a value with so many channels.
+    pub fn new(channels: usize) -> Moments {
+        let length = if channels <= MOST_PAIRED_CHANNELS { channels * channels } else { channels };
+        Moments { channels, rows: 0, sums: vec![0.0; length] }
+    }
+
+    /// Channels of the value.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Rows that were seen.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn is_paired(&self) -> bool {
+        self.sums.len() == self.channels * self.channels
+    }
+
+    /// Count rows `[..][channels]`. The sums do not depend on the number of threads.
+    pub fn add(&mut self, rows: &[f32]) {
+        let (channels, is_paired) = (self.channels, self.is_paired());
+        self.rows += (rows.len() / channels.max(1)) as u64;
+        if !is_paired {
+            for row in rows.chunks_exact(channels) {
+                self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x);
+            }
+            return;
+        }
+        self.sums.par_chunks_exact_mut(channels.max(1)).enumerate().for_each(|(channel, sums)| {
+            for row in rows.chunks_exact(channels) {
+                let factor = row[channel];
+                sums[channel..].iter_mut().zip(&row[channel..]).for_each(|(sum, x)| *sum += factor * x);
+            }
+        });
+    }
+
+    /// Count what another value with the same channels was.
+    pub fn merge(&mut self, other: &Moments) {
+        self.rows += other.rows;
+        self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum += other);
+    }
+
+    /// The upper triangular U with UᵀU the inverse of the damped matrix of mean moments, `[channels, channels]`; where only
+    /// the moments of each channel are kept, the diagonal of U, `[channels]`.
+    ///
+    /// An error e of the weight of channel j is made up for best by adding `-e / U[j, j] * U[j, k]` to those of the channels
+    /// k > j, and `1 / U[j, j]²` is what its square costs then (GPTQ, Frantar et al. 2022).
+    ///
+    /// # Errors
+    /// [`TensorError`] where the tensor is too large.
+    pub fn factor(&self) -> Result<Tensor, TensorError> {
+        let count = self.channels;
+        let rows = self.rows.max(1) as f64;
+        let own = |channel: usize| {
+            let at = if self.is_paired() { channel * count + channel } else { channel };
+            f64::from(self.sums[at]) / rows
+        };
+        let mean = (0..count).map(own).sum::<f64>() / count.max(1) as f64;
+        // Nothing but zeros was seen: no channel counts more than another.
+        let damping = if mean > 0.0 { DAMPING * mean } else { 1.0 };
+        if !self.is_paired() {
+            let diagonal: Vec<f32> = (0..count).map(|channel| (1.0 / (own(channel) + damping).sqrt()) as f32).collect();
+            return Tensor::from_elements(&[count], &diagonal);
+        }
+        let mut matrix: Vec<f64> = self.sums.iter().map(|&sum| f64::from(sum) / rows).collect();
+        (0..count).for_each(|channel| matrix[channel * count + channel] += damping);
+        let root = upper_root(matrix, count);
+        let inverse = upper_inverse(&root, count);
+        Tensor::from_elements(&[count, count], &inverse)
+    }
+}
+
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (left_lanes, left_rest) = left.as_chunks::<LANES>();
+    let (right_lanes, right_rest) = right.as_chunks::<LANES>();
+    for (left, right) in left_lanes.iter().zip(right_lanes) {
+        for lane in 0..LANES {
+            sums[lane] += left[lane] * right[lane];
+        }
+    }
+    sums.iter().sum::<f64>() + left_rest.iter().zip(right_rest).map(|(left, right)| left * right).sum::<f64>()
+}
+
+/// The upper triangular R with R Rᵀ the symmetric positive matrix whose upper part is given, from the last column on.
+fn upper_root(mut matrix: Vec<f64>, count: usize) -> Vec<f64> {
+    let mut column_of = vec![0.0; count];
+    for column in (0..count).rev() {
+        let (above, own) = matrix.split_at_mut(column * count);
+        let own = &mut own[..count];
+        let rest = column + 1..count;
+        // Damping keeps it positive but for roundings.
+        let diagonal = (own[column] - dot(&own[rest.clone()], &own[rest.clone()])).max(f64::MIN_POSITIVE).sqrt();
+        own[column] = diagonal;
+        above.par_chunks_exact(count).zip(column_of.par_iter_mut()).for_each(|(row, value)| {
+            *value = (row[column] - dot(&row[rest.clone()], &own[rest.clone()])) / diagonal;
+        });
+        above.chunks_exact_mut(count).zip(&column_of).for_each(|(row, value)| row[column] = *value);
+    }
+    matrix
+}
+
+/// The inverse of an upper triangular matrix, zero below its diagonal.
+fn upper_inverse(root: &[f64], count: usize) -> Vec<f32> {
+    // Row i of the inverse: x R = e_i, from column i on.
+    let mut inverse = vec![0.0f32; count * count];
+    inverse.par_chunks_exact_mut(count.max(1)).enumerate().for_each(|(row, result)| {
+        let mut rest = vec![0.0f64; count];
+        rest[row] = 1.0;
+        for column in row..count {
+            let own = &root[column * count..][..count];
+            let value = rest[column] / own[column];
+            result[column] = value as f32;
+            rest[column + 1..].iter_mut().zip(&own[column + 1..]).for_each(|(rest, own)| *rest -= value * own);
+        }
+    });
+    inverse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments(channels: usize, rows: usize) -> (Moments, Vec<f32>) {
+        let mut state = 5u32;
+        let mut uniform = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let mut values: Vec<f32> = (0..channels * rows).map(|_| uniform()).collect();
+        // Neighbours resemble each other.
+        values.chunks_exact_mut(channels).for_each(|row| (1..row.len()).for_each(|at| row[at] += row[at - 1]));
+        let mut moments = Moments::new(channels);
+        values.chunks(channels * 3).for_each(|rows| moments.add(rows));
+        (moments, values)
+    }
+
+    #[test]
+    fn the_factor_is_the_root_of_the_inverse() {
+        let (moments, values) = moments(21, 60);
+        assert_eq!((moments.rows(), moments.channels()), (60, 21));
+        let factor = moments.factor().unwrap();
+        let factor = factor.elements::<f32>().unwrap();
+        let mean = |left: usize, right: usize| {
+            values.chunks(21).map(|row| f64::from(row[left]) * f64::from(row[right])).sum::<f64>() / 60.0
+        };
+        let damping = DAMPING * (0..21).map(|channel| mean(channel, channel)).sum::<f64>() / 21.0;
+        // UᵀU times the damped moments is the identity.
+        for row in 0..21 {
+            for column in 0..21 {
+                let inverse = |other: usize| -> f64 {
+                    (0..21).map(|k| f64::from(factor[k * 21 + row]) * f64::from(factor[k * 21 + other])).sum()
+                };
+                let damped = |other: usize| mean(other, column) + if other == column { damping } else { 0.0 };
+                let product: f64 = (0..21).map(|other| inverse(other) * damped(other)).sum();
+                let expected = f64::from(u8::from(row == column));
+                assert!((product - expected).abs() < 1e-3, "{row} {column}: {product}");
+            }
+            assert!((0..row).all(|column| factor[row * 21 + column] == 0.0));
+        }
+    }
+
+    #[test]
+    fn channels_without_anything_have_a_factor() {
+        let mut moments = Moments::new(3);
+        moments.add(&[0.0; 6]);
+        assert_eq!(moments.factor().unwrap().elements::<f32>().unwrap(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+        moments.add(&[2.0, 0.0, 0.0]);
+        let factor = moments.factor().unwrap();
+        assert!(factor.elements::<f32>().unwrap().iter().all(|value| value.is_finite()));
+    }
+}

@@ -1,0 +1,48 @@
+//! `--html`: simulated runs as one page that needs nothing else.
+
+use super::present::json_result;
+use crate::simulate::Simulated;
+use ipuc_formats::machine::Target;
+use serde_json::{Value as Json, json};
+
+/// The page, with the data of the runs in place of [`MARK`].
+const PAGE: &str = include_str!("page.html");
+const MARK: &str = "@RUNS@";
+
+/// A page about a run, or about two runs beside each other.
+pub(super) fn page(runs: &[(&Target, &Simulated)]) -> String {
+    let runs: Vec<Json> = runs.iter().map(|(target, simulated)| run(target, simulated)).collect();
+    // The data ends where the element ends: nothing in it may look like that.
+    PAGE.replace(MARK, &json!(runs).to_string().replace('<', "\\u003c"))
+}
+
+fn run(target: &Target, simulated: &Simulated) -> Json {
+    let Simulated { program, placed: _, homes: _, plan, report } = simulated;
+    let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
+    let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);
+    let tiles = f64::from(target.tiles.count.get());
+    let mut memories = vec![
+        json!({"name": "tiles", "rate": target.tiles.bandwidth.0 * tiles * target.tiles.clock.0, "capacity": target.sram().0}),
+    ];
+    memories.extend(
+        target.tiers.iter().map(|tier| json!({"name": tier.name, "rate": tier.read.0, "capacity": tier.capacity.0})),
+    );
+    let transfers = report.transfers.iter().map(|transfer| {
+        json!([transfer.tier, transfer.step, transfer.start.0, transfer.end.0, transfer.bytes.0, transfer.write])
+    });
+    let regions = plan.iter().flat_map(|plan| &plan.regions).map(|region| {
+        let holds: &'static str = region.holds.into();
+        json!([region.offset, region.bytes, region.from, region.to, holds, region.step])
+    });
+    json!({
+        "result": json_result(target, simulated),
+        "description": target.description,
+        "tiles": tiles,
+        "memory_bytes": target.tiles.sram.0,
+        "reserved_bytes": target.tiles.reserved.0,
+        "peak_macs_per_second": peak,
+        "memories": memories,
+        "transfers": transfers.collect::<Json>(),
+        "regions": regions.collect::<Json>(),
+    })
+}
