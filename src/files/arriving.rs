@@ -3,6 +3,7 @@
 //! What comes through a pipe is kept in a temporary file, so that it can be read again in later passes, whatever the
 //! budget. The superblock is judged first; it says how much is kept, and room for that is reserved.
 
+use super::source::read_file_at;
 use ipuc_formats::model::{SUPERBLOCK_BYTES, Superblock};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_runtime::{ReadQueue, WeightFile};
@@ -193,6 +194,7 @@ fn unkept(error: io::Error) -> io::Error {
 }
 
 /// A temporary file with room for so many bytes, where the file system can reserve it.
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables, reason = "room is reserved on Linux only"))]
 fn spool(bytes: u64) -> io::Result<File> {
     let file = tempfile::tempfile()?;
     #[cfg(target_os = "linux")]
@@ -217,7 +219,7 @@ impl ReadAt for ArrivingFile {
 
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.wait(offset.saturating_add(buffer.len() as u64))?;
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+        read_file_at(&self.file, offset, buffer)
     }
 }
 

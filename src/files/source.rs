@@ -98,27 +98,46 @@ impl ReadAt for SourceFile {
         self.length
     }
 
-    #[cfg(unix)]
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+        read_file_at(&self.file, offset, buffer)
     }
+}
 
-    #[cfg(windows)]
-    fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-        use std::os::windows::fs::FileExt as _;
-        while !buffer.is_empty() {
-            match self.file.seek_read(buffer, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    buffer = &mut buffer[count..];
-                    offset += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+/// Fill a buffer from a place in a file, by any number of threads at once.
+///
+/// # Errors
+/// What the system reports; `UnexpectedEof` where the file ends before.
+#[cfg(unix)]
+pub(super) fn read_file_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
+}
+
+/// As on Unix.
+#[cfg(windows)]
+pub(super) fn read_file_at(file: &File, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+    use std::os::windows::fs::FileExt as _;
+    while !buffer.is_empty() {
+        match file.seek_read(buffer, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                buffer = &mut buffer[count..];
+                offset += count as u64;
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// As on Unix; where the system reads at the place of the file only, threads take turns.
+#[cfg(not(any(unix, windows)))]
+pub(super) fn read_file_at(mut file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    use std::io::{Read as _, Seek as _};
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    file.seek(io::SeekFrom::Start(offset))?;
+    file.read_exact(buffer)
 }
 
 #[cfg(test)]
