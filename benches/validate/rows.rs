@@ -160,7 +160,7 @@ pub const ROWS: &[Row] = &[
         ..C600
     },
     Row {
-        remark: "copies within tiles that bring scores and heads into another order are not charged; they are most of what a real program spends outside of its products.",
+        remark: "copies that bring scores and heads into another order are charged at the full width of a tile's memory; those of short strided pieces are slower, and they are most of what a real program spends outside of its products.",
         name: "SigLIP So400m encoder, f8, best known program",
         source: STACK,
         model: || encoder(F16, 1, &SIGLIP),
@@ -227,7 +227,7 @@ pub const ROWS: &[Row] = &[
         ..N150
     },
     Row {
-        remark: "which fidelity each product has is not published, and bringing heads into another order is not charged.",
+        remark: "which fidelity each product has is not published, and copies that bring heads into another order are charged at the full width of a tile's memory.",
         name: "ViT-base, batch 8",
         source: TT_MODELS,
         quantity: Quantity::PerSecond(8.0),
@@ -246,7 +246,7 @@ pub const ROWS: &[Row] = &[
         ..N150
     },
     Row {
-        remark: "rotary embedding, sampling and the lookup of tokens are not in the model, and small steps weigh most here.",
+        remark: "sampling is not in the model, and small steps weigh most here.",
         name: "Llama 3.2 1B decode, batch 32, 128 past, bfp8",
         source: TT_MODELS,
         quantity: Quantity::PerSecond(1.0),

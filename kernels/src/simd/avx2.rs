@@ -342,6 +342,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn nearest_integers(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            a.map(|half| {
+                // What no i32 holds comes out as the least one.
+                let nearest = _mm256_castsi256_ps(_mm256_cvtps_epi32(half));
+                let above = _mm256_cmp_ps::<_CMP_GE_OQ>(half, _mm256_set1_ps(2_147_483_648.0));
+                let greatest = _mm256_castsi256_ps(_mm256_set1_epi32(i32::MAX));
+                let nearest = _mm256_blendv_ps(nearest, greatest, above);
+                _mm256_castps_si256(_mm256_and_ps(nearest, _mm256_cmp_ps::<_CMP_ORD_Q>(half, half)))
+            })
+        }
+    }
+
+    #[inline(always)]
     fn splat_integer(self, value: i32) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_set1_epi32(value); 2] }

@@ -290,6 +290,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn nearest_integers(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            // What no i32 holds comes out as the least one.
+            let nearest = _mm512_cvtps_epi32(a);
+            let above = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, _mm512_set1_ps(2_147_483_648.0));
+            let nearest = _mm512_mask_mov_epi32(nearest, above, _mm512_set1_epi32(i32::MAX));
+            _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask::<_CMP_ORD_Q>(a, a), nearest)
+        }
+    }
+
+    #[inline(always)]
     fn splat_integer(self, value: i32) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_set1_epi32(value) }

@@ -147,6 +147,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Each lane as f32, rounded.
     fn convert(self, a: Self::Integers) -> Self::Vector;
 
+    /// Each lane as the nearest i32, halves to even: 0 for NaN, the least or the greatest i32 beyond its range.
+    fn nearest_integers(self, a: Self::Vector) -> Self::Integers;
+
     /// All lanes `value`.
     fn splat_integer(self, value: i32) -> Self::Integers;
 

@@ -205,6 +205,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn nearest_integers(self, a: Self::Vector) -> Self::Integers {
+        std::array::from_fn(|lane| a[lane].round_ties_even() as i32)
+    }
+
+    #[inline(always)]
     fn splat_integer(self, value: i32) -> Self::Integers {
         [value; LANES]
     }

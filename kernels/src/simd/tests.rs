@@ -315,6 +315,62 @@ fn integers_become_floats_and_name_places() {
     }
 }
 
+struct NearestIntegers([f32; LANES]);
+
+impl Routine for NearestIntegers {
+    type Output = [i32; LANES];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut nearest = [0; LANES];
+        simd.store_integers(simd.nearest_integers(simd.load(&self.0)), &mut nearest);
+        nearest
+    }
+}
+
+#[test]
+fn integers_are_the_nearest_within_their_range() {
+    let lanes = [
+        0.5,
+        1.5,
+        -2.5,
+        -0.0,
+        2_147_483_520.0,
+        2_147_483_648.0,
+        -2_147_483_648.0,
+        -2_147_483_904.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -f32::NAN,
+        1e-40,
+        8_388_609.0,
+        -126.500_01,
+        3e38,
+    ];
+    let nearest = [
+        0,
+        2,
+        -2,
+        0,
+        2_147_483_520,
+        i32::MAX,
+        i32::MIN,
+        i32::MIN,
+        i32::MAX,
+        i32::MIN,
+        0,
+        0,
+        0,
+        8_388_609,
+        -127,
+        i32::MAX,
+    ];
+    for instructions in Instructions::available() {
+        assert_eq!(instructions.run(NearestIntegers(lanes)), nearest, "{}", instructions.name());
+    }
+}
+
 struct RoundedHalves([f32; LANES]);
 
 impl Routine for RoundedHalves {

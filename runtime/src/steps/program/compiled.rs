@@ -1,7 +1,7 @@
 //! A program with its operands, and which loop computes each of its steps.
 
 use super::operations::{Operation, operation};
-use super::registers::{Accumulators, Class, Register, Registers, Source, is_written};
+use super::registers::{Accumulators, BLOCK, Class, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, scalar_of_bits};
@@ -51,6 +51,7 @@ impl<'a> Compiled<'a> {
         }
         let mut compiled = Compiled { kinds: Vec::new(), steps: Vec::new(), results: Vec::new(), types };
         let mut known: Vec<(Argument, usize)> = Vec::new();
+        let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
             if let Some((_, register)) = known.iter().find(|(other, _)| *other == argument) {
                 return Ok(*register);
@@ -64,7 +65,7 @@ impl<'a> Compiled<'a> {
                 }
                 Argument::Constant(dtype, bits) => {
                     let wrong = || missing(ProgramError::Constant { dtype, bits });
-                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?))
+                    Kind::Constant(Register::filled(dtype, scalar_of_bits(dtype, bits).ok_or_else(wrong)?, block))
                 }
                 Argument::Step(step) => Kind::Step(program.steps[usize::from(step)].to),
             };

@@ -218,34 +218,36 @@ impl Operation {
         Ok(())
     }
 
+    #[inline(always)]
     fn floats(&self, arguments: &[&Register], count: usize, out: &mut Vec<f32>) {
-        out.clear();
+        out.resize(count, 0.0);
         match (&self.compute, arguments) {
             (Compute::Floats(function), [Register::Float(x), Register::Float(y)]) => {
                 float_pairs(*function, &x[..count], &y[..count], out);
             }
             (Compute::ClampFloats, [Register::Float(x), Register::Float(least), Register::Float(greatest)]) => {
                 let bounds = least.iter().zip(greatest);
-                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| clamped(x, y, z)));
+                fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| clamped(x, y, z)));
             }
-            (Compute::Power(power), [Register::Float(x), _]) => out.extend(x[..count].iter().map(|&x| power.of(x))),
+            (Compute::Power(power), [Register::Float(x), _]) => fill(out, x[..count].iter().map(|&x| power.of(x))),
             (Compute::SelectFloats, [Register::Integer(holds), Register::Float(x), Register::Float(y)]) => {
                 choose(&holds[..count], x, y, out);
             }
-            (Compute::Widen, [Register::Integer(x)]) => out.extend(x[..count].iter().map(|&x| x as f32)),
+            (Compute::Widen, [Register::Integer(x)]) => fill(out, x[..count].iter().map(|&x| x as f32)),
             (_, [Register::Float(x)]) => {
-                out.extend_from_slice(&x[..count]);
+                out.copy_from_slice(&x[..count]);
                 if let Compute::Change(change) = &self.compute {
                     (change.apply)(out);
                 }
             }
             // Arguments have the classes that the loop was chosen for.
-            _ => out.resize(count, 0.0),
+            _ => out.fill(0.0),
         }
     }
 
-    fn integers(&self, arguments: &[&Register], count: usize, out: &mut Vec<i32>) {
-        out.clear();
+    #[inline(always)]
+    fn integers<S: Simd>(&self, simd: S, arguments: &[&Register], count: usize, out: &mut Vec<i32>) {
+        out.resize(count, 0);
         match (&self.compute, arguments) {
             (Compute::Integers(function), [Register::Integer(x), Register::Integer(y)]) => {
                 integer_pairs(*function, &x[..count], &y[..count], out);
@@ -257,9 +259,9 @@ impl Operation {
             (Compute::Logic(function), [Register::Integer(x), Register::Integer(y)]) => {
                 let pairs = x[..count].iter().zip(y);
                 match function {
-                    Logic::And => out.extend(pairs.map(|(x, y)| x & y)),
-                    Logic::Or => out.extend(pairs.map(|(x, y)| x | y)),
-                    Logic::Xor => out.extend(pairs.map(|(x, y)| x ^ y)),
+                    Logic::And => fill(out, pairs.map(|(x, y)| x & y)),
+                    Logic::Or => fill(out, pairs.map(|(x, y)| x | y)),
+                    Logic::Xor => fill(out, pairs.map(|(x, y)| x ^ y)),
                 }
             }
             (Compute::SelectIntegers, [Register::Integer(holds), Register::Integer(x), Register::Integer(y)]) => {
@@ -267,12 +269,12 @@ impl Operation {
             }
             (Compute::ClampIntegers, [Register::Integer(x), Register::Integer(least), Register::Integer(greatest)]) => {
                 let bounds = least.iter().zip(greatest);
-                out.extend(x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
+                fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
             }
             (Compute::Wrap, [Register::Integer(x)]) => wrapped(self.to, &x[..count], out),
-            (Compute::Truncate, [Register::Float(x)]) => out.extend(x[..count].iter().map(|&x| x as i32)),
+            (Compute::Truncate, [Register::Float(x)]) => truncated(simd, &x[..count], out),
             // Arguments have the classes that the loop was chosen for.
-            _ => out.resize(count, 0),
+            _ => out.fill(0),
         }
     }
 }
@@ -300,12 +302,12 @@ impl Routine for Block<'_> {
                 let mut wide = Vec::with_capacity(count);
                 operation.floats(arguments, count, &mut wide);
                 let (least, greatest) = bounds(operation.to);
-                out.clear();
-                // A conversion gives 0 for NaN, and the nearest i32 beyond its range.
-                out.extend(wide.iter().map(|&value| (value.round_ties_even() as i32).max(least).min(greatest)));
+                out.resize(count, 0);
+                nearest(simd, &wide, out, |value| value);
+                out.iter_mut().for_each(|value| *value = (*value).max(least).min(greatest));
             }
             Register::Integer(out) => {
-                operation.integers(arguments, count, out);
+                operation.integers(simd, arguments, count, out);
                 let (least, greatest) = bounds(operation.to);
                 out.iter_mut().for_each(|value| *value = (*value).max(least).min(greatest));
             }
@@ -359,6 +361,31 @@ fn round_floats<S: Simd>(simd: S, to: DType, values: &mut [f32]) {
     }
 }
 
+/// Writes a block.
+#[inline(always)]
+fn fill<T>(out: &mut [T], values: impl Iterator<Item = T>) {
+    out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
+}
+
+/// Values towards zero: 0 for NaN, the least or the greatest i32 beyond its range.
+#[inline(always)]
+fn truncated<S: Simd>(simd: S, x: &[f32], out: &mut [i32]) {
+    nearest(simd, x, out, f32::trunc);
+}
+
+/// The nearest integers of what `change` gives, as [`Simd::nearest_integers`].
+#[inline(always)]
+fn nearest<S: Simd>(simd: S, x: &[f32], out: &mut [i32], change: impl Fn(f32) -> f32) {
+    let ((vectors, rest), (out, last)) = (x.as_chunks(), out.as_chunks_mut());
+    for (x, out) in vectors.iter().zip(out) {
+        simd.store_integers(simd.nearest_integers(simd.load(&x.map(&change))), out);
+    }
+    let (mut lanes, mut integers) = ([0.0; LANES], [0; LANES]);
+    fill(&mut lanes, rest.iter().map(|&x| change(x)));
+    simd.store_integers(simd.nearest_integers(simd.load(&lanes)), &mut integers);
+    last.copy_from_slice(&integers[..last.len()]);
+}
+
 /// x, not below `least`, then not above `greatest`; NaN where any is.
 #[inline(always)]
 fn clamped(x: f32, least: f32, greatest: f32) -> f32 {
@@ -369,68 +396,69 @@ fn clamped(x: f32, least: f32, greatest: f32) -> f32 {
 
 /// `x` where the truth is not 0, else `y`.
 #[inline(always)]
-fn choose<T: Copy>(holds: &[i32], x: &[T], y: &[T], out: &mut Vec<T>) {
-    out.extend(holds.iter().zip(x.iter().zip(y)).map(|(&holds, (&x, &y))| if holds != 0 { x } else { y }));
+fn choose<T: Copy>(holds: &[i32], x: &[T], y: &[T], out: &mut [T]) {
+    fill(out, holds.iter().zip(x.iter().zip(y)).map(|(&holds, (&x, &y))| if holds != 0 { x } else { y }));
 }
 
 #[inline(always)]
-fn compare(relation: CompareRelation, x: &[f32], y: &[f32], out: &mut Vec<i32>) {
+fn compare(relation: CompareRelation, x: &[f32], y: &[f32], out: &mut [i32]) {
     let pairs = x.iter().zip(y);
     match relation {
-        CompareRelation::Equal => out.extend(pairs.map(|(x, y)| i32::from(x == y))),
-        CompareRelation::Less => out.extend(pairs.map(|(x, y)| i32::from(x < y))),
-        CompareRelation::LessOrEqual => out.extend(pairs.map(|(x, y)| i32::from(x <= y))),
-        CompareRelation::Greater => out.extend(pairs.map(|(x, y)| i32::from(x > y))),
-        CompareRelation::GreaterOrEqual => out.extend(pairs.map(|(x, y)| i32::from(x >= y))),
-    }
-}
-
-fn test(function: UnaryFunction, x: &[f32], out: &mut Vec<i32>) {
-    match function {
-        UnaryFunction::IsNan => out.extend(x.iter().map(|x| i32::from(x.is_nan()))),
-        UnaryFunction::IsInfinite => out.extend(x.iter().map(|x| i32::from(x.is_infinite()))),
-        other => out.extend(x.iter().map(|&x| i32::from(other.apply_f32(x) != 0.0))),
+        CompareRelation::Equal => fill(out, pairs.map(|(x, y)| i32::from(x == y))),
+        CompareRelation::Less => fill(out, pairs.map(|(x, y)| i32::from(x < y))),
+        CompareRelation::LessOrEqual => fill(out, pairs.map(|(x, y)| i32::from(x <= y))),
+        CompareRelation::Greater => fill(out, pairs.map(|(x, y)| i32::from(x > y))),
+        CompareRelation::GreaterOrEqual => fill(out, pairs.map(|(x, y)| i32::from(x >= y))),
     }
 }
 
 #[inline(always)]
-fn float_pairs(function: Arithmetic, x: &[f32], y: &[f32], out: &mut Vec<f32>) {
-    let pairs = x.iter().zip(y);
+fn test(function: UnaryFunction, x: &[f32], out: &mut [i32]) {
     match function {
-        Arithmetic::Add => out.extend(pairs.map(|(x, y)| x + y)),
-        Arithmetic::Sub => out.extend(pairs.map(|(x, y)| x - y)),
-        Arithmetic::Mul => out.extend(pairs.map(|(x, y)| x * y)),
-        Arithmetic::Div => out.extend(pairs.map(|(x, y)| x / y)),
-        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| if x < y || x.is_nan() { x } else { y })),
-        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| if x > y || x.is_nan() { x } else { y })),
-        Arithmetic::Prelu => out.extend(pairs.map(|(&x, &y)| if x < 0.0 { x * y } else { x })),
+        UnaryFunction::IsNan => fill(out, x.iter().map(|x| i32::from(x.is_nan()))),
+        UnaryFunction::IsInfinite => fill(out, x.iter().map(|x| i32::from(x.is_infinite()))),
+        other => fill(out, x.iter().map(|&x| i32::from(other.apply_f32(x) != 0.0))),
     }
 }
 
 #[inline(always)]
-fn integer_pairs(function: Arithmetic, x: &[i32], y: &[i32], out: &mut Vec<i32>) {
+fn float_pairs(function: Arithmetic, x: &[f32], y: &[f32], out: &mut [f32]) {
     let pairs = x.iter().zip(y);
     match function {
-        Arithmetic::Add => out.extend(pairs.map(|(x, &y)| x.saturating_add(y))),
-        Arithmetic::Sub => out.extend(pairs.map(|(x, &y)| x.saturating_sub(y))),
-        Arithmetic::Mul => out.extend(pairs.map(|(x, &y)| x.saturating_mul(y))),
-        Arithmetic::Min => out.extend(pairs.map(|(&x, &y)| x.min(y))),
-        Arithmetic::Max => out.extend(pairs.map(|(&x, &y)| x.max(y))),
+        Arithmetic::Add => fill(out, pairs.map(|(x, y)| x + y)),
+        Arithmetic::Sub => fill(out, pairs.map(|(x, y)| x - y)),
+        Arithmetic::Mul => fill(out, pairs.map(|(x, y)| x * y)),
+        Arithmetic::Div => fill(out, pairs.map(|(x, y)| x / y)),
+        Arithmetic::Min => fill(out, pairs.map(|(&x, &y)| if x < y || x.is_nan() { x } else { y })),
+        Arithmetic::Max => fill(out, pairs.map(|(&x, &y)| if x > y || x.is_nan() { x } else { y })),
+        Arithmetic::Prelu => fill(out, pairs.map(|(&x, &y)| if x < 0.0 { x * y } else { x })),
+    }
+}
+
+#[inline(always)]
+fn integer_pairs(function: Arithmetic, x: &[i32], y: &[i32], out: &mut [i32]) {
+    let pairs = x.iter().zip(y);
+    match function {
+        Arithmetic::Add => fill(out, pairs.map(|(x, &y)| x.saturating_add(y))),
+        Arithmetic::Sub => fill(out, pairs.map(|(x, &y)| x.saturating_sub(y))),
+        Arithmetic::Mul => fill(out, pairs.map(|(x, &y)| x.saturating_mul(y))),
+        Arithmetic::Min => fill(out, pairs.map(|(&x, &y)| x.min(y))),
+        Arithmetic::Max => fill(out, pairs.map(|(&x, &y)| x.max(y))),
         // These are computed as the reference does.
-        Arithmetic::Div | Arithmetic::Prelu => out.resize(x.len(), 0),
+        Arithmetic::Div | Arithmetic::Prelu => out.fill(0),
     }
 }
 
 /// The low bits of each value, as a type of at most 32 bits takes them; truths are what is not zero.
 #[inline(always)]
-fn wrapped(to: DType, x: &[i32], out: &mut Vec<i32>) {
+fn wrapped(to: DType, x: &[i32], out: &mut [i32]) {
     if to == DType::Bool {
-        return out.extend(x.iter().map(|&x| i32::from(x != 0)));
+        return fill(out, x.iter().map(|&x| i32::from(x != 0)));
     }
     let unused = 32 - to.bits() as u32;
     if to.is_signed_integer() {
-        out.extend(x.iter().map(|&x| x << unused >> unused));
+        fill(out, x.iter().map(|&x| x << unused >> unused));
     } else {
-        out.extend(x.iter().map(|&x| ((x as u32) << unused >> unused) as i32));
+        fill(out, x.iter().map(|&x| ((x as u32) << unused >> unused) as i32));
     }
 }

@@ -7,7 +7,7 @@ use ipuc_formats::ops::ReferenceError;
 use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalar_of_bits, scalars};
 use ipuc_formats::tensor::Tensor;
-use ipuc_kernels::elements::Runs;
+use ipuc_kernels::elements::{Runs, map_block};
 use std::ops::Range;
 
 /// Elements of a block.
@@ -58,11 +58,13 @@ impl Register {
         }
     }
 
-    /// A block of one value.
-    pub(super) fn filled(dtype: DType, value: Scalar) -> Register {
-        let mut register = Register::new(Class::of(dtype));
-        register.assign(&vec![value; BLOCK]);
-        register
+    /// One value, `count` times.
+    pub(super) fn filled(dtype: DType, value: Scalar, count: usize) -> Register {
+        match Class::of(dtype) {
+            Class::Float => Register::Float(vec![float(value); count]),
+            Class::Integer => Register::Integer(vec![integer(value); count]),
+            Class::General => Register::General(vec![value; count]),
+        }
     }
 
     /// The first `count` elements.
@@ -79,14 +81,11 @@ impl Register {
         match self {
             Register::Float(own) => {
                 own.clear();
-                own.extend(values.iter().map(|value| value.to_f64() as f32));
+                own.extend(values.iter().map(|&value| float(value)));
             }
             Register::Integer(own) => {
                 own.clear();
-                own.extend(values.iter().map(|value| match value {
-                    Scalar::Integer(integer) => *integer as i32,
-                    Scalar::Float(float) => *float as i32,
-                }));
+                own.extend(values.iter().map(|&value| integer(value)));
             }
             Register::General(own) => {
                 own.clear();
@@ -103,7 +102,7 @@ impl Register {
             (Register::Integer(values), DType::I32) => bytes.copy_from_slice(bytemuck::cast_slice(&values[..count])),
             // The low byte of an integer is what its type stores.
             (Register::Integer(values), DType::I8 | DType::U8 | DType::Bool) => {
-                bytes.iter_mut().zip(values).for_each(|(byte, &value)| *byte = value as u8);
+                map_block(|value: i32| value as u8)(bytes, &values[..count]);
             }
             (Register::Integer(values), DType::I16 | DType::U16) => {
                 let pairs = bytes.as_chunks_mut::<2>().0.iter_mut();
@@ -123,6 +122,17 @@ impl Register {
             }
         }
         Ok(())
+    }
+}
+
+fn float(value: Scalar) -> f32 {
+    value.to_f64() as f32
+}
+
+fn integer(value: Scalar) -> i32 {
+    match value {
+        Scalar::Integer(integer) => integer as i32,
+        Scalar::Float(float) => float as i32,
     }
 }
 
@@ -221,7 +231,9 @@ impl<'a> Source<'a> {
             (Register::Integer(own), Elements::U8(values)) => self.copy(range, own, values, i32::from),
             (register, Elements::General(values)) => {
                 let mut own = Vec::with_capacity(range.len());
-                self.copy(range, &mut own, values, |value| value);
+                self.runs.visit_runs(range, |count, [start], [moves]| {
+                    (0..count).for_each(|index| own.push(values[if moves { start + index } else { start }]));
+                });
                 register.assign(&own);
             }
             // Registers have the class of the operand's type.
@@ -229,13 +241,23 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn copy<T: Copy, R: Copy>(&self, range: Range<usize>, own: &mut Vec<R>, values: &[T], widen: impl Fn(T) -> R) {
-        own.clear();
+    fn copy<T: Copy, R: Copy + Default>(
+        &self,
+        range: Range<usize>,
+        own: &mut Vec<R>,
+        values: &[T],
+        widen: impl Fn(T) -> R + Sync,
+    ) {
+        own.resize(range.len(), R::default());
+        let widen_block = map_block(&widen);
+        let mut rest = own.as_mut_slice();
         self.runs.visit_runs(range, |count, [start], [moves]| {
+            let (run, behind) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = behind;
             if moves {
-                own.extend(values[start..start + count].iter().map(|&value| widen(value)));
+                widen_block(run, &values[start..start + count]);
             } else {
-                own.resize(own.len() + count, widen(values[start]));
+                run.fill(widen(values[start]));
             }
         });
     }
