@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 pub(in crate::steps) struct InPlace<'a> {
     compiled: Compiled<'a>,
     dtype: DType,
-    /// Registers that no thread uses now.
-    idle: Mutex<Vec<Registers>>,
+    /// The registers of each thread of the pool, so that none waits for another.
+    threads: Vec<Mutex<Option<Registers>>>,
     failed: Mutex<Option<ReferenceError>>,
 }
 
@@ -29,7 +29,8 @@ impl<'a> InPlace<'a> {
     ) -> Result<Option<InPlace<'a>>, KernelError> {
         let Some(compiled) = Compiled::new(program, Some(DType::F32), shape, inputs)? else { return Ok(None) };
         let &[dtype @ (DType::F32 | DType::F16 | DType::BF16)] = compiled.types() else { return Ok(None) };
-        Ok(Some(InPlace { compiled, dtype, idle: Mutex::default(), failed: Mutex::default() }))
+        let threads = (0..rayon::current_num_threads()).map(|_| Mutex::default()).collect();
+        Ok(Some(InPlace { compiled, dtype, threads, failed: Mutex::default() }))
     }
 
     /// The type that results are rounded to.
@@ -39,20 +40,21 @@ impl<'a> InPlace<'a> {
 
     /// Changes sums that lie side by side, the first of them at `place` of the whole result.
     pub(in crate::steps) fn run(&self, place: usize, sums: &mut [f32]) {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut registers = idle.unwrap_or_else(|| self.compiled.registers());
+        // A thread outside of the pool is alone with the last place.
+        let thread = rayon::current_thread_index().unwrap_or(usize::MAX).min(self.threads.len() - 1);
+        let mut own = self.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        let registers = own.get_or_insert_with(|| self.compiled.registers());
         for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
             let first = place + block * BLOCK;
             let range = first..first + sums.len();
-            let changed = self.compiled.compute(&mut registers, Accumulators::Float(sums), range);
+            let changed = self.compiled.compute(registers, Accumulators::Float(sums), range);
             match changed {
-                Ok(()) => self.compiled.store_float(&registers, sums),
+                Ok(()) => self.compiled.store_float(registers, sums),
                 Err(error) => {
                     self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
             }
         }
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(registers);
     }
 
     /// What went wrong in any run.
