@@ -272,7 +272,7 @@ impl Operation {
                 fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
             }
             (Compute::Wrap, [Register::Integer(x)]) => wrapped(self.to, &x[..count], out),
-            (Compute::Truncate, [Register::Float(x)]) => truncated(simd, &x[..count], out),
+            (Compute::Truncate, [Register::Float(x)]) => nearest(simd, &x[..count], out, f32::trunc),
             // Arguments have the classes that the loop was chosen for.
             _ => out.fill(0),
         }
@@ -365,12 +365,6 @@ fn round_floats<S: Simd>(simd: S, to: DType, values: &mut [f32]) {
 #[inline(always)]
 fn fill<T>(out: &mut [T], values: impl Iterator<Item = T>) {
     out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
-}
-
-/// Values towards zero: 0 for NaN, the least or the greatest i32 beyond its range.
-#[inline(always)]
-fn truncated<S: Simd>(simd: S, x: &[f32], out: &mut [i32]) {
-    nearest(simd, x, out, f32::trunc);
 }
 
 /// The nearest integers of what `change` gives, as [`Simd::nearest_integers`].

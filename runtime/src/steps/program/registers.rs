@@ -221,14 +221,18 @@ impl<'a> Source<'a> {
     /// Reads the elements of a block.
     pub(super) fn load(&self, range: Range<usize>, register: &mut Register) {
         match (register, &self.elements) {
-            (Register::Float(own), Elements::F32(values)) => self.copy(range, own, values, |value| value),
-            (Register::Float(own), Elements::F16(values)) => self.halves(range, own, values),
-            (Register::Float(own), Elements::Bf16(values)) => self.halves(range, own, values),
-            (Register::Integer(own), Elements::I32(values)) => self.copy(range, own, values, |value| value),
-            (Register::Integer(own), Elements::I16(values)) => self.copy(range, own, values, i32::from),
-            (Register::Integer(own), Elements::U16(values)) => self.copy(range, own, values, i32::from),
-            (Register::Integer(own), Elements::I8(values)) => self.copy(range, own, values, i32::from),
-            (Register::Integer(own), Elements::U8(values)) => self.copy(range, own, values, i32::from),
+            (Register::Float(own), Elements::F32(values)) => self.copy(range, own, values, <[f32]>::copy_from_slice),
+            (Register::Float(own), Elements::F16(values)) => {
+                self.copy(range, own, values, |out, x| x.convert_to_f32_slice(out));
+            }
+            (Register::Float(own), Elements::Bf16(values)) => {
+                self.copy(range, own, values, |out, x| x.convert_to_f32_slice(out));
+            }
+            (Register::Integer(own), Elements::I32(values)) => self.copy(range, own, values, <[i32]>::copy_from_slice),
+            (Register::Integer(own), Elements::I16(values)) => self.copy(range, own, values, map_block(i32::from)),
+            (Register::Integer(own), Elements::U16(values)) => self.copy(range, own, values, map_block(i32::from)),
+            (Register::Integer(own), Elements::I8(values)) => self.copy(range, own, values, map_block(i32::from)),
+            (Register::Integer(own), Elements::U8(values)) => self.copy(range, own, values, map_block(i32::from)),
             (register, Elements::General(values)) => {
                 let mut own = Vec::with_capacity(range.len());
                 self.runs.visit_runs(range, |count, [start], [moves]| {
@@ -241,39 +245,25 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn copy<T: Copy, R: Copy + Default>(
+    /// Writes the elements of a block as `widen` gives them.
+    fn copy<T, R: Copy + Default>(
         &self,
         range: Range<usize>,
         own: &mut Vec<R>,
         values: &[T],
-        widen: impl Fn(T) -> R + Sync,
+        widen: impl Fn(&mut [R], &[T]),
     ) {
         own.resize(range.len(), R::default());
-        let widen_block = map_block(&widen);
         let mut rest = own.as_mut_slice();
         self.runs.visit_runs(range, |count, [start], [moves]| {
             let (run, behind) = std::mem::take(&mut rest).split_at_mut(count);
             rest = behind;
             if moves {
-                widen_block(run, &values[start..start + count]);
+                widen(run, &values[start..start + count]);
             } else {
-                run.fill(widen(values[start]));
-            }
-        });
-    }
-
-    fn halves<T: Copy + Into<f32>>(&self, range: Range<usize>, own: &mut Vec<f32>, values: &[T])
-    where
-        [T]: HalfFloatSliceExt,
-    {
-        own.clear();
-        self.runs.visit_runs(range, |count, [start], [moves]| {
-            let begun = own.len();
-            if moves {
-                own.resize(begun + count, 0.0);
-                values[start..start + count].convert_to_f32_slice(&mut own[begun..]);
-            } else {
-                own.resize(begun + count, values[start].into());
+                let mut one = [R::default()];
+                widen(&mut one, &values[start..=start]);
+                run.fill(one[0]);
             }
         });
     }
