@@ -410,6 +410,11 @@ impl Tensor {
 
 /// Spread packed elements of `bits` (1 to 8) bits, low bits first, to one byte each.
 pub fn unpack_codes(bytes: &[u8], bits: usize, count: usize) -> Vec<u8> {
+    if bits == 4 {
+        let mut codes: Vec<u8> = bytes[..count.div_ceil(2)].iter().flat_map(|&byte| [byte & 0xf, byte >> 4]).collect();
+        codes.truncate(count);
+        return codes;
+    }
     let mask = ((1u16 << bits) - 1) as u8;
     (0..count)
         .map(|index| {

@@ -20,10 +20,11 @@ use ipuc_kernels::{
         PanelPiece, PlaneType, Rounded, Start, coded_product, dynamic_product, panels_product,
     },
     simd::{Instructions, LANES, Routine, Simd},
+    team::{self, Team},
+    threads::each,
     window::WindowAxis,
 };
 use ipuc_pages::Pages;
-use rayon::prelude::*;
 
 /// Reads every byte once.
 struct Read<'a>(&'a [f32]);
@@ -95,8 +96,9 @@ impl Bench {
     fn read(&self, values: &[f32]) -> f64 {
         seconds(|| {
             let part = values.len().div_ceil(self.threads * 4).next_multiple_of(64).max(64);
-            let sum: f32 = values.par_chunks(part).map(|part| self.instructions.run(Read(part))).sum();
-            black_box(sum);
+            each(values.chunks(part).collect(), |part| {
+                black_box(self.instructions.run(Read(part)));
+            });
         })
     }
 
@@ -105,7 +107,9 @@ impl Bench {
         let rounds = if self.quick { 1 } else { 300_000 };
         let sums = if self.instructions.name() == "avx512" { 2 * SUMS } else { SUMS };
         let time = seconds(|| {
-            let _: f32 = (0..self.threads).into_par_iter().map(|_| self.instructions.run(Peak(rounds))).sum();
+            each(vec![rounds; self.threads], |rounds| {
+                black_box(self.instructions.run(Peak(rounds)));
+            });
         });
         (self.threads * rounds * sums * LANES) as f64 / time
     }
@@ -312,7 +316,7 @@ impl Bench {
 
 /// Seconds that `run` takes; in a pool of one thread only those in which the thread had a processor.
 fn seconds(run: impl FnOnce()) -> f64 {
-    if rayon::current_num_threads() > 1 {
+    if team::count() > 1 {
         let begin = Instant::now();
         run();
         return begin.elapsed().as_secs_f64();
@@ -363,10 +367,10 @@ fn main() {
     let quick = !arguments.iter().any(|argument| argument == "--bench");
     let filter = arguments.into_iter().find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let threads = variable("THREADS").unwrap_or(0);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
+    let team = Team::new(threads).expect("threads");
     let named = Instructions::named().unwrap_or_else(|error| panic!("{error}"));
     let instructions = named.unwrap_or_else(Instructions::best);
-    let threads = pool.current_num_threads();
+    let threads = team.count();
     report(&format!("-- {}, threads", instructions.name()), threads as f64, "", 1.0, "");
-    pool.install(|| Bench { instructions, threads, filter, quick }.all());
+    team.run(|| Bench { instructions, threads, filter, quick }.all());
 }

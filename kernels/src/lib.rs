@@ -4,14 +4,14 @@
 //!
 //! - **One algorithm, several instruction sets.** Kernels are generic over [`simd::Simd`], a token that exists only where
 //!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs` and
-//!   `simd/avx512.rs` are the only files here with `unsafe`. [`simd::Instructions`] chooses at run time, once for a call.
+//!   `simd/avx512.rs` are the only files here with `unsafe`, besides `team.rs` that lends work to threads. [`simd::Instructions`] chooses at run time, once for a call.
 //! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers.
 //! - **Defined order.** Each output element is reduced in an order that depends on the length of its reduction only: not on
 //!   the number of threads, on how rows or columns are blocked, nor on where a weight was cut into pieces. Work is
 //!   split over outputs, never over a reduction. So the same bits come out of 1 and 16 threads, of a streamed and a
 //!   resident run, and of one row alone or among others. Between instruction sets only the stated bounds hold,
 //!   since portable code has no fused multiply-add; integer sums (`product::dynamic_product`) have the same bits on all.
-//! - **Threads are the caller's.** Kernels use the rayon pool they are called in, and none for less than about
+//! - **Threads are the caller's.** Kernels use the [`team::Team`] they are called in, and none for less than about
 //!   [`threads::SERIAL_OPERATIONS`] operations.
 //! - **Shapes are the caller's promise.** Mismatched lengths panic at the head of a kernel with the numbers in the message;
 //!   nothing here reads untrusted bytes. Empty shapes are fine.
@@ -39,6 +39,8 @@ mod scratch;
 pub mod simd;
 pub mod softmax;
 pub mod strided;
+#[allow(unsafe_code, reason = "threads of a team call what their caller only borrows")]
+pub mod team;
 pub mod threads;
 pub mod window;
 
@@ -66,8 +68,8 @@ pub mod testing {
         cuts.windows(2).map(|pair| pair[0]..pair[1]).filter(|rows| !rows.is_empty()).collect()
     }
 
-    /// Runs in a pool of its own.
-    pub fn with_threads<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool").install(run)
+    /// Runs with a team of its own.
+    pub fn with_threads<T>(threads: usize, run: impl FnOnce() -> T) -> T {
+        crate::team::Team::new(threads).expect("a team").run(run)
     }
 }

@@ -1,11 +1,8 @@
-//! How work is spread over the rayon pool of the caller: when at all, and into how many parts.
-//!
-//! All kernels go through [`each`]: rayon's own iterators would be compiled again for every closure.
+//! How work is spread over the caller's team: when at all, and into how many parts.
 
+use crate::team;
 use std::{
-    cell::RefCell,
     sync::{Mutex, PoisonError},
-    time::Instant,
     vec,
 };
 
@@ -17,10 +14,10 @@ const PARTS_PER_THREAD: usize = 4;
 
 /// The number of parts for work of `operations`, at most `most`, at least 1.
 ///
-/// It depends on the pool, so no result may depend on it.
+/// It depends on the team, so no result may depend on it.
 #[must_use]
 pub fn parts(operations: usize, most: usize) -> usize {
-    let threads = rayon::current_num_threads();
+    let threads = team::count();
     if threads == 1 || operations < SERIAL_OPERATIONS {
         return 1;
     }
@@ -30,13 +27,10 @@ pub fn parts(operations: usize, most: usize) -> usize {
 
 /// Runs each task once, side by side where there are several; threads take them in order.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
-    if tasks.len() <= 1 || rayon::current_num_threads() == 1 {
-        return observed(|| tasks.into_iter().for_each(run));
-    }
     let count = tasks.len();
     let rest: Mutex<vec::IntoIter<T>> = Mutex::new(tasks.into_iter());
     let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
-    on_threads(count, &|| {
+    team::share(count, &|| {
         while let Some(task) = next() {
             run(task);
         }
@@ -46,34 +40,4 @@ pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
 /// Runs `run(index, chunk)` for each chunk of `size` elements, side by side.
 pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [T]) + Sync) {
     each(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(index, chunk));
-}
-
-/// Is told when a piece of work ends, with the time at which it began.
-pub type Observer = Box<dyn Fn(Instant)>;
-
-thread_local! {
-    static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
-}
-
-/// Have what this thread works on observed from now on, or no more.
-pub fn observe(observer: Option<Observer>) {
-    OBSERVER.with(|slot| *slot.borrow_mut() = observer);
-}
-
-fn observed(work: impl FnOnce()) {
-    let begun = OBSERVER.with(|observer| observer.borrow().is_some()).then(Instant::now);
-    work();
-    if let Some(begun) = begun {
-        OBSERVER.with(|observer| observer.borrow().as_ref().map(|told| told(begun)));
-    }
-}
-
-/// Runs `work` on this thread and on as many others of the pool as `most` tasks can use.
-fn on_threads(most: usize, work: &(dyn Fn() + Sync)) {
-    rayon::scope(|scope| {
-        for _ in 1..rayon::current_num_threads().min(most) {
-            scope.spawn(|_| observed(work));
-        }
-        observed(work);
-    });
 }

@@ -117,7 +117,7 @@ impl Session {
     /// Note what happens when in the runs to come, or no more; reads that other sessions of the model cause included, and
     /// work of those on the same threads.
     pub fn set_trace(&mut self, trace: Option<Arc<Trace>>) {
-        watch_workers(self.threads.pool(), trace.as_ref());
+        watch_workers(self.threads.team(), trace.as_ref());
         if let Some(streamed) = &self.model.program.streamed {
             streamed.set_trace(trace.clone());
         }
@@ -307,7 +307,7 @@ impl Session {
         let mut execution = Execution { program: &program, memory: &memory, random_state, trace, cancel, observer };
         program.source.progress(Progress::PassBegins { block: entry.block });
         let begun = Instant::now();
-        let results = self.threads.pool().install(|| execution.run_block(entry.block, arguments));
+        let results = self.threads.team().run(|| execution.run_block(entry.block, arguments));
         if let Some(trace) = trace {
             trace.add(Track::Runs, format!("run {}", entry.name), begun, None);
         }

@@ -1,5 +1,6 @@
 //! What happened when: steps, waits, reads, and work on each thread, as spans on tracks of their own.
 
+use ipuc_kernels::team::{Observer, Team};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,13 +63,10 @@ impl Trace {
     }
 }
 
-/// Have each thread of a pool tell what it does, or no more.
-pub(crate) fn watch_workers(pool: &rayon::ThreadPool, trace: Option<&Arc<Trace>>) {
-    pool.broadcast(|worker| {
-        let index = worker.index();
-        let observer = trace.cloned().map(|trace| -> ipuc_kernels::threads::Observer {
-            Box::new(move |begun| trace.add(Track::Worker(index), "work".to_string(), begun, None))
-        });
-        ipuc_kernels::threads::observe(observer);
+/// Have each thread of a team tell what it does, or no more.
+pub(crate) fn watch_workers(team: &Team, trace: Option<&Arc<Trace>>) {
+    let observer = trace.cloned().map(|trace| -> Observer {
+        Arc::new(move |index, begun| trace.add(Track::Worker(index), "work".to_string(), begun, None))
     });
+    team.observe(observer);
 }

@@ -1,4 +1,4 @@
-//! Quantization between f32 and integers of 8 bits.
+//! Quantization between f32 and integers of at most 8 bits.
 
 use crate::steps::elementwise::{load, runs};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
@@ -10,6 +10,7 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{Runs, map, map_block, zip, zip_block};
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use ipuc_kernels::threads::each;
+use std::borrow::Cow;
 
 /// A scale and a zero point.
 type Parameter = (f32, i32);
@@ -28,6 +29,8 @@ trait Byte: Element {
     const GREATEST: f32;
     fn code(value: f32) -> Self;
     fn value(self) -> i32;
+    /// The elements of a tensor whose values all have this type; `None` for other tensors.
+    fn elements_of(tensor: &Tensor) -> Option<Cow<'_, [Self]>>;
 }
 
 impl Byte for u8 {
@@ -40,6 +43,9 @@ impl Byte for u8 {
     #[inline(always)]
     fn value(self) -> i32 {
         self.into()
+    }
+    fn elements_of(tensor: &Tensor) -> Option<Cow<'_, [u8]>> {
+        tensor.elements().ok().map(Cow::Borrowed)
     }
 }
 
@@ -54,35 +60,54 @@ impl Byte for i8 {
     fn value(self) -> i32 {
         self.into()
     }
+    fn elements_of(tensor: &Tensor) -> Option<Cow<'_, [i8]>> {
+        let shift = 8 - tensor.dtype().bits().min(8);
+        let signed = |code: u8| (code << shift) as i8 >> shift;
+        match tensor.dtype() {
+            DType::I4 | DType::I2 => Some(tensor.codes().into_iter().map(signed).collect()),
+            DType::U4 | DType::U2 => Some(tensor.codes().into_iter().map(|code| code as i8).collect()),
+            _ => tensor.elements().ok().map(Cow::Borrowed),
+        }
+    }
 }
 
-/// Scales and zero points, one or one an index of an axis, and how elements read them; `None` for other forms.
+/// Scales and zero points, one, one an index of an axis or one a whole block, and how elements read them; `None` for other forms.
 fn parameters<T: Byte>(inputs: &[Option<Value>], axis: i64, block_size: i64) -> Option<(Vec<Parameter>, Runs<2>)> {
     let (x, scale) = (operand(inputs, 0)?, operand(inputs, 1)?);
     let scales = scale.elements::<f32>().ok()?;
     let zeros = match inputs.get(2) {
         None | Some(None) => vec![0; scales.len()],
         Some(Some(_)) => {
-            let zero = operand(inputs, 2)?;
-            if zero.shape() != scale.shape() {
-                return None;
-            }
-            zero.elements::<T>().ok()?.iter().map(|zero| zero.value()).collect()
+            let zero = operand(inputs, 2).filter(|zero| zero.shape() == scale.shape())?;
+            T::elements_of(zero)?.iter().map(|zero| zero.value()).collect()
         }
     };
-    if block_size != 0 || scale.rank() > 1 || scales.is_empty() {
+    let parameters = || scales.iter().copied().zip(zeros).collect();
+    let axis = normalize_axis(axis, x.rank()).ok();
+    if block_size != 0 {
+        // Blocks are an axis of their own, along which the parameters have one element.
+        let (axis, block) = (axis?, usize::try_from(block_size).ok()?);
+        let blocks = *scale.shape().get(axis)?;
+        let (mut extents, mut shape) = (x.shape().to_vec(), scale.shape().to_vec());
+        if shape.len() != extents.len() || blocks.checked_mul(block)? != extents[axis] {
+            return None;
+        }
+        extents[axis] = blocks;
+        extents.insert(axis + 1, block);
+        shape.insert(axis + 1, 1);
+        return Some((parameters(), runs(&extents, [&extents, &shape])));
+    }
+    if scale.rank() > 1 || scales.is_empty() {
         return None;
     }
     let mut shape = vec![1; x.rank()];
     if scales.len() > 1 {
-        let axis = normalize_axis(axis, x.rank()).ok()?;
-        if x.shape()[axis] != scales.len() {
+        if x.shape()[axis?] != scales.len() {
             return None;
         }
-        shape[axis] = scales.len();
+        shape[axis?] = scales.len();
     }
-    let parameters = scales.iter().copied().zip(zeros).collect();
-    Some((parameters, runs(x.shape(), [x.shape(), &shape])))
+    Some((parameters(), runs(x.shape(), [x.shape(), &shape])))
 }
 
 fn quantized<T: Byte>(
@@ -130,10 +155,10 @@ fn dequantized<T: Byte>(
     let Some((parameters, runs)) = parameters::<T>(inputs, operator.axis, operator.block_size) else {
         return Ok(None);
     };
-    let Some(x) = operand(inputs, 0) else { return Ok(None) };
+    let Some((x, elements)) = operand(inputs, 0).and_then(|x| Some((x, T::elements_of(x)?))) else { return Ok(None) };
     let mut result = context.allocate(0, DType::F32, x.shape())?;
     let value = |x: T, (scale, zero): Parameter| (x.value() - zero) as f32 * scale;
-    zip(result.elements_mut::<f32>()?, x.elements::<T>()?, &parameters, &runs, 2, &zip_block(value));
+    zip(result.elements_mut::<f32>()?, &elements, &parameters, &runs, 2, &zip_block(value));
     Ok(Some(result))
 }
 
@@ -143,7 +168,9 @@ impl Kernel for Dequantize {
         let usual = matches!(self.to, None | Some(DType::F32));
         let result = match operand(&inputs, 0).map(Tensor::dtype) {
             Some(DType::U8) if usual => dequantized::<u8>(self, &inputs, context)?,
-            Some(DType::I8) if usual => dequantized::<i8>(self, &inputs, context)?,
+            Some(DType::I8 | DType::I4 | DType::U4 | DType::I2 | DType::U2) if usual => {
+                dequantized::<i8>(self, &inputs, context)?
+            }
             _ => None,
         };
         match result {

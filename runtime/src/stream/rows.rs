@@ -6,8 +6,8 @@
 use super::source::{ChunkBytes, Source};
 use crate::steps::KernelError;
 use ipuc_formats::encodings::{EncodingError, Pick};
+use ipuc_kernels::threads::each;
 use lru::LruCache;
-use rayon::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,9 +126,8 @@ impl BlockCache {
         missing: BTreeMap<Piece, Vec<&Row>>,
         gathered: Gathered,
     ) -> Result<Gathered, KernelError> {
-        let gathered = Mutex::new(gathered);
-        let pieces: Vec<(Piece, Vec<&Row>)> = missing.into_iter().collect();
-        pieces.into_par_iter().try_for_each(|((index, start, end), rows)| -> Result<(), KernelError> {
+        let (gathered, failed) = (Mutex::new(gathered), Mutex::new(None));
+        let read = |((index, start, end), rows): (Piece, Vec<&Row>)| -> Result<(), KernelError> {
             let extent = &source.manifest.extents[index as usize];
             let (bytes, inside) = source.read_around(extent.offset + start..extent.offset + end, weight)?;
             let content = &bytes[inside];
@@ -145,7 +144,18 @@ impl BlockCache {
             let blocks = (first..).zip(content.chunks(block_bytes));
             blocks.for_each(|(block, content)| cached.keep((index, block), content));
             Ok(())
-        })?;
+        };
+        each(missing.into_iter().collect(), |piece| {
+            let first = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if first().is_none()
+                && let Err(error) = read(piece)
+            {
+                first().get_or_insert(error);
+            }
+        });
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
         Ok(gathered.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }

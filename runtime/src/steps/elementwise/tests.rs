@@ -216,7 +216,8 @@ fn casts() {
 #[test]
 fn quantization() {
     let x = || Some(tensor(DType::F32, &[5, 6, 7], 12));
-    for to in [DType::U8, DType::I8, DType::I16, DType::I4, DType::F8E4M3FN] {
+    let types = [DType::U8, DType::I8, DType::I16, DType::I4, DType::U4, DType::I2, DType::U2, DType::F8E4M3FN];
+    for to in types {
         let operator = |axis, block_size| Quantize { to, axis, block_size, overflow: false, precision: None };
         let scale = |shape: &[usize]| {
             let count = shape.iter().product::<usize>();
@@ -230,12 +231,15 @@ fn quantization() {
         check(&operator(-1, 0), &[x(), scale(&[7]), None], 0.0);
         check(&operator(0, 0), &[x(), scale(&[6]), None], 0.0);
         check(&operator(1, 4), &[x(), scale(&[5, 2, 7]), zero(&[5, 2, 7])], 0.0);
+        check(&operator(1, 3), &[x(), scale(&[5, 2, 7]), zero(&[5, 2, 7])], 0.0);
         let codes = Some(tensor(to, &[5, 6, 7], 14));
         let back = |axis, block_size| Dequantize { to: None, axis, block_size };
         check(&back(1, 0), &[codes.clone(), scale(&[]), zero(&[])], 0.0);
         check(&back(2, 0), &[codes.clone(), scale(&[7]), zero(&[7])], 0.0);
         check(&back(2, 0), &[codes.clone(), scale(&[6]), zero(&[6])], 0.0);
-        check(&back(1, 4), &[codes, scale(&[5, 2, 7]), None], 0.0);
+        check(&back(1, 4), &[codes.clone(), scale(&[5, 2, 7]), None], 0.0);
+        check(&back(1, 3), &[codes.clone(), scale(&[5, 2, 7]), zero(&[5, 2, 7])], 0.0);
+        check(&back(-1, 7), &[codes, scale(&[5, 6, 1]), zero(&[5, 6, 1])], 0.0);
     }
     check(&DynamicQuantize {}, &[Some(Tensor::from_elements(&[3], &[-1.0f32, 0.3, 2.0]).expect("three"))], 0.0);
     check(&DynamicQuantize {}, &[Some(Tensor::from_elements(&[0], &[0f32; 0]).expect("none"))], 0.0);

@@ -6,13 +6,14 @@ use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Program, ReferenceError};
 use ipuc_formats::value::Value;
+use ipuc_kernels::team;
 use std::sync::{Mutex, PoisonError};
 
 /// A program over sums in f32 with one result, a float that f32 holds.
 pub(in crate::steps) struct InPlace<'a> {
     compiled: Compiled<'a>,
     dtype: DType,
-    /// The registers of each thread of the pool, so that none waits for another.
+    /// The registers of each thread of the team, so that none waits for another.
     threads: Vec<Mutex<Option<Registers>>>,
     failed: Mutex<Option<ReferenceError>>,
 }
@@ -29,7 +30,7 @@ impl<'a> InPlace<'a> {
     ) -> Result<Option<InPlace<'a>>, KernelError> {
         let Some(compiled) = Compiled::new(program, Some(DType::F32), shape, inputs)? else { return Ok(None) };
         let &[dtype @ (DType::F32 | DType::F16 | DType::BF16)] = compiled.types() else { return Ok(None) };
-        let threads = (0..rayon::current_num_threads()).map(|_| Mutex::default()).collect();
+        let threads = (0..team::count()).map(|_| Mutex::default()).collect();
         Ok(Some(InPlace { compiled, dtype, threads, failed: Mutex::default() }))
     }
 
@@ -40,8 +41,7 @@ impl<'a> InPlace<'a> {
 
     /// Changes sums that lie side by side, the first of them at `place` of the whole result.
     pub(in crate::steps) fn run(&self, place: usize, sums: &mut [f32]) {
-        // A thread outside of the pool is alone with the last place.
-        let thread = rayon::current_thread_index().unwrap_or(usize::MAX).min(self.threads.len() - 1);
+        let thread = team::index().min(self.threads.len() - 1);
         let mut own = self.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
         let registers = own.get_or_insert_with(|| self.compiled.registers());
         for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
