@@ -283,6 +283,7 @@ impl<'a> PanelTask<'a> {
         let lines: [&'a [IntegerLine]; PANELS] =
             std::array::from_fn(|index| &self.lines[(panel + index) * count..][..count]);
         let corrections = self.corrections(simd, panel, lines);
+        let mut waiting = Waiting { sums: [[[0; LANES]; LANES]; PANELS], first: self.rows.start, count: 0 };
         let mut row = self.rows.start;
         while row < self.rows.end {
             let block = self.x.block(row);
@@ -290,14 +291,22 @@ impl<'a> PanelTask<'a> {
             let rows = if S::TILE_VECTORS == 3 { block.rows } else { block.rows.min(4) };
             for first in (0..block.rows).step_by(rows) {
                 match rows {
-                    BLOCK_ROWS => self.tile::<S, BLOCK_ROWS, PANELS>(simd, block, first, panel, lines, &corrections),
-                    4 => self.tile::<S, 4, PANELS>(simd, block, first, panel, lines, &corrections),
-                    2 => self.tile::<S, 2, PANELS>(simd, block, first, panel, lines, &corrections),
-                    _ => self.tile::<S, 1, PANELS>(simd, block, first, panel, lines, &corrections),
+                    BLOCK_ROWS => self.tile::<S, BLOCK_ROWS, PANELS>(
+                        simd,
+                        (block, first),
+                        panel,
+                        lines,
+                        &corrections,
+                        &mut waiting,
+                    ),
+                    4 => self.tile::<S, 4, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
+                    2 => self.tile::<S, 2, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
+                    _ => self.tile::<S, 1, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
                 }
             }
             row += block.rows;
         }
+        self.store_waiting(simd, panel, &mut waiting);
     }
 
     #[inline(always)]
@@ -332,11 +341,11 @@ impl<'a> PanelTask<'a> {
     fn tile<S: Simd, const ROWS: usize, const PANELS: usize>(
         &mut self,
         simd: S,
-        block: RowBlock<'_>,
-        first: usize,
+        (block, first): (RowBlock<'_>, usize),
         panel: usize,
         lines: [&[IntegerLine]; PANELS],
         corrections: &Corrections<PANELS>,
+        waiting: &mut Waiting<PANELS>,
     ) {
         let mut sums = [[[0; LANES]; PANELS]; ROWS];
         let begin = self.inputs.start / LINE_INPUTS * block.rows + first;
@@ -361,18 +370,64 @@ impl<'a> PanelTask<'a> {
                     own.for_each(|(output, sum)| *output = output.wrapping_add(*sum));
                 }
             }
-            Place::Outputs { sums: out, stride, first } => {
-                let outputs = out.chunks_mut(*stride).skip(panel * PANEL_OUTPUTS);
-                for (place, outputs) in outputs.take(PANELS * PANEL_OUTPUTS).enumerate() {
-                    // One check for all rows, whose sums lie side by side.
-                    if let Some(own) = outputs[*first + row..].first_chunk_mut::<ROWS>() {
-                        let added: [i32; ROWS] = std::array::from_fn(|index| sums[index].as_flattened()[place]);
-                        own.iter_mut().zip(added).for_each(|(output, sum)| *output = output.wrapping_add(sum));
+            Place::Outputs { .. } => {
+                if waiting.count + ROWS > LANES {
+                    self.store_waiting(simd, panel, waiting);
+                }
+                for (index, row) in sums.iter().enumerate() {
+                    for (panel, sums) in row.iter().enumerate() {
+                        waiting.sums[panel][waiting.count + index] = *sums;
                     }
                 }
+                waiting.count += ROWS;
             }
         }
     }
+
+    /// Adds sums that wait to their outputs, where they lie row by row.
+    #[inline(always)]
+    fn store_waiting<S: Simd, const PANELS: usize>(&mut self, simd: S, panel: usize, waiting: &mut Waiting<PANELS>) {
+        let Place::Outputs { sums: out, stride, first } = &mut self.place else { return };
+        let place = *first + waiting.first;
+        for (sums, outputs) in waiting.sums.iter().zip(out.chunks_mut(*stride * PANEL_OUTPUTS).skip(panel)) {
+            if waiting.count == LANES {
+                // Transposing moves bits only.
+                let rows: &[[f32; LANES]; LANES] = bytemuck::cast_ref(sums);
+                let mut vectors = [simd.splat(0.0); LANES];
+                for row in 0..LANES {
+                    vectors[row] = simd.load(&rows[row]);
+                }
+                let vectors = simd.transpose(vectors);
+                let mut own = [[0.0; LANES]; LANES];
+                for output in 0..LANES {
+                    simd.store(vectors[output], &mut own[output]);
+                }
+                let own: [[i32; LANES]; LANES] = bytemuck::cast(own);
+                for (output, own) in outputs.chunks_mut(*stride).zip(&own) {
+                    if let Some(output) = output[place..].first_chunk_mut::<LANES>() {
+                        let sum = simd.add_integers(simd.load_integers(output), simd.load_integers(own));
+                        simd.store_integers(sum, output);
+                    }
+                }
+                continue;
+            }
+            for (place_in_panel, output) in outputs.chunks_mut(*stride).enumerate() {
+                let rows = output[place..].iter_mut().zip(&sums[..waiting.count]);
+                rows.for_each(|(output, row)| *output = output.wrapping_add(row[place_in_panel]));
+            }
+        }
+        waiting.first += waiting.count;
+        waiting.count = 0;
+    }
+}
+
+/// Sums of consecutive rows until there are as many as a vector has lanes: outputs are then stored as vectors.
+struct Waiting<const PANELS: usize> {
+    /// `[PANELS][rows][outputs]`.
+    sums: [[[i32; LANES]; LANES]; PANELS],
+    /// The row of the first.
+    first: usize,
+    count: usize,
 }
 
 /// The sum of the codes of each output of a panel, as they are multiplied.

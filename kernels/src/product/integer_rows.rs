@@ -103,21 +103,31 @@ impl IntegerRows {
         let axes = window::joined(axes);
         let (plane, taps) = (window::inputs(&axes), window::taps(&axes));
         let inputs = channels * taps;
+        let is_plane = axes.iter().all(WindowAxis::is_identity);
         Self::filled(positions.len(), inputs, zero.kind, |first_row, codes| {
             let lines = inputs.div_ceil(LINE_INPUTS).max(1);
             let rows = codes.len() / lines;
             let first = positions.start + first_row;
-            let mut runs = vec![0; LINE_INPUTS * rows];
+            let sources: Vec<Vec<Source>> = match is_plane {
+                true => Vec::new(),
+                false => (0..taps).map(|tap| sources(&axes, tap, first..first + rows)).collect(),
+            };
+            let stride = axes.last().map_or(1, |axis| axis.stride);
+            let padding = vec![zero.kind.activation_flip(); rows];
+            let mut own = vec![0; LINE_INPUTS * rows];
             for line in 0..inputs.div_ceil(LINE_INPUTS) {
-                for (input, run) in (line * LINE_INPUTS..).zip(runs.chunks_mut(rows.max(1))) {
-                    if input < inputs {
-                        let plane = &image[input / taps * plane..][..plane];
-                        fill_tap(&axes, input % taps, plane, first, zero.code, run);
+                let mut runs = [&padding[..]; LINE_INPUTS];
+                let owns = own.chunks_mut(rows.max(1));
+                for ((input, run), own) in (line * LINE_INPUTS..inputs).zip(&mut runs).zip(owns) {
+                    let plane = &image[input / taps * plane..][..plane];
+                    *run = if is_plane {
+                        &plane[first..first + rows]
                     } else {
-                        run.fill(zero.kind.activation_flip());
-                    }
+                        fill_tap(&sources[input % taps], stride, plane, zero.code, own);
+                        own
+                    };
                 }
-                Instructions::best().run(FillLine { runs: &runs, line, lines, kind: zero.kind, codes });
+                Instructions::best().run(FillLine { runs, line, lines, kind: zero.kind, codes });
             }
         })
     }
@@ -225,8 +235,8 @@ impl Routine for FillBlock<'_> {
 
 /// Writes one group of four inputs of all rows of some blocks.
 struct FillLine<'a> {
-    /// `[4][rows]`.
-    runs: &'a [u8],
+    /// The codes of each input.
+    runs: [&'a [u8]; LINE_INPUTS],
     line: usize,
     lines: usize,
     kind: ByteType,
@@ -239,10 +249,8 @@ impl Routine for FillLine<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let Self { runs, line, lines, kind, codes } = self;
-        let rows = runs.len() / LINE_INPUTS;
-        let (a, rest) = runs.split_at(rows);
-        let (b, rest) = rest.split_at(rows);
-        let (c, d) = rest.split_at(rows);
+        let [a, b, c, d] = runs;
+        let rows = a.len();
         let flip = kind.activation_flip();
         let whole = rows / BLOCK_ROWS;
         let blocks = codes.chunks_exact_mut(BLOCK_ROWS * lines);
@@ -297,21 +305,73 @@ impl Routine for SumBlock<'_> {
     }
 }
 
-/// Writes what tap `tap` of the windows from `first` on reads of a plane, or `padding`.
-fn fill_tap(axes: &[WindowAxis], tap: usize, plane: &[u8], first: usize, padding: u8, mut run: &mut [u8]) {
-    let Some((inner, outer)) = axes.split_last() else { return run.copy_from_slice(&plane[..run.len()]) };
-    let own = tap % inner.kernel.max(1);
-    let mut position = first;
-    while !run.is_empty() {
-        let start = position % inner.output;
-        let count = (inner.output - start).min(run.len());
-        let (part, rest) = run.split_at_mut(count);
-        match outer_place(outer, position / inner.output, tap / inner.kernel.max(1)) {
-            Some(place) => fill_row(inner, own, &plane[place * inner.input..][..inner.input], start, padding, part),
-            None => part.fill(padding),
+/// Where codes of consecutive windows come from.
+struct Source {
+    /// The windows, counted from the first.
+    windows: Range<usize>,
+    /// The place in the plane of what the first of them reads; none in the padding. The others read what lies a stride further
+    /// each.
+    from: Option<usize>,
+}
+
+/// What tap `tap` of some windows reads, in order: the same for each channel.
+fn sources(axes: &[WindowAxis], tap: usize, windows: Range<usize>) -> Vec<Source> {
+    let mut sources = Vec::new();
+    let Some((inner, outer)) = axes.split_last() else { return sources };
+    let shift = tap % inner.kernel.max(1) * inner.dilation;
+    // The first window at or behind a position of the row.
+    let reaching = |place: usize| (place + inner.pad_begin).saturating_sub(shift).div_ceil(inner.stride);
+    let mut window = windows.start;
+    while window < windows.end {
+        let start = window % inner.output;
+        let end = inner.output.min(start + windows.end - window);
+        let row = outer_place(outer, window / inner.output, tap / inner.kernel.max(1)).map(|place| place * inner.input);
+        let inside = match row {
+            Some(_) => reaching(0).clamp(start, end)..reaching(inner.input).clamp(start, end),
+            None => start..start,
+        };
+        for range in [start..inside.start, inside.clone(), inside.end.max(inside.start)..end] {
+            let from =
+                row.filter(|_| range == inside).map(|row| row + range.start * inner.stride + shift - inner.pad_begin);
+            // Indices count from the first window of the row, places from the first that is asked for.
+            let place = |index: usize| window + index - start - windows.start;
+            if !range.is_empty() {
+                sources.push(Source { windows: place(range.start)..place(range.end), from });
+            }
         }
-        position += count;
-        run = rest;
+        window += end - start;
+    }
+    sources
+}
+
+/// Writes what a tap reads of a plane, or `padding`.
+fn fill_tap(sources: &[Source], stride: usize, plane: &[u8], padding: u8, run: &mut [u8]) {
+    for Source { windows, from } in sources {
+        let Some(from) = *from else {
+            run[windows.clone()].fill(padding);
+            continue;
+        };
+        let (to, from) = (&mut run[windows.start..], &plane[from..]);
+        let count = windows.len();
+        match stride {
+            1 if count <= 16 && copy_block::<16>(from, to) => {}
+            1 if count <= 32 && copy_block::<32>(from, to) => {}
+            1 => to[..count].copy_from_slice(&from[..count]),
+            2 => to[..count].iter_mut().zip(from.iter().step_by(2)).for_each(|(to, code)| *to = *code),
+            stride => to[..count].iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, code)| *to = *code),
+        }
+    }
+}
+
+/// Copies a block where both have one: what a short row does not fill is written again by what follows it.
+#[inline(always)]
+fn copy_block<const SIZE: usize>(from: &[u8], to: &mut [u8]) -> bool {
+    match (to.first_chunk_mut::<SIZE>(), from.first_chunk::<SIZE>()) {
+        (Some(to), Some(from)) => {
+            *to = *from;
+            true
+        }
+        _ => false,
     }
 }
 
@@ -325,25 +385,4 @@ fn outer_place(outer: &[WindowAxis], mut position: usize, mut tap: usize) -> Opt
         stride *= axis.input;
     }
     Some(place)
-}
-
-/// Writes what a tap of the windows from `start` on reads of a row.
-fn fill_row(axis: &WindowAxis, tap: usize, row: &[u8], start: usize, padding: u8, part: &mut [u8]) {
-    let shift = tap * axis.dilation;
-    // The first window at or behind the row's first position, and the first at or behind its end.
-    let reaching = |place: usize| (place + axis.pad_begin).saturating_sub(shift).div_ceil(axis.stride);
-    let begin = reaching(0).clamp(start, start + part.len());
-    let end = reaching(row.len()).clamp(begin, start + part.len());
-    part[..begin - start].fill(padding);
-    part[end - start..].fill(padding);
-    let part = &mut part[begin - start..end - start];
-    if part.is_empty() {
-        return;
-    }
-    let from = &row[begin * axis.stride + shift - axis.pad_begin..];
-    match axis.stride {
-        1 => part.copy_from_slice(&from[..part.len()]),
-        2 => part.iter_mut().zip(from.iter().step_by(2)).for_each(|(to, code)| *to = *code),
-        stride => part.iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, code)| *to = *code),
-    }
 }

@@ -18,6 +18,7 @@ mod multiply;
 mod panels;
 mod plain;
 mod plain_matrix;
+mod requantize;
 mod task;
 pub(crate) mod tile;
 
@@ -42,4 +43,5 @@ pub(crate) use panels::{RUN, Weight};
 pub(crate) use plain::plain_product_within;
 pub use plain::{Batch, batched_product, broadcast_places, plain_product};
 pub use plain_matrix::{PlainElements, PlainLayout, PlainMatrix};
+pub use requantize::{Requantize, requantize};
 pub use task::Start;

@@ -78,8 +78,14 @@ fn parameters<T: Byte>(inputs: &[Option<Value>], axis: i64, block_size: i64) -> 
     let zeros = match inputs.get(2) {
         None | Some(None) => vec![0; scales.len()],
         Some(Some(_)) => {
-            let zero = operand(inputs, 2).filter(|zero| zero.shape() == scale.shape())?;
-            T::elements_of(zero)?.iter().map(|zero| zero.value()).collect()
+            let zero = operand(inputs, 2)?;
+            let zeros = T::elements_of(zero)?.iter().map(|zero| zero.value()).collect::<Vec<i32>>();
+            match zeros.as_slice() {
+                // A zero point without axes is that of all elements.
+                &[single] if zero.rank() == 0 => vec![single; scales.len()],
+                _ if zero.shape() == scale.shape() => zeros,
+                _ => return None,
+            }
         }
     };
     let parameters = || scales.iter().copied().zip(zeros).collect();

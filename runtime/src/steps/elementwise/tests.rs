@@ -239,6 +239,7 @@ fn quantization() {
         check(&back(2, 0), &[codes.clone(), scale(&[6]), zero(&[6])], 0.0);
         check(&back(1, 4), &[codes.clone(), scale(&[5, 2, 7]), None], 0.0);
         check(&back(1, 3), &[codes.clone(), scale(&[5, 2, 7]), zero(&[5, 2, 7])], 0.0);
+        check(&back(1, 3), &[codes.clone(), scale(&[5, 2, 7]), zero(&[])], 0.0);
         check(&back(-1, 7), &[codes, scale(&[5, 6, 1]), zero(&[5, 6, 1])], 0.0);
     }
     check(&DynamicQuantize {}, &[Some(Tensor::from_elements(&[3], &[-1.0f32, 0.3, 2.0]).expect("three"))], 0.0);

@@ -1,6 +1,6 @@
 //! Tensors of f32, f16 and bf16 as slices of f32, in both directions.
 
-use crate::steps::program::{self, Accumulators, InPlace};
+use crate::steps::program::{self, Accumulators, WithinTasks};
 use crate::steps::{Context, KernelError};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -72,10 +72,11 @@ pub(in crate::steps) fn after_sums(
     if program.is_empty() {
         return produce(context, dtype, shape, |out| fill(out, None));
     }
-    if let Some(in_place) = InPlace::new(program, shape, further)? {
-        let change = |place: usize, sums: &mut [f32]| in_place.run(place, sums);
-        let result = produce(context, in_place.dtype(), shape, |out| fill(out, Some(Change(&change))))?;
-        in_place.finish()?;
+    let within = WithinTasks::new(program, DType::F32, shape, further)?;
+    if let Some(within) = within.filter(|within| computes_in_f32(within.dtype())) {
+        let change = |place: usize, sums: &mut [f32]| within.change(place, sums);
+        let result = produce(context, within.dtype(), shape, |out| fill(out, Some(Change(&change))))?;
+        within.finish()?;
         return Ok(result);
     }
     let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };

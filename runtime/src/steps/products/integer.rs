@@ -1,13 +1,13 @@
-//! Products and convolutions of integers of 8 bits: exact sums, then the program over them.
+//! Products of integers of 8 bits: exact sums, then the program over them.
 
-use super::convolution::{dtype, window};
+use super::convolution::dtype;
 use super::floats::single;
 use super::fused;
-use super::panels::{PanelWeight, Run, within};
+use super::panels::{PanelWeight, Run};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution, IntegerMatmul, ProductPlan, Program};
+use ipuc_formats::ops::{IntegerMatmul, ProductPlan, Program};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
@@ -15,20 +15,9 @@ use ipuc_kernels::product::{
     integer_product, pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::window::WindowAxis;
-use std::ops::Range;
 
 /// Operands of a product itself; further ones are the program's.
 const MATMUL_OPERANDS: usize = 4;
-
-/// Operands of a convolution itself.
-const CONVOLUTION_OPERANDS: usize = 5;
-
-/// Operand of a convolution that is added to its sums.
-const BIAS: usize = 4;
-
-/// Bytes of windows that are gathered at once.
-const WINDOW_BYTES: usize = 1 << 21;
 
 fn byte_type(dtype: DType) -> Option<ByteType> {
     match dtype {
@@ -39,12 +28,12 @@ fn byte_type(dtype: DType) -> Option<ByteType> {
 }
 
 /// The types of both operands, where they are integers of 8 bits.
-fn byte_types(operands: &[Operand]) -> Option<[ByteType; 2]> {
+pub(super) fn byte_types(operands: &[Operand]) -> Option<[ByteType; 2]> {
     Some([byte_type(dtype(operands.first())?)?, byte_type(dtype(operands.get(1))?)?])
 }
 
 /// The numbers of the elements of a zero point; `None` where the operand is absent.
-fn zero_points(operands: &mut [Operand], operand: usize) -> Result<Option<Tensor>, KernelError> {
+pub(super) fn zero_points(operands: &mut [Operand], operand: usize) -> Result<Option<Tensor>, KernelError> {
     match operands.get(operand) {
         None | Some(Operand::Absent) => Ok(None),
         Some(_) => Ok(Some(tensor_operand(operands, operand)?)),
@@ -57,7 +46,7 @@ fn numbers(bytes: &[u8], kind: ByteType) -> Vec<i32> {
 }
 
 /// One zero point for each of `count` outputs, from one for all or one for each; `None` for another number.
-fn each_zero(zeros: Option<&Tensor>, kind: ByteType, count: usize) -> Option<Vec<i32>> {
+pub(super) fn each_zero(zeros: Option<&Tensor>, kind: ByteType, count: usize) -> Option<Vec<i32>> {
     let Some(tensor) = zeros else { return Some(vec![0; count]) };
     match numbers(tensor.bytes(), kind).as_slice() {
         &[single] => Some(vec![single; count]),
@@ -67,7 +56,7 @@ fn each_zero(zeros: Option<&Tensor>, kind: ByteType, count: usize) -> Option<Vec
 }
 
 /// The only zero point of activations, as its code and as a number; `None` where there are several.
-fn single_zero(zeros: Option<&Tensor>, kind: ByteType) -> Option<(Zero, i32)> {
+pub(super) fn single_zero(zeros: Option<&Tensor>, kind: ByteType) -> Option<(Zero, i32)> {
     let code = match zeros.map(Tensor::bytes) {
         None => 0,
         Some(&[code]) => code,
@@ -77,13 +66,13 @@ fn single_zero(zeros: Option<&Tensor>, kind: ByteType) -> Option<(Zero, i32)> {
 }
 
 /// The right operand: in panels part by part, or whole.
-enum Weights {
+pub(super) enum Weights {
     Panels(PanelWeight),
     Plain(Tensor),
 }
 
 impl Weights {
-    fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
+    pub(super) fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
             && let Some(weight) = PanelWeight::of_integers(weight)
         {
@@ -92,21 +81,29 @@ impl Weights {
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
 
-    fn shape(&self) -> Result<Vec<usize>, KernelError> {
+    pub(super) fn shape(&self) -> Result<Vec<usize>, KernelError> {
         match self {
             Weights::Panels(weight) => weight.weight.shape(),
             Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
         }
     }
 
-    fn dtype(&self) -> DType {
+    pub(super) fn dtype(&self) -> DType {
         match self {
             Weights::Panels(weight) => weight.weight.dtype(),
             Weights::Plain(tensor) => tensor.dtype(),
         }
     }
 
-    fn into_tensor(self) -> Result<Tensor, KernelError> {
+    /// Whether each output comes with all its inputs at once.
+    pub(super) fn come_whole(&self, inputs: usize) -> bool {
+        match self {
+            Weights::Panels(weight) => weight.comes_whole(inputs),
+            Weights::Plain(_) => true,
+        }
+    }
+
+    pub(super) fn into_tensor(self) -> Result<Tensor, KernelError> {
         match self {
             Weights::Panels(weight) => weight.weight.tensor(),
             Weights::Plain(tensor) => Ok(tensor),
@@ -115,12 +112,12 @@ impl Weights {
 }
 
 /// Whether zero points have the types of their operands.
-fn same_types(zeros: [Option<&Tensor>; 2], dtypes: [DType; 2]) -> bool {
+pub(super) fn same_types(zeros: [Option<&Tensor>; 2], dtypes: [DType; 2]) -> bool {
     zeros.iter().zip(dtypes).all(|(zero, dtype)| zero.is_none_or(|zero| zero.dtype() == dtype))
 }
 
 /// Runs of a weight of bytes as the kernel takes them.
-fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
+pub(super) fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
     let piece = |run: &Run<'a>| {
         let lines: &[IntegerLine] = run.bytes.as_chunks().0;
         IntegerPiece { panels: run.panels.clone(), inputs: run.inputs.clone(), lines }
@@ -129,13 +126,13 @@ fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
 }
 
 /// Zeros for the sums of a result of this shape.
-fn sums_of(shape: &[usize]) -> Result<Vec<i32>, KernelError> {
+pub(super) fn sums_of(shape: &[usize]) -> Result<Vec<i32>, KernelError> {
     let too_large = || TensorError::TooLarge { dtype: DType::I32, shape: shape.to_vec() };
     Ok(vec![0; element_count(shape).ok_or_else(too_large)?])
 }
 
 /// The result of a program over sums; the sums themselves without one.
-fn finished(
+pub(super) fn finished(
     program: &Program,
     sums: &[i32],
     shape: &[usize],
@@ -151,12 +148,12 @@ fn finished(
     Ok(vec![single(results)?.into()])
 }
 
-fn reads_own(program: &Program, own: usize) -> bool {
+pub(super) fn reads_own(program: &Program, own: usize) -> bool {
     program.operands().any(|operand| operand < own)
 }
 
 /// Operands again, for a reference.
-fn reloaded(
+pub(super) fn reloaded(
     tensors: impl IntoIterator<Item = Option<Tensor>>,
     further: Vec<Option<Value>>,
     own: usize,
@@ -242,116 +239,5 @@ impl Product<'_> {
     fn add(&self, x: &IntegerRows, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
         let out = IntegerSums { sums, order: SumOrder::Rows };
         integer_product(Instructions::best(), x, self.zero, self.weight, pieces, out);
-    }
-}
-
-impl Kernel for IntegerConvolution {
-    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let Some([x_kind, w_kind]) = byte_types(&operands) else { return run_reference(self, operands, context) };
-        if reads_own(&self.program, CONVOLUTION_OPERANDS) {
-            return run_reference(self, operands, context);
-        }
-        let further = fused::operands(&mut operands, CONVOLUTION_OPERANDS)?;
-        let (x_zero, w_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
-        let bias = zero_points(&mut operands, BIAS)?;
-        let x = tensor_operand(&mut operands, 0)?;
-        let weights = Weights::new(&mut operands)?;
-        let plan = self.resolve(x.shape(), &weights.shape()?)?;
-        let filters = plan.shape[1];
-        let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
-            && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);
-        let zeros = (single_zero(x_zero.as_ref(), x_kind), each_zero(w_zero.as_ref(), w_kind, filters));
-        let (true, (Some((pad, zero)), Some(zeros))) = (known, zeros) else {
-            let operands =
-                reloaded([Some(x), Some(weights.into_tensor()?), x_zero, w_zero, bias], further, CONVOLUTION_OPERANDS);
-            return run_reference(self, operands, context);
-        };
-        let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
-        let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros };
-        let mut sums = sums_of(&plan.shape)?;
-        if !sums.is_empty() {
-            if let Some(bias) = &bias {
-                let positions = convolution.positions();
-                let biases = bias.elements::<i32>()?.iter().cycle();
-                sums.chunks_mut(positions).zip(biases).for_each(|(sums, bias)| sums.fill(*bias));
-            }
-            convolution.add_all(&weights, &mut sums)?;
-        }
-        finished(&self.program, &sums, &plan.shape, &further, context)
-    }
-}
-
-/// A convolution of which the operands are known.
-struct Windows<'a> {
-    plan: &'a ConvolutionPlan,
-    axes: Vec<WindowAxis>,
-    x: &'a [u8],
-    pad: Zero,
-    zero: i32,
-    w_kind: ByteType,
-    zeros: &'a [i32],
-}
-
-impl Windows<'_> {
-    fn positions(&self) -> usize {
-        self.axes.iter().map(|axis| axis.output).product()
-    }
-
-    fn inputs(&self) -> usize {
-        self.plan.group_channels * self.axes.iter().map(|axis| axis.kernel).product::<usize>()
-    }
-
-    /// Filters of a group.
-    fn filters(&self) -> usize {
-        self.plan.shape[1] / self.plan.groups
-    }
-
-    fn add_all(&self, weights: &Weights, sums: &mut [i32]) -> Result<(), KernelError> {
-        let (inputs, filters) = (self.inputs(), self.filters());
-        match weights {
-            Weights::Panels(weight) => {
-                let panels = filters.div_ceil(PANEL_OUTPUTS);
-                weight.for_each_run(|runs| {
-                    for group in 0..self.plan.groups {
-                        let runs = within(runs, &(group * panels..(group + 1) * panels));
-                        if !runs.is_empty() {
-                            self.add_group(group, &pieces(&runs), sums);
-                        }
-                    }
-                    Ok(())
-                })
-            }
-            Weights::Plain(tensor) => {
-                for (group, filter) in (0..self.plan.groups).zip((0..).step_by(filters.max(1))) {
-                    let matrix = &tensor.bytes()[filter * inputs..(filter + filters) * inputs];
-                    let lines = pack_integers(matrix, [inputs, filters], [1, inputs]);
-                    let panels = 0..filters.div_ceil(PANEL_OUTPUTS);
-                    self.add_group(group, &[IntegerPiece { panels, inputs: 0..inputs, lines: &lines }], sums);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Adds what pieces of the filters of a group give for all images.
-    fn add_group(&self, group: usize, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
-        let (positions, filters, channels) = (self.positions(), self.filters(), self.plan.group_channels);
-        let plane: usize = self.axes.iter().map(|axis| axis.input).product();
-        let zeros = &self.zeros[group * filters..(group + 1) * filters];
-        let weight = IntegerWeight { kind: self.w_kind, zeros };
-        let most = (WINDOW_BYTES / self.inputs().max(1)).max(16);
-        for image in 0..self.plan.shape[0] {
-            let first = (image * self.plan.groups + group) * channels * plane;
-            let values = &self.x[first..first + channels * plane];
-            let place = (image * self.plan.shape[1] + group * filters) * positions;
-            let sums = &mut sums[place..place + filters * positions];
-            for start in (0..positions).step_by(most) {
-                let range: Range<usize> = start..positions.min(start + most);
-                let x = IntegerRows::windows(&self.axes, values, channels, range, self.pad);
-                let out =
-                    IntegerSums { sums: &mut *sums, order: SumOrder::Outputs { stride: positions, first: start } };
-                integer_product(Instructions::best(), &x, self.zero, weight, pieces, out);
-            }
-        }
     }
 }

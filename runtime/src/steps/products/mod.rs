@@ -9,8 +9,10 @@ pub(super) mod floats;
 mod fused;
 mod general;
 mod integer;
+mod integer_convolution;
 mod matmul;
 mod panels;
+mod requantized;
 mod transposed;
 
 #[cfg(test)]

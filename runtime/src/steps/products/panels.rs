@@ -48,6 +48,12 @@ impl PanelWeight {
         known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None })
     }
 
+    /// Whether each part holds all `inputs` of its panels.
+    pub(super) fn comes_whole(&self, inputs: usize) -> bool {
+        let inputs = inputs as u64;
+        self.weight.parts().iter().all(|part| (part.inputs_start, part.inputs_end) == (0, inputs))
+    }
+
     /// Calls `multiply` with runs in order: runs of one call have disjoint panels, runs of the same panel come in later
     /// calls, in order of inputs.
     ///

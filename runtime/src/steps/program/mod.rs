@@ -5,17 +5,17 @@
 //! stay fast. Results do not depend on blocks or threads.
 
 mod compiled;
-mod in_place;
 mod operations;
 mod registers;
+mod within_tasks;
 
 #[cfg(test)]
 mod tests;
 
 use compiled::Compiled;
-pub(super) use in_place::InPlace;
 pub(super) use registers::Accumulators;
 use registers::BLOCK;
+pub(super) use within_tasks::WithinTasks;
 
 use crate::steps::{Context, KernelError};
 use ipuc_formats::ops::{Program, ReferenceError};

@@ -1,0 +1,295 @@
+//! Convolutions of integers of 8 bits: exact sums, then the program over them.
+//!
+//! Where filters come whole, a task gathers the windows of some positions, multiplies them by filters and runs the program over
+//! the sums, all of which stay in the second-level cache. Filters that come in pieces of their inputs add to
+//! sums of the whole result first.
+
+use super::convolution::window;
+use super::fused;
+use super::integer::{
+    Weights, byte_types, each_zero, finished, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
+    zero_points,
+};
+use super::panels::within;
+use super::requantized::Finish;
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
+use ipuc_formats::value::Value;
+use ipuc_kernels::product::{
+    ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
+    pack_integers,
+};
+use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::threads::{each, parts};
+use ipuc_kernels::window::WindowAxis;
+use std::ops::Range;
+
+/// Operands of a convolution itself; further ones are the program's.
+const CONVOLUTION_OPERANDS: usize = 5;
+
+/// Operand of a convolution that is added to its sums.
+const BIAS: usize = 4;
+
+/// Bytes of windows that are gathered at once.
+const WINDOW_BYTES: usize = 1 << 18;
+
+/// Sums of the positions of a task.
+const TASK_SUMS: usize = 1 << 17;
+
+/// Positions of a task, at least, where there are so many.
+const FEWEST_POSITIONS: usize = 64;
+
+impl Kernel for IntegerConvolution {
+    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let Some([x_kind, w_kind]) = byte_types(&operands) else { return run_reference(self, operands, context) };
+        if reads_own(&self.program, CONVOLUTION_OPERANDS) {
+            return run_reference(self, operands, context);
+        }
+        let further = fused::operands(&mut operands, CONVOLUTION_OPERANDS)?;
+        let (x_zero, w_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
+        let bias = zero_points(&mut operands, BIAS)?;
+        let x = tensor_operand(&mut operands, 0)?;
+        let weights = Weights::new(&mut operands)?;
+        let plan = self.resolve(x.shape(), &weights.shape()?)?;
+        let filters = plan.shape[1];
+        let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
+            && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);
+        let zeros = (single_zero(x_zero.as_ref(), x_kind), each_zero(w_zero.as_ref(), w_kind, filters));
+        let (true, (Some((pad, zero)), Some(zeros))) = (known, zeros) else {
+            let operands =
+                reloaded([Some(x), Some(weights.into_tensor()?), x_zero, w_zero, bias], further, CONVOLUTION_OPERANDS);
+            return run_reference(self, operands, context);
+        };
+        let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
+        let bias = bias.as_ref().map(|bias| bias.elements::<i32>()).transpose()?;
+        let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros, bias };
+        if weights.come_whole(convolution.inputs())
+            && let Some(finish) = Finish::new(&self.program, &plan.shape, &further)?
+        {
+            let mut result = context.allocate(0, finish.dtype(), &plan.shape)?;
+            if result.count() > 0 {
+                convolution.finish_all(&weights, &finish, result.bytes_mut())?;
+            }
+            finish.finish()?;
+            return Ok(vec![result.into()]);
+        }
+        let mut sums = sums_of(&plan.shape)?;
+        if !sums.is_empty() {
+            if let Some(bias) = bias {
+                let channels = sums.chunks_mut(convolution.positions()).zip(bias.iter().cycle());
+                channels.for_each(|(sums, bias)| sums.fill(*bias));
+            }
+            convolution.add_all(&weights, &mut sums)?;
+        }
+        finished(&self.program, &sums, &plan.shape, &further, context)
+    }
+}
+
+/// A convolution of which the operands are known.
+struct Windows<'a> {
+    plan: &'a ConvolutionPlan,
+    axes: Vec<WindowAxis>,
+    x: &'a [u8],
+    pad: Zero,
+    zero: i32,
+    w_kind: ByteType,
+    zeros: &'a [i32],
+    bias: Option<&'a [i32]>,
+}
+
+impl Windows<'_> {
+    fn positions(&self) -> usize {
+        self.axes.iter().map(|axis| axis.output).product()
+    }
+
+    fn inputs(&self) -> usize {
+        self.plan.group_channels * self.axes.iter().map(|axis| axis.kernel).product::<usize>()
+    }
+
+    /// Filters of a group.
+    fn filters(&self) -> usize {
+        self.plan.shape[1] / self.plan.groups
+    }
+
+    /// Calls `visit` with groups and pieces of their filters, the panels of which are counted from the group's first.
+    fn each_group(
+        &self,
+        weights: &Weights,
+        mut visit: impl FnMut(usize, &[IntegerPiece<'_>]) + Send,
+    ) -> Result<(), KernelError> {
+        let (inputs, filters) = (self.inputs(), self.filters());
+        match weights {
+            Weights::Panels(weight) => {
+                let panels = filters.div_ceil(PANEL_OUTPUTS);
+                weight.for_each_run(|runs| {
+                    for group in 0..self.plan.groups {
+                        let runs = within(runs, &(group * panels..(group + 1) * panels));
+                        if !runs.is_empty() {
+                            visit(group, &pieces(&runs));
+                        }
+                    }
+                    Ok(())
+                })
+            }
+            Weights::Plain(tensor) => {
+                for (group, filter) in (0..self.plan.groups).zip((0..).step_by(filters.max(1))) {
+                    let matrix = &tensor.bytes()[filter * inputs..(filter + filters) * inputs];
+                    let lines = pack_integers(matrix, [inputs, filters], [1, inputs]);
+                    let panels = 0..filters.div_ceil(PANEL_OUTPUTS);
+                    visit(group, &[IntegerPiece { panels, inputs: 0..inputs, lines: &lines }]);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the results of all filters, which come whole.
+    fn finish_all(&self, weights: &Weights, finish: &Finish<'_>, out: &mut [u8]) -> Result<(), KernelError> {
+        self.each_group(weights, |group, pieces| self.finish_group(group, pieces, finish, out))
+    }
+
+    /// Writes the results of some filters of a group for all images.
+    fn finish_group(&self, group: usize, pieces: &[IntegerPiece<'_>], finish: &Finish<'_>, out: &mut [u8]) {
+        let (positions, filters, size) = (self.positions(), self.filters(), finish.dtype().bits() / 8);
+        let cut = Cut::new(self, pieces);
+        let per_image = positions.div_ceil(cut.positions) * cut.filters.len();
+        let mut tasks: Vec<Task<'_, '_>> = Vec::new();
+        for (image, out) in out.chunks_mut(self.plan.shape[1] * positions * size).enumerate() {
+            for start in (0..positions).step_by(cut.positions) {
+                let positions = start..positions.min(start + cut.positions);
+                let task = |pieces| Task { image, positions: positions.clone(), pieces, results: Vec::new() };
+                tasks.extend(cut.filters.iter().map(|pieces| task(pieces.as_slice())));
+            }
+            let own = &mut tasks[image * per_image..];
+            let channels = out.chunks_mut(positions * size).skip(group * filters).take(filters);
+            for (filter, results) in channels.enumerate() {
+                let Some(part) = cut.part_of(filter / PANEL_OUTPUTS) else { continue };
+                let tasks = own[part..].iter_mut().step_by(cut.filters.len());
+                tasks.zip(results.chunks_mut(cut.positions * size)).for_each(|(task, own)| task.results.push(own));
+            }
+        }
+        each(tasks, |task| self.finish_task(group, task, finish));
+    }
+
+    fn finish_task(&self, group: usize, task: Task<'_, '_>, finish: &Finish<'_>) {
+        let (filters, first_filter) = (self.filters(), group * self.filters());
+        let x = self.windows(task.image, group, task.positions.clone());
+        let length = task.positions.len();
+        let mut results = task.results.into_iter();
+        let mut sums = Vec::new();
+        for piece in task.pieces {
+            let own = piece.panels.start * PANEL_OUTPUTS..filters.min(piece.panels.end * PANEL_OUTPUTS);
+            let channels = first_filter + own.start..first_filter + own.end;
+            sums.clear();
+            match self.bias {
+                Some(bias) => {
+                    sums.extend(bias[channels.clone()].iter().flat_map(|&bias| std::iter::repeat_n(bias, length)))
+                }
+                None => sums.resize(own.len() * length, 0),
+            }
+            let weight = IntegerWeight { kind: self.w_kind, zeros: &self.zeros[channels.clone()] };
+            let alone = IntegerPiece { panels: 0..piece.panels.len(), ..piece.clone() };
+            let order = SumOrder::Outputs { stride: length, first: 0 };
+            integer_product(
+                Instructions::best(),
+                &x,
+                self.zero,
+                weight,
+                &[alone],
+                IntegerSums { sums: &mut sums, order },
+            );
+            for ((channel, sums), results) in channels.zip(sums.chunks(length)).zip(results.by_ref()) {
+                let place = (task.image * self.plan.shape[1] + channel) * self.positions() + task.positions.start;
+                finish.write(channel, place, sums, results);
+            }
+        }
+    }
+
+    /// The windows of some positions of a group of channels of an image.
+    fn windows(&self, image: usize, group: usize, positions: Range<usize>) -> IntegerRows {
+        let channels = self.plan.group_channels;
+        let plane: usize = self.axes.iter().map(|axis| axis.input).product();
+        let first = (image * self.plan.groups + group) * channels * plane;
+        IntegerRows::windows(&self.axes, &self.x[first..first + channels * plane], channels, positions, self.pad)
+    }
+
+    /// Adds what pieces of filters give, which come part by part.
+    fn add_all(&self, weights: &Weights, sums: &mut [i32]) -> Result<(), KernelError> {
+        self.each_group(weights, |group, pieces| self.add_group(group, pieces, sums))
+    }
+
+    /// Adds what pieces of the filters of a group give for all images.
+    fn add_group(&self, group: usize, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
+        let (positions, filters) = (self.positions(), self.filters());
+        let zeros = &self.zeros[group * filters..(group + 1) * filters];
+        let weight = IntegerWeight { kind: self.w_kind, zeros };
+        let most = (WINDOW_BYTES / self.inputs().max(1)).max(FEWEST_POSITIONS);
+        for image in 0..self.plan.shape[0] {
+            let place = (image * self.plan.shape[1] + group * filters) * positions;
+            let sums = &mut sums[place..place + filters * positions];
+            for start in (0..positions).step_by(most) {
+                let x = self.windows(image, group, start..positions.min(start + most));
+                let out =
+                    IntegerSums { sums: &mut *sums, order: SumOrder::Outputs { stride: positions, first: start } };
+                integer_product(Instructions::best(), &x, self.zero, weight, pieces, out);
+            }
+        }
+    }
+}
+
+/// Some positions of an image by some filters.
+struct Task<'a, 'w> {
+    image: usize,
+    positions: Range<usize>,
+    pieces: &'a [IntegerPiece<'w>],
+    /// The results of each filter.
+    results: Vec<&'a mut [u8]>,
+}
+
+/// How a convolution is cut into tasks.
+struct Cut<'w> {
+    /// Positions of a task, but the last of an image.
+    positions: usize,
+    /// Pieces of the filters of tasks of the same positions.
+    filters: Vec<Vec<IntegerPiece<'w>>>,
+}
+
+impl<'w> Cut<'w> {
+    fn new(convolution: &Windows<'_>, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
+        let (positions, inputs) = (convolution.positions(), convolution.inputs().max(1));
+        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+        let (images, outputs) = (convolution.plan.shape[0].max(1), panels * PANEL_OUTPUTS);
+        let wanted = parts(images.saturating_mul(positions).saturating_mul(inputs).saturating_mul(outputs), usize::MAX);
+        let most = (WINDOW_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_POSITIONS);
+        let each = positions.div_ceil(wanted.div_ceil(images)).max(FEWEST_POSITIONS).min(most);
+        let each = each.next_multiple_of(8);
+        // Few positions: their windows are gathered once for each part of the filters.
+        let among = wanted.div_ceil(images * positions.div_ceil(each)).min(panels).max(1);
+        let panels_each = panels.div_ceil(among);
+        let mut filters: Vec<Vec<IntegerPiece<'w>>> = vec![Vec::new()];
+        let mut room = panels_each;
+        for piece in pieces {
+            let lines = piece.lines.len() / piece.panels.len().max(1);
+            let mut panel = piece.panels.start;
+            while panel < piece.panels.end {
+                if room == 0 {
+                    filters.push(Vec::new());
+                    room = panels_each;
+                }
+                let end = piece.panels.end.min(panel + room);
+                let own = (panel - piece.panels.start) * lines..(end - piece.panels.start) * lines;
+                let part = IntegerPiece { panels: panel..end, lines: &piece.lines[own], ..piece.clone() };
+                filters.last_mut().into_iter().for_each(|filters| filters.push(part.clone()));
+                room -= end - panel;
+                panel = end;
+            }
+        }
+        Cut { positions: each, filters }
+    }
+
+    /// Which tasks of some positions have this panel; `None` where it comes in another call.
+    fn part_of(&self, panel: usize) -> Option<usize> {
+        self.filters.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
+    }
+}

@@ -1,0 +1,189 @@
+//! What becomes of complete integer sums within the tasks of a product: a program, or what of it a kernel knows.
+
+use crate::steps::KernelError;
+use crate::steps::program::WithinTasks;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Argument, BinaryFunction, Function, Program, ReferenceError, ScalarStep, UnaryFunction};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_kernels::product::{ByteType, Requantize, requantize};
+use ipuc_kernels::simd::Instructions;
+
+/// What makes results of sums of a convolution: `[batch, channels, positions..]`.
+pub(super) enum Finish<'a> {
+    /// The sums themselves.
+    Sums,
+    /// Codes, by a scale for all or for each channel.
+    Codes(Codes<'a>),
+    /// A program.
+    Program(WithinTasks<'a>),
+}
+
+impl<'a> Finish<'a> {
+    /// The program over sums of this shape; `None` where it has no single result of whole bytes.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the program is wrong for its operands.
+    pub(super) fn new(
+        program: &'a Program,
+        shape: &[usize],
+        further: &'a [Option<Value>],
+    ) -> Result<Option<Finish<'a>>, KernelError> {
+        if program.is_empty() {
+            return Ok(Some(Finish::Sums));
+        }
+        let within = WithinTasks::new(program, DType::I32, shape, further)?;
+        Ok(Codes::new(program, shape, further).map(Finish::Codes).or(within.map(Finish::Program)))
+    }
+
+    /// The type of results.
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Finish::Sums => DType::I32,
+            Finish::Codes(codes) => codes.dtype,
+            Finish::Program(program) => program.dtype(),
+        }
+    }
+
+    /// Writes the results of sums of a channel, the first of which lies at `place` of the whole result.
+    pub(super) fn write(&self, channel: usize, place: usize, sums: &[i32], results: &mut [u8]) {
+        match self {
+            Finish::Sums => results.copy_from_slice(bytemuck::cast_slice(sums)),
+            Finish::Codes(codes) => requantize(Instructions::best(), sums, codes.of(channel), results),
+            Finish::Program(program) => program.write(place, sums, results),
+        }
+    }
+
+    /// What went wrong in any task.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] for a division of integers by zero.
+    pub(super) fn finish(self) -> Result<(), ReferenceError> {
+        match self {
+            Finish::Sums | Finish::Codes(_) => Ok(()),
+            Finish::Program(program) => program.finish(),
+        }
+    }
+}
+
+/// `round(sum * scale + offset) + zero` with a scale and an offset for all or for each channel.
+pub(super) struct Codes<'a> {
+    scales: &'a [f32],
+    offsets: Option<&'a [f32]>,
+    zero: i32,
+    dtype: DType,
+}
+
+impl<'a> Codes<'a> {
+    fn new(program: &Program, shape: &[usize], further: &'a [Option<Value>]) -> Option<Codes<'a>> {
+        let mut steps = Steps { program, next: 0, value: Argument::Input };
+        steps.take(|function| matches!(function, Function::Cast), DType::F32, 1)?;
+        let of_channels = |argument: Argument| channels(operand(further, argument)?, shape);
+        let scales = of_channels(steps.binary(BinaryFunction::Mul, DType::F32)?)?;
+        let offsets = match steps.binary(BinaryFunction::Add, DType::F32) {
+            Some(offset) => Some(of_channels(offset)?),
+            None => None,
+        };
+        let is_code = |dtype: DType| matches!(dtype, DType::U8 | DType::I8);
+        let round = |function: &Function| matches!(function, Function::Unary(UnaryFunction::Round));
+        let last = program.steps.last()?.to;
+        let zero = if steps.take(round, DType::I32, 1).is_some() {
+            let widened = steps.widened();
+            match steps.binary(BinaryFunction::Add, last)? {
+                Argument::Constant(DType::I32, bits) => bits as u32 as i32,
+                argument if widened.is_some_and(|(own, _)| own == argument) => code(operand(further, widened?.1)?)?,
+                _ => return None,
+            }
+        } else {
+            steps.take(round, last, 1)?;
+            0
+        };
+        let kind = ByteType { signed: last == DType::I8 };
+        let holds = if kind.signed { (-128..=127).contains(&zero) } else { (0..=255).contains(&zero) };
+        let ends = steps.next == program.steps.len() && program.results == [steps.value];
+        (is_code(last) && holds && ends).then_some(Codes { scales, offsets, zero, dtype: last })
+    }
+
+    fn of(&self, channel: usize) -> Requantize {
+        // One for all, or one for each channel.
+        let at = |values: &[f32]| values[channel.min(values.len() - 1)];
+        let kind = ByteType { signed: self.dtype == DType::I8 };
+        Requantize { scale: at(self.scales), offset: self.offsets.map(at), zero: self.zero, kind }
+    }
+}
+
+/// The steps of a program that go on with the value of the last one.
+struct Steps<'a> {
+    program: &'a Program,
+    next: usize,
+    value: Argument,
+}
+
+impl Steps<'_> {
+    fn peek(&self) -> Option<&ScalarStep> {
+        self.program.steps.get(self.next)
+    }
+
+    fn advance(&mut self) -> Option<()> {
+        self.value = Argument::Step(u16::try_from(self.next).ok()?);
+        self.next += 1;
+        Some(())
+    }
+
+    /// The next step, where it is such a function of the value alone.
+    fn take(&mut self, is: impl Fn(&Function) -> bool, to: DType, arity: usize) -> Option<()> {
+        let step = self.peek()?;
+        let fits = is(&step.function) && step.to == to && step.arguments.len() == arity;
+        (fits && step.arguments[0] == self.value).then_some(())?;
+        self.advance()
+    }
+
+    /// The other argument of the next step, where that is this function of the value and another.
+    fn binary(&mut self, function: BinaryFunction, to: DType) -> Option<Argument> {
+        let step = self.peek()?;
+        let &[one, other] = step.arguments.as_slice() else { return None };
+        let argument = match self.value {
+            value if value == one => other,
+            value if value == other => one,
+            _ => return None,
+        };
+        (step.function == Function::Binary(function) && step.to == to && argument != self.value).then_some(())?;
+        self.advance()?;
+        Some(argument)
+    }
+
+    /// A step that widens another operand: its result and the operand. The value stays what it is.
+    fn widened(&mut self) -> Option<(Argument, Argument)> {
+        let step = self.peek()?;
+        let &[operand @ Argument::Operand(_)] = step.arguments.as_slice() else { return None };
+        (step.function == Function::Cast && step.to == DType::I32).then_some(())?;
+        let own = Argument::Step(u16::try_from(self.next).ok()?);
+        self.next += 1;
+        Some((own, operand))
+    }
+}
+
+fn operand(further: &[Option<Value>], argument: Argument) -> Option<&Tensor> {
+    match argument {
+        Argument::Operand(operand) => further.get(usize::from(operand))?.as_ref()?.as_tensor(),
+        Argument::Input | Argument::Step(_) | Argument::Constant(..) => None,
+    }
+}
+
+/// The elements of an operand that has one for all, or one for each index of axis 1 of a result of this shape.
+fn channels<'a>(tensor: &'a Tensor, shape: &[usize]) -> Option<&'a [f32]> {
+    let values = tensor.elements::<f32>().ok().filter(|values| !values.is_empty())?;
+    let place = (tensor.rank() + 1).checked_sub(shape.len());
+    let fits = values.len() == 1
+        || place.and_then(|place| tensor.shape().get(place)).is_some_and(|&extent| extent == values.len());
+    fits.then_some(values)
+}
+
+/// The only element of a tensor of codes of 8 bits.
+fn code(tensor: &Tensor) -> Option<i32> {
+    match (tensor.dtype(), tensor.bytes()) {
+        (DType::U8, &[code]) => Some(code.into()),
+        (DType::I8, &[code]) => Some((code as i8).into()),
+        _ => None,
+    }
+}
