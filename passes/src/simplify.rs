@@ -26,8 +26,11 @@
 //! }
 //! ```
 //!
-//! A product reads a transposed weight as it is stored. Establishes: no view has the shape of what it views; no `if` has a
+//! A product reads a transposed weight as it is stored. Extents that are computed although the shapes of data tell them become
+//! constants, so that nothing computes them at run time. Establishes: no view has the shape of what it views; no `if` has a
 //! constant condition; in bodies too. Leaves alone: everything that costs arithmetic. Cost: one visit a step.
+
+mod constant_shapes;
 
 use crate::error::PassError;
 use crate::ir::{Changes, ConstantData, ConstantId, Graph, Operand, Step, ValueId, substitute};
@@ -44,6 +47,7 @@ pub fn simplify(graph: &mut Graph, _options: &Options) -> Result<Changes, PassEr
     let mut changes = 0;
     for index in graph.reachable_blocks() {
         changes += simplify_block(graph, index);
+        changes += constant_shapes::apply(graph, index);
     }
     Ok(Changes::of_steps(changes))
 }

@@ -13,6 +13,15 @@ use crate::{
 /// Rows of a task, so that their run of inputs stays in the second-level cache.
 const MOST_ROWS: usize = 240;
 
+/// Rows of tasks are whole multiples of these: tiles of all instruction sets.
+const TASK_ROWS: usize = 24;
+
+/// Elements of a weight that is read again for each part of the rows.
+const NEAR_ELEMENTS: usize = 384 << 10;
+
+/// Rows of a task from which on a weight that is read again for each costs less than the products.
+const LONG_ROWS: usize = 96;
+
 /// Panels of a task of many rows, so that its outputs stay in the second-level cache.
 const MOST_PANELS: usize = 24;
 
@@ -87,14 +96,22 @@ impl Cut {
     pub(super) fn new(rows: usize, depth: usize, panels: usize, parts: usize) -> Self {
         // Without inputs or outputs there is next to nothing to do.
         let parts = if depth == 0 { 1 } else { parts };
-        // Panels are shared out first, as every part of the rows reads them again.
-        let panels_each = if rows <= FEW_ROWS {
-            panels.div_ceil(parts).max(1)
+        if rows <= FEW_ROWS {
+            return Self { panels: panels.div_ceil(parts).max(1), rows: rows.next_multiple_of(TASK_ROWS) };
+        }
+        let whole_columns =
+            |parts: usize| panels.div_ceil(parts).next_multiple_of(MOST_VECTORS).clamp(MOST_VECTORS, MOST_PANELS);
+        let rows_each = |parts: usize| rows.div_ceil(parts).next_multiple_of(TASK_ROWS).min(MOST_ROWS);
+        // A weight that the second-level cache holds is read again by each part of the rows: these are shared out first, so that
+        // rows of outputs are long. Of others panels are.
+        let is_near = depth * panels * PANEL_OUTPUTS <= NEAR_ELEMENTS || rows_each(parts) >= LONG_ROWS;
+        let (panels_each, rows_each) = if is_near {
+            let rows_each = rows_each(parts);
+            (whole_columns(parts.div_ceil(rows.div_ceil(rows_each))), rows_each)
         } else {
-            panels.div_ceil(parts).next_multiple_of(MOST_VECTORS).clamp(MOST_VECTORS, MOST_PANELS)
+            let panels_each = whole_columns(parts);
+            (panels_each, rows_each(parts.div_ceil(panels.div_ceil(panels_each).max(1))))
         };
-        let column_parts = panels.div_ceil(panels_each).max(1);
-        let rows_each = rows.div_ceil(parts.div_ceil(column_parts)).next_multiple_of(24).min(MOST_ROWS);
         Self { panels: panels_each, rows: rows_each }
     }
 

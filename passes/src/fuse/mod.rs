@@ -31,9 +31,12 @@
 //! Establishes: nothing that later passes need. Leaves alone: values that several steps read or that are results of the block,
 //! and element types that programs have no loops for. Cost: a few visits a step.
 
+mod attention;
 mod batch_normalization;
 mod chains;
 mod elements;
+mod matching;
+mod normalization;
 mod products;
 mod readers;
 
@@ -51,9 +54,11 @@ pub struct Pattern {
     apply: fn(&mut Graph, BlockIndex) -> usize,
 }
 
-/// The patterns, in the order in which they are applied: what makes elementwise steps comes before what joins them, and
-/// products take what was joined.
+/// The patterns, in the order in which they are applied: what is written out in small steps is found before
+/// they are joined, what makes elementwise steps comes before what joins them, and products take what was joined.
 pub const PATTERNS: &[Pattern] = &[
+    Pattern { name: "attention", apply: attention::apply },
+    Pattern { name: "normalization", apply: normalization::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
     Pattern { name: "chains", apply: chains::apply },
     Pattern { name: "products", apply: products::apply },

@@ -1,18 +1,21 @@
 //! The steps of a block while they are joined: who computes a value, and who reads it.
 
 use crate::ir::{Block, Operand, Step, ValueId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Who reads a value: a step of the block, or the block's results.
+/// Who reads a value: a step of the block, one that was put in, or the block's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reader {
     Step(usize),
+    Inserted,
     Results,
 }
 
 /// The steps of a block, some of which are gone.
 pub(super) struct Steps {
     steps: Vec<Option<Step>>,
+    /// Steps that come before one.
+    inserted: BTreeMap<usize, Vec<Step>>,
     producers: HashMap<ValueId, usize>,
     readers: HashMap<ValueId, BTreeSet<Reader>>,
 }
@@ -39,7 +42,7 @@ impl Steps {
         for value in values(&block.results) {
             readers.entry(value).or_default().insert(Reader::Results);
         }
-        Steps { steps: steps.into_iter().map(Some).collect(), producers, readers }
+        Steps { steps: steps.into_iter().map(Some).collect(), inserted: BTreeMap::new(), producers, readers }
     }
 
     /// How many there were.
@@ -50,6 +53,12 @@ impl Steps {
     /// A step that is not gone.
     pub(super) fn get(&self, at: usize) -> Option<&Step> {
         self.steps.get(at)?.as_ref()
+    }
+
+    /// The step that computes a value, where one of the block does that is not gone.
+    pub(super) fn producer(&self, value: ValueId) -> Option<(usize, &Step)> {
+        let at = *self.producers.get(&value)?;
+        Some((at, self.get(at)?))
     }
 
     /// The step that computes a value which only the step `reader` reads.
@@ -76,8 +85,44 @@ impl Steps {
         }
     }
 
+    /// Puts another step in the place of one, with the same results. Of `others`, whose values it computes itself, those are gone
+    /// that nobody reads any more; gives how many.
+    pub(super) fn replace_several(&mut self, at: usize, step: Step, others: &BTreeSet<usize>) -> usize {
+        for value in values(&step.operands) {
+            self.readers.entry(value).or_default().insert(Reader::Step(at));
+        }
+        let now: BTreeSet<ValueId> = values(&step.operands).collect();
+        let Some(before) = self.steps.get_mut(at).and_then(|place| place.replace(step)) else { return 0 };
+        values(&before.operands).filter(|value| !now.contains(value)).for_each(|value| self.forget(value, at));
+        let mut gone = 0;
+        for &other in others.iter().rev() {
+            let is_read = |value: &ValueId| self.readers.get(value).is_some_and(|readers| !readers.is_empty());
+            let unread = self.get(other).is_some_and(|step| !step.results.iter().any(is_read));
+            let Some(step) = self.steps.get_mut(other).filter(|_| unread).and_then(Option::take) else { continue };
+            values(&step.operands).for_each(|value| self.forget(value, other));
+            gone += 1;
+        }
+        gone
+    }
+
+    /// Puts another step before one; it takes part in no further pattern of this kind.
+    pub(super) fn insert_before(&mut self, at: usize, step: Step) {
+        for value in values(&step.operands) {
+            self.readers.entry(value).or_default().insert(Reader::Inserted);
+        }
+        self.inserted.entry(at).or_default().push(step);
+    }
+
+    fn forget(&mut self, value: ValueId, reader: usize) {
+        if let Some(readers) = self.readers.get_mut(&value) {
+            readers.remove(&Reader::Step(reader));
+        }
+    }
+
     /// Puts the steps that are left back into the block.
     pub(super) fn give_back(self, block: &mut Block) {
-        block.steps = self.steps.into_iter().flatten().collect();
+        let Steps { steps, mut inserted, .. } = self;
+        let each = |(at, step): (usize, Option<Step>)| inserted.remove(&at).unwrap_or_default().into_iter().chain(step);
+        block.steps = steps.into_iter().enumerate().flat_map(each).collect();
     }
 }

@@ -3,7 +3,7 @@
 use crate::ir::{Graph, Operand, ValueId};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::fact::Fact;
-use ipuc_formats::ops::{BlockInference, InferContext, TypeError};
+use ipuc_formats::ops::{BlockInference, InferContext, Op, TypeError};
 use std::collections::HashMap;
 
 /// Types the blocks of a graph; see [`BlockInference`].
@@ -24,6 +24,17 @@ impl<'a> BlockTyping<'a> {
             Operand::Value(value) => self.recorded.get(&value).cloned(),
             Operand::Absent | Operand::Constant(_) => self.graph.fact(operand),
         }
+    }
+}
+
+impl Graph {
+    /// The facts that an operator gives for these operands; `None` where they do not fit, or it asks the bind for something
+    /// new.
+    pub fn inferred(&self, op: &Op, operands: &[Operand]) -> Option<Vec<Fact>> {
+        let mut typing = BlockTyping::new(self);
+        let mut context = InferContext::new("", &self.ranges, &mut typing);
+        let facts = op.operator().infer(&self.facts(operands), &mut context).ok()?;
+        context.obligations.iter().all(|one| self.obligations.contains(one)).then_some(facts)
     }
 }
 

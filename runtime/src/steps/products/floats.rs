@@ -9,7 +9,12 @@ use ipuc_formats::ops::{Program, ProgramError, TypeError};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
+use ipuc_kernels::simd::LANES;
+use ipuc_kernels::threads::{chunks, parts};
 use std::borrow::Cow;
+
+/// Sums that the second-level cache holds.
+const NEAR_SUMS: usize = 1 << 18;
 
 /// Types that are computed in f32.
 pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
@@ -75,7 +80,15 @@ pub(in crate::steps) fn after_sums(
     let within = WithinTasks::new(program, DType::F32, shape, further)?;
     if let Some(within) = within.filter(|within| computes_in_f32(within.dtype())) {
         let change = |place: usize, sums: &mut [f32]| within.change(place, sums);
-        let result = produce(context, within.dtype(), shape, |out| fill(out, Some(Change(&change))))?;
+        let result = produce(context, within.dtype(), shape, |out| {
+            if out.len() > NEAR_SUMS {
+                return fill(out, Some(Change(&change)));
+            }
+            fill(out, None)?;
+            let size = out.len().div_ceil(parts(out.len() * within.cost(), usize::MAX)).next_multiple_of(LANES).max(1);
+            chunks(out, size, |part, sums| change(part * size, sums));
+            Ok(())
+        })?;
         within.finish()?;
         return Ok(result);
     }

@@ -40,6 +40,11 @@ impl<'a> WithinTasks<'a> {
         self.dtype
     }
 
+    /// About how many operations an element costs.
+    pub(in crate::steps) fn cost(&self) -> usize {
+        self.compiled.cost()
+    }
+
     /// Changes sums in f32 that lie side by side, the first of them at `place` of the whole result, to results of a program
     /// whose type f32 holds.
     pub(in crate::steps) fn change(&self, place: usize, sums: &mut [f32]) {
