@@ -31,6 +31,7 @@ mod strings;
 mod table;
 mod transfer;
 mod units;
+mod zeros;
 
 pub use encoding::{Encoding, Pick, ReadOrder};
 pub use error::EncodingError;
@@ -46,6 +47,7 @@ pub use strings::{Strings, pack_strings};
 pub use table::{Coded, ENCODINGS};
 pub use transfer::{Elements, WeightReader};
 pub use units::Units;
+pub use zeros::{ZeroBlocks, Zeros};
 
 #[cfg(test)]
 mod tests;
