@@ -1,4 +1,4 @@
-//! Measure the zeros of every weight, and say what follows from them.
+//! Measure the zeros of every weight, and leave them out of the file where that pays.
 //!
 //! ```text
 //! constant @w : f32[4, 4] = f32[4, 4]:[1, 0, 0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 4, 0, 1, 0]
@@ -10,7 +10,7 @@
 //! ```
 //! becomes
 //! ```text
-//! constant @w : f32[4, 4] = f32[4, 4]:[1, 0, 0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 4, 0, 1, 0] with zeros elements=16 zeros=9 not_finite=0 groups=[0, 1, 3, 0, 0] blocks=[1, 4, 0, 4, 1, 0, 64, 1, 0] record_elements=7 because "dense: no kernel skips its zeros"
+//! constant @w : f32[4, 4] = f32[4, 4]:[1, 0, 0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 4, 0, 1, 0] with zeros elements=16 zeros=9 not_finite=0 groups=[0, 1, 3, 0, 0] blocks=[1, 4, 0, 4, 1, 0, 64, 1, 0] record_elements=7 because "dense: a mask of its 56.2 % zeros would take more bytes than they do"
 //! entry "main"("x") -> ("y") = block 0
 //! block 0(%x : f32[2, 4]) {
 //!   %y : f32[2, 4] = matmul %x, @w
@@ -25,8 +25,11 @@
 //!
 //! Elements are read in pieces of at most [`PIECE_BYTES`], one for each thread. Of a weight above [`SAMPLED_BYTES`] one piece
 //! of [`SAMPLE_STEP`] is read first; without zeros in [`SAMPLED_SHARE`] of that, it is all that is read.
-//! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same.
+//! Leaves zeros out (panels without zeros) where that takes fewer bytes and no more time: see [`CACHED_BYTES`] and
+//! [`BREAK_EVEN`]. Options ask for them always or never.
+//! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same (-0 becomes 0).
 
+mod choice;
 mod counts;
 mod elements;
 mod pieces;
@@ -34,6 +37,8 @@ mod pieces;
 use crate::error::PassError;
 use crate::ir::{Changes, ConstantId, Graph, Uses};
 use crate::options::Options;
+use choice::Model;
+pub use choice::{BREAK_EVEN, CACHED_BYTES};
 use counts::Counts;
 use elements::{Elements, Unmeasured};
 use ipuc_formats::encodings::Zeros;
@@ -58,8 +63,9 @@ pub const SAMPLED_SHARE: f64 = 0.05;
 ///
 /// # Errors
 /// [`PassError::Constant`] where a weight cannot be read.
-pub fn annotate_sparsity(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
+pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
     let mut changes = Changes::default();
+    let model = Model::new(graph, options.sparsity);
     for (id, uses) in graph.uses() {
         let zeros = match Elements::of(graph, id) {
             Ok(elements) => measure(graph, id, &uses, &elements)?,
@@ -69,10 +75,19 @@ pub fn annotate_sparsity(graph: &mut Graph, _options: &Options) -> Result<Change
                 matrix(graph, id, &uses).map(|_| Zeros { reason, ..Zeros::default() })
             }
         };
-        if zeros.is_some() && graph.constant(id).zeros != zeros {
-            graph.constant_mut(id).zeros = zeros;
-            changes.annotations += 1;
+        let Some(mut zeros) = zeros else { continue };
+        if zeros.elements > 0 {
+            zeros.reason = match model.choose(graph, id, &uses, &zeros) {
+                Ok(chosen) => {
+                    let reason = chosen.reason.clone();
+                    graph.constant_mut(id).encoding = Some(chosen);
+                    reason
+                }
+                Err(reason) => format!("dense: {reason}"),
+            };
         }
+        graph.constant_mut(id).zeros = Some(zeros);
+        changes.annotations += 1;
     }
     Ok(changes)
 }
@@ -91,10 +106,7 @@ fn measure(graph: &Graph, id: ConstantId, uses: &Uses, elements: &Elements<'_>) 
         Some(matrix) => pieces::of_matrix(matrix, elements.dtype),
         None => pieces::flat(elements.count, elements.dtype),
     };
-    let counts = counted(elements, matrix, &pieces)?;
-    let mut zeros = counts.zeros();
-    zeros.reason = reason(&zeros, matrix.is_some(), elements);
-    Ok(Some(zeros))
+    Ok(Some(counted(elements, matrix, &pieces)?.zeros()))
 }
 
 /// The counts of all pieces, or of the sample where that has hardly any zeros.
@@ -112,20 +124,4 @@ fn counted(elements: &Elements<'_>, matrix: Option<WeightMatrix>, pieces: &[Piec
         }
     }
     Ok(all(pieces)?)
-}
-
-/// Why a weight is stored as it is.
-fn reason(zeros: &Zeros, is_matrix: bool, elements: &Elements<'_>) -> String {
-    if zeros.zeros == 0 {
-        return "dense: it has no zeros".to_string();
-    }
-    if !is_matrix {
-        return "dense: steps read it as it is, or rows of it".to_string();
-    }
-    let bits = elements.dtype.bits() as u64;
-    let (dense, sparse) = (zeros.elements * bits, (zeros.elements - zeros.zeros) * bits + zeros.elements);
-    if sparse >= dense {
-        return format!("dense: a mask of its zeros takes more bytes than its {:.1} % zeros", 100.0 * zeros.share());
-    }
-    "dense: no kernel skips its zeros".to_string()
 }
