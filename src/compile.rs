@@ -20,7 +20,7 @@ use ipuc_passes::ir::{Changes, Graph, Peak};
 pub use ipuc_passes::moments::Calibration;
 use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
-pub use ipuc_passes::options::{Activations, Precision, WeightOptions};
+pub use ipuc_passes::options::{Activations, Precision, Sparsity, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -63,6 +63,8 @@ pub struct CompileOptions {
     pub activations: Activations,
     /// How weights are rounded.
     pub weights: WeightOptions,
+    /// Whether the zeros of weights are left out of the file.
+    pub sparsity: Sparsity,
     /// What products read in runs of the models on examples (`ipuc::calibrate`), for weights that become codes.
     pub calibration: Arc<Calibration>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
@@ -296,6 +298,7 @@ fn optimize(
         prefill: options.prefill.clone(),
         activations: options.activations,
         weights: options.weights.clone(),
+        sparsity: options.sparsity,
         calibration: options.calibration.clone(),
         unfused: options.unfused,
         verify: options.verify,
@@ -494,6 +497,11 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let measured = &options.calibration;
     if !measured.is_empty() {
         record("calibration", hash_of(measured).to_string());
+    }
+    match options.sparsity {
+        Sparsity::Measured => {}
+        Sparsity::Always => record("sparse", "always".to_string()),
+        Sparsity::Never => record("sparse", "never".to_string()),
     }
     each.iter().for_each(|(pattern, precision)| record("weights_for", format!("{pattern}={precision}")));
     emit_options

@@ -125,6 +125,7 @@ fn the_page_has_every_key() {
         ("inspect --records", "inspect all.ipu --records w"),
         ("inspect --program", "inspect all.ipu --program"),
         ("inspect --work", "inspect all.ipu --work"),
+        ("inspect --sparsity", "inspect all.ipu --sparsity"),
         ("compile", "compile loop.onnx"),
         ("inspect --work", "inspect loop.ipu --work"),
         ("inspect --stream", "inspect all.ipu --stream"),

@@ -2,6 +2,7 @@
 
 use crate::team;
 use std::{
+    cell::Cell,
     sync::{Mutex, PoisonError},
     vec,
 };
@@ -18,15 +19,35 @@ const PARTS_PER_THREAD: usize = 4;
 #[must_use]
 pub fn parts(operations: usize, most: usize) -> usize {
     let threads = team::count();
-    if threads == 1 || operations < SERIAL_OPERATIONS {
+    if threads == 1 || SERIAL.get() || operations < SERIAL_OPERATIONS {
         return 1;
     }
     let worthwhile = operations / (SERIAL_OPERATIONS / 2);
     (threads * PARTS_PER_THREAD).min(worthwhile).min(most).max(1)
 }
 
+thread_local! {
+    /// Whether this thread works on a share of something that has been cut already.
+    static SERIAL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work` on this thread alone: what it begins is not cut further.
+pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            SERIAL.set(self.0);
+        }
+    }
+    let _reset = Reset(SERIAL.replace(true));
+    work()
+}
+
 /// Runs each task once, side by side where there are several; threads take them in order.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
+    if SERIAL.get() {
+        return tasks.into_iter().for_each(run);
+    }
     let count = tasks.len();
     let rest: Mutex<vec::IntoIter<T>> = Mutex::new(tasks.into_iter());
     let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();

@@ -120,7 +120,8 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
             let name = graph.value(*result).name.clone().or_else(|| Some(step.name.clone()));
             let Some(dtype) = graph.value(*result).fact.dtype() else { return Ok(None) };
             let data = ConstantData::Recipe { op: step.op.clone(), operands };
-            let constant = Constant { name, dtype, shape: shape.clone(), data, origin: None, encoding: None };
+            let constant =
+                Constant { name, dtype, shape: shape.clone(), data, origin: None, encoding: None, zeros: None };
             Ok(Some(vec![Operand::Constant(graph.add_constant(constant))]))
         }
         _ => Ok(None),

@@ -7,6 +7,7 @@
 //! uses [`ir`]; `import`, the passes and `verify` never use one another; only [`pipeline`] knows them all.
 #![forbid(unsafe_code)]
 
+pub mod annotate_sparsity;
 pub mod dead_code;
 pub mod emit;
 pub mod error;

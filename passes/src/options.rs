@@ -94,6 +94,18 @@ impl WeightOptions {
     }
 }
 
+/// Whether the zeros of weights are left out of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sparsity {
+    /// Where that takes fewer bytes and no more time, by the break-even of the pass `annotate_sparsity`.
+    #[default]
+    Measured,
+    /// Wherever that takes fewer bytes.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
 /// What a compilation may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -110,6 +122,8 @@ pub struct Options {
     pub activations: Activations,
     /// How weights are rounded.
     pub weights: WeightOptions,
+    /// Whether the zeros of weights are left out.
+    pub sparsity: Sparsity,
     /// What products read in runs of the model on examples; empty where there were none.
     pub calibration: Arc<Calibration>,
     /// Leave every step as it is, so that each value is computed and can be observed.

@@ -1,5 +1,6 @@
 //! The page to read first: which passes run, in which order, and what holds after each.
 
+use crate::annotate_sparsity::annotate_sparsity;
 use crate::dead_code::remove_dead_code;
 use crate::error::PassError;
 use crate::fold_constants::fold_constants;
@@ -62,6 +63,7 @@ pub const PIPELINE: &[Phase] = &[
         pass("quantize", Stage::Typed, quantize),
         pass("fuse", Stage::Typed, fuse),
         pass("prefill", Stage::Typed, prefill),
+        pass("annotate_sparsity", Stage::Typed, annotate_sparsity),
         pass("order", Stage::Ordered, order),
     ]),
 ];

@@ -131,6 +131,7 @@ fn take_last(graph: &mut Graph, index: BlockIndex, port: usize, scores: ValueId)
         data: ConstantData::Tensor(last),
         origin: None,
         encoding: None,
+        zeros: None,
     });
     let producer = graph.block(index).steps.iter().position(|step| step.results == [scores]);
     let product = producer.filter(|&at| is_product_of_rows(graph, &graph.block(index).steps[at]));

@@ -220,7 +220,7 @@ fn source(graph: &mut Graph, candidate: &Candidate) -> ConstantId {
 }
 
 fn add(graph: &mut Graph, dtype: DType, shape: Vec<usize>, data: ConstantData) -> ConstantId {
-    graph.add_constant(Constant { name: None, dtype, shape, data, origin: None, encoding: None })
+    graph.add_constant(Constant { name: None, dtype, shape, data, origin: None, encoding: None, zeros: None })
 }
 
 fn to_floats(graph: &mut Graph, candidate: &Candidate, to: DType, why: String) -> Kept {

@@ -57,7 +57,8 @@ fn load(graph: &mut Graph, weight: ConstantId, scheme: Scheme, part: Part) -> Re
     let columns = if part == Part::Codes { INPUTS } else { scheme.blocks() };
     let shape = vec![(GROUPS * columns * OUTPUTS) as usize];
     let data = ConstantData::Rounded(Rounded { weight, factor: None, to: RoundedTo::Codes(scheme, part) });
-    let constant = Constant { name: None, dtype: scheme.dtype(part), shape, data, origin: None, encoding: None };
+    let constant =
+        Constant { name: None, dtype: scheme.dtype(part), shape, data, origin: None, encoding: None, zeros: None };
     let id = graph.add_constant(constant);
     graph.load_constant(id)
 }

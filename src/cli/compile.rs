@@ -11,7 +11,9 @@ use super::targets::target;
 use super::verify::{data_set_paths, read_inputs};
 use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
-use crate::compile::{Activations, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, WeightOptions};
+use crate::compile::{
+    Activations, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity, WeightOptions,
+};
 use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
@@ -53,6 +55,10 @@ pub(super) struct Arguments {
     /// (keep), or those of matrix products rounded to 8 bits as they are computed (i8) [default: as the model says]
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
     activations: Option<ActivationsArgument>,
+    /// Leave the zeros of weights out of the file: where that takes fewer bytes and no more time (auto), wherever it takes
+    /// fewer bytes (always), or not (never) [default: auto]. `inspect --sparsity` has reasons
+    #[arg(long, value_name = "WHEN", value_enum, hide_default_value = true)]
+    sparse: Option<SparseArgument>,
     /// Round the weights of products and gathers: to floats of 16 bits (f16, bf16), or to codes with a scale for each
     /// output (i8) or for each block of 32 inputs (i4, i2); i4:64 and i8:32 name the inputs of a block. With i4 and i2,
     /// embeddings, convolutions and the last products get 8 bits; what is too small stays. `inspect --layout` has reasons
@@ -113,6 +119,14 @@ impl CacheArgument {
 enum ActivationsArgument {
     Keep,
     I8,
+}
+
+/// Choices of `--sparse`.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum SparseArgument {
+    Auto,
+    Always,
+    Never,
 }
 
 /// What `--json` prints.
@@ -235,6 +249,11 @@ fn options(arguments: &Arguments) -> CompileOptions {
             precision: arguments.weights,
             keep: arguments.keep.clone(),
             each: arguments.weights_for.iter().map(|each| (each.pattern.clone(), each.precision)).collect(),
+        },
+        sparsity: match arguments.sparse {
+            None | Some(SparseArgument::Auto) => Sparsity::Measured,
+            Some(SparseArgument::Always) => Sparsity::Always,
+            Some(SparseArgument::Never) => Sparsity::Never,
         },
         calibration: Arc::default(),
         chunk_bytes: None,

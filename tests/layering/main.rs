@@ -31,6 +31,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("options", &["moments"]),
     ("error", &["ir", "options"]),
     ("import", &["ir"]),
+    ("annotate_sparsity", &["error", "ir", "options", "rounding"]),
     ("infer", &["error", "ir", "options"]),
     ("fold_constants", &["error", "ir", "options"]),
     ("simplify", &["error", "ir", "options"]),
@@ -49,6 +50,7 @@ const PASSES: &[(&str, &[&str])] = &[
     (
         "pipeline",
         &[
+            "annotate_sparsity",
             "dead_code",
             "error",
             "fold_constants",

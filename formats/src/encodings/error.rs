@@ -68,6 +68,14 @@ pub enum EncodingError {
         /// Bytes given.
         found: u64,
     },
+    /// More elements that are not zero than a record has room for, or bits of its mask.
+    #[error("a record of panels without zeros has room for {capacity} values, {found} are not zero")]
+    Values {
+        /// Values that the record has room for.
+        capacity: u64,
+        /// Elements that are not zero.
+        found: u64,
+    },
     /// Another number of parts than the weight has.
     #[error("the weight has {expected} parts, {found} were given")]
     PartCount {

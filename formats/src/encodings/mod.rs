@@ -26,11 +26,13 @@ mod plain;
 mod plane;
 mod record;
 mod rows;
+mod sparse_panels;
 mod stored;
 mod strings;
 mod table;
 mod transfer;
 mod units;
+mod zeros;
 
 pub use encoding::{Encoding, Pick, ReadOrder};
 pub use error::EncodingError;
@@ -41,11 +43,13 @@ pub use plain::Plain;
 pub use plane::{Plane, PlaneRole, Planes};
 pub use record::{PartBytesRange, PartRecord, Place, WeightRecord, WeightSource};
 pub use rows::Rows;
+pub use sparse_panels::SparsePanels;
 pub use stored::{StoredPiece, StoredRecord};
 pub use strings::{Strings, pack_strings};
 pub use table::{Coded, ENCODINGS};
 pub use transfer::{Elements, WeightReader};
 pub use units::Units;
+pub use zeros::{ZeroBlocks, Zeros};
 
 #[cfg(test)]
 mod tests;

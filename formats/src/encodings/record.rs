@@ -5,6 +5,7 @@ use super::error::EncodingError;
 use super::logical::Logical;
 use super::part::PartRange;
 use super::table::Coded;
+use super::zeros::Zeros;
 use crate::dtype::DType;
 use std::ops::Range;
 
@@ -25,6 +26,8 @@ pub struct WeightRecord {
     pub parts: Vec<PartRecord>,
     /// Where its elements and planes came from, as far as they lay in one piece.
     pub sources: Vec<WeightSource>,
+    /// What was found of its zeros, where the compiler looked.
+    pub zeros: Option<Zeros>,
 }
 
 /// Where the elements or a plane of a weight were before.

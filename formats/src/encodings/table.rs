@@ -10,6 +10,7 @@ use super::panels::Panels;
 use super::part::PartRange;
 use super::plain::Plain;
 use super::rows::Rows;
+use super::sparse_panels::SparsePanels;
 use super::strings::Strings;
 use super::transfer::WeightReader;
 use super::units::Units;
@@ -26,6 +27,7 @@ macro_rules! for_each_encoding {
             2 Panels "panels",
             3 Strings "strings",
             4 Rows "rows",
+            6 SparsePanels "sparse_panels",
         }
     };
 }
@@ -112,16 +114,30 @@ impl Coded {
             Coded::Plain(plain) => plain.dtype,
             Coded::Panels(panels) => panels.dtype,
             Coded::Rows(rows) => rows.dtype,
+            Coded::SparsePanels(panels) => panels.dtype,
             Coded::Strings(_) => DType::String,
         }
     }
 
-    /// The panels, where it is panels: what product kernels take.
+    /// The panels, where it is panels with their zeros: what product kernels take.
     pub fn as_panels(&self) -> Option<&Panels> {
         match self {
             Coded::Panels(panels) => Some(panels),
-            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) => None,
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::SparsePanels(_) => None,
         }
+    }
+
+    /// The panels without their zeros, where it is these.
+    pub fn as_sparse_panels(&self) -> Option<&SparsePanels> {
+        match self {
+            Coded::SparsePanels(panels) => Some(panels),
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::Panels(_) => None,
+        }
+    }
+
+    /// The panels, with their zeros where these are not stored: what a kernel sees part by part.
+    pub fn dense_panels(&self) -> Option<Panels> {
+        self.as_panels().cloned().or_else(|| self.as_sparse_panels().map(SparsePanels::dense))
     }
 
     /// Check that it describes a weight of this type and shape.

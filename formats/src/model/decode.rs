@@ -10,7 +10,7 @@ use super::{
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::encodings::Coded;
+use crate::encodings::{Coded, ZeroBlocks, Zeros};
 use crate::fact::{Shape, Type};
 use crate::limits;
 use crate::ops::{Obligation, Op, Read, Relation, RowScheme};
@@ -312,7 +312,24 @@ fn weight(weight: schema::Weight) -> Result<WeightRecord, Fault> {
         reason: weight.reason,
         parts: weight.parts.into_iter().map(part).collect(),
         sources: weight.sources.into_iter().map(source).collect(),
+        zeros: weight.zeros.map(zeros).transpose()?,
     })
+}
+
+fn zeros(found: schema::Zeros) -> Result<Zeros, Fault> {
+    let schema::Zeros { elements, zeros, not_finite, groups, blocks, record_elements, reason } = found;
+    if zeros > elements || not_finite > elements - zeros {
+        return Err(Fault::Rule("a weight has more zeros than elements"));
+    }
+    if !groups.is_empty() && groups.len() != Zeros::GROUP_CLASSES {
+        return Err(Fault::Rule("groups of four inputs have from 0 to 4 elements that are not zero"));
+    }
+    let block = |block: schema::ZeroBlocks| {
+        let schema::ZeroBlocks { inputs, count, zeros } = block;
+        ZeroBlocks { inputs, count, zeros }
+    };
+    let blocks = blocks.into_iter().map(block).collect();
+    Ok(Zeros { elements, zeros, not_finite, groups, blocks, record_elements, reason })
 }
 
 fn encoding(encoding: schema::Encoding) -> Result<Coded, Fault> {

@@ -8,7 +8,7 @@ use super::{
 use crate::attribute::AttributeValue;
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::encodings::Coded;
+use crate::encodings::{Coded, ZeroBlocks, Zeros};
 use crate::fact::{Shape, Type};
 use crate::ops::{Obligation, Read, Relation};
 use crate::tensor::Tensor;
@@ -241,6 +241,24 @@ fn weight(weight: &WeightRecord) -> schema::Weight {
         parts: weight.parts.iter().map(part).collect(),
         sources: weight.sources.iter().map(source).collect(),
         reason: weight.reason.clone(),
+        zeros: weight.zeros.as_ref().map(zeros),
+    }
+}
+
+fn zeros(found: &Zeros) -> schema::Zeros {
+    let Zeros { elements, zeros, not_finite, groups, blocks, record_elements, reason } = found;
+    let block = |block: &ZeroBlocks| {
+        let ZeroBlocks { inputs, count, zeros } = *block;
+        schema::ZeroBlocks { inputs, count, zeros }
+    };
+    schema::Zeros {
+        elements: *elements,
+        zeros: *zeros,
+        not_finite: *not_finite,
+        groups: groups.clone(),
+        blocks: blocks.iter().map(block).collect(),
+        record_elements: *record_elements,
+        reason: reason.clone(),
     }
 }
 

@@ -269,6 +269,7 @@ pub(super) static WEIGHT: Message = Message {
         Field { number: 5, name: "parts", repeated: true, union: false, kind: Kind::Message(&PART) },
         Field { number: 6, name: "sources", repeated: true, union: false, kind: Kind::Message(&SOURCE) },
         Field { number: 7, name: "reason", repeated: false, union: false, kind: Kind::Bytes },
+        Field { number: 8, name: "zeros", repeated: false, union: false, kind: Kind::Message(&ZEROS) },
     ],
 };
 
@@ -302,6 +303,30 @@ pub(super) static SOURCE: Message = Message {
         Field { number: 2, name: "offset", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
         Field { number: 3, name: "length", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
         Field { number: 4, name: "plane", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
+    ],
+};
+
+pub(super) static ZEROS: Message = Message {
+    name: "Zeros",
+    memory_bytes: size_of::<schema::Zeros>(),
+    fields: &[
+        Field { number: 1, name: "elements", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 2, name: "zeros", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 3, name: "not_finite", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 4, name: "groups", repeated: true, union: false, kind: Kind::PackedVarints { maximum: u64::MAX } },
+        Field { number: 5, name: "blocks", repeated: true, union: false, kind: Kind::Message(&ZERO_BLOCKS) },
+        Field { number: 6, name: "record_elements", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 7, name: "reason", repeated: false, union: false, kind: Kind::Bytes },
+    ],
+};
+
+pub(super) static ZERO_BLOCKS: Message = Message {
+    name: "ZeroBlocks",
+    memory_bytes: size_of::<schema::ZeroBlocks>(),
+    fields: &[
+        Field { number: 1, name: "inputs", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 2, name: "count", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
+        Field { number: 3, name: "zeros", repeated: false, union: false, kind: Kind::Varint { maximum: u64::MAX } },
     ],
 };
 

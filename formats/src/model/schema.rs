@@ -279,6 +279,8 @@ pub struct Weight {
     pub sources: ::prost::alloc::vec::Vec<Source>,
     #[prost(string, tag = "7")]
     pub reason: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "8")]
+    pub zeros: ::core::option::Option<Zeros>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Encoding {
@@ -312,6 +314,32 @@ pub struct Source {
     pub length: u64,
     #[prost(uint32, tag = "4")]
     pub plane: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Zeros {
+    #[prost(uint64, tag = "1")]
+    pub elements: u64,
+    #[prost(uint64, tag = "2")]
+    pub zeros: u64,
+    #[prost(uint64, tag = "3")]
+    pub not_finite: u64,
+    #[prost(uint64, repeated, tag = "4")]
+    pub groups: ::prost::alloc::vec::Vec<u64>,
+    #[prost(message, repeated, tag = "5")]
+    pub blocks: ::prost::alloc::vec::Vec<ZeroBlocks>,
+    #[prost(uint64, tag = "6")]
+    pub record_elements: u64,
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ZeroBlocks {
+    #[prost(uint64, tag = "1")]
+    pub inputs: u64,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    #[prost(uint64, tag = "3")]
+    pub zeros: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Extent {

@@ -7,7 +7,7 @@ use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{
     Coded, Elements, Logical, Panels, PartRecord, Plane, PlaneRole, Planes, Rows, Strings, WeightRecord, WeightSource,
-    pack_strings,
+    ZeroBlocks, Zeros, pack_strings,
 };
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::limits::{IPU_CHECKSUM_BLOCK, IPU_CHUNK_BYTES, IPU_ROW_CHECKSUM_BLOCK};
@@ -219,6 +219,15 @@ pub fn with_other_file() -> Sample {
         reason: "it is in another file".to_string(),
         parts: vec![part],
         sources,
+        zeros: Some(Zeros {
+            elements: 7,
+            zeros: 3,
+            not_finite: 1,
+            groups: vec![0, 1, 1, 0, 0],
+            blocks: vec![ZeroBlocks { inputs: 4, count: 2, zeros: 1 }],
+            record_elements: 4,
+            reason: "it is small".to_string(),
+        }),
     });
     sample
 }
@@ -257,7 +266,7 @@ impl Builder {
         };
         let sources = [&elements.stored].into_iter().chain(&elements.planes).enumerate().map(source).collect();
         let (name, shape, reason) = (Some(name.to_string()), shape.to_vec(), String::new());
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources });
+        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None });
         self.manifest_weights.len() as u32 - 1
     }
 
@@ -268,7 +277,7 @@ impl Builder {
         let parts = vec![PartRecord { extent, start: 0, end: 1, inputs_start: 0, inputs_end: 0 }];
         let (name, encoding, dtype) = (Some(name.to_string()), Strings {}.into(), DType::String);
         let (reason, sources) = (String::new(), Vec::new());
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources });
+        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None });
         self.manifest_weights.len() as u32 - 1
     }
 

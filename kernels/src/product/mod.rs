@@ -2,7 +2,7 @@
 //!
 //! All are made of one register tile (`tile`) over *panels*: 16 outputs side by side, the inputs one behind the
 //! other. Weights lie in panels in the file (`panels`); other operands are packed into them on the way.
-//! Weights of at most 8 bits lie in panels of codes (`coded`); `integer` has the products of integers.
+//! Weights of at most 8 bits lie in panels of codes (`coded`), weights with many zeros in panels without these (`sparse`); `integer` has the products of integers.
 //!
 //! The order of every reduction: inputs are cut into runs of `panels::RUN` from the first on; a run is summed
 //! with fused multiply-adds in order, beginning at 0; the output is the sum of its runs in order, beginning at 0 (or
@@ -19,6 +19,7 @@ mod panels;
 mod plain;
 mod plain_matrix;
 mod requantize;
+mod sparse;
 mod task;
 pub(crate) mod tile;
 
@@ -26,6 +27,8 @@ pub(crate) mod tile;
 mod integer_tests;
 #[cfg(test)]
 mod plain_tests;
+#[cfg(test)]
+mod sparse_tests;
 #[cfg(test)]
 mod tests;
 
@@ -44,4 +47,5 @@ pub(crate) use plain::plain_product_within;
 pub use plain::{Batch, batched_product, broadcast_places, plain_product};
 pub use plain_matrix::{PlainElements, PlainLayout, PlainMatrix};
 pub use requantize::{Requantize, requantize};
+pub use sparse::{SparseLayout, sparse_product, spread_panels};
 pub use task::Start;

@@ -1,5 +1,7 @@
 //! Vectors in two 256-bit registers.
 
+pub(super) mod expand;
+
 use std::arch::x86_64::*;
 
 use half::{bf16, f16};
@@ -39,6 +41,12 @@ impl Simd for Avx2 {
     fn run<R: Routine>(self, routine: R) -> R::Output {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { run_enabled(self, routine) }
+    }
+
+    #[inline(always)]
+    fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { expand::expand::<WIDTH>(masks, values, lines) }
     }
 
     #[inline(always)]

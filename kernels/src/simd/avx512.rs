@@ -1,5 +1,7 @@
 //! Vectors in one 512-bit register.
 
+mod expand;
+
 use std::arch::x86_64::*;
 
 use half::{bf16, f16};
@@ -45,6 +47,12 @@ impl Simd for Avx512 {
     fn run<R: Routine>(self, routine: R) -> R::Output {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { run_enabled(self, routine) }
+    }
+
+    #[inline(always)]
+    fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { expand::expand::<WIDTH>(masks, values, lines) }
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@
 //! method of `Simd` is `#[inline(always)]`, or the instructions become calls. A routine must not cross into another
 //! thread: start threads first, then run a routine in each.
 
+mod expand;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -203,6 +204,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// As [`Simd::prefetch`], only as far as the second-level cache.
     fn prefetch_far<T>(self, values: &[T], ahead: usize);
+
+    /// Writes the elements of `WIDTH` bytes (1, 2 or 4) of lines: the next value where a bit of the mask is set, the lowest bit
+    /// first, else zero. Values that are missing are zero. `masks` has a bit for each element of the lines.
+    #[inline(always)]
+    fn expand<const WIDTH: usize>(self, masks: &[u8], values: &[u8], lines: &mut [[u8; 4 * LANES]]) {
+        expand::portably::<WIDTH>(masks, values, lines);
+    }
 
     /// Reads up to 16 lanes; those that are missing are 0.
     #[inline(always)]

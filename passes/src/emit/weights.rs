@@ -66,7 +66,8 @@ pub(super) fn plan(
         let parts: Vec<PartRecord> = ranges.into_iter().map(|range| range.in_extent(first as u32)).collect();
         let name = constant.name.as_deref().map(str::to_string);
         let sources = made_of.iter().enumerate().filter_map(|(index, &id)| source(graph, id, index)).collect();
-        weights.push(WeightRecord { name, dtype: constant.dtype, shape, encoding, reason, parts, sources });
+        let (dtype, zeros) = (constant.dtype, constant.zeros.clone());
+        weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros });
     }
     let extents = arrange(&unplaced, &mut weights);
     Ok((weights, extents))

@@ -7,7 +7,7 @@ use crate::emit::weights::made_of;
 use crate::ir::{ConstantData, ConstantId, Graph, Rounded, RoundedTo};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Encoding, PANEL_OUTPUTS, PartRange, ReadOrder, WeightRecord};
+use ipuc_formats::encodings::{Coded, Encoding, PANEL_OUTPUTS, PartRange, ReadOrder, WeightRecord};
 use ipuc_formats::model::Manifest;
 use std::ops::Range;
 
@@ -112,7 +112,7 @@ impl<'a> Work<'a> {
 
     /// The outputs of a weight that a part of it holds.
     pub(super) fn outputs(&self, filling: &Filling, scheme: &Scheme, range: PartRange) -> Range<u64> {
-        match self.manifest.weights[filling.weight].encoding.as_panels() {
+        match self.manifest.weights[filling.weight].encoding.dense_panels() {
             Some(_) => Region::outputs_of_panels(scheme, range.start..range.end),
             None => range.start..range.end,
         }
@@ -201,7 +201,14 @@ impl<'a> Work<'a> {
                 ReadOrder::Sequential | ReadOrder::Scattered => columns,
             }
         });
-        BLOCK_BYTES.max(rows.saturating_mul(BLOCK_ROWS))
+        // Panels without zeros are packed with them first.
+        let with_zeros = chunks.clone().flat_map(|chunk| self.fillings_of(chunk)).map(|filling| {
+            let record = &self.manifest.weights[filling.weight];
+            let dense = record.encoding.as_sparse_panels().map(|panels| Coded::from(panels.dense()));
+            let bytes = dense.and_then(|dense| dense.part_bytes(record.logical(), filling.range).ok().flatten());
+            bytes.unwrap_or(0)
+        });
+        BLOCK_BYTES.max(rows.saturating_mul(BLOCK_ROWS)) + with_zeros.max().unwrap_or(0)
     }
 
     /// What fills a chunk, where that is one part of whole panels of a matrix that is read across its rows, and the number

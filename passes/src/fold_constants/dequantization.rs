@@ -52,7 +52,7 @@ pub(super) fn dequantization(graph: &mut Graph, step: &Step, operands: &[Option<
     ids.extend(operands.into_iter().flatten().map(|constant| Some(graph.add_constant(constant))));
     let op = Dequantize { to: Some(dtype), axis: axis.unwrap_or(0) as i64, block_size: 0 }.into();
     let data = ConstantData::Recipe { op, operands: ids };
-    Some(Constant { name, dtype, shape, data, origin: None, encoding: None })
+    Some(Constant { name, dtype, shape, data, origin: None, encoding: None, zeros: None })
 }
 
 fn is_value(dtype: DType) -> bool {

@@ -48,7 +48,7 @@ impl Importer<'_> {
         }
         let (dtype, shape) = (tensor.dtype(), tensor.shape().to_vec());
         let data = ConstantData::Stored(Stored { source, tensor: Arc::new(tensor) });
-        Ok(Constant { name, dtype, shape, data, origin: None, encoding: None })
+        Ok(Constant { name, dtype, shape, data, origin: None, encoding: None, zeros: None })
     }
 
     fn external_source(&mut self, location: &str, tensor: &TensorSource) -> Result<u32, LowerError> {

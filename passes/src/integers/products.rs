@@ -255,6 +255,7 @@ fn transposed(graph: &mut Graph, id: ConstantId) -> ConstantId {
         data: ConstantData::Recipe { op, operands: vec![Some(id)] },
         origin: None,
         encoding: None,
+        zeros: None,
     };
     graph.add_constant(made)
 }

@@ -3,7 +3,7 @@
 use crate::ir::{ConstantId, Graph};
 use crate::rounding::{Part, RoundingError, Scheme};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Coded;
+use ipuc_formats::encodings::{Coded, Zeros};
 use ipuc_formats::fact::{Fact, Shape};
 use ipuc_formats::onnx::{TensorDataError, TensorSource};
 use ipuc_formats::ops::{NoBlocks, Op, ReferenceContext, ReferenceError};
@@ -27,6 +27,8 @@ pub struct Constant {
     pub origin: Option<Origin>,
     /// How it is stored, where a pass has chosen that; emission decides for all others.
     pub encoding: Option<ChosenEncoding>,
+    /// What was found of its zeros, where a pass has looked.
+    pub zeros: Option<Zeros>,
 }
 
 /// How a pass wants a constant to be stored.
@@ -148,6 +150,7 @@ impl Constant {
             data: ConstantData::Tensor(tensor),
             origin: None,
             encoding: None,
+            zeros: None,
         }
     }
 

@@ -150,13 +150,14 @@ impl Comparison<'_> {
             Some(false) => return Err(format!("{left} against {right} in {}, which are other constants", place())),
             None => {}
         }
-        let Constant { name, dtype, shape, data, origin, encoding } = self.left.constant(left);
+        let Constant { name, dtype, shape, data, origin, encoding, zeros } = self.left.constant(left);
         let other = self.right.constant(right);
         let what = |field: &str| format!("{field} of constant {left} in {}", place());
         same(name, &other.name, || what("name"))?;
         same((dtype, shape), (&other.dtype, &other.shape), || what("type"))?;
         same(origin, &other.origin, || what("origin"))?;
         same(encoding, &other.encoding, || what("encoding"))?;
+        same(zeros, &other.zeros, || what("zeros"))?;
         match (data, &other.data) {
             (
                 ConstantData::Recipe { op, operands },

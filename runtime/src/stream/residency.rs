@@ -39,7 +39,7 @@ pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) ->
     let whole = |index: u32| {
         let weight = &weights[index as usize];
         // Kernels take panels part by part; the stored elements of others are in memory beside the values made of them.
-        if weight.encoding.as_panels().is_some() {
+        if weight.encoding.dense_panels().is_some() {
             return 0;
         }
         let stored = weight.encoding.encoding().dtype();

@@ -1,7 +1,7 @@
 //! `ipuc inspect`: what is in an `.ipu` file, and why it is where it is.
 //!
 //! `layout` is the table of weights, `records` the places in one of them, `program` the steps, `work` what they take,
-//! `stream` the chunks, `placements` how steps are spread over tiles, `check` the integrity; without any of them there is a
+//! `sparsity` the zeros of weights, `stream` the chunks, `placements` how steps are spread over tiles, `check` the integrity; without any of them there is a
 //! summary.
 
 mod check;
@@ -10,6 +10,7 @@ mod placements;
 pub(super) mod program;
 mod records;
 mod residency;
+mod sparsity;
 mod stream;
 mod work;
 
@@ -66,6 +67,9 @@ struct View {
     /// Show what each step takes: multiply-accumulates, operations on elements, bytes; and each entry with its bodies
     #[arg(long)]
     work: bool,
+    /// Show the zeros of each weight, the bytes and multiply-accumulates that they are, and what was made of them and why
+    #[arg(long)]
+    sparsity: bool,
     /// Show the weights in the order in which they are read, and the chunks that hold them
     #[arg(long)]
     stream: bool,
@@ -94,6 +98,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         program::show(&manifest, output)?;
     } else if view.work {
         work::show(&manifest, &arguments.dim, output)?;
+    } else if view.sparsity {
+        sparsity::show(&manifest, output)?;
     } else if view.placements {
         placements::show(&manifest, arguments.tiles.zip(arguments.sram), output)?;
     } else if view.stream {

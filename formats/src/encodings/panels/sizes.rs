@@ -18,13 +18,13 @@ pub(super) fn fewest_inputs_of_whole_lines(planes: &[Plane]) -> u64 {
 
 impl Panels {
     /// Stored bytes of the elements of this many inputs of one panel.
-    pub(super) fn element_bytes(&self, inputs: u64) -> Option<u64> {
+    pub(in crate::encodings) fn element_bytes(&self, inputs: u64) -> Option<u64> {
         let padded = inputs.checked_next_multiple_of(self.interleave)?;
         padded.checked_mul((PANEL_OUTPUTS * self.dtype.bits()) as u64)?.checked_div(8)
     }
 
     /// Stored bytes of a plane in a record of `inputs` inputs that begins at input `first`.
-    pub(super) fn plane_bytes(plane: &Plane, first: u64, inputs: u64) -> u64 {
+    pub(in crate::encodings) fn plane_bytes(plane: &Plane, first: u64, inputs: u64) -> u64 {
         let rows = match plane.block {
             0 => u64::from(first == 0),
             block => inputs.div_ceil(block),
@@ -33,7 +33,7 @@ impl Panels {
     }
 
     /// Stored bytes of all planes in a record.
-    pub(super) fn planes_bytes(&self, first: u64, inputs: u64) -> u64 {
+    pub(in crate::encodings) fn planes_bytes(&self, first: u64, inputs: u64) -> u64 {
         self.planes.0.iter().map(|plane| Self::plane_bytes(plane, first, inputs)).sum()
     }
 
@@ -50,7 +50,7 @@ impl Panels {
     }
 
     /// The records of a run of inputs that begins with one: their inputs.
-    pub(super) fn record_inputs(&self, inputs: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    pub(in crate::encodings) fn record_inputs(&self, inputs: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let cut = self.cut;
         let starts = (inputs.start..inputs.end).step_by(usize::try_from(cut).unwrap_or(usize::MAX));
         starts.map(move |start| start..inputs.end.min(start + cut))

@@ -287,6 +287,12 @@ impl CodedLayout {
         (rows * plane.element.row_bytes()).next_multiple_of(LINE)
     }
 
+    /// Bytes of the planes of a record of `inputs` inputs that begins at input `first`.
+    pub(in crate::product) fn planes_bytes(&self, first: usize, inputs: usize) -> usize {
+        let stored = (0..self.planes.len()).filter(|&plane| self.planes[plane].block > 0 || first == 0);
+        stored.map(|plane| self.rows_bytes(plane, inputs)).sum()
+    }
+
     /// Bytes of a record of `cut` inputs that is not the first.
     fn record_bytes(&self) -> usize {
         self.plane_bytes + self.code.lines(self.cut) * LINE

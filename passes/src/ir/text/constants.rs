@@ -10,13 +10,15 @@
 //! constant @h : f16[64, 64] = rounded @w
 //! constant @c : i4[64, 64] = rounded codes i4 f16 32 matrix 1 64 64 1 @w
 //! constant @p : f32[64, 64] = hash 6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85 as plain dtype=f16 because "it is exact"
+//! constant @s : f32[2, 2] = f32[2, 2]:[1, 0, 0, 0] with zeros elements=4 zeros=3 not_finite=0 groups=[] blocks=[] record_elements=0 because "it is small"
 //! ```
 //!
 //! `stored` gives the number of the source, the field of the ONNX file and the bytes there (offset+length), or what the
 //! model says of external data; `name` is the name in the file where it differs. `at` says where bytes in memory came
 //! from: source, offset, length. `rounded` is the weight rounded to the type of the constant, or what rounding it to codes
 //! gives: `codes`, `scales` or `zero_points`, then the types of codes and scales, the inputs that share a scale, and groups,
-//! inputs, outputs and the axis of outputs of its matrices; a second constant says what is known of the inputs.
+//! inputs, outputs and the axis of outputs of its matrices; a second constant says what is known of the inputs. `with zeros` is
+//! what a pass found of zeros: see [`Zeros`]; of each shape of blocks it has inputs, count and zeros.
 
 use crate::ir::text::label::Labels;
 use crate::ir::text::scan::{Parsed, end, expect, integer, named, quoted, word};
@@ -25,12 +27,15 @@ use crate::rounding::{Part, Scheme};
 use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::attribute_text::{parse as parse_attribute, print as print_attribute, quote};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Coded;
+use ipuc_formats::encodings::{Coded, ZeroBlocks, Zeros};
 use ipuc_formats::onnx::schema::{StoredSegment, StringStringEntryProto, TensorProto};
 use ipuc_formats::onnx::{DataField, TensorData, TensorSource};
 use ipuc_formats::ops::WeightMatrix;
 use std::fmt::Write as _;
 use std::sync::Arc;
+
+/// What the end of a line says: where bytes in memory came from, the encoding, and what was found of zeros.
+type Storage = (Option<Origin>, Option<ChosenEncoding>, Option<Zeros>);
 
 /// Constants in memory up to this size are printed whole; of larger ones only the hash is.
 const PRINTED_BYTES: usize = 256;
@@ -84,10 +89,10 @@ pub(super) fn print_data(constant: &Constant, labels: &Labels<ConstantId>, text:
     if let Some(Origin { source, offset, length }) = constant.origin {
         write!(text, " at {source} {offset} {length}")?;
     }
-    match &constant.encoding {
-        Some(ChosenEncoding { encoding, reason }) => write!(text, " as {encoding} because {}", quote(reason)),
-        None => Ok(()),
+    if let Some(ChosenEncoding { encoding, reason }) = &constant.encoding {
+        write!(text, " as {encoding} because {}", quote(reason))?;
     }
+    constant.zeros.as_ref().map_or(Ok(()), |zeros| print_zeros(zeros, text))
 }
 
 fn print_tensor(tensor: &ipuc_formats::tensor::Tensor, text: &mut String) -> std::fmt::Result {
@@ -154,23 +159,70 @@ pub(super) fn parse_rounded(input: &str) -> Parsed<(RoundedTo, &str)> {
     Ok((RoundedTo::Codes(Scheme { code, scale, block, matrix }, part), rest))
 }
 
-/// ` at 0 16384 8`, ` as plain dtype=f16 because "it is exact"`, both or nothing, at the end of the line.
-pub(super) fn parse_storage(input: &str) -> Parsed<(Option<Origin>, Option<ChosenEncoding>)> {
-    let (mut origin, mut rest) = (None, input);
+/// What may end the line: ` at 0 16384 8`, ` as plain dtype=f16 because "it is exact"`, ` with zeros .. because "..."`.
+pub(super) fn parse_storage(input: &str) -> Parsed<Storage> {
+    let (mut origin, mut chosen, mut zeros, mut rest) = (None, None, None, input);
     if let Some(place) = rest.strip_prefix("at ") {
         let (source, after) = integer(place)?;
         let (offset, after) = integer(after)?;
         let (length, after) = integer(after)?;
         (origin, rest) = (Some(Origin { source, offset, length }), after);
     }
-    if rest.is_empty() {
-        return Ok((origin, None));
+    if let Some(encoding) = rest.strip_prefix("as ") {
+        let (name, attributes, after) = named(encoding)?;
+        let encoding = Coded::build(name, &attributes).map_err(|error| error.to_string())?;
+        let (reason, after) = quoted(expect(after, "because")?)?;
+        (chosen, rest) = (Some(ChosenEncoding { encoding, reason }), after.trim_start());
     }
-    let (name, attributes, rest) = named(expect(rest, "as")?)?;
-    let encoding = Coded::build(name, &attributes).map_err(|error| error.to_string())?;
-    let (reason, rest) = quoted(expect(rest, "because")?)?;
+    if let Some(found) = rest.strip_prefix("with ") {
+        let (found, after) = parse_zeros(found)?;
+        (zeros, rest) = (Some(found), after);
+    }
     end(rest)?;
-    Ok((origin, Some(ChosenEncoding { encoding, reason })))
+    Ok((origin, chosen, zeros))
+}
+
+fn print_zeros(found: &Zeros, text: &mut String) -> std::fmt::Result {
+    let Zeros { elements, zeros, not_finite, groups, blocks, record_elements, reason } = found;
+    let list = |numbers: Vec<u64>| {
+        print_attribute(&AttributeValue::Integers(numbers.into_iter().map(|number| number as i64).collect()))
+    };
+    let blocks = blocks.iter().flat_map(|block| [block.inputs, block.count, block.zeros]).collect();
+    write!(text, " with zeros elements={elements} zeros={zeros} not_finite={not_finite}")?;
+    write!(text, " groups={} blocks={}", list(groups.clone()), list(blocks))?;
+    write!(text, " record_elements={record_elements} because {}", quote(reason))
+}
+
+fn parse_zeros(input: &str) -> Parsed<(Zeros, &str)> {
+    let (name, attributes, rest) = named(input)?;
+    if name != "zeros" {
+        return Err(format!("expected `zeros`, found `{name}`"));
+    }
+    let mut found = Zeros::default();
+    for (name, value) in attributes {
+        let numbers = match &value {
+            AttributeValue::Integer(number) => vec![*number],
+            AttributeValue::Integers(numbers) => numbers.clone(),
+            _ => Vec::new(),
+        };
+        let numbers: Result<Vec<u64>, _> = numbers.into_iter().map(u64::try_from).collect();
+        let numbers = numbers.map_err(|_| format!("`{name}` is negative"))?;
+        match (name.as_str(), numbers.as_slice()) {
+            ("elements", &[number]) => found.elements = number,
+            ("zeros", &[number]) => found.zeros = number,
+            ("not_finite", &[number]) => found.not_finite = number,
+            ("record_elements", &[number]) => found.record_elements = number,
+            ("groups", numbers) => found.groups = numbers.to_vec(),
+            ("blocks", numbers) => {
+                let blocks = numbers.as_chunks::<3>().0.iter();
+                found.blocks = blocks.map(|&[inputs, count, zeros]| ZeroBlocks { inputs, count, zeros }).collect();
+            }
+            (_, _) => return Err(format!("`{name}` is no count of zeros")),
+        }
+    }
+    let (reason, rest) = quoted(expect(rest, "because")?)?;
+    found.reason = reason;
+    Ok((found, rest))
 }
 
 fn parse_stored<'a>(input: &'a str, name: Option<&str>, dtype: DType, shape: &[usize]) -> Parsed<(Stored, &'a str)> {

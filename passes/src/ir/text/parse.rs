@@ -111,9 +111,9 @@ impl Parser {
                 None => self.recipe(rest)?,
             },
         };
-        let (origin, encoding) = parse_storage(rest)?;
+        let (origin, encoding, zeros) = parse_storage(rest)?;
         let name = name.map(Arc::from);
-        let id = self.graph.add_constant(Constant { name, dtype, shape, data, origin, encoding });
+        let id = self.graph.add_constant(Constant { name, dtype, shape, data, origin, encoding, zeros });
         match self.constants.insert(label.clone(), id) {
             Some(_) => Err(format!("`@{label}` is defined twice")),
             None => Ok(()),

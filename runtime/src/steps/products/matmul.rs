@@ -3,7 +3,7 @@
 use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
-use super::panels::{PanelWeight, Run, coded_pieces, within};
+use super::panels::{PanelWeight, Run, coded_pieces, with_zeros, within};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
@@ -12,8 +12,8 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
-    Batch, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start, batched_product,
-    coded_product, dynamic_product, panels_product, plain_product,
+    Batch, CodedPiece, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start,
+    batched_product, coded_product, dynamic_product, panels_product, plain_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -206,13 +206,13 @@ impl InF32<'_> {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
             let mut product = self.product(weight, Matrix::new(&left.values, rows, inputs));
-            return weight.for_each_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
+            return weight.for_each_stored_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
         }
         let group_panels = outputs.div_ceil(ipuc_kernels::product::PANEL_OUTPUTS);
         let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left.values[place..], rows, inputs);
         let mut products: Vec<PanelProduct<'_>> =
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
-        weight.for_each_run(|runs| {
+        weight.for_each_stored_run(|runs| {
             let products = products.iter_mut().zip(&self.plan.batches).zip(out.chunks_mut(rows * outputs));
             for (index, ((product, &(_, right_place)), out)) in products.enumerate() {
                 let group = right_place / (inputs * outputs);
@@ -279,7 +279,38 @@ struct PanelProduct<'a> {
 impl PanelProduct<'_> {
     /// Adds what the next runs give.
     fn add(&mut self, runs: &[Run<'_>], out: MatrixMut<'_>, post: Epilogue<'_>) -> Result<(), KernelError> {
-        let PanelProduct { instructions, weight, x, codes, open } = self;
+        let mut open = std::mem::take(&mut self.open);
+        let added = match &self.weight.sparse {
+            None => self.add_dense(runs, &mut open, out, post),
+            // A panel in several parts is large: it is spread out as a whole, and its sums go on.
+            Some(layout) if runs.iter().any(|run| run.inputs != (0..self.x.columns())) => {
+                let mut out = Some(out);
+                with_zeros(layout, runs, &mut |runs| match out.take() {
+                    Some(out) => self.add_dense(runs, &mut open, out, post),
+                    None => Ok(()),
+                })
+            }
+            Some(layout) => {
+                let multiply = |piece: &CodedPiece<'_>, out: MatrixMut<'_>, post: Epilogue<'_>| {
+                    let CodedPiece { panels, inputs, bytes } = piece.clone();
+                    self.add_dense(&[Run { panels, inputs, bytes }], &mut OpenPanels::default(), out, post)
+                };
+                sparse_product(self.instructions, layout, &coded_pieces(runs), out, post, &multiply)
+            }
+        };
+        self.open = open;
+        added
+    }
+
+    /// Adds what runs of panels with zeros give.
+    fn add_dense(
+        &self,
+        runs: &[Run<'_>],
+        open: &mut OpenPanels,
+        out: MatrixMut<'_>,
+        post: Epilogue<'_>,
+    ) -> Result<(), KernelError> {
+        let PanelProduct { instructions, weight, x, codes, open: _ } = self;
         match (&weight.codes, codes) {
             (None, _) => panels_product(*instructions, *x, &weight.values(runs)?, out, Start::Zero, post),
             (Some(layout), None) => {

@@ -6,7 +6,7 @@ use ipuc_formats::encodings::{Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
 use ipuc_kernels::product::{
     CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, OpenPanels, PANEL_OUTPUTS, PanelElements, PanelPiece,
-    PlaneType, Rounded, decoded_panels,
+    PlaneType, Rounded, SparseLayout, decoded_panels, spread_panels,
 };
 use ipuc_kernels::simd::Instructions;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub(super) struct PanelWeight {
     pub(super) panels: Panels,
     /// How codes lie, where the elements are codes.
     pub(super) codes: Option<CodedLayout>,
+    /// How they lie in the file, where their zeros are left out.
+    pub(super) sparse: Option<Box<SparseLayout>>,
 }
 
 /// Bytes of consecutive panels, or of some inputs of one.
@@ -29,7 +31,7 @@ pub(super) struct Run<'a> {
 impl PanelWeight {
     /// A weight as panels, where it is stored in panels of a kind that kernels take.
     pub(super) fn of(weight: &Weight) -> Option<PanelWeight> {
-        let panels = weight.encoding().as_panels()?.clone();
+        let panels = weight.encoding().dense_panels()?;
         let codes = if panels.is_coded() {
             Some(coded_layout(&panels, weight.dtype())?)
         } else {
@@ -37,15 +39,31 @@ impl PanelWeight {
             known.then_some(())?;
             None
         };
-        Some(PanelWeight { weight: weight.clone(), panels, codes })
+        let sparse = sparse_layout(weight, &panels, codes.as_ref());
+        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse })
     }
 
     /// A weight of integers of 8 bits as panels, where it is stored in panels of them.
     pub(super) fn of_integers(weight: &Weight) -> Option<PanelWeight> {
-        let panels = weight.encoding().as_panels()?.clone();
+        let panels = weight.encoding().dense_panels()?;
         let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I8 | DType::U8);
         let known = known && !panels.is_coded() && panels.interleave == 4;
-        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None })
+        let sparse = sparse_layout(weight, &panels, None);
+        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse })
+    }
+
+    /// As [`PanelWeight::for_each_stored_run`], with the zeros of panels, spread out in memory where they are not stored.
+    ///
+    /// # Errors
+    /// [`KernelError`] where a part cannot be read, and of `multiply`.
+    pub(super) fn for_each_run(
+        &self,
+        mut multiply: impl FnMut(&[Run<'_>]) -> Result<(), KernelError> + Send,
+    ) -> Result<(), KernelError> {
+        self.for_each_stored_run(|runs| match &self.sparse {
+            None => multiply(runs),
+            Some(layout) => with_zeros(layout, runs, &mut multiply),
+        })
     }
 
     /// Whether each part holds all `inputs` of its panels.
@@ -59,7 +77,7 @@ impl PanelWeight {
     ///
     /// # Errors
     /// [`KernelError`] where a part cannot be read, and of `multiply`.
-    pub(super) fn for_each_run(
+    pub(super) fn for_each_stored_run(
         &self,
         mut multiply: impl FnMut(&[Run<'_>]) -> Result<(), KernelError> + Send,
     ) -> Result<(), KernelError> {
@@ -125,6 +143,34 @@ impl PanelWeight {
         };
         runs.iter().map(piece).collect()
     }
+}
+
+/// Calls `multiply` with the same runs with their zeros.
+///
+/// # Errors
+/// Those of `multiply`.
+pub(super) fn with_zeros(
+    layout: &SparseLayout,
+    runs: &[Run<'_>],
+    multiply: &mut dyn FnMut(&[Run<'_>]) -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    let panels = spread_panels(Instructions::best(), layout, &coded_pieces(runs));
+    let mut dense = Vec::with_capacity(runs.len());
+    for (run, (values, bytes)) in runs.iter().zip(&panels) {
+        let bytes = &bytemuck::cast_slice(values)[..*bytes];
+        dense.push(Run { panels: run.panels.clone(), inputs: run.inputs.clone(), bytes });
+    }
+    multiply(&dense)
+}
+
+/// How panels lie whose zeros are not stored; `None` where all are stored.
+fn sparse_layout(weight: &Weight, panels: &Panels, codes: Option<&CodedLayout>) -> Option<Box<SparseLayout>> {
+    let capacity = usize::try_from(weight.encoding().as_sparse_panels()?.capacity).ok()?;
+    if let Some(codes) = codes {
+        return Some(Box::new(SparseLayout::codes(codes.clone(), capacity)));
+    }
+    let (inputs, group) = (usize::try_from(panels.inputs).ok()?, usize::try_from(panels.interleave).ok()?);
+    Some(Box::new(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity)))
 }
 
 /// Runs of codes as kernels take them.

@@ -58,7 +58,7 @@ fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64
     let bytes = Parts(ranges.iter().map(pack_one).collect());
     let parts = ranges.iter().map(|range| range.in_extent(0)).collect();
     let (dtype, reason, sources) = (tensor.dtype(), String::new(), Vec::new());
-    (WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources }, bytes)
+    (WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None }, bytes)
 }
 
 /// Parts of which none is there before it is asked for.

@@ -1,0 +1,191 @@
+//! Whether a weight is stored without its zeros, and why.
+//!
+//! Panels without zeros are multiplied by spreading them out in a near cache: that takes time, and saves bytes that come
+//! from memory or from the disk. So they pay where the model is larger than a cache and few bytes are left. Products of one
+//! row on two threads, by `cargo bench -p ipuc-kernels --bench sparse`, f32 of 512 MiB: 26 % of the bytes take 73 % of the
+//! time, 36 % take 93 %, 46 % take 103 %. Elements of 8 bits took longer without zeros at every share.
+
+use crate::ir::{ChosenEncoding, ConstantId, Graph, Operand, Uses};
+use crate::options::Sparsity;
+use ipuc_formats::encodings::{Coded, Logical, Panels, SparsePanels, Zeros};
+use ipuc_formats::ops::Op;
+use std::collections::BTreeSet;
+
+/// Weights of matrix products that together take fewer bytes are read from a cache, where zeros cost little.
+pub const CACHED_BYTES: u64 = 64 << 20;
+
+/// Above this share of the bytes with zeros, leaving those of elements of 32 bits out takes more time than it saves.
+pub const BREAK_EVEN: f64 = 0.36;
+
+/// What the choice depends on beside the weight.
+pub(super) struct Model {
+    sparsity: Sparsity,
+    /// Bytes that the weights of all matrix products take with zeros.
+    product_bytes: u64,
+    /// Weights that other steps than matrix products read.
+    others: BTreeSet<ConstantId>,
+}
+
+impl Model {
+    pub(super) fn new(graph: &Graph, sparsity: Sparsity) -> Model {
+        let (mut products, mut others) = (BTreeSet::new(), BTreeSet::new());
+        for index in graph.reachable_blocks() {
+            for step in &graph.block(index).steps {
+                let constants = step.operands.iter().enumerate().filter_map(|(at, operand)| match operand {
+                    Operand::Constant(id) => Some((at, *id)),
+                    Operand::Value(_) | Operand::Absent => None,
+                });
+                for (at, id) in constants {
+                    let is_product = matches!(step.op, Op::Matmul(_)) && at == 1;
+                    if is_product {
+                        products.insert(id)
+                    } else {
+                        others.insert(id)
+                    };
+                }
+            }
+        }
+        let uses = graph.uses();
+        let bytes = |id: &ConstantId| {
+            let encoding = current(graph, *id, uses.get(id)?).encoding;
+            encoding.stored_bytes(Logical { dtype: graph.constant(*id).dtype, shape: &extents(graph, *id) }).ok()?
+        };
+        let product_bytes = products.iter().filter_map(bytes).sum();
+        Model { sparsity, product_bytes, others }
+    }
+
+    /// The encoding without zeros, or why they stay.
+    pub(super) fn choose(
+        &self,
+        graph: &Graph,
+        id: ConstantId,
+        uses: &Uses,
+        zeros: &Zeros,
+    ) -> Result<ChosenEncoding, String> {
+        if zeros.zeros == 0 {
+            return Err("it has no zeros".to_string());
+        }
+        let ChosenEncoding { encoding, reason } = current(graph, id, uses);
+        let Some(panels) = encoding.as_panels().filter(|_| !zeros.groups.is_empty()) else {
+            return Err("steps read it as it is, or rows of it".to_string());
+        };
+        if zeros.not_finite > 0 {
+            return Err(format!("{} of its elements are NaN or infinite", zeros.not_finite));
+        }
+        let found = 100.0 * zeros.share();
+        if zeros.elements < graph.constant(id).shape.iter().product::<usize>() as u64 {
+            return Err(format!("a sample has {found:.1} % zeros, which are too few"));
+        }
+        let sparse = without_zeros(panels, zeros)?;
+        let shape = extents(graph, id);
+        let logical = Logical { dtype: graph.constant(id).dtype, shape: &shape };
+        let sizes = (encoding.stored_bytes(logical).ok().flatten(), sparse.stored_bytes(logical).ok().flatten());
+        let (Some(dense_bytes), Some(sparse_bytes)) = sizes else {
+            return Err("no encoding takes its values".to_string());
+        };
+        if sparse_bytes >= dense_bytes {
+            return Err(format!("a mask of its {found:.1} % zeros would take more bytes than they do"));
+        }
+        let (share, percent) = (sparse_bytes as f64 / dense_bytes as f64, 100.0 * BREAK_EVEN);
+        let bits = panels.dtype.bits();
+        let chosen = |why: &str| {
+            let share = 100.0 * share;
+            let reason = format!("{reason}; without zeros: {share:.0} % of the bytes, {why}");
+            Ok(ChosenEncoding { encoding: sparse.clone(), reason })
+        };
+        match self.sparsity {
+            Sparsity::Never => Err("zeros are kept as asked for".to_string()),
+            Sparsity::Always => chosen("as asked for"),
+            Sparsity::Measured if self.others.contains(&id) => {
+                Err("a convolution computes for longer than it reads its weight".to_string())
+            }
+            Sparsity::Measured if self.product_bytes < CACHED_BYTES => {
+                Err(format!("all weights of products take {} bytes, which a cache holds", self.product_bytes))
+            }
+            Sparsity::Measured if bits < 32 => Err(format!(
+                "{found:.1} % zeros leave {:.0} % of the bytes, and elements of {bits} bits are faster with zeros",
+                100.0 * share
+            )),
+            Sparsity::Measured if share > BREAK_EVEN => Err(format!(
+                "{found:.1} % zeros leave {:.0} % of the bytes, and it is faster from {percent:.0} % on",
+                100.0 * share
+            )),
+            Sparsity::Measured => chosen(&format!("where {percent:.0} % are as fast")),
+        }
+    }
+}
+
+/// How a weight is stored without this pass.
+fn current(graph: &Graph, id: ConstantId, uses: &Uses) -> ChosenEncoding {
+    graph.constant(id).encoding.clone().unwrap_or_else(|| graph.default_encoding(id, uses))
+}
+
+fn extents(graph: &Graph, id: ConstantId) -> Vec<u64> {
+    graph.constant(id).shape.iter().map(|&extent| extent as u64).collect()
+}
+
+/// The same panels without zeros.
+fn without_zeros(panels: &Panels, zeros: &Zeros) -> Result<Coded, String> {
+    if !matches!(panels.dtype.bits(), 8 | 16 | 32) {
+        return Err(format!("panels without zeros hold no elements of type {}", panels.dtype));
+    }
+    Ok(SparsePanels::of(panels, zeros.record_elements).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::text::parse;
+
+    /// What becomes of a weight of f32 or f16 with a share of zeros in percent, the values of which are spread evenly.
+    fn chosen(dtype: &str, percent: u64, product_bytes: u64, sparsity: Sparsity) -> Result<String, String> {
+        let hash = "0".repeat(64);
+        let text = format!(
+            "constant @w : {dtype}[1024, 1024] = hash {hash}\n\
+             entry \"main\"(\"x\") -> (\"y\") = block 0\n\
+             block 0(%x : {dtype}[2, 1024]) {{\n  %y : {dtype}[2, 1024] = matmul %x, @w\n  return %y\n}}\n"
+        );
+        let graph = parse(&text).unwrap();
+        let (id, uses) = graph.uses().pop_first().unwrap();
+        let elements = 1 << 20;
+        let zeros = Zeros {
+            elements,
+            zeros: elements * percent / 100,
+            groups: vec![0; Zeros::GROUP_CLASSES],
+            record_elements: SparsePanels::RECORD_ELEMENTS * (100 - percent) / 100,
+            ..Zeros::default()
+        };
+        let model = Model { product_bytes, ..Model::new(&graph, sparsity) };
+        model.choose(&graph, id, &uses, &zeros).map(|chosen| {
+            assert!(chosen.encoding.as_sparse_panels().is_some());
+            chosen.reason
+        })
+    }
+
+    #[test]
+    fn zeros_are_left_out_where_bytes_and_time_win() {
+        let large = CACHED_BYTES;
+        let product = "only products read it, as the same matrix";
+        assert_eq!(
+            chosen("f32", 80, large, Sparsity::Measured),
+            Ok(format!("{product}; without zeros: 23 % of the bytes, where 36 % are as fast"))
+        );
+        assert_eq!(
+            chosen("f32", 50, large, Sparsity::Measured),
+            Err("50.0 % zeros leave 53 % of the bytes, and it is faster from 36 % on".to_string())
+        );
+        assert_eq!(
+            chosen("f32", 80, large - 1, Sparsity::Measured),
+            Err(format!("all weights of products take {} bytes, which a cache holds", large - 1))
+        );
+        assert_eq!(
+            chosen("f16", 80, large, Sparsity::Measured),
+            Err("80.0 % zeros leave 27 % of the bytes, and elements of 16 bits are faster with zeros".to_string())
+        );
+        assert_eq!(
+            chosen("f16", 50, 0, Sparsity::Always),
+            Ok(format!("{product}; without zeros: 56 % of the bytes, as asked for"))
+        );
+        assert_eq!(chosen("f32", 80, large, Sparsity::Never), Err("zeros are kept as asked for".to_string()));
+    }
+}
