@@ -136,6 +136,8 @@ fn laws_hold_on_machines_made_up_and_more_bandwidth_is_never_slower() {
             ("policy.prefetch", numbers.pick(&["true", "false"]).to_string()),
             ("policy.weights", numbers.pick(&["auto", "tier2"]).to_string()),
             ("overhead.step", numbers.pick(&["0ns", "5us"]).to_string()),
+            ("overhead.gap", numbers.pick(&["0ns", "7us"]).to_string()),
+            ("tiers.0.chunk", numbers.pick(&["1KiB", "2MiB"]).to_string()),
             ("tiers.0.read", format!("{rate} GB/s")),
         ];
         let mut set: Vec<(String, String)> = set.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
@@ -214,6 +216,59 @@ fn work_of_the_program_is_that_of_the_models() {
     // 4.09 G for ResNet-50 v1.5, and 25.5 million weights.
     assert_eq!(simulated.report.macs, 4_089_184_256.0);
     assert!((simulated.program.weight_bytes / 2.0 - 25.5e6).abs() < 0.2e6, "{}", simulated.program.weight_bytes);
+}
+
+/// A model with floats as they are on a built-in machine with some of its values replaced.
+fn run_with(manifest: &Manifest, name: &str, set: &[(&str, &str)]) -> Simulated {
+    let set: Vec<(String, String)> = set.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    run(manifest, &built_in(name, &set).unwrap().unwrap()).unwrap()
+}
+
+#[test]
+fn windows_are_copied_out_where_the_machine_does_so_and_only_those_that_overlap() {
+    let resnet = described(&resnet50(F16, 2), false);
+    let gathered = run_with(&resnet, "tenstorrent-n150", &[]);
+    let mut windows = 0;
+    for (step, placed) in gathered.program.steps.iter().zip(&gathered.placed) {
+        let overlap = step.operator == "convolution" && step.extents[0][5] > 1;
+        windows += usize::from(overlap);
+        assert_eq!(placed.cost.copies.0 > 0.0, overlap, "{} {:?}: {}", step.name, step.extents, placed.cost.copies.0);
+    }
+    // One in each of 16 blocks, and the first convolution.
+    assert_eq!(windows, 17);
+    let read = run_with(&resnet, "tenstorrent-n150", &[("tiles.gathers_windows", "false")]);
+    assert!(read.placed.iter().all(|placed| placed.cost.copies.0 == 0.0));
+    assert!(read.report.makespan < gathered.report.makespan);
+}
+
+#[test]
+fn gaps_and_results_that_go_to_the_host_take_the_time_that_they_take() {
+    let decoder = described(&decode(F16, 2, 100, &SMALL_DECODER, Weights::I4), true);
+    let without = run_with(&decoder, "tenstorrent-n150", &[("overhead.gap", "0ns")]);
+    // Scores of two users; caches stay on the machine.
+    assert_eq!(without.program.result_bytes, 2.0 * 4096.0 * 2.0);
+    let set = [("overhead.gap", "0ns"), ("overhead.results", "1MB/s"), ("overhead.waits_for_results", "true")];
+    let read = run_with(&decoder, "tenstorrent-n150", &set);
+    assert!(close(read.report.makespan.0 - without.report.makespan.0, 16_384.0 / 1e6));
+    let apart = run_with(&decoder, "tenstorrent-n150", &[("overhead.gap", "5us")]);
+    let steps = apart.report.steps.iter().filter(|step| step.busy.0 > 0.0).count() as f64;
+    assert!(steps > 20.0, "{steps}");
+    // What a step waited for on a tier may arrive within a gap.
+    let added = (apart.report.makespan.0 - without.report.makespan.0) / (steps * 5e-6);
+    assert!((0.9..1.0 + 1e-9).contains(&added), "{added}");
+}
+
+#[test]
+fn results_that_are_made_in_one_part_are_written_after_the_step() {
+    let product = described(&gemm(BF16, (512, 512, 512), Weights::Plain), false);
+    let slow = [("policy.activations", "tier2"), ("tiers.0.write", "1GB/s")];
+    let simulated = run_with(&product, "tenstorrent-n150", &slow);
+    let [step] = simulated.placed.as_slice() else { panic!("{} steps", simulated.placed.len()) };
+    assert_eq!(step.cost.stages, 1);
+    let write = simulated.report.transfers.iter().find(|transfer| transfer.write).unwrap();
+    // 512 x 512 elements of two bytes, after everything that the step computes.
+    assert!(close((write.end - write.start).0, 524_288.0 / 1e9));
+    assert!(write.start.0 >= simulated.report.steps[0].busy.0, "{write:?}");
 }
 
 #[test]

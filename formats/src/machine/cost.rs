@@ -99,6 +99,8 @@ pub struct StepCost {
     pub sync: Cycles,
     /// Exchange phases.
     pub phases: u32,
+    /// Parts in which the results are made, one after another.
+    pub stages: u32,
     /// Bytes that the busiest tile receives.
     pub received: Bytes,
     /// Bytes that all tiles receive.
@@ -143,13 +145,16 @@ impl StepCost {
 /// # Errors
 /// [`CostError::Type`] where no matrix unit takes the type of its products.
 pub fn step_cost(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout]) -> Result<StepCost, CostError> {
-    let mut cost = StepCost { tiles: split.tile_count(), ..StepCost::default() };
+    let mut cost = StepCost { tiles: split.tile_count(), stages: stages(step, split), ..StepCost::default() };
     if step.view {
         cost.tiles = 0;
         return Ok(cost);
     }
     for product in &step.products {
         product_cost(target, step, product, split, &mut cost)?;
+        if target.tiles.gathers_windows {
+            gather_windows(target, step, product, split, &mut cost);
+        }
     }
     vector_cost(target, step, split, &mut cost);
     traffic(target, step, split, layouts, &mut cost);
@@ -208,6 +213,35 @@ fn product_cost(
     cost.matrix += cycles;
     cost.matrix_energy += unit.energy.of(product.macs);
     Ok(())
+}
+
+/// Parts in time of what is not summed over: results of one part are complete before those of the next.
+fn stages(step: &BoundStep, split: &Split) -> u32 {
+    let Some(last) = step.spaces.len().checked_sub(1) else { return 1 };
+    let axes = step.spaces[last].axes.iter().zip(&split.time[last]);
+    axes.filter(|(axis, _)| axis.kind != AxisKind::Reduced).fold(1, |count, (_, &parts)| count.saturating_mul(parts))
+}
+
+/// Windows that overlap are copied out, a row of inputs for each row of results, and brought into the order that the
+/// matrix unit takes. Windows are where an axis of rows and one of inputs step along the same axis of operand 0.
+fn gather_windows(target: &Target, step: &BoundStep, product: &BoundProduct, split: &Split, cost: &mut StepCost) {
+    let extents = tile_extents(step, product.space, split);
+    let axes = || step.spaces[product.space].axes.iter().zip(&product.roles).zip(&extents);
+    let along = |role: AxisRole| {
+        let own = axes().filter(move |((_, own), extent)| **own == role && **extent > 1);
+        own.filter_map(|((axis, _), _)| axis.at.first().copied().flatten().map(|index| index.axis))
+            .collect::<Vec<u32>>()
+    };
+    let rows = along(AxisRole::Rows);
+    if !along(AxisRole::Inputs).iter().any(|axis| rows.contains(axis)) {
+        return;
+    }
+    let Some(Some(operand)) = step.operands.first() else { return };
+    let elements = operand.extents.iter().map(|&extent| extent as f64).product::<f64>().max(1.0);
+    let gathered = axes().filter(|((_, role), _)| **role != AxisRole::Outputs);
+    let gathered: f64 = gathered.map(|(_, &extent)| extent as f64).product();
+    cost.copies += Bytes(operand.bytes / elements * gathered * 2.0) / target.tiles.bandwidth;
+    cost.vector += Cycles(gathered / target.vector.convert);
 }
 
 fn vector_cost(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
@@ -316,6 +350,8 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
         match tensor.source {
             // Of gathered weights only the parts that are picked are there.
             Source::Weight(_) => cost.sram += staged.min(Bytes(step.weight_bytes)),
+            // State stays in the parts that the step which uses it needs, as weights do.
+            Source::State(_) if layouts.get(operand).is_none_or(Option::is_none) => cost.sram += staged,
             Source::Value(_) | Source::State(_) => {
                 cost.sram += staged;
                 let from = layouts.get(operand).and_then(Option::as_ref);

@@ -132,6 +132,8 @@ pub struct Program {
     pub weight_bytes: f64,
     /// Bytes of all state.
     pub state_bytes: f64,
+    /// Bytes of the results of a run that are no state.
+    pub result_bytes: f64,
     /// Counts that depend on data and were taken to be 1.
     pub assumed: Vec<String>,
 }
@@ -178,6 +180,14 @@ impl Program {
         let states = states.map(|input| binder.tensor_bytes(&block.values[input as usize].kind).unwrap_or(0.0));
         let state_bytes = total(states);
         binder.program.state_bytes = state_bytes;
+        let is_state = |index: usize| entry.states.iter().any(|state| state.output == u32::try_from(index).ok());
+        let given = block.results.iter().enumerate().filter(|(index, _)| !is_state(*index));
+        let given = given.filter_map(|(_, result)| match result {
+            OperandRecord::Value(slot) => binder.tensor_bytes(&block.values[*slot as usize].kind),
+            OperandRecord::Absent | OperandRecord::Weight(_) => None,
+        });
+        let result_bytes = total(given);
+        binder.program.result_bytes = result_bytes;
         Ok(binder.program)
     }
 

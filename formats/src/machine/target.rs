@@ -72,6 +72,10 @@ pub struct Tiles {
     pub holds_weights: bool,
     /// Rate at which a tile reads or writes its own memory.
     pub bandwidth: BytesPerCycle,
+    /// The windows of a convolution are copied out one by one before the matrix unit takes them; others read them where
+    /// they are.
+    #[serde(default)]
+    pub gathers_windows: bool,
 }
 
 /// How data moves between tiles.
@@ -151,8 +155,18 @@ pub struct Tier {
     pub write: BytesPerSecond,
     /// From a request to the first byte.
     pub latency: Seconds,
+    /// What a step waits for before it begins, of what it reads.
+    #[serde(default = "Tier::file_chunk")]
+    pub chunk: Bytes,
     /// Energy of moving a byte between it and the tiles.
     pub energy: JoulesPerByte,
+}
+
+impl Tier {
+    /// The unit in which a file is streamed.
+    fn file_chunk() -> Bytes {
+        Bytes(2_097_152.0)
+    }
 }
 
 /// A memory that values may live in.
@@ -191,8 +205,14 @@ pub struct Policy {
 pub struct Overhead {
     /// Of every step on the device: to start it, to fill its pipelines and to drain them.
     pub step: Seconds,
+    /// From the end of one step to the start of the next, in which it neither computes nor reads.
+    pub gap: Seconds,
     /// Of every step on the host, where the host starts each.
     pub host: Seconds,
+    /// Rate at which the host reads the results of a run after its last step.
+    pub results: Option<BytesPerSecond>,
+    /// A run ends when the host has its results, not when they are computed.
+    pub waits_for_results: bool,
     /// All tiles meet, once before each phase.
     pub sync: Cycles,
     /// Elementwise steps run while their operand leaves the unit that made it: they have no start of their own.

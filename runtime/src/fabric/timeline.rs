@@ -83,8 +83,9 @@ impl<'a> Run<'a> {
         (from, latency): (Seconds, Seconds),
         write: bool,
     ) -> Arrival {
+        let chunk = self.target.tiers[tier].chunk;
         let channel = &mut self.channels[tier];
-        let arrival = channel.transfer(from, bytes, time, latency);
+        let arrival = channel.transfer(from, (bytes, chunk), time, latency);
         if bytes.0 > 0.0 {
             let end = channel.free;
             self.transfers.push(TransferReport { tier, step, start: end - time, end, bytes, write });
@@ -116,34 +117,35 @@ impl<'a> Run<'a> {
         let computed =
             operands.filter_map(|tensor| self.ready.get(&tensor.source)).fold(Seconds(0.0), |a, &b| a.max(b));
         let earliest = free.max(computed);
-        let busy = self.busy(step, cost, chained);
+        let (gap, work) = self.busy(step, cost, chained);
+        let busy = gap + work;
         let mut arrivals = if prefetches {
             self.prefetch(needs, index, earliest);
             self.arrivals[index].clone()
         } else {
-            self.transfer(index, &own.stored, step.times, earliest)
+            self.transfer(index, &own.stored, step.times, earliest + gap)
         };
         // Results of earlier steps are not there before they are computed.
-        let of_results = self.transfer(index, &own.computed, step.times, earliest);
+        let of_results = self.transfer(index, &own.computed, step.times, earliest + gap);
         for (arrival, other) in arrivals.iter_mut().zip(of_results) {
             *arrival = Arrival { first: arrival.first.max(other.first), last: arrival.last.max(other.last) };
         }
         let first = arrivals.iter().map(|arrival| arrival.first).fold(Seconds(0.0), Seconds::max);
-        let start = earliest.max(first);
-        let mut end = start + busy;
+        let start = (earliest + gap).max(first);
+        let mut end = start + work;
         let mut late = vec![Seconds(0.0); arrivals.len()];
         for (tier, arrival) in arrivals.iter().enumerate() {
             if arrival.last > end {
                 end = arrival.last;
             }
-            late[tier] = arrival.first.max(arrival.last - busy);
+            late[tier] = arrival.first.max(arrival.last - work);
         }
         // Further runs of a body read their bytes again, and later; results are written when they are computed.
         if prefetches && step.times > 1.0 {
             let again = self.transfer(index, &own.stored, step.times - 1.0, start);
             end = again.iter().fold(end, |end, arrival| end.max(arrival.last));
         }
-        end = self.write(index, own, step.times, (start, end));
+        end = self.write(index, own, step.times, (start, end), cost.stages);
         let stall = (end - free - busy).max(Seconds(0.0));
         let slowest = (0..late.len()).max_by(|&left, &right| late[left].0.total_cmp(&late[right].0));
         let waited = (computed - free).max(Seconds(0.0)).min(stall);
@@ -181,24 +183,36 @@ impl<'a> Run<'a> {
         (0..ENGINES).rev().max_by(|&left, &right| parts[left].0.total_cmp(&parts[right].0)).unwrap_or(0)
     }
 
-    /// Time of a step's work, over all of its runs. A view takes none; a step that is chained starts with the one before.
-    fn busy(&self, step: &BoundStep, cost: &StepCost, chained: bool) -> Seconds {
+    /// Time before a step and of its work, over all of its runs. A view takes none; a step that is chained starts with the
+    /// one before.
+    fn busy(&self, step: &BoundStep, cost: &StepCost, chained: bool) -> (Seconds, Seconds) {
         if step.view || (step.spaces.is_empty() && step.products.is_empty()) {
-            return Seconds(0.0);
+            return (Seconds(0.0), Seconds(0.0));
         }
         let duration = cost.duration(self.target);
         let duration = if chained { duration - self.target.overhead.step } else { duration };
-        duration * step.times
+        let gap = if chained { Seconds(0.0) } else { self.target.overhead.gap };
+        (gap * step.times, duration * step.times)
     }
 
-    /// Results that live in a tier are written beside the step where that has no reads left to wait for.
-    fn write(&mut self, step: usize, own: &Needs, times: f64, (start, end): (Seconds, Seconds)) -> Seconds {
+    /// Results that live in a tier are written while the step makes further ones: the last part follows its end, and all
+    /// of them where they are made in one part.
+    fn write(
+        &mut self,
+        step: usize,
+        own: &Needs,
+        times: f64,
+        (start, end): (Seconds, Seconds),
+        stages: u32,
+    ) -> Seconds {
         let target = self.target;
         let mut last = end;
         for (index, tier) in target.tiers.iter().enumerate() {
             let bytes = own.written[index] * times;
             if bytes.0 > 0.0 {
-                let arrival = self.move_bytes((index, step), bytes, bytes / tier.write, (start, Seconds(0.0)), true);
+                let time = bytes / tier.write;
+                let first = start.max(end - time * (1.0 - 1.0 / f64::from(stages.max(1))));
+                let arrival = self.move_bytes((index, step), bytes, time, (first, Seconds(0.0)), true);
                 if !target.policy.prefetch {
                     last = last.max(arrival.last);
                 }
@@ -238,7 +252,7 @@ impl<'a> Run<'a> {
             (Limit::Matrix, cost.matrix / clock),
             (Limit::Vector, (cost.vector + cost.copies) / clock),
             (Limit::Exchange, (cost.exchange + cost.sync + cost.latency(self.target)) / clock),
-            (Limit::Overhead, self.target.overhead.step + self.target.overhead.host),
+            (Limit::Overhead, self.target.overhead.step + self.target.overhead.gap + self.target.overhead.host),
         ];
         if let Some(tier) = tier.filter(|_| stall > busy) {
             return Limit::Tier(tier);
@@ -261,6 +275,9 @@ impl<'a> Run<'a> {
             for (sum, own) in energy.tiers.iter_mut().zip(&step.energy.tiers) {
                 *sum += *own;
             }
+        }
+        if let Some(rate) = target.overhead.results.filter(|_| target.overhead.waits_for_results) {
+            makespan += Bytes(program.result_bytes) / rate;
         }
         // Where the limit on power would be exceeded, everything runs slower.
         let dynamic = energy.total();

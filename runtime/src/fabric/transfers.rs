@@ -71,19 +71,22 @@ pub(super) struct Arrival {
     pub(super) last: Seconds,
 }
 
-/// The unit of transfers, as that of the stream of a file.
-const CHUNK: Bytes = Bytes(2_097_152.0);
-
 impl Channel {
-    /// Move so many bytes, not before `from`.
-    pub(super) fn transfer(&mut self, from: Seconds, bytes: Bytes, time: Seconds, latency: Seconds) -> Arrival {
+    /// Move so many bytes, not before `from`; the first of them that are of use are a chunk.
+    pub(super) fn transfer(
+        &mut self,
+        from: Seconds,
+        (bytes, chunk): (Bytes, Bytes),
+        time: Seconds,
+        latency: Seconds,
+    ) -> Arrival {
         if bytes.0 == 0.0 {
             return Arrival { first: Seconds(0.0), last: Seconds(0.0) };
         }
         let start = self.free.max(from);
         self.busy += time;
         self.free = start + time;
-        let first = time * (CHUNK.min(bytes) / bytes);
+        let first = time * (chunk.min(bytes) / bytes);
         Arrival { first: start + latency + first, last: start + latency + time }
     }
 }
