@@ -299,6 +299,7 @@ fn optimize(
         activations: options.activations,
         weights: options.weights.clone(),
         sparsity: options.sparsity,
+        sizes_only,
         calibration: options.calibration.clone(),
         unfused: options.unfused,
         verify: options.verify,

@@ -108,7 +108,7 @@ fn main() {
     let filter = arguments.iter().find(|argument| !argument.starts_with("--")).cloned().unwrap_or_default();
     let variable = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<usize>().ok());
     let threads = variable("THREADS").unwrap_or(0);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+    let team = ipuc_kernels::team::Team::new(threads).expect("threads");
     let rounds = if quick { 1 } else { variable("ROUNDS").unwrap_or(15) };
     let patterns = [2, 3, 4, 5, 6, 7, 8].map(|tenths| Pattern::Share(tenths * 10));
     for name in ["i8", "f32"] {
@@ -123,7 +123,7 @@ fn main() {
             for &layers in layers {
                 let label = format!("{name} {} {} layers", pattern.name(), layers);
                 if label.contains(&filter) {
-                    pool.install(|| measure(name, pattern, layers, rounds));
+                    team.run(|| measure(name, pattern, layers, rounds));
                 }
             }
         }

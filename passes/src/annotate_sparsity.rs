@@ -65,6 +65,9 @@ pub const SAMPLED_SHARE: f64 = 0.05;
 /// [`PassError::Constant`] where a weight cannot be read.
 pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
     let mut changes = Changes::default();
+    if options.sizes_only {
+        return Ok(changes);
+    }
     let model = Model::new(graph, options.sparsity);
     for (id, uses) in graph.uses() {
         let zeros = match Elements::of(graph, id) {

@@ -126,6 +126,8 @@ pub struct Options {
     pub sparsity: Sparsity,
     /// What products read in runs of the model on examples; empty where there were none.
     pub calibration: Arc<Calibration>,
+    /// Only sizes are asked for: no pass reads a weight, whose files may be missing.
+    pub sizes_only: bool,
     /// Leave every step as it is, so that each value is computed and can be observed.
     pub unfused: bool,
     /// Verify after every pass in release builds too.

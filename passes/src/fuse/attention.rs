@@ -180,7 +180,7 @@ fn repeated(matched: &mut Match<'_>, operand: Operand) -> Option<Operand> {
     let (heads, one) = (matched.dims(own)?, matched.dims(expand.operands[0])?);
     let (several, all) = (matched.dims(reshape.operands[0])?, matched.dims(operand)?);
     let [b, h, t, d] = heads.as_slice() else { return None };
-    let &[_, _, ref copies, ..] = several.as_slice() else { return None };
+    let [_, _, copies, ..] = several.as_slice() else { return None };
     let unsqueezed =
         one.len() == 5 && one[2].as_known() == Some(1) && [&one[0], &one[1], &one[3], &one[4]] == [b, h, t, d];
     let expanded = several.len() == 5 && [&several[0], &several[1], &several[3], &several[4]] == [b, h, t, d];
