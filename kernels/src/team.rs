@@ -1,7 +1,7 @@
 //! Threads that compute side by side with the thread that calls them.
 //!
 //! Steps of a model follow each other within microseconds, and a thread that sleeps takes 5 to 50 of them to wake. So a
-//! thread without work watches for more for [`WATCH`] before it sleeps, and the caller never waits for one that has not
+//! thread without work watches for more for 200 microseconds before it sleeps, and the caller never waits for one that has not
 //! begun: it does the work itself and takes back what nobody has come for. The caller computes with the team, so that one
 //! thread alone hands nothing over.
 
