@@ -25,7 +25,7 @@
 //!
 //! Keys and values that are repeated for several heads (`unsqueeze`, `expand`, `reshape`) are those of a group. Results differ by
 //! the rounding of sums; a row that the mask leaves no key is 0, where the steps give NaN. Leaves alone: other types than f32,
-//! other ranks than 4, scores that somebody else reads.
+//! other ranks than 4, scores that somebody else reads, as many queries as keys (an encoder's).
 
 use super::matching::{Match, operands_of};
 use super::readers::Steps;
@@ -111,6 +111,8 @@ fn written_out(graph: &Graph, steps: &Steps, at: usize) -> Option<WrittenOut> {
     let Op::Softmax(function) = &softmax.op else { return None };
     let last = matches!(function.axis, -1 | 3) && !function.trailing;
     (last && function.function == SoftmaxFunction::Softmax).then_some(())?;
+    // Where each position sees all, queries are many: products of many rows are faster today than the kernel of attention.
+    matched.dims(weights).filter(|dims| dims[2] != dims[3])?;
     let (scores, mask) = masked(&mut matched, softmax)?;
     let (scores, scale) = scaled(&mut matched, scores)?;
     let &[queries, turned] = product(scores)? else { return None };
