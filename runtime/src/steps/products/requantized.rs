@@ -32,8 +32,10 @@ impl<'a> Finish<'a> {
         if program.is_empty() {
             return Ok(Some(Finish::Sums));
         }
-        let within = WithinTasks::new(program, DType::I32, shape, further)?;
-        Ok(Codes::new(program, shape, further).map(Finish::Codes).or(within.map(Finish::Program)))
+        if let Some(codes) = Codes::new(program, shape, further) {
+            return Ok(Some(Finish::Codes(codes)));
+        }
+        Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(Finish::Program))
     }
 
     /// The type of results.
@@ -174,8 +176,8 @@ fn operand(further: &[Option<Value>], argument: Argument) -> Option<&Tensor> {
 fn channels<'a>(tensor: &'a Tensor, shape: &[usize]) -> Option<&'a [f32]> {
     let values = tensor.elements::<f32>().ok().filter(|values| !values.is_empty())?;
     let place = (tensor.rank() + 1).checked_sub(shape.len());
-    let fits = values.len() == 1
-        || place.and_then(|place| tensor.shape().get(place)).is_some_and(|&extent| extent == values.len());
+    let axis = place.and_then(|place| tensor.shape().get(place));
+    let fits = values.len() == 1 || (axis == Some(&values.len()) && axis == shape.get(1));
     fits.then_some(values)
 }
 
