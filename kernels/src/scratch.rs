@@ -1,6 +1,7 @@
 //! Memory that kernels use for the length of a task, kept by each thread for the next one: fresh pages cost more than the
 //! copies that are made into them.
 
+use bytemuck::{Pod, Zeroable, cast_slice, cast_slice_mut};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},
@@ -9,48 +10,57 @@ use std::{
 /// Buffers that a thread keeps.
 const MOST_KEPT: usize = 4;
 
-/// The longest buffer that is kept, in values.
-const LONGEST_KEPT: usize = 1 << 20;
+/// The longest buffer that is kept, in lines.
+const LONGEST_KEPT: usize = 1 << 16;
+
+/// A cache line: vectors of a buffer do not cross two.
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; LINE]);
+
+/// Values of a cache line.
+const LINE: usize = 16;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A buffer of f32 that goes back to its thread.
 pub(crate) struct Scratch {
-    values: Vec<f32>,
+    lines: Vec<Line>,
     length: usize,
 }
 
 /// A buffer of `length` values, which may be anything.
 pub(crate) fn scratch(length: usize) -> Scratch {
-    let mut values = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
-    if values.len() < length {
-        values.resize(length, 0.0);
+    let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
+    let needed = length.div_ceil(LINE);
+    if lines.len() < needed {
+        lines.resize(needed, Line::default());
     }
-    Scratch { values, length }
+    Scratch { lines, length }
 }
 
 impl Deref for Scratch {
     type Target = [f32];
     fn deref(&self) -> &[f32] {
-        &self.values[..self.length]
+        &cast_slice(&self.lines)[..self.length]
     }
 }
 
 impl DerefMut for Scratch {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.values[..self.length]
+        &mut cast_slice_mut(&mut self.lines)[..self.length]
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.values.len() <= LONGEST_KEPT {
-            let values = std::mem::take(&mut self.values);
+        if self.lines.len() <= LONGEST_KEPT {
+            let lines = std::mem::take(&mut self.lines);
             KEPT.with_borrow_mut(|kept| {
                 if kept.len() < MOST_KEPT {
-                    kept.push(values);
+                    kept.push(lines);
                 }
             });
         }

@@ -9,12 +9,15 @@
 
 use std::ops::Range;
 
-use super::gather::copy_row;
+use super::{
+    gather::copy_row,
+    tiles::{MOST_COLUMN, Operands, columns},
+};
 use crate::{
     change::Change,
     product::{PANEL_OUTPUTS, RUN, Weight, tile},
     scratch::scratch,
-    simd::{LANES, Routine, Simd},
+    simd::{LANES, Simd},
     window::{self, WindowAxis},
 };
 
@@ -24,8 +27,11 @@ const MOST_POSITIONS: usize = 768;
 /// Fewest positions of a block of several.
 const FEWEST_POSITIONS: usize = 96;
 
-/// Sums of a block: they stay in the second-level cache.
-const MOST_SUMS: usize = 1 << 17;
+/// Inputs of a block that are read again for each panel of outputs: they stay in the second-level cache.
+const MOST_INPUTS: usize = 1 << 17;
+
+/// Inputs on a grid that are held at a time.
+const MOST_HELD: usize = 1 << 18;
 
 /// The longest row of a grid.
 const LONGEST_ROW: usize = 4096;
@@ -62,14 +68,22 @@ impl Grid {
         (row <= LONGEST_ROW && positions <= outputs + outputs / 2 && halo <= 4 * outputs).then_some(grid)
     }
 
-    /// Rows along the first axis, of `rows` in all, that a block has for `channels` outputs when there are to be `parts`.
+    /// Rows along the first axis, of `rows` in all, that a block has for `channels` inputs when there are to be `parts`.
     pub(super) fn rows_each(&self, rows: usize, channels: usize, parts: usize) -> usize {
         let fewest = FEWEST_POSITIONS.div_ceil(self.row);
-        let most = (MOST_SUMS / channels.max(1)).clamp(FEWEST_POSITIONS, MOST_POSITIONS).div_ceil(self.row);
+        let most = (MOST_INPUTS / channels.max(1)).clamp(FEWEST_POSITIONS, MOST_POSITIONS).div_ceil(self.row);
         // A single axis is cut at whole rows of tiles.
         let unit = if self.row == 1 { 3 * LANES } else { 1 };
         rows.div_ceil(parts).max(fewest).min(most).next_multiple_of(unit)
     }
+}
+
+/// The outputs of a panel.
+struct Panel<'o, 'r, F> {
+    /// The first among those of the task.
+    row: usize,
+    out: &'o mut [&'r mut [f32]],
+    finish: F,
 }
 
 /// What becomes of the complete outputs of a channel: the bias is added, then the addend, then the value is clamped, then comes
@@ -101,6 +115,10 @@ pub(super) struct Block {
     last: WindowAxis,
     /// Where each row of outputs begins.
     rows: Vec<usize>,
+    /// Outputs of a row.
+    row_length: usize,
+    /// Where the block begins in a channel of the input that is its own grid.
+    in_place: Option<usize>,
 }
 
 impl Block {
@@ -153,15 +171,22 @@ impl Block {
         let last_phases = grid.phases[rank - 1].iter().enumerate();
         let last_phases =
             last_phases.map(|(index, &phase)| (index * phase_strides[rank - 1], last_start + phase as isize));
+        let positions = (0..rank).map(|axis| count(axis).saturating_sub(1) * strides[axis]).sum::<usize>() + 1;
+        let is_dense = grid.reach.iter().skip(1).all(|reach| *reach == 0);
+        let is_input = axes
+            .iter()
+            .all(|axis| axis.kernel == 1 && axis.stride == 1 && axis.start(0) == 0 && axis.output == axis.input);
         Block {
             channel: phase_strides[0] * grid.phases[0].len(),
-            positions: (0..rank).map(|axis| count(axis).saturating_sub(1) * strides[axis]).sum::<usize>() + 1,
+            positions,
             taps,
             sources,
             last_phases: last_phases.collect(),
             width: extent(rank - 1),
-            rows: starts,
-            last: WindowAxis { output: count(rank - 1), ..last },
+            rows: if is_dense { vec![0] } else { starts },
+            row_length: if is_dense { positions } else { count(rank - 1) },
+            in_place: is_input.then_some(rows.start * grid.row),
+            last,
         }
     }
 
@@ -185,25 +210,11 @@ impl Block {
     /// Sums on the grid become outputs side by side.
     #[inline(always)]
     fn collect<S: Simd>(&self, simd: S, sums: &[f32], out: &mut [f32], finish: &Finish<'_>) {
-        let (bias, clamp) = (finish.bias.map(|bias| simd.splat(bias)), finish.clamp);
-        let clamp = clamp.map(|(least, greatest)| (simd.splat(least), simd.splat(greatest)));
         let mut place = 0;
-        for (out, &start) in out.chunks_mut(self.last.output).zip(&self.rows) {
-            for (index, out) in out.chunks_mut(LANES).enumerate() {
-                let mut value = simd.load_partial(&sums[start + index * LANES..][..out.len()]);
-                if let Some(bias) = bias {
-                    value = simd.add(value, bias);
-                }
-                if let Some(addend) = finish.addend {
-                    value = simd.add(value, simd.load_partial(&addend[place..][..out.len()]));
-                }
-                if let Some((least, greatest)) = clamp {
-                    value = simd.select_less(value, least, least, value);
-                    value = simd.select_less(greatest, value, greatest, value);
-                }
-                simd.store_partial(value, out);
-                place += out.len();
-            }
+        for (out, &start) in out.chunks_mut(self.row_length).zip(&self.rows) {
+            let addend = finish.addend.map(|addend| &addend[place..][..out.len()]);
+            place += out.len();
+            finish.row(simd, &sums[start..][..out.len()], addend, out);
         }
         if let Some((change, start)) = finish.change {
             change.apply(start, out);
@@ -212,13 +223,15 @@ impl Block {
 
     /// The other way round.
     fn spread(&self, out: &[f32], sums: &mut [f32]) {
-        for (out, &start) in out.chunks(self.last.output).zip(&self.rows) {
+        for (out, &start) in out.chunks(self.row_length).zip(&self.rows) {
             sums[start..start + out.len()].copy_from_slice(out);
         }
     }
 
     /// The product of the inputs `inputs` (channels × taps) of `image: [channels, plane]` and the panels `elements`:
     /// overwrites the outputs where `inputs` begin at 0, else adds to them; `finish` says what follows for each channel.
+    ///
+    /// All inputs of the block are multiplied with a panel before the next one, so that its sums stay in the first-level cache.
     #[inline(always)]
     pub(super) fn multiply<'a, S: Simd, W: Weight>(
         &self,
@@ -230,172 +243,146 @@ impl Block {
         finish: impl Fn(usize) -> Finish<'a>,
     ) {
         let pitch = self.positions.next_multiple_of(LANES);
-        let mut sums = scratch(out.len() * pitch);
+        let taps = self.taps.len().max(1);
+        let held = (MOST_HELD / self.channel.max(1) * taps / RUN * RUN).max(RUN);
+        let is_whole = inputs.len() <= held;
+        let mut sums = scratch(if is_whole { PANEL_OUTPUTS } else { out.len().next_multiple_of(PANEL_OUTPUTS) } * pitch);
+        // Vectors at the end of the last channel reach behind it.
+        let mut data = scratch((inputs.len().min(held).div_ceil(taps) + 1) * self.channel + LANES);
+        let mut wide = scratch(if size_of::<W>() == size_of::<f32>() { 0 } else { held.min(inputs.len()) * LANES });
+        let mut offsets = Vec::with_capacity(held.min(inputs.len()));
+        let panel_length = inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+        let out_length = out.first().map_or(0, |out| out.len());
         if inputs.is_empty() {
             sums.fill(0.0);
+            out.iter_mut().enumerate().for_each(|(row, out)| self.collect(simd, &sums, out, &finish(row)));
         }
-        if inputs.start > 0 {
-            out.iter().zip(sums.chunks_mut(pitch)).for_each(|(out, sums)| self.spread(out, sums));
-        }
-        let taps = self.taps.len().max(1);
-        let slots = inputs.len().min(RUN).div_ceil(taps) + 1;
-        // Vectors at the end of the last channel reach behind it.
-        let mut data = scratch(slots * self.channel + LANES);
-        let mut wide = [[0.0; LANES]; RUN];
-        let mut offsets = [0; RUN];
-        let panel_length = inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        for first_input in (0..inputs.len()).step_by(RUN) {
-            let length = RUN.min(inputs.len() - first_input);
-            let first = inputs.start + first_input;
-            let channels = first / taps..(first + length - 1) / taps + 1;
-            for (slot, channel) in data.chunks_mut(self.channel).zip(channels.clone()) {
-                self.fill(simd, &image[channel * plane..][..plane], slot);
-            }
-            for (input, offset) in (first..first + length).zip(&mut offsets) {
-                *offset = (input / taps - channels.start) * self.channel + self.taps[input % taps];
-            }
-            let panels = elements.chunks(panel_length).zip(sums.chunks_mut(PANEL_OUTPUTS * pitch));
-            for (elements, sums) in panels {
-                let groups = &W::groups(elements)[first_input / W::GROUP..];
-                let panel = match W::as_f32(groups) {
-                    Some(groups) => &groups[..length],
+        for first in inputs.clone().step_by(held) {
+            let part = first..inputs.end.min(first + held);
+            let data = self.read(simd, (image, plane), part.clone(), &mut data, &mut offsets);
+            let groups_before = (first - inputs.start) / W::GROUP;
+            for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
+                let row = panel * PANEL_OUTPUTS;
+                let sums = &mut sums[if is_whole { 0 } else { row * pitch }..][..PANEL_OUTPUTS * pitch];
+                if first == inputs.start && first > 0 {
+                    out.iter().zip(sums.chunks_mut(pitch)).for_each(|(out, sums)| self.spread(out, sums));
+                }
+                let groups = &W::groups(&elements[panel * panel_length..][..panel_length])[groups_before..];
+                let weights = match W::as_f32(groups) {
+                    Some(groups) => &groups[..part.len()],
                     None => {
-                        tile::widen_panel::<S, W>(simd, groups, &mut wide[..length]);
-                        &wide[..length]
+                        let wide = &mut wide.as_chunks_mut().0[..part.len()];
+                        tile::widen_panel::<S, W>(simd, groups, wide);
+                        &*wide
                     }
                 };
-                panel_by_positions(simd, panel, &data, &offsets[..length], sums, pitch, first == 0);
+                let operands = Operands { panel: weights, data, offsets: &offsets, fresh: first == 0 };
+                let finishes = Panel { row, out, finish: &finish };
+                if self.rows.len() == 1 && part == (0..inputs.end) {
+                    self.multiply_dense(simd, operands, finishes);
+                    continue;
+                }
+                for column in columns::<S>(pitch) {
+                    // Where rows of the grid have no gaps, positions of it are those of the outputs.
+                    let near = column.first * out_length / pitch;
+                    operands.column(simd, column, (&mut *sums, column.first, pitch), (finishes.out, near));
+                }
+                if part.end == inputs.end {
+                    for (index, (out, sums)) in finishes.out.iter_mut().zip(sums.chunks(pitch)).enumerate() {
+                        self.collect(simd, sums, out, &finish(row + index));
+                    }
+                }
             }
         }
-        for (channel, (out, sums)) in out.iter_mut().zip(sums.chunks(pitch)).enumerate() {
-            self.collect(simd, sums, out, &finish(channel));
+    }
+
+    /// The product with a panel where outputs lie side by side on the grid, of all inputs: straight into the outputs.
+    #[inline(always)]
+    fn multiply_dense<'a, S: Simd>(
+        &self,
+        simd: S,
+        operands: Operands<'_>,
+        Panel { row, out, finish }: Panel<'_, '_, impl Fn(usize) -> Finish<'a>>,
+    ) {
+        let mut near = scratch(PANEL_OUTPUTS * MOST_COLUMN);
+        let mut finishes = [Finish::default(); PANEL_OUTPUTS];
+        finishes.iter_mut().enumerate().take(out.len()).for_each(|(index, own)| *own = finish(row + index));
+        for column in columns::<S>(self.positions) {
+            operands.column(simd, column, (&mut near, 0, MOST_COLUMN), (out, column.first));
+            let end = self.positions.min(column.first + column.vectors * LANES);
+            for ((out, sums), finish) in out.iter_mut().zip(near.chunks(MOST_COLUMN)).zip(&finishes) {
+                let addend = finish.addend.map(|addend| &addend[column.first..end]);
+                finish.row(simd, &sums[..end - column.first], addend, &mut out[column.first..end]);
+            }
         }
+        for (out, finish) in out.iter_mut().zip(finishes) {
+            if let Some((change, start)) = finish.change {
+                change.apply(start, out);
+            }
+        }
+    }
+
+    /// Where the inputs `inputs` (channels × taps) lie: in `image: [channels, plane]` or, on their grids, in `data`. `offsets` has
+    /// the place of each at position 0.
+    #[inline(always)]
+    fn read<'d, S: Simd>(
+        &self,
+        simd: S,
+        (image, plane): (&'d [f32], usize),
+        inputs: Range<usize>,
+        data: &'d mut [f32],
+        offsets: &mut Vec<usize>,
+    ) -> &'d [f32] {
+        let taps = self.taps.len().max(1);
+        let channels = inputs.start / taps..(inputs.end - 1) / taps + 1;
+        offsets.clear();
+        if let Some(first) = self.in_place {
+            let pitch = self.positions.next_multiple_of(LANES);
+            // Vectors at the end of the last channel may reach behind the image.
+            if let Some(data) = image.get(channels.start * plane + first..)
+                && (channels.len() - 1) * plane + pitch <= data.len()
+            {
+                offsets.extend((0..channels.len()).map(|channel| channel * plane));
+                return data;
+            }
+        }
+        for (slot, channel) in data.chunks_mut(self.channel).zip(channels.clone()) {
+            self.fill(simd, &image[channel * plane..][..plane], slot);
+        }
+        let offset = |input: usize| (input / taps - channels.start) * self.channel + self.taps[input % taps];
+        offsets.extend(inputs.map(offset));
+        data
     }
 }
 
-/// Adds the product of one panel of channels by all positions over one run of inputs to `sums: [channels, pitch]`.
-#[inline(always)]
-fn panel_by_positions<S: Simd>(
-    simd: S,
-    panel: &[[f32; LANES]],
-    data: &[f32],
-    offsets: &[usize],
-    sums: &mut [f32],
-    pitch: usize,
-    fresh: bool,
-) {
-    let vectors = pitch / LANES;
-    let mut vector = 0;
-    while vector < vectors {
-        // Four are better shared out evenly.
-        let count = match vectors - vector {
-            _ if S::TILE_VECTORS == 1 => 1,
-            rest @ 1..=2 => rest,
-            4 => 2,
-            _ => 3,
+impl Finish<'_> {
+    /// Sums become outputs, all but the change.
+    #[inline(always)]
+    fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {
+        let bias = self.bias.map(|bias| simd.splat(bias));
+        let clamp = self.clamp.map(|(least, greatest)| (simd.splat(least), simd.splat(greatest)));
+        let finished = |mut value: S::Vector, addend: Option<S::Vector>| {
+            if let Some(bias) = bias {
+                value = simd.add(value, bias);
+            }
+            if let Some(addend) = addend {
+                value = simd.add(value, addend);
+            }
+            if let Some((least, greatest)) = clamp {
+                value = simd.select_less(value, least, least, value);
+                value = simd.select_less(greatest, value, greatest, value);
+            }
+            value
         };
-        let operands = Operands { panel, data, offsets, pitch, fresh, first: vector * LANES };
-        match count {
-            3 => operands.column_of_tiles::<S, 3>(simd, sums),
-            2 => operands.column_of_tiles::<S, 2>(simd, sums),
-            _ => operands.column_of_tiles::<S, 1>(simd, sums),
+        let (vectors, rest) = out.as_chunks_mut::<LANES>();
+        let (sums, last_sums) = sums.as_chunks::<LANES>();
+        let (addends, last_addend) = addend.map(<[f32]>::as_chunks::<LANES>).unzip();
+        for (index, (out, sums)) in vectors.iter_mut().zip(sums).enumerate() {
+            simd.store(finished(simd.load(sums), addends.map(|addends| simd.load(&addends[index]))), out);
         }
-        vector += count;
-    }
-}
-
-/// What tiles have in common.
-#[derive(Clone, Copy)]
-struct Operands<'a> {
-    /// `[inputs][16 channels]`.
-    panel: &'a [[f32; LANES]],
-    data: &'a [f32],
-    /// Where each input of position 0 lies.
-    offsets: &'a [usize],
-    /// Distance between channels of the sums.
-    pitch: usize,
-    /// Whether sums are overwritten.
-    fresh: bool,
-    /// First position.
-    first: usize,
-}
-
-impl Operands<'_> {
-    /// All channels by up to three vectors of positions.
-    #[inline(always)]
-    fn column_of_tiles<S: Simd, const VECTORS: usize>(self, simd: S, sums: &mut [f32]) {
-        let rows = sums.len() / self.pitch;
-        let mut row = 0;
-        while row < rows {
-            let sums = &mut sums[row * self.pitch..];
-            let count = [S::TILE_ROWS, 4].into_iter().find(|&count| count <= rows - row).unwrap_or(1);
-            match count {
-                8 if S::TILE_ROWS == 8 => simd.run(Tile::<8, VECTORS> { operands: self, row, sums }),
-                6 if S::TILE_ROWS == 6 => simd.run(Tile::<6, VECTORS> { operands: self, row, sums }),
-                4 => simd.run(Tile::<4, VECTORS> { operands: self, row, sums }),
-                _ => simd.run(Tile::<1, VECTORS> { operands: self, row, sums }),
-            }
-            row += count;
+        if !rest.is_empty() {
+            let addend = last_addend.map(|addend| simd.load_partial(addend));
+            simd.store_partial(finished(simd.load_partial(last_sums), addend), rest);
         }
     }
-}
-
-/// Some channels by up to three vectors of positions.
-struct Tile<'a, 's, const ROWS: usize, const VECTORS: usize> {
-    operands: Operands<'a>,
-    /// First channel in the panel.
-    row: usize,
-    /// From that channel on.
-    sums: &'s mut [f32],
-}
-
-impl<const ROWS: usize, const VECTORS: usize> Routine for Tile<'_, '_, ROWS, VECTORS> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Operands { panel, data, offsets, pitch, fresh, first } = self.operands;
-        let run = sums::<S, ROWS, VECTORS>(simd, panel, self.row, &data[first..], offsets);
-        for row in 0..ROWS {
-            let sums = &mut self.sums[row * pitch + first..][..VECTORS * LANES];
-            for (sums, run) in sums.as_chunks_mut::<LANES>().0.iter_mut().zip(&run[row]) {
-                let run = simd.load(run);
-                let before = if fresh { simd.splat(0.0) } else { simd.load(sums) };
-                simd.store(simd.add(before, run), sums);
-            }
-        }
-    }
-}
-
-/// Sums over one run of inputs, beginning at 0; handed over in memory, as those of `tile`.
-#[inline(always)]
-fn sums<S: Simd, const ROWS: usize, const VECTORS: usize>(
-    simd: S,
-    panel: &[[f32; LANES]],
-    first_row: usize,
-    data: &[f32],
-    offsets: &[usize],
-) -> tile::Sums<ROWS, VECTORS> {
-    let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
-    for (weights, &offset) in panel.iter().zip(offsets) {
-        let weights = &weights[first_row..first_row + ROWS];
-        let values = &data[offset..][..VECTORS * LANES];
-        let mut vectors = [simd.splat(0.0); VECTORS];
-        for (vector, values) in vectors.iter_mut().zip(values.as_chunks::<LANES>().0) {
-            *vector = simd.load(values);
-        }
-        for row in 0..ROWS {
-            let factor = simd.splat(weights[row]);
-            for vector in 0..VECTORS {
-                sums[row][vector] = simd.fused(factor, vectors[vector], sums[row][vector]);
-            }
-        }
-    }
-    let mut stored = [[[0.0; LANES]; VECTORS]; ROWS];
-    for row in 0..ROWS {
-        for vector in 0..VECTORS {
-            simd.store(sums[row][vector], &mut stored[row][vector]);
-        }
-    }
-    stored
 }

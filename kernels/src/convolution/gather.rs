@@ -130,8 +130,15 @@ pub(super) fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usiz
     let row = &row[(start + (first * stride) as isize) as usize..];
     match stride {
         1 => {
-            for (to, from) in line.chunks_mut(LANES).zip(row.chunks(LANES)) {
-                simd.store_partial(simd.load_partial(from), to);
+            let (vectors, rest) = line.as_chunks_mut::<LANES>();
+            let (from, last) = row.as_chunks::<LANES>();
+            for (to, from) in vectors.iter_mut().zip(from) {
+                simd.store(simd.load(from), to);
+            }
+            // Behind the last vector of the line, the row may go on.
+            if !rest.is_empty() {
+                let from = from.get(vectors.len()).map_or(last, |from| from);
+                simd.store_partial(simd.load_partial(from), rest);
             }
         }
         2 => {

@@ -136,7 +136,7 @@ fn split<'a>(common: &'a Common<'a>, pieces: &'a [PanelPiece<'a>], out: &'a mut 
     let positions_each = match &common.grid {
         Some(grid) => {
             let rows = common.axes[0].output;
-            grid.rows_each(rows, shape.group_outputs, parts) * (positions / rows)
+            grid.rows_each(rows, shape.group_inputs, parts) * (positions / rows)
         }
         None => positions.div_ceil(parts).next_multiple_of(FEWEST_POSITIONS).clamp(FEWEST_POSITIONS, MOST_POSITIONS),
     };

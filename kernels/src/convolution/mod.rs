@@ -2,7 +2,7 @@
 //! `ConvTranspose` (opset 22).
 //!
 //! [`convolution`] is a product without a copy of all patches: vectors of 16 positions are read from padded copies of
-//! channels (`direct`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
+//! channels or from the input itself (`direct`, `tiles`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
 //! a register tile multiplies them by the weight's panels, output channels by positions, straight into the output's layout.
 //! [`depthwise`] takes channels of their own without it. [`transposed`] is a product with all taps as outputs, added into place.
 //!
@@ -12,6 +12,7 @@ mod depthwise;
 mod direct;
 mod gather;
 mod grouped;
+mod tiles;
 mod transposed;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A program with its operands, and which loop computes each of its steps.
 
 use super::operations::{Operation, operation};
-use super::registers::{Accumulators, BLOCK, Class, Register, Registers, Source, is_written};
+use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::scalar::{Scalar, scalar_of_bits};
-use ipuc_formats::ops::{Argument, Program, ProgramError, ReferenceError, TypeError};
+use ipuc_formats::ops::scalar::{Scalar, scalar_of_bits, scalars};
+use ipuc_formats::ops::{Argument, Function, Program, ProgramError, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use std::ops::Range;
@@ -13,23 +13,24 @@ use std::ops::Range;
 /// A checked program over elements of one shape.
 pub(in crate::steps) struct Compiled<'a> {
     /// Register by register: the accumulator, operands and constants, then steps.
-    kinds: Vec<Kind<'a>>,
-    steps: Vec<Step>,
-    results: Vec<usize>,
+    pub(super) kinds: Vec<Kind<'a>>,
+    pub(super) steps: Vec<Step<'a>>,
+    pub(super) results: Vec<usize>,
     types: Vec<DType>,
 }
 
-enum Kind<'a> {
+pub(super) enum Kind<'a> {
     Input(DType),
     Operand(DType, Source<'a>),
     Constant(Register),
     Step(DType),
 }
 
-struct Step {
-    operation: Operation,
-    arguments: Vec<usize>,
-    result: usize,
+pub(super) struct Step<'a> {
+    pub(super) function: &'a Function,
+    pub(super) operation: Operation,
+    pub(super) arguments: Vec<usize>,
+    pub(super) result: usize,
 }
 
 impl<'a> Compiled<'a> {
@@ -61,7 +62,10 @@ impl<'a> Compiled<'a> {
                 Argument::Operand(operand) => {
                     let found = tensor(operand.into()).ok_or_else(|| missing(ProgramError::Operand { operand }))?;
                     check_shape(found.shape(), shape)?;
-                    Kind::Operand(found.dtype(), Source::new(found, shape)?)
+                    match single(found)? {
+                        Some(value) => Kind::Constant(Register::filled(found.dtype(), value, block)),
+                        None => Kind::Operand(found.dtype(), Source::new(found, shape)?),
+                    }
                 }
                 Argument::Constant(dtype, bits) => {
                     let wrong = || missing(ProgramError::Constant { dtype, bits });
@@ -83,6 +87,7 @@ impl<'a> Compiled<'a> {
             let result = place(&mut compiled, own)?;
             let exponent = step.arguments.get(1).copied().and_then(float_constant);
             compiled.steps.push(Step {
+                function: &step.function,
                 operation: operation(&step.function, &dtypes, exponent, step.to),
                 arguments,
                 result,
@@ -92,6 +97,7 @@ impl<'a> Compiled<'a> {
             let result = place(&mut compiled, result)?;
             compiled.results.push(result);
         }
+        compiled.join(block);
         Ok(Some(compiled))
     }
 
@@ -108,7 +114,7 @@ impl<'a> Compiled<'a> {
     /// Registers for one thread.
     pub(super) fn registers(&self) -> Registers {
         let register = |kind: &Kind<'_>| match kind {
-            Kind::Input(dtype) | Kind::Operand(dtype, _) | Kind::Step(dtype) => Register::new(Class::of(*dtype)),
+            Kind::Input(dtype) | Kind::Operand(dtype, _) | Kind::Step(dtype) => Register::of(*dtype),
             Kind::Constant(register) => register.clone(),
         };
         Registers(self.kinds.iter().map(register).collect())
@@ -176,6 +182,14 @@ impl<'a> Compiled<'a> {
             out.copy_from_slice(&values[..out.len()]);
         }
     }
+}
+
+/// The value of a tensor of one element.
+fn single(tensor: &Tensor) -> Result<Option<Scalar>, KernelError> {
+    if tensor.shape().iter().product::<usize>() != 1 {
+        return Ok(None);
+    }
+    Ok(scalars(tensor)?.first().copied())
 }
 
 /// The value of a constant.

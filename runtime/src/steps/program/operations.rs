@@ -14,7 +14,7 @@ pub(super) struct Operation {
     to: DType,
 }
 
-enum Compute {
+pub(super) enum Compute {
     /// The argument itself.
     Keep,
     /// A function of f32.
@@ -45,12 +45,16 @@ enum Compute {
     Truncate,
     /// i32 in the low bits of `to`.
     Wrap,
+    /// `(x - zero) * scale` of i32.
+    Dequantize { zero: i32, scale: f32 },
+    /// The nearest i32 of `x / scale`, within bounds, plus `zero`.
+    Quantize { scale: f32, zero: i32, least: i32, greatest: i32 },
     /// As the reference does.
     General(Function),
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Arithmetic {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arithmetic {
     Add,
     Sub,
     Mul,
@@ -61,7 +65,7 @@ enum Arithmetic {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Logic {
+pub(super) enum Logic {
     And,
     Or,
     Xor,
@@ -181,6 +185,43 @@ fn arithmetic(function: BinaryFunction) -> Option<Arithmetic> {
 }
 
 impl Operation {
+    /// A loop that belongs to no single function.
+    pub(super) fn new(compute: Compute, to: DType) -> Operation {
+        Operation { compute, dtype: to, to }
+    }
+
+    /// Whether its result is its argument, held in the same way.
+    pub(super) fn is_identity(&self) -> bool {
+        match &self.compute {
+            Compute::Keep => self.to == DType::F32,
+            Compute::Wrap if self.to != DType::Bool => {
+                let ((least, greatest), (from, to)) = (bounds(self.to), bounds(self.dtype));
+                least <= from && to <= greatest
+            }
+            _ => false,
+        }
+    }
+
+    /// The arguments, where it is this function of two f32 that gives f32.
+    pub(super) fn floats_of<'a>(&self, function: Arithmetic, arguments: &'a [usize]) -> Option<&'a [usize]> {
+        matches!(&self.compute, Compute::Floats(own) if *own == function && self.to == DType::F32).then_some(arguments)
+    }
+
+    /// The arguments, where it is this function of two i32 that gives this type.
+    pub(super) fn integers_of<'a>(
+        &self,
+        function: Arithmetic,
+        to: DType,
+        arguments: &'a [usize],
+    ) -> Option<&'a [usize]> {
+        matches!(&self.compute, Compute::Integers(own) if *own == function && self.to == to).then_some(arguments)
+    }
+
+    /// The arguments, where it is an i32 as f32.
+    pub(super) fn widened<'a>(&self, arguments: &'a [usize]) -> Option<&'a [usize]> {
+        (matches!(self.compute, Compute::Widen) && self.to == DType::F32).then_some(arguments)
+    }
+
     /// About how many operations an element costs.
     pub(super) fn cost(&self) -> usize {
         match &self.compute {
@@ -195,6 +236,8 @@ impl Operation {
             | Compute::Widen
             | Compute::Wrap => 1,
             Compute::Power(power) => power.cost(),
+            Compute::Dequantize { .. } => 3,
+            Compute::Quantize { .. } => 6,
             Compute::ClampFloats | Compute::ClampIntegers | Compute::Truncate => 2,
             Compute::Change(change) => change.cost,
             Compute::General(_) => 50,
@@ -232,6 +275,9 @@ impl Operation {
             (Compute::Power(power), [Register::Float(x), _]) => fill(out, x[..count].iter().map(|&x| power.of(x))),
             (Compute::SelectFloats, [Register::Integer(holds), Register::Float(x), Register::Float(y)]) => {
                 choose(&holds[..count], x, y, out);
+            }
+            (&Compute::Dequantize { zero, scale }, [Register::Integer(x)]) => {
+                fill(out, x[..count].iter().map(|&x| x.wrapping_sub(zero) as f32 * scale));
             }
             (Compute::Widen, [Register::Integer(x)]) => fill(out, x[..count].iter().map(|&x| x as f32)),
             (_, [Register::Float(x)]) => {
@@ -272,6 +318,10 @@ impl Operation {
                 fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
             }
             (Compute::Wrap, [Register::Integer(x)]) => wrapped(self.to, &x[..count], out),
+            (&Compute::Quantize { scale, zero, least, greatest }, [Register::Float(x)]) => {
+                nearest(simd, &x[..count], out, |x| x / scale);
+                out.iter_mut().for_each(|value| *value = (*value).max(least).min(greatest) + zero);
+            }
             (Compute::Truncate, [Register::Float(x)]) => nearest(simd, &x[..count], out, f32::trunc),
             // Arguments have the classes that the loop was chosen for.
             _ => out.fill(0),
@@ -325,6 +375,7 @@ fn is_float_result(compute: &Compute) -> bool {
         | Compute::SelectFloats
         | Compute::ClampFloats
         | Compute::Keep
+        | Compute::Dequantize { .. }
         | Compute::Widen => true,
         Compute::Integers(_)
         | Compute::Compare(_)
@@ -334,12 +385,13 @@ fn is_float_result(compute: &Compute) -> bool {
         | Compute::ClampIntegers
         | Compute::Truncate
         | Compute::Wrap
+        | Compute::Quantize { .. }
         | Compute::General(_) => false,
     }
 }
 
 /// The range of an integer type of at most 32 bits.
-fn bounds(dtype: DType) -> (i32, i32) {
+pub(super) fn bounds(dtype: DType) -> (i32, i32) {
     let bits = dtype.bits() as u32;
     match dtype {
         DType::Bool => (0, 1),

@@ -50,8 +50,9 @@ pub(super) enum Register {
 }
 
 impl Register {
-    pub(super) fn new(class: Class) -> Register {
-        match class {
+    /// For elements of a type.
+    pub(super) fn of(dtype: DType) -> Register {
+        match Class::of(dtype) {
             Class::Float => Register::Float(Vec::with_capacity(BLOCK)),
             Class::Integer => Register::Integer(Vec::with_capacity(BLOCK)),
             Class::General => Register::General(Vec::with_capacity(BLOCK)),

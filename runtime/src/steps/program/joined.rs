@@ -1,0 +1,153 @@
+//! What of a program does not depend on the element is computed once, and chains that programs over codes are made of are one
+//! loop: `(x - zero) * scale` of integers, and `round(x / scale) + zero` in the range of an integer type.
+//!
+//! The bits are those of the steps: differences of integers of 16 bits and clamped sums are exact.
+
+use super::compiled::{Compiled, Kind, Step};
+use super::operations::{Arithmetic, Compute, Operation, bounds};
+use super::registers::Register;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{Function, UnaryFunction};
+
+impl<'a> Compiled<'a> {
+    /// Joins steps; `block` is how many elements constants have.
+    pub(super) fn join(&mut self, block: usize) {
+        self.compute_constants(block);
+        self.pass_on();
+        let mut uses = vec![0; self.kinds.len()];
+        let read = self.steps.iter().flat_map(|step| &step.arguments).chain(&self.results);
+        read.for_each(|&register| uses[register] += 1);
+        let mut at = 0;
+        while at < self.steps.len() {
+            let found = self.dequantized(at, &uses).or_else(|| self.quantized(at, &uses));
+            if let Some((step, gone)) = found {
+                self.steps[at] = step;
+                let mut index = 0;
+                self.steps.retain(|_| {
+                    index += 1;
+                    !gone.contains(&(index - 1))
+                });
+                at -= gone.len();
+            }
+            at += 1;
+        }
+    }
+
+    /// Computes steps of which all arguments are constants. One that fails stays, so that a run says so.
+    fn compute_constants(&mut self, block: usize) {
+        let kinds = &mut self.kinds;
+        self.steps.retain(|step| {
+            let constant = |register: &usize| match &kinds[*register] {
+                Kind::Constant(register) => Some(register),
+                Kind::Input(_) | Kind::Operand(..) | Kind::Step(_) => None,
+            };
+            let Some(arguments) = step.arguments.iter().map(constant).collect::<Option<Vec<_>>>() else { return true };
+            let Kind::Step(dtype) = kinds[step.result] else { return true };
+            let mut result = Register::of(dtype);
+            if step.operation.run(&arguments, block, &mut result).is_err() {
+                return true;
+            }
+            kinds[step.result] = Kind::Constant(result);
+            false
+        });
+    }
+
+    /// Reads the argument of a conversion that changes nothing where its result was read.
+    fn pass_on(&mut self) {
+        let mut at = 0;
+        while at < self.steps.len() {
+            let step = &self.steps[at];
+            if !step.operation.is_identity() {
+                at += 1;
+                continue;
+            }
+            let (from, to) = (step.arguments[0], step.result);
+            self.steps.remove(at);
+            let readers = self.steps.iter_mut().flat_map(|step| step.arguments.iter_mut()).chain(&mut self.results);
+            readers.filter(|register| **register == to).for_each(|register| *register = from);
+        }
+    }
+
+    /// The step that makes a register, and its place, where nothing else reads it.
+    fn only_maker(&self, register: usize, before: usize, uses: &[usize]) -> Option<(usize, &Step<'a>)> {
+        let found = self.steps[..before].iter().enumerate().rev().find(|(_, step)| step.result == register);
+        found.filter(|_| uses[register] == 1)
+    }
+
+    /// The value of a constant of i32.
+    fn integer(&self, register: usize) -> Option<i32> {
+        match &self.kinds[register] {
+            Kind::Constant(Register::Integer(values)) => values.first().copied(),
+            Kind::Constant(Register::Float(_) | Register::General(_))
+            | Kind::Input(_)
+            | Kind::Operand(..)
+            | Kind::Step(_) => None,
+        }
+    }
+
+    /// The value of a constant of f32.
+    fn float(&self, register: usize) -> Option<f32> {
+        match &self.kinds[register] {
+            Kind::Constant(Register::Float(values)) => values.first().copied(),
+            Kind::Constant(Register::Integer(_) | Register::General(_))
+            | Kind::Input(_)
+            | Kind::Operand(..)
+            | Kind::Step(_) => None,
+        }
+    }
+
+    /// Whether a register has integers whose differences an i32 holds.
+    fn is_narrow(&self, register: usize) -> bool {
+        match &self.kinds[register] {
+            Kind::Input(dtype) | Kind::Operand(dtype, _) | Kind::Step(dtype) => dtype.bits() <= 16,
+            Kind::Constant(_) => false,
+        }
+    }
+
+    /// `(x - zero) * scale` at `at`, and the steps before it that are part of it.
+    fn dequantized(&self, at: usize, uses: &[usize]) -> Option<(Step<'a>, Vec<usize>)> {
+        let step = &self.steps[at];
+        let &[left, right] = step.operation.floats_of(Arithmetic::Mul, &step.arguments)? else { return None };
+        let (wide, scale) = match (self.float(left), self.float(right)) {
+            (None, Some(scale)) => (left, scale),
+            (Some(scale), None) => (right, scale),
+            _ => return None,
+        };
+        let (widened, step_of) = self.only_maker(wide, at, uses)?;
+        let &[integer] = step_of.operation.widened(&step_of.arguments)? else { return None };
+        let difference = self.only_maker(integer, widened, uses).and_then(|(place, step)| {
+            let &[x, zero] = step.operation.integers_of(Arithmetic::Sub, DType::I32, &step.arguments)? else {
+                return None;
+            };
+            let zero = self.integer(zero).filter(|zero| zero.unsigned_abs() <= 1 << 16)?;
+            self.is_narrow(x).then_some((x, zero, place))
+        });
+        let (x, zero, mut gone) = difference.map_or((integer, 0, vec![]), |(x, zero, place)| (x, zero, vec![place]));
+        gone.push(widened);
+        let operation = Operation::new(Compute::Dequantize { zero, scale }, DType::F32);
+        Some((Step { operation, arguments: vec![x], result: step.result, function: step.function }, gone))
+    }
+
+    /// `round(x / scale) + zero` at `at`, and the steps before it that are part of it.
+    fn quantized(&self, at: usize, uses: &[usize]) -> Option<(Step<'a>, Vec<usize>)> {
+        let step = &self.steps[at];
+        let Kind::Step(dtype) = self.kinds[step.result] else { return None };
+        let &[rounded, zero] = step.operation.integers_of(Arithmetic::Add, dtype, &step.arguments)? else {
+            return None;
+        };
+        let ((least, greatest), zero) = (bounds(dtype), self.integer(zero)?);
+        let (rounded, rounds) = self.only_maker(rounded, at, uses)?;
+        let is_rounding = *rounds.function == Function::Unary(UnaryFunction::Round);
+        let Kind::Step(DType::I32) = self.kinds[rounds.result] else { return None };
+        let &[quotient] = rounds.arguments.as_slice() else { return None };
+        let (divided, division) = self.only_maker(quotient, rounded, uses)?;
+        let &[x, scale] = division.operation.floats_of(Arithmetic::Div, &division.arguments)? else { return None };
+        let scale = self.float(scale)?;
+        // The bounds of the nearest integer are those of the sum less what is added.
+        let (least, greatest) = (least.checked_sub(zero)?, greatest.checked_sub(zero)?);
+        let fits = is_rounding && dtype.bits() <= 16 && zero.unsigned_abs() <= 1 << 16;
+        let operation = Operation::new(Compute::Quantize { scale, zero, least, greatest }, dtype);
+        let step = Step { operation, arguments: vec![x], result: step.result, function: step.function };
+        fits.then_some((step, vec![divided, rounded]))
+    }
+}
