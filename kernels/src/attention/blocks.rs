@@ -58,19 +58,21 @@ impl Routine for Task<'_> {
         let keys = self.walked(&visible);
         let mut running: Vec<Running> = (0..self.rows).map(|row| self.start(row)).collect();
         let mut scores = scratch(self.rows * BLOCK);
+        let mut weighed = Vec::with_capacity(self.rows);
         self.out.fill(0.0);
         for first in (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK) {
             let block = first..keys.end.min(first + BLOCK);
             self.multiply_keys(simd, &block, &mut scores);
             self.cap(simd, &block, &mut scores);
-            let weighed: Vec<Range<usize>> = (scores.as_chunks_mut().0.iter_mut().zip(&visible).enumerate())
-                .map(|(row, (scores, visible))| {
-                    let seen = self.mask(row, &block, visible, scores);
-                    let weighed = running[row].weigh(simd, seen, scores);
-                    self.rescale(simd, row, weighed.factor);
-                    weighed.keys
-                })
-                .collect();
+            weighed.clear();
+            // A loop, since a closure would not be compiled for the instructions.
+            for (row, visible) in visible.iter().enumerate() {
+                let scores = &mut scores.as_chunks_mut().0[row];
+                let seen = self.mask(simd, row, &block, visible, scores);
+                let own = running[row].weigh(simd, seen, scores);
+                self.rescale(simd, row, own.factor);
+                weighed.push(own.keys);
+            }
             self.add_values(simd, first, &weighed, &scores);
         }
         self.finish(simd, &running);
@@ -92,9 +94,11 @@ impl Running {
         let nothing = Weighed { factor: 1.0, keys: 0..0 };
         let Some(seen) = seen else { return nothing };
         self.hidden = false;
-        scores[..seen.start].fill(f32::NEG_INFINITY);
-        scores[seen.end..].fill(f32::NEG_INFINITY);
-        let vectors = scores.as_chunks_mut::<LANES>().0;
+        // Only vectors with keys that are seen; others would add zeros.
+        let (first, end) = (seen.start / LANES * LANES, seen.end.next_multiple_of(LANES));
+        scores[first..seen.start].fill(f32::NEG_INFINITY);
+        scores[seen.end..end].fill(f32::NEG_INFINITY);
+        let vectors = scores[first..end].as_chunks_mut::<LANES>().0;
         let mut lanes = [f32::NEG_INFINITY; LANES];
         let mut largest = simd.splat(self.largest);
         for scores in &*vectors {
@@ -195,8 +199,10 @@ impl Task<'_> {
     }
 
     /// Adds the mask to the scores of a query; gives the keys of the block that it sees, if any.
-    fn mask(
+    #[inline(always)]
+    fn mask<S: Simd>(
         &mut self,
+        simd: S,
         row: usize,
         block: &Range<usize>,
         visible: &Range<usize>,
@@ -208,12 +214,19 @@ impl Task<'_> {
         if let Some(mask) = &self.operands.mask {
             let [by_batch, by_head, by_query, by_key] = mask.strides;
             let first = self.batch() * by_batch + self.query_head(row) * by_head + self.query(row).1 * by_query;
-            hidden = true;
-            for key in seen.clone() {
-                let bias = mask.values[first + (block.start + key) * by_key];
-                hidden &= bias == f32::NEG_INFINITY;
-                scores[key] += bias;
-            }
+            let bias = |key: usize| first + (block.start + key) * by_key;
+            let scores = &mut scores[seen.clone()];
+            hidden = match by_key {
+                1 => add_biases(simd, &mask.values[bias(seen.start)..bias(seen.end)], scores),
+                _ => {
+                    let added = seen.clone().zip(&mut *scores).map(|(key, score)| {
+                        let bias = mask.values[bias(key)];
+                        *score += bias;
+                        bias
+                    });
+                    added.fold(true, |hidden, bias| hidden & (bias == f32::NEG_INFINITY))
+                }
+            };
         }
         if matches!(self.shown, Some(Stage::Bias | Stage::Softmax)) {
             let shown = &mut self.scores[row * self.operands.keys..][block.clone()];
@@ -290,6 +303,27 @@ impl Task<'_> {
             }
         }
     }
+}
+
+/// Adds biases to scores; gives whether they hide all of them.
+#[inline(always)]
+fn add_biases<S: Simd>(simd: S, biases: &[f32], scores: &mut [f32]) -> bool {
+    let mut largest = simd.splat(f32::NEG_INFINITY);
+    let (vectors, rest) = scores.as_chunks_mut::<LANES>();
+    let (added, last) = biases.as_chunks::<LANES>();
+    for (scores, biases) in vectors.iter_mut().zip(added) {
+        let bias = simd.load(biases);
+        largest = simd.maximum(largest, bias);
+        simd.store(simd.add(simd.load(scores), bias), scores);
+    }
+    let mut hidden = true;
+    for (score, bias) in rest.iter_mut().zip(last) {
+        hidden &= *bias == f32::NEG_INFINITY;
+        *score += bias;
+    }
+    let mut lanes = [0.0; LANES];
+    simd.store(largest, &mut lanes);
+    hidden && lanes.iter().all(|lane| *lane == f32::NEG_INFINITY)
 }
 
 impl<'a> Heads<'a> {

@@ -359,30 +359,40 @@ impl Finish<'_> {
     /// Sums become outputs, all but the change.
     #[inline(always)]
     fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {
-        let bias = self.bias.map(|bias| simd.splat(bias));
-        let clamp = self.clamp.map(|(least, greatest)| (simd.splat(least), simd.splat(greatest)));
-        let finished = |mut value: S::Vector, addend: Option<S::Vector>| {
-            if let Some(bias) = bias {
-                value = simd.add(value, bias);
-            }
-            if let Some(addend) = addend {
-                value = simd.add(value, addend);
-            }
-            if let Some((least, greatest)) = clamp {
-                value = simd.select_less(value, least, least, value);
-                value = simd.select_less(greatest, value, greatest, value);
-            }
-            value
-        };
         let (vectors, rest) = out.as_chunks_mut::<LANES>();
         let (sums, last_sums) = sums.as_chunks::<LANES>();
         let (addends, last_addend) = addend.map(<[f32]>::as_chunks::<LANES>).unzip();
         for (index, (out, sums)) in vectors.iter_mut().zip(sums).enumerate() {
-            simd.store(finished(simd.load(sums), addends.map(|addends| simd.load(&addends[index]))), out);
+            let mut value = self.biased(simd, simd.load(sums));
+            if let Some(addends) = addends {
+                value = simd.add(value, simd.load(&addends[index]));
+            }
+            simd.store(self.clamped(simd, value), out);
         }
         if !rest.is_empty() {
-            let addend = last_addend.map(|addend| simd.load_partial(addend));
-            simd.store_partial(finished(simd.load_partial(last_sums), addend), rest);
+            let mut value = self.biased(simd, simd.load_partial(last_sums));
+            if let Some(addend) = last_addend {
+                value = simd.add(value, simd.load_partial(addend));
+            }
+            simd.store_partial(self.clamped(simd, value), rest);
         }
+    }
+
+    // Methods, since closures would not be compiled for the instructions.
+
+    #[inline(always)]
+    fn biased<S: Simd>(&self, simd: S, value: S::Vector) -> S::Vector {
+        match self.bias {
+            Some(bias) => simd.add(value, simd.splat(bias)),
+            None => value,
+        }
+    }
+
+    #[inline(always)]
+    fn clamped<S: Simd>(&self, simd: S, value: S::Vector) -> S::Vector {
+        let Some((least, greatest)) = self.clamp else { return value };
+        let (least, greatest) = (simd.splat(least), simd.splat(greatest));
+        let value = simd.select_less(value, least, least, value);
+        simd.select_less(greatest, value, greatest, value)
     }
 }

@@ -8,6 +8,10 @@ use crate::{
     simd::{LANES, Routine, Simd},
 };
 
+/// Inputs between those that the first column multiplies and those whose weights it asks for: a page, as the processor asks for no
+/// more than that by itself.
+const WEIGHTS_AHEAD: usize = 4096 / size_of::<[f32; LANES]>();
+
 /// Positions of the widest column of tiles.
 pub(super) const MOST_COLUMN: usize = 3 * LANES;
 
@@ -160,15 +164,19 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
     fn multiply<S: Simd>(&self, simd: S) -> tile::Sums<ROWS, VECTORS> {
         let Operands { panel, data, offsets, .. } = self.operands;
         let data = &data[self.first..];
-        // The first channels of a panel ask for the positions behind their own.
+        // The first channels of a panel ask for the positions behind their own, and at the first positions for weights.
         let asks = self.row == 0;
+        let asks_weights = asks && self.first == 0;
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
-        for (weights, &offset) in panel.iter().zip(offsets) {
+        for (input, (weights, &offset)) in panel.iter().zip(offsets).enumerate() {
             let weights = &weights[self.row..self.row + ROWS];
             let values = &data[offset..][..VECTORS * LANES];
             let mut vectors = [simd.splat(0.0); VECTORS];
             for (vector, values) in vectors.iter_mut().zip(values.as_chunks::<LANES>().0) {
                 *vector = simd.load(values);
+            }
+            if asks_weights {
+                simd.prefetch(panel, input + WEIGHTS_AHEAD);
             }
             if asks {
                 for vector in 0..VECTORS {

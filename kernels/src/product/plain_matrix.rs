@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     matrix::Matrix,
-    simd::{LANES, Routine, Simd},
+    scratch::scratch,
+    simd::{Instructions, LANES, Routine, Simd},
 };
 
 /// Outputs of a block that rows are added into: it stays in the first-level cache.
@@ -130,11 +131,12 @@ impl<W: Weight, const ROWS: usize> Routine for PlainFew<'_, '_, W, ROWS> {
         match matrix.layout {
             PlainLayout::OutputsInner => {
                 let width = out[0].len();
-                let mut sums = vec![[0.0; BLOCK_OUTPUTS]; ROWS];
+                let mut sums = scratch(ROWS * BLOCK_OUTPUTS);
+                let sums = sums.as_chunks_mut().0;
                 for block in (0..width).step_by(BLOCK_OUTPUTS) {
                     let block = block..width.min(block + BLOCK_OUTPUTS);
                     let elements = elements.get(first_output + block.start..).unwrap_or_default();
-                    add_rows::<S, W, ROWS>(simd, rows, elements, matrix.stride, block, &mut sums, out);
+                    add_rows::<S, W, ROWS>(simd, rows, elements, matrix.stride, block, sums, out);
                 }
             }
             PlainLayout::InputsInner => {
@@ -257,6 +259,24 @@ fn transposed<S: Simd, W: Weight>(
         *row = W::load_plain(simd, &values[inputs.clone()]);
     }
     simd.transpose(rows)
+}
+
+/// A matrix of f32 in panels, for products that use it several times.
+///
+/// # Panics
+/// If the elements do not hold it, or are not f32.
+#[must_use]
+pub fn panels_of(instructions: Instructions, matrix: PlainMatrix<'_>) -> Vec<f32> {
+    matrix.check();
+    let PlainElements::F32(elements) = matrix.elements else { panic!("panels of f32") };
+    let length = matrix.inputs * PANEL_OUTPUTS;
+    let mut panels = vec![0.0; matrix.outputs.div_ceil(PANEL_OUTPUTS) * length];
+    for (index, panel) in panels.chunks_mut(length.max(1)).enumerate() {
+        let (first, inputs) = (index * PANEL_OUTPUTS, 0..matrix.inputs);
+        let wide = panel.as_chunks_mut().0;
+        instructions.run(FillPanel { matrix, elements, first, inputs, wide });
+    }
+    panels
 }
 
 /// Inputs `inputs` of the 16 outputs from `first` on, as f32; outputs that the matrix does not have are 0.

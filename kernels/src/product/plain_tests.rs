@@ -110,6 +110,7 @@ proptest! {
         let (x, weight) = (numbers(3, m * k), numbers(7, shape.length()));
         let packed: Vec<f32> = pack_panels(k, n, |input, output| shape.at(&weight, input, output));
         for instructions in Instructions::available() {
+            prop_assert_eq!(panels_of(instructions, shape.matrix(PlainElements::F32(&weight))), &packed[..]);
             let mut expected = vec![f32::NAN; m * n];
             let pieces = [PanelPiece::whole(n, k, PanelElements::F32(&packed))];
             let (x_matrix, out) = (Matrix::new(&x, m, k), MatrixMut::new(&mut expected, m, n));

@@ -3,8 +3,8 @@
 //! [`Simd`] is implemented by tokens (`Portable`, `Avx2`, `Avx512`) whose existence proves that the processor has the
 //! instructions, so that its methods are safe. A [`Routine`] is an algorithm generic over the token; [`Instructions::run`]
 //! compiles it once for each instruction set and runs the chosen one. Everything on the path from there to a
-//! method of `Simd` is `#[inline(always)]`, or the instructions become calls. A routine must not cross into another
-//! thread: start threads first, then run a routine in each.
+//! method of `Simd` is `#[inline(always)]`, or the instructions become calls: closures that iterators or `from_fn` call must
+//! not use it, loops and methods may. A routine must not cross into another thread: start threads first, then run a routine in each.
 
 mod expand;
 mod portable;

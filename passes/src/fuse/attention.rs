@@ -111,8 +111,6 @@ fn written_out(graph: &Graph, steps: &Steps, at: usize) -> Option<WrittenOut> {
     let Op::Softmax(function) = &softmax.op else { return None };
     let last = matches!(function.axis, -1 | 3) && !function.trailing;
     (last && function.function == SoftmaxFunction::Softmax).then_some(())?;
-    // Where each position sees all, queries are many: products of many rows are faster today than the kernel of attention.
-    matched.dims(weights).filter(|dims| matches!(dims.as_slice(), [_, _, queries, keys] if queries != keys))?;
     let (scores, mask) = masked(&mut matched, softmax)?;
     let (scores, scale) = scaled(&mut matched, scores)?;
     let &[queries, turned] = product(scores)? else { return None };

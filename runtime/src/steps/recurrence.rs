@@ -13,9 +13,13 @@ use ipuc_formats::ops::{
 use ipuc_formats::value::Value;
 use ipuc_kernels::elementwise::functions;
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
-use ipuc_kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
+use ipuc_kernels::product::{
+    Epilogue, PanelElements, PanelPiece, PlainElements, PlainLayout, PlainMatrix, Start, panels_of, panels_product,
+    plain_product,
+};
 use ipuc_kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, PlainCell};
 use ipuc_kernels::simd::Instructions;
+use std::ops::Range;
 
 impl Kernel for CausalConvolution {}
 
@@ -80,6 +84,36 @@ fn function(activation: RecurrentActivation) -> CellFunction {
     }
 }
 
+/// Fewest steps for which the recurrence is put in panels first, which takes about as long as a step.
+const STEPS_IN_PANELS: usize = 3;
+
+/// The weight of the hidden state, `[rows, h]`.
+struct Recurrence<'a> {
+    weights: &'a [f32],
+    /// The panels of rows that are multiplied together, where there are many steps.
+    panels: Vec<(Range<usize>, Vec<f32>)>,
+}
+
+impl<'a> Recurrence<'a> {
+    /// For a number of steps, each of which multiplies with these rows.
+    fn new(weights: &'a [f32], size: usize, rows: &[Range<usize>], steps: usize) -> Recurrence<'a> {
+        let mut recurrence = Recurrence { weights, panels: Vec::new() };
+        if steps >= STEPS_IN_PANELS {
+            let panels = |rows: &Range<usize>| {
+                (rows.clone(), panels_of(Instructions::best(), recurrence.matrix(size, rows)))
+            };
+            recurrence.panels = rows.iter().map(panels).collect();
+        }
+        recurrence
+    }
+
+    /// Some rows as they come.
+    fn matrix(&self, size: usize, rows: &Range<usize>) -> PlainMatrix<'a> {
+        let elements = PlainElements::F32(&self.weights[rows.start * size..rows.end * size]);
+        PlainMatrix::new(elements, PlainLayout::InputsInner, size, rows.len())
+    }
+}
+
 /// One direction of a layer.
 struct Walk<'a> {
     cell: Cell,
@@ -87,7 +121,7 @@ struct Walk<'a> {
     extents: Extents,
     direction: usize,
     weights: &'a [f32],
-    recurrence: &'a [f32],
+    recurrence: Recurrence<'a>,
     /// Added to the products with the input and, where it must be apart, to those with the hidden state.
     bias: Vec<f32>,
     hidden_bias: Option<Vec<f32>>,
@@ -173,6 +207,11 @@ impl<'a> Walk<'a> {
                 hidden_bias = Some(own);
             }
         }
+        let recurrence = part(2, rows * extents.hidden)?.unwrap_or_default();
+        let together = match cell {
+            Cell::Gru { .. } => vec![0..2 * extents.hidden, 2 * extents.hidden..rows],
+            Cell::Lstm { .. } | Cell::Plain => vec![0..rows],
+        };
         let activations = &layer.activations[direction * layer.functions..(direction + 1) * layer.functions];
         Ok(Walk {
             cell,
@@ -180,7 +219,7 @@ impl<'a> Walk<'a> {
             extents,
             direction,
             weights: part(1, rows * extents.input)?.unwrap_or_default(),
-            recurrence: part(2, rows * extents.hidden)?.unwrap_or_default(),
+            recurrence: Recurrence::new(recurrence, extents.hidden, &together, extents.steps),
             bias,
             hidden_bias,
             peepholes: part(5 + layer.states, 3 * extents.hidden)?.filter(|_| layer.states == 2),
@@ -215,19 +254,19 @@ impl<'a> Walk<'a> {
     }
 
     /// Products of hidden states `[n, h]` with rows `rows` of the recurrence.
-    fn product(&self, hidden: &[f32], rows: std::ops::Range<usize>, out: &mut [f32]) {
+    fn product(&self, hidden: &[f32], rows: Range<usize>, out: &mut [f32]) {
         let Extents { batch, hidden: size, .. } = self.extents;
-        let matrix = PlainElements::F32(&self.recurrence[rows.start * size..rows.end * size]);
         let bias = self.hidden_bias.as_deref().map(|bias| &bias[rows.clone()]);
         let epilogue = Epilogue { bias, ..Epilogue::default() };
-        plain_product(
-            Instructions::best(),
-            Matrix::new(hidden, batch, size),
-            PlainMatrix::new(matrix, PlainLayout::InputsInner, size, rows.len()),
-            MatrixMut::new(out, batch, rows.len()),
-            Start::Zero,
-            epilogue,
-        );
+        let (x, out) = (Matrix::new(hidden, batch, size), MatrixMut::new(out, batch, rows.len()));
+        let instructions = Instructions::best();
+        match self.recurrence.panels.iter().find(|(own, _)| *own == rows) {
+            Some((_, panels)) => {
+                let piece = PanelPiece::whole(rows.len(), size, PanelElements::F32(panels));
+                panels_product(instructions, x, &[piece], out, Start::Zero, epilogue);
+            }
+            None => plain_product(instructions, x, self.recurrence.matrix(size, &rows), out, Start::Zero, epilogue),
+        }
     }
 
     /// The sequences that have this step: index in the batch, row of the projection, row of the output.
@@ -323,16 +362,17 @@ mod tests {
     use ipuc_formats::tensor::Tensor;
     use strum::VariantArray;
 
-    /// Operands of a layer with 3 sequences of 4 steps, 5 inputs and 20 units; absent ones by the bits of `mask`. Weights are
+    /// Operands of a layer with 3 sequences of `t` steps, 5 inputs and 20 units; absent ones by the bits of `mask`. Weights are
     /// so small that activations without bounds do not amplify a rounding: results are near the exact ones in any order of sums.
     fn operands(
         direction: Direction,
         gates: usize,
         states: usize,
         batch_first: bool,
+        t: usize,
         mask: u32,
     ) -> Vec<Option<Tensor>> {
-        let (d, n, t, i, h) = (direction.count(), 3, 4, 5, 20);
+        let (d, n, i, h) = (direction.count(), 3, 5, 20);
         let state = if batch_first { [n, d, h] } else { [d, n, h] };
         let float = |shape: &[usize], seed| random(DType::F32, shape, seed);
         let mut operands = vec![
@@ -340,7 +380,7 @@ mod tests {
             float(&[d, gates * h, i], 2).map(quarter),
             float(&[d, gates * h, h], 3).map(quarter),
             float(&[d, 2 * gates * h], 4),
-            Some(Tensor::from_elements(&[n], &[4i32, 0, 2]).unwrap()),
+            Some(Tensor::from_elements(&[n], &[t as i32, 0, t as i32 / 2]).unwrap()),
         ];
         operands.extend((0..states).map(|seed| float(&state, 5 + seed as u32)));
         if states == 2 {
@@ -376,6 +416,8 @@ mod tests {
                 let batch_first = case % 2 == 1;
                 let clip = (case % 3 == 0).then_some(0.5);
                 let mask = (case as u32 * 37) << 3;
+                // With few steps the recurrence is read as it comes, with more in panels.
+                let steps = if case % 3 == 1 { STEPS_IN_PANELS - 1 } else { STEPS_IN_PANELS + 1 };
                 let first = function as usize;
                 let lstm = Lstm {
                     direction,
@@ -385,7 +427,7 @@ mod tests {
                     batch_first,
                     hidden_size: Some(20),
                 };
-                check(&lstm, &operands(direction, 4, 2, batch_first, mask), 1e-5);
+                check(&lstm, &operands(direction, 4, 2, batch_first, steps, mask), 1e-5);
                 let gru = Gru {
                     direction,
                     activations: activations(2 * direction.count(), first),
@@ -394,10 +436,10 @@ mod tests {
                     batch_first,
                     hidden_size: None,
                 };
-                check(&gru, &operands(direction, 3, 1, batch_first, mask), 1e-5);
+                check(&gru, &operands(direction, 3, 1, batch_first, steps, mask), 1e-5);
                 let activations = activations(direction.count(), first);
                 let rnn = Rnn { direction, activations, clip, batch_first, hidden_size: None };
-                check(&rnn, &operands(direction, 1, 1, batch_first, mask), 1e-5);
+                check(&rnn, &operands(direction, 1, 1, batch_first, steps, mask), 1e-5);
             }
         }
     }

@@ -3,8 +3,9 @@
 use super::{
     dynamic_few::{DynamicFew, is_common},
     dynamic_tile::{DynamicTile, TileState},
-    layout::{CodeType, CodedLayout},
+    layout::{CodeType, CodedLayout, PanelPart},
     pieces::{CodedPanels, CodedPiece, OpenPanels},
+    planes::Parameters,
     rows::DynamicRows,
 };
 use crate::{
@@ -139,16 +140,21 @@ impl DynamicTask<'_> {
     /// All rows by some panels.
     #[inline(always)]
     fn column_of_tiles<S: Simd, const PARTS: usize, const PANELS: usize>(&mut self, simd: S, panel: usize) {
+        // A loop, since a closure would not be compiled for the instructions.
+        let mut panels = [self.weight.panel(simd, panel); PANELS];
+        for (index, own) in panels.iter_mut().enumerate().skip(1) {
+            *own = self.weight.panel(simd, panel + index);
+        }
         let mut row = 0;
         while row < self.out.len() {
             let left = self.out.len() - row;
             let largest = if S::TILE_VECTORS == 3 { TILE_ROWS } else { 4 };
             let rows = [largest, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1);
             match rows {
-                TILE_ROWS => self.tile::<S, PARTS, TILE_ROWS, PANELS>(simd, row, panel),
-                4 => self.tile::<S, PARTS, 4, PANELS>(simd, row, panel),
-                2 => self.tile::<S, PARTS, 2, PANELS>(simd, row, panel),
-                _ => self.tile::<S, PARTS, 1, PANELS>(simd, row, panel),
+                TILE_ROWS => self.tile::<S, PARTS, TILE_ROWS, PANELS>(simd, row, panel, &panels),
+                4 => self.tile::<S, PARTS, 4, PANELS>(simd, row, panel, &panels),
+                2 => self.tile::<S, PARTS, 2, PANELS>(simd, row, panel, &panels),
+                _ => self.tile::<S, PARTS, 1, PANELS>(simd, row, panel, &panels),
             }
             row += rows;
         }
@@ -161,8 +167,8 @@ impl DynamicTask<'_> {
         simd: S,
         row: usize,
         panel: usize,
+        panels: &[(PanelPart<'_>, Parameters); PANELS],
     ) {
-        let panels = std::array::from_fn(|index| self.weight.panel(simd, panel + index));
         let mut state = TileState { values: [[[0.0; LANES]; PANELS]; ROWS], sums: [[[0; LANES]; PANELS]; ROWS] };
         let goes_on = self.weight.inputs().start > 0;
         for index in 0..ROWS {
@@ -179,7 +185,7 @@ impl DynamicTask<'_> {
         simd.run(DynamicTile::<PARTS, ROWS, PANELS> {
             rows: self.x,
             first_row: self.first_row + row,
-            panels: &panels,
+            panels,
             state: &mut state,
             ahead: row == 0,
         });

@@ -184,7 +184,7 @@ impl Windows<'_> {
             sums.clear();
             match self.bias {
                 Some(bias) => {
-                    sums.extend(bias[channels.clone()].iter().flat_map(|&bias| std::iter::repeat_n(bias, length)))
+                    bias[channels.clone()].iter().for_each(|&bias| sums.extend(std::iter::repeat_n(bias, length)));
                 }
                 None => sums.resize(own.len() * length, 0),
             }

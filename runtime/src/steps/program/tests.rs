@@ -185,3 +185,72 @@ fn functions_of_networks_are_near() {
         }
     }
 }
+
+/// The sum of two tensors of codes, in codes: what an addition between two quantized convolutions is.
+fn sum_of_codes(dtype: DType) -> Program {
+    let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
+    let binary = |function, left, right, to| step(Function::Binary(function), &[left, right], to);
+    let cast = |argument, to| step(Function::Cast, &[argument], to);
+    let (operand, result) = (Argument::Operand, Argument::Step);
+    Program::of_steps(vec![
+        cast(operand(0), DType::I32),
+        cast(operand(1), DType::I32),
+        binary(BinaryFunction::Sub, result(0), result(1), DType::I32),
+        cast(result(2), DType::F32),
+        binary(BinaryFunction::Mul, result(3), operand(2), DType::F32),
+        cast(operand(3), DType::I32),
+        cast(operand(4), DType::I32),
+        binary(BinaryFunction::Sub, result(5), result(6), DType::I32),
+        cast(result(7), DType::F32),
+        binary(BinaryFunction::Mul, operand(5), result(8), DType::F32),
+        binary(BinaryFunction::Add, result(4), result(9), DType::F32),
+        binary(BinaryFunction::Div, result(10), operand(6), DType::F32),
+        step(Function::Unary(UnaryFunction::Round), &[result(11)], DType::I32),
+        cast(operand(7), DType::I32),
+        binary(BinaryFunction::Add, result(12), result(13), dtype),
+    ])
+    .unwrap()
+}
+
+proptest! {
+    #[test]
+    fn sums_of_codes_are_four_loops_with_the_bits_of_the_steps(
+        codes in proptest::collection::vec(any::<(i16, i16)>(), 2..40),
+        zeros in any::<[i16; 3]>(),
+        scales in (
+            -2.0f32..2.0,
+            1e-3f32..1e3,
+            prop_oneof![1e-3f32..10.0, Just(0.0), Just(f32::NAN), Just(f32::MIN_POSITIVE)],
+        ),
+        dtype in prop_oneof![Just(DType::U8), Just(DType::I8), Just(DType::I16), Just(DType::U16)],
+    ) {
+        // The low bits of each, as a type of few bits has them.
+        let integers = |values: Vec<i16>, shape: &[usize]| {
+            let unused = 64 - dtype.bits() as u32;
+            let low = |value: i16| match dtype.is_signed_integer() {
+                true => i128::from(i64::from(value) << unused >> unused),
+                false => i128::from((i64::from(value) as u64) << unused >> unused),
+            };
+            let elements: Vec<Scalar> = values.into_iter().map(|value| Scalar::Integer(low(value))).collect();
+            Some(Value::from(from_scalars(dtype, shape, &elements).unwrap()))
+        };
+        let scale = |value: f32| Some(Value::from(Tensor::from_elements(&[], &[value]).unwrap()));
+        let shape = [codes.len()];
+        let inputs = [
+            integers(codes.iter().map(|code| code.0).collect(), &shape),
+            integers(vec![zeros[0]], &[]),
+            scale(scales.0),
+            integers(codes.iter().map(|code| code.1).collect(), &shape),
+            integers(vec![zeros[1]], &[1]),
+            scale(scales.1),
+            scale(scales.2),
+            integers(vec![zeros[2]], &[]),
+        ];
+        let program = sum_of_codes(dtype);
+        let compiled = Compiled::new(&program, None, &shape, &inputs).unwrap().unwrap();
+        prop_assert_eq!(compiled.steps.len(), 4, "two dequantizations, a sum and a quantization");
+        let expected = program.evaluate(None, &shape, &inputs).unwrap();
+        let found = run(&program, Accumulators::None, &shape, &inputs).unwrap();
+        prop_assert_eq!(comparable(&found[0]), comparable(&expected[0]));
+    }
+}
