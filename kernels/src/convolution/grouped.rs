@@ -132,7 +132,8 @@ fn split<'a>(common: &'a Common<'a>, pieces: &'a [PanelPiece<'a>], out: &'a mut 
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
     let operations = shape.batch * positions * panels * PANEL_OUTPUTS * depth;
     // Images and groups are tasks of their own; positions are shared out next, as panels of one task share what is gathered.
-    let parts = threads::parts(operations, usize::MAX).div_ceil(shape.batch * shape.groups);
+    // Each task copies what it reads: few large ones copy less.
+    let parts = threads::parts(operations, usize::MAX).div_ceil(2 * shape.batch * shape.groups);
     let positions_each = match &common.grid {
         Some(grid) => {
             let rows = common.axes[0].output;

@@ -25,7 +25,7 @@
 //!
 //! Keys and values that are repeated for several heads (`unsqueeze`, `expand`, `reshape`) are those of a group. Results differ by
 //! the rounding of sums; a row that the mask leaves no key is 0, where the steps give NaN. Leaves alone: other types than f32,
-//! other ranks than 4, scores that somebody else reads, as many queries as keys (an encoder's).
+//! other ranks than 4, scores that somebody else reads.
 
 use super::matching::{Match, operands_of};
 use super::readers::Steps;
