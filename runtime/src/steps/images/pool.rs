@@ -5,21 +5,38 @@ use crate::steps::products::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Pool, PoolFunction, TypeError};
-use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::pool::{PoolKind, pool};
+use ipuc_kernels::threads::{chunks, parts};
+use ipuc_kernels::window::{self, WindowAxis};
 
-/// Integers of 8 bits as f32.
-fn bytes_as_floats(x: &Tensor) -> Result<Vec<f32>, KernelError> {
-    Ok(match x.dtype() {
-        DType::I8 => x.elements::<i8>()?.iter().map(|&code| code.into()).collect(),
-        _ => x.elements::<u8>()?.iter().map(|&code| code.into()).collect(),
-    })
+/// The largest of windows of integers of 8 bits, plane by plane, so that their floats stay in a near cache.
+fn largest<T: Copy + Send + Sync>(
+    axes: &[WindowAxis],
+    x: &[T],
+    out: &mut [T],
+    widen: impl Fn(T) -> f32 + Sync,
+    narrow: impl Fn(f32) -> T + Sync,
+) {
+    let (inputs, outputs) = (window::inputs(axes), window::outputs(axes));
+    if out.is_empty() {
+        return;
+    }
+    let planes = out.len() / outputs;
+    let planes_each = planes.div_ceil(parts(x.len().saturating_mul(PLANE_COST), planes));
+    chunks(out, planes_each * outputs, |part, out| {
+        let (mut values, mut largest) = (Vec::with_capacity(inputs), vec![0.0; outputs]);
+        for (plane, out) in out.chunks_mut(outputs).enumerate() {
+            values.clear();
+            values.extend(x[(part * planes_each + plane) * inputs..][..inputs].iter().map(|&code| widen(code)));
+            pool(PoolKind::Max, axes, &values, &mut largest);
+            out.iter_mut().zip(&largest).for_each(|(out, &value)| *out = narrow(value));
+        }
+    });
 }
 
-fn narrow<T>(from: &[f32], to: &mut [T], code: impl Fn(f32) -> T) {
-    to.iter_mut().zip(from).for_each(|(to, &value)| *to = code(value));
-}
+/// About how many operations an input of a pool costs.
+const PLANE_COST: usize = 4;
 
 impl Kernel for Pool {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -42,14 +59,13 @@ impl Kernel for Pool {
             PoolFunction::Norm => PoolKind::Norm(self.exponent.unwrap_or(2) as f32),
         };
         if bytes {
-            let values = bytes_as_floats(&x)?;
-            let mut largest = vec![0.0; element_count(&shape).unwrap_or(0)];
             let mut result = context.allocate(0, x.dtype(), &shape)?;
-            pool(kind, &axes, &values, &mut largest);
             // A window wholly in the padding has the least code.
             match x.dtype() {
-                DType::I8 => narrow(&largest, result.elements_mut::<i8>()?, |value| value as i8),
-                _ => narrow(&largest, result.elements_mut::<u8>()?, |value| value as u8),
+                DType::I8 => {
+                    largest::<i8>(&axes, x.elements()?, result.elements_mut()?, f32::from, |value| value as i8);
+                }
+                _ => largest::<u8>(&axes, x.elements()?, result.elements_mut()?, f32::from, |value| value as u8),
             }
             return Ok(vec![result.into()]);
         }
