@@ -246,7 +246,8 @@ impl Block {
         let taps = self.taps.len().max(1);
         let held = (MOST_HELD / self.channel.max(1) * taps / RUN * RUN).max(RUN);
         let is_whole = inputs.len() <= held;
-        let mut sums = scratch(if is_whole { PANEL_OUTPUTS } else { out.len().next_multiple_of(PANEL_OUTPUTS) } * pitch);
+        let mut sums =
+            scratch(if is_whole { PANEL_OUTPUTS } else { out.len().next_multiple_of(PANEL_OUTPUTS) } * pitch);
         // Vectors at the end of the last channel reach behind it.
         let mut data = scratch((inputs.len().min(held).div_ceil(taps) + 1) * self.channel + LANES);
         let mut wide = scratch(if size_of::<W>() == size_of::<f32>() { 0 } else { held.min(inputs.len()) * LANES });
@@ -283,7 +284,7 @@ impl Block {
                     continue;
                 }
                 for column in columns::<S>(pitch) {
-                    // Where rows of the grid have no gaps, positions of it are those of the outputs.
+                    // About where the outputs of these positions lie: the grid has more positions than there are outputs.
                     let near = column.first * out_length / pitch;
                     operands.column(simd, column, (&mut *sums, column.first, pitch), (finishes.out, near));
                 }

@@ -376,7 +376,13 @@ impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
         for (row, values) in rows.iter_mut().enumerate() {
             *values = &task.x.row(task.first_row + row)[task.part.inputs.clone()];
         }
-        for panel in 0..task.part.panels {
+        let mut panel = 0;
+        // Rows too short for two runs at once: two panels keep as many additions in flight.
+        while S::TILE_VECTORS > 1 && rows[0].len() < BLOCK && panel + 2 <= task.part.panels {
+            two_panels(simd, task, rows, elements, panel);
+            panel += 2;
+        }
+        for panel in panel..task.part.panels {
             let mut weights = task.panel(elements, panel);
             let first = panel * PANEL_OUTPUTS;
             let mut totals = [simd.splat(0.0); ROWS];
@@ -404,6 +410,36 @@ impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
             }
             for row in 0..ROWS {
                 simd.store_partial(totals[row], tile::at_most_a_vector(&mut task.out[row][first..]));
+            }
+        }
+    }
+}
+
+/// Adds the products of few rows with two panels.
+#[inline(always)]
+fn two_panels<S: Simd, W: Weight, const ROWS: usize>(
+    simd: S,
+    task: &mut Task<'_>,
+    rows: [&[f32]; ROWS],
+    elements: &[W],
+    panel: usize,
+) {
+    let panels = [task.panel(elements, panel), task.panel(elements, panel + 1)];
+    for first in (0..rows[0].len()).step_by(RUN) {
+        let length = RUN.min(rows[0].len() - first);
+        let mut left = rows;
+        let mut weights = panels;
+        for row in 0..ROWS {
+            left[row] = &rows[row][first..first + length];
+        }
+        for panel in 0..2 {
+            weights[panel] = &panels[panel][first / W::GROUP..];
+        }
+        let sums = tile::run::<S, W, _, ROWS, 2>(simd, RowsLeft(left), weights, length, 0);
+        for row in 0..ROWS {
+            for (index, sums) in sums[row].iter().enumerate() {
+                let out = tile::at_most_a_vector(&mut task.out[row][(panel + index) * PANEL_OUTPUTS..]);
+                simd.store_partial(simd.add(simd.load_partial(out), simd.load(sums)), out);
             }
         }
     }

@@ -247,8 +247,7 @@ mod tests {
     fn a_chain_takes_two_places() {
         // Each value is read by the next step, and the second is the largest.
         let held = [100, 900, 200, 300, 50].map(|bytes| bytes * ALIGNMENT).into_iter().enumerate();
-        let held: Vec<Held> =
-            held.map(|(at, bytes)| Held { slot: at, bytes, first: at, last: at + 1 }).collect();
+        let held: Vec<Held> = held.map(|(at, bytes)| Held { slot: at, bytes, first: at, last: at + 1 }).collect();
         let offsets = by_size(&held);
         let end = held.iter().zip(offsets).map(|(held, offset)| offset + held.bytes).max();
         assert_eq!(end, Some(1100 * ALIGNMENT));

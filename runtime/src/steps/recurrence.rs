@@ -99,9 +99,8 @@ impl<'a> Recurrence<'a> {
     fn new(weights: &'a [f32], size: usize, rows: &[Range<usize>], steps: usize) -> Recurrence<'a> {
         let mut recurrence = Recurrence { weights, panels: Vec::new() };
         if steps >= STEPS_IN_PANELS {
-            let panels = |rows: &Range<usize>| {
-                (rows.clone(), panels_of(Instructions::best(), recurrence.matrix(size, rows)))
-            };
+            let panels =
+                |rows: &Range<usize>| (rows.clone(), panels_of(Instructions::best(), recurrence.matrix(size, rows)));
             recurrence.panels = rows.iter().map(panels).collect();
         }
         recurrence
