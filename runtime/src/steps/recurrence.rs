@@ -95,13 +95,13 @@ struct Recurrence<'a> {
 }
 
 impl<'a> Recurrence<'a> {
-    /// For a number of steps, each of which multiplies with these rows.
+    /// For a number of steps, each of which has a product with each of these ranges of rows.
     fn new(weights: &'a [f32], size: usize, rows: &[Range<usize>], steps: usize) -> Recurrence<'a> {
         let mut recurrence = Recurrence { weights, panels: Vec::new() };
         if steps >= STEPS_IN_PANELS {
             let panels =
                 |rows: &Range<usize>| (rows.clone(), panels_of(Instructions::best(), recurrence.matrix(size, rows)));
-            recurrence.panels = rows.iter().map(panels).collect();
+            recurrence.panels = rows.iter().filter(|rows| !rows.is_empty()).map(panels).collect();
         }
         recurrence
     }
@@ -207,10 +207,12 @@ impl<'a> Walk<'a> {
             }
         }
         let recurrence = part(2, rows * extents.hidden)?.unwrap_or_default();
-        let together = match cell {
-            Cell::Gru { .. } => vec![0..2 * extents.hidden, 2 * extents.hidden..rows],
-            Cell::Lstm { .. } | Cell::Plain => vec![0..rows],
+        // The state of a GRU is multiplied again once its gates are known.
+        let first = match cell {
+            Cell::Gru { .. } => 2 * extents.hidden,
+            Cell::Lstm { .. } | Cell::Plain => rows,
         };
+        let products = [0..first, first..rows];
         let activations = &layer.activations[direction * layer.functions..(direction + 1) * layer.functions];
         Ok(Walk {
             cell,
@@ -218,7 +220,7 @@ impl<'a> Walk<'a> {
             extents,
             direction,
             weights: part(1, rows * extents.input)?.unwrap_or_default(),
-            recurrence: Recurrence::new(recurrence, extents.hidden, &together, extents.steps),
+            recurrence: Recurrence::new(recurrence, extents.hidden, &products, extents.steps),
             bias,
             hidden_bias,
             peepholes: part(5 + layer.states, 3 * extents.hidden)?.filter(|_| layer.states == 2),
