@@ -97,9 +97,7 @@ impl Ranking {
             if found.iter().chain(reference).any(|number| number.is_nan()) {
                 continue;
             }
-            let greatest =
-                |row: &[f64]| (1..row.len()).fold(0, |best, place| if row[place] > row[best] { place } else { best });
-            let place = greatest(reference);
+            let place = first_greatest(reference);
             let own = found[place];
             let before =
                 found.iter().enumerate().filter(|&(at, &number)| number > own || (number == own && at < place));
@@ -111,9 +109,133 @@ impl Ranking {
     }
 }
 
+/// How well a language model and a reference tell the tokens of a text from those before them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Prediction {
+    /// Tokens that were told.
+    pub tokens: u64,
+    /// How often both gave the same token the greatest probability.
+    pub same_first: u64,
+    /// The largest divergence of one token.
+    pub greatest_divergence: f64,
+    loss: f64,
+    reference_loss: f64,
+    divergence: f64,
+    difference_squares: f64,
+}
+
+impl Prediction {
+    /// Count a token by the scores `[vocabulary]` of both models behind those before it; whether these are numbers and have
+    /// the token. Where they are not, nothing is counted.
+    #[must_use]
+    pub fn add(&mut self, found: &[f32], reference: &[f32], token: usize) -> bool {
+        let (Some(found), Some(reference)) = (log_probabilities(found), log_probabilities(reference)) else {
+            return false;
+        };
+        let (Some(own), Some(right)) = (found.get(token), reference.get(token)) else { return false };
+        if found.len() != reference.len() {
+            return false;
+        }
+        // What the reference holds impossible adds nothing, however impossible the other holds it.
+        let part = |(reference, found): (&f64, &f64)| match reference.exp() {
+            0.0 => 0.0,
+            probability => probability * (reference - found),
+        };
+        // A sum of roundings may be just below the least divergence.
+        let divergence = reference.iter().zip(&found).map(part).sum::<f64>().max(0.0);
+        self.tokens += 1;
+        self.same_first += u64::from(first_greatest(&found) == first_greatest(&reference));
+        self.greatest_divergence = self.greatest_divergence.max(divergence);
+        self.divergence += divergence;
+        self.loss -= own;
+        self.reference_loss -= right;
+        self.difference_squares += (right - own) * (right - own);
+        true
+    }
+
+    /// The perplexity of the text: the exponential of the mean of `-ln p` of its tokens.
+    #[must_use]
+    pub fn perplexity(&self) -> f64 {
+        self.mean(self.loss).exp()
+    }
+
+    /// The perplexity of the text under the reference.
+    #[must_use]
+    pub fn reference_perplexity(&self) -> f64 {
+        self.mean(self.reference_loss).exp()
+    }
+
+    /// The mean Kullback-Leibler divergence of the model's probabilities from the reference's, in nats.
+    #[must_use]
+    pub fn divergence(&self) -> f64 {
+        self.mean(self.divergence)
+    }
+
+    /// The natural logarithm of the ratio of both perplexities, and its standard error, with tokens taken as independent.
+    #[must_use]
+    pub fn log_ratio(&self) -> (f64, f64) {
+        let mean = self.mean(self.loss - self.reference_loss);
+        let variance = (self.mean(self.difference_squares) - mean * mean).max(0.0);
+        (mean, (variance / self.tokens.max(1) as f64).sqrt())
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        sum / self.tokens.max(1) as f64
+    }
+}
+
+/// The natural logarithms of the probabilities that scores stand for; none where these are no numbers.
+fn log_probabilities(scores: &[f32]) -> Option<Vec<f64>> {
+    let greatest = scores.iter().fold(f64::NEG_INFINITY, |greatest, &score| greatest.max(f64::from(score)));
+    let sum: f64 = scores.iter().map(|&score| (f64::from(score) - greatest).exp()).sum();
+    let total = greatest + sum.ln();
+    total.is_finite().then(|| scores.iter().map(|&score| f64::from(score) - total).collect())
+}
+
+fn first_greatest(row: &[f64]) -> usize {
+    (1..row.len()).fold(0, |best, place| if row[place] > row[best] { place } else { best })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn perplexity_and_divergence_of_a_small_example() {
+        // Probabilities 1/4, 3/4 beside 1/2, 1/2; scores are the same up to a constant.
+        let mut prediction = Prediction::default();
+        assert!(prediction.add(&[5.0, 5.0 + 3f32.ln()], &[-1.0, -1.0], 0));
+        assert!((prediction.perplexity() - 4.0).abs() < 1e-6, "{prediction:?}");
+        assert!((prediction.reference_perplexity() - 2.0).abs() < 1e-12, "{prediction:?}");
+        let divergence = 0.5 * 2f64.ln() + 0.5 * (2.0f64 / 3.0).ln();
+        assert!((prediction.divergence() - divergence).abs() < 1e-6, "{prediction:?}");
+        assert_eq!((prediction.tokens, prediction.same_first), (1, 0));
+        assert!(prediction.add(&[0.0, 1.0], &[0.0, 1.0], 1));
+        assert_eq!((prediction.tokens, prediction.same_first), (2, 1));
+        // Differences ln 2 and 0: their mean, and the error of the mean.
+        let (ratio, error) = prediction.log_ratio();
+        assert!((ratio - 2f64.ln() / 2.0).abs() < 1e-6 && (error - 2f64.ln() / 8f64.sqrt()).abs() < 1e-6);
+        assert!((prediction.greatest_divergence - divergence).abs() < 1e-6);
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_are_not_counted() {
+        let mut prediction = Prediction::default();
+        let nothing = f32::NEG_INFINITY;
+        for (found, reference, token) in [
+            (vec![f32::NAN, 0.0], vec![0.0, 0.0], 0),
+            (vec![0.0, 0.0], vec![f32::INFINITY, 0.0], 0),
+            (vec![0.0, 0.0], vec![nothing, nothing], 0),
+            (vec![0.0, 0.0], vec![0.0, 0.0], 2),
+            (vec![0.0, 0.0], vec![0.0, 0.0, 0.0], 1),
+        ] {
+            assert!(!prediction.add(&found, &reference, token), "{found:?} {reference:?}");
+        }
+        assert_eq!(prediction, Prediction::default());
+        // A token that both hold impossible is none of those that differ.
+        assert!(prediction.add(&[0.0, nothing], &[0.0, nothing], 0));
+        assert_eq!(prediction.divergence(), 0.0);
+    }
 
     #[test]
     fn differences_of_a_small_example() {

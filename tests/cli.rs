@@ -45,6 +45,7 @@ fn write_models(folder: &Path) {
         model(graph(inputs.to_vec(), Vec::new(), nodes, outputs))
     });
     language::write_folder(&folder.join("language"));
+    write(folder, "words.txt", (2..62).map(|word| format!("w{} ", word * 7 % 60 + 2)).collect::<String>().as_bytes());
     write(folder, "mute/model.onnx", &good);
     write(folder, "empty.onnx", b"");
     write(folder, "text.onnx", b"Dear reader,\nthis is no model.\n");

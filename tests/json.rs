@@ -96,6 +96,7 @@ fn the_page_has_every_key() {
     std::fs::File::create(folder.join("w.bin")).unwrap().set_len(4096 * 2048 * 4).unwrap();
     write_placed(folder);
     language::write_folder(&folder.join("language"));
+    write(folder, "words.txt", b"w3 w4 w5 w6 w7");
     for (name, expected) in [("data", 9.5), ("wrong", 9.0)] {
         write(folder, &format!("{name}/test_data_set_0/input_0.pb"), &tensor_file(&[1, 3], &[1.0; 3]));
         write(folder, &format!("{name}/test_data_set_0/output_0.pb"), &tensor_file(&[1, 2], &[expected, 11.5]));
@@ -135,6 +136,7 @@ fn the_page_has_every_key() {
         ("inspect --placements", "inspect placed.ipu --placements --tiles 2 --sram 64KiB"),
         ("inspect --check", "inspect all.ipu --check"),
         ("compile", "compile language -o language.ipu"),
+        ("compare --text", "compare language.ipu language --text words.txt"),
         ("inspect", "inspect language.ipu"),
         ("generate", "generate language.ipu --prompt w3 --max-tokens 2 --logprobs 1"),
         ("cache", "cache list"),

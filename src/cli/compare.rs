@@ -1,5 +1,7 @@
 //! `ipuc compare`: how far the results of a model lie from those of another, and from which step on.
 
+mod text;
+
 use super::Outcome;
 use super::execute::{DimensionArguments, Loaded, ModelArguments, complete};
 use super::failure::{Code, Failure};
@@ -17,6 +19,7 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Observer, Session};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 /// Run two models on the same inputs and show how far the first lies from the second
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// The model that is right, an .ipu or an .onnx file: say, the one in floats
+    /// The model that is right, an .ipu or .onnx file or the folder of a language model: say, the one in floats
     reference: PathBuf,
     #[command(flatten)]
     dimensions: DimensionArguments,
@@ -37,6 +40,15 @@ pub(super) struct Arguments {
     /// How many values of steps are shown, those that are furthest first; --json shows all
     #[arg(long, value_name = "N", default_value = "20")]
     steps: usize,
+    /// Compare language models by how well they tell each token of a text from those before it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "random", "entry"])]
+    text: Option<PathBuf>,
+    /// How many tokens are read at a time; each window begins with an empty context
+    #[arg(long, value_name = "N", default_value = "512", requires = "text")]
+    window: NonZeroUsize,
+    /// Read no more than the first N tokens of the text
+    #[arg(long, value_name = "N", requires = "text")]
+    tokens: Option<usize>,
 }
 
 /// What `--json` prints.
@@ -83,6 +95,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let found = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let reference = Loaded::open(&arguments.model.with_model(&arguments.reference), &arguments.dimensions, output)?;
     let name = arguments.model.entry.as_deref();
+    if let Some(path) = &arguments.text {
+        return text::run(path, (arguments.window.get(), arguments.tokens), &found, &reference, output);
+    }
     let (entry, reference_entry) = (found.model.entry(name)?, reference.model.entry(name)?);
     let parent = arguments.reference.parent().filter(|folder| !folder.as_os_str().is_empty());
     let data = arguments.data.as_deref().or(parent).unwrap_or(Path::new("."));

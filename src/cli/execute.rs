@@ -8,8 +8,10 @@ use super::scratch::{Scratch, spool};
 use super::signature::has_signature;
 use super::sizes::Sizes;
 use crate::cache::Cache;
+use crate::compile::folder;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::{SourceFile, numpy};
+use crate::generate::GeneratorOptions;
 use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
@@ -30,7 +32,8 @@ use std::time::Duration;
 /// Which model is executed, and how.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ModelArguments {
-    /// The model: an .ipu file, an .onnx file (compiled first, and kept in `ipuc cache`), or - for stdin
+    /// The model: an .ipu file, an .onnx file or the folder of a language model (compiled first, and kept in `ipuc cache`),
+    /// or - for stdin
     model: PathBuf,
     /// The entry to run, where the model has several
     #[arg(long, value_name = "NAME")]
@@ -172,7 +175,7 @@ impl Loaded {
             path = folder.path().join("stdin");
             spool(pipe, &path)?;
         }
-        let compiled_elsewhere = arguments.follow || is_compiled(&path)?;
+        let compiled_elsewhere = arguments.follow || (!path.is_dir() && is_compiled(&path)?);
         if !compiled_elsewhere {
             path = compiled_for_run(&path, arguments, dimensions, &mut scratch, output)?;
         } else if let Some(range) = dimensions.dim.iter().find(|dimension| dimension.value().is_none()) {
@@ -196,6 +199,11 @@ impl Loaded {
         Ok(Loaded { model, path: arguments.model.clone(), file: path, threads, _scratch: scratch })
     }
 
+    /// A generator with the threads that the user wants.
+    pub(super) fn generator_options(&self) -> GeneratorOptions {
+        GeneratorOptions { threads: self.threads, ..GeneratorOptions::default() }
+    }
+
     /// A session with the threads that the user wants.
     pub(super) fn session(&self) -> anyhow::Result<Session> {
         Ok(Session::new(&self.model, &SessionOptions { threads: self.threads, ..SessionOptions::default() })?)
@@ -210,12 +218,16 @@ fn compiled_for_run(
     scratch: &mut Option<Scratch>,
     output: &Output,
 ) -> anyhow::Result<PathBuf> {
-    let options = CompileOptions {
+    let mut options = CompileOptions {
         external_data_roots: arguments.external_data_root.clone(),
         ranges: ranges(&dimensions.dim),
         ..CompileOptions::default()
     };
-    let sources = [Source { entry: "main".to_string(), path: model.to_owned() }];
+    let source = match model.is_dir() {
+        true => folder::read(model)?.apply(&mut options),
+        false => Source { entry: "main".to_string(), path: model.to_owned() },
+    };
+    let sources = [source];
     let shown = [Source { path: shown(&arguments.model), ..sources[0].clone() }];
     let compile_to = |target: &Path| {
         let bar = output.bar("compiling", Unit::Bytes);

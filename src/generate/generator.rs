@@ -7,8 +7,7 @@ use super::sampling::{Chooser, Sampling, log_probabilities};
 use super::text::TextPieces;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::{bf16, f16};
-use ipuc_formats::tensor::{Tensor, TensorError};
-use ipuc_formats::value::Value;
+use ipuc_formats::tensor::Tensor;
 use ipuc_runtime::{CancelToken, RunError, SavedStateError, Session, SessionOptions};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
@@ -189,6 +188,35 @@ impl Generator {
         })
     }
 
+    /// Read tokens behind those of the context in one pass; gives for each of them the scores `[vocabulary]` of the token
+    /// that follows it.
+    ///
+    /// # Errors
+    /// [`GenerateError`] where there is no token, or the pass fails.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
+        if tokens.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        self.settle()?;
+        let entry = self.model.settings().decode.clone();
+        let scores = self.pass(&entry, tokens)?;
+        if scores.len() != tokens.len() {
+            let reason = format!("it gives scores behind {} of {} tokens", scores.len(), tokens.len());
+            return Err(GenerateError::Entry { entry, reason });
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(scores)
+    }
+
+    /// Forget the context.
+    ///
+    /// # Errors
+    /// [`GenerateError::Run`] where the cache cannot be given up.
+    pub fn clear(&mut self) -> Result<(), GenerateError> {
+        self.tokens.clear();
+        Ok(self.settle()?)
+    }
+
     /// Shorten the context to what it has in common with a prompt, less than the whole prompt; gives how many tokens that is.
     fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
         let pairs = self.tokens.iter().zip(&prompt[..prompt.len() - 1]);
@@ -235,7 +263,7 @@ impl Generator {
 
     /// Run an entry on tokens behind those of the cache; gives its rows of scores.
     fn pass(&mut self, entry: &str, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
-        let inputs = self.inputs(tokens).map_err(|error| GenerateError::Tokens { reason: error.to_string() })?;
+        let inputs = self.model.inputs(self.cached, tokens)?;
         let outputs = self.session.run(Some(entry), inputs)?;
         self.cached += tokens.len();
         let logits = &self.model.settings().logits;
@@ -250,29 +278,6 @@ impl Generator {
             return Err(refused("it gives no scores".to_string()));
         }
         Ok(scores.chunks_exact(vocabulary).map(<[f32]>::to_vec).collect())
-    }
-
-    fn inputs(&self, tokens: &[u32]) -> Result<Vec<(String, Value)>, TensorError> {
-        let settings = self.model.settings();
-        let end = self.cached + tokens.len();
-        let row = |numbers: Vec<i64>| -> Result<Value, TensorError> {
-            let shape = [1, numbers.len()];
-            Ok(match self.model.integers() {
-                DType::I32 => {
-                    let narrow: Vec<i32> = numbers.iter().map(|&number| number as i32).collect();
-                    Tensor::from_elements(&shape, &narrow)?.into()
-                }
-                _ => Tensor::from_elements(&shape, &numbers)?.into(),
-            })
-        };
-        let mut inputs = vec![(settings.tokens.clone(), row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
-        if let Some(mask) = &settings.attention_mask {
-            inputs.push((mask.clone(), row(vec![1; end])?));
-        }
-        if let Some(positions) = &settings.position_ids {
-            inputs.push((positions.clone(), row((self.cached as i64..end as i64).collect())?));
-        }
-        Ok(inputs)
     }
 }
 

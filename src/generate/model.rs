@@ -4,6 +4,8 @@ use super::error::GenerateError;
 use super::template::{Message, Template};
 use crate::generation::{CHAT_TEMPLATE, GENERATION, GenerationSettings, TOKENIZER};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
 use ipuc_runtime::Model;
 use std::sync::Arc;
 use tokenizers::Tokenizer;
@@ -55,8 +57,32 @@ impl TextModel {
         &self.shared.settings
     }
 
-    pub(super) fn integers(&self) -> DType {
-        self.shared.integers
+    /// The inputs of a pass over tokens, behind so many positions of the cache.
+    ///
+    /// # Errors
+    /// [`GenerateError::Tokens`] where there are too many.
+    pub fn inputs(&self, cached: usize, tokens: &[u32]) -> Result<Vec<(String, Value)>, GenerateError> {
+        let settings = self.settings();
+        let end = cached + tokens.len();
+        let row = |numbers: Vec<i64>| -> Result<Value, GenerateError> {
+            let shape = [1, numbers.len()];
+            let tensor = match self.shared.integers {
+                DType::I32 => {
+                    let narrow: Vec<i32> = numbers.iter().map(|&number| number as i32).collect();
+                    Tensor::from_elements(&shape, &narrow)
+                }
+                _ => Tensor::from_elements(&shape, &numbers),
+            };
+            tensor.map(Value::from).map_err(|error| GenerateError::Tokens { reason: error.to_string() })
+        };
+        let mut inputs = vec![(settings.tokens.clone(), row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
+        if let Some(mask) = &settings.attention_mask {
+            inputs.push((mask.clone(), row(vec![1; end])?));
+        }
+        if let Some(positions) = &settings.position_ids {
+            inputs.push((positions.clone(), row((cached as i64..end as i64).collect())?));
+        }
+        Ok(inputs)
     }
 
     /// Tokens of a text, with those that begin a text where the model has such.

@@ -358,3 +358,18 @@ fn a_folder_without_configuration_needs_a_decoder_and_a_tokenizer() {
     let mut generator = Generator::new(&model, &GeneratorOptions::default()).unwrap();
     assert_eq!(all(&mut generator, &prompt, &Sampling::greedy(), &limits()).0.len(), TOKENS);
 }
+
+#[test]
+fn scores_of_a_text_are_those_of_its_tokens_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = opened(&compiled(folder.path()), None);
+    let tokens = model.encode(PROMPT).unwrap();
+    let mut generator = Generator::new(&model, &GeneratorOptions::default()).unwrap();
+    let whole = generator.score(&tokens).unwrap();
+    assert_eq!(generator.tokens(), tokens);
+    generator.clear().unwrap();
+    assert!(generator.tokens().is_empty());
+    let one_by_one: Vec<Vec<f32>> = tokens.iter().flat_map(|&token| generator.score(&[token]).unwrap()).collect();
+    assert_eq!(whole, one_by_one);
+    let Err(GenerateError::EmptyPrompt) = generator.score(&[]) else { panic!("nothing has no scores") };
+}
