@@ -22,12 +22,10 @@ impl<'a> Compiled<'a> {
             let found = self.dequantized(at, &uses).or_else(|| self.quantized(at, &uses));
             if let Some((step, gone)) = found {
                 self.steps[at] = step;
-                let mut index = 0;
-                self.steps.retain(|_| {
-                    index += 1;
-                    !gone.contains(&(index - 1))
-                });
                 at -= gone.len();
+                for place in gone.into_iter().rev() {
+                    self.steps.remove(place);
+                }
             }
             at += 1;
         }
@@ -35,21 +33,22 @@ impl<'a> Compiled<'a> {
 
     /// Computes steps of which all arguments are constants. One that fails stays, so that a run says so.
     fn compute_constants(&mut self, block: usize) {
-        let kinds = &mut self.kinds;
-        self.steps.retain(|step| {
-            let constant = |register: &usize| match &kinds[*register] {
-                Kind::Constant(register) => Some(register),
-                Kind::Input(_) | Kind::Operand(..) | Kind::Step(_) => None,
-            };
-            let Some(arguments) = step.arguments.iter().map(constant).collect::<Option<Vec<_>>>() else { return true };
-            let Kind::Step(dtype) = kinds[step.result] else { return true };
-            let mut result = Register::of(dtype);
-            if step.operation.run(&arguments, block, &mut result).is_err() {
-                return true;
+        for step in std::mem::take(&mut self.steps) {
+            match self.computed(&step, block) {
+                Some(result) => self.kinds[step.result] = Kind::Constant(result),
+                None => self.steps.push(step),
             }
-            kinds[step.result] = Kind::Constant(result);
-            false
-        });
+        }
+    }
+
+    /// The result of a step of constants.
+    fn computed(&self, step: &Step<'_>, block: usize) -> Option<Register> {
+        let arguments: Option<Vec<&Register>> =
+            step.arguments.iter().map(|&register| self.constant(register)).collect();
+        let (arguments, Kind::Step(dtype)) = (arguments?, &self.kinds[step.result]) else { return None };
+        let mut result = Register::of(*dtype);
+        step.operation.run(&arguments, block, &mut result).ok()?;
+        Some(result)
     }
 
     /// Reads the argument of a conversion that changes nothing where its result was read.
@@ -74,25 +73,27 @@ impl<'a> Compiled<'a> {
         found.filter(|_| uses[register] == 1)
     }
 
+    /// A register that is the same for all elements.
+    fn constant(&self, register: usize) -> Option<&Register> {
+        match &self.kinds[register] {
+            Kind::Constant(register) => Some(register),
+            Kind::Input(_) | Kind::Operand(..) | Kind::Step(_) => None,
+        }
+    }
+
     /// The value of a constant of i32.
     fn integer(&self, register: usize) -> Option<i32> {
-        match &self.kinds[register] {
-            Kind::Constant(Register::Integer(values)) => values.first().copied(),
-            Kind::Constant(Register::Float(_) | Register::General(_))
-            | Kind::Input(_)
-            | Kind::Operand(..)
-            | Kind::Step(_) => None,
+        match self.constant(register)? {
+            Register::Integer(values) => values.first().copied(),
+            Register::Float(_) | Register::General(_) => None,
         }
     }
 
     /// The value of a constant of f32.
     fn float(&self, register: usize) -> Option<f32> {
-        match &self.kinds[register] {
-            Kind::Constant(Register::Float(values)) => values.first().copied(),
-            Kind::Constant(Register::Integer(_) | Register::General(_))
-            | Kind::Input(_)
-            | Kind::Operand(..)
-            | Kind::Step(_) => None,
+        match self.constant(register)? {
+            Register::Float(values) => values.first().copied(),
+            Register::Integer(_) | Register::General(_) => None,
         }
     }
 
@@ -104,7 +105,7 @@ impl<'a> Compiled<'a> {
         }
     }
 
-    /// `(x - zero) * scale` at `at`, and the steps before it that are part of it.
+    /// `(x - zero) * scale` at `at`, and the places of the steps before it that are part of it, in order.
     fn dequantized(&self, at: usize, uses: &[usize]) -> Option<(Step<'a>, Vec<usize>)> {
         let step = &self.steps[at];
         let &[left, right] = step.operation.floats_of(Arithmetic::Mul, &step.arguments)? else { return None };
@@ -128,7 +129,7 @@ impl<'a> Compiled<'a> {
         Some((Step { operation, arguments: vec![x], result: step.result, function: step.function }, gone))
     }
 
-    /// `round(x / scale) + zero` at `at`, and the steps before it that are part of it.
+    /// `round(x / scale) + zero` at `at`, and the places of the steps before it that are part of it, in order.
     fn quantized(&self, at: usize, uses: &[usize]) -> Option<(Step<'a>, Vec<usize>)> {
         let step = &self.steps[at];
         let Kind::Step(dtype) = self.kinds[step.result] else { return None };
