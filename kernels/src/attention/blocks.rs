@@ -219,12 +219,13 @@ impl Task<'_> {
             hidden = match by_key {
                 1 => add_biases(simd, &mask.values[bias(seen.start)..bias(seen.end)], scores),
                 _ => {
-                    let added = seen.clone().zip(&mut *scores).map(|(key, score)| {
+                    let mut hidden = true;
+                    for (key, score) in seen.clone().zip(scores) {
                         let bias = mask.values[bias(key)];
+                        hidden &= bias == f32::NEG_INFINITY;
                         *score += bias;
-                        bias
-                    });
-                    added.fold(true, |hidden, bias| hidden & (bias == f32::NEG_INFINITY))
+                    }
+                    hidden
                 }
             };
         }

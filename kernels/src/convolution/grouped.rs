@@ -10,7 +10,9 @@ use super::{
     gather::Gather,
 };
 use crate::{
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, RUN, Weight, pack_panels, tile},
+    product::{
+        PANEL_OUTPUTS, PanelElements, PanelPiece, PlainElements, PlainLayout, PlainMatrix, RUN, Weight, panels_of, tile,
+    },
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -52,7 +54,7 @@ pub fn convolution(
             depthwise(instructions, shape, x, weight, out, epilogue);
         }
         ConvolutionWeight::Plain(weight) => {
-            let packed = pack(shape, weight);
+            let packed = pack(instructions, shape, weight);
             let panels = 0..packed.len() / (shape.depth() * PANEL_OUTPUTS).max(1);
             // Without terms there is nothing to pack, but still outputs to complete.
             let panels = if shape.depth() == 0 { 0..shape.groups * group_panels(shape) } else { panels };
@@ -68,13 +70,14 @@ fn group_panels(shape: &ConvolutionShape) -> usize {
 }
 
 /// The panels of all groups of a plain weight.
-fn pack(shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
+fn pack(instructions: Instructions, shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
     let (outputs, depth) = (shape.group_outputs, shape.depth());
     assert_eq!(weight.len(), shape.groups * outputs * depth, "weights of {shape:?}");
     let mut groups = vec![Vec::new(); shape.groups];
     threads::chunks(&mut groups, 1, |group, packed| {
         let weight = &weight[group * outputs * depth..];
-        packed[0] = pack_panels::<f32>(depth, outputs, |input, output| weight[output * depth + input]);
+        let weight = PlainElements::F32(&weight[..outputs * depth]);
+        packed[0] = panels_of(instructions, PlainMatrix::new(weight, PlainLayout::InputsInner, depth, outputs));
     });
     groups.concat()
 }
