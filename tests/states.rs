@@ -8,6 +8,7 @@ mod support;
 
 use ipuc::compile::{Activations, CompileOptions, Source, compile};
 use ipuc::{OpenFileError, OpenOptions, open_with};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::onnx::schema::{
     AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
 };
@@ -411,6 +412,66 @@ fn static_cache() -> Vec<u8> {
     let opset = OperatorSetIdProto { domain: None, version: Some(24) };
     let graph = Some(support::graph(inputs, Vec::new(), nodes, outputs));
     ModelProto { ir_version: Some(11), opset_import: vec![opset], graph, ..ModelProto::default() }.encode_to_vec()
+}
+
+/// The same cache as torch writes it: positions first, `ScatterND`, turned back. A run writes one position of all the batch.
+fn cache_at_positions() -> Vec<u8> {
+    let turn = |from: &str, to: &str| NodeProto {
+        attribute: vec![AttributeProto {
+            name: Some("perm".to_string()),
+            r#type: Some(7),
+            ints: vec![1, 0, 2],
+            ..AttributeProto::default()
+        }],
+        ..support::node("Transpose", &[from], &[to])
+    };
+    let nodes = vec![
+        turn("past.0", "turned"),
+        support::node("ScatterND", &["turned", "at", "x"], &["written"]),
+        turn("written", "present.0"),
+        support::node("Exp", &["present.0"], &["y"]),
+    ];
+    let inputs = vec![
+        support::port("x", &["1", "2", "64"]),
+        integers("at", &["1", "1"]),
+        support::port("past.0", &["2", "1000", "64"]),
+    ];
+    let outputs = ["y", "present.0"].map(|name| support::port(name, &["2", "1000", "64"])).to_vec();
+    let opset = OperatorSetIdProto { domain: None, version: Some(18) };
+    let graph = Some(support::graph(inputs, Vec::new(), nodes, outputs));
+    ModelProto { ir_version: Some(11), opset_import: vec![opset], graph, ..ModelProto::default() }.encode_to_vec()
+}
+
+#[test]
+fn a_cache_written_at_positions_is_overwritten_in_its_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    support::write(folder.path(), "cache.onnx", &cache_at_positions());
+    let source = || Source { entry: "main".to_string(), path: folder.path().join("cache.onnx") };
+    let path = folder.path().join("cache.ipu");
+    let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..CompileOptions::default() };
+    compile(&[source()], &path, &options).unwrap();
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let growth = model.manifest().states[0].growth.unwrap();
+    assert_eq!((growth.axis, growth.page, growth.overwritten), (1, 128, true));
+    let plain = folder.path().join("plain.ipu");
+    compile(&[source()], &plain, &CompileOptions::default()).unwrap();
+    let plain = open_with(&plain, OpenOptions::default()).unwrap();
+    let (mut session, mut without) = (session(&model, 1), session(&plain, 1));
+    let mut cache: Value = Tensor::zeros(DType::F32, &[2, 1000, 64]).unwrap().into();
+    for at in [0i64, 1, 999, 500, 1] {
+        let x: Vec<f32> = (0..128).map(|index| (index + at) as f32 * 0.01).collect();
+        let x: Value = Tensor::from_elements(&[1, 2, 64], &x).unwrap().into();
+        let at: Value = Tensor::from_elements(&[1, 1], &[at]).unwrap().into();
+        let inputs = vec![("x".to_string(), x), ("at".to_string(), at)];
+        let outputs = session.run(None, inputs.clone()).unwrap();
+        let expected = without.run(None, [inputs, vec![("past.0".to_string(), cache)]].concat()).unwrap();
+        assert_eq!(outputs[0], expected[0]);
+        cache = expected[1].1.clone();
+    }
+    let at: Value = Tensor::from_elements(&[1, 1], &[1000i64]).unwrap().into();
+    let x: Value = Tensor::zeros(DType::F32, &[1, 2, 64]).unwrap().into();
+    let error = session.run(None, vec![("x".to_string(), x), ("at".to_string(), at)]).unwrap_err();
+    assert!(error.to_string().contains("a position of the cache is 1000"), "{error}");
 }
 
 fn integers(name: &str, shape: &[&str]) -> ValueInfoProto {

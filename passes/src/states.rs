@@ -28,7 +28,9 @@
 //!
 //! Establishes: inputs and outputs of a state have the same element type and rank; a state grows only where every entry
 //! that reads and writes it joins it with new elements along one axis; a cache of a capacity, of which every such entry writes
-//! positions of one axis (`tensor_scatter`), is overwritten in its pages. Leaves alone: what is replaced from run to run.
+//! positions of one axis (`tensor_scatter`, or `scatter_nd` at consecutive positions), is overwritten in its pages. Leaves alone: what is replaced from run to run.
+
+mod positions;
 
 use crate::error::PassError;
 use crate::ir::{Block, Changes, Graph, Operand, State, StateUse, Step, ValueId};
@@ -84,6 +86,7 @@ pub fn states(graph: &mut Graph, options: &Options) -> Result<Changes, PassError
     }
     for entry in 0..graph.entries.len() {
         separate_caches(graph, entry);
+        positions::write_along_axes(graph, entry)?;
     }
     let grown = (before..graph.states.len()).map(|state| grow(graph, state, options.cache)).sum();
     if options.cache.is_some() && graph.states.iter().all(|state| state.growth.and_then(|growth| growth.rows).is_none())

@@ -2,8 +2,10 @@
 //!
 //! Activations are signed and weights unsigned where they are multiplied, as vector instructions take them: an unsigned
 //! activation is 128 less than its code, a signed weight 128 more, and so are their zero points. Since
-//! `(x - a) * (w - b)` sums to `x * w - a * (w - b) - b * x`, zero points cost a sum of each row and each column. Everything is
-//! exact modulo 2^32, so that instruction sets, threads, pieces and rows change no bits.
+//! `(x - a) * (w - b)` sums to `x * w - a * (w - b) - b * x`, zero points cost a sum of each row and each column. The sum of a
+//! column is needed for the 128 of unsigned activations whatever their zero point is, which is only a factor of it: a
+//! constant one that were a part of the bias would save nothing. Everything is exact modulo 2^32, so that instruction sets,
+//! threads, pieces and rows change no bits.
 
 use std::ops::Range;
 
@@ -96,7 +98,7 @@ pub enum SumOrder {
 /// If shapes disagree.
 pub fn integer_product(
     instructions: Instructions,
-    x: &IntegerRows,
+    x: &IntegerRows<'_>,
     zero: i32,
     weight: IntegerWeight<'_>,
     pieces: &[IntegerPiece<'_>],
@@ -235,7 +237,7 @@ enum Place<'a> {
 
 /// Some rows by some panels.
 struct PanelTask<'a> {
-    x: &'a IntegerRows,
+    x: &'a IntegerRows<'a>,
     rows: Range<usize>,
     /// The zero point of activations, as they are multiplied.
     zero: i32,

@@ -1,6 +1,6 @@
 //! Activations of products of integers of 8 bits, in the order in which register tiles read them.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use crate::{
     simd::{Instructions, LANES, Routine, Simd},
@@ -52,11 +52,11 @@ pub struct Zero {
 /// Rows are in blocks of 8, then of 4, 2 and 1 for those that are left. A block is `[k / 4][rows of the block][4]`; inputs that
 /// are missing in the last group of 4 are 0.
 #[derive(Debug)]
-pub struct IntegerRows {
+pub struct IntegerRows<'a> {
     rows: usize,
     inputs: usize,
     kind: ByteType,
-    codes: Vec<[i8; LINE_INPUTS]>,
+    codes: Cow<'a, [[i8; LINE_INPUTS]]>,
 }
 
 /// One block of [`IntegerRows`].
@@ -76,7 +76,7 @@ fn block_rows(left: usize) -> usize {
 /// Rows that are filled by one task, at least: whole blocks.
 const TASK_ROWS: usize = 8 * BLOCK_ROWS;
 
-impl IntegerRows {
+impl IntegerRows<'_> {
     /// Rows one behind the other.
     ///
     /// # Panics
@@ -146,7 +146,20 @@ impl IntegerRows {
             let rows_each = rows.div_ceil(parts).next_multiple_of(BLOCK_ROWS);
             threads::chunks(&mut codes, rows_each * lines, |part, codes| fill(part * rows_each, codes));
         }
-        Self { rows, inputs, kind, codes }
+        Self { rows, inputs, kind, codes: codes.into() }
+    }
+
+    /// Some of the rows, which begin at a multiple of 8 and end at one or with the last row.
+    ///
+    /// # Panics
+    /// If there are not so many, or they begin or end elsewhere.
+    #[must_use]
+    pub fn part(&self, rows: Range<usize>) -> IntegerRows<'_> {
+        assert!(rows.start.is_multiple_of(BLOCK_ROWS), "rows {rows:?} begin within a block");
+        assert!(rows.end.is_multiple_of(BLOCK_ROWS) || rows.end == self.rows, "rows {rows:?} of {}", self.rows);
+        let lines = self.inputs.div_ceil(LINE_INPUTS);
+        let codes = &self.codes[rows.start * lines..rows.end * lines];
+        IntegerRows { rows: rows.len(), inputs: self.inputs, kind: self.kind, codes: codes.into() }
     }
 
     /// The number of rows: m.

@@ -6,29 +6,65 @@ use crate::simd::{Instructions, LANES, Routine, Simd};
 /// What makes codes of sums: `clamp(round(sum * scale + offset) + zero)` with halves to even, each step in f32 before it is
 /// rounded; NaN counts as 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Requantize {
-    /// The factor of the sum.
-    pub scale: f32,
+pub struct Requantize<'a> {
+    /// The factor of a sum.
+    pub scale: Parameter<'a>,
     /// What is added to the product, where something is.
-    pub offset: Option<f32>,
+    pub offset: Option<Parameter<'a>>,
     /// The zero point of the codes, which has their type.
     pub zero: i32,
     /// The type of the codes, to which they are limited.
     pub kind: ByteType,
 }
 
+/// One value for all sums, or one for each.
+#[derive(Clone, Copy, Debug)]
+pub enum Parameter<'a> {
+    /// The same for all.
+    All(f32),
+    /// As many as sums.
+    Each(&'a [f32]),
+}
+
+impl Parameter<'_> {
+    /// The value of sums from `first` on; 0 where there are no more.
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, first: usize) -> S::Vector {
+        match self {
+            Parameter::All(value) => simd.splat(value),
+            Parameter::Each(values) => match values[first..].first_chunk::<LANES>() {
+                Some(own) => simd.load(own),
+                None => {
+                    let mut own = [0.0; LANES];
+                    own[..values.len() - first].copy_from_slice(&values[first..]);
+                    simd.load(&own)
+                }
+            },
+        }
+    }
+
+    /// Whether there is one for each of `count` sums.
+    fn is_of(self, count: usize) -> bool {
+        match self {
+            Parameter::All(_) => true,
+            Parameter::Each(values) => values.len() == count,
+        }
+    }
+}
+
 /// Codes of sums.
 ///
 /// # Panics
-/// If there are not as many codes as sums.
-pub fn requantize(instructions: Instructions, sums: &[i32], by: Requantize, codes: &mut [u8]) {
+/// If there are not as many codes, or values, as sums.
+pub fn requantize(instructions: Instructions, sums: &[i32], by: Requantize<'_>, codes: &mut [u8]) {
     assert_eq!(sums.len(), codes.len(), "codes of sums");
+    assert!(by.scale.is_of(sums.len()) && by.offset.is_none_or(|offset| offset.is_of(sums.len())), "values of sums");
     instructions.run(Requantizing { sums, by, codes });
 }
 
 struct Requantizing<'a> {
     sums: &'a [i32],
-    by: Requantize,
+    by: Requantize<'a>,
     codes: &'a mut [u8],
 }
 
@@ -40,25 +76,25 @@ impl Routine for Requantizing<'_> {
         let Self { sums, by, codes } = self;
         let (vectors, rest) = sums.as_chunks::<LANES>();
         let (blocks, last) = codes.as_chunks_mut::<LANES>();
-        for (block, sums) in blocks.iter_mut().zip(vectors) {
-            by.write(simd, sums, block);
+        for (index, (block, sums)) in blocks.iter_mut().zip(vectors).enumerate() {
+            by.write(simd, index * LANES, sums, block);
         }
         let (mut lanes, mut block) = ([0; LANES], [0; LANES]);
         lanes[..rest.len()].copy_from_slice(rest);
-        by.write(simd, &lanes, &mut block);
+        by.write(simd, vectors.len() * LANES, &lanes, &mut block);
         last.copy_from_slice(&block[..rest.len()]);
     }
 }
 
-impl Requantize {
+impl Requantize<'_> {
     /// A method, since a closure would not be compiled for the instructions.
     #[inline(always)]
-    fn write<S: Simd>(&self, simd: S, sums: &[i32; LANES], codes: &mut [u8; LANES]) {
+    fn write<S: Simd>(&self, simd: S, first: usize, sums: &[i32; LANES], codes: &mut [u8; LANES]) {
         let Self { scale, offset, zero, kind } = *self;
         let (least, greatest) = if kind.signed { (-128 - zero, 127 - zero) } else { (-zero, 255 - zero) };
-        let mut value = simd.multiply(simd.convert(simd.load_integers(sums)), simd.splat(scale));
+        let mut value = simd.multiply(simd.convert(simd.load_integers(sums)), scale.load(simd, first));
         if let Some(offset) = offset {
-            value = simd.add(value, simd.splat(offset));
+            value = simd.add(value, offset.load(simd, first));
         }
         let mut nearest = [0; LANES];
         simd.store_integers(simd.nearest_integers(value), &mut nearest);
@@ -73,6 +109,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_sum_has_its_own_scale_and_offset() {
+        let sums: Vec<i32> = (0..37).map(|sum| sum - 18).collect();
+        let scales: Vec<f32> = (0..37u8).map(|sum| f32::from(sum) * 0.25).collect();
+        let offsets: Vec<f32> = (0..37u8).map(|sum| f32::from(sum % 5)).collect();
+        let expected: Vec<u8> = (0..37)
+            .map(|sum| (sums[sum] as f32 * scales[sum] + offsets[sum]).round_ties_even() as i32)
+            .map(|code| (code + 7).clamp(0, 255) as u8)
+            .collect();
+        let kind = ByteType { signed: false };
+        let by = Requantize { scale: Parameter::Each(&scales), offset: Some(Parameter::Each(&offsets)), zero: 7, kind };
+        for instructions in Instructions::available() {
+            let mut codes = vec![0; 37];
+            requantize(instructions, &sums, by, &mut codes);
+            assert_eq!(codes, expected, "{instructions:?}");
+        }
+    }
+
+    #[test]
     fn codes_are_those_of_the_formula_on_every_instruction_set() {
         let sums: Vec<i32> =
             [i32::MIN, -1, 0, 1, 2, 3, i32::MAX].into_iter().chain((-40..40).map(|x| x * 57)).collect();
@@ -82,13 +136,24 @@ mod tests {
                 for (scale, offset) in [(0.5, None), (0.25, Some(0.5)), (f32::NAN, None), (1e30, Some(-1.0))] {
                     for count in [0, 1, 15, 16, 17, sums.len()] {
                         let mut codes = vec![0; count];
-                        requantize(instructions, &sums[..count], Requantize { scale, offset, zero, kind }, &mut codes);
+                        let all =
+                            Requantize { scale: Parameter::All(scale), offset: offset.map(Parameter::All), zero, kind };
+                        requantize(instructions, &sums[..count], all, &mut codes);
                         let expected = sums[..count].iter().map(|&sum| {
                             let value = (sum as f32 * scale) + offset.unwrap_or(0.0);
                             let code = i64::from(value.round_ties_even() as i32) + i64::from(zero);
                             if kind.signed { code.clamp(-128, 127) as u8 } else { code.clamp(0, 255) as u8 }
                         });
                         assert_eq!(codes, expected.collect::<Vec<u8>>(), "{scale} {offset:?} {zero} {kind:?}");
+                        let (scales, offsets) = (vec![scale; count], offset.map(|offset| vec![offset; count]));
+                        let each = Requantize {
+                            scale: Parameter::Each(&scales),
+                            offset: offsets.as_deref().map(Parameter::Each),
+                            ..all
+                        };
+                        let mut of_each = vec![0; count];
+                        requantize(instructions, &sums[..count], each, &mut of_each);
+                        assert_eq!(of_each, codes, "{scale} {offset:?} for each");
                     }
                 }
             }

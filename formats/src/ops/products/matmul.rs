@@ -214,7 +214,8 @@ impl Operator for Matmul {
 
 impl Computes for Matmul {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        product_spaces(facts, self.transpose_a, self.transpose_b)
+        let rounding = self.arithmetic.dynamic_block().and_then(|block| rounding_space(facts, self.transpose_a, block));
+        rounding.into_iter().chain(product_spaces(facts, self.transpose_a, self.transpose_b)).collect()
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
@@ -294,6 +295,19 @@ impl Matmul {
     }
 }
 
+/// The nest that finds the largest magnitudes of rows, or of blocks of their inputs, before the product. Tiles that share a row
+/// combine theirs: codes are those of the whole row, however the inputs of the product are split.
+fn rounding_space(facts: &StepFacts<'_>, transposed: bool, block: u32) -> Option<Space> {
+    let dims = facts.dims(0)?;
+    let inputs = dims.len().checked_sub(if transposed { 2 } else { 1 })?;
+    let nest =
+        dims.iter().enumerate().fold(Loops::new(facts), |nest, (axis, extent)| match axis == inputs && block == 0 {
+            true => nest.reduced(extent, [loops::operand(0, axis)]),
+            false => nest.parallel(extent, [loops::operand(0, axis)]),
+        });
+    Some(nest.space())
+}
+
 /// The loops of a matrix product: over the batch, rows and columns, and inside over what is summed.
 pub(crate) fn product_spaces(facts: &StepFacts<'_>, transpose_a: bool, transpose_b: bool) -> Vec<Space> {
     let (Some(a), Some(b), Some(shape)) = (facts.dims(0), facts.dims(1), facts.result(0)) else {
@@ -337,7 +351,7 @@ mod tests {
     use super::*;
     use crate::dim::Ranges;
     use crate::ops::testing::macs;
-    use crate::ops::{Argument, BinaryFunction, Function, NoBlocks};
+    use crate::ops::{Activations, Argument, AxisKind, BinaryFunction, Function, NoBlocks};
 
     fn run(operator: &Matmul, operands: &[&Tensor]) -> (Tensor, u64) {
         let inputs: Vec<Option<Value>> = operands.iter().map(|&tensor| Some(tensor.clone().into())).collect();
@@ -351,6 +365,27 @@ mod tests {
         assert_eq!(outputs[0].kind, result.kind());
         assert_eq!(macs(operator, &facts, &outputs), Dim::known(context.macs as i64));
         (result.as_tensor().unwrap().clone(), context.macs)
+    }
+
+    #[test]
+    fn rows_that_are_rounded_find_their_largest_magnitude_first() {
+        let facts = [[3, 64], [64, 16]].map(|shape| Some(Fact::tensor(DType::F32, shape.map(Dim::known).to_vec())));
+        let outputs = [Fact::tensor(DType::F32, [3, 16].map(Dim::known).to_vec())];
+        let spaces = |block| {
+            let activation = Activations::Dynamic { dtype: DType::I8, block };
+            let mut product = Matmul::new(false, false);
+            product.arithmetic.activation = activation;
+            product.spaces(&StepFacts::new("product", &facts, &outputs))
+        };
+        let kinds = |space: &Space| space.axes.iter().map(|axis| axis.kind).collect::<Vec<_>>();
+        let [rounding, product] = spaces(0).try_into().unwrap();
+        assert_eq!(kinds(&rounding), [AxisKind::Parallel, AxisKind::Reduced]);
+        assert_eq!(kinds(&product), [AxisKind::Parallel, AxisKind::Parallel, AxisKind::Reduced]);
+        assert_eq!((rounding.macs, rounding.points()), (0, Dim::known(192)));
+        // Half of the inputs of all rows: the rest of operand 0 is not needed, and no result is written.
+        assert_eq!(rounding.footprint(&[0..3, 0..32], 0, &[3, 64]), Some(vec![0..3, 0..32]));
+        assert!(rounding.axes.iter().all(|axis| axis.at[2].is_none()));
+        assert_eq!(kinds(&spaces(32)[0]), [AxisKind::Parallel, AxisKind::Parallel]);
     }
 
     fn sequence(shape: &[usize]) -> Tensor {

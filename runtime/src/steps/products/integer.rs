@@ -1,9 +1,14 @@
 //! Products of integers of 8 bits: exact sums, then the program over them.
+//!
+//! Where outputs come with all their inputs, a task completes the sums of some rows and outputs and runs the program over them
+//! while they lie in the second-level cache. Weights that come in pieces of their inputs add to sums of the whole result first.
 
 use super::convolution::dtype;
 use super::floats::single;
 use super::fused;
+use super::integer_tasks::Cut;
 use super::panels::{PanelWeight, Run};
+use super::requantized::{Along, Finish};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
@@ -15,6 +20,8 @@ use ipuc_kernels::product::{
     integer_product, pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::threads::each;
+use std::ops::Range;
 
 /// Operands of a product itself; further ones are the program's.
 const MATMUL_OPERANDS: usize = 4;
@@ -186,6 +193,16 @@ impl Kernel for IntegerMatmul {
         };
         let weight = IntegerWeight { kind: b_kind, zeros: &zeros };
         let product = Product { plan: &plan, a: a.bytes(), a_kind, zero, weight };
+        if weights.come_whole(plan.a.columns)
+            && let Some(finish) = Finish::new(&self.program, &plan.shape, Along::Outputs, &further)?
+        {
+            let mut result = context.allocate(0, finish.dtype(), &plan.shape)?;
+            if result.count() > 0 {
+                product.finish_all(&weights, &finish, result.bytes_mut())?;
+            }
+            finish.finish()?;
+            return Ok(vec![result.into()]);
+        }
         let sums = product.sums(&weights)?;
         finished(&self.program, &sums, &plan.shape, &further, context)
     }
@@ -201,26 +218,44 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
+    /// Writes the results, of which each output comes whole.
+    fn finish_all(&self, weights: &Weights, finish: &Finish<'_>, out: &mut [u8]) -> Result<(), KernelError> {
+        self.each_matrix(weights, out, |first, x, pieces, out| self.finish_matrix(first, x, pieces, finish, out))
+    }
+
+    /// Sums of a product whose outputs come part by part.
     fn sums(&self, weights: &Weights) -> Result<Vec<i32>, KernelError> {
-        let ProductPlan { a, b, shape, batches } = self.plan;
-        let (rows, inputs, columns) = (a.rows, a.columns, b.columns);
-        let mut sums = sums_of(shape)?;
-        if sums.is_empty() {
-            return Ok(sums);
+        let mut sums = sums_of(&self.plan.shape)?;
+        if !sums.is_empty() {
+            self.each_matrix(weights, &mut sums, |_, x, pieces, sums| {
+                let out = IntegerSums { sums, order: SumOrder::Rows };
+                integer_product(Instructions::best(), x, self.zero, self.weight, pieces, out);
+            })?;
         }
+        Ok(sums)
+    }
+
+    /// Calls `visit` with the first row of a matrix of the result, its left operand, pieces of the right one, and its elements.
+    fn each_matrix<T: Send>(
+        &self,
+        weights: &Weights,
+        out: &mut [T],
+        mut visit: impl FnMut(usize, &IntegerRows<'_>, &[IntegerPiece<'_>], &mut [T]) + Send,
+    ) -> Result<(), KernelError> {
+        let ProductPlan { a, b, batches, .. } = self.plan;
+        let (rows, inputs, columns) = (a.rows, a.columns, b.columns);
         match weights {
             Weights::Panels(weight) => {
-                let rows = rows * batches.len();
-                let x = IntegerRows::new(self.a, rows, inputs, self.a_kind);
+                let x = IntegerRows::new(self.a, rows * batches.len(), inputs, self.a_kind);
                 weight.for_each_run(|runs| {
-                    self.add(&x, &pieces(runs), &mut sums);
+                    visit(0, &x, &pieces(runs), out);
                     Ok(())
                 })?;
             }
             Weights::Plain(tensor) => {
-                let matrices = batches.iter().zip(sums.chunks_mut(rows * columns));
+                let matrices = batches.iter().zip(out.chunks_mut((out.len() / batches.len()).max(1))).enumerate();
                 let mut packed: Option<(usize, Vec<IntegerLine>)> = None;
-                for (&(left, right), sums) in matrices {
+                for (matrix, (&(left, right), out)) in matrices {
                     if packed.as_ref().is_none_or(|(place, _)| *place != right) {
                         let matrix = &tensor.bytes()[right..right + inputs * columns];
                         packed = Some((right, pack_integers(matrix, [inputs, columns], [columns, 1])));
@@ -229,15 +264,81 @@ impl Product<'_> {
                     let panels = 0..columns.div_ceil(PANEL_OUTPUTS);
                     let piece = IntegerPiece { panels, inputs: 0..inputs, lines };
                     let x = IntegerRows::new(&self.a[left..left + rows * inputs], rows, inputs, self.a_kind);
-                    self.add(&x, &[piece], sums);
+                    visit(matrix * rows, &x, &[piece], out);
                 }
             }
         }
-        Ok(sums)
+        Ok(())
     }
 
-    fn add(&self, x: &IntegerRows, pieces: &[IntegerPiece<'_>], sums: &mut [i32]) {
-        let out = IntegerSums { sums, order: SumOrder::Rows };
-        integer_product(Instructions::best(), x, self.zero, self.weight, pieces, out);
+    /// Writes the results of some outputs of rows, the first of which is `first` of the whole result.
+    fn finish_matrix(
+        &self,
+        first: usize,
+        x: &IntegerRows<'_>,
+        pieces: &[IntegerPiece<'_>],
+        finish: &Finish<'_>,
+        out: &mut [u8],
+    ) {
+        let (columns, size) = (self.plan.b.columns, finish.dtype().bits() / 8);
+        let cut = Cut::new(1, x.rows(), x.inputs(), pieces);
+        let task = |start: usize, pieces| Task {
+            first: first + start,
+            rows: start..x.rows().min(start + cut.rows),
+            pieces,
+            results: Vec::new(),
+        };
+        let starts = (0..x.rows()).step_by(cut.rows);
+        let mut tasks: Vec<Task<'_, '_>> =
+            starts.flat_map(|start| cut.outputs.iter().map(move |pieces| task(start, pieces.as_slice()))).collect();
+        for (row, mut rest) in out.chunks_mut(columns * size).enumerate() {
+            let tasks = &mut tasks[row / cut.rows * cut.outputs.len()..][..cut.outputs.len()];
+            let mut begun = 0;
+            for task in tasks {
+                for piece in task.pieces {
+                    let own = outputs(piece, columns);
+                    let (_, behind) = rest.split_at_mut((own.start - begun) * size);
+                    let (results, behind) = behind.split_at_mut(own.len() * size);
+                    task.results.push(results);
+                    (rest, begun) = (behind, own.end);
+                }
+            }
+        }
+        each(tasks, |task| self.finish_task(x, task, finish));
     }
+
+    fn finish_task(&self, x: &IntegerRows<'_>, mut task: Task<'_, '_>, finish: &Finish<'_>) {
+        let x = x.part(task.rows.clone());
+        let mut sums = Vec::new();
+        for (index, piece) in task.pieces.iter().enumerate() {
+            let own = outputs(piece, self.plan.b.columns);
+            sums.clear();
+            sums.resize(own.len() * x.rows(), 0);
+            let weight = IntegerWeight { kind: self.weight.kind, zeros: &self.weight.zeros[own.clone()] };
+            let alone = IntegerPiece { panels: 0..piece.panels.len(), ..piece.clone() };
+            let out = IntegerSums { sums: &mut sums, order: SumOrder::Rows };
+            integer_product(Instructions::best(), &x, self.zero, weight, &[alone], out);
+            let results = task.results.iter_mut().skip(index).step_by(task.pieces.len());
+            for ((row, sums), results) in sums.chunks(own.len()).enumerate().zip(results) {
+                let place = (task.first + row) * self.plan.b.columns + own.start;
+                finish.write(own.start, place, sums, results);
+            }
+        }
+    }
+}
+
+/// The outputs of a piece of a matrix of so many columns.
+fn outputs(piece: &IntegerPiece<'_>, columns: usize) -> Range<usize> {
+    piece.panels.start * PANEL_OUTPUTS..columns.min(piece.panels.end * PANEL_OUTPUTS)
+}
+
+/// Some rows by some outputs.
+struct Task<'a, 'w> {
+    /// The first row, of the whole result.
+    first: usize,
+    /// Rows of the left operand.
+    rows: Range<usize>,
+    pieces: &'a [IntegerPiece<'w>],
+    /// The results of each row, piece by piece.
+    results: Vec<&'a mut [u8]>,
 }

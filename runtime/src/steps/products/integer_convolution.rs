@@ -10,8 +10,9 @@ use super::integer::{
     Weights, byte_types, each_zero, finished, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
     zero_points,
 };
+use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES};
 use super::panels::within;
-use super::requantized::Finish;
+use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
@@ -21,7 +22,7 @@ use ipuc_kernels::product::{
     pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::{each, parts};
+use ipuc_kernels::threads::each;
 use ipuc_kernels::window::WindowAxis;
 use std::ops::Range;
 
@@ -30,15 +31,6 @@ const CONVOLUTION_OPERANDS: usize = 5;
 
 /// Operand of a convolution that is added to its sums.
 const BIAS: usize = 4;
-
-/// Bytes of windows that are gathered at once.
-const WINDOW_BYTES: usize = 1 << 18;
-
-/// Sums of the positions of a task.
-const TASK_SUMS: usize = 1 << 17;
-
-/// Positions of a task, at least, where there are so many.
-const FEWEST_POSITIONS: usize = 64;
 
 impl Kernel for IntegerConvolution {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -65,7 +57,7 @@ impl Kernel for IntegerConvolution {
         let bias = bias.as_ref().map(|bias| bias.elements::<i32>()).transpose()?;
         let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros, bias };
         if weights.come_whole(convolution.inputs())
-            && let Some(finish) = Finish::new(&self.program, &plan.shape, &further)?
+            && let Some(finish) = Finish::new(&self.program, &plan.shape, Along::Channels, &further)?
         {
             let mut result = context.allocate(0, finish.dtype(), &plan.shape)?;
             if result.count() > 0 {
@@ -152,21 +144,21 @@ impl Windows<'_> {
     /// Writes the results of some filters of a group for all images.
     fn finish_group(&self, group: usize, pieces: &[IntegerPiece<'_>], finish: &Finish<'_>, out: &mut [u8]) {
         let (positions, filters, size) = (self.positions(), self.filters(), finish.dtype().bits() / 8);
-        let cut = Cut::new(self, pieces);
-        let per_image = positions.div_ceil(cut.positions) * cut.filters.len();
+        let cut = Cut::new(self.plan.shape[0], positions, self.inputs(), pieces);
+        let per_image = positions.div_ceil(cut.rows) * cut.outputs.len();
         let mut tasks: Vec<Task<'_, '_>> = Vec::new();
         for (image, out) in out.chunks_mut(self.plan.shape[1] * positions * size).enumerate() {
-            for start in (0..positions).step_by(cut.positions) {
-                let positions = start..positions.min(start + cut.positions);
+            for start in (0..positions).step_by(cut.rows) {
+                let positions = start..positions.min(start + cut.rows);
                 let task = |pieces| Task { image, positions: positions.clone(), pieces, results: Vec::new() };
-                tasks.extend(cut.filters.iter().map(|pieces| task(pieces.as_slice())));
+                tasks.extend(cut.outputs.iter().map(|pieces| task(pieces.as_slice())));
             }
             let own = &mut tasks[image * per_image..];
             let channels = out.chunks_mut(positions * size).skip(group * filters).take(filters);
             for (filter, results) in channels.enumerate() {
                 let Some(part) = cut.part_of(filter / PANEL_OUTPUTS) else { continue };
-                let tasks = own[part..].iter_mut().step_by(cut.filters.len());
-                tasks.zip(results.chunks_mut(cut.positions * size)).for_each(|(task, own)| task.results.push(own));
+                let tasks = own[part..].iter_mut().step_by(cut.outputs.len());
+                tasks.zip(results.chunks_mut(cut.rows * size)).for_each(|(task, own)| task.results.push(own));
             }
         }
         each(tasks, |task| self.finish_task(group, task, finish));
@@ -207,7 +199,7 @@ impl Windows<'_> {
     }
 
     /// The windows of some positions of a group of channels of an image.
-    fn windows(&self, image: usize, group: usize, positions: Range<usize>) -> IntegerRows {
+    fn windows(&self, image: usize, group: usize, positions: Range<usize>) -> IntegerRows<'_> {
         let channels = self.plan.group_channels;
         let plane: usize = self.axes.iter().map(|axis| axis.input).product();
         let first = (image * self.plan.groups + group) * channels * plane;
@@ -224,7 +216,7 @@ impl Windows<'_> {
         let (positions, filters) = (self.positions(), self.filters());
         let zeros = &self.zeros[group * filters..(group + 1) * filters];
         let weight = IntegerWeight { kind: self.w_kind, zeros };
-        let most = (WINDOW_BYTES / self.inputs().max(1)).max(FEWEST_POSITIONS);
+        let most = (OPERAND_BYTES / self.inputs().max(1)).max(FEWEST_ROWS);
         for image in 0..self.plan.shape[0] {
             let place = (image * self.plan.shape[1] + group * filters) * positions;
             let sums = &mut sums[place..place + filters * positions];
@@ -245,51 +237,4 @@ struct Task<'a, 'w> {
     pieces: &'a [IntegerPiece<'w>],
     /// The results of each filter.
     results: Vec<&'a mut [u8]>,
-}
-
-/// How a convolution is cut into tasks.
-struct Cut<'w> {
-    /// Positions of a task, but the last of an image.
-    positions: usize,
-    /// Pieces of the filters of tasks of the same positions.
-    filters: Vec<Vec<IntegerPiece<'w>>>,
-}
-
-impl<'w> Cut<'w> {
-    fn new(convolution: &Windows<'_>, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
-        let (positions, inputs) = (convolution.positions(), convolution.inputs().max(1));
-        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
-        let (images, outputs) = (convolution.plan.shape[0].max(1), panels * PANEL_OUTPUTS);
-        let wanted = parts(images.saturating_mul(positions).saturating_mul(inputs).saturating_mul(outputs), usize::MAX);
-        let most = (WINDOW_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_POSITIONS);
-        let each = positions.div_ceil(wanted.div_ceil(images)).max(FEWEST_POSITIONS).min(most);
-        let each = each.next_multiple_of(8);
-        // Few positions: their windows are gathered once for each part of the filters.
-        let among = wanted.div_ceil(images * positions.div_ceil(each)).min(panels).max(1);
-        let panels_each = panels.div_ceil(among);
-        let mut filters: Vec<Vec<IntegerPiece<'w>>> = vec![Vec::new()];
-        let mut room = panels_each;
-        for piece in pieces {
-            let lines = piece.lines.len() / piece.panels.len().max(1);
-            let mut panel = piece.panels.start;
-            while panel < piece.panels.end {
-                if room == 0 {
-                    filters.push(Vec::new());
-                    room = panels_each;
-                }
-                let end = piece.panels.end.min(panel + room);
-                let own = (panel - piece.panels.start) * lines..(end - piece.panels.start) * lines;
-                let part = IntegerPiece { panels: panel..end, lines: &piece.lines[own], ..piece.clone() };
-                filters.last_mut().into_iter().for_each(|filters| filters.push(part.clone()));
-                room -= end - panel;
-                panel = end;
-            }
-        }
-        Cut { positions: each, filters }
-    }
-
-    /// Which tasks of some positions have this panel; `None` where it comes in another call.
-    fn part_of(&self, panel: usize) -> Option<usize> {
-        self.filters.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
-    }
 }

@@ -10,6 +10,7 @@ mod fused;
 mod general;
 mod integer;
 mod integer_convolution;
+mod integer_tasks;
 mod matmul;
 mod panels;
 mod requantized;

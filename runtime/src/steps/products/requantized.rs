@@ -6,10 +6,19 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Argument, BinaryFunction, Function, Program, ReferenceError, ScalarStep, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::product::{ByteType, Requantize, requantize};
+use ipuc_kernels::product::{ByteType, Parameter, Requantize, requantize};
 use ipuc_kernels::simd::Instructions;
 
-/// What makes results of sums of a convolution: `[batch, channels, positions..]`.
+/// Which sums are completed together: those of one index of axis 1 of a result, or those of consecutive indices of its last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Along {
+    /// Positions of a channel of a convolution: `[batch, channels, positions..]`.
+    Channels,
+    /// Outputs of a row of a matrix: `[.., outputs]`.
+    Outputs,
+}
+
+/// What makes results of sums.
 pub(super) enum Finish<'a> {
     /// The sums themselves.
     Sums,
@@ -27,12 +36,13 @@ impl<'a> Finish<'a> {
     pub(super) fn new(
         program: &'a Program,
         shape: &[usize],
+        along: Along,
         further: &'a [Option<Value>],
     ) -> Result<Option<Finish<'a>>, KernelError> {
         if program.is_empty() {
             return Ok(Some(Finish::Sums));
         }
-        if let Some(codes) = Codes::new(program, shape, further) {
+        if let Some(codes) = Codes::new(program, shape, along, further) {
             return Ok(Some(Finish::Codes(codes)));
         }
         Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(Finish::Program))
@@ -47,11 +57,14 @@ impl<'a> Finish<'a> {
         }
     }
 
-    /// Writes the results of sums of a channel, the first of which lies at `place` of the whole result.
+    /// Writes the results of sums of a channel, or of outputs from `channel` on, the first of which lies at `place` of the
+    /// whole result.
     pub(super) fn write(&self, channel: usize, place: usize, sums: &[i32], results: &mut [u8]) {
         match self {
             Finish::Sums => results.copy_from_slice(bytemuck::cast_slice(sums)),
-            Finish::Codes(codes) => requantize(Instructions::best(), sums, codes.of(channel), results),
+            Finish::Codes(codes) => {
+                requantize(Instructions::best(), sums, codes.of(channel, sums.len()), results);
+            }
             Finish::Program(program) => program.write(place, sums, results),
         }
     }
@@ -68,8 +81,9 @@ impl<'a> Finish<'a> {
     }
 }
 
-/// `round(sum * scale + offset) + zero` with a scale and an offset for all or for each channel.
+/// `round(sum * scale + offset) + zero` with a scale and an offset for all, or for each channel or output.
 pub(super) struct Codes<'a> {
+    along: Along,
     scales: &'a [f32],
     offsets: Option<&'a [f32]>,
     zero: i32,
@@ -77,13 +91,13 @@ pub(super) struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    fn new(program: &Program, shape: &[usize], further: &'a [Option<Value>]) -> Option<Codes<'a>> {
+    fn new(program: &Program, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Codes<'a>> {
         let mut steps = Steps { program, next: 0, value: Argument::Input };
         steps.take(|function| matches!(function, Function::Cast), DType::F32, 1)?;
-        let of_channels = |argument: Argument| channels(operand(further, argument)?, shape);
-        let scales = of_channels(steps.binary(BinaryFunction::Mul, DType::F32)?)?;
+        let values = |argument: Argument| parameters(operand(further, argument)?, shape, along);
+        let scales = values(steps.binary(BinaryFunction::Mul, DType::F32)?)?;
         let offsets = match steps.binary(BinaryFunction::Add, DType::F32) {
-            Some(offset) => Some(of_channels(offset)?),
+            Some(offset) => Some(values(offset)?),
             None => None,
         };
         let is_code = |dtype: DType| matches!(dtype, DType::U8 | DType::I8);
@@ -103,12 +117,16 @@ impl<'a> Codes<'a> {
         let kind = ByteType { signed: last == DType::I8 };
         let holds = if kind.signed { (-128..=127).contains(&zero) } else { (0..=255).contains(&zero) };
         let ends = steps.next == program.steps.len() && program.results == [steps.value];
-        (is_code(last) && holds && ends).then_some(Codes { scales, offsets, zero, dtype: last })
+        (is_code(last) && holds && ends).then_some(Codes { along, scales, offsets, zero, dtype: last })
     }
 
-    fn of(&self, channel: usize) -> Requantize {
-        // One for all, or one for each channel.
-        let at = |values: &[f32]| values[channel.min(values.len() - 1)];
+    /// For `count` sums of a channel, or of outputs from `channel` on.
+    fn of(&self, channel: usize, count: usize) -> Requantize<'_> {
+        let at = |values: &'a [f32]| match (values, self.along) {
+            (&[value], _) => Parameter::All(value),
+            (values, Along::Channels) => Parameter::All(values[channel]),
+            (values, Along::Outputs) => Parameter::Each(&values[channel..channel + count]),
+        };
         let kind = ByteType { signed: self.dtype == DType::I8 };
         Requantize { scale: at(self.scales), offset: self.offsets.map(at), zero: self.zero, kind }
     }
@@ -172,12 +190,16 @@ fn operand(further: &[Option<Value>], argument: Argument) -> Option<&Tensor> {
     }
 }
 
-/// The elements of an operand that has one for all, or one for each index of axis 1 of a result of this shape.
-fn channels<'a>(tensor: &'a Tensor, shape: &[usize]) -> Option<&'a [f32]> {
+/// The elements of an operand that has one for all, or one for each index of an axis of a result of this shape.
+fn parameters<'a>(tensor: &'a Tensor, shape: &[usize], along: Along) -> Option<&'a [f32]> {
     let values = tensor.elements::<f32>().ok().filter(|values| !values.is_empty())?;
-    let place = (tensor.rank() + 1).checked_sub(shape.len());
-    let axis = place.and_then(|place| tensor.shape().get(place));
-    let fits = values.len() == 1 || (axis == Some(&values.len()) && axis == shape.get(1));
+    let behind = match along {
+        Along::Channels => shape.len().checked_sub(1)?,
+        Along::Outputs => 1,
+    };
+    let extent = |shape: &[usize]| shape.len().checked_sub(behind).map(|axis| shape[axis]);
+    let own = Some(values.len());
+    let fits = values.len() == 1 || (extent(tensor.shape()) == own && extent(shape) == own);
     fits.then_some(values)
 }
 

@@ -1,0 +1,61 @@
+//! How integer products are cut into tasks, each of which completes its sums and runs the program over them.
+
+use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
+use ipuc_kernels::threads::parts;
+
+/// Bytes of left operands that a task multiplies.
+pub(super) const OPERAND_BYTES: usize = 1 << 18;
+
+/// Sums of a task.
+const TASK_SUMS: usize = 1 << 17;
+
+/// Rows of a task, at least, where there are so many.
+pub(super) const FEWEST_ROWS: usize = 64;
+
+/// How a product is cut: all parts of the outputs for the first rows, then all for the next.
+pub(super) struct Cut<'w> {
+    /// Rows of a task, but the last of a matrix: a multiple of 8.
+    pub(super) rows: usize,
+    /// Pieces of the outputs of tasks of the same rows.
+    pub(super) outputs: Vec<Vec<IntegerPiece<'w>>>,
+}
+
+impl<'w> Cut<'w> {
+    /// For `matrices` of `rows` of `inputs`, times what these pieces hold.
+    pub(super) fn new(matrices: usize, rows: usize, inputs: usize, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
+        let (matrices, inputs) = (matrices.max(1), inputs.max(1));
+        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+        let outputs = panels * PANEL_OUTPUTS;
+        let operations = matrices.saturating_mul(rows).saturating_mul(inputs).saturating_mul(outputs);
+        let wanted = parts(operations, usize::MAX);
+        let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_ROWS);
+        let each = rows.div_ceil(wanted.div_ceil(matrices)).max(FEWEST_ROWS).min(most).next_multiple_of(8);
+        // Few rows: they are multiplied by each part of the outputs.
+        let among = wanted.div_ceil((matrices * rows.div_ceil(each)).max(1)).min(panels).max(1);
+        let panels_each = panels.div_ceil(among);
+        let mut parts: Vec<Vec<IntegerPiece<'w>>> = vec![Vec::new()];
+        let mut room = panels_each;
+        for piece in pieces {
+            let lines = piece.lines.len() / piece.panels.len().max(1);
+            let mut panel = piece.panels.start;
+            while panel < piece.panels.end {
+                if room == 0 {
+                    parts.push(Vec::new());
+                    room = panels_each;
+                }
+                let end = piece.panels.end.min(panel + room);
+                let own = (panel - piece.panels.start) * lines..(end - piece.panels.start) * lines;
+                let part = IntegerPiece { panels: panel..end, lines: &piece.lines[own], ..piece.clone() };
+                parts.last_mut().into_iter().for_each(|own| own.push(part.clone()));
+                room -= end - panel;
+                panel = end;
+            }
+        }
+        Cut { rows: each, outputs: parts }
+    }
+
+    /// Which tasks of some rows have this panel; `None` where it comes in another call.
+    pub(super) fn part_of(&self, panel: usize) -> Option<usize> {
+        self.outputs.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
+    }
+}
