@@ -121,6 +121,7 @@ fn the_page_has_every_key() {
         ("verify", "verify linear.onnx --data data --streamed"),
         ("compare", "compare linear.ipu linear.onnx --random 1"),
         ("bench", "bench linear.onnx --runs 1"),
+        ("bench", "bench linear.onnx --runs 2 --per-step"),
         ("inspect", "inspect all.ipu"),
         ("inspect --layout", "inspect all.ipu --layout"),
         ("inspect --records", "inspect all.ipu --records w"),

@@ -5,6 +5,7 @@
 //! computed side by side. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
 use super::{
+    scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -50,10 +51,11 @@ impl PoolKind {
     }
 
     /// What comes out of a window of `count` elements.
-    fn finish(self, total: f32, count: usize) -> f32 {
+    #[inline(always)]
+    fn finish(self, total: f32, count: f32) -> f32 {
         match self {
             PoolKind::Max => total,
-            PoolKind::Average | PoolKind::PaddedAverage => total / count as f32,
+            PoolKind::Average | PoolKind::PaddedAverage => total / count,
             PoolKind::Norm(2.0) => total.sqrt(),
             PoolKind::Norm(exponent) => total.powf(1.0 / exponent),
         }
@@ -71,22 +73,190 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
     }
     let planes = out.len() / outputs;
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
-    let whole = axes.iter().all(WindowAxis::is_whole);
+    let windows = Windows::new(kind, axes);
     let taps: usize = axes.iter().map(|axis| axis.kernel.min(axis.input)).product();
-    let counts: Vec<Vec<usize>> = axes.iter().map(|axis| counts(kind, axis)).collect();
-    let one = |plane: usize, out: &mut [f32]| {
-        let x = &x[plane * inputs..][..inputs];
-        if whole {
-            out[0] = kind.finish(whole_plane(kind, x), inputs);
-        } else {
-            one_plane(kind, axes, x, out);
-            finish_plane(kind, &counts, out);
-        }
-    };
     let planes_each = planes.div_ceil(threads::parts(out.len().saturating_mul(taps), planes));
     threads::chunks(out, planes_each * outputs, |part, out| {
-        out.chunks_mut(outputs).enumerate().for_each(|(plane, out)| one(part * planes_each + plane, out));
+        let x = &x[part * planes_each * inputs..][..out.len() / outputs * inputs];
+        match &windows {
+            Windows::Whole => Instructions::best().run(WholePlanes { kind, x, out }),
+            Windows::Rows(rows) => Instructions::best().run(Planes { kind, rows, x, out }),
+            Windows::Single { counts } => {
+                for (x, out) in x.chunks_exact(inputs).zip(out.chunks_mut(outputs)) {
+                    one_plane(kind, axes, x, out);
+                    finish_plane(kind, counts, out);
+                }
+            }
+        }
     });
+}
+
+/// How the windows of a plane are gone through.
+enum Windows {
+    /// There is one, the whole plane.
+    Whole,
+    /// Neighbouring windows of a row side by side.
+    Rows(Rows),
+    /// One after another.
+    Single {
+        /// Elements of each window.
+        counts: Vec<f32>,
+    },
+}
+
+impl Windows {
+    fn new(kind: PoolKind, axes: &[WindowAxis]) -> Windows {
+        if axes.iter().all(WindowAxis::is_whole) {
+            return Windows::Whole;
+        }
+        let mut counts = vec![1usize];
+        for axis in axes {
+            let inner = self::counts(kind, axis);
+            counts = counts.iter().flat_map(|&outer| inner.iter().map(move |&count| outer * count)).collect();
+        }
+        let counts = counts.into_iter().map(|count| count as f32).collect();
+        match axes {
+            [outer @ .., last] if !matches!(kind, PoolKind::Norm(_)) && Rows::fits(last) => {
+                Windows::Rows(Rows::new(outer, *last, counts))
+            }
+            _ => Windows::Single { counts },
+        }
+    }
+}
+
+/// Windows of rows along the last axis, 1 or 2 positions apart.
+struct Rows {
+    last: WindowAxis,
+    /// Rows of a plane of the input.
+    inputs: usize,
+    /// Rows of the input that the windows of each row of outputs have, one row of outputs after another.
+    taps: Vec<usize>,
+    /// Where those of each row of outputs end.
+    ends: Vec<usize>,
+    /// Elements of each window of a plane.
+    counts: Vec<f32>,
+    /// Values of a row with its padding.
+    width: usize,
+}
+
+impl Rows {
+    /// Whether windows are near enough to one another, and their padding short enough, to lay out rows with it.
+    fn fits(last: &WindowAxis) -> bool {
+        let reach = last.kernel.saturating_sub(1).saturating_mul(last.dilation);
+        matches!(last.stride, 1 | 2) && reach <= 2 * last.input
+    }
+
+    fn new(outer: &[WindowAxis], last: WindowAxis, counts: Vec<f32>) -> Rows {
+        let (mut taps, mut ends) = (vec![0], vec![1]);
+        for axis in outer {
+            let (mut inner_taps, mut inner_ends) = (Vec::new(), Vec::new());
+            let mut begin = 0;
+            for &end in &ends {
+                for output in 0..axis.output {
+                    for &row in &taps[begin..end] {
+                        let positions = axis.taps(output).filter_map(|tap| axis.position(output, tap));
+                        inner_taps.extend(positions.map(|position| row * axis.input + position));
+                    }
+                    inner_ends.push(inner_taps.len());
+                }
+                begin = end;
+            }
+            (taps, ends) = (inner_taps, inner_ends);
+        }
+        let width = last.output.next_multiple_of(LANES) * last.stride + last.kernel.saturating_sub(1) * last.dilation;
+        Rows { last, inputs: window::inputs(outer), taps, ends, counts, width }
+    }
+
+    /// Copies a plane with its padding before and behind each row.
+    #[inline(always)]
+    fn pad(&self, x: &[f32], padding: f32, padded: &mut [f32]) {
+        let begin = self.last.pad_begin.min(self.width);
+        let count = self.last.input.min(self.width - begin);
+        for (from, to) in x.chunks_exact(self.last.input).zip(padded.chunks_exact_mut(self.width)) {
+            to[..begin].fill(padding);
+            to[begin..begin + count].copy_from_slice(&from[..count]);
+            to[begin + count..].fill(padding);
+        }
+    }
+}
+
+/// Some planes whose windows are the whole plane.
+struct WholePlanes<'a> {
+    kind: PoolKind,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Routine for WholePlanes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let inputs = self.x.len() / self.out.len();
+        for (plane, out) in self.out.iter_mut().enumerate() {
+            *out = self.kind.finish(whole_plane(self.kind, &self.x[plane * inputs..][..inputs]), inputs as f32);
+        }
+    }
+}
+
+/// Some planes: windows side by side are combined in the lanes of a vector, tap by tap.
+struct Planes<'a> {
+    kind: PoolKind,
+    rows: &'a Rows,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Routine for Planes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match (self.kind == PoolKind::Max, self.rows.last.stride == 1) {
+            (true, true) => self.combine::<S, true, true>(simd),
+            (true, false) => self.combine::<S, true, false>(simd),
+            (false, true) => self.combine::<S, false, true>(simd),
+            (false, false) => self.combine::<S, false, false>(simd),
+        }
+    }
+}
+
+impl Planes<'_> {
+    #[inline(always)]
+    fn combine<S: Simd, const LARGEST: bool, const ADJACENT: bool>(self, simd: S) {
+        let Planes { kind, rows, x, out } = self;
+        let Rows { last, width, .. } = *rows;
+        let stride = if ADJACENT { 1 } else { 2 };
+        let plane_inputs = rows.inputs * last.input;
+        let mut padded = scratch(rows.inputs * width);
+        for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
+            rows.pad(&x[plane * plane_inputs..][..plane_inputs], kind.start(), &mut padded);
+            let mut begin = 0;
+            for (row, out) in out.chunks_exact_mut(last.output).enumerate() {
+                let taps = &rows.taps[begin..rows.ends[row]];
+                begin = rows.ends[row];
+                let counts = &rows.counts[row * last.output..][..last.output];
+                for (block, out) in out.chunks_mut(LANES).enumerate() {
+                    let mut total = simd.splat(kind.start());
+                    for &tap in taps {
+                        let line = &padded[tap * width + block * LANES * stride..(tap + 1) * width];
+                        for place in (0..last.kernel).map(|tap| tap * last.dilation) {
+                            let values = if ADJACENT {
+                                simd.load_partial(&line[place..])
+                            } else {
+                                simd.load_every_second(&line[place..])
+                            };
+                            total = if LARGEST { simd.maximum(total, values) } else { simd.add(total, values) };
+                        }
+                    }
+                    if !LARGEST {
+                        total = simd.divide(total, simd.load_partial(&counts[block * LANES..]));
+                    }
+                    simd.store_partial(total, out);
+                }
+            }
+        }
+    }
 }
 
 /// Elements of each window along an axis, as the average counts them.
@@ -101,6 +271,7 @@ fn counts(kind: PoolKind, axis: &WindowAxis) -> Vec<usize> {
     (0..axis.output).map(count).collect()
 }
 
+#[inline(always)]
 fn whole_plane(kind: PoolKind, x: &[f32]) -> f32 {
     let mut lanes = [kind.start(); WHOLE_LANES];
     let (chunks, rest) = x.as_chunks::<WHOLE_LANES>();
@@ -158,49 +329,16 @@ fn one_row(kind: PoolKind, axis: &WindowAxis, x: &[f32], out: &mut [f32]) {
         }
         let x = &x[first * axis.stride + offset - axis.pad_begin..];
         let out = &mut out[first..end];
-        match (kind, axis.stride) {
-            (PoolKind::Norm(_), _) | (_, 3..) => {
-                let values = x.iter().step_by(axis.stride);
-                out.iter_mut().zip(values).for_each(|(total, &value)| *total = kind.add(*total, value));
-            }
-            (_, stride) => Instructions::best().run(RowTap { largest: kind == PoolKind::Max, stride, x, out }),
-        }
-    }
-}
-
-/// One tap of windows side by side, a stride of 1 or 2 apart, that is added to totals or a candidate for the largest.
-struct RowTap<'a> {
-    largest: bool,
-    stride: usize,
-    /// From the tap of the first window on.
-    x: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Routine for RowTap<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        for (out, x) in self.out.chunks_mut(LANES).zip(self.x.chunks(self.stride * LANES)) {
-            let total = simd.load_partial(out);
-            let values = if self.stride == 1 { simd.load_partial(x) } else { simd.load_every_second(x) };
-            let total = if self.largest { simd.maximum(total, values) } else { simd.add(total, values) };
-            simd.store_partial(total, out);
-        }
+        let values = x.iter().step_by(axis.stride);
+        out.iter_mut().zip(values).for_each(|(total, &value)| *total = kind.add(*total, value));
     }
 }
 
 /// Turns the totals of a plane into results.
-fn finish_plane(kind: PoolKind, counts: &[Vec<usize>], out: &mut [f32]) {
-    if kind == PoolKind::Max {
-        return;
+fn finish_plane(kind: PoolKind, counts: &[f32], out: &mut [f32]) {
+    if kind != PoolKind::Max {
+        out.iter_mut().zip(counts).for_each(|(total, &count)| *total = kind.finish(*total, count));
     }
-    let mut product = vec![1usize];
-    for axis in counts {
-        product = product.iter().flat_map(|&outer| axis.iter().map(move |&count| outer * count)).collect();
-    }
-    out.iter_mut().zip(product).for_each(|(total, count)| *total = kind.finish(*total, count));
 }
 
 #[cfg(test)]
@@ -223,7 +361,7 @@ mod tests {
                         }
                     }
                 }
-                results.push(kind.finish(total, count));
+                results.push(kind.finish(total, count as f32));
             }
         }
         results

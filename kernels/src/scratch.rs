@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Buffers that a thread keeps.
-const MOST_KEPT: usize = 4;
+const MOST_KEPT: usize = 6;
 
 /// The longest buffer that is kept, in lines.
 const LONGEST_KEPT: usize = 1 << 16;
@@ -31,10 +31,17 @@ pub(crate) struct Scratch {
     length: usize,
 }
 
+/// The shortest kept buffer of as many lines, or else the longest.
+fn take(kept: &mut Vec<Vec<Line>>, needed: usize) -> Option<Vec<Line>> {
+    let rank = |lines: &Vec<Line>| if lines.len() >= needed { (0, lines.len()) } else { (1, usize::MAX - lines.len()) };
+    let index = (0..kept.len()).min_by_key(|&index| rank(&kept[index]))?;
+    Some(kept.swap_remove(index))
+}
+
 /// A buffer of `length` values, which may be anything.
 pub(crate) fn scratch(length: usize) -> Scratch {
-    let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
     let needed = length.div_ceil(LINE);
+    let mut lines = KEPT.with_borrow_mut(|kept| take(kept, needed)).unwrap_or_default();
     if lines.len() < needed {
         lines.resize(needed, Line::default());
     }

@@ -9,7 +9,7 @@ use crate::memory::BoundMemory;
 use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
 use crate::steps::{Allocate, Contents, Context, KernelError, Operand, Progress, Weight, kernel};
-use crate::trace::{Trace, Track};
+use crate::trace::Trace;
 use crate::versions::{PageMemory, Version};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
@@ -58,7 +58,7 @@ impl Execution<'_, '_> {
             }
             let results = self.run_step(index, step, operands)?;
             if let Some(trace) = self.trace {
-                trace.add(Track::Steps, format!("{index}:{here} {} {}", step.op.name(), step.name), begun, None);
+                trace.add_step((index, here), step.op.name(), &step.name, begun);
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });
             if let Some(observer) = &mut self.observer {

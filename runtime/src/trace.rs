@@ -26,6 +26,8 @@ pub struct Span {
     pub track: Track,
     /// What it was.
     pub name: String,
+    /// The block and the step in it, where it is the execution of a step.
+    pub step: Option<(u32, u32)>,
     /// Since the beginning of the trace.
     pub start: Duration,
     /// How long it took.
@@ -57,8 +59,17 @@ impl Trace {
 
     /// Add a span that ends now.
     pub(crate) fn add(&self, track: Track, name: String, begun: Instant, bytes: Option<u64>) {
+        self.push(track, name, None, begun, bytes);
+    }
+
+    /// Add the execution of a step of a block, which ends now.
+    pub(crate) fn add_step(&self, (block, step): (u32, u32), operator: &str, node: &str, begun: Instant) {
+        self.push(Track::Steps, format!("{block}:{step} {operator} {node}"), Some((block, step)), begun, None);
+    }
+
+    fn push(&self, track: Track, name: String, step: Option<(u32, u32)>, begun: Instant, bytes: Option<u64>) {
         let (start, duration) = (begun.saturating_duration_since(self.begun), begun.elapsed());
-        let span = Span { track, name, start, duration, bytes };
+        let span = Span { track, name, step, start, duration, bytes };
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).push(span);
     }
 }

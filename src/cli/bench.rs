@@ -8,14 +8,16 @@ use super::output::{Output, Unit, bytes, count, seconds};
 use super::profile;
 use super::random::Generator;
 use super::sizes::{Beginning, Sizes, states};
+use super::steps::{self, StepTime, step_times};
 use clap::Args;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::value::Value;
-use ipuc_runtime::Session;
+use ipuc_runtime::{Session, Trace};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a run begins with, below the options.
@@ -39,6 +41,9 @@ pub(super) struct Arguments {
     /// Store a trace of reads, waits, steps and workers, which Perfetto shows
     #[arg(long, value_name = "TRACE.json")]
     profile: Option<PathBuf>,
+    /// Print where the time goes, step by step, of as many runs more
+    #[arg(long)]
+    per_step: bool,
 }
 
 /// What `--json` prints.
@@ -62,9 +67,15 @@ struct Summary {
     tokens: Option<u64>,
     /// Tokens a second in the median run, of each sequence of a batch.
     tokens_per_second: Option<f64>,
+    /// Times of the runs that are counted: the median, and what nine of ten and 99 of 100 are not above.
+    median_seconds: f64,
+    p90_seconds: f64,
+    p99_seconds: f64,
     /// The run that is not counted.
     first: Run,
     runs: Vec<Run>,
+    /// The steps, the longest first, where they were asked for.
+    steps: Option<Vec<StepTime>>,
 }
 
 #[derive(Serialize)]
@@ -89,32 +100,34 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let mut session = loaded.session()?;
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
-    let mut timed = || timed(&mut session, entry, &states, inputs.values.clone());
-    let first = timed()?;
+    let timed = |session: &mut Session| timed(session, entry, &states, inputs.values.clone());
+    let first = timed(&mut session)?;
     let total = arguments.runs;
     let bar = output.bar("running", Unit::Items);
     let mut runs = Vec::new();
     for index in 0..total {
         bar.set(u64::from(index), u64::from(total));
-        runs.push(timed()?);
+        runs.push(timed(&mut session)?);
     }
     drop(bar);
     profile::end(&mut session, trace, target)?;
-    let mut sorted: Vec<Duration> = runs.iter().map(|run| Duration::from_secs_f64(run.seconds)).collect();
-    sorted.sort();
-    let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
-    output.line(format_args!(
-        "{}: median {}, least {}, first {}",
-        count(runs.len(), "run"),
-        seconds(median),
-        seconds(least),
-        seconds(Duration::from_secs_f64(first.seconds))
-    ))?;
+    let latency = Latency::of(&runs);
+    output.line(format_args!("{}: {latency}, first {}", count(runs.len(), "run"), first.time()))?;
     let growing = growing(manifest, entry, &inputs.bindings);
-    let tokens_per_second = growing.map(|growing| growing.tokens as f64 / median.as_secs_f64().max(1e-9));
+    let tokens_per_second = growing.map(|growing| growing.tokens as f64 / latency.median.as_secs_f64().max(1e-9));
     if let (Some(growing), Some(rate)) = (growing, tokens_per_second) {
         let (context, tokens) = (count(growing.context, "token"), count(growing.tokens, "token"));
         output.line(format_args!("{rate:.1} tokens/s: {tokens} a run after a context of {context}"))?;
+    }
+    let mut steps = None;
+    if arguments.per_step {
+        // In runs of their own: what is noted of each step takes time, too.
+        let trace = Arc::new(Trace::default());
+        session.set_trace(Some(trace.clone()));
+        (0..total).try_for_each(|_| timed(&mut session).map(|_| ()))?;
+        let times = step_times(&trace.spans(), total as usize, manifest, &inputs.bindings);
+        steps::show(&times, output)?;
+        steps = Some(times);
     }
     let summary = Summary {
         model: loaded.path.display().to_string(),
@@ -127,11 +140,48 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         context: growing.map(|growing| growing.context as u64),
         tokens: growing.map(|growing| growing.tokens as u64),
         tokens_per_second,
+        median_seconds: latency.median.as_secs_f64(),
+        p90_seconds: latency.p90.as_secs_f64(),
+        p99_seconds: latency.p99.as_secs_f64(),
         first,
         runs,
+        steps,
     };
     print_memory(&loaded, summary, output)?;
     Ok(Code::Success)
+}
+
+impl Run {
+    fn time(&self) -> String {
+        seconds(Duration::from_secs_f64(self.seconds))
+    }
+}
+
+/// How long runs take.
+struct Latency {
+    median: Duration,
+    /// What nine of ten do not exceed.
+    p90: Duration,
+    /// What 99 of 100 do not exceed.
+    p99: Duration,
+    least: Duration,
+}
+
+impl Latency {
+    /// Of at least one run.
+    fn of(runs: &[Run]) -> Latency {
+        let mut sorted: Vec<Duration> = runs.iter().map(|run| Duration::from_secs_f64(run.seconds)).collect();
+        sorted.sort();
+        let percentile = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
+        Latency { median: sorted[sorted.len() / 2], p90: percentile(90), p99: percentile(99), least: sorted[0] }
+    }
+}
+
+impl std::fmt::Display for Latency {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [median, p90, p99, least] = [self.median, self.p90, self.p99, self.least].map(seconds);
+        write!(formatter, "median {median}, p90 {p90}, p99 {p99}, least {least}")
+    }
 }
 
 /// One run from the beginning.
@@ -229,4 +279,23 @@ fn peak_rss_bytes() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_of_runs() {
+        let run = |milliseconds: u32| Run {
+            seconds: f64::from(milliseconds) / 1e3,
+            bytes_read: 0,
+            row_bytes: 0,
+            stall_seconds: 0.0,
+        };
+        let shown = |runs: &[Run]| Latency::of(runs).to_string();
+        let hundred: Vec<Run> = (1..=100).rev().map(run).collect();
+        assert_eq!(shown(&hundred), "median 51.0 ms, p90 90.0 ms, p99 99.0 ms, least 1.0 ms");
+        assert_eq!(shown(&[run(7)]), "median 7.0 ms, p90 7.0 ms, p99 7.0 ms, least 7.0 ms");
+    }
 }

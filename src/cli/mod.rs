@@ -33,6 +33,7 @@ mod serve;
 mod signature;
 mod simulate;
 mod sizes;
+mod steps;
 mod streamed;
 mod targets;
 mod verify;

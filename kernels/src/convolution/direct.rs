@@ -286,7 +286,8 @@ impl Block {
                 for column in columns::<S>(pitch) {
                     // About where the outputs of these positions lie: the grid has more positions than there are outputs.
                     let near = column.first * out_length / pitch;
-                    operands.column(simd, column, (&mut *sums, column.first, pitch), (finishes.out, near));
+                    let rows = finishes.out.len();
+                    operands.column(simd, (column, rows), (&mut *sums, column.first, pitch), (finishes.out, near));
                 }
                 if part.end == inputs.end {
                     for (index, (out, sums)) in finishes.out.iter_mut().zip(sums.chunks(pitch)).enumerate() {
@@ -309,7 +310,7 @@ impl Block {
         let mut finishes = [Finish::default(); PANEL_OUTPUTS];
         finishes.iter_mut().enumerate().take(out.len()).for_each(|(index, own)| *own = finish(row + index));
         for column in columns::<S>(self.positions) {
-            operands.column(simd, column, (&mut near, 0, MOST_COLUMN), (out, column.first));
+            operands.column(simd, (column, out.len()), (&mut near, 0, MOST_COLUMN), (out, column.first));
             let end = self.positions.min(column.first + column.vectors * LANES);
             for ((out, sums), finish) in out.iter_mut().zip(near.chunks(MOST_COLUMN)).zip(&finishes) {
                 let addend = finish.addend.map(|addend| &addend[column.first..end]);
@@ -359,7 +360,7 @@ impl Block {
 impl Finish<'_> {
     /// Sums become outputs, all but the change.
     #[inline(always)]
-    fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {
+    pub(super) fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {
         let (vectors, rest) = out.as_chunks_mut::<LANES>();
         let (sums, last_sums) = sums.as_chunks::<LANES>();
         let (addends, last_addend) = addend.map(<[f32]>::as_chunks::<LANES>).unzip();

@@ -7,7 +7,9 @@ use half::{bf16, f16};
 use super::{
     ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise,
     direct::{Block, Finish, Grid},
+    few,
     gather::Gather,
+    winograd,
 };
 use crate::{
     product::{
@@ -121,6 +123,28 @@ fn by_panels(
         piece.check(shape.depth(), shape.groups * group_panels(shape));
         next = piece.panels.end;
     }
+    if few::fits(shape, pieces) {
+        return few::convolution(instructions, shape, x, pieces, out, epilogue);
+    }
+    // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
+    let (whole, rest): (Vec<_>, Vec<_>) = pieces.iter().partition(|piece| piece.inputs.len() == shape.depth());
+    if !whole.is_empty() && winograd::fits(shape) && winograd::are_small(instructions, x) {
+        winograd::convolution(instructions, shape, x, &whole, out, epilogue);
+        let rest: Vec<PanelPiece<'_>> = rest.into_iter().cloned().collect();
+        return in_blocks(instructions, shape, x, &rest, out, epilogue);
+    }
+    in_blocks(instructions, shape, x, pieces, out, epilogue);
+}
+
+/// The convolution, block of positions by block of positions.
+fn in_blocks(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    pieces: &[PanelPiece<'_>],
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) {
     let axes = window::joined(&shape.axes);
     let common = Common { shape, grid: Grid::new(&axes), axes, x, epilogue };
     let tasks = split(&common, pieces, out);

@@ -4,16 +4,19 @@
 //! [`convolution`] is a product without a copy of all patches: vectors of 16 positions are read from padded copies of
 //! channels or from the input itself (`direct`, `tiles`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
 //! a register tile multiplies them by the weight's panels, output channels by positions, straight into the output's layout.
-//! [`depthwise`] takes channels of their own without it. [`transposed`] is a product with all taps as outputs, added into place.
+//! Where there are few positions, vectors hold output channels instead (`few`). [`depthwise`] takes channels of their own without it. [`transposed`] is a product with all taps as outputs, added into place.
 //!
-//! The order of each sum is that of a product (see `product`), over channels and, within, taps.
+//! The order of each sum is that of a product (see `product`), over channels and, within, taps; many windows of 3 × 3 taps are
+//! computed with fewer multiplications, from sums of their own (`winograd`).
 
 mod depthwise;
 mod direct;
+mod few;
 mod gather;
 mod grouped;
 mod tiles;
 mod transposed;
+mod winograd;
 
 #[cfg(test)]
 mod tests;

@@ -258,6 +258,123 @@ fn cuts_and_threads_do_not_change_bits() {
 }
 
 #[test]
+fn few_windows_have_the_bits_of_many() {
+    let axis =
+        |input, output, stride| WindowAxis { input, output, kernel: 3, stride, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let few = ConvolutionShape {
+        batch: 2,
+        groups: 1,
+        group_inputs: 90,
+        group_outputs: 37,
+        axes: vec![axis(3, 2, 2), axis(4, 4, 1)],
+    };
+    let (x, weight) = (numbers(1, few.inputs()), numbers(2, few.group_outputs * few.depth()));
+    let (bias, addend) = (numbers(3, few.group_outputs), numbers(4, few.outputs()));
+    let halve = |_: usize, outputs: &mut [f32]| outputs.iter_mut().for_each(|output| *output *= 0.5);
+    let epilogue = ConvolutionEpilogue {
+        bias: Some(&bias),
+        addend: Some(&addend),
+        clamp: Some((-1.0, 2.0)),
+        change: Some(Change(&halve)),
+    };
+    let panels: Vec<f32> = pack_group(&few, &weight);
+    let (depth, length) = (few.depth(), few.depth() * PANEL_OUTPUTS);
+    for instructions in Instructions::available() {
+        let whole = [PanelPiece { panels: 0..3, inputs: 0..depth, elements: PanelElements::F32(&panels) }];
+        assert!(few::fits(&few, &whole));
+        let products = run(instructions, &few, &x, ConvolutionWeight::Panels(&whole), epilogue);
+        // Cut along the inputs, the same convolution is gathered; panel by panel, as a piece holds the same inputs of its panels.
+        let mut gathered = vec![f32::NAN; few.outputs()];
+        for panel in 0..3 {
+            for inputs in [0..512, 512..depth] {
+                let elements = &panels[panel * length..][inputs.start * PANEL_OUTPUTS..inputs.end * PANEL_OUTPUTS];
+                let piece = [PanelPiece { panels: panel..panel + 1, inputs, elements: PanelElements::F32(elements) }];
+                assert!(!few::fits(&few, &piece));
+                convolution(instructions, &few, &x, ConvolutionWeight::Panels(&piece), &mut gathered, epilogue);
+            }
+        }
+        assert_eq!(products, gathered, "{}", instructions.name());
+    }
+}
+
+/// Windows of 3 × 3 taps, one position apart.
+fn nine_taps(batch: usize, group_inputs: usize, group_outputs: usize, sizes: [(usize, usize); 2]) -> ConvolutionShape {
+    let axes = sizes.map(|(input, pad)| WindowAxis {
+        input,
+        output: input + 2 * pad - 2,
+        kernel: 3,
+        stride: 1,
+        dilation: 1,
+        pad_begin: pad,
+        pad_end: pad,
+    });
+    ConvolutionShape { batch, groups: 1, group_inputs, group_outputs, axes: axes.to_vec() }
+}
+
+#[test]
+fn fewer_multiplications_give_the_same_sums() {
+    for shape in [
+        nine_taps(1, 48, 33, [(14, 1), (14, 1)]),
+        nine_taps(2, 20, 40, [(30, 0), (71, 1)]),
+        nine_taps(1, 130, 64, [(23, 2), (30, 1)]),
+        nine_taps(1, 32, 70, [(57, 1), (18, 1)]),
+    ] {
+        assert!(winograd::fits(&shape), "{shape:?}");
+        let (x, weight) = (numbers(1, shape.inputs()), numbers(2, shape.group_outputs * shape.depth()));
+        let (bias, addend) = (numbers(3, shape.group_outputs), numbers(4, shape.outputs()));
+        let halve = |_: usize, outputs: &mut [f32]| outputs.iter_mut().for_each(|output| *output *= 0.5);
+        let epilogue =
+            ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: None, change: Some(Change(&halve)) };
+        let plane = window::outputs(&shape.axes);
+        let mut expected = naive(&shape, &x, &weight);
+        for (index, (sum, size)) in expected.iter_mut().enumerate() {
+            *sum = (*sum + f64::from(bias[index / plane % bias.len()]) + f64::from(addend[index])) / 2.0;
+            *size /= 2.0;
+        }
+        let panels: Vec<f32> = pack_group(&shape, &weight);
+        let count = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
+        for instructions in Instructions::available() {
+            let plain = || run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), epilogue);
+            let (one, three) = (with_threads(1, plain), with_threads(3, plain));
+            assert_close(instructions.name(), &one, &expected);
+            assert_eq!(one, three, "threads on {}", instructions.name());
+            let mut cut = vec![f32::NAN; shape.outputs()];
+            for panel in 0..count {
+                let elements = &panels[panel * shape.depth() * PANEL_OUTPUTS..][..shape.depth() * PANEL_OUTPUTS];
+                let elements = PanelElements::F32(elements);
+                let piece = [PanelPiece { panels: panel..panel + 1, inputs: 0..shape.depth(), elements }];
+                convolution(instructions, &shape, &x, ConvolutionWeight::Panels(&piece), &mut cut, epilogue);
+            }
+            assert_eq!(one, cut, "panels alone on {}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_stay_in_their_windows() {
+    let shape = nine_taps(1, 32, 32, [(16, 1), (16, 1)]);
+    assert!(winograd::fits(&shape));
+    let weight = numbers(2, shape.group_outputs * shape.depth());
+    for (value, sign) in [(f32::NAN, None), (f32::INFINITY, Some(1.0)), (1e30, None)] {
+        let mut x = numbers(1, shape.inputs());
+        x[5 * 16 + 5] = value;
+        for instructions in Instructions::available() {
+            let out = run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), ConvolutionEpilogue::default());
+            let reached = |index: usize| (4..=6).contains(&(index / 16 % 16)) && (4..=6).contains(&(index % 16));
+            for (index, output) in out.iter().enumerate() {
+                assert_eq!(
+                    output.abs() < 1e3,
+                    !reached(index),
+                    "{value} at {index} on {}: {output}",
+                    instructions.name()
+                );
+                assert_eq!(sign.is_some() && reached(index), output.is_infinite(), "{value} at {index}: {output}");
+            }
+        }
+    }
+}
+
+#[test]
 fn half_weights_are_widened() {
     let shape = deep(17);
     let (x, weight) = (numbers(1, shape.inputs()), numbers(2, 34 * shape.depth()));

@@ -65,23 +65,23 @@ struct Sums<'a> {
 }
 
 impl Operands<'_> {
-    /// Adds the product of a panel by a column of positions to `sums` (values, where the column begins, distance between channels).
-    /// `out` is where its outputs will be written, and from which place on.
+    /// Adds the product of the first `rows` channels of a panel by a column of positions to `sums` (values, where the column
+    /// begins, distance between channels). `out` is where their outputs will be written, if it is known, and from which place on.
     ///
     /// Run by run, so that the inputs of a run stay in the first-level cache for all channels.
     #[inline(always)]
     pub(super) fn column<S: Simd>(
         self,
         simd: S,
-        column: Column,
+        (column, rows): (Column, usize),
         (values, first, pitch): (&mut [f32], usize, usize),
         out: (&[&mut [f32]], usize),
     ) {
         let sums = Sums { values, pitch, first };
         match column.vectors {
-            3 => self.runs::<S, 3>(simd, column.first, sums, out),
-            2 => self.runs::<S, 2>(simd, column.first, sums, out),
-            _ => self.runs::<S, 1>(simd, column.first, sums, out),
+            3 => self.runs::<S, 3>(simd, (column.first, rows), sums, out),
+            2 => self.runs::<S, 2>(simd, (column.first, rows), sums, out),
+            _ => self.runs::<S, 1>(simd, (column.first, rows), sums, out),
         }
     }
 
@@ -89,11 +89,10 @@ impl Operands<'_> {
     fn runs<S: Simd, const VECTORS: usize>(
         self,
         simd: S,
-        first: usize,
+        (first, rows): (usize, usize),
         sums: Sums<'_>,
         (out, place): (&[&mut [f32]], usize),
     ) {
-        let rows = out.len();
         for (index, (panel, offsets)) in self.panel.chunks(RUN).zip(self.offsets.chunks(RUN)).enumerate() {
             let operands = Operands { panel, offsets, fresh: self.fresh && index == 0, ..self };
             let mut row = 0;
@@ -106,7 +105,7 @@ impl Operands<'_> {
                     rest => rest,
                 };
                 let own = Sums { values: &mut sums.values[row * sums.pitch..], ..sums };
-                let asked = if index == 0 { &out[row..rows.min(row + count)] } else { &[] };
+                let asked = if index == 0 { &out[row.min(out.len())..out.len().min(row + count)] } else { &[] };
                 let out = (asked, place);
                 match count {
                     8 if S::TILE_ROWS == 8 => simd.run(Tile::<8, VECTORS> { operands, row, first, sums: own, out }),

@@ -227,6 +227,41 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_quarters(self, values: &[f32; 4 * LANES]) -> [Self::Vector; 4] {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let read = |vector: usize| _mm512_loadu_ps(values.as_ptr().add(vector * LANES));
+            let vectors = [read(0), read(1), read(2), read(3)];
+            // Places of the first quarter in two vectors, in the lower half.
+            let first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 0, 0, 0, 0, 0, 0, 0);
+            let mut quarters = [_mm512_setzero_ps(); 4];
+            for (quarter, result) in quarters.iter_mut().enumerate() {
+                let places = _mm512_add_epi32(first, _mm512_set1_epi32(quarter as i32));
+                let low = _mm512_permutex2var_ps(vectors[0], places, vectors[1]);
+                let high = _mm512_permutex2var_ps(vectors[2], places, vectors[3]);
+                *result = _mm512_shuffle_f32x4::<0b01_00_01_00>(low, high);
+            }
+            quarters
+        }
+    }
+
+    #[inline(always)]
+    fn store_quarters(self, quarters: [Self::Vector; 4], values: &mut [f32; 4 * LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            // Lanes 0, 1, 2, 3 of two vectors by turns, at two of four places.
+            let first = _mm512_setr_epi32(0, 16, 0, 16, 1, 17, 1, 17, 2, 18, 2, 18, 3, 19, 3, 19);
+            for vector in 0..4 {
+                let places = _mm512_add_epi32(first, _mm512_set1_epi32(4 * vector as i32));
+                let low = _mm512_permutex2var_ps(quarters[0], places, quarters[1]);
+                let high = _mm512_permutex2var_ps(quarters[2], places, quarters[3]);
+                let joined = _mm512_mask_blend_ps(0b1100_1100_1100_1100, low, high);
+                _mm512_storeu_ps(values.as_mut_ptr().add(vector * LANES), joined);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES] {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {

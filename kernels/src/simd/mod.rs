@@ -133,6 +133,32 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
 
+    /// Every fourth value, from each of the first four on: lane `l` of vector `v` is the value at `4 * l + v`.
+    #[inline(always)]
+    fn load_quarters(self, values: &[f32; 4 * LANES]) -> [Self::Vector; 4] {
+        let mut quarters = [[0.0; LANES]; 4];
+        for lane in 0..LANES {
+            for quarter in 0..4 {
+                quarters[quarter][lane] = values[4 * lane + quarter];
+            }
+        }
+        [self.load(&quarters[0]), self.load(&quarters[1]), self.load(&quarters[2]), self.load(&quarters[3])]
+    }
+
+    /// Writes what [`Simd::load_quarters`] reads.
+    #[inline(always)]
+    fn store_quarters(self, quarters: [Self::Vector; 4], values: &mut [f32; 4 * LANES]) {
+        let mut lanes = [[0.0; LANES]; 4];
+        for quarter in 0..4 {
+            self.store(quarters[quarter], &mut lanes[quarter]);
+        }
+        for lane in 0..LANES {
+            for quarter in 0..4 {
+                values[4 * lane + quarter] = lanes[quarter][lane];
+            }
+        }
+    }
+
     /// The columns of 16 rows.
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
 

@@ -63,6 +63,16 @@ impl Routine for AllOperations {
             simd.store(vector, &mut lanes);
             results.push(lanes);
         }
+        let many: [f32; 4 * LANES] = std::array::from_fn(|place| place as f32);
+        let quarters = simd.load_quarters(&many);
+        for (quarter, vector) in quarters.into_iter().enumerate() {
+            let mut lanes = [0.0; LANES];
+            simd.store(vector, &mut lanes);
+            assert_eq!(lanes, std::array::from_fn(|lane| (4 * lane + quarter) as f32), "quarter {quarter}");
+        }
+        let mut joined = [0.0; 4 * LANES];
+        simd.store_quarters(quarters, &mut joined);
+        assert_eq!(joined, many);
         for count in 0..=LANES + 1 {
             let mut few = [9.0; LANES + 2];
             simd.store_partial(simd.splat(1.0), &mut few[..count]);

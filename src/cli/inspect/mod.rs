@@ -12,7 +12,7 @@ mod records;
 mod residency;
 mod sparsity;
 mod stream;
-mod work;
+pub(super) mod work;
 
 use super::Outcome;
 use super::arguments::{Dimension, Size};

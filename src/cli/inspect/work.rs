@@ -110,7 +110,7 @@ pub(super) fn show(manifest: &Manifest, dimensions: &[Dimension], output: &mut O
 }
 
 /// The work at these values of dimensions.
-fn bound(work: Work, values: &Bindings) -> Work {
+pub(in crate::cli) fn bound(work: Work, values: &Bindings) -> Work {
     let at = |dim: Dim| dim.substitute(&|symbol| values.get(symbol).map(Dim::known));
     Work {
         macs: work.macs.into_iter().map(|(precision, count)| (precision, at(count))).collect(),

@@ -246,6 +246,14 @@ impl InF32<'_> {
         let layout = if inputs_inner { PlainLayout::InputsInner } else { PlainLayout::OutputsInner };
         let matrix = PlainMatrix::new(elements, layout, inputs, right.columns);
         let instructions = Instructions::best();
+        if let DType::F32 = b.dtype()
+            && right.columns == 1
+            && rows > 1
+            && post.bias.is_none()
+        {
+            self.turned(left, b.elements()?, out, post);
+            return Ok(());
+        }
         if right.batch.iter().all(|&extent| extent == 1) {
             let rows = rows * self.plan.batches.len();
             let x = Matrix::new(&left.values, rows, inputs);
@@ -263,6 +271,22 @@ impl InF32<'_> {
         };
         batched_product(instructions, &batch, out, post);
         Ok(())
+    }
+
+    /// Matrices by columns, as rows by the matrices transposed: vectors hold outputs, of which each row has one.
+    fn turned(&self, left: &Left<'_>, columns: &[f32], out: &mut [f32], post: Epilogue<'_>) {
+        let (rows, inputs) = (self.plan.a.rows, self.plan.b.rows);
+        let column_places: Vec<usize> = self.plan.batches.iter().map(|&(_, place)| place).collect();
+        let batch = Batch {
+            rows: 1,
+            left: columns,
+            left_stride: inputs,
+            left_places: &column_places,
+            right: PlainMatrix::new(PlainElements::F32(&left.values), PlainLayout::InputsInner, inputs, rows),
+            right_places: &left.places,
+        };
+        let change = post.change.map(|change| RowChange { columns: rows, ..change });
+        batched_product(Instructions::best(), &batch, out, Epilogue { change, ..post });
     }
 }
 

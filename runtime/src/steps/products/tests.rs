@@ -180,6 +180,19 @@ fn no_part_is_held_while_another_is_waited_for() {
 }
 
 #[test]
+fn a_column_has_the_bits_that_it_has_among_others() {
+    let left = tensor(DType::F32, &[2, 40, 300], 1);
+    let columns = tensor(DType::F32, &[2, 300, 5], 2);
+    let first: Vec<f32> = columns.elements::<f32>().unwrap().iter().step_by(5).copied().collect();
+    let first = Tensor::from_elements(&[2, 300, 1], &first).unwrap();
+    let op: Op = Matmul::new(false, false).into();
+    let product = |right: &Tensor| run(&op, values(&[Some(left.clone()), Some(right.clone())]));
+    let (all, one) = (product(&columns), product(&first));
+    let all: Vec<f32> = all.elements::<f32>().unwrap().iter().step_by(5).copied().collect();
+    assert_eq!(one.elements::<f32>().unwrap(), all);
+}
+
+#[test]
 fn products_of_all_ranks_and_types() {
     let shapes: [(&[usize], &[usize]); 9] = [
         (&[1, 300], &[300, 40]),
@@ -236,6 +249,15 @@ fn programs_in_and_after_the_kernel() {
                 let inputs = inputs.map(|(seed, shape)| Some(tensor(dtype, shape, seed as u32))).collect();
                 check(op, inputs, &format!("{lines:?} with {added:?}"));
             }
+        }
+    }
+    // Matrices by columns: outputs lie as if the matrix were the right side.
+    for lines in [vec!["tanh @ : f32"], vec!["mul @ $2 : f32", "relu @ : f32"], vec!["add @ $2 : f32"]] {
+        for added in [&[3, 40, 1][..], &[40, 1], &[1]] {
+            let op = Matmul { program: program(&lines), ..Matmul::new(false, false) };
+            let inputs = [&[3, 40, 7][..], &[3, 7, 1], added].into_iter().enumerate();
+            let inputs = inputs.map(|(seed, shape)| Some(tensor(DType::F32, shape, seed as u32))).collect();
+            check(op, inputs, &format!("{lines:?} of a column with {added:?}"));
         }
     }
     let fused = |lines: &[&str]| Fused::new(&program(lines), |_| true);
