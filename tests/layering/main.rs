@@ -120,6 +120,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "memory",
             "observe",
             "open",
+            "precision",
             "serve",
             "simulate",
         ],
@@ -131,6 +132,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("observe", &[]),
     ("open", &["files", "memory"]),
+    ("precision", &["compare"]),
     ("serve", &["generate"]),
     ("simulate", &[]),
 ];

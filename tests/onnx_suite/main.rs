@@ -58,7 +58,7 @@ impl Case {
     fn tolerance(&self, value: &Value) -> Tolerance {
         let narrow = value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::BF16);
         let relative = if narrow { self.relative.max(BF16_RELATIVE) } else { self.relative };
-        Tolerance { relative: Some(relative), absolute: Some(self.absolute) }
+        Tolerance { relative: Some(relative), absolute: Some(self.absolute), ..Tolerance::default() }
     }
 
     /// Compile the case and run its data sets.
