@@ -214,6 +214,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "notes",
             "opsets",
             "order",
+            "overridable",
             "registry",
             "tensors",
             "types",

@@ -116,6 +116,7 @@ fn resize_from(node: &mut Lowering<'_, '_>, knows_half_pixel_for_nn: bool) -> Lo
     };
     let x = node.required(0)?;
     // A region without the mode that shows one changes nothing: whatever it is, it is not read.
+    node.ignore_input(1);
     let roi = match coordinates {
         ResizeCoordinates::TfCropAndResize => node.required(1)?,
         ResizeCoordinates::HalfPixel
