@@ -54,6 +54,9 @@ pub struct CompileOptions {
     pub cache: Option<RowScheme>,
     /// Inputs, scalars or of one element, that always have this value.
     pub constant_inputs: Vec<(String, bool)>,
+    /// Inputs with a default, an initializer, that callers may give: they are optional, and steps that read them are not
+    /// computed while compiling. Any other input with a default has it always.
+    pub overridable: Vec<String>,
     /// The output `[batch, positions, vocabulary]` of a language model for which an entry `prefill` is added, which computes
     /// it for the last position only.
     pub prefill: Option<String>,
@@ -270,6 +273,7 @@ fn optimize(
             proto: &model.proto,
             bytes: model.file.clone(),
             files,
+            overridable: &options.overridable,
         })
         .collect();
     let start = Instant::now();

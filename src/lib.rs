@@ -61,6 +61,8 @@ mod memory;
 pub mod observe;
 #[cfg(feature = "run")]
 pub mod open;
+#[cfg(feature = "run")]
+pub mod precision;
 #[cfg(feature = "serve")]
 pub mod serve;
 #[cfg(all(feature = "compile", feature = "run"))]

@@ -52,7 +52,7 @@ impl Data {
 fn tolerance(value: &Value) -> Tolerance {
     let half = value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::F16);
     let bound = if half { 2e-3 } else { 1e-5 };
-    Tolerance { relative: Some(bound), absolute: Some(bound) }
+    Tolerance { relative: Some(bound), absolute: Some(bound), ..Tolerance::default() }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod support;
 
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::precision;
 use ipuc_formats::onnx::{read_model, read_value};
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Session, SessionOptions};
@@ -37,28 +38,9 @@ const CASES: &[&str] = &[
     "resnet50_half_qoperator_u8",
 ];
 
-/// Cases that round activations to 8 bits as they run. An activation that lies within a float rounding of the middle
-/// between two codes may take either code, and what is computed from it follows. So their results are compared by
-/// [`root_mean_square`] where elements differ.
-const ROUNDED_ACTIVATIONS: &[&str] = &["llama_genai_int4", "lfm2moe_genai_int4_qmoe", "resnet50_half_qdq_s8"];
-
-/// The largest share of an output's root mean square by which such codes may change it. Rounding the activations of
-/// `llama_genai_int4` changes 0.03 to 0.04 at all (ONNX Runtime at `accuracy_level` 4 against 0), those of
-/// `resnet50_half_qdq_s8` 0.04, of which ONNX Runtime with optimizations is 0.018 away from itself without.
-const CODE_CHANGES: f64 = 0.025;
-
 fn root_mean_square(elements: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = elements.len() as f64;
     (elements.map(|element| element * element).sum::<f64>() / count).sqrt()
-}
-
-/// Whether two float tensors differ by no more than [`CODE_CHANGES`].
-fn differs_by_a_code(found: &Value, expected: &Value) -> bool {
-    let (Value::Tensor(found), Value::Tensor(expected)) = (found, expected) else { return false };
-    let (Ok(found), Ok(expected)) = (found.elements::<f32>(), expected.elements::<f32>()) else { return false };
-    let difference = found.iter().zip(expected).map(|(found, expected)| f64::from(found - expected));
-    found.len() == expected.len()
-        && root_mean_square(difference) <= CODE_CHANGES * root_mean_square(expected.iter().map(|&e| f64::from(e)))
 }
 
 fn fixtures() -> PathBuf {
@@ -98,16 +80,15 @@ fn run_case(case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
     let model = ipuc::open(compiled(case, folder.path(), &CompileOptions::default())).unwrap();
     let sets = data_sets(case);
     assert!(!sets.is_empty(), "{} has no data", case.display());
-    let rounded = ROUNDED_ACTIVATIONS.iter().any(|name| case.ends_with(name));
+    let precisions = precision::of_outputs(&model, model.entry(None).unwrap());
     let run = |set: &PathBuf| {
         let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
         let (inputs, expected) = load(&model, set);
         let outputs = session.run(None, inputs).unwrap_or_else(|error| panic!("{}: {error}", set.display()));
         assert_eq!(outputs.len(), expected.len());
-        for ((name, found), wanted) in outputs.iter().zip(&expected) {
-            if let Err(mismatch) = compare(name, found, wanted, Tolerance::default()) {
-                assert!(rounded && differs_by_a_code(found, wanted), "{}: {mismatch}", set.display());
-            }
+        for (((name, found), wanted), &precision) in outputs.iter().zip(&expected).zip(&precisions) {
+            let tolerance = Tolerance { precision, ..Tolerance::default() };
+            compare(name, found, wanted, tolerance).unwrap_or_else(|mismatch| panic!("{}: {mismatch}", set.display()));
         }
         outputs
     };

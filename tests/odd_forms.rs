@@ -240,3 +240,79 @@ fn first_versions_have_their_attributes() {
     let error = gemm(&[]).unwrap_err();
     assert!(error.contains("2 without `broadcast`"), "{error}");
 }
+
+#[test]
+fn an_input_with_a_default_is_the_default_unless_it_is_overridable() {
+    let x = || ("x", Value::from(Tensor::from_elements(&[2], &[1.0f32, 2.0]).unwrap()));
+    let ports = vec![port("x", &["2"]), port("scale", &["2"])];
+    let default = vec![tensor("scale", &[2], &[10.0, 100.0])];
+    let graph = support::graph(ports, default, vec![node("Mul", &["x", "scale"], &["y"])], vec![port("y", &["2"])]);
+    for version in [3, 8] {
+        let model = ModelProto { ir_version: Some(version), ..model(21, graph.clone()) };
+        let fixed = run(&model, vec![x()]).unwrap();
+        assert_eq!(elements(fixed[0].1.as_tensor().unwrap()), [10.0, 200.0]);
+        let folder = tempfile::tempdir().unwrap();
+        let (path, output) = (folder.path().join("model.onnx"), folder.path().join("model.ipu"));
+        std::fs::write(&path, model.encode_to_vec()).unwrap();
+        let compiled = |name: &str| {
+            let source = Source { entry: "main".to_string(), path: path.clone() };
+            let options = CompileOptions { overridable: vec![name.to_string()], ..CompileOptions::default() };
+            compile(&[source], &output, &options).map_err(|error| error.to_string())
+        };
+        assert_eq!(compiled("x").unwrap_err(), "`x` is no input with a default");
+        compiled("scale").unwrap();
+        let opened = ipuc::open(&output).unwrap();
+        let element = opened.inputs(opened.entry(None).unwrap())[1].kind.clone();
+        let ipuc::Type::Optional(element) = element else { panic!("{element} is no optional") };
+        let mut session = Session::new(&opened, &SessionOptions { threads: 1, seed: 0 }).unwrap();
+        for (given, expected) in [(None, [10.0, 200.0]), (Some([3.0f32, 4.0]), [3.0, 8.0])] {
+            let value = given.map(|given| Box::new(Tensor::from_elements(&[2], &given).unwrap().into()));
+            let scale = Value::Optional { element: (*element).clone(), value };
+            let inputs = [x(), ("scale", scale)].map(|(name, value)| (name.to_string(), value)).to_vec();
+            let outputs = session.run(None, inputs).unwrap();
+            assert_eq!(elements(outputs[0].1.as_tensor().unwrap()), expected);
+        }
+    }
+}
+
+/// ONNX Runtime gives the same for these maps.
+#[test]
+fn values_of_maps_are_looked_up() {
+    let map_type = |key: i32| {
+        let element = TypeProto {
+            denotation: None,
+            value: Some(type_proto::Value::TensorType(type_proto::Tensor { elem_type: Some(1), shape: None })),
+        };
+        let map = type_proto::Map { key_type: Some(key), value_type: Some(Box::new(element)) };
+        TypeProto { denotation: None, value: Some(type_proto::Value::MapType(Box::new(map))) }
+    };
+    let computed = |key: i32, node: NodeProto, entries: Vec<(Tensor, f32)>| {
+        let kind = Some(map_type(key));
+        let input = ValueInfoProto { name: Some("x".to_string()), r#type: kind, ..ValueInfoProto::default() };
+        let output = ValueInfoProto { name: Some("y".to_string()), ..ValueInfoProto::default() };
+        let node = NodeProto { domain: Some("ai.onnx.ml".to_string()), ..node };
+        let mut model = model(21, support::graph(vec![input], Vec::new(), vec![node], vec![output]));
+        model.opset_import.push(OperatorSetIdProto { domain: Some("ai.onnx.ml".to_string()), version: Some(1) });
+        let entries = entries.into_iter().map(|(key, value)| (key, Tensor::scalar(value).into())).collect();
+        let element = ipuc::Type::tensor(ipuc::DType::F32, ipuc::Shape::Unranked);
+        let key = if key == STRING { ipuc::DType::String } else { ipuc::DType::I64 };
+        let y = run(&model, vec![("x", Value::Map { key, element, entries })]).unwrap().remove(0).1;
+        let y = y.as_tensor().unwrap();
+        (y.shape().to_vec(), elements(y))
+    };
+    let name = |key: &str| Tensor::from_strings(&[], vec![key.to_string()]).unwrap();
+    let vocabulary = AttributeProto {
+        name: Some("string_vocabulary".to_string()),
+        r#type: Some(attribute_proto::AttributeType::Strings as i32),
+        strings: ["a", "c", "b", "z"].map(|word| word.as_bytes().to_vec()).to_vec(),
+        ..AttributeProto::default()
+    };
+    let vectorizer = with(&[vocabulary], node("DictVectorizer", &["x"], &["y"]));
+    let found = computed(STRING, vectorizer, vec![(name("a"), 4.0), (name("c"), 8.0)]);
+    assert_eq!(found, (vec![1, 4], vec![4.0, 8.0, 0.0, 0.0]));
+    let entries = || vec![(Tensor::scalar(3i64), 0.5), (Tensor::scalar(1i64), 0.25)];
+    let dense = node("CastMap", &["x"], &["y"]);
+    assert_eq!(computed(I64, dense, entries()), (vec![1, 2], vec![0.25, 0.5]));
+    let sparse = with(&[text("map_form", "SPARSE"), int("max_map", 5)], node("CastMap", &["x"], &["y"]));
+    assert_eq!(computed(I64, sparse, entries()), (vec![1, 5], vec![0.0, 0.25, 0.0, 0.5, 0.0]));
+}

@@ -35,7 +35,14 @@ impl ExternalFiles for Beside {
 /// The graph after its types are known for the first time.
 fn typed(proto: &ModelProto, bytes: Vec<u8>, folder: &Path) -> Graph {
     let files = Beside(folder.to_owned());
-    let model = Model { entry: "main", file_name: "model.onnx", proto, bytes: Arc::new(bytes), files: &files };
+    let model = Model {
+        entry: "main",
+        file_name: "model.onnx",
+        proto,
+        bytes: Arc::new(bytes),
+        files: &files,
+        overridable: &[],
+    };
     let mut graph = import(&[model]).unwrap();
     run_one(find("infer").unwrap(), &mut graph, &Options::default()).unwrap();
     graph

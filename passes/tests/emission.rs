@@ -121,7 +121,8 @@ impl ExternalFiles for NoFiles {
 
 fn graph(bytes: Arc<dyn ReadAt>) -> Graph {
     let proto = read_model(&*bytes).unwrap();
-    let model = Model { entry: "main", file_name: "model.onnx", proto: &proto, bytes, files: &NoFiles };
+    let model =
+        Model { entry: "main", file_name: "model.onnx", proto: &proto, bytes, files: &NoFiles, overridable: &[] };
     let mut graph = import(&[model]).unwrap();
     // Weights lie in the order of the steps as they are written here.
     run(&mut graph, &Options { unfused: true, ..Options::default() }, &mut |_, _| {}).unwrap();

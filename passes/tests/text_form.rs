@@ -58,6 +58,7 @@ fn check(folders: &[PathBuf], states: &[&str]) -> Result<usize, ImportError> {
         proto,
         bytes: bytes.clone(),
         files,
+        overridable: &[],
     });
     let mut graph = import(&models.collect::<Vec<_>>())?;
     let place = folders[0].display();

@@ -11,6 +11,7 @@ use crate::working::least_working_bytes;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::tensor::Tensor;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -82,6 +83,11 @@ impl Model {
     /// What the file says, weights excepted.
     pub fn manifest(&self) -> &Manifest {
         &self.program.manifest
+    }
+
+    /// A weight as a tensor, where it is in memory that way: small ones always are.
+    pub fn weight(&self, weight: u32) -> Option<Tensor> {
+        ((weight as usize) < self.program.weights.len()).then(|| self.program.source.tensor(weight).ok()).flatten()?
     }
 
     /// The entry of this name; the only one where none is given.

@@ -45,6 +45,9 @@ pub(super) struct Arguments {
     /// for the names that exporters give to caches
     #[arg(long, value_name = "IN=OUT")]
     state: Vec<String>,
+    /// An input with a default that runs may be given; without this it always has the default
+    #[arg(long, value_name = "INPUT")]
+    overridable: Vec<String>,
     /// Spread the steps over the tiles of a machine that `ipuc targets` lists, or of a file, at the sizes of --dim
     #[arg(long, value_name = "NAME|FILE.toml")]
     target: Vec<String>,
@@ -238,6 +241,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         states: arguments.state.clone(),
         cache: arguments.cache.and_then(CacheArgument::rows),
         constant_inputs: Vec::new(),
+        overridable: arguments.overridable.clone(),
         prefill: None,
         attachments: Vec::new(),
         activations: match arguments.activations {

@@ -15,6 +15,7 @@ use super::sizes::{Beginning, Sizes};
 use super::streamed::{Run, Trial};
 use crate::compare::{Tolerance, compare};
 use crate::files::SourceFile;
+use crate::precision;
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::fact::Type;
@@ -31,7 +32,11 @@ const CRITERION: &str = "\
 Types, shapes, integers, booleans, texts, NaN and infinities must be equal.
 Other floats agree within a share of the expected element, within a share of
 the output's largest magnitude, or within 1e-6. The shares are 1e-3 and 1e-4
-for f32 and f64, 2^-8 and 2^-10 for f16, 2^-5 and 2^-7 for bf16.";
+for f32 and f64, 2^-8 and 2^-10 for f16, 2^-5 and 2^-7 for bf16, whether that is
+the output's type or one that its values had on the way. Where activations are
+rounded to codes, an output agrees too within 3 steps and half a step on the
+mean: a step is the output's scale if it ends in one, else that of such codes
+over its largest magnitude, 1/127 of it for 8 bits.";
 
 /// Run a model and compare its outputs with expected ones
 #[derive(Debug, Args)]
@@ -100,14 +105,13 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let parent = loaded.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let data = arguments.data.as_deref().or(parent).unwrap_or(Path::new("."));
     let names = data_set_paths(data)?;
-    let tolerance = Tolerance { relative: arguments.rtol, absolute: arguments.atol };
     let mut session = loaded.session()?;
     let mut checked = Vec::with_capacity(names.len());
     let bar = output.bar("verifying", Unit::Items);
     for (index, path) in names.iter().enumerate() {
         bar.set(index as u64, names.len() as u64);
         let set = read_data_set(path, &loaded, entry)?;
-        let result = check(set, &loaded, entry, &mut session, tolerance, arguments, output)?;
+        let result = check(set, &loaded, entry, &mut session, arguments, output)?;
         print(&result, output)?;
         checked.push(result);
     }
@@ -143,7 +147,6 @@ fn check(
     loaded: &Loaded,
     entry: &EntryRecord,
     session: &mut Session,
-    tolerance: Tolerance,
     arguments: &Arguments,
     output: &Output,
 ) -> anyhow::Result<Checked> {
@@ -170,9 +173,13 @@ fn check(
         streamed = run.trials().with_context(context)?;
     }
     let mut outputs = Vec::with_capacity(set.outputs.len());
+    let precisions = precision::of_outputs(&loaded.model, entry);
     for (name, expected) in &set.outputs {
         let value = found.iter().find(|(found, _)| found == name).map(|(_, value)| value);
         let value = value.ok_or_else(|| Failure::file(format!("the model has no output `{name}`")))?;
+        let precision = entry.outputs.iter().zip(&precisions).find(|(output, _)| *output == name);
+        let precision = precision.map(|(_, &precision)| precision).unwrap_or_default();
+        let tolerance = Tolerance { relative: arguments.rtol, absolute: arguments.atol, precision };
         let result = compare(name, value, expected, tolerance);
         let closeness = match &result {
             Ok(closeness) => Some(*closeness),

@@ -11,6 +11,7 @@ A case is NAME.onnx, a model of one node, and NAME.data, a GraphProto whose init
 import numpy as np
 from case import FOLDER, Case, floats, random
 from classical import classical
+from further import further
 from fused import fused
 
 
@@ -191,3 +192,4 @@ if __name__ == "__main__":
     normalization()
     fused()
     classical()
+    further()

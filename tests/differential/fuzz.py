@@ -38,6 +38,7 @@ BINARY = {
     INTEGER: "Add Sub Mul Min Max Less Greater Equal BitwiseAnd BitwiseOr BitwiseXor".split(),
     BOOL: "And Or Xor Equal".split(),
 }
+COMPARISONS = "Less Greater Equal LessOrEqual GreaterOrEqual".split()
 REDUCE = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp ReduceProd".split()
 
 
@@ -91,6 +92,10 @@ class Graph:
         names = [f"v{len(self.values) + index}" for index in range(outputs)]
         node = helper.make_node(operator, operands, names, **attributes)
         given = {name: self.values[name] for name in operands if name}
+        if operator == "ReduceMean" and not all(value.size for value in given.values()):
+            return False  # The mean of nothing is undefined.
+        if operator in COMPARISONS and nearly_equal(*given.values()):
+            return False  # A rounding decides.
         graph = helper.make_graph([node], "one", ports(given), [helper.make_empty_tensor_value_info(name) for name in names])
         found = run(model_of(graph), given)
         if found is None or any(value.size > 5000 for value in found):
@@ -109,6 +114,14 @@ class Graph:
         weights = [numpy_helper.from_array(value, name) for name, value in self.weights.items() if name in used]
         results = [helper.make_tensor_value_info(name, element_type(self.values[name]), None) for name in outputs]
         return model_of(helper.make_graph(self.nodes, "random", ports(inputs), results, weights)), inputs, outputs
+
+
+def nearly_equal(left, right=None):
+    """Whether floats are close and not the same; one operand alone is compared with itself."""
+    if right is None or left.dtype != FLOAT:
+        return False
+    distance, size = abs(left - right), np.maximum(abs(left), abs(right))
+    return bool(((distance > 0) & (distance <= 1e-5 * size)).any())
 
 
 def broadcasts(left, right):
@@ -238,7 +251,7 @@ def move(graph):
     if operator == "Trilu":
         return rank >= 2 and graph.emit(operator, [x, graph.constant(np.array(graph.pick(-1, 0, 1)))], upper=graph.pick(0, 1))
     if operator == "ReverseSequence":
-        if rank < 2:
+        if rank < 2 or not value.size:
             return False
         lengths = integers(*graph.random.integers(1, value.shape[0] + 1, value.shape[1]))
         return graph.emit(operator, [x, lengths], batch_axis=1, time_axis=0)

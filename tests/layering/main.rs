@@ -120,6 +120,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "memory",
             "observe",
             "open",
+            "precision",
             "serve",
             "simulate",
         ],
@@ -131,6 +132,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("observe", &[]),
     ("open", &["files", "memory"]),
+    ("precision", &["compare"]),
     ("serve", &["generate"]),
     ("simulate", &[]),
 ];
@@ -212,6 +214,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "notes",
             "opsets",
             "order",
+            "overridable",
             "registry",
             "tensors",
             "types",

@@ -139,8 +139,24 @@ impl Reader<'_> {
         if keys.len() != items.len() {
             return Err(ValueError::MapSize { keys: keys.len(), values: items.len() });
         }
+        let items = items.into_iter().map(|item| as_declared(item, element));
         Ok(Value::Map { key, element: element.clone(), entries: keys.into_iter().zip(items).collect() })
     }
+}
+
+/// The value of a map of f32 that is stored in f64 although f32 holds it: so the `onnx` package writes the maps that ONNX
+/// Runtime gives, whose values are Python's floats.
+fn as_declared(item: Value, element: &Type) -> Value {
+    if let (Value::Tensor(tensor), Type::Tensor { dtype: DType::F32, .. }) = (&item, element)
+        && let Ok(doubles) = tensor.elements::<f64>()
+    {
+        let floats: Vec<f32> = doubles.iter().map(|&double| double as f32).collect();
+        let same = floats.iter().zip(doubles).all(|(&float, double)| f64::from(float).to_bits() == double.to_bits());
+        if let (true, Ok(exact)) = (same, Tensor::from_elements(tensor.shape(), &floats)) {
+            return Value::Tensor(exact);
+        }
+    }
+    item
 }
 
 /// The stated kind and the one list that is set are those of the element type.
@@ -246,6 +262,25 @@ mod tests {
         let empty = SequenceProto { elem_type: Some(1), ..SequenceProto::default() };
         let none = Value::Sequence { element: floats(), items: vec![] };
         assert_eq!(read(&empty, &sequence_of(floats())), Ok(none));
+    }
+
+    #[test]
+    fn values_of_maps_of_floats_may_be_stored_in_f64() {
+        let stored = |value: f64| {
+            let item = TensorProto { data_type: Some(11), double_data: vec![value], ..TensorProto::default() };
+            let values = SequenceProto { elem_type: Some(1), tensor_values: vec![item], ..SequenceProto::default() };
+            MapProto { key_type: Some(7), keys: vec![3], values: Some(values), ..MapProto::default() }
+        };
+        let element = Type::tensor(DType::F32, Shape::known(&[]));
+        let kind = Type::Map { key: DType::I64, element: Box::new(element.clone()) };
+        let value_of = |value: f64| match read(&stored(value), &kind) {
+            Ok(Value::Map { mut entries, .. }) => entries.remove(0).1,
+            other => panic!("{other:?}"),
+        };
+        let exact = f64::from(0.1f32);
+        assert_eq!(value_of(exact), Value::Tensor(Tensor::from_elements(&[], &[0.1f32]).unwrap()));
+        // What f32 does not hold stays as it is.
+        assert_eq!(value_of(0.1), Value::Tensor(Tensor::from_elements(&[], &[0.1f64]).unwrap()));
     }
 
     #[test]

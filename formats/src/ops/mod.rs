@@ -139,6 +139,8 @@ macro_rules! for_each_operator {
             0x5d Determinant Computes "determinant",
             0x5e IntegerMatmul Product "integer_matmul",
             0x5f IntegerConvolution Product "integer_convolution",
+            0x60 Inverse Computes "inverse",
+            0x61 CropAndResize Computes "crop_and_resize",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce Computes "reduce",
             0x71 ArgReduce Computes "arg_reduce",
@@ -178,6 +180,9 @@ macro_rules! for_each_operator {
             0xa2 StringSplit Serial "string_split",
             0xa3 RegexFullMatch Elementwise "regex_full_match",
             0xa4 TfIdf Serial "tf_idf",
+            0xa5 MurmurHash Computes "murmur_hash",
+            0xa6 RepeatBlock Computes "repeat_block",
+            0xa7 DecodeImage Serial "decode_image",
             0xa8 NonMaxSuppression Serial "non_max_suppression",
             0xa9 FourierTransform Computes "fourier_transform",
             0xaa ShortTimeFourierTransform Computes "short_time_fourier_transform",
@@ -187,6 +192,8 @@ macro_rules! for_each_operator {
             0xb1 TreeEnsemble Computes "tree_ensemble",
             0xb2 ScoreTransform Computes "score_transform",
             0xb3 ZipMap Serial "zip_map",
+            0xb4 PairwiseProbability Computes "pairwise_probability",
+            0xb5 MapValues Serial "map_values",
         }
     };
 }

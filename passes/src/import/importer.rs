@@ -50,6 +50,10 @@ pub(crate) struct Importer<'m> {
     pub(super) refusals: Vec<Refusal>,
     pub(super) depth: usize,
     pub(super) unnamed_nodes: usize,
+    /// Inputs whose defaults a caller may override.
+    pub(super) overridable: &'m [String],
+    /// Such inputs, by name, until their defaults are met.
+    pub(super) overriding: HashMap<String, Operand>,
 }
 
 impl<'m> Importer<'m> {
@@ -64,6 +68,8 @@ impl<'m> Importer<'m> {
             refusals: Vec::new(),
             depth: 0,
             unnamed_nodes: 0,
+            overridable: &[],
+            overriding: HashMap::new(),
         }
     }
 

@@ -30,6 +30,14 @@ pub enum LowerError {
     /// Attributes that this operator version does not have.
     #[error("attribute {0} is not one that this version of the operator has")]
     UnknownAttributes(String),
+    /// An input that this operator version, with these attributes, does not have.
+    #[error("input {index} (`{name}`) is not one that this version of the operator takes")]
+    UnknownInput {
+        /// Its index.
+        index: usize,
+        /// Its name in the model.
+        name: String,
+    },
     /// A combination that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),

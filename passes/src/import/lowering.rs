@@ -1,7 +1,7 @@
 //! What a lowering sees of one ONNX node, and how it emits steps.
 //!
-//! Every attribute that a lowering asks for is marked; attributes that nobody asked for are refused by name afterwards,
-//! so that an attribute is honoured or refused, never passed over.
+//! Every attribute and input that a lowering asks for is marked; those that nobody asked for are refused by name
+//! afterwards, so that they are honoured or refused, never passed over.
 
 use crate::import::attributes::AttributeReader;
 use crate::import::importer::Importer;
@@ -13,6 +13,8 @@ use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::onnx::schema::{GraphProto, NodeProto};
 use ipuc_formats::ops::{InferContext, Op, TypeError};
 use ipuc_formats::tensor::Tensor;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A lowered body of a control-flow node.
@@ -53,6 +55,8 @@ pub struct Lowering<'a, 'm> {
     importer: &'a mut Importer<'m>,
     node: &'a NodeProto,
     operands: Vec<Operand>,
+    /// Operands that the lowering has asked for, by index.
+    read: RefCell<BTreeSet<usize>>,
     attributes: AttributeReader<'a>,
     opset: i64,
     since: i64,
@@ -70,7 +74,8 @@ impl<'a, 'm> Lowering<'a, 'm> {
         step_name: Arc<str>,
     ) -> Self {
         let attributes = AttributeReader::new(node);
-        Lowering { importer, node, operands, attributes, opset, since, step_name, emitted: 0 }
+        let read = RefCell::default();
+        Lowering { importer, node, operands, read, attributes, opset, since, step_name, emitted: 0 }
     }
 
     /// Version of the node's operator set in its model or function.
@@ -85,6 +90,7 @@ impl<'a, 'm> Lowering<'a, 'm> {
 
     /// Input `index`; absent where it is left out.
     pub fn input(&self, index: usize) -> Operand {
+        self.read.borrow_mut().insert(index);
         self.operands.get(index).copied().unwrap_or(Operand::Absent)
     }
 
@@ -101,6 +107,7 @@ impl<'a, 'm> Lowering<'a, 'm> {
 
     /// All inputs, absent ones included.
     pub fn inputs(&self) -> Vec<Operand> {
+        self.read.borrow_mut().extend(0..self.operands.len());
         self.operands.clone()
     }
 
@@ -246,6 +253,11 @@ impl<'a, 'm> Lowering<'a, 'm> {
         self.attributes.ignore(name);
     }
 
+    /// Accept an input that cannot change the result.
+    pub fn ignore_input(&self, index: usize) {
+        self.read.borrow_mut().insert(index);
+    }
+
     /// What is known of an operand so far.
     pub fn fact(&self, operand: &Operand) -> Option<Fact> {
         self.importer.graph.fact(*operand)
@@ -354,7 +366,14 @@ impl<'a, 'm> Lowering<'a, 'm> {
         Ok(typing.infer_block(block, parameters)?)
     }
 
+    /// Refuse attributes and inputs that the lowering has not asked for.
     pub(crate) fn finish(self) -> Result<(), LowerError> {
+        let read = self.read.into_inner();
+        let given = self.operands.iter().enumerate().filter(|(_, operand)| **operand != Operand::Absent);
+        if let Some((unread, _)) = { given }.find(|(index, _)| !read.contains(index)) {
+            let name = self.node.input.get(unread).map_or("", String::as_str);
+            return Err(LowerError::UnknownInput { index: unread, name: name.to_string() });
+        }
         self.attributes.finish()
     }
 }

@@ -19,6 +19,7 @@ mod lowering;
 mod notes;
 mod opsets;
 mod order;
+mod overridable;
 mod registry;
 mod tensors;
 mod types;
@@ -157,6 +158,12 @@ pub enum ImportError {
         /// Name of the output.
         name: String,
     },
+    /// An input that shall be overridable and has no default.
+    #[error("`{name}` is no input with a default")]
+    NotOverridable {
+        /// The name.
+        name: String,
+    },
     /// A weight that cannot be read.
     #[error("weight `{name}`: {reason}")]
     Weight {
@@ -188,6 +195,8 @@ pub struct Model<'m> {
     pub bytes: Arc<dyn ReadAt>,
     /// Files of external data.
     pub files: &'m dyn ExternalFiles,
+    /// Inputs with a default, an initializer, that a caller may give: they become optional. Any other keeps its default.
+    pub overridable: &'m [String],
 }
 
 /// Import models as the entries of one program.
@@ -206,6 +215,7 @@ pub fn import(models: &[Model<'_>]) -> Result<Graph, ImportError> {
         let main = model.proto.graph.as_ref().ok_or(ImportError::NoGraph)?;
         expansion::check(main, &functions)?;
         let mut importer = Importer::new(graph, functions, model.files, source);
+        importer.overridable = model.overridable;
         let imports = Arc::new(opsets(&model.proto.opset_import));
         let (block, inputs, outputs) = importer.lower_entry(main, imports)?;
         graph = importer.finish()?;

@@ -27,7 +27,10 @@ const fn microsoft(name: &'static str, text: &'static str) -> Note {
 pub const NOTES: &[Note] = &[
     note("BatchNormalization", "until opset 13 more than one output (training) is refused"),
     note("Dropout", "until opset 6 it trains, at random, unless `is_test` is 1"),
-    note("ImageDecoder", "refused: no decoder of image files is built in"),
+    note(
+        "ImageDecoder",
+        "needs the feature `images`: BMP, JPEG (pixels may differ by 2 from those of other decoders), JPEG 2000, PNG, PNM, TIFF, WebP",
+    ),
     note(
         "Loop",
         "as the text says, the condition that the body gives is ignored where the operand is left out (ONNX Runtime honours it); without trip count and condition it would never end and is refused",
@@ -40,8 +43,13 @@ pub const NOTES: &[Note] = &[
         "a `locale` whose letters change their case in a way of its own is refused where case changes",
     ),
     note("ThresholdedRelu", "NaN gives 0, as the text says"),
+    classical("CastMap", "`TO_STRING` and `TO_INT64` of floats, and SPARSE maps of texts are refused"),
     classical("LinearClassifier", "one score for two classes needs `post_transform` = LOGISTIC"),
     classical("OneHotEncoder", "`zeros` = 0 is refused: an unknown category is never an error"),
+    classical(
+        "SVMClassifier",
+        "needs support vectors; `post_transform` of two classes needs probabilities; the label follows from votes",
+    ),
     classical("SVMRegressor", "one target, no `post_transform`"),
     classical(
         "TreeEnsembleClassifier",
@@ -50,16 +58,14 @@ pub const NOTES: &[Note] = &[
     Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
     microsoft("Attention", "`do_rotary`, `past_present_share_buffer` and `past_sequence_length` are refused"),
     microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
+    microsoft("CropAndResize", "`crop_size` must be a constant"),
     microsoft("DecoderMaskedMultiHeadAttention", "beams (`beam_width`, `cache_indirection`) are refused"),
     microsoft(
         "DynamicQuantizeLSTM",
         "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
     ),
     microsoft("GridSample", "`bicubic` with `border` is refused"),
-    microsoft(
-        "GroupQueryAttention",
-        "a quantized cache, `sliding_window_cache` and the output `output_qk` are refused",
-    ),
+    microsoft("GroupQueryAttention", "`sliding_window_cache`, `query_seqlens` and the output `output_qk` are refused"),
     microsoft("MoE", "`use_sparse_mixer` and a third matrix of the experts are refused"),
     microsoft("MultiHeadAttention", "`past_sequence_length` and `cache_indirection` are refused"),
     microsoft("QGemm", "several scales or zero points of A are refused"),

@@ -1,9 +1,12 @@
-//! `StringConcat`, `StringSplit`, `RegexFullMatch` (20), `StringNormalizer` (10), `TfIdfVectorizer` (9).
+//! `StringConcat`, `StringSplit`, `RegexFullMatch` (20), `StringNormalizer` (10), `TfIdfVectorizer` (9); of `com.microsoft`
+//! `MurmurHash3` and `NGramRepeatBlock`.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::attribute::Keyword;
-use ipuc_formats::ops::{RegexFullMatch, StringConcat, StringNormalize, StringSplit, TextCase, TfIdf, Weighting};
+use ipuc_formats::ops::{
+    MurmurHash, RegexFullMatch, RepeatBlock, StringConcat, StringNormalize, StringSplit, TextCase, TfIdf, Weighting,
+};
 
 /// Texts.
 pub const ROWS: &[Row] = &[
@@ -12,7 +15,25 @@ pub const ROWS: &[Row] = &[
     row("StringNormalizer", 10, normalize),
     row("RegexFullMatch", 20, regex),
     row("TfIdfVectorizer", 9, tfidf),
+    microsoft("MurmurHash3", murmur_hash),
+    microsoft("NGramRepeatBlock", repeat_block),
 ];
+
+const fn microsoft(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError>) -> Row {
+    Row { domain: "com.microsoft", name, since: 1, lower }
+}
+
+fn murmur_hash(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
+    let (seed, positive) = (node.int("seed")?.unwrap_or(0), node.flag("positive", true)?);
+    let x = node.required(0)?;
+    node.emit(MurmurHash { seed, positive }, vec![x])
+}
+
+fn repeat_block(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
+    let length = node.positive("ngram_size")?;
+    let operands = vec![node.required(0)?, node.required(1)?];
+    node.emit(RepeatBlock { length }, operands)
+}
 
 fn missing(name: &str) -> LowerError {
     LowerError::MissingAttribute(name.to_string())

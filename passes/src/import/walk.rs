@@ -11,7 +11,7 @@ use crate::import::order::{OrderError, run_order};
 use crate::import::{ImportError, registry};
 use crate::ir::Operand;
 use ipuc_formats::attribute::BlockIndex;
-use ipuc_formats::fact::Fact;
+use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::limits;
 use ipuc_formats::onnx::schema::{GraphProto, NodeProto, ValueInfoProto};
 use std::sync::Arc;
@@ -53,8 +53,9 @@ impl Importer<'_> {
         let mut names = Vec::new();
         for input in &graph.input {
             let name = input.name.clone().unwrap_or_default();
-            // An input with an initializer is a weight with a default; the default is what is compiled.
-            if stored.contains(name.as_str()) {
+            // An input with an initializer has a default, which is what is compiled unless a caller may override it.
+            let is_overridable = self.overridable.contains(&name);
+            if stored.contains(name.as_str()) && !is_overridable {
                 continue;
             }
             let kind = input.r#type.as_ref().ok_or_else(|| ImportError::UntypedInput { name: name.clone() })?;
@@ -64,8 +65,16 @@ impl Importer<'_> {
             if names.contains(&name) {
                 return Err(ImportError::DuplicateName { name });
             }
-            self.add_parameter(Fact::of(kind), &name);
+            if stored.contains(name.as_str()) {
+                let given = self.add_parameter(Fact::of(Type::Optional(Box::new(kind))), &name);
+                self.overriding.insert(name.clone(), given);
+            } else {
+                self.add_parameter(Fact::of(kind), &name);
+            }
             names.push(name);
+        }
+        if let Some(name) = self.overridable.iter().find(|name| !self.overriding.contains_key(*name)) {
+            return Err(ImportError::NotOverridable { name: name.clone() });
         }
         Ok(names)
     }
@@ -74,7 +83,12 @@ impl Importer<'_> {
     fn lower_graph_into(&mut self, graph: &GraphProto) -> Result<(), ImportError> {
         for tensor in &graph.initializer {
             let name = tensor.name.clone().unwrap_or_default();
-            let operand = self.import_initializer(tensor)?;
+            let mut operand = self.import_initializer(tensor)?;
+            if let Some(given) = self.overriding.remove(&name) {
+                let chosen = self.given_or_default(given, operand, &name);
+                operand =
+                    chosen.map_err(|error| ImportError::Input { name: name.clone(), reason: error.to_string() })?;
+            }
             self.frame().names.insert(name, Binding::Operand(operand));
         }
         for sparse in &graph.sparse_initializer {

@@ -1,8 +1,10 @@
 //! Strings.
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{RegexFullMatch, StringConcat, StringNormalize, StringSplit, TfIdf};
+use ipuc_formats::ops::{MurmurHash, RegexFullMatch, RepeatBlock, StringConcat, StringNormalize, StringSplit, TfIdf};
 
+impl Kernel for MurmurHash {}
+impl Kernel for RepeatBlock {}
 impl Kernel for StringConcat {}
 impl Kernel for StringNormalize {}
 impl Kernel for StringSplit {}

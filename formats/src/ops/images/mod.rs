@@ -2,6 +2,8 @@
 
 pub(crate) mod affine_grid;
 pub(crate) mod col2im;
+pub(crate) mod crop_and_resize;
+pub(crate) mod decode_image;
 pub(crate) mod grid_sample;
 pub(crate) mod max_roi_pool;
 pub(crate) mod max_unpool;
@@ -13,6 +15,8 @@ pub(crate) mod roi_align;
 
 pub use affine_grid::AffineGrid;
 pub use col2im::Col2im;
+pub use crop_and_resize::{CropAndResize, CropMode};
+pub use decode_image::{DecodeImage, Pixels};
 pub use grid_sample::{GridPadding, GridSample};
 pub use max_roi_pool::MaxRoiPool;
 pub use max_unpool::MaxUnpool;

@@ -8,6 +8,7 @@ pub(crate) mod determinant;
 pub(crate) mod einsum;
 pub(crate) mod integer_convolution;
 pub(crate) mod integer_matmul;
+pub(crate) mod inverse;
 pub(crate) mod matmul;
 
 pub use convolution::{Convolution, ConvolutionPlan};
@@ -17,4 +18,5 @@ pub use determinant::Determinant;
 pub use einsum::{Einsum, EinsumPlan};
 pub use integer_convolution::IntegerConvolution;
 pub use integer_matmul::IntegerMatmul;
+pub use inverse::Inverse;
 pub use matmul::{Matmul, MatrixOperand, ProductPlan};

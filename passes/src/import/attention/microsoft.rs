@@ -1,9 +1,11 @@
 //! Attention of `com.microsoft`: `GroupQueryAttention` and `RotaryEmbedding`, as ONNX Runtime computes them on a processor.
 //!
 //! `GroupQueryAttention` becomes rotations, two cache scatters (its present keys and values), and attention with a number of valid
-//! keys for each of the batch. A quantized cache, a cache that evicts keys, and the products as an output are refused.
+//! keys for each of the batch. A cache of codes (`cache_codes.rs`) is decoded before it is attended to. A cache that evicts
+//! keys and the products as an output are refused.
 //! f16 and bf16 are attended to in f32.
 
+use crate::import::attention::cache_codes::CacheCodes;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
@@ -35,7 +37,6 @@ mod input {
     pub const POSITIONS: usize = 9;
     pub const BIAS: usize = 10;
     pub const SINK: usize = 11;
-    pub const SCALES: [usize; 2] = [12, 13];
     pub const NORMS: [usize; 2] = [14, 15];
     pub const COUNT: usize = 16;
 }
@@ -74,17 +75,25 @@ fn group_query_attention(node: &mut Lowering<'_, '_>) -> Lowered {
         ..Attention::plain()
     };
     let ([query, key, value], size) = heads_of(node, query_heads, key_heads)?;
+    let codes = CacheCodes::of(node, [key_heads, size])?;
     let [query, key] = normalized(node, [query, key])?;
     let places = places(node, query)?;
     let [query, key] = rotated(node, [query, key], &places)?;
     let sink = sink(node, query_heads)?;
-    let mut present = [Operand::Absent; 2];
-    for (index, new) in [key, value].into_iter().enumerate() {
+    let (mut present, mut seen) = ([Operand::Absent; 2], [Operand::Absent; 2]);
+    for (index, mut new) in [key, value].into_iter().enumerate() {
+        if let Some(codes) = &codes[index] {
+            new = codes.stored(node, new)?;
+        }
         let operands = vec![node.input(input::PAST[index]), new, places.first, places.total];
         present[index] = node.emit_one(CacheScatter {}, operands)?;
+        seen[index] = match &codes[index] {
+            Some(codes) => codes.decoded(node, present[index])?,
+            None => present[index],
+        };
     }
     let dtype = node.dtype(&query)?;
-    let mut operands = vec![query, present[0], present[1], node.input(input::BIAS), Operand::Absent, Operand::Absent];
+    let mut operands = vec![query, seen[0], seen[1], node.input(input::BIAS), Operand::Absent, Operand::Absent];
     operands.extend([places.valid, places.first, sink]);
     for operand in [0, 1, 2, 3, 8] {
         operands[operand] = node.cast(operands[operand], DType::F32)?;
@@ -102,18 +111,10 @@ fn refuse_unsupported(node: &mut Lowering<'_, '_>) -> Result<(), LowerError> {
         let expected = format!("at most {}", input::COUNT);
         return Err(TypeError::OperandCount { expected, found: node.input_count() }.into());
     }
-    for name in ["sliding_window_cache", "qk_output", "kv_cache_bit_width"] {
+    for name in ["sliding_window_cache", "qk_output"] {
         if let Some(value) = node.int(name)?.filter(|value| *value != 0) {
             return Err(node.refuse(format!("attribute `{name}` = {value}")));
         }
-    }
-    for name in ["k_quant_type", "v_quant_type"] {
-        if let Some(value) = node.text(name)?.filter(|value| value != "NONE") {
-            return Err(node.refuse(format!("attribute `{name}` = \"{value}\"")));
-        }
-    }
-    if input::SCALES.iter().any(|&scale| node.input(scale) != Operand::Absent) {
-        return Err(node.refuse("a quantized cache (`k_scale`, `v_scale`)"));
     }
     if node.output_used(3) {
         return Err(node.refuse("output `output_qk`"));
@@ -172,12 +173,13 @@ fn heads_of(node: &mut Lowering<'_, '_>, query_heads: i64, key_heads: i64) -> Re
 
 /// Queries and keys, each head divided by its root mean square where there are weights.
 fn normalized(node: &mut Lowering<'_, '_>, heads: [Operand; 2]) -> Result<[Operand; 2], LowerError> {
-    let epsilon = node.float("qk_norm_epsilon")?.unwrap_or(1e-6);
+    let shared = node.float("qk_norm_epsilon")?.unwrap_or(1e-6);
+    let epsilons = [node.float("q_norm_epsilon")?.unwrap_or(shared), node.float("k_norm_epsilon")?.unwrap_or(shared)];
     if input::NORMS.iter().all(|&weight| node.input(weight) == Operand::Absent) {
         return Ok(heads);
     }
     let mut results = heads;
-    for (result, weight) in results.iter_mut().zip(input::NORMS) {
+    for ((result, weight), epsilon) in results.iter_mut().zip(input::NORMS).zip(epsilons) {
         let weight = node.required(weight)?;
         let operator = LayerNormalization { axis: -1, epsilon, center: false, stash: DType::F32 };
         *result = node.emit_one(operator, vec![*result, weight])?;
@@ -231,7 +233,7 @@ fn rotated(node: &mut Lowering<'_, '_>, heads: [Operand; 2], places: &Places) ->
 }
 
 /// Columns of a cache of cosines.
-fn cache_columns(node: &Lowering<'_, '_>, cache: Operand) -> Result<i64, LowerError> {
+pub(super) fn cache_columns(node: &Lowering<'_, '_>, cache: Operand) -> Result<i64, LowerError> {
     match node.fact(&cache).as_ref().and_then(Fact::dims) {
         Some([_, columns]) => columns.as_known().ok_or_else(|| node.refuse("a rotary cache of unknown width")),
         Some(dims) => Err(node.refuse(format!("a rotary cache of {} axes", dims.len()))),
@@ -271,19 +273,7 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
         return Err(node.refuse(format!("attribute `scale` = {scale}")));
     }
     let [data, positions, cos, sin] = [node.required(0)?, node.required(1)?, node.required(2)?, node.required(3)?];
-    let (heads, steps_axis) = match node.fact(&data).as_ref().and_then(Fact::dims) {
-        Some([_, _, hidden]) => {
-            let whole = cache_columns(node, cos)?.saturating_mul(2);
-            let counted = hidden.as_known().and_then(|hidden| hidden.checked_div(whole));
-            (Some(heads.or(counted).ok_or_else(|| node.refuse("a hidden size that is not known"))?), 1)
-        }
-        Some([_, _, _, _]) => (heads, 2),
-        Some(dims) => {
-            let expected = "3 or 4".to_string();
-            return Err(TypeError::Rank { operand: 0, expected, found: dims.len() }.into());
-        }
-        None => return Err(node.refuse("an operand of unknown rank")),
-    };
+    let (heads, steps_axis) = heads_and_steps(node, data, cos, heads)?;
     let positions = match node.fact(&positions).as_ref().and_then(Fact::rank) {
         Some(2) => positions,
         Some(1) => behind_offset(node, data, positions, steps_axis)?,
@@ -291,6 +281,28 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
         None => return Err(node.refuse("positions of unknown rank")),
     };
     node.emit(RotaryEmbedding { interleaved, rotated, heads }, vec![data, cos, sin, positions])
+}
+
+/// How many heads data has, where that must be said, and which axis its steps are: `[b, s, h*d]` or `[b, h, s, d]`.
+pub(super) fn heads_and_steps(
+    node: &Lowering<'_, '_>,
+    data: Operand,
+    cos: Operand,
+    heads: Option<i64>,
+) -> Result<(Option<i64>, i64), LowerError> {
+    match node.fact(&data).as_ref().and_then(Fact::dims) {
+        Some([_, _, hidden]) => {
+            let whole = cache_columns(node, cos)?.saturating_mul(2);
+            let counted = hidden.as_known().and_then(|hidden| hidden.checked_div(whole));
+            Ok((Some(heads.or(counted).ok_or_else(|| node.refuse("a hidden size that is not known"))?), 1))
+        }
+        Some([_, _, _, _]) => Ok((heads, 2)),
+        Some(dims) => {
+            let expected = "3 or 4".to_string();
+            Err(TypeError::Rank { operand: 0, expected, found: dims.len() }.into())
+        }
+        None => Err(node.refuse("an operand of unknown rank")),
+    }
 }
 
 /// Positions `[b, s]` from an offset `[1]` on.

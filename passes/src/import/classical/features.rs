@@ -1,14 +1,11 @@
-//! What prepares features, of the domain `ai.onnx.ml`: `Imputer`, `OneHotEncoder`, `FeatureVectorizer` (1); and
-//! `SVMRegressor` (1), which is a product with support vectors.
+//! What prepares features, of the domain `ai.onnx.ml`: `Imputer`, `OneHotEncoder`, `FeatureVectorizer`, `CastMap`,
+//! `DictVectorizer` (1).
 
-use crate::import::classical::traditional::PostTransform;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
-use ipuc_formats::attribute::Keyword;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Binary, BinaryFunction, Compare, CompareRelation, Concat, LabelEncode, OneHot, Pad, PadMode, Reduce,
-    ReduceFunction, Select, Unary, UnaryFunction,
+    Compare, CompareRelation, Concat, LabelEncode, MapValues, OneHot, Pad, PadMode, Select, Unary, UnaryFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -18,12 +15,13 @@ const fn row(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Lowered) ->
     Row { domain: "ai.onnx.ml", name, since: 1, lower }
 }
 
-/// Features, support vectors.
+/// Features.
 pub const ROWS: &[Row] = &[
     row("Imputer", imputer),
     row("OneHotEncoder", one_hot_encoder),
     row("FeatureVectorizer", feature_vectorizer),
-    row("SVMRegressor", support_vector_regressor),
+    row("CastMap", cast_map),
+    row("DictVectorizer", dictionary_vectorizer),
 ];
 
 /// One value for all features, or one a feature along the last axis.
@@ -106,94 +104,40 @@ fn feature_vectorizer(node: &mut Lowering<'_, '_>) -> Lowered {
     node.emit(Concat { axis: 1 }, columns)
 }
 
-/// Spellings of `kernel_type`.
-#[derive(Debug, Clone, Copy, PartialEq, strum::IntoStaticStr, strum::EnumString)]
-#[strum(serialize_all = "UPPERCASE")]
-enum KernelType {
-    Linear,
-    Poly,
-    Rbf,
-    Sigmoid,
-}
-impl Keyword for KernelType {}
+/// Most keys of a map that is spread.
+const MOST_KEYS: i64 = 1 << 20;
 
-/// `sum_j coefficients[j] * kernel(x, support vector j) + rho`, the sign of it for one class.
-fn support_vector_regressor(node: &mut Lowering<'_, '_>) -> Lowered {
+/// Values of a map in the order of its keys, or each at the place that its key says.
+fn cast_map(node: &mut Lowering<'_, '_>) -> Lowered {
     let x = node.required(0)?;
-    let x = node.cast(x, DType::F32)?;
-    let coefficients = required_floats(node, "coefficients")?;
-    let rho = required_floats(node, "rho")?;
-    let &[rho] = &rho[..] else { return Err(node.refuse(format!("{} values of `rho`", rho.len()))) };
-    let supports = node.int("n_supports")?.unwrap_or(0);
-    let kernel = node.keyword("kernel_type")?.unwrap_or(KernelType::Linear);
-    let parameters = node.floats("kernel_params")?.unwrap_or_default();
-    let vectors = node.floats("support_vectors")?.unwrap_or_default();
-    let one_class = node.flag("one_class", false)?;
-    // "The total number of regression targets, 1 if not defined": one score comes out.
-    if node.int("n_targets")?.unwrap_or(1) != 1 {
-        return Err(node.refuse("more than one target"));
-    }
-    if node.keyword("post_transform")?.unwrap_or(PostTransform::None) != PostTransform::None {
-        return Err(node.refuse("attribute `post_transform` of support vectors"));
-    }
-    let kernels = if supports > 0 {
-        let count = usize::try_from(supports).ok().filter(|count| vectors.len().is_multiple_of(*count));
-        let count = count.filter(|&count| count == coefficients.len());
-        let count = count.ok_or_else(|| node.refuse("support vectors whose lists have other lengths"))?;
-        let vectors = Tensor::from_elements(&[count, vectors.len() / count], &vectors)?;
-        kernels(node, x, vectors, kernel, &parameters)?
-    } else {
-        x
+    let form = node.text("map_form")?;
+    let length = node.int("max_map")?.unwrap_or(1);
+    let integer_keys = match form.as_deref().unwrap_or("DENSE") {
+        "DENSE" => Vec::new(),
+        "SPARSE" if (1..=MOST_KEYS).contains(&length) => (0..length).collect(),
+        "SPARSE" => return Err(node.refuse(format!("attribute `max_map` = {length}"))),
+        other => return Err(node.refuse(format!("attribute `map_form` = \"{other}\""))),
     };
-    let weights = node.constant(Tensor::from_elements(&[coefficients.len(), 1], &coefficients)?);
-    let sums = node.product(kernels, weights, false)?;
-    let rho = node.scalar(DType::F32, rho.into())?;
-    let scores = node.plus(sums, rho)?;
-    if !one_class {
-        return Ok(vec![scores]);
+    let spread = !integer_keys.is_empty();
+    let values = node.emit_one(MapValues { integer_keys, text_keys: Vec::new() }, vec![x])?;
+    let found = node.dtype(&values)?;
+    let cast_to = node.text("cast_to")?.unwrap_or_else(|| "TO_FLOAT".to_string());
+    match (cast_to.as_str(), found) {
+        ("TO_FLOAT", DType::F32) => Ok(vec![values]),
+        // A text that is missing is no number.
+        ("TO_FLOAT", DType::String) if !spread => Ok(vec![node.cast(values, DType::F32)?]),
+        ("TO_INT64", DType::String) if !spread => Ok(vec![node.cast(values, DType::I64)?]),
+        ("TO_STRING", DType::String) if !spread => Ok(vec![values]),
+        _ => Err(node.refuse(format!("attribute `cast_to` = \"{cast_to}\" of {found} with these attributes"))),
     }
-    let [zero, one, minus] = [0.0, 1.0, -1.0].map(|value| node.scalar(DType::F32, value));
-    let positive = node.emit_one(Compare { relation: CompareRelation::Greater }, vec![scores, zero?])?;
-    node.emit(Select {}, vec![positive, one?, minus?])
 }
 
-fn required_floats(node: &mut Lowering<'_, '_>, name: &str) -> Result<Vec<f32>, LowerError> {
-    node.floats(name)?.ok_or_else(|| LowerError::MissingAttribute(name.to_string()))
-}
-
-/// The kernel of each row of `x: [n, f]` and each of `vectors: [s, f]`: `[n, s]`. The parameters are gamma, coef0, degree.
-fn kernels(
-    node: &mut Lowering<'_, '_>,
-    x: Operand,
-    vectors: Tensor,
-    kernel: KernelType,
-    parameters: &[f32],
-) -> Result<Operand, LowerError> {
-    let [gamma, offset, degree] = match *parameters {
-        [gamma, offset, degree] => [gamma, offset, degree],
-        [] if kernel == KernelType::Linear => [0.0; 3],
-        _ => return Err(node.refuse(format!("{} values of `kernel_params`", parameters.len()))),
-    };
-    let vectors = node.constant(vectors);
-    if kernel == KernelType::Rbf {
-        let (rows, others) = (node.unsqueezed(x, &[1])?, node.unsqueezed(vectors, &[0])?);
-        let difference = node.binary(BinaryFunction::Sub, rows, others)?;
-        let axis = node.integers(&[2]);
-        let squares = Reduce { function: ReduceFunction::SumSquare, keep_axes: false, keep_without_axes: false };
-        let distance = node.emit_one(squares, vec![difference, axis])?;
-        let exponent = node.times(distance, -gamma)?;
-        return node.emit_one(Unary { function: UnaryFunction::Exp }, vec![exponent]);
+fn dictionary_vectorizer(node: &mut Lowering<'_, '_>) -> Lowered {
+    let x = node.required(0)?;
+    let integer_keys = node.ints("int64_vocabulary")?.unwrap_or_default();
+    let text_keys = node.texts("string_vocabulary")?.unwrap_or_default();
+    if integer_keys.is_empty() == text_keys.is_empty() {
+        return Err(node.refuse("both or none of `int64_vocabulary` and `string_vocabulary`"));
     }
-    let products = node.product(x, vectors, true)?;
-    if kernel == KernelType::Linear {
-        return Ok(products);
-    }
-    let scaled = node.times(products, gamma)?;
-    let offset = node.scalar(DType::F32, offset.into())?;
-    let shifted = node.plus(scaled, offset)?;
-    if kernel == KernelType::Sigmoid {
-        return node.emit_one(Unary { function: UnaryFunction::Tanh }, vec![shifted]);
-    }
-    let degree = node.scalar(DType::F32, degree.trunc().into())?;
-    node.emit_one(Binary { function: BinaryFunction::Pow }, vec![shifted, degree])
+    node.emit(MapValues { integer_keys, text_keys }, vec![x])
 }

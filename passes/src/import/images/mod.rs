@@ -1,9 +1,10 @@
 //! Images: pooling, resampling, regions.
 
+mod microsoft;
 mod resampling;
 mod selection;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[resampling::ROWS, selection::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[microsoft::ROWS, resampling::ROWS, selection::ROWS];

@@ -1,5 +1,5 @@
 //! Resampling of images and regions: `Resize` (opsets 10 to 19), `Upsample` (1, 7, 9), `GridSample` (16 to 22), `AffineGrid`
-//! (20), `RoiAlign` (10 to 22), `MaxRoiPool` (1, 22). `ImageDecoder` (20) is refused.
+//! (20), `RoiAlign` (10 to 22), `MaxRoiPool` (1, 22), `ImageDecoder` (20).
 //!
 //! `Upsample`, and `Resize` of opset 10, do not say how positions map; they do as implementations do: asymmetric, and
 //! `nearest` takes the lower element, or the upper where an axis shrinks.
@@ -7,8 +7,8 @@
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::ops::{
-    AffineGrid, GridPadding, GridSample, MaxRoiPool, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
-    ResizePolicy, RoiAlign, RoiFunction,
+    AffineGrid, DecodeImage, GridPadding, GridSample, MaxRoiPool, Pixels, Resize, ResizeCoordinates, ResizeMode,
+    ResizeNearest, ResizePolicy, RoiAlign, RoiFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -116,6 +116,7 @@ fn resize_from(node: &mut Lowering<'_, '_>, knows_half_pixel_for_nn: bool) -> Lo
     };
     let x = node.required(0)?;
     // A region without the mode that shows one changes nothing: whatever it is, it is not read.
+    node.ignore_input(1);
     let roi = match coordinates {
         ResizeCoordinates::TfCropAndResize => node.required(1)?,
         ResizeCoordinates::HalfPixel
@@ -195,5 +196,10 @@ fn max_roi_pool(node: &mut Lowering<'_, '_>) -> Lowered {
 }
 
 fn image_decoder(node: &mut Lowering<'_, '_>) -> Lowered {
-    Err(node.refuse("decoding of image files"))
+    if !DecodeImage::AVAILABLE {
+        return Err(node.refuse("a decoder of images, without the feature `images` of this program,"));
+    }
+    let pixels = node.keyword("pixel_format")?.unwrap_or(Pixels::Rgb);
+    let file = node.required(0)?;
+    node.emit(DecodeImage { pixels }, vec![file])
 }

@@ -72,12 +72,11 @@ fn rms_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
 fn batch_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
     let epsilon = epsilon(node)?;
     let momentum = node.float("momentum")?.unwrap_or(0.9);
-    let more_outputs = (1..node.output_count()).any(|index| node.output_used(index));
     let mut per_element = false;
     let training = if node.since() >= 14 {
         let training = node.flag("training_mode", false)?;
-        if more_outputs && !training {
-            return Err(node.refuse("more than one output without `training_mode`"));
+        if !training {
+            node.refuse_outputs(&[(1, "running_mean"), (2, "running_var")])?;
         }
         training
     } else {
@@ -88,9 +87,8 @@ fn batch_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
         if node.since() <= 7 {
             per_element = !node.flag("spatial", true)?;
         }
-        if more_outputs {
-            return Err(node.refuse("more than one output (training) before opset 14"));
-        }
+        // They are of training.
+        node.refuse_outputs(&[(1, "mean"), (2, "var"), (3, "saved_mean"), (4, "saved_var")])?;
         false
     };
     let operands = (0..5).map(|index| node.required(index)).collect::<Result<Vec<_>, _>>()?;

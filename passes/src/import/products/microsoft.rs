@@ -1,5 +1,5 @@
 //! Matrix products that ONNX Runtime's optimizer fuses, of `com.microsoft`: `FusedMatMul`, `FusedMatMulActivation`,
-//! `TransposeMatMul`, `FusedGemm`, `GemmFastGelu`, as ONNX Runtime 1.31 defines them.
+//! `TransposeMatMul`, `FusedGemm`, `GemmFastGelu`; and `Inverse`; as ONNX Runtime 1.31 defines them.
 //!
 //! They are taken apart again; what follows a product is fused with it by the compiler's own passes.
 
@@ -7,7 +7,7 @@ use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::matrices::gemm;
 use crate::ir::Operand;
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, Matmul, Softmax, SoftmaxFunction, TypeError, Unary, UnaryFunction,
+    Activation, ActivationFunction, Inverse, Matmul, Softmax, SoftmaxFunction, TypeError, Unary, UnaryFunction,
 };
 
 type Lowered = Result<Vec<Operand>, LowerError>;
@@ -22,6 +22,10 @@ pub const ROWS: &[Row] = &[
     row("FusedMatMul", |node| Ok(vec![fused_matmul(node)?])),
     row("FusedMatMulActivation", fused_matmul_activation),
     row("GemmFastGelu", gemm_fast_gelu),
+    row("Inverse", |node| {
+        let x = node.required(0)?;
+        node.emit(Inverse {}, vec![x])
+    }),
     row("TransposeMatMul", |node| Ok(vec![scaled_matmul(node, [false; 2])?])),
 ];
 

@@ -102,8 +102,8 @@ fn matmul_of_codes(node: &mut Lowering<'_, '_>) -> Lowered {
     if !(0..=4).contains(&accuracy) {
         return Err(wrong_value("accuracy_level", accuracy, "0 to 4"));
     }
-    // How weights may be laid out before they are multiplied is the runtime's affair.
-    node.ignore("weight_prepacked");
+    // Other layouts are those of one processor's kernels.
+    node.only_int("weight_prepacked", 0)?;
     let (a, b, scales, zero_points) = (node.required(0)?, node.required(1)?, node.required(2)?, node.input(3));
     let (group_index, bias) = (node.input(4), node.input(5));
     let dtype = node.dtype(&a)?;
@@ -163,7 +163,7 @@ fn gather_block_quantized(node: &mut Lowering<'_, '_>) -> Lowered {
             let last = |operand| Some(node.fact(operand)?.dims()?.last()?.as_known());
             match (last(&codes), last(&scales)) {
                 (Some(Some(width)), Some(Some(length))) => first_columns(node, codes, [width, length])?,
-                _ => return Err(node.refuse("zero points or scales of unknown extents")),
+                _ => return Err(node.refuse("`zero_points` or `scales` of unknown extents")),
             }
         }
         given => given,

@@ -20,7 +20,8 @@ mod transposed;
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{DeformableConvolution, Determinant};
+use ipuc_formats::ops::{DeformableConvolution, Determinant, Inverse};
 
 impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
+impl Kernel for Inverse {}
