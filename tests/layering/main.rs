@@ -124,7 +124,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "simulate",
         ],
     ),
-    ("calibrate", &["compile", "open"]),
+    ("calibrate", &["compile", "generation", "open"]),
     ("compile", &["files", "generation", "memory"]),
     ("generate", &["generation"]),
     ("generation", &[]),
