@@ -1,5 +1,8 @@
 //! Calibration: runs of a model on examples, which show what its products read.
 
+#[cfg(feature = "generate")]
+mod text;
+
 use crate::compile::{Activations, CompileError, CompileOptions, Source, WeightOptions, compile};
 use crate::open::{OpenFileError, open};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord};
@@ -9,6 +12,8 @@ use ipuc_formats::value::Value;
 use ipuc_passes::moments::{Calibration, Moments};
 use ipuc_runtime::{Model, Observer, RunError, Session, SessionOptions};
 use std::collections::BTreeMap;
+#[cfg(feature = "generate")]
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a model cannot be calibrated.
@@ -34,6 +39,29 @@ pub enum CalibrateError {
         /// ONNX name of the value.
         value: String,
     },
+    /// A text has no tokens without a tokenizer.
+    #[cfg(feature = "generate")]
+    #[error("the folder `{}` has no tokenizer.json to make tokens of a text", folder.display())]
+    NoTokenizer {
+        /// The folder of the model.
+        folder: PathBuf,
+    },
+    /// The tokenizer is of no use.
+    #[cfg(feature = "generate")]
+    #[error("cannot make tokens of a text with `{}`: {reason}", path.display())]
+    Tokenizer {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// An input that a text says nothing of.
+    #[cfg(feature = "generate")]
+    #[error("a text gives no value to input `{name}`: give examples of all inputs instead (.npz)")]
+    Input {
+        /// Its name.
+        name: String,
+    },
     /// No example showed anything.
     #[error("no example was run")]
     NoExample,
@@ -53,6 +81,12 @@ pub struct Calibrator {
     watched: BTreeMap<u32, Watched>,
     moments: Calibration,
     examples: usize,
+    /// Tokenizer and settings of a language model.
+    #[cfg(feature = "generate")]
+    attachments: Vec<ipuc_formats::model::AttachmentRecord>,
+    /// Where a tokenizer may be beside the model.
+    #[cfg(feature = "generate")]
+    source_folder: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -71,6 +105,7 @@ impl Calibrator {
             attachments: Vec::new(),
             activations: Activations::Keep,
             weights: WeightOptions::default(),
+            calibration: Default::default(),
             unfused: true,
             placements: Vec::new(),
             ..options.clone()
@@ -78,7 +113,17 @@ impl Calibrator {
         let compiled = compile(sources, &file, &plain)?;
         let model = open(&file)?;
         let watched = watched(&compiled.emitted.manifest);
-        Ok(Calibrator { model, watched, moments: Calibration::new(), examples: 0, _folder: folder })
+        Ok(Calibrator {
+            model,
+            watched,
+            moments: Calibration::new(),
+            examples: 0,
+            #[cfg(feature = "generate")]
+            attachments: options.attachments.clone(),
+            #[cfg(feature = "generate")]
+            source_folder: sources.first().and_then(|source| source.path.parent()).unwrap_or(Path::new("")).to_owned(),
+            _folder: folder,
+        })
     }
 
     /// The model that runs examples, for the names and types of its inputs.

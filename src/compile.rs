@@ -20,7 +20,7 @@ use ipuc_passes::ir::{Changes, Graph, Peak};
 pub use ipuc_passes::moments::Calibration;
 use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
-pub use ipuc_passes::options::{Activations, Precision, Sparsity, WeightOptions};
+pub use ipuc_passes::options::{Activations, Budget, Precision, Sparsity, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -133,6 +133,14 @@ pub enum CompileError {
         path: PathBuf,
         /// Why.
         error: ExternalFileError,
+    },
+    /// The weights take more than the size that they may have.
+    #[error("weights take {weights_bytes} bytes, and the size is {size_bytes}")]
+    Size {
+        /// What was asked for.
+        size_bytes: u64,
+        /// What they take.
+        weights_bytes: u64,
     },
     /// The output would replace a file that is compiled.
     #[error("the output `{}` is a file that the model is made of", path.display())]
@@ -322,7 +330,9 @@ impl CompileError {
     /// Its sentence names the file; the others are about the models as a whole.
     pub(crate) fn names_file(&self) -> bool {
         match self {
-            CompileError::Import(_) | CompileError::Pipeline(_) | CompileError::Emit(_) => false,
+            CompileError::Import(_) | CompileError::Pipeline(_) | CompileError::Emit(_) | CompileError::Size { .. } => {
+                false
+            }
             CompileError::Source(_)
             | CompileError::External(_)
             | CompileError::Onnx { .. }
@@ -465,6 +475,12 @@ impl Optimized {
         let failure = |error| CompileError::Output { path: path.to_owned(), error };
         let file = OutputFile::create(output).map_err(failure)?;
         let emitted = emit(&self.graph, &emit_options(options), &file, progress)?;
+        if let Some(Budget::Size(size_bytes)) = options.weights.budget {
+            let weights_bytes = emitted.manifest.extents.iter().map(|extent| extent.length).sum();
+            if weights_bytes > size_bytes {
+                return Err(CompileError::Size { size_bytes, weights_bytes });
+            }
+        }
         // What was read before and after a change belongs to no model.
         for model in &self.opened {
             model.file.check_unchanged()?;
@@ -495,9 +511,14 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
         emit_options.chunk_bytes = chunk_bytes;
         emit_options.recorded.push(("chunk_bytes".to_string(), chunk_bytes.to_string()));
     }
-    let WeightOptions { precision, keep, each } = &options.weights;
+    let WeightOptions { precision, budget, keep, each } = &options.weights;
     let mut record = |name: &str, value: String| emit_options.recorded.push((name.to_string(), value));
     precision.iter().for_each(|precision| record("weights", precision.to_string()));
+    match budget {
+        None => {}
+        Some(Budget::Size(bytes)) => record("size", bytes.to_string()),
+        Some(Budget::Error(most)) => record("max_error", most.to_string()),
+    }
     keep.iter().for_each(|pattern| record("keep", pattern.clone()));
     let measured = &options.calibration;
     if !measured.is_empty() {

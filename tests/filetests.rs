@@ -3,13 +3,14 @@
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
 //! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
 //! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
-//! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT` and `// sparse always`.
+//! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT`, `// size BYTES`, `// max-error SHARE` and
+//! `// sparse always`.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
 use ipuc_passes::ir::text::{parse, print};
 use ipuc_passes::ir::{Changes, Graph};
-use ipuc_passes::options::{Options, Sparsity};
+use ipuc_passes::options::{Budget, Options, Sparsity};
 use ipuc_passes::pipeline::{self, PIPELINE, Pass, Phase};
 use ipuc_passes::verify::Stage;
 use std::path::{Path, PathBuf};
@@ -137,6 +138,12 @@ fn options(input: &str) -> Options {
         }
         if let Some(precision) = line.strip_prefix("// weights ") {
             options.weights.precision = Some(precision.parse().unwrap());
+        }
+        if let Some(bytes) = line.strip_prefix("// size ") {
+            options.weights.budget = Some(Budget::Size(bytes.parse().unwrap()));
+        }
+        if let Some(most) = line.strip_prefix("// max-error ") {
+            options.weights.budget = Some(Budget::Error(most.parse().unwrap()));
         }
         if let Some(when) = line.strip_prefix("// sparse ") {
             assert_eq!(when, "always");

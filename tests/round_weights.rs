@@ -6,11 +6,13 @@ mod support;
 
 use ipuc::accuracy::Deviation;
 use ipuc::calibrate::Calibrator;
-use ipuc::compile::{CompileError, CompileOptions, Precision, Source, WeightOptions, compile};
-use ipuc::{Model, Session, SessionOptions, Tensor, Value, open};
+use ipuc::compile::{Budget, CompileError, CompileOptions, Precision, Source, WeightOptions, compile, describe};
+use ipuc::{DType, Model, Session, SessionOptions, Tensor, Value, open};
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::onnx::read_value;
 use ipuc_formats::ops::WeightMatrix;
+use ipuc_passes::error::PassError;
+use ipuc_passes::pipeline::PipelineError;
 use ipuc_passes::rounding::{Part, Region, Scheme};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -153,6 +155,91 @@ fn calibrating_lowers_errors_on_other_inputs() {
         failed |= calibrated >= share * plain;
     }
     assert!(!failed, "found\n{report}");
+}
+
+/// A size between that of 4 and that of 8 bits is kept, and its results lie between theirs.
+#[test]
+fn a_size_is_kept_and_spent() {
+    let case = support::cases().join("bert_mini");
+    if !case.is_dir() {
+        eprintln!("no case `bert_mini`: skipped");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sources = [source(case.join("model.onnx"))];
+    let with = |name: &str, options: &CompileOptions| {
+        let file = folder.path().join(name);
+        let compiled = compile(&sources, &file, options).unwrap();
+        (open(&file).unwrap(), std::fs::read(file).unwrap(), compiled.emitted.manifest)
+    };
+    let budget = |budget| CompileOptions {
+        weights: WeightOptions { budget: Some(budget), ..WeightOptions::default() },
+        ..CompileOptions::default()
+    };
+    let (four, ..) = with("four.ipu", &weights("i4"));
+    let (eight, ..) = with("eight.ipu", &weights("i8"));
+    let size = (stored_bytes(&four) + stored_bytes(&eight)) / 2;
+    let (sized, bytes, manifest) = with("sized.ipu", &budget(Budget::Size(size)));
+    let taken = stored_bytes(&sized);
+    assert!(taken <= size && taken > size / 100 * 97, "{taken} of {size} bytes");
+    let [least, found, most] = [&four, &sized, &eight].map(|model| least_cosine(model, &case));
+    assert!(least < found && found < most, "{least} {found} {most}");
+    // The choice is in the file, with what decided it, and a second time the same.
+    let reasons: Vec<&str> = manifest.weights.iter().map(|weight| weight.reason.as_str()).collect();
+    let own = format!("--size {size}, ");
+    assert!(reasons.iter().filter(|reason| reason.contains(&own)).count() > 20, "{reasons:?}");
+    assert!(manifest.provenance.options.iter().any(|(name, value)| name == "size" && *value == size.to_string()));
+    assert!(bytes == with("again.ipu", &budget(Budget::Size(size))).1);
+    // Less than two bits cannot be had.
+    let file = folder.path().join("none.ipu");
+    let error = compile(&sources, &file, &budget(Budget::Size(100_000))).unwrap_err();
+    let CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. })) = &error else {
+        panic!("{error}")
+    };
+    let (small, ..) = with("small.ipu", &budget(Budget::Size(*least_bytes)));
+    assert!(stored_bytes(&small) <= *least_bytes);
+    // Errors: the smaller one takes more bytes.
+    let (coarse, ..) = with("coarse.ipu", &budget(Budget::Error(0.1)));
+    let (fine, ..) = with("fine.ipu", &budget(Budget::Error(0.005)));
+    assert!(stored_bytes(&coarse) < stored_bytes(&fine));
+    let [coarse, fine] = [&coarse, &fine].map(|model| least_cosine(model, &case));
+    assert!(coarse < fine && fine > 0.9998, "{coarse} {fine}");
+    let both = CompileOptions {
+        weights: WeightOptions { budget: Some(Budget::Size(size)), ..weights("i4").weights },
+        ..CompileOptions::default()
+    };
+    let error = compile(&sources, &file, &both).unwrap_err().to_string();
+    assert!(error.contains("cannot choose precisions: one precision is asked for already"), "{error}");
+    let error = describe(&sources, &budget(Budget::Size(size))).unwrap_err().to_string();
+    assert!(error.contains("weights have to be looked at, and only sizes are known"), "{error}");
+}
+
+/// Calibrated, a weight whose inputs are nearly one direction gets fewer bits than its squares alone would give it.
+#[test]
+fn budgets_know_what_examples_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let elements = elements(INPUTS * OUTPUTS);
+    let sources = [source(write_model(folder.path(), &elements))];
+    let mut options = CompileOptions {
+        weights: WeightOptions { budget: Some(Budget::Error(0.02)), ..WeightOptions::default() },
+        ..CompileOptions::default()
+    };
+    let mut calibrator = Calibrator::new(&sources, &options).unwrap();
+    // All products read multiples of one row: errors can be made up for almost wholly.
+    let mut random = Random::new(3);
+    let row: Vec<f32> = (0..INPUTS).map(|_| random.below(1000) as f32 / 500.0 - 1.0).collect();
+    let x: Vec<f32> = (1..9).flat_map(|factor| row.iter().map(move |value| value * factor as f32)).collect();
+    let x = Tensor::from_elements(&[8, INPUTS], &x).unwrap();
+    let inputs = vec![("x".to_string(), x.into()), ("i".to_string(), Tensor::vector_i64(&[0]).into())];
+    calibrator.run(None, inputs).unwrap();
+    let file = folder.path().join("model.ipu");
+    let weight = |compiled: ipuc::compile::Compiled| record(&compiled.emitted.manifest, "w").clone();
+    let plain = weight(compile(&sources, &file, &options).unwrap());
+    options.calibration = Arc::new(calibrator.finish().unwrap());
+    let calibrated = weight(compile(&sources, &file, &options).unwrap());
+    assert_eq!(plain.encoding.dtype(), DType::I8, "{}", plain.reason);
+    assert!(calibrated.encoding.dtype().bits() < 8, "{}", calibrated.reason);
+    assert!(calibrated.reason.contains("--max-error 0.02, i") && calibrated.reason.ends_with(", calibrated"));
 }
 
 #[test]
@@ -311,6 +398,7 @@ fn the_command_line_gives_the_bytes_of_the_library() {
     assert!(output.status.success(), "{output:?}");
     let weights = WeightOptions {
         precision: Some(Precision::Codes { bits: 4, block: 64 }),
+        budget: None,
         keep: vec!["t".to_string()],
         each: vec![("Gather_?".to_string(), Precision::Codes { bits: 8, block: 16 })],
     };
@@ -324,12 +412,24 @@ fn the_command_line_gives_the_bytes_of_the_library() {
     assert!(shown("w").contains("dtype=i8") && shown("w").contains("the last product before an output with 8 bits"));
     assert!(shown("t").contains("dtype=f32") && shown("t").ends_with("because kept: --keep 't'"), "{}", shown("t"));
     assert!(shown("e").ends_with("because rounded: --weights-for 'Gather_?=i8:16'"), "{}", shown("e"));
+    // A budget, too.
+    let output = run(&["--size", "200kB"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("  w  rounded: --size 200000, i"), "{text}");
+    let weights = WeightOptions { budget: Some(Budget::Size(200_000)), ..WeightOptions::default() };
+    let options = CompileOptions { weights, ..CompileOptions::default() };
+    compile(&[source(onnx.clone())], &by_library, &options).unwrap();
+    assert!(std::fs::read(&by_command).unwrap() == std::fs::read(&by_library).unwrap());
     for (code, arguments, message) in [
         (2, &["--weights", "i4", "--keep", "q*"][..], "`q*` names no weight that products or gathers read"),
         (2, &["--weights", "fp8"], "no encoding holds weights of fp8 yet"),
         (2, &["--keep", "w"], "--keep names exceptions, and no weight is rounded without --weights"),
         (2, &["--calibrate", "x.npz"], "--calibrate is for weights that are rounded, with --weights"),
         (5, &["--weights", "i4", "--calibrate", "missing"], "cannot read the data folder `missing`"),
+        (2, &["--size", "1kB"], "weights take at least"),
+        (2, &["--max-error", "1.5"], "the error lies between 0 and 1"),
+        (2, &["--max-error", "0.1", "--weights", "i4"], "cannot be used with"),
         (2, &["--weights-for", "w"], "expected PATTERN=TYPE, as ffn.*=i4"),
     ] {
         let output = run(arguments);

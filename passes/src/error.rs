@@ -1,7 +1,7 @@
 //! Why a pass fails.
 
 use crate::ir::ConstantError;
-use crate::options::Precision;
+use crate::options::{Budget, Precision};
 use ipuc_formats::ops::TypeError;
 use thiserror::Error;
 
@@ -41,6 +41,22 @@ pub enum PassError {
         weight: String,
         /// Why it cannot.
         reason: String,
+    },
+    /// A budget that cannot decide.
+    #[error("{budget} cannot choose precisions: {reason}")]
+    Budget {
+        /// What is asked for.
+        budget: Budget,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A size that weights cannot have.
+    #[error("weights take at least {least_bytes} bytes, and the size is {size_bytes}")]
+    Size {
+        /// What is asked for.
+        size_bytes: u64,
+        /// With the fewest bits for each.
+        least_bytes: u64,
     },
     /// An output whose last position cannot be computed alone.
     #[error("the last position of output `{output}` cannot be computed alone: {reason}")]

@@ -1,11 +1,18 @@
 //! Second moments of what products read: what calibration measures, and what rounding weighs errors with.
 
 use ipuc_formats::tensor::{Tensor, TensorError};
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::iter::Sum;
+use std::ops::{AddAssign, Mul};
 
 /// Channels up to which moments of pairs are kept; of more, only those of each channel with itself.
 pub const MOST_PAIRED_CHANNELS: usize = 8192;
+
+/// Channels whose sums are made together: a product of matrices.
+const BAND_CHANNELS: usize = 128;
 
 /// A hundredth of the mean moment is added to each channel's own, so that one that was always zero has one.
 const DAMPING: f64 = 0.01;
@@ -18,7 +25,7 @@ pub type Calibration = BTreeMap<u32, Moments>;
 pub struct Moments {
     channels: usize,
     rows: u64,
-    /// `[channels][channels]`, of which the part with column >= row is filled; `[channels]` where only these are kept.
+    /// `[channels][channels]`, of which the part with column >= row counts; `[channels]` where only these are kept.
     sums: Vec<f32>,
 }
 
@@ -66,11 +73,17 @@ impl Moments {
             }
             return;
         }
-        self.sums.par_chunks_exact_mut(channels.max(1)).enumerate().for_each(|(channel, sums)| {
-            for row in rows.chunks_exact(channels) {
-                let factor = row[channel];
-                sums[channel..].iter_mut().zip(&row[channel..]).for_each(|(sum, x)| *sum += factor * x);
-            }
+        let count = rows.len() / channels.max(1);
+        // The shapes fit: there is nothing to count in what has no channels or rows.
+        let Ok(rows) = ArrayView2::from_shape((count, channels), &rows[..count * channels]) else { return };
+        let bands = self.sums.par_chunks_mut((channels * BAND_CHANNELS).max(1)).enumerate();
+        bands.for_each(|(band, sums)| {
+            let (first, height) = (band * BAND_CHANNELS, sums.len() / channels);
+            let Ok(mut sums) = ArrayViewMut2::from_shape((height, channels), sums) else { return };
+            let rest = Slice::from(first..);
+            let (own, behind) =
+                (rows.slice_axis(Axis(1), Slice::from(first..first + height)), rows.slice_axis(Axis(1), rest));
+            general_mat_mul(1.0, &own.t(), &behind, 1.0, &mut sums.slice_axis_mut(Axis(1), rest));
         });
     }
 
@@ -78,6 +91,27 @@ impl Moments {
     pub fn merge(&mut self, other: &Moments) {
         self.rows += other.rows;
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum += other);
+    }
+
+    /// The sum over `rows: [..][channels]` of the mean square of their products with what was seen; of each channel alone
+    /// where only these moments are kept.
+    pub fn energy(&self, rows: &[f32]) -> f64 {
+        let (channels, seen) = (self.channels, self.rows.max(1) as f64);
+        let of_channel = |channel: usize| -> f64 {
+            let own = |sum: f32, row: &[f32]| f64::from(sum) * f64::from(row[channel]) * f64::from(row[channel]);
+            if !self.is_paired() {
+                return rows.chunks_exact(channels).map(|row| own(self.sums[channel], row)).sum();
+            }
+            let sums = &self.sums[channel * channels + channel..(channel + 1) * channels];
+            let with_others = |row: &[f32]| {
+                let others: f32 = dot(&sums[1..], &row[channel + 1..]);
+                own(sums[0], row) + 2.0 * f64::from(row[channel]) * f64::from(others)
+            };
+            rows.chunks_exact(channels).map(with_others).sum()
+        };
+        // In the order of channels, whatever the threads.
+        let sums: Vec<f64> = (0..channels).into_par_iter().map(of_channel).collect();
+        sums.iter().sum::<f64>().max(0.0) / seen
     }
 
     /// The upper triangular U with UᵀU the inverse of the damped matrix of mean moments, `[channels, channels]`; where only
@@ -110,9 +144,13 @@ impl Moments {
     }
 }
 
-fn dot(left: &[f64], right: &[f64]) -> f64 {
+/// The sum of products, in a fixed order.
+fn dot<T>(left: &[T], right: &[T]) -> T
+where
+    T: Copy + Default + Sum + AddAssign + Mul<Output = T>,
+{
     const LANES: usize = 8;
-    let mut sums = [0.0; LANES];
+    let mut sums = [T::default(); LANES];
     let (left_lanes, left_rest) = left.as_chunks::<LANES>();
     let (right_lanes, right_rest) = right.as_chunks::<LANES>();
     for (left, right) in left_lanes.iter().zip(right_lanes) {
@@ -120,7 +158,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
             sums[lane] += left[lane] * right[lane];
         }
     }
-    sums.iter().sum::<f64>() + left_rest.iter().zip(right_rest).map(|(left, right)| left * right).sum::<f64>()
+    let rest = left_rest.iter().zip(right_rest).map(|(&left, &right)| left * right);
+    sums.into_iter().chain(rest).sum()
 }
 
 /// The upper triangular R with R Rᵀ the symmetric positive matrix whose upper part is given, from the last column on.
@@ -199,6 +238,46 @@ mod tests {
             }
             assert!((0..row).all(|column| factor[row * 21 + column] == 0.0));
         }
+    }
+
+    #[test]
+    fn moments_are_sums_of_products_whatever_the_threads() {
+        for (channels, rows) in [(1, 7), (128, 5), (300, 40)] {
+            let (_, values) = moments(channels, rows);
+            let with = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let mut moments = Moments::new(channels);
+                pool.install(|| moments.add(&values));
+                moments
+            };
+            let found = with(1);
+            assert_eq!(found, with(3));
+            for row in 0..channels {
+                for column in row..channels {
+                    let product = |x: &[f32]| f64::from(x[row]) * f64::from(x[column]);
+                    let expected: f64 = values.chunks_exact(channels).map(product).sum();
+                    let size: f64 = values.chunks_exact(channels).map(|x| product(x).abs()).sum();
+                    let error = (f64::from(found.sums[row * channels + column]) - expected).abs();
+                    assert!(error <= 1e-5 * size, "{row} {column}: off by {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn energy_is_the_mean_square_of_products() {
+        let (moments, values) = moments(21, 60);
+        let rows: Vec<f32> = values[..42].iter().map(|value| value * value - 0.5).collect();
+        let product = |row: &[f32], x: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum::<f64>();
+        let mean = |row| values.chunks(21).map(|x| product(row, x).powi(2)).sum::<f64>() / 60.0;
+        let expected: f64 = rows.chunks(21).map(mean).sum();
+        let found = moments.energy(&rows);
+        assert!((found / expected - 1.0).abs() < 1e-4, "{found} for {expected}");
+        let mut wide = Moments::new(MOST_PAIRED_CHANNELS + 1);
+        let ones = vec![1.0; MOST_PAIRED_CHANNELS + 1];
+        wide.add(&ones);
+        assert_eq!(wide.energy(&ones), (MOST_PAIRED_CHANNELS + 1) as f64);
+        assert_eq!(Moments::new(4).energy(&[1.0; 8]), 0.0);
     }
 
     #[test]

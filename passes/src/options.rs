@@ -76,11 +76,32 @@ impl FromStr for Precision {
     }
 }
 
+/// What decides the precision of each weight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// Bytes that all weights of the file may take.
+    Size(u64),
+    /// The most that rounding one weight may change results of its products: the root mean square of the change beside
+    /// that of the results.
+    Error(f64),
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Size(bytes) => write!(formatter, "--size {bytes}"),
+            Budget::Error(most) => write!(formatter, "--max-error {most}"),
+        }
+    }
+}
+
 /// How weights are rounded. Without a precision and without exceptions they stay as the model has them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct WeightOptions {
     /// All that the policy of the pass `round_weights` rounds.
     pub precision: Option<Precision>,
+    /// What chooses the precision of each weight where none is given for all.
+    pub budget: Option<Budget>,
     /// Patterns of names that stay as they are.
     pub keep: Vec<String>,
     /// Patterns of names with a precision of their own; of several that match the last counts.
@@ -90,7 +111,7 @@ pub struct WeightOptions {
 impl WeightOptions {
     /// Whether any weight may be rounded.
     pub fn is_rounding(&self) -> bool {
-        self.precision.is_some() || !self.each.is_empty()
+        self.precision.is_some() || self.budget.is_some() || !self.each.is_empty()
     }
 }
 

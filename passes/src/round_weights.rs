@@ -28,6 +28,7 @@
 //!   codes already. Norms, biases and all else that steps read as whole tensors are no candidates.
 //! - With 4 bits and 2, weights of which rows are read (embeddings) and those of the last products before an output get 8
 //!   bits, with a scale for each row or output. So do filters of convolutions, whose inputs lie along several axes.
+//! - A budget in place of a precision measures several of them for each weight, and chooses (`budget`).
 //! - Patterns are for those who know better: what they name has the precision that they say, or stays.
 //!
 //! Codes of 4 bits and 2 have zero points where these lower the squared error of a sample of 16 outputs by more than their
@@ -36,6 +37,7 @@
 //! Establishes: each candidate has an encoding with the reason for it. Leaves alone: what is not asked for.
 //! Cost: a visit a step, and the sample of each weight.
 
+mod budget;
 mod candidates;
 mod factors;
 mod pattern;
@@ -60,19 +62,27 @@ pub const LEAST_ELEMENTS: u64 = 4096;
 /// Round weights; see the module.
 ///
 /// # Errors
-/// [`PassError::NoWeight`] and [`PassError::KeptWeight`] for patterns that change nothing, [`PassError::Constant`] where a
+/// [`PassError::NoWeight`] and [`PassError::KeptWeight`] for patterns that change nothing, [`PassError::Budget`] and
+/// [`PassError::Size`] for budgets that cannot be kept, [`PassError::Constant`] where a
 /// weight cannot be read.
 pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
     let mut changes = Changes::default();
     if !options.weights.is_rounding() {
         return Ok(changes);
     }
+    if let Some(budget) = options.weights.budget {
+        budget::check(budget, options)?;
+    }
     let candidates = candidates(graph);
     let mut factors = Factors { calibration: &options.calibration, constants: BTreeMap::new() };
     let mut asked = Asked::new(&options.weights, &candidates)?;
-    for candidate in &candidates {
-        let (precision, why) = match asked.precision(candidate) {
-            Choice::Unasked => continue,
+    let mut choices: Vec<Choice> = candidates.iter().map(|candidate| asked.precision(candidate)).collect();
+    if let Some(budget) = options.weights.budget {
+        budget::choose(graph, budget, &candidates, &mut choices, &mut factors)?;
+    }
+    for (candidate, choice) in candidates.iter().zip(choices) {
+        let (precision, why) = match choice {
+            Choice::Unasked | Choice::Budget => continue,
             Choice::Keep(reason) => {
                 keep(graph, candidate, reason);
                 changes.annotations += 1;
@@ -103,6 +113,8 @@ enum Choice {
     Keep(String),
     /// To what, and who says so.
     Round(Precision, String),
+    /// The budget decides.
+    Budget,
 }
 
 /// What the options ask for, and which patterns came to nothing.
@@ -145,10 +157,13 @@ impl<'a> Asked<'a> {
             let (pattern, precision) = &self.options.each[index];
             return Choice::Round(*precision, format!("--weights-for '{pattern}={precision}'"));
         }
-        let Some(precision) = self.options.precision else { return Choice::Unasked };
+        if self.options.precision.is_none() && self.options.budget.is_none() {
+            return Choice::Unasked;
+        }
         if candidate.elements < LEAST_ELEMENTS {
             return Choice::Keep(format!("it has fewer than {LEAST_ELEMENTS} elements"));
         }
+        let Some(precision) = self.options.precision else { return Choice::Budget };
         let channel = Precision::Codes { bits: 8, block: 0 };
         let asked = format!("--weights {precision}");
         match precision {

@@ -23,6 +23,8 @@ def compile(
     states: Sequence[str] = (),
     dimensions: Mapping[str, int | tuple[int, int]] | None = None,
     weights: str | None = None,
+    size: int | None = None,
+    max_error: float | None = None,
     keep: Sequence[str] = (),
     weights_for: Mapping[str, str] | None = None,
     activations: str | None = None,
@@ -34,7 +36,7 @@ def compile(
     """Compile a model (an `.onnx` file or the folder of a language model), or several by the names of their entries.
 
     Gives the path of the `.ipu` file: `output`, else the first model's name with `.ipu`. The options are those of
-    `ipuc compile --help`; `memory` is in bytes.
+    `ipuc compile --help`; `memory` and `size` are in bytes.
     """
     named = dict(models) if isinstance(models, Mapping) else {"main": models}
     if not named:
@@ -47,6 +49,8 @@ def compile(
         states=list(states),
         dimensions=dict(dimensions or {}),
         weights=weights,
+        size=size,
+        max_error=max_error,
         keep=list(keep),
         weights_for=list((weights_for or {}).items()),
         activations=activations,

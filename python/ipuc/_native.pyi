@@ -71,6 +71,8 @@ def compile(
     states: Sequence[str],
     dimensions: Mapping[str, int | tuple[int, int]],
     weights: str | None,
+    size: int | None,
+    max_error: float | None,
     keep: Sequence[str],
     weights_for: Sequence[tuple[str, str]],
     activations: str | None,

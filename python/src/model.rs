@@ -2,7 +2,7 @@
 
 use crate::values::{from_python, to_python};
 use crate::{IpucError, raised};
-use ipuc::compile::{Activations, CompileOptions, Source, WeightOptions, folder};
+use ipuc::compile::{Activations, Budget, CompileOptions, Source, WeightOptions, folder};
 use ipuc::formats::ops::RowScheme;
 use ipuc::{OpenOptions, Resident, SessionOptions, Type, Value};
 use pyo3::exceptions::PyValueError;
@@ -22,7 +22,7 @@ pub enum Range {
 
 /// Compile models, each under the name of its entry; gives the path of the file.
 #[pyfunction]
-#[pyo3(signature = (models, output, *, states, dimensions, weights, keep, weights_for, activations, cache, unfused, memory, external_data_roots))]
+#[pyo3(signature = (models, output, *, states, dimensions, weights, size, max_error, keep, weights_for, activations, cache, unfused, memory, external_data_roots))]
 #[allow(clippy::too_many_arguments, reason = "they are named in Python")]
 pub fn compile(
     py: Python<'_>,
@@ -31,6 +31,8 @@ pub fn compile(
     states: Vec<String>,
     dimensions: BTreeMap<String, Range>,
     weights: Option<&str>,
+    size: Option<u64>,
+    max_error: Option<f64>,
     keep: Vec<String>,
     weights_for: Vec<(String, String)>,
     activations: Option<&str>,
@@ -45,6 +47,11 @@ pub fn compile(
         states,
         weights: WeightOptions {
             precision: weights.map(precision).transpose()?,
+            budget: match (size, max_error) {
+                (Some(_), Some(_)) => return Err(PyValueError::new_err("`size` and `max_error` exclude each other")),
+                (Some(bytes), None) => Some(Budget::Size(bytes)),
+                (None, most) => most.map(Budget::Error),
+            },
             keep,
             each: each.collect::<PyResult<_>>()?,
         },

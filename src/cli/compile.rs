@@ -12,14 +12,14 @@ use super::verify::{data_set_paths, read_inputs};
 use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
-    Activations, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity, WeightOptions,
+    Activations, Budget, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity, WeightOptions,
 };
 use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::{Manifest, PlacementRecord};
+use ipuc_formats::model::{Manifest, PlacementRecord, WeightRecord};
 use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
 use serde::Serialize;
@@ -67,6 +67,14 @@ pub(super) struct Arguments {
     /// embeddings, convolutions and the last products get 8 bits; what is too small stays. `inspect --layout` has reasons
     #[arg(long, value_name = "TYPE[:BLOCK]")]
     weights: Option<Precision>,
+    /// Choose the precision of each weight so that all of them take no more than this, as 90MB: bytes are spent where they
+    /// lower the error of results most. `inspect --layout` has reasons
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["weights", "max_error"])]
+    size: Option<Size>,
+    /// Give each weight the fewest bytes with which the results of its products are off by no more than this, as 0.02:
+    /// the root mean square of the error beside that of the results
+    #[arg(long, value_name = "SHARE", conflicts_with = "weights")]
+    max_error: Option<f64>,
     /// Weights that are not rounded, by their names or those of nodes that read them; `*` stands for any text
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
@@ -74,9 +82,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
     weights_for: Vec<NamedPrecision>,
     /// Runs on examples that show what products read, so that rounding costs their results less: an .npz file, a data set
-    /// as of ONNX, or a folder of these; of an entry where NAME is given
+    /// as of ONNX, a folder of these, or a text (.txt) for a model with a tokenizer; of an entry where NAME is given
     #[arg(long, value_name = "PATH|NAME=PATH")]
     calibrate: Vec<NamedModel>,
+    /// How many tokens of a text are read to calibrate
+    #[arg(long, value_name = "N", default_value = "8192", requires = "calibrate")]
+    calibrate_tokens: usize,
     /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
     /// files, and at last the steps and weights as they are in the file
     #[arg(long, value_name = "DIR")]
@@ -177,14 +188,14 @@ struct PassSummary {
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
     check_once(&arguments.dim)?;
-    if !arguments.keep.is_empty() && arguments.weights.is_none() && arguments.weights_for.is_empty() {
+    let mut options = options(arguments);
+    if !arguments.keep.is_empty() && !options.weights.is_rounding() {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
-    if !arguments.calibrate.is_empty() && arguments.weights.is_none() && arguments.weights_for.is_empty() {
+    if !arguments.calibrate.is_empty() && !options.weights.is_rounding() {
         return Err(Failure::usage("--calibrate is for weights that are rounded, with --weights").into());
     }
-    let mut options = options(arguments);
     let folder = language_model(&arguments.models)?;
     let sources = match folder {
         Some(model) => vec![model.apply(&mut options)],
@@ -222,7 +233,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         output.note(format_args!("stdout: {}, {}", bytes(compiled.emitted.file_bytes), seconds(start.elapsed())));
         return Ok(Code::Success);
     }
-    print(&compiled, arguments.verify, &written, start, output)?;
+    print(&compiled, arguments, &written, start, output)?;
     Ok(Code::Success)
 }
 
@@ -251,6 +262,10 @@ fn options(arguments: &Arguments) -> CompileOptions {
         },
         weights: WeightOptions {
             precision: arguments.weights,
+            budget: match (arguments.size, arguments.max_error) {
+                (Some(size), _) => Some(Budget::Size(size.bytes)),
+                (None, most) => most.map(Budget::Error),
+            },
             keep: arguments.keep.clone(),
             each: arguments.weights_for.iter().map(|each| (each.pattern.clone(), each.precision)).collect(),
         },
@@ -285,6 +300,12 @@ fn calibration(
     let bar = output.bar("calibrating", Unit::Items);
     for NamedModel { name, path } in &arguments.calibrate {
         let entry = calibrator.model().entry(name.as_deref())?.clone();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+            let run = calibrator.run_text(Some(&entry.name), &text, arguments.calibrate_tokens);
+            run.with_context(|| format!("cannot calibrate with `{}`", path.display()))?;
+            continue;
+        }
         let sets = data_set_paths(path)?;
         for (index, set) in sets.iter().enumerate() {
             bar.set(index as u64, sets.len() as u64);
@@ -360,7 +381,7 @@ fn sources(models: &[NamedModel]) -> Result<Vec<Source>, Failure> {
 
 fn print(
     compiled: &Compiled,
-    verified: bool,
+    arguments: &Arguments,
     target: &Path,
     start: Instant,
     output: &mut Output,
@@ -382,6 +403,14 @@ fn print(
         let (inputs, outputs) = (entry.inputs.join(", "), entry.outputs.join(", "));
         output.remark(format_args!("  entry {}({inputs}) -> ({outputs})", entry.name))?;
     }
+    if arguments.size.is_some() || arguments.max_error.is_some() {
+        let reason = |weight: &WeightRecord| Some([format!("  {}", weight.name.as_deref()?), weight.reason.clone()]);
+        let chosen = manifest
+            .weights
+            .iter()
+            .filter(|weight| weight.reason.contains("--size") || weight.reason.contains("--max-error"));
+        output.table(chosen.filter_map(reason).collect())?;
+    }
     // Bodies come and go within the block that runs them, so that the largest tells most.
     if let Some(peak) = compiled.peaks.iter().max_by_key(|peak| peak.given_bytes) {
         let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
@@ -394,7 +423,7 @@ fn print(
         topological_bytes: peak.given_bytes,
         ordered_bytes: peak.kept_bytes,
     });
-    let cross_checks = if verified { cross_checks(compiled, output)? } else { Vec::new() };
+    let cross_checks = if arguments.verify { cross_checks(compiled, output)? } else { Vec::new() };
     let passes = compiled.reports.iter().map(|report| PassSummary {
         pass: report.pass,
         seconds: report.time.as_secs_f64(),

@@ -218,8 +218,13 @@ fn of_compile(error: &CompileError) -> Verdict {
             | PassError::Cache
             | PassError::NoWeight { .. }
             | PassError::KeptWeight { .. }
+            | PassError::Budget { .. }
             | PassError::Prefill { .. },
         )) => (Code::Usage, None),
+        CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. })) => {
+            (Code::Usage, Some(format!("give it at least --size {least_bytes}")))
+        }
+        CompileError::Size { .. } => (Code::Usage, Some("give a smaller --size".to_string())),
         CompileError::Pipeline(PipelineError::Pass(PassError::Constant(ConstantError::Rounding {
             tensor, ..
         })))
@@ -286,7 +291,10 @@ fn of_calibrate(error: &CalibrateError) -> Option<Verdict> {
         CalibrateError::Folder(error) => Some((of_io(error), None)),
         CalibrateError::Run(error) => Some(of_run(error)),
         CalibrateError::NotFinite { .. } => Some((Code::File, None)),
-        CalibrateError::NoExample => Some((Code::Usage, None)),
+        CalibrateError::NoExample | CalibrateError::NoTokenizer { .. } | CalibrateError::Input { .. } => {
+            Some((Code::Usage, None))
+        }
+        CalibrateError::Tokenizer { .. } => Some((Code::File, None)),
         // Its own cause says it.
         CalibrateError::Open(_) => None,
     }

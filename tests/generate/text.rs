@@ -3,12 +3,13 @@
 
 use crate::support::language::{CONTEXT, write_folder};
 use crate::support::{linear, linear_weight, write};
+use ipuc::calibrate::Calibrator;
 use ipuc::compile::folder::{self, FolderError};
-use ipuc::compile::{CompileOptions, compile};
+use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::generate::{
     ContextError, Ended, GenerateError, Generator, GeneratorOptions, Limits, Message, Sampling, TextModel, Token, Usage,
 };
-use ipuc::{OpenFileError, OpenOptions, open_with};
+use ipuc::{DType, OpenFileError, OpenOptions, Tensor, open_with};
 use ipuc_runtime::{OpenError, SavedStateError};
 use std::path::{Path, PathBuf};
 
@@ -372,4 +373,48 @@ fn scores_of_a_text_are_those_of_its_tokens_one_by_one() {
     let one_by_one: Vec<Vec<f32>> = tokens.iter().flat_map(|&token| generator.score(&[token]).unwrap()).collect();
     assert_eq!(whole, one_by_one);
     let Err(GenerateError::EmptyPrompt) = generator.score(&[]) else { panic!("nothing has no scores") };
+}
+
+/// Moments of a text that the model reads with its own tokenizer, as windows with an empty cache.
+#[test]
+fn a_text_calibrates() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(folder.path());
+    let mut options = CompileOptions::default();
+    let source = folder::read(folder.path()).unwrap().apply(&mut options);
+    let sources = [source];
+    let mut calibrator = Calibrator::new(&sources, &options).unwrap();
+    let words: Vec<String> = (0..700).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
+    assert_eq!(calibrator.run_text(None, &words.join(" "), 600).unwrap(), 600);
+    let by_text = calibrator.finish().unwrap();
+    assert!(!by_text.is_empty() && by_text.values().all(|moments| moments.rows() == 600));
+    // The same as the inputs written out.
+    let mut calibrator = Calibrator::new(&sources, &options).unwrap();
+    let file = folder.path().join("plain.ipu");
+    compile(&sources, &file, &options).unwrap();
+    let model = opened(&file, None);
+    let tokens = model.encode(&words.join(" ")).unwrap();
+    for window in tokens[..600].chunks(512) {
+        let mut inputs = model.inputs(0, window).unwrap();
+        for port in calibrator.model().inputs(calibrator.model().entry(None).unwrap()) {
+            if port.name.starts_with("past") {
+                inputs.push((port.name, Tensor::zeros(DType::F32, &[1, 2, 0, 32]).unwrap().into()));
+            }
+        }
+        calibrator.run(None, inputs).unwrap();
+    }
+    assert!(by_text == calibrator.finish().unwrap());
+    let refused = |text: &str| Calibrator::new(&sources, &options).unwrap().run_text(None, text, 10).unwrap_err();
+    assert_eq!(refused("").to_string(), "no example was run");
+    // A model alone in a folder has no tokens.
+    let alone = tempfile::tempdir().unwrap();
+    write(alone.path(), "model.onnx", &linear(linear_weight()));
+    let path = alone.path().join("model.onnx");
+    let mut calibrator =
+        Calibrator::new(&[Source { entry: "main".to_string(), path }], &CompileOptions::default()).unwrap();
+    let error = calibrator.run_text(None, "w10", 10).unwrap_err().to_string();
+    assert!(error.ends_with("has no tokenizer.json to make tokens of a text"), "{error}");
+    std::fs::copy(folder.path().join("tokenizer.json"), alone.path().join("tokenizer.json")).unwrap();
+    let error = calibrator.run_text(None, "w10", 10).unwrap_err().to_string();
+    assert_eq!(error, "a text gives no value to input `x`: give examples of all inputs instead (.npz)");
 }

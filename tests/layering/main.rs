@@ -125,7 +125,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "simulate",
         ],
     ),
-    ("calibrate", &["compile", "open"]),
+    ("calibrate", &["compile", "generation", "open"]),
     ("compile", &["files", "generation", "memory"]),
     ("generate", &["generation"]),
     ("generation", &[]),

@@ -28,6 +28,7 @@ mod uses;
 pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Rounded, RoundedTo, Stored};
 pub use dependencies::{Dependencies, substitute};
 pub use quantized::Quantized;
+pub use rounded::widened;
 pub use typing::BlockTyping;
 pub use uses::Uses;
 

@@ -33,7 +33,10 @@ pub(super) fn scheme(
     if bits == 8 && block == 0 {
         return Ok(Ok(plain));
     }
-    let Some(values) = sample(graph, candidate, plain)? else { return Ok(Ok(plain)) };
+    let all = matrix.groups * matrix.outputs;
+    let first = all.saturating_sub(SAMPLED_OUTPUTS) / 2;
+    let middle = first..all.min(first + SAMPLED_OUTPUTS);
+    let Some(values) = sample(graph, candidate, &[middle])? else { return Ok(Ok(plain)) };
     let exact = Scheme { scale: DType::F32, ..plain };
     let symmetric = match Region::of(exact, 0, &values) {
         Ok(region) => region,
@@ -57,8 +60,12 @@ pub(super) fn scheme(
     Ok(Ok(if gains { shifted } else { plain }))
 }
 
-/// The elements of 16 outputs in the middle; none of a weight whose bytes are not at hand.
-fn sample(graph: &Graph, candidate: &Candidate, scheme: Scheme) -> Result<Option<Vec<f32>>, PassError> {
+/// The elements of some outputs, one behind the other; none of a weight whose bytes are not at hand.
+pub(super) fn sample(
+    graph: &Graph,
+    candidate: &Candidate,
+    outputs: &[Range<u64>],
+) -> Result<Option<Vec<f32>>, PassError> {
     let id = graph.stored_elements(candidate.id);
     let whole = match &graph.constant(id).data {
         ConstantData::Hashed(_) => return Ok(None),
@@ -68,8 +75,11 @@ fn sample(graph: &Graph, candidate: &Candidate, scheme: Scheme) -> Result<Option
             Some(graph.load_constant(id)?)
         }
     };
-    let all = candidate.matrix.groups * candidate.matrix.outputs;
-    let first = all.saturating_sub(SAMPLED_OUTPUTS) / 2;
-    let outputs = first..all.min(first + SAMPLED_OUTPUTS);
-    graph.rounded_values(id, scheme, &outputs, whole.as_ref()).map(Some).map_err(PassError::from)
+    // How elements are read does not depend on codes.
+    let scheme = Scheme { code: DType::I8, scale: DType::F32, block: 0, matrix: candidate.matrix };
+    let mut values = Vec::new();
+    for outputs in outputs {
+        values.extend(graph.rounded_values(id, scheme, outputs, whole.as_ref())?);
+    }
+    Ok(Some(values))
 }

@@ -1,0 +1,173 @@
+//! Examples made from a text, with the tokenizer that belongs to the model.
+
+use super::{CalibrateError, Calibrator};
+use crate::generation::{GENERATION, GenerationSettings, TOKENIZER};
+use ipuc_formats::dim::Bindings;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::{Shape, Type, tensor_of_integers};
+use ipuc_formats::model::AttachmentRecord;
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::Port;
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// Tokens of a text that a language model reads at a time.
+const WINDOW_TOKENS: usize = 512;
+
+/// Names of inputs of models that no settings describe, as transformers and its exporters have them.
+const TOKENS: &str = "input_ids";
+const MASK: &str = "attention_mask";
+const POSITIONS: &str = "position_ids";
+/// Which of two texts a token belongs to: all to the first.
+const SEGMENTS: &str = "token_type_ids";
+
+/// How names of caches begin.
+const PAST: &str = "past";
+
+/// What makes tokens of a text.
+pub(super) struct TextInputs {
+    tokenizer: Tokenizer,
+    /// How inputs are called, for a language model.
+    settings: Option<GenerationSettings>,
+}
+
+impl TextInputs {
+    /// From what is attached to the model, else from the tokenizer in its folder.
+    fn new(attachments: &[AttachmentRecord], folder: &Path) -> Result<TextInputs, CalibrateError> {
+        let attached = |name: &str| attachments.iter().find(|attachment| attachment.name == name);
+        let path = folder.join(TOKENIZER);
+        let refused = |reason: String| CalibrateError::Tokenizer { path: path.clone(), reason };
+        let tokenizer = match attached(TOKENIZER) {
+            Some(attachment) => Tokenizer::from_bytes(&attachment.data),
+            None if path.is_file() => Tokenizer::from_file(&path),
+            None => return Err(CalibrateError::NoTokenizer { folder: folder.to_owned() }),
+        };
+        let mut tokenizer = tokenizer.map_err(|error| refused(error.to_string()))?;
+        // Examples have the length that they have.
+        tokenizer.with_padding(None);
+        let settings = match attached(GENERATION) {
+            Some(attachment) => {
+                let settings = serde_json::from_slice(&attachment.data);
+                Some(settings.map_err(|error| refused(error.to_string()))?)
+            }
+            None => None,
+        };
+        Ok(TextInputs { tokenizer, settings })
+    }
+
+    /// The tokens of examples, no more than `most` together: windows of the text for a language model, else its lines.
+    fn examples(&self, text: &str, most: usize) -> Result<Vec<Vec<u32>>, String> {
+        let encode = |text: &str| -> Result<Vec<u32>, String> {
+            let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
+            Ok(encoding.get_ids().to_vec())
+        };
+        if self.settings.is_some() {
+            let tokens = encode(text)?;
+            let tokens = &tokens[..tokens.len().min(most)];
+            return Ok(tokens.chunks(WINDOW_TOKENS).map(<[u32]>::to_vec).collect());
+        }
+        let (mut examples, mut count) = (Vec::new(), 0);
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            if count >= most {
+                break;
+            }
+            let mut tokens = encode(line)?;
+            tokens.truncate(WINDOW_TOKENS.min(most - count));
+            count += tokens.len();
+            examples.push(tokens);
+        }
+        Ok(examples)
+    }
+
+    /// The inputs of one pass over tokens with an empty cache.
+    fn inputs(&self, ports: &[Port], tokens: &[u32]) -> Result<Vec<(String, Value)>, CalibrateError> {
+        let settings = self.settings.as_ref();
+        let name_of_tokens = settings.map_or(TOKENS, |settings| &settings.tokens);
+        let mask = settings.map_or(Some(MASK), |settings| settings.attention_mask.as_deref());
+        let positions = settings.map_or(Some(POSITIONS), |settings| settings.position_ids.as_deref());
+        let count = tokens.len() as i64;
+        let batch = ports.iter().find(|port| port.name == name_of_tokens).and_then(|port| first_symbol(&port.kind));
+        let input = |port: &Port| -> Result<(String, Value), CalibrateError> {
+            let name = port.name.as_str();
+            let row: Option<Vec<i64>> = if name == name_of_tokens {
+                Some(tokens.iter().map(|&token| i64::from(token)).collect())
+            } else if Some(name) == mask {
+                Some(vec![1; tokens.len()])
+            } else if Some(name) == positions {
+                Some((0..count).collect())
+            } else if name == SEGMENTS {
+                Some(vec![0; tokens.len()])
+            } else {
+                None
+            };
+            let value = match row {
+                Some(row) => row_of_integers(&port.kind, &row),
+                // The folder of a language model has no inputs beside these.
+                None if settings.is_some() || name.starts_with(PAST) => empty_cache(&port.kind, batch.as_deref()),
+                None => None,
+            };
+            let value = value.ok_or_else(|| CalibrateError::Input { name: name.to_string() })?;
+            Ok((port.name.clone(), value.into()))
+        };
+        ports.iter().map(input).collect()
+    }
+}
+
+/// The symbol of the first extent.
+fn first_symbol(kind: &Type) -> Option<String> {
+    let (_, shape) = kind.as_tensor()?;
+    shape.dims()?.first()?.as_symbol().map(str::to_string)
+}
+
+/// `[1, count]` of the element type of an input.
+fn row_of_integers(kind: &Type, row: &[i64]) -> Option<Tensor> {
+    let (dtype, _) = kind.as_tensor()?;
+    match dtype {
+        DType::F32 => {
+            let floats: Vec<f32> = row.iter().map(|&number| number as f32).collect();
+            Tensor::from_elements(&[1, row.len()], &floats).ok()
+        }
+        dtype => tensor_of_integers(dtype, &[1, row.len()], row),
+    }
+}
+
+/// The cache of no token: extents that are open are 0, but for the batch.
+fn empty_cache(kind: &Type, batch: Option<&str>) -> Option<Tensor> {
+    let (dtype, shape) = kind.as_tensor()?;
+    let Shape::Ranked(dims) = shape else { return None };
+    let mut bindings = Bindings::new();
+    for symbol in kind.symbols() {
+        bindings.insert(&*symbol, i64::from(Some(&*symbol) == batch));
+    }
+    let extents: Option<Vec<usize>> =
+        dims.iter().map(|dim| usize::try_from(dim.evaluate(&bindings).ok()?).ok()).collect();
+    let extents = extents?;
+    extents.contains(&0).then(|| Tensor::zeros(dtype, &extents).ok())?
+}
+
+impl Calibrator {
+    /// Run the first tokens of a text, about `most` of them: in windows of 512 for a language model, line by line for
+    /// others, whose inputs are named as transformers does. The tokenizer is that of the language model, or the
+    /// `tokenizer.json` in the folder of the model. Gives how many tokens were run.
+    ///
+    /// # Errors
+    /// [`CalibrateError::NoTokenizer`] and [`CalibrateError::Tokenizer`] where there is none of use,
+    /// [`CalibrateError::Input`] for an input that no text gives, [`CalibrateError::NoExample`] for an empty text, and as
+    /// [`Calibrator::run`].
+    pub fn run_text(&mut self, entry: Option<&str>, text: &str, most: usize) -> Result<usize, CalibrateError> {
+        let inputs = TextInputs::new(&self.attachments, &self.source_folder)?;
+        let refused = |reason: String| CalibrateError::Tokenizer { path: self.source_folder.join(TOKENIZER), reason };
+        let examples = inputs.examples(text, most).map_err(refused)?;
+        if examples.is_empty() {
+            return Err(CalibrateError::NoExample);
+        }
+        let ports = self.model.inputs(self.model.entry(entry)?);
+        let mut count = 0;
+        for tokens in &examples {
+            self.run(entry, inputs.inputs(&ports, tokens)?)?;
+            count += tokens.len();
+        }
+        Ok(count)
+    }
+}
