@@ -15,6 +15,7 @@ const I64: i32 = 7;
 const I4: i32 = 22;
 const FLOAT_ATTRIBUTE: i32 = 1;
 const INTEGER_ATTRIBUTE: i32 = 2;
+const TEXT_ATTRIBUTE: i32 = 3;
 const INTEGERS_ATTRIBUTE: i32 = 7;
 
 /// How weights of matrices are stored.
@@ -104,6 +105,18 @@ impl Builder {
         name.to_string()
     }
 
+    /// A shape.
+    fn constant(&mut self, name: &str, shape: &[i64]) -> String {
+        self.graph.initializer.push(TensorProto {
+            name: Some(name.to_string()),
+            data_type: Some(I64),
+            dims: vec![shape.len() as i64],
+            int64_data: shape.to_vec(),
+            ..TensorProto::default()
+        });
+        name.to_string()
+    }
+
     /// A weight of shape `[inputs, outputs]`, dequantized where it is stored as codes.
     fn matrix(&mut self, inputs: i64, outputs: i64, weights: Weights) -> String {
         let name = format!("w{}", self.graph.initializer.len());
@@ -177,6 +190,15 @@ fn float(name: &str, value: f32) -> AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(FLOAT_ATTRIBUTE),
         f: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+fn text(name: &str, value: &str) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(TEXT_ATTRIBUTE),
+        s: Some(value.as_bytes().to_vec()),
         ..AttributeProto::default()
     }
 }
@@ -256,6 +278,43 @@ pub fn encoder(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
         let v = builder.product(&y, of.width, of.width, Weights::Plain);
         let heads = vec![integer("q_num_heads", of.heads), integer("kv_num_heads", of.heads)];
         let y = builder.node("Attention", &[&q, &k, &v], heads);
+        let y = builder.product(&y, of.width, of.width, Weights::Plain);
+        x = builder.node("Add", &[&x, &y], Vec::new());
+        let y = normalized(&mut builder, &x, of.width);
+        let y = builder.product(&y, of.width, of.inner, Weights::Plain);
+        let y = builder.node("Gelu", &[&y], Vec::new());
+        let y = builder.product(&y, of.inner, of.width, Weights::Plain);
+        x = builder.node("Add", &[&x, &y], Vec::new());
+    }
+    builder.finish(&[(&x, shape.to_vec())])
+}
+
+/// The same as a program that runs every operator as a step of its own: queries, keys and values in one product, their heads
+/// taken apart and joined again, scores, scale, softmax and values one after another.
+pub fn encoder_in_steps(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
+    let mut builder = Builder::new(element);
+    let shape = [batch, of.tokens, of.width];
+    let size = of.width / of.heads;
+    let apart = builder.constant("apart", &[batch, of.tokens, 3, of.heads, size]);
+    let heads = builder.constant("heads", &[batch, of.heads, of.tokens, size]);
+    let joined = builder.constant("joined", &shape);
+    let scale = builder.weight("scale", element, &[1]);
+    let mut x = builder.input("x", &shape);
+    for _ in 0..of.layers {
+        let y = normalized(&mut builder, &x, of.width);
+        let y = builder.product(&y, of.width, of.width * 3, Weights::Plain);
+        let y = builder.node("Reshape", &[&y, &apart], Vec::new());
+        let y = builder.node("Transpose", &[&y], vec![integers("perm", &[2, 0, 3, 1, 4])]);
+        let parts = ["q", "k", "v"].map(|part| format!("{part}{}", builder.fresh()));
+        let [q, k, v] = &parts;
+        builder.node_to("Split", &[&y], &[q, k, v], vec![integer("axis", 0), integer("num_outputs", 3)]);
+        let [q, k, v] = parts.map(|part| builder.node("Reshape", &[&part, &heads], Vec::new()));
+        let y = builder.node("Einsum", &[&q, &k], vec![text("equation", "bhqd,bhkd->bhqk")]);
+        let y = builder.node("Mul", &[&y, &scale], Vec::new());
+        let y = builder.node("Softmax", &[&y], Vec::new());
+        let y = builder.node("MatMul", &[&y, &v], Vec::new());
+        let y = builder.node("Transpose", &[&y], vec![integers("perm", &[0, 2, 1, 3])]);
+        let y = builder.node("Reshape", &[&y, &joined], Vec::new());
         let y = builder.product(&y, of.width, of.width, Weights::Plain);
         x = builder.node("Add", &[&x, &y], Vec::new());
         let y = normalized(&mut builder, &x, of.width);

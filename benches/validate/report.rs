@@ -36,7 +36,7 @@ pub fn run(folder: &Path, row: &Row) -> anyhow::Result<(Target, Simulated)> {
     let path = folder.join("model.onnx");
     std::fs::write(&path, (row.model)())?;
     let target = target(row)?;
-    let plain = CompileOptions::default();
+    let plain = CompileOptions { unfused: row.unfused, ..CompileOptions::default() };
     let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..plain.clone() };
     let source = Source { entry: "main".to_string(), path };
     let states = row.quantity == Quantity::PerSecond(1.0);
@@ -59,6 +59,7 @@ pub fn judge() -> anyhow::Result<Vec<Judged>> {
             Quantity::MatrixCycles => simulated.placed.iter().map(|placed| placed.cost.matrix.0).sum(),
             Quantity::Cycles => report.cycles.0,
             Quantity::PerSecond(items) => items / report.makespan.0,
+            Quantity::Watts => (report.energy.total() / report.makespan).0,
             Quantity::WeightBandwidth => simulated.program.weight_bytes / report.makespan.0 / 1e9,
         };
         Ok(Judged { row, predicted })

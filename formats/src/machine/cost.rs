@@ -103,6 +103,8 @@ pub struct StepCost {
     pub stages: u32,
     /// Bytes that the busiest tile receives.
     pub received: Bytes,
+    /// Of those, bytes that its neighbour receives at the same time.
+    pub shared: Bytes,
     /// Bytes that all tiles receive.
     pub exchanged: Bytes,
     /// Separate transfers that the busiest tile receives.
@@ -160,7 +162,9 @@ pub fn step_cost(target: &Target, step: &BoundStep, split: &Split, layouts: &[La
     traffic(target, step, split, layouts, &mut cost);
     reductions(target, step, split, &mut cost);
     let phases = f64::from(cost.phases);
-    let per_tile = cost.received / target.exchange.receive + target.exchange.transfer * cost.transfers;
+    let shared = cost.shared / target.exchange.shared.unwrap_or(target.exchange.receive);
+    let alone = (cost.received - cost.shared) / target.exchange.receive;
+    let per_tile = alone + shared + target.exchange.transfer * cost.transfers;
     let crossing = target.exchange.bisection.map_or(Cycles(0.0), |rate| cost.exchanged * 0.5 / rate);
     cost.exchange = per_tile.max(crossing) + target.exchange.phase * phases;
     // All tiles meet before they exchange and before they compute.
@@ -306,15 +310,12 @@ pub fn bytes_of_tile(step: &BoundStep, split: &Split, tensor: usize, points: Poi
         return Bytes(tile_bytes(&step.spaces[last], &extents(last), tensor, &step.results[result]));
     }
     let Some(bound) = &step.operands[tensor] else { return Bytes(0.0) };
-    let of_space = (0..=last).map(|space| {
-        let touched = step.spaces[space].axes.iter().any(|axis| axis.at.get(tensor).is_some_and(Option::is_some));
-        // A space that no axis of the operand is in does not read it, where another one does.
-        if !touched && step.spaces.len() > 1 {
-            return 0.0;
-        }
-        tile_bytes(&step.spaces[space], &extents(space), tensor, bound)
-    });
-    Bytes(of_space.fold(0.0, f64::max))
+    // A space that no axis of the operand is in does not read it, where another one does.
+    let touched =
+        |space: &usize| step.spaces[*space].axes.iter().any(|axis| axis.at.get(tensor).is_some_and(Option::is_some));
+    let of_space =
+        (0..=last).filter(touched).map(|space| tile_bytes(&step.spaces[space], &extents(space), tensor, bound));
+    Bytes(of_space.reduce(f64::max).unwrap_or(bound.bytes))
 }
 
 /// Bytes of partial sums that the busiest tile holds at once, where axes that are summed over are split.
@@ -358,6 +359,9 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
                 // What one tile computes alone may have been made there, where nothing says otherwise.
                 if !is_local(step, split, operand, from) && (cost.tiles > 1 || from.is_some()) {
                     received += needed;
+                    if readers(step, split, operand) % 2 == 0 {
+                        cost.shared = cost.shared.max(needed);
+                    }
                     cost.transfers += sources(from, &layout_of(step, last, split, operand, tensor.extents.len()));
                 }
             }
@@ -380,6 +384,17 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
     }
 }
 
+/// Tiles that need the same part of an operand. Of two operands, neighbours have only one in common.
+fn readers(step: &BoundStep, split: &Split, operand: usize) -> u32 {
+    let is_in = |axis: &crate::ops::Axis| axis.at.get(operand).is_some_and(Option::is_some);
+    let reading = step.spaces.iter().zip(&split.tiles).filter(|(space, _)| space.axes.iter().any(is_in));
+    let parts = reading.map(|(space, parts)| {
+        let own = space.axes.iter().zip(parts).filter(|(axis, _)| is_in(axis));
+        own.fold(1u32, |count, (_, &parts)| count.saturating_mul(parts))
+    });
+    split.tile_count() / parts.max().unwrap_or(1)
+}
+
 /// Whether each tile of a step finds its part of an operand where it computes: the operand lies in the same parts, and no
 /// two tiles need the same one.
 pub fn is_local(step: &BoundStep, split: &Split, operand: usize, from: Option<&Vec<u32>>) -> bool {
@@ -394,7 +409,21 @@ fn sources(from: Option<&Vec<u32>>, to: &[u32]) -> f64 {
     from.iter().zip(to).map(|(&from, &to)| (f64::from(from) / f64::from(to)).ceil().max(1.0)).product()
 }
 
-/// Partial sums of axes that are split are combined in one more phase: each tile sums a share of the results.
+/// Elements that a tile receives to combine so many results of so many parts, and in how many phases: each tile sums whole
+/// elements, all parts at once, or first in groups and then over them, whichever is faster.
+fn summed(target: &Target, tiles: u32, results: f64, parts: f64) -> (f64, u32) {
+    let once = |results: f64, parts: f64| (results / parts).ceil() * (parts - 1.0);
+    let groups = parts.sqrt().ceil();
+    let direct = (once(results, parts), 1);
+    let grouped = (once(results, groups) + once((results / groups).ceil(), (parts / groups).ceil()), 2);
+    let phase = StepCost { tiles, phases: 1, ..StepCost::default() }.latency(target);
+    let phase = phase + target.exchange.phase + target.overhead.sync;
+    let cycles = |way: (f64, u32)| Bytes(way.0 * PARTIAL) / target.exchange.receive + phase * f64::from(way.1);
+    if cycles(grouped) < cycles(direct) { grouped } else { direct }
+}
+
+/// Partial sums of axes that are split are combined in one more phase: each tile sums a share of the results. Where a later
+/// space needs them, they come back to all tiles that share them in another phase.
 fn reductions(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
     for space in 0..step.spaces.len() {
         let parts = reduced_parts(step, space, split);
@@ -402,12 +431,33 @@ fn reductions(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepC
             continue;
         }
         let results = kept_points(step, space, &tile_extents(step, space, split));
-        let received = results * PARTIAL * (parts - 1.0) / parts;
-        cost.phases += 1;
-        cost.received += Bytes(received);
-        cost.exchanged += Bytes(received * f64::from(cost.tiles));
-        cost.transfers += parts - 1.0;
-        cost.vector += Cycles(received / PARTIAL / target.vector.arithmetic);
+        let (summed, levels) = summed(target, cost.tiles, results, parts);
+        let received = summed * PARTIAL;
+        let ways = if step.spaces[space].writes(step.operands.len()) { levels } else { 2 * levels };
+        let returned = if ways > levels { 2.0 } else { 1.0 };
+        cost.phases += ways;
+        cost.received += Bytes(received * returned);
+        cost.exchanged += Bytes(received * returned * f64::from(cost.tiles));
+        cost.transfers += (parts - 1.0) * returned;
+        cost.vector += Cycles(summed / target.vector.arithmetic);
     }
     cost.sram += partial_bytes(step, split);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::built_in;
+
+    #[test]
+    fn tiles_sum_whole_elements_in_groups_where_there_are_few() {
+        let target = built_in("cerebras-wse3", &[]).unwrap().unwrap();
+        // 100 results of 10 parts: each tile receives 10 of 9 others.
+        assert_eq!(summed(&target, 10, 100.0, 10.0), (90.0, 1));
+        // One result of 400 parts: 20 parts in each of 20 groups, then their 20 sums.
+        assert_eq!(summed(&target, 400, 1.0, 400.0), (38.0, 2));
+        // A phase costs more than the elements that it saves.
+        let target = built_in("graphcore-c600", &[]).unwrap().unwrap();
+        assert_eq!(summed(&target, 16, 1.0, 16.0), (15.0, 1));
+    }
 }

@@ -90,6 +90,8 @@ pub struct Exchange {
     pub hop: Cycles,
     /// For each separate transfer that a tile receives.
     pub transfer: Cycles,
+    /// What one tile may receive of data that its neighbour receives at the same time, where they share a bus.
+    pub shared: Option<BytesPerCycle>,
     /// Bytes that may cross the middle of the machine, where that is less than what all tiles may receive.
     pub bisection: Option<BytesPerCycle>,
 }

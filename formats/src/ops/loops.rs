@@ -178,6 +178,16 @@ pub fn along(facts: &StepFacts<'_>, axes: &[usize], kind: AxisKind, keep: bool) 
     vec![loops.space()]
 }
 
+/// The loops that find what elements of operand 0 along these axes have in common (a sum, a maximum) before the loops that
+/// follow use it. They write no result.
+pub fn statistics(facts: &StepFacts<'_>, axes: impl Fn(usize) -> bool) -> Option<Space> {
+    let nest = facts.dims(0)?.iter().enumerate().fold(Loops::new(facts), |nest, (axis, extent)| {
+        let kind = if axes(axis) { AxisKind::Reduced } else { AxisKind::Parallel };
+        nest.axis(kind, extent, [operand(0, axis)])
+    });
+    Some(nest.space())
+}
+
 /// The loops of a view of operand 0: axes that both have in front and at the end are where they are; between them each
 /// part of the result may need all of the operand.
 pub fn view(facts: &StepFacts<'_>) -> Vec<Space> {

@@ -5,6 +5,10 @@
 //! (halos of windows too), legal splits, and the multiply-accumulates of products all follow from it.
 //!
 //! An axis of a tensor that no axis of the space is at is needed whole. Positions outside of a tensor are padding.
+//!
+//! A step may have several spaces, one after another. One that writes no result gives what those after it need, such as
+//! the sums of a normalization: tiles that share such a sum all get it. Axes of spaces that are [linked](Space::linked) are
+//! split together.
 
 use crate::dim::Dim;
 use std::ops::Range;
@@ -59,6 +63,25 @@ impl Space {
         Dim::product(self.axes.iter().map(|axis| &axis.extent))
     }
 
+    /// The axis of another space of the step that is the same loop as an axis of this one: the one at the same place of the
+    /// same tensor, or the one at the same position in the nest where the spaces have no tensor in common.
+    pub fn linked(&self, axis: usize, other: &Space) -> Option<usize> {
+        let own = &self.axes[axis];
+        let same = |other: &Axis| other.extent == own.extent;
+        let at = |other: &Axis| own.at.iter().zip(&other.at).any(|(own, other)| own.is_some() && own == other);
+        if let Some(found) = other.axes.iter().position(|other| same(other) && at(other)) {
+            return Some(found);
+        }
+        let touched = |space: &Space, tensor: usize| space.axes.iter().any(|axis| axis.at[tensor].is_some());
+        let common = (0..own.at.len()).any(|tensor| touched(self, tensor) && touched(other, tensor));
+        (!common && other.axes.get(axis).is_some_and(same)).then_some(axis)
+    }
+
+    /// Whether it writes a result of a step with so many operands.
+    pub fn writes(&self, operands: usize) -> bool {
+        self.axes.iter().any(|axis| axis.at.iter().skip(operands).any(Option::is_some))
+    }
+
     /// Positions of a tensor (counted over operands, then results) that the points of a tile touch: one range for each of
     /// its `extents`, which reaches outside of the tensor where there is padding. `tile` has a range of points an axis.
     /// `None` where it has not, or where a position does not fit into 64 bits.
@@ -82,6 +105,32 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loops_are_linked_by_what_they_touch_or_where_they_are() {
+        let index = |axis: u32| Some(Index { axis, stride: 1, offset: 0 });
+        let axis = |extent: i64, at: [Option<Index>; 3]| Axis {
+            extent: Dim::known(extent),
+            kind: AxisKind::Parallel,
+            at: at.to_vec(),
+        };
+        let rows_and_inputs = [axis(4, [index(0), None, None]), axis(8, [index(1), None, None])];
+        let statistics = Space { axes: rows_and_inputs.to_vec(), macs: 0 };
+        // Rows, outputs, inputs: inputs are linked by their place in operand 0.
+        let product = Space {
+            axes: vec![
+                axis(4, [index(0), None, index(0)]),
+                axis(8, [None, index(1), index(1)]),
+                axis(8, [index(1), index(0), None]),
+            ],
+            macs: 1,
+        };
+        assert_eq!([0, 1].map(|axis| statistics.linked(axis, &product)), [Some(0), Some(2)]);
+        // Nothing in common: the same position, with the same extent.
+        let other = Space { axes: vec![axis(4, [None, index(0), None]), axis(9, [None, index(1), None])], macs: 0 };
+        assert_eq!([0, 1].map(|axis| statistics.linked(axis, &other)), [Some(0), None]);
+        assert!(product.writes(2) && !statistics.writes(2));
+    }
 
     #[test]
     fn a_tile_touches_its_window() {

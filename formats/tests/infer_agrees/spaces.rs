@@ -1,8 +1,9 @@
 //! The laws of spaces, for the random cases of every family.
 //!
 //! - The multiply-accumulates of all spaces are those that the reference counts.
-//! - A part of the parallel axes needs only what its footprint says: whatever lies outside of it, the elements of the
-//!   results within the footprint stay as they are. Parts of a split have results of their own, and together all.
+//! - A part of the parallel axes needs only what its footprint says, and that of the spaces before it that write no result,
+//!   split along linked axes: whatever lies outside of them, the elements of the results within the footprint stay as they
+//!   are. Parts of a split have results of their own, and together all.
 //! - Parts of a reduced axis of a sum add up to the whole, exactly.
 
 use crate::Case;
@@ -41,8 +42,8 @@ pub fn hold(case: &Case, random: &mut Random) -> bool {
     let spaces = case.op.spaces(&facts);
     assert!(!spaces.is_empty(), "{}", known.about());
     known.covered(&spaces);
-    for space in &spaces {
-        known.check_parallel(space, random);
+    for (index, space) in spaces.iter().enumerate() {
+        known.check_parallel(&spaces[..=index], random);
         if adds_up(case) {
             known.check_reduced(space, random);
         }
@@ -167,7 +168,8 @@ impl Known<'_> {
     }
 
     /// Cut one parallel axis in two; each part must depend on its footprint only, and write results of its own.
-    fn check_parallel(&self, space: &Space, random: &mut Random) {
+    fn check_parallel(&self, spaces: &[Space], random: &mut Random) {
+        let Some(space) = spaces.last() else { return };
         let whole = whole(space);
         if whole.iter().any(Range::is_empty) {
             return;
@@ -195,20 +197,43 @@ impl Known<'_> {
             let any = (0..self.results.len()).any(|result| self.touches(space, self.inputs.len() + result));
             assert!(written || !any, "axis {axis} is parallel and in no result\n{}", self.about());
             for part in &parts {
-                self.check_part(space, part, random);
+                self.check_part(spaces, part, random);
             }
         }
     }
 
+    /// Spaces that the last one of these needs, with the points of each that belong to a part of the last one.
+    fn needed<'b>(&self, spaces: &'b [Space], part: &[Range<i64>]) -> Vec<(&'b Space, Tile)> {
+        let Some((last, before)) = spaces.split_last() else { return Vec::new() };
+        let before = before.iter().filter(|space| !space.writes(self.inputs.len()));
+        let mut needed: Vec<(&Space, Tile)> = before
+            .map(|space| {
+                let mut own = whole(space);
+                for (axis, points) in own.iter_mut().enumerate() {
+                    let linked = space.linked(axis, last).filter(|_| space.axes[axis].kind == AxisKind::Parallel);
+                    *points = linked.map_or(points.clone(), |linked| part[linked].clone());
+                }
+                (space, own)
+            })
+            .collect();
+        needed.push((last, part.to_vec()));
+        needed
+    }
+
     /// Elements outside of the footprint of a part are others; what the part computes is the same.
-    fn check_part(&self, space: &Space, part: &[Range<i64>], random: &mut Random) {
+    fn check_part(&self, spaces: &[Space], part: &[Range<i64>], random: &mut Random) {
+        let Some(space) = spaces.last() else { return };
+        let needed = self.needed(spaces, part);
         let operands: Vec<Option<Tensor>> = (self.case.operands.iter().enumerate())
             .map(|(tensor, operand)| {
                 let operand = operand.as_ref()?;
-                let kept = self.touched(space, part, tensor, operand);
+                let reading = needed.iter().filter(|(space, _)| self.touches(space, tensor));
+                let kept: Vec<Touched> =
+                    reading.map(|(space, part)| self.touched(space, part, tensor, operand)).collect();
                 let at = indices(operand.shape());
                 let source = |(flat, at): (usize, &Vec<usize>)| {
-                    Some(if inside(at, &kept) { flat } else { random.below(operand.count()) })
+                    let read = kept.is_empty() || kept.iter().any(|kept| inside(at, kept));
+                    Some(if read { flat } else { random.below(operand.count()) })
                 };
                 let sources: Vec<Option<usize>> = at.iter().enumerate().map(source).collect();
                 Some(operand.select(operand.shape(), sources.into_iter()).unwrap())

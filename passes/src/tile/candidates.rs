@@ -12,26 +12,33 @@ pub(super) fn candidates(step: &BoundStep, target: &Target, layouts: &[Layout]) 
     if step.view || step.spaces.is_empty() {
         return vec![Split::whole(step)];
     }
-    match step.products.as_slice() {
-        [product] if step.spaces.len() == 1 => products(step, product, target),
-        [] => {
-            let mut ways = vec![Split::whole(step)];
-            ways.extend(
-                (0..step.operands.len())
-                    .filter_map(|operand| inherited(step, operand, layouts.get(operand)?.as_ref()?)),
-            );
+    let last = step.spaces.len() - 1;
+    let mut ways = vec![Split::whole(step)];
+    if step.products.is_empty() {
+        let inherited =
+            (0..step.operands.len()).filter_map(|operand| inherited(step, operand, layouts.get(operand)?.as_ref()?));
+        ways.extend(inherited);
+    }
+    match step.products.iter().find(|product| product.space == last) {
+        Some(product) => ways.extend(products(step, product, target)),
+        None => {
             for reduced in [false, true] {
-                for inwards in [true, false] {
-                    ways.push(spread(step, tiles, reduced, inwards));
-                }
+                ways.extend([true, false].map(|inwards| spread(step, tiles, reduced, inwards)));
             }
-            ways
         }
-        _ => [false, true]
-            .into_iter()
-            .map(|inwards| spread(step, tiles, false, inwards))
-            .chain([Split::whole(step)])
-            .collect(),
+    }
+    ways.iter_mut().for_each(|split| follow(step, split));
+    ways
+}
+
+/// Split the axes of all spaces as those of the last one are that they are linked to.
+fn follow(step: &BoundStep, split: &mut Split) {
+    let last = step.spaces.len() - 1;
+    for (index, space) in step.spaces[..last].iter().enumerate() {
+        for axis in 0..space.axes.len() {
+            let linked = space.linked(axis, &step.spaces[last]);
+            split.tiles[index][axis] = linked.map_or(1, |linked| split.tiles[last][linked]);
+        }
     }
 }
 
@@ -89,7 +96,7 @@ fn deal(step: &BoundStep, space: usize, axes: &[usize], parts: u64, split: &mut 
     }
 }
 
-/// Numbers of parts that give different lengths of `blocks` blocks, from 1 on; evenly chosen where there are many.
+/// Numbers of parts that give different lengths of `blocks` blocks, from 1 on; where there are many, some, at equal ratios.
 fn parts(blocks: u64, tiles: u32) -> Vec<u64> {
     let mut all = Vec::new();
     let mut length = blocks.max(1);
@@ -108,8 +115,11 @@ fn parts(blocks: u64, tiles: u32) -> Vec<u64> {
     if all.len() <= MOST_PARTS {
         return all;
     }
-    let last = all.len() - 1;
-    let mut chosen: Vec<u64> = (0..MOST_PARTS).map(|index| all[index * last / (MOST_PARTS - 1)]).collect();
+    // One part more or less matters where there are few.
+    let most = all[all.len() - 1] as f64;
+    let wanted = (0..MOST_PARTS).map(|index| most.powf(index as f64 / (MOST_PARTS - 1) as f64));
+    let mut chosen: Vec<u64> =
+        wanted.map(|wanted| all[all.partition_point(|&parts| (parts as f64) < wanted - 0.5)]).collect();
     chosen.dedup();
     chosen
 }
@@ -133,36 +143,39 @@ fn inherited(step: &BoundStep, operand: usize, layout: &[u32]) -> Option<Split> 
     Some(split)
 }
 
+/// Whether an axis of the last space may be split: what others say of those that are linked to it, too.
+fn usable(step: &BoundStep, axis: usize, reduced: bool) -> bool {
+    let last = step.spaces.len() - 1;
+    let allowed = |kind: AxisKind, macs: i64| match kind {
+        AxisKind::Parallel => true,
+        AxisKind::Reduced => reduced && macs == 0,
+        AxisKind::Serial => false,
+    };
+    let own = allowed(step.spaces[last].axes[axis].kind, step.spaces[last].macs);
+    own && step.spaces[..last].iter().all(|space| {
+        let mut linked =
+            (0..space.axes.len()).filter(|&other| space.linked(other, &step.spaces[last]) == Some(axis)).peekable();
+        // Results of different parts of the step are split in the same way.
+        let apart = linked.peek().is_none() && space.writes(step.operands.len());
+        !apart && linked.all(|other| allowed(space.axes[other].kind, space.macs))
+    })
+}
+
 /// Over as many tiles as there are, from the outermost axis inwards or from the innermost outwards.
 fn spread(step: &BoundStep, tiles: u32, reduced: bool, inwards: bool) -> Split {
     let mut split = Split::whole(step);
-    for (index, space) in step.spaces.iter().enumerate() {
-        let usable = |axis: &usize| match space.axes[*axis].kind {
-            AxisKind::Parallel => true,
-            AxisKind::Reduced => reduced && space.macs == 0,
-            AxisKind::Serial => false,
-        };
-        let mut axes: Vec<usize> = (0..space.axes.len()).filter(usable).collect();
-        // Spaces of one step share their first parallel axes; those that only one of them has stay whole.
-        if step.spaces.len() > 1 {
-            axes.retain(|&axis| {
-                step.spaces
-                    .iter()
-                    .all(|other| other.axes.get(axis).is_some_and(|other| other.kind == AxisKind::Parallel))
-                    && step.extents.iter().all(|extents| extents[axis] == step.extents[0][axis])
-            });
-        }
-        if !inwards {
-            axes.reverse();
-        }
-        let mut left = u64::from(tiles);
-        for axis in axes {
-            let extent = step.extents[index][axis].max(1) as u64;
-            // Equal lengths: as few parts as give the same longest one.
-            let own = extent.div_ceil(extent.div_ceil(left.min(extent)));
-            split.tiles[index][axis] = u32::try_from(own).unwrap_or(u32::MAX);
-            left /= own;
-        }
+    let last = step.spaces.len() - 1;
+    let mut axes: Vec<usize> = (0..step.spaces[last].axes.len()).filter(|&axis| usable(step, axis, reduced)).collect();
+    if !inwards {
+        axes.reverse();
+    }
+    let mut left = u64::from(tiles);
+    for axis in axes {
+        let extent = step.extents[last][axis].max(1) as u64;
+        // Equal lengths: as few parts as give the same longest one.
+        let own = extent.div_ceil(extent.div_ceil(left.min(extent)));
+        split.tiles[last][axis] = u32::try_from(own).unwrap_or(u32::MAX);
+        left /= own;
     }
     split
 }
@@ -177,6 +190,6 @@ mod tests {
         assert_eq!(parts(4, 100), [1, 2, 4]);
         assert_eq!(parts(10, 4), [1, 2, 3, 4]);
         let many = parts(1_000_000, 900_000);
-        assert!(many.len() <= MOST_PARTS && many[0] == 1, "{many:?}");
+        assert!(many.len() <= MOST_PARTS && many[..3] == [1, 2, 4], "{many:?}");
     }
 }

@@ -143,10 +143,12 @@ fn check_tiles(step: &StepPlacementRecord, over_tiles: &BTreeMap<u32, u64>) -> R
         tiles += u64::from(range.end - range.start);
         end = range.end;
     }
-    if over_tiles.is_empty() {
-        return super::equal("the number of tiles", tiles, 1);
+    // What one space has fewer parts of, several tiles compute.
+    super::equal("the number of tiles", tiles, over_tiles.values().copied().max().unwrap_or(1))?;
+    match over_tiles.values().find(|&&parts| tiles % parts != 0) {
+        Some(_) => Err(Fault::Rule("the parts of a space do not divide its tiles")),
+        None => Ok(()),
     }
-    over_tiles.values().try_for_each(|&parts| super::equal("the number of tiles", tiles, parts))
 }
 
 fn check_regions(

@@ -12,7 +12,7 @@ use crate::ops::attention::definition::Attention;
 use crate::ops::attention::dot_product_reference::attend;
 use crate::ops::attention::faults::{heads_needed, rank, uneven};
 use crate::ops::floats::{is_computing_float, require_computing_float};
-use crate::ops::loops::{self, Loops};
+use crate::ops::loops::{self, At, Loops};
 use crate::ops::{
     Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
@@ -264,21 +264,23 @@ impl Product for Attention {
 }
 
 impl Attention {
-    /// Loops of the scores, then of the values: over the batch, key heads, the query heads of each and queries. Keys are
-    /// normalized together and stay whole. The loops of the values read scores and values, no queries and keys.
+    /// Loops of the scores, of the softmax over them, and of the values: over the batch, key heads, the query heads of
+    /// each, queries and keys. Tiles that share the keys of a query combine their maxima, then their sums of values (with
+    /// those of the exponentials, one number more). Only the loops of the values write.
     fn head_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        let whole = || loops::unknown(facts, 1);
-        let Some(sizes) = self.sizes(facts) else { return whole() };
+        let Some(sizes) = self.sizes(facts) else { return loops::unknown(facts, 1) };
         let HeadSizes { q, k, v, keys } = &sizes;
         let group = q[1].divide_exact(&k[1]).unwrap_or_else(|| q[1].floor_div(&k[1]));
         let flat = facts.dims(0).is_some_and(|dims| dims.len() == 3);
-        let queries = |nest: Loops, of: &'static [usize]| {
+        let (length, last) = if flat { (1, 2) } else { (2, 3) };
+        let queries = |of: &'static [usize], writes: bool| {
             let read = |operand: &usize| of.contains(operand);
+            let written = |at: At| writes.then_some(at);
+            let nest = Loops::new(facts);
             let batched = [0, 1, 2, 4, 5, 6, 7].into_iter().filter(read).map(|operand| loops::operand(operand, 0));
-            let nest = nest.parallel(&q[0], batched.chain([loops::result(0, 0)]));
-            let length = if flat { 1 } else { 2 };
+            let nest = nest.parallel(&q[0], batched.chain(written(loops::result(0, 0))));
             let query = of.contains(&0).then(|| loops::operand(0, length));
-            let walk = |nest: Loops| nest.parallel(&q[2], query.into_iter().chain([loops::result(0, length)]));
+            let walk = |nest: Loops| nest.parallel(&q[2], query.into_iter().chain(written(loops::result(0, length))));
             let stride = |head: &Dim, many: i64| head.as_known().and_then(|size| size.checked_mul(many));
             let Some(group) = group.as_known() else { return walk(nest.serial(&k[1]).serial(&q[1].floor_div(&k[1]))) };
             let heads = [(0, &q[3], group), (1, &k[3], 1), (2, &v[3], 1)];
@@ -292,8 +294,8 @@ impl Attention {
             let sink = of.contains(&8).then(|| loops::operand(8, 0));
             let sinks = sink.map(|_| loops::operand(8, 0).stride(group));
             let result = |many: i64| match flat {
-                true => stride(&v[3], many).map(|stride| loops::result(0, axis).stride(stride)),
-                false => Some(loops::result(0, axis).stride(many)),
+                true => stride(&v[3], many).map(|stride| loops::result(0, axis).stride(stride)).and_then(written),
+                false => written(loops::result(0, axis).stride(many)),
             };
             let query = match flat {
                 _ if !of.contains(&0) => None,
@@ -303,12 +305,21 @@ impl Attention {
             let nest = nest.parallel(&k[1], of_heads.chain(caches).chain(sinks).chain(result(group)));
             walk(nest.parallel(&Dim::known(group), query.into_iter().chain(sink).chain(result(1))))
         };
-        let last = if flat { 2 } else { 3 };
+        // Keys of the past come first; where their number is open, new ones are needed whole.
+        let keys_of = |new: usize, past: usize| match facts.operand(past) {
+            None => vec![loops::operand(new, length)],
+            Some(_) => {
+                let own = facts.dims(past).and_then(|dims| dims.get(2)?.as_known());
+                let new = own.map(|past| loops::operand(new, length).offset(-past));
+                new.into_iter().chain([loops::operand(past, 2)]).collect()
+            }
+        };
         let products = [loops::operand(0, last), loops::operand(1, last), loops::operand(4, 3)];
         let values = [loops::operand(2, last), loops::operand(5, 3), loops::result(0, last)];
         vec![
-            queries(Loops::new(facts), &[0, 1, 2, 4, 5, 6, 7, 8]).serial(keys).reduced(&q[3], products).products(1),
-            queries(Loops::new(facts), &[2, 5]).serial(keys).parallel(&v[3], values).products(1),
+            queries(&[0, 1, 4, 6, 7, 8], false).parallel(keys, keys_of(1, 4)).reduced(&q[3], products).products(1),
+            queries(&[], false).reduced(keys, []).space(),
+            queries(&[2, 5], true).reduced(keys, keys_of(2, 5)).parallel(&v[3], values).products(1),
         ]
     }
 

@@ -9,8 +9,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::attention::faults::{heads_needed, uneven};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
 use crate::ops::{
-    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError,
-    VectorClass, each, integers, loops, optional, optional_tensor, tensor, tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts,
+    TypeError, VectorClass, each, integers, loops, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -206,7 +206,19 @@ impl Computes for RotaryEmbedding {
                 .parallel(heads, [loops::operand(0, 1), loops::result(0, 1)])
                 .parallel(steps, rows(2, 1))
                 .serial(size),
-            Some([batch, steps, hidden]) => nest.parallel(batch, rows(0, 0)).parallel(steps, rows(1, 1)).serial(hidden),
+            Some([batch, steps, hidden]) => {
+                let nest = nest.parallel(batch, rows(0, 0)).parallel(steps, rows(1, 1));
+                let heads = self.heads.filter(|heads| *heads > 0);
+                let size = hidden.as_known().zip(heads).map(|(hidden, heads)| hidden / heads);
+                match heads.zip(size) {
+                    Some((heads, size)) => {
+                        let at =
+                            |stride: i64| [loops::operand(0, 2).stride(stride), loops::result(0, 2).stride(stride)];
+                        nest.parallel(&Dim::known(heads), at(size)).axis(AxisKind::Serial, &Dim::known(size), at(1))
+                    }
+                    None => nest.serial(hidden),
+                }
+            }
             Some(_) | None => return loops::serial(facts),
         };
         vec![nest.space()]

@@ -76,7 +76,7 @@ impl Operator for ArgReduce {
 impl Computes for ArgReduce {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         match facts.dims(0).map(|dims| normalize_axis(self.axis, dims.len())) {
-            Some(Ok(axis)) => loops::along(facts, &[axis], AxisKind::Serial, self.keep_axis),
+            Some(Ok(axis)) => loops::along(facts, &[axis], AxisKind::Reduced, self.keep_axis),
             Some(Err(_)) | None => loops::serial(facts),
         }
     }

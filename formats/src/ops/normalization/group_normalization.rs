@@ -9,11 +9,12 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::floats::{narrowed, require_computing_float, rounded_step, widened};
+use crate::ops::loops::Loops;
 use crate::ops::normalization::layer_normalization::{Moments, require_stash};
 use crate::ops::normalization::reduce::volume;
 use crate::ops::{
-    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts, TypeError,
-    VectorClass, each, loops, required, tensor, tensor_operand,
+    AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts,
+    TypeError, VectorClass, each, loops, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -124,13 +125,42 @@ impl Operator for GroupNormalization {
 }
 
 impl Computes for GroupNormalization {
+    /// Sums of groups first, then each element.
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
-        loops::leading(facts, 1, &rest)
+        let rest = || facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(1..).unwrap_or(&[])));
+        self.group_spaces(facts).unwrap_or_else(|| loops::leading(facts, 1, &rest()))
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
         each(&facts.elements(0), &[(VectorClass::Arithmetic, 6)])
+    }
+}
+
+impl GroupNormalization {
+    /// Where the numbers of channels and groups are known.
+    fn group_spaces(&self, facts: &StepFacts<'_>) -> Option<Vec<Space>> {
+        let [batch, channels, inner @ ..] = facts.dims(0)? else { return None };
+        let channels = channels.as_known()?;
+        let groups = self.groups.unwrap_or(channels);
+        let of_group = channels.checked_div(groups).filter(|size| size * groups == channels)?;
+        let per_group = self.scale_per_group && self.groups.is_some();
+        let nest = |kind: AxisKind, writes: bool| {
+            let parameters = || [1, 2].into_iter().filter(|_| writes);
+            let at = |axis: usize, stride: i64| {
+                let result = writes.then(|| loops::result(0, axis).stride(stride));
+                result.into_iter().chain([loops::operand(0, axis).stride(stride)])
+            };
+            let stride = if per_group { 1 } else { of_group };
+            let of_groups = parameters().map(|operand| loops::operand(operand, 0).stride(stride));
+            let of_channels = parameters().filter(|_| !per_group).map(|operand| loops::operand(operand, 0));
+            let nest = Loops::new(facts)
+                .parallel(batch, at(0, 1))
+                .parallel(&Dim::known(groups), at(1, of_group).chain(of_groups))
+                .axis(kind, &Dim::known(of_group), at(1, 1).chain(of_channels));
+            let inner = inner.iter().enumerate();
+            inner.fold(nest, |nest, (axis, extent)| nest.axis(kind, extent, at(axis + 2, 1))).space()
+        };
+        Some(vec![nest(AxisKind::Reduced, false), nest(AxisKind::Parallel, true)])
     }
 }
 

@@ -200,10 +200,13 @@ impl Operator for LayerNormalization {
 }
 
 impl Computes for LayerNormalization {
+    /// Sums of rows and of their squares first; then each element.
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
         let Ok(first) = normalize_axis(self.axis, dims.len()) else { return loops::serial(facts) };
-        loops::broadcast(facts, 3, |axis| if axis < first { AxisKind::Parallel } else { AxisKind::Serial })
+        let mut spaces: Vec<Space> = loops::statistics(facts, |axis| axis >= first).into_iter().collect();
+        spaces.extend(loops::broadcast(facts, 3, |_| AxisKind::Parallel));
+        spaces
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {

@@ -99,11 +99,15 @@ impl Operator for Softmax {
 }
 
 impl Computes for Softmax {
+    /// Maxima first, then sums of exponentials, then each element.
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
         let Ok(axis) = normalize_axis(self.axis, dims.len()) else { return loops::serial(facts) };
-        let axes: Vec<usize> = if self.trailing { (axis..dims.len()).collect() } else { vec![axis] };
-        loops::along(facts, &axes, AxisKind::Serial, true)
+        let end = if self.trailing { dims.len() } else { axis + 1 };
+        let along = loops::statistics(facts, |own| (axis..end).contains(&own));
+        let mut spaces: Vec<Space> = along.iter().chain(&along).cloned().collect();
+        spaces.extend(loops::broadcast(facts, 1, |_| AxisKind::Parallel));
+        spaces
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {

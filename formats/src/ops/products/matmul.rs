@@ -298,14 +298,8 @@ impl Matmul {
 /// The nest that finds the largest magnitudes of rows, or of blocks of their inputs, before the product. Tiles that share a row
 /// combine theirs: codes are those of the whole row, however the inputs of the product are split.
 fn rounding_space(facts: &StepFacts<'_>, transposed: bool, block: u32) -> Option<Space> {
-    let dims = facts.dims(0)?;
-    let inputs = dims.len().checked_sub(if transposed { 2 } else { 1 })?;
-    let nest =
-        dims.iter().enumerate().fold(Loops::new(facts), |nest, (axis, extent)| match axis == inputs && block == 0 {
-            true => nest.reduced(extent, [loops::operand(0, axis)]),
-            false => nest.parallel(extent, [loops::operand(0, axis)]),
-        });
-    Some(nest.space())
+    let inputs = facts.dims(0)?.len().checked_sub(if transposed { 2 } else { 1 })?;
+    loops::statistics(facts, |axis| axis == inputs && block == 0)
 }
 
 /// The loops of a matrix product: over the batch, rows and columns, and inside over what is summed.
