@@ -92,6 +92,21 @@ fn features_are_answered_as_transformers_does() {
 }
 
 #[test]
+fn an_encoder_that_gives_the_cache_is_answered_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = compiled("whisper_genai", folder.path());
+    let (_, numbers) = expected("whisper_tiny").remove(0);
+    for model in models(&path) {
+        let mut generator = Generator::new(&model, &GeneratorOptions::default()).unwrap();
+        generator.encode(vec![("audio_features".to_string(), Value::from(features()))]).unwrap();
+        assert_eq!(answer(&mut generator, &[0], numbers.len()), numbers);
+        // A part of the answer in one pass.
+        let begun: Vec<u32> = [0].into_iter().chain(numbers[..9].iter().copied()).collect();
+        assert_eq!(answer(&mut generator, &begun, numbers.len() - 9), numbers[9..]);
+    }
+}
+
+#[test]
 fn what_is_no_input_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let model = opened(&compiled("whisper_tiny", folder.path()), None);
