@@ -24,7 +24,7 @@ fn schema() -> Grammar {
 }
 
 fn sampling(seed: u64) -> Sampling {
-    Sampling { temperature: 1.0, seed, ..Sampling::greedy() }
+    Sampling { temperature: 100.0, seed, ..Sampling::greedy() }
 }
 
 fn check(text: &str) {

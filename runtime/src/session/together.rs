@@ -44,8 +44,11 @@ impl Session {
         {
             return Err(RunError::OtherModel);
         }
+        if let [only] = sessions {
+            return inputs.into_iter().map(|inputs| only.run(entry, inputs)).collect();
+        }
         let entry = model.entry(entry)?;
-        if sessions.len() == 1 || !can_run_together(program, entry.block) {
+        if !can_run_together(program, entry.block) {
             return one_by_one(sessions, entry, inputs);
         }
         let ports = declared(program, entry);
