@@ -5,8 +5,8 @@
 
 Needs onnxruntime-genai and numpy. IPUC is the program (default `ipuc`). For each prompt the continuations are compared up to
 the first token that differs; there the difference of ipuc's two best scores is printed. Both read the same prompts with the
-same number of threads, one after the other. The last lines are medians of tokens a second, of prompts of 128 tokens and of
-continuations.
+same number of threads, one after the other. Then there are medians of tokens a second, of prompts of 128 tokens and of
+continuations. The last lines are of eight texts side by side and one after the other, within a quarter of the weights.
 """
 import json, os, statistics, subprocess, sys, tempfile, time
 import onnxruntime_genai as genai
@@ -48,6 +48,33 @@ def run_ipuc(program, file, prompt, tokens, threads):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def run_batch(program, file, prompts, size, memory, tokens, threads):
+    command = [program, "generate", file, "--batch", prompts, "--batch-size", str(size), "--memory", str(memory)]
+    command += ["--max-tokens", str(tokens), "--ignore-end", "--threads", threads, "--temperature", "0", "--json", "-q"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    return json.loads(ran.stdout) if ran.returncode == 0 else ran.stderr.strip()
+
+
+def batches(program, file, scratch, tokens, threads):
+    """Eight texts within a quarter of the weights, one after the other and side by side: the same tokens."""
+    path = os.path.join(scratch, "prompts.txt")
+    with open(path, "w") as prompts:
+        prompts.writelines(json.dumps(prompt) + "\n" for prompt in PROMPTS[:8])
+    inspected = subprocess.run([program, "inspect", file, "--json"], check=True, capture_output=True, text=True).stdout
+    weights = json.loads(inspected)["weights_bytes"]
+    found = {size: run_batch(program, file, path, size, weights // 4, tokens, threads) for size in (1, 8)}
+    for size, run in found.items():
+        if isinstance(run, str):
+            print(f"ipuc within {weights // 4 / 1e6:.0f} MB of {weights / 1e6:.0f} MB, {size} at a time: {run}")
+            return
+    assert [text["numbers"] for text in found[1]["texts"]] == [text["numbers"] for text in found[8]["texts"]]
+    for size, run in found.items():
+        read = run["read_bytes"] / run["tokens"] / 1e6
+        print(f"ipuc within {weights // 4 / 1e6:.0f} MB of {weights / 1e6:.0f} MB, {size} at a time: "
+              f"{run['tokens_per_second']:.1f} tokens/s, {read:.1f} MB read a token")
+    print(f"{found[8]['tokens_per_second'] / found[1]['tokens_per_second']:.1f} times the tokens of one at a time")
+
+
 def main(folder, program="ipuc", tokens="200", threads="2"):
     tokens = int(tokens)
     config = genai.Config(folder)
@@ -85,6 +112,7 @@ def main(folder, program="ipuc", tokens="200", threads="2"):
             reads["ipuc"].append(run_ipuc(program, file, text, 1, threads)["prompt_tokens_per_second"])
         for name in rates:
             print(f"{name}: prompt {statistics.median(reads[name]):.0f} tokens/s, text {statistics.median(rates[name]):.1f} tokens/s")
+        batches(program, file, scratch, 64, threads)
 
 
 if __name__ == "__main__":

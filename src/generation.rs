@@ -24,10 +24,16 @@ pub struct GenerationSettings {
     pub position_ids: Option<String>,
     /// Output `[batch, positions, vocabulary]` of scores.
     pub logits: String,
+    /// What reads the input of a model that answers to one, as of speech or of text in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<EncoderSettings>,
     /// The entry whose scores are those of the last position only, where there is one.
     pub prefill: Option<String>,
     /// The entry whose scores are those of all positions.
     pub decode: String,
+    /// Tokens that a text begins with where its prompt has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_tokens: Vec<u32>,
     /// Most tokens of a prompt and its continuation, where it is known.
     pub context: Option<u64>,
     /// Tokens that end a text.
@@ -44,4 +50,20 @@ pub struct GenerationSettings {
     pub top_p: Option<f32>,
     /// By what positive scores of tokens that have occurred are divided, and negative ones multiplied.
     pub repetition_penalty: Option<f32>,
+}
+
+/// How a model reads its input.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EncoderSettings {
+    /// The entry that reads the input.
+    pub entry: String,
+    /// Its input `[batch, positions]` for numbers of tokens, where the input is a text.
+    pub tokens: Option<String>,
+    /// Its input for ones, of the same shape, where there is one.
+    pub attention_mask: Option<String>,
+    /// The entry that reads the first tokens of the answer, where that is another one.
+    pub start: Option<String>,
+    /// The input of entries that read tokens of the answer for ones, one for each token of the input, where there is one.
+    pub decoder_mask: Option<String>,
 }

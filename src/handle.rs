@@ -7,6 +7,7 @@ use ipuc_formats::element::{bf16, f16};
 use ipuc_formats::tensor::{Tensor, TensorError};
 use ipuc_formats::value::Value;
 use ipuc_runtime::RunError;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// A dense array, row-major.
@@ -37,6 +38,15 @@ impl<T> Array<T, 0> {
     pub fn scalar(element: T) -> Self {
         Array { shape: [], elements: vec![element] }
     }
+}
+
+/// The file of this name in the folder of the program, or in that above it, where tests and examples are in folders of their
+/// own; where it is in neither, `built`.
+#[must_use]
+pub fn beside(name: &str, built: &str) -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let mut places = program.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    places.find(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(built))
 }
 
 /// Why a typed run gives no outputs.

@@ -95,7 +95,7 @@ pub use ipuc_runtime::{
 #[cfg(any(feature = "compile", feature = "run"))]
 pub use memory::available_bytes;
 #[cfg(feature = "run")]
-pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pipe, open_static, open_with};
+pub use open::{OpenFileError, OpenOptions, Resident, open, open_bytes, open_pair, open_pipe, open_static, open_with};
 
 /// The module of a model that [`build::compile`](crate::build) compiled, under the name of the model's file.
 #[cfg(feature = "run")]

@@ -103,6 +103,33 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
     }
 }
 
+/// Open a file and a smaller one that guesses for it, both within one memory budget where there is one: at most half of it is
+/// planned for the smaller one.
+///
+/// # Errors
+/// [`OpenFileError`] as [`open_with`].
+pub fn open_pair(
+    path: impl AsRef<Path>,
+    smaller: impl AsRef<Path>,
+    options: OpenOptions,
+) -> Result<(Model, Model), OpenFileError> {
+    let Some(memory_bytes) = options.memory_bytes else {
+        let smaller = open_with(smaller, options.clone())?;
+        return Ok((open_with(path, options)?, smaller));
+    };
+    let open = |path: &Path, beside: Option<&Model>| {
+        let file = Arc::new(DirectFile::open(path)?);
+        let all = streaming(options.clone(), Some(memory_bytes));
+        let opened = match beside {
+            Some(other) => other.open_beside(file, all),
+            None => Model::open_with(file, ModelOptions { planned_bytes: Some(memory_bytes / 2), ..all }),
+        };
+        opened.map_err(|error| OpenFileError::Model { path: path.to_owned(), error })
+    };
+    let smaller = open(smaller.as_ref(), None)?;
+    Ok((open(path.as_ref(), Some(&smaller))?, smaller))
+}
+
 /// Open what a pipe brings: a run begins as soon as the first weights are there.
 ///
 /// # Errors

@@ -45,6 +45,13 @@ fn write_models(folder: &Path) {
         model(graph(inputs.to_vec(), Vec::new(), nodes, outputs))
     });
     language::write_folder(&folder.join("language"));
+    for name in ["t5_tiny", "whisper_tiny"] {
+        for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)).unwrap() {
+            let path = file.unwrap().path();
+            let copy = format!("{name}/{}", path.file_name().unwrap().display());
+            write(folder, &copy, &std::fs::read(&path).unwrap());
+        }
+    }
     write(folder, "words.txt", (2..62).map(|word| format!("w{} ", word * 7 % 60 + 2)).collect::<String>().as_bytes());
     write(folder, "mute/model.onnx", &good);
     write(folder, "empty.onnx", b"");

@@ -140,6 +140,7 @@ fn the_page_has_every_key() {
         ("compare --text", "compare language.ipu language --text words.txt"),
         ("inspect", "inspect language.ipu"),
         ("generate", "generate language.ipu --prompt w3 --max-tokens 2 --logprobs 1"),
+        ("generate --batch", "generate language.ipu --batch words.txt --max-tokens 2"),
         ("cache", "cache list"),
         ("cache", "cache clear"),
         ("ops", "ops"),

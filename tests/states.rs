@@ -522,3 +522,44 @@ fn a_cache_of_a_capacity_is_overwritten_in_its_pages() {
     restored.restore(&mut saved.as_slice()).unwrap();
     assert!(write(&mut restored, [300, 800], 1, 2.0).unwrap() == wanted);
 }
+
+/// A model with branches is run for one session after the other, all the same.
+#[test]
+fn sessions_run_together_give_what_each_gives_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/silero_vad_16k_op15/model.onnx");
+    let source = Source { entry: "main".to_string(), path: fixture };
+    let path = folder.path().join("model.ipu");
+    let states = vec!["state=stateN".to_string()];
+    compile(&[source], &path, &CompileOptions { states, ..CompileOptions::default() }).unwrap();
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let inputs = |number: usize, rate: i64| -> Vec<(String, Value)> {
+        let samples: Vec<f32> = (0..576).map(|at| ((at * (number + 3)) as f32 * 0.01).sin()).collect();
+        let input = Tensor::from_vec(&[1, 576], samples).unwrap();
+        vec![("input".to_string(), input.into()), ("sr".to_string(), Tensor::scalar(rate).into())]
+    };
+    let sessions = || -> Vec<Session> { (0..3).map(|_| session(&model, 1)).collect() };
+    let (mut alone, mut together) = (sessions(), sessions());
+    let both = |alone: &mut [Session], together: &mut [Session]| {
+        let expected: Vec<_> =
+            alone.iter_mut().enumerate().map(|(at, one)| one.run(None, inputs(at, 16_000)).unwrap()).collect();
+        let mut all: Vec<&mut Session> = together.iter_mut().collect();
+        let found = Session::run_together(&mut all, None, (0..3).map(|at| inputs(at, 16_000)).collect()).unwrap();
+        assert_eq!(found, expected);
+    };
+    both(&mut alone, &mut together);
+    both(&mut alone, &mut together);
+    // Where one fails, the state of all is what it was.
+    let mut all: Vec<&mut Session> = together.iter_mut().collect();
+    let mut given: Vec<_> = (0..3).map(|at| inputs(at, 16_000)).collect();
+    given[2].remove(0);
+    let failed = Session::run_together(&mut all, None, given).unwrap_err();
+    assert!(matches!(&failed, RunError::MissingInput { name, .. } if name == "input"), "{failed}");
+    both(&mut alone, &mut together);
+
+    let other = open_with(&path, OpenOptions::default()).unwrap();
+    let mut stranger = session(&other, 1);
+    let refused =
+        Session::run_together(&mut [&mut alone[0], &mut stranger], None, vec![inputs(0, 16_000), inputs(1, 16_000)]);
+    assert!(matches!(refused, Err(RunError::OtherModel)), "{refused:?}");
+}

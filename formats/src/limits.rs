@@ -14,7 +14,8 @@ pub const ONNX_MESSAGE_NESTING: usize = 96;
 /// small tensors. A graph of 60,000 nodes takes about 130 MiB.
 pub const ONNX_DECODED_BYTES: u64 = 1 << 30;
 
-/// Nodes of an ONNX model once its functions are put in place of their calls.
+/// Nodes of an ONNX model once its functions are put in place of their calls. Time and memory of a compilation grow with
+/// them: 65,536 take 1 s and 95 MiB on one core of 2024, 344,000 take 4 s and 215 MiB.
 pub const ONNX_EXPANDED_NODES: u64 = 1 << 19;
 
 /// Tensor data of this many bytes or more stays in the ONNX file until it is asked for.

@@ -87,7 +87,7 @@ pub fn compile(
         if let [model] = sources.as_slice()
             && model.path.is_dir()
         {
-            sources = vec![folder::read(&model.path).map_err(raised)?.apply(&mut options)];
+            sources = folder::read(&model.path).map_err(raised)?.apply(&mut options);
         }
         ipuc::compile(&sources, &output, &options).map_err(raised)?;
         Ok(output)

@@ -63,6 +63,9 @@ pub enum RunError {
     /// The environment names an instruction set that this processor does not have.
     #[error(transparent)]
     Instructions(#[from] UnknownInstructions),
+    /// Sessions that cannot share a pass.
+    #[error("only sessions of one model, each with its inputs, run together")]
+    OtherModel,
     /// No entry is named, and there are several.
     #[error("an entry must be named; there are {known}")]
     UnnamedEntry {

@@ -2,13 +2,17 @@
 //!
 //! A frame holds the values of one running block. A value is handed to its last reader, so that a kernel may write over
 //! it, and is dropped where nobody reads it.
+//!
+//! `joint` runs a block for several callers at once.
+
+pub(crate) mod joint;
 
 use crate::cancel::CancelToken;
 use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
-use crate::steps::{Allocate, Contents, Context, KernelError, Operand, Progress, Weight, kernel};
+use crate::steps::{Allocate, Contents, Context, KernelError, Operand, PartSource, Progress, Weight, kernel};
 use crate::trace::Trace;
 use crate::versions::{PageMemory, Version};
 use ipuc_formats::attribute::BlockIndex;
@@ -18,6 +22,7 @@ use ipuc_formats::model::{OperandRecord, StepRecord};
 use ipuc_formats::ops::{BlockRunner, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// One run of an entry.
@@ -51,7 +56,7 @@ impl Execution<'_, '_> {
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = Instant::now();
-            let operands = self.operands(step, plan, at, &mut frame);
+            let operands = self.operands(step, plan, at, &mut frame, &program.source);
             // Keys and values of the next attention come from the disk while this one and what lies between are computed.
             if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                 upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
@@ -82,12 +87,20 @@ impl Execution<'_, '_> {
         results
     }
 
-    fn operands(&self, step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Contents>]) -> Vec<Operand> {
+    /// The operands of a step, whose weights come from `source`.
+    fn operands(
+        &self,
+        step: &StepRecord,
+        plan: &BlockPlan,
+        at: usize,
+        frame: &mut [Option<Contents>],
+        source: &Arc<dyn PartSource>,
+    ) -> Vec<Operand> {
         let mut operands: Vec<Operand> = Vec::with_capacity(step.operands.len());
         for (position, operand) in step.operands.iter().enumerate() {
             operands.push(match *operand {
                 OperandRecord::Absent => Operand::Absent,
-                OperandRecord::Weight(weight) => Operand::Weight(self.weight(weight)),
+                OperandRecord::Weight(weight) => Operand::Weight(self.weight_from(weight, source)),
                 OperandRecord::Value(slot) => {
                     let slot_value = &mut frame[slot as usize];
                     let last = plan.is_last_read(slot, at, position);
@@ -103,8 +116,11 @@ impl Execution<'_, '_> {
     }
 
     fn weight(&self, index: u32) -> Weight {
-        let record = self.program.weights[index as usize].clone();
-        Weight::new(index, record, self.program.source.clone())
+        self.weight_from(index, &self.program.source)
+    }
+
+    fn weight_from(&self, index: u32, source: &Arc<dyn PartSource>) -> Weight {
+        Weight::new(index, self.program.weights[index as usize].clone(), source.clone())
     }
 
     fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Contents>, RunError> {

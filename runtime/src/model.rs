@@ -3,6 +3,7 @@
 use crate::check::checked_manifest;
 use crate::error::{OpenError, RunError};
 use crate::file::WeightFile;
+use crate::memory::Budget;
 use crate::program::Program;
 use crate::resident::SharedBytes;
 use crate::stream::{Residency, StreamedOptions};
@@ -46,11 +47,28 @@ impl Model {
     /// [`OpenError`] where the file is malformed, cannot be read, or the budget is too small whatever the inputs.
     pub fn open_with(file: Arc<dyn WeightFile>, options: ModelOptions) -> Result<Model, OpenError> {
         let Some(budget_bytes) = options.memory_bytes else { return Model::open(&*file) };
+        Model::open_in(Budget::new(Some(budget_bytes)), file, options)
+    }
+
+    /// Open another file within what the budget of this model leaves; both are charged to it from then on. Without a budget
+    /// its weights are in memory, too.
+    ///
+    /// # Errors
+    /// As [`Model::open_with`].
+    pub fn open_beside(&self, file: Arc<dyn WeightFile>, options: ModelOptions) -> Result<Model, OpenError> {
+        match &self.program.streamed {
+            Some(_) => Model::open_in(self.program.budget.clone(), file, options),
+            None => Model::open(&*file),
+        }
+    }
+
+    fn open_in(budget: Arc<Budget>, file: Arc<dyn WeightFile>, options: ModelOptions) -> Result<Model, OpenError> {
         let manifest = checked_manifest(&*file)?;
+        let planned_bytes = options.planned_bytes.unwrap_or(u64::MAX).min(budget.free_bytes());
         let working_bytes = least_working_bytes(&manifest.manifest, options.context);
-        let streaming = StreamedOptions { working_bytes, readers: options.readers };
+        let streaming = StreamedOptions { planned_bytes, working_bytes, readers: options.readers };
         let spill = SpillFolder::new(options.spill_folder);
-        Ok(Model::over(Program::streamed(manifest, file, budget_bytes, streaming, spill)?))
+        Ok(Model::over(Program::streamed(manifest, file, &budget, streaming, spill)?))
     }
 
     /// Open the bytes of a whole file, which several processes may share: weights stay where they are, and each is checked
@@ -142,6 +160,8 @@ pub struct ModelOptions {
     /// Bytes for weights, activations, state, inputs and outputs; weights that do not fit are streamed. All weights are in
     /// memory where this is `None`.
     pub memory_bytes: Option<u64>,
+    /// What of the budget is planned for this model, where others are opened beside it; all that is free where `None`.
+    pub planned_bytes: Option<u64>,
     /// Reads in flight while streaming; 0 for what suits most devices.
     pub readers: usize,
     /// Positions that state may grow to, for which room is kept free within the budget from the beginning; where state grows

@@ -65,16 +65,15 @@ impl Program {
     pub(crate) fn streamed(
         checked: CheckedManifest,
         file: Arc<dyn WeightFile>,
-        budget_bytes: u64,
+        budget: &Arc<Budget>,
         options: StreamedOptions,
         spill: SpillFolder,
     ) -> Result<Self, OpenError> {
         let CheckedManifest { mut manifest, root_hash } = checked;
         let weights = records(&mut manifest)?;
         let manifest = Arc::new(manifest);
-        let budget = Budget::new(Some(budget_bytes));
-        let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), &budget, options)?);
-        let program = Program::new(manifest, root_hash, weights, streamed.clone(), Some(streamed), budget);
+        let streamed = Arc::new(Streamed::new(file, manifest.clone(), weights.clone(), budget, options)?);
+        let program = Program::new(manifest, root_hash, weights, streamed.clone(), Some(streamed), budget.clone());
         Ok(Program { spill, ..program })
     }
 

@@ -174,7 +174,7 @@ fn restore_state(
                 Err(VersionError::Memory { bytes }) => {
                     let moved = version.spill(1, &program.spill).map_err(failed)?;
                     let moved = moved + spill(others, bytes as u64, &program.spill).map_err(failed)?;
-                    let moved = moved + program.states.spill(None, bytes as u64, &program.spill).map_err(failed)?;
+                    let moved = moved + program.states.spill(&[], bytes as u64, &program.spill).map_err(failed)?;
                     program.pool.trim();
                     if moved == 0 {
                         return Err(RunError::Memory { bytes: bytes as u64 }.into());

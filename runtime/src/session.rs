@@ -1,4 +1,8 @@
 //! The daily interface of an opened model: write inputs, run, read outputs, keep state.
+//!
+//! `together` runs several sessions as one.
+
+mod together;
 
 use crate::bind::{Declared, bind, bind_symbols, follow_equations};
 use crate::cancel::CancelToken;
@@ -296,7 +300,11 @@ impl Session {
         });
         let ports = PortBytes::new(&program.manifest, entry, bindings, &memory);
         let uncharged_bytes = self.uncharged_bytes(entry, &arguments);
-        self.make_room(&memory, ports, uncharged_bytes)?;
+        self.working_bytes =
+            sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, self.unplanned_bytes]);
+        let bytes = sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes]);
+        let need = Need { bytes, growth_bytes: ports.growth };
+        make_room(&program, &[&self.states], need, self.working_bytes)?;
         let no_room = |bytes| RunError::Memory { bytes };
         memory.acquire().map_err(no_room)?;
         let _arguments = program.pool.charge(uncharged_bytes).map_err(|exceeded| no_room(exceeded.bytes))?;
@@ -318,33 +326,6 @@ impl Session {
         self.random_state = random_state;
         self.unplanned_bytes = self.unplanned_bytes.max(program.pool.run_bytes().saturating_sub(ports.results));
         Ok(results)
-    }
-
-    /// Has weights leave where the budget has no room for a run, then pages of state.
-    fn make_room(&mut self, memory: &BoundMemory, ports: PortBytes, uncharged_bytes: u64) -> Result<(), RunError> {
-        let program = self.model.program.clone();
-        let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-        self.working_bytes =
-            sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, self.unplanned_bytes]);
-        let Some(streamed) = &program.streamed else { return Ok(()) };
-        let budget_bytes = program.budget.limit_bytes();
-        loop {
-            let read_back_bytes = read_back_bytes(&self.states.lock());
-            let bytes =
-                sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes, read_back_bytes]);
-            let bytes = bytes.saturating_sub(program.pool.free_bytes());
-            let Err(needed_bytes) = streamed.make_room(Need { bytes, growth_bytes: ports.growth }) else {
-                return Ok(());
-            };
-            let short = needed_bytes.saturating_sub(budget_bytes);
-            let moved = program.states.spill(Some(&self.states), short.max(1), &program.spill);
-            let moved = moved.map_err(|error| RunError::Spill { error })?;
-            if moved == 0 {
-                let working_bytes = self.working_bytes;
-                return Err(RunError::Budget { needed_bytes, budget_bytes, working_bytes });
-            }
-            program.pool.trim();
-        }
     }
 
     /// Bytes of state that is in the spill file, of all sessions of the model.
@@ -444,6 +425,34 @@ impl Session {
         }
         Ok(slots.into_iter().flatten().collect())
     }
+}
+
+/// Has weights leave where the budget has no room for a run of these sessions, then pages of state.
+///
+/// # Errors
+/// [`RunError::Budget`] where nothing is left to leave; the run needs `working_bytes` besides weights.
+fn make_room(program: &Program, running: &[&SessionStates], need: Need, working_bytes: u64) -> Result<(), RunError> {
+    let Some(streamed) = &program.streamed else { return Ok(()) };
+    let budget_bytes = program.budget.limit_bytes();
+    loop {
+        let read_back_bytes = running.iter().map(|states| read_back_bytes(&states.lock())).max().unwrap_or(0);
+        let bytes = need.bytes.saturating_add(read_back_bytes).saturating_sub(program.pool.free_bytes());
+        let Err(needed_bytes) = streamed.make_room(Need { bytes, growth_bytes: need.growth_bytes }) else {
+            return Ok(());
+        };
+        let short = needed_bytes.saturating_sub(budget_bytes);
+        let moved = program.states.spill(running, short.max(1), &program.spill);
+        let moved = moved.map_err(|error| RunError::Spill { error })?;
+        if moved == 0 {
+            return Err(RunError::Budget { needed_bytes, budget_bytes, working_bytes });
+        }
+        program.pool.trim();
+    }
+}
+
+/// As much as there is, where the sum is more.
+fn sum(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
 }
 
 fn declared<'a>(program: &'a Program, entry: &'a EntryRecord) -> Vec<Declared<'a>> {

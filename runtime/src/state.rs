@@ -49,22 +49,21 @@ impl AllStates {
         SessionStates(states)
     }
 
-    /// Moves full pages to the spill file as [`spill`] does: of the sessions that do not run first, then of the one that does,
-    /// where one does.
+    /// Moves full pages to the spill file as [`spill`] does: of the sessions that do not run first, then of those that do.
     ///
     /// # Errors
     /// [`VersionError::Spill`] where the file cannot be made or written.
     pub(crate) fn spill(
         &self,
-        running: Option<&SessionStates>,
+        running: &[&SessionStates],
         wanted: u64,
         folder: &SpillFolder,
     ) -> Result<u64, VersionError> {
         let sessions: Vec<Arc<_>> = self.sessions().iter().filter_map(Weak::upgrade).collect();
         let sessions: Vec<SessionStates> = sessions.into_iter().map(SessionStates).collect();
-        let runs = |session: &SessionStates| running.is_some_and(|running| Arc::ptr_eq(&session.0, &running.0));
+        let runs = |session: &SessionStates| running.iter().any(|running| Arc::ptr_eq(&session.0, &running.0));
         let mut moved = 0;
-        for session in sessions.iter().filter(|session| !runs(session)).chain(running) {
+        for session in sessions.iter().filter(|session| !runs(session)).chain(running.iter().copied()) {
             moved += spill(&session.lock(), wanted.saturating_sub(moved), folder)?;
         }
         Ok(moved)

@@ -19,7 +19,7 @@ pub(crate) struct PortBytes {
     pub(crate) state: u64,
     /// Outputs and state after the run and what bodies of control flow give, as they are charged.
     pub(crate) results: u64,
-    /// By how much state grows.
+    /// By how much state grows, of pages that are filled in part as much as is filled.
     pub(crate) growth: u64,
 }
 
@@ -53,7 +53,7 @@ impl PortBytes {
                 continue;
             };
             let before = entry.states.iter().find(|used| Some(used.state) == state).and_then(|used| used.input);
-            let before = before.map_or(0, |input| paged(input as usize, growth).all);
+            let before = before.map_or(Pages::default(), |input| paged(input as usize, growth));
             let after = paged(slot, growth);
             // What no step appends to or overwrites is copied into pages.
             ports.results += if is_paged(manifest, entry, slot) { 0 } else { charged(slot) };
@@ -63,21 +63,24 @@ impl PortBytes {
                 continue;
             }
             // A shared last page is copied, too.
-            ports.results += after.all.saturating_sub(before) + after.one;
-            ports.growth += after.one;
+            ports.results += after.all.saturating_sub(before.all) + after.one;
+            // Pages are added now and then: this is what a pass adds on average.
+            ports.growth += after.filled.saturating_sub(before.filled);
         }
         ports
     }
 }
 
-/// Bytes of the pages of a growing state: of one, and of all.
+/// Bytes of the pages of a growing state: of one, of all, and what of them positions fill.
+#[derive(Default)]
 struct Pages {
     one: u64,
     all: u64,
+    filled: u64,
 }
 
 fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
-    let nothing = Pages { one: 0, all: 0 };
+    let nothing = Pages::default();
     let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor() else { return nothing };
     let extents = dims.iter().map(|dim| dim.evaluate(bindings).ok().and_then(|extent| usize::try_from(extent).ok()));
     let Some(extents) = extents.collect::<Option<Vec<usize>>>() else { return nothing };
@@ -85,7 +88,9 @@ fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
     let Ok(version) = Version::empty(dtype, &extents, growth) else { return nothing };
     let one = Pool::capacity(version.page_bytes()) as u64;
     let positions = extents[growth.axis as usize];
-    Pages { one, all: one.saturating_mul(positions.div_ceil(version.page_positions()) as u64) }
+    let (positions, page) = (positions as u64, (version.page_positions() as u64).max(1));
+    let filled = one.saturating_mul(positions) / page;
+    Pages { one, all: one.saturating_mul(positions.div_ceil(page)), filled }
 }
 
 /// Whether a value of the block of an entry is held in pages.

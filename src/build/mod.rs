@@ -26,13 +26,26 @@
 //! ```
 //!
 //! The compiled file and the handle go to `OUT_DIR`; the program is built again when the model or its external data
-//! change. A later build into an empty folder copies the file from the [`cache`](crate::cache). `Model::embedded` uses a copy inside the program; `Model::open` reads the file, so that the program stays
-//! small: `PATH` says where it was built.
+//! change. A later build into an empty folder copies the file from the [`cache`](crate::cache). `Model::embedded` uses a copy
+//! inside the program. A file of more than [`EMBEDDED_BYTES`] is left beside the program instead, in the folder of the profile
+//! (`target/release`), and the handle has `Model::beside`; [`compile_beside`] does so with any. Install it with the program.
+//! `Model::open` reads any copy: `PATH` says where it was built.
+//!
+//! Build scripts are not optimized unless the workspace says so, and then compile some fifty times slower; a large model is
+//! warned about:
+//!
+//! ```toml
+//! [profile.dev.build-override]
+//! opt-level = 3
+//! [profile.release.build-override]
+//! opt-level = 3
+//! ```
 
 mod generate;
 
 use crate::cache::Cache;
 use crate::compile::{CompileError, CompileOptions, Source};
+use generate::Copied;
 use ipuc_formats::model::Manifest;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -89,20 +102,66 @@ pub fn compile(model: impl AsRef<Path>) -> Result<(), BuildError> {
     compile_with(&name, &[source], &CompileOptions::default())
 }
 
+/// The largest compiled file that becomes a part of the program.
+pub const EMBEDDED_BYTES: u64 = 64 << 20;
+
 /// [`compile`] with options, or several models as entries; `name` is that of the module.
 ///
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(name: &str, models: &[Source], options: &CompileOptions) -> Result<(), BuildError> {
+    compile_for(name, models, options, EMBEDDED_BYTES)
+}
+
+/// [`compile_with`], with the compiled file beside the program, however small it is.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_beside(name: &str, models: &[Source], options: &CompileOptions) -> Result<(), BuildError> {
+    compile_for(name, models, options, 0)
+}
+
+fn compile_for(name: &str, models: &[Source], options: &CompileOptions, embedded_bytes: u64) -> Result<(), BuildError> {
     let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(BuildError::NoOutputFolder)?;
     // Said first, so that a model that does not compile is tried again once it has changed.
     models.iter().for_each(|model| rerun_if_changed(&model.path));
     let file = folder.join(format!("{name}.ipu"));
     let (manifest, inputs) = compile_or_copy(models, options, &file)?;
     inputs.iter().for_each(|path| rerun_if_changed(path));
+    let written = |path: &Path, error| BuildError::Write { path: path.to_owned(), error };
+    let bytes = std::fs::metadata(&file).map_err(|error| written(&file, error))?.len();
+    if bytes > EMBEDDED_BYTES {
+        hint();
+    }
+    let copied = if bytes > embedded_bytes { Copied::Beside } else { Copied::Inside };
+    // `target/PROFILE/build/PACKAGE/out`
+    if let (Copied::Beside, Some(profile)) = (copied, folder.ancestors().nth(3)) {
+        let beside = profile.join(format!("{name}.ipu"));
+        leave(&file, &beside).map_err(|error| written(&beside, error))?;
+    }
     let module = folder.join(format!("{name}.rs"));
-    let code = generate::module(name, &file, &manifest);
+    let code = generate::module(name, &file, &manifest, copied);
     std::fs::write(&module, code).map_err(|error| BuildError::Write { path: module, error })
+}
+
+/// The file in a second place, without a second copy of its bytes where the file system can.
+fn leave(file: &Path, beside: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    std::fs::hard_link(file, beside).or_else(|_| std::fs::copy(file, beside).map(|_| ()))
+}
+
+/// Say how a large model compiles faster, where this code is not optimized.
+#[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]
+fn hint() {
+    if cfg!(debug_assertions) {
+        println!(
+            "cargo:warning=a large model compiles much faster with optimized build scripts: `opt-level = 3` in \
+             [profile.dev.build-override]"
+        );
+    }
 }
 
 /// Write the compiled file; gives what is in it, and what it was made from.

@@ -1,10 +1,10 @@
 //! `ipuc chat`: a conversation on the terminal.
 
 use super::failure::Code;
-use super::language::{LanguageArguments, SamplingArguments, opened, tell};
+use super::language::{DraftArguments, LanguageArguments, SamplingArguments, tell};
 use super::output::Output;
 use super::{Outcome, interrupt};
-use crate::generate::{Generator, Limits, Message};
+use crate::generate::{Limits, Message};
 use anyhow::Context;
 use clap::Args;
 use std::io::{self, BufRead, IsTerminal};
@@ -14,6 +14,8 @@ use std::io::{self, BufRead, IsTerminal};
 pub(super) struct Arguments {
     #[command(flatten)]
     language: LanguageArguments,
+    #[command(flatten)]
+    draft: DraftArguments,
     #[command(flatten)]
     sampling: SamplingArguments,
     /// What the model is told before the chat begins
@@ -25,8 +27,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
-    let (model, _) = opened(&arguments.language)?;
-    let mut generator = Generator::new(&model, &arguments.language.generator_options())?;
+    let (model, mut generator, _) = arguments.draft.generator(&arguments.language)?;
     let sampling = arguments.sampling.sampling(&model);
     let limits = Limits { tokens: arguments.max_tokens, ..Limits::default() };
     let message = |role: &str, content: String| Message { role: role.to_string(), content };

@@ -198,7 +198,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     let folder = language_model(&arguments.models)?;
     let sources = match folder {
-        Some(model) => vec![model.apply(&mut options)],
+        Some(model) => model.apply(&mut options),
         None => sources(&arguments.models)?,
     };
     for source in &sources {

@@ -223,11 +223,10 @@ fn compiled_for_run(
         ranges: ranges(&dimensions.dim),
         ..CompileOptions::default()
     };
-    let source = match model.is_dir() {
+    let sources = match model.is_dir() {
         true => folder::read(model)?.apply(&mut options),
-        false => Source { entry: "main".to_string(), path: model.to_owned() },
+        false => vec![Source { entry: "main".to_string(), path: model.to_owned() }],
     };
-    let sources = [source];
     let shown = [Source { path: shown(&arguments.model), ..sources[0].clone() }];
     let compile_to = |target: &Path| {
         let bar = output.bar("compiling", Unit::Bytes);

@@ -176,6 +176,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<Verdict> {
                 Some((Code::Usage, Some("set it as IPUC_API_KEY in the environment".to_string())))
             }
             ServeError::Generate(error) => Some(of_generate(error)),
+            ServeError::Thread { .. } => Some((Code::Resource, None)),
         };
     }
     if let Some(ContextError::Malformed(_)) = cause.downcast_ref::<ContextError>() {
@@ -267,9 +268,12 @@ fn of_generate(error: &GenerateError) -> Verdict {
         GenerateError::NoTemplate => {
             (Code::Usage, Some("continue a text with ipuc generate --prompt TEXT".to_string()))
         }
-        GenerateError::EmptyPrompt | GenerateError::Context { .. } | GenerateError::Sampling { .. } => {
-            (Code::Usage, None)
-        }
+        GenerateError::EmptyPrompt
+        | GenerateError::Context { .. }
+        | GenerateError::Draft { .. }
+        | GenerateError::Grammar { .. }
+        | GenerateError::Input { .. }
+        | GenerateError::Sampling { .. } => (Code::Usage, None),
         GenerateError::Run(error) => of_run(error),
     }
 }
@@ -356,6 +360,7 @@ fn of_run(error: &RunError) -> Verdict {
             (Code::Usage, Some("choose one with --entry NAME".to_string()))
         }
         RunError::Instructions(_)
+        | RunError::OtherModel
         | RunError::UnknownInput { .. }
         | RunError::MissingInput { .. }
         | RunError::InputType { .. }

@@ -1,13 +1,20 @@
-//! `ipuc generate`: a prompt in, its continuation out.
+//! `ipuc generate`: a prompt in, its continuation out; or, with `batch`, many side by side.
+
+mod batch;
 
 use super::Outcome;
+use super::arguments::NamedFile;
 use super::failure::{Code, Failure};
-use super::language::{LanguageArguments, SamplingArguments, ended, memory_bytes, opened, quoted, rate, tell};
+use super::language::{
+    DraftArguments, GrammarArguments, LanguageArguments, SamplingArguments, ended, memory_bytes, quoted, rate, tell,
+};
 use super::output::Output;
+use crate::files::numpy::read_npy;
 use crate::files::{OutputFile, SequentialWriter};
 use crate::generate::{ContextError, Generator, Limits, Message, TextModel, Token, Usage};
 use anyhow::Context;
 use clap::Args;
+use ipuc_formats::value::Value;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -20,10 +27,19 @@ pub(super) struct Arguments {
     #[command(flatten)]
     language: LanguageArguments,
     #[command(flatten)]
+    draft: DraftArguments,
+    #[command(flatten)]
     sampling: SamplingArguments,
+    #[command(flatten)]
+    grammar: GrammarArguments,
     /// The text to continue; - for stdin
-    #[arg(long, value_name = "TEXT|-")]
-    prompt: String,
+    #[arg(long, value_name = "TEXT|-", required_unless_present_any = ["batch", "input"])]
+    prompt: Option<String>,
+    /// Answer to this input, an array in a .npy file: of a model that reads more than text; --prompt begins the answer then
+    #[arg(long, value_name = "NAME=FILE", conflicts_with_all = ["batch", "context", "chat"])]
+    input: Vec<NamedFile>,
+    #[command(flatten)]
+    batch: batch::BatchArguments,
     /// Take the prompt for what a user says, and answer as the model's chat template has it
     #[arg(long, conflicts_with = "context")]
     chat: bool,
@@ -63,6 +79,8 @@ struct Summary {
     tokens_per_second: f64,
     memory_bytes: u64,
     read_bytes: u64,
+    chosen_bytes: u64,
+    found_bytes: u64,
     passes: usize,
     guessed: usize,
     accepted: usize,
@@ -87,21 +105,28 @@ struct Likely {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
-    let (model, load_time) = opened(&arguments.language)?;
-    let mut generator = Generator::new(&model, &arguments.language.generator_options())?;
-    if let Some(path) = &arguments.context {
-        let context = || format!("cannot go on from {}", quoted(path));
-        let file = File::open(path).map_err(ContextError::Io).with_context(context)?;
-        generator.restore(&mut BufReader::new(file)).with_context(context)?;
-    }
-    let prompt = prompt(arguments, &model, &generator)?;
+    let grammar = arguments.grammar.grammar()?;
+    let (model, mut generator, load_time) = arguments.draft.generator(&arguments.language)?;
     let limits = Limits {
         tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_end,
         probabilities: arguments.logprobs.map(usize::from),
+        grammar,
     };
     let sampling = arguments.sampling.sampling(&model);
+    if let Some(prompts) = arguments.batch.prompts()? {
+        let tokens =
+            prompts.iter().map(|text| tokens(&model, text, arguments.chat)).collect::<anyhow::Result<Vec<_>>>()?;
+        let options = arguments.language.generator_options();
+        return arguments.batch.run(&model, &options, &tokens, &sampling, &limits, output);
+    }
+    if let Some(path) = &arguments.context {
+        let context = || format!("cannot go on from {}", quoted(path));
+        let file = File::open(path).map_err(ContextError::Io).with_context(context)?;
+        generator.restore(&mut BufReader::new(file)).with_context(context)?;
+    }
+    let prompt = prompt(arguments, &model, &mut generator)?;
     let mut tokens = generator.generate(&prompt, &sampling, &limits)?;
     let mut text = String::new();
     let mut chosen: Vec<Token> = Vec::new();
@@ -122,21 +147,42 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     Ok(Code::Success)
 }
 
-fn prompt(arguments: &Arguments, model: &TextModel, generator: &Generator) -> anyhow::Result<Vec<u32>> {
-    let mut text = arguments.prompt.clone();
+/// Has the encoder read its input, where there is one; gives the tokens to go on from.
+fn prompt(arguments: &Arguments, model: &TextModel, generator: &mut Generator) -> anyhow::Result<Vec<u32>> {
+    let mut text = arguments.prompt.clone().unwrap_or_default();
     if text == "-" {
         text.clear();
         io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
     }
-    if arguments.chat {
-        return Ok(model.encode_chat(&[Message { role: "user".to_string(), content: text }])?);
+    if !arguments.input.is_empty() {
+        let value = |file: &NamedFile| -> anyhow::Result<(String, Value)> {
+            let mut bytes =
+                BufReader::new(File::open(&file.path).with_context(|| format!("cannot read {}", quoted(&file.path)))?);
+            let array = read_npy(&mut bytes).with_context(|| format!("cannot read {}", quoted(&file.path)))?;
+            Ok((file.name.clone(), array.into()))
+        };
+        generator.encode(arguments.input.iter().map(value).collect::<anyhow::Result<_>>()?)?;
+        let begun = model.encode_continuation(&text)?;
+        return Ok(if begun.is_empty() { model.settings().start_tokens.clone() } else { begun });
+    }
+    if model.settings().encoder.is_some() {
+        generator.encode_text(&tokens(model, &text, arguments.chat)?)?;
+        return Ok(model.settings().start_tokens.clone());
     }
     if arguments.context.is_none() {
-        return Ok(model.encode(&text)?);
+        return tokens(model, &text, arguments.chat);
     }
     let mut tokens = generator.tokens().to_vec();
     tokens.extend(model.encode_continuation(&text)?);
     Ok(tokens)
+}
+
+/// The tokens of a prompt, or of what a user says.
+fn tokens(model: &TextModel, text: &str, chat: bool) -> anyhow::Result<Vec<u32>> {
+    match chat {
+        true => Ok(model.encode_chat(&[Message { role: "user".to_string(), content: text.to_string() }])?),
+        false => Ok(model.encode(text)?),
+    }
 }
 
 fn save(generator: &mut Generator, path: &Path) -> anyhow::Result<()> {
@@ -187,6 +233,8 @@ fn summary(
         tokens_per_second: rate(usage.tokens, usage.time),
         memory_bytes: memory_bytes(model),
         read_bytes: usage.read_bytes,
+        chosen_bytes: usage.chosen_bytes,
+        found_bytes: usage.found_bytes,
         passes: usage.passes,
         guessed: usage.guessed,
         accepted: usage.accepted,

@@ -2,8 +2,9 @@
 
 use super::arguments::{Size, threads};
 use super::output::{Output, bytes, seconds};
-use crate::generate::{Ended, GeneratorOptions, Sampling, TextModel, Usage};
-use crate::open::{OpenOptions, open_with};
+use crate::generate::{Ended, Generator, GeneratorOptions, Grammar, Sampling, TextModel, Usage};
+use crate::open::{OpenOptions, open_pair, open_with};
+use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -34,13 +35,16 @@ pub(super) struct LanguageArguments {
 }
 
 impl LanguageArguments {
-    pub(super) fn open(&self) -> anyhow::Result<TextModel> {
-        let options = OpenOptions {
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions {
             memory_bytes: self.memory.map(|size| size.bytes),
             spill_folder: self.spill.clone(),
             ..OpenOptions::default()
-        };
-        Ok(TextModel::new(open_with(&self.model, options)?)?)
+        }
+    }
+
+    pub(super) fn open(&self) -> anyhow::Result<TextModel> {
+        Ok(TextModel::new(open_with(&self.model, self.open_options())?)?)
     }
 
     pub(super) fn generator_options(&self) -> GeneratorOptions {
@@ -49,6 +53,34 @@ impl LanguageArguments {
             prefill_chunk: usize::from(self.prefill_chunk.get()),
             lookup: usize::from(self.lookup),
         }
+    }
+}
+
+/// A model that guesses.
+#[derive(Debug, Args)]
+pub(super) struct DraftArguments {
+    /// A smaller model with the same tokens, which guesses tokens that are verified in one pass; the text is the same
+    #[arg(long, value_name = "MODEL.ipu")]
+    pub(super) draft: Option<PathBuf>,
+    /// With --draft: guess up to N tokens at a time
+    #[arg(long, value_name = "N", default_value = "4")]
+    draft_tokens: std::num::NonZeroU8,
+}
+
+impl DraftArguments {
+    /// The model, a generator for it, and the time that opening took.
+    pub(super) fn generator(&self, language: &LanguageArguments) -> anyhow::Result<(TextModel, Generator, Duration)> {
+        let begun = Instant::now();
+        let options = language.generator_options();
+        let Some(draft) = &self.draft else {
+            let model = language.open()?;
+            return Ok((model.clone(), Generator::new(&model, &options)?, begun.elapsed()));
+        };
+        let (model, draft) = open_pair(&language.model, draft, language.open_options())?;
+        let (model, draft) = (TextModel::new(model)?, TextModel::new(draft)?);
+        let mut generator = Generator::new(&model, &options)?;
+        generator.set_draft(&draft, usize::from(self.draft_tokens.get()))?;
+        Ok((model, generator, begun.elapsed()))
     }
 }
 
@@ -108,11 +140,30 @@ pub(super) fn memory_bytes(model: &TextModel) -> u64 {
     resident + model.memory().peak_bytes
 }
 
-/// A model with the time that opening it took.
-pub(super) fn opened(arguments: &LanguageArguments) -> anyhow::Result<(TextModel, Duration)> {
-    let begun = Instant::now();
-    let model = arguments.open()?;
-    Ok((model, begun.elapsed()))
+/// The form of texts.
+#[derive(Debug, Args)]
+pub(super) struct GrammarArguments {
+    /// Make the text a JSON value that the JSON schema in FILE describes
+    #[arg(long, value_name = "FILE", conflicts_with = "ignore_end")]
+    json_schema: Option<PathBuf>,
+    /// Make the text one that the grammar in FILE describes, in Lark's syntax
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json_schema", "ignore_end"])]
+    grammar: Option<PathBuf>,
+}
+
+impl GrammarArguments {
+    pub(super) fn grammar(&self) -> anyhow::Result<Option<Grammar>> {
+        let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)));
+        match (&self.json_schema, &self.grammar) {
+            (Some(path), _) => {
+                let schema = serde_json::from_str(&read(path)?);
+                let schema = schema.with_context(|| format!("the schema {} is no JSON", quoted(path)))?;
+                Ok(Some(Grammar::JsonSchema(schema)))
+            }
+            (None, Some(path)) => Ok(Some(Grammar::Lark(read(path)?))),
+            (None, None) => Ok(None),
+        }
+    }
 }
 
 /// Tokens a second.
@@ -131,10 +182,19 @@ pub(super) fn tell(usage: &Usage, model: &TextModel, output: &Output) {
         0 => String::new(),
         guessed => format!(", {} of {guessed} guesses right", usage.accepted),
     };
+    let found = match usage.chosen_bytes {
+        0 => String::new(),
+        chosen => {
+            format!(
+                ", {:.1} % of chosen rows and experts were in memory",
+                usage.found_bytes as f64 * 100.0 / chosen as f64
+            )
+        }
+    };
     let per_token = usage.read_bytes / (usage.tokens.max(1) as u64);
     output.note(format_args!(
         "prompt: {} tokens{known} in {} ({:.1} tokens/s); text: {} tokens in {} ({:.1} tokens/s{guessed}); {} of memory at \
-        most, {} read a token",
+        most, {} read a token{found}",
         usage.prompt_tokens,
         seconds(usage.prompt_time),
         rate(read, usage.prompt_time),

@@ -54,6 +54,24 @@ pub enum GenerateError {
         /// Tokens that the model takes.
         context: u64,
     },
+    /// A model answers to an input that it is not given, or to none.
+    #[error("{reason}")]
+    Input {
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Texts of a form cannot be generated.
+    #[error("the grammar cannot be followed: {reason}")]
+    Grammar {
+        /// Why not.
+        reason: String,
+    },
+    /// Another model cannot guess tokens for this one.
+    #[error("the draft model does not fit: {reason}")]
+    Draft {
+        /// Why not.
+        reason: String,
+    },
     /// A number that says how tokens are chosen.
     #[error("{name} is {found}, but must be {expected}")]
     Sampling {

@@ -1,17 +1,17 @@
 //! A context and its passes: prompts are read into it, and tokens come out.
 
+use super::continuation::{Continuation, Ended, Limits, Token, Usage};
 use super::error::GenerateError;
 use super::lookup;
 use super::model::TextModel;
-use super::sampling::{Chooser, Sampling, log_probabilities};
-use super::text::TextPieces;
+use super::sampling::Sampling;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::{bf16, f16};
 use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
 use ipuc_runtime::{CancelToken, RunError, SavedStateError, Session, SessionOptions};
-use std::collections::{BTreeSet, VecDeque};
 use std::io::Read;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Tokens of a prompt that a pass takes, unless told otherwise.
 const PREFILL_CHUNK: usize = 512;
@@ -28,66 +28,11 @@ pub struct GeneratorOptions {
     pub lookup: usize,
 }
 
-/// Where a text ends at the latest.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Most tokens; as many as the model has room for where `None`.
-    pub tokens: Option<usize>,
-    /// Texts before which the text ends.
-    pub stop: Vec<String>,
-    /// Go on behind tokens that end a text.
-    pub ignore_end: bool,
-    /// How many of the most likely tokens each token comes with; no probabilities where `None`.
-    pub probabilities: Option<usize>,
-}
-
-/// A token that was chosen.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Token {
-    /// Its number.
-    pub number: u32,
-    /// The text that is certain with it: nothing, or that of several tokens, where characters span tokens.
-    pub text: String,
-    /// The natural logarithm of its probability.
-    pub log_probability: Option<f32>,
-    /// The most likely tokens with the logarithms of their probabilities, from the most likely on.
-    pub likely: Vec<(u32, f32)>,
-}
-
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The model chose a token that ends texts.
-    End,
-    /// A stop text came.
-    Stop,
-    /// It has as many tokens as it may have.
-    Length,
-    /// The caller cancelled it.
-    Cancelled,
-}
-
-/// What a text took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Those of them that had been read before.
-    pub prompt_known: usize,
-    /// Time for the others.
-    pub prompt_time: Duration,
-    /// Tokens that were chosen.
-    pub tokens: usize,
-    /// Time for them, without that for the prompt and of the caller between them.
-    pub time: Duration,
-    /// Passes behind the prompt.
-    pub passes: usize,
-    /// Bytes of weights that these passes read from the file.
-    pub read_bytes: u64,
-    /// Tokens that were guessed.
-    pub guessed: usize,
-    /// Those of them that the model chose too.
-    pub accepted: usize,
+impl GeneratorOptions {
+    /// Most tokens of a prompt that a pass takes.
+    pub(super) fn prefill_tokens(&self) -> usize {
+        if self.prefill_chunk == 0 { PREFILL_CHUNK } else { self.prefill_chunk }
+    }
 }
 
 /// A context of a model: the tokens so far and their cache.
@@ -102,6 +47,23 @@ pub struct Generator {
     /// Positions can be taken back from the cache.
     shrinks: bool,
     cancel: CancelToken,
+    draft: Option<Draft>,
+    encoded: Option<Encoded>,
+}
+
+/// What was read of an input.
+struct Encoded {
+    /// Without tokens of an answer.
+    session: Session,
+    /// Tokens of the input, where it is a text.
+    tokens: Option<usize>,
+}
+
+/// A smaller model that guesses.
+struct Draft {
+    generator: Box<Generator>,
+    /// Most tokens that it guesses at a time.
+    tokens: usize,
 }
 
 impl Generator {
@@ -124,7 +86,28 @@ impl Generator {
             tokens: Vec::new(),
             cached: 0,
             cancel: CancelToken::default(),
+            draft: None,
+            encoded: None,
         })
+    }
+
+    /// Have a smaller model guess up to so many tokens, which are verified in one pass. It draws with the same numbers, so that
+    /// it often guesses what is chosen; the text is the same with and without it.
+    ///
+    /// # Errors
+    /// [`GenerateError::Draft`] where it has other tokens, or positions cannot be taken back from one of the models' caches.
+    pub fn set_draft(&mut self, model: &TextModel, tokens: usize) -> Result<(), GenerateError> {
+        let options = GeneratorOptions { lookup: 0, ..self.options.clone() };
+        let generator = Box::new(Generator::new(model, &options)?);
+        let refused = |reason: &str| Err(GenerateError::Draft { reason: reason.to_string() });
+        if !self.model.has_tokens_of(model) {
+            return refused("its tokens are not those of the model");
+        }
+        if !self.shrinks || !generator.shrinks {
+            return refused("guesses that are wrong cannot be taken back from a cache that is overwritten or replaced");
+        }
+        self.draft = Some(Draft { generator, tokens });
+        Ok(())
     }
 
     /// What ends a text of this generator early, after the pass that runs; the next text goes on again.
@@ -142,6 +125,43 @@ impl Generator {
         &self.session
     }
 
+    /// Read the text that the model answers to; texts that are generated from then on are answers to it.
+    ///
+    /// # Errors
+    /// [`GenerateError::Input`] where the model answers to no text, [`GenerateError::EmptyPrompt`] where there is none,
+    /// [`GenerateError::Run`] where the pass fails.
+    pub fn encode_text(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
+        if tokens.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        self.encode_inputs(self.model.encoder_inputs(tokens)?, Some(tokens.len()))
+    }
+
+    /// Read the input that the model answers to, as features of speech; texts that are generated from then on are answers to it.
+    ///
+    /// # Errors
+    /// [`GenerateError::Input`] where the model answers to no input, or to a text; [`GenerateError::Run`] where it does not fit.
+    pub fn encode(&mut self, inputs: Vec<(String, Value)>) -> Result<(), GenerateError> {
+        match &self.model.settings().encoder {
+            Some(encoder) if encoder.tokens.is_some() => {
+                Err(GenerateError::Input { reason: "the model's input is a text" })
+            }
+            Some(_) | None => self.encode_inputs(inputs, None),
+        }
+    }
+
+    fn encode_inputs(&mut self, inputs: Vec<(String, Value)>, tokens: Option<usize>) -> Result<(), GenerateError> {
+        let encoder = self.model.settings().encoder.as_ref();
+        let encoder =
+            encoder.ok_or(GenerateError::Input { reason: "the model answers to no input beside its prompt" })?;
+        let entry = encoder.entry.clone();
+        self.encoded = None;
+        self.clear()?;
+        self.session.run(Some(&entry), inputs)?;
+        self.encoded = Some(Encoded { session: self.session.fork(), tokens });
+        Ok(())
+    }
+
     /// Read a prompt and go on from it, token by token. Tokens with which the prompt and the context begin are not read
     /// again; the context goes on with the rest of the prompt in place of its own.
     ///
@@ -153,39 +173,18 @@ impl Generator {
         sampling: &Sampling,
         limits: &Limits,
     ) -> Result<Tokens<'_>, GenerateError> {
-        sampling.check()?;
-        if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
-        }
-        let context = self.model.settings().context.unwrap_or(u64::MAX);
-        let room = usize::try_from(context).unwrap_or(usize::MAX).saturating_sub(prompt.len());
-        if room == 0 {
-            return Err(GenerateError::Context { tokens: prompt.len(), context });
+        let mut continuation = Continuation::new(&self.model, prompt, sampling, limits)?;
+        if self.model.settings().encoder.is_some() && self.encoded.is_none() {
+            return Err(GenerateError::Input { reason: "the model answers to an input, which must be given first" });
         }
         self.cancel.reset();
         let begun = Instant::now();
         let known = self.keep_common(prompt)?;
-        let scores = self.read(&prompt[known..])?;
-        let usage = Usage {
-            prompt_tokens: prompt.len(),
-            prompt_known: known,
-            prompt_time: begun.elapsed(),
-            ..Usage::default()
-        };
-        let most = limits.tokens.unwrap_or(usize::MAX).min(room);
-        Ok(Tokens {
-            chooser: Chooser::new(sampling),
-            seen: prompt.iter().copied().collect(),
-            pieces: TextPieces::new(&self.model, &limits.stop),
-            ended: (most == 0).then_some(Ended::Length),
-            most,
-            limits: limits.clone(),
-            scores,
-            usage,
-            guesses: VecDeque::new(),
-            rows: VecDeque::new(),
-            generator: self,
-        })
+        if let Some(scores) = self.read(&prompt[known..])? {
+            continuation.follow(&[], vec![scores], prompt.len())?;
+        }
+        (continuation.usage.prompt_known, continuation.usage.prompt_time) = (known, begun.elapsed());
+        Ok(Tokens { continuation, unread: None, generator: self })
     }
 
     /// Read tokens behind those of the context in one pass; gives for each of them the scores `[vocabulary]` of the token
@@ -218,9 +217,8 @@ impl Generator {
     }
 
     /// Shorten the context to what it has in common with a prompt, less than the whole prompt; gives how many tokens that is.
-    fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
-        let pairs = self.tokens.iter().zip(&prompt[..prompt.len() - 1]);
-        let common = pairs.take_while(|(one, other)| one == other).count();
+    pub(super) fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
+        let common = self.common(&prompt[..prompt.len() - 1]);
         let shorter = common < self.cached;
         self.tokens.truncate(if shorter && !self.shrinks { 0 } else { common });
         self.settle()?;
@@ -230,7 +228,10 @@ impl Generator {
     /// Take positions back that hold no token of the context.
     pub(super) fn settle(&mut self) -> Result<(), RunError> {
         if self.tokens.is_empty() {
-            self.session.reset();
+            match &self.encoded {
+                Some(encoded) => self.session = encoded.session.fork(),
+                None => self.session.reset(),
+            }
         } else if self.cached > self.tokens.len() {
             self.session.truncate(self.tokens.len())?;
         }
@@ -247,38 +248,136 @@ impl Generator {
 
     /// Read tokens into the context; gives the scores behind the last one, and fewer where cancelled.
     fn read(&mut self, tokens: &[u32]) -> Result<Option<Vec<f32>>, GenerateError> {
-        let chunk = if self.options.prefill_chunk == 0 { PREFILL_CHUNK } else { self.options.prefill_chunk };
+        let chunk = self.options.prefill_tokens();
         let settings = self.model.settings();
-        let entry = settings.prefill.as_ref().unwrap_or(&settings.decode).clone();
-        let mut last = None;
-        for tokens in tokens.chunks(chunk) {
+        let (prefill, decode) =
+            (settings.prefill.as_ref().unwrap_or(&settings.decode).clone(), settings.decode.clone());
+        let start = settings.encoder.as_ref().and_then(|encoder| encoder.start.clone());
+        let further = self.model.most_pass_tokens().unwrap_or(chunk).min(chunk);
+        let (mut left, mut last) = (tokens, None);
+        while !left.is_empty() {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
-            last = self.pass(&entry, tokens)?.pop();
+            let (entry, most) = match &start {
+                Some(start) if self.cached == 0 => (start, chunk),
+                _ => (&prefill, further),
+            };
+            let (tokens, behind) = left.split_at(left.len().min(most));
+            let entry = if tokens.len() == 1 && entry == &prefill { &decode } else { entry };
+            last = self.pass(entry, tokens)?.pop();
             self.tokens.extend_from_slice(tokens);
+            left = behind;
         }
         Ok(last)
     }
 
     /// Run an entry on tokens behind those of the cache; gives its rows of scores.
     fn pass(&mut self, entry: &str, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
-        let inputs = self.model.inputs(self.cached, tokens)?;
-        let outputs = self.session.run(Some(entry), inputs)?;
-        self.cached += tokens.len();
-        let logits = &self.model.settings().logits;
-        let found = outputs.iter().find(|(name, _)| name == logits).and_then(|(_, value)| value.as_tensor());
-        let refused = |reason: String| GenerateError::Entry { entry: entry.to_string(), reason };
-        let tensor = found.ok_or_else(|| refused(format!("it gives no `{logits}`")))?;
-        let &[1, rows, vocabulary] = tensor.shape() else {
-            return Err(refused(format!("its scores have the shape {:?}", tensor.shape())));
-        };
-        let scores = scores(tensor).ok_or_else(|| refused(format!("its scores are {}", tensor.dtype())))?;
-        if rows == 0 || vocabulary == 0 {
-            return Err(refused("it gives no scores".to_string()));
-        }
-        Ok(scores.chunks_exact(vocabulary).map(<[f32]>::to_vec).collect())
+        let rows = Generator::pass_together(&mut [self], entry, &[tokens])?;
+        Ok(rows.into_iter().flatten().collect())
     }
+
+    /// Run an entry for generators of one model, each on tokens behind those of its cache; gives the rows of scores of each.
+    pub(super) fn pass_together(
+        generators: &mut [&mut Generator],
+        entry: &str,
+        tokens: &[&[u32]],
+    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+        let inputs = generators.iter().zip(tokens);
+        let inputs = inputs.map(|(one, tokens)| {
+            let input_tokens = one.encoded.as_ref().and_then(|encoded| encoded.tokens);
+            one.model.inputs(one.cached, tokens, input_tokens)
+        });
+        let inputs = inputs.collect::<Result<_, _>>()?;
+        let mut sessions: Vec<&mut Session> = generators.iter_mut().map(|one| &mut one.session).collect();
+        let outputs = Session::run_together(&mut sessions, Some(entry), inputs)?;
+        let with_outputs = generators.iter_mut().zip(tokens).zip(outputs);
+        with_outputs
+            .map(|((one, tokens), outputs)| {
+                one.cached += tokens.len();
+                rows_of_scores(&one.model, entry, &outputs)
+            })
+            .collect()
+    }
+
+    /// Take tokens that a pass has read into the context; guesses behind them are left out.
+    pub(super) fn took(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// How many tokens of a prompt the context begins with.
+    pub(super) fn common(&self, prompt: &[u32]) -> usize {
+        self.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
+    }
+
+    /// Another generator with the same context, from which both go their own ways.
+    pub(super) fn fork(&self) -> Generator {
+        Generator {
+            model: self.model.clone(),
+            session: self.session.fork(),
+            options: self.options.clone(),
+            tokens: self.tokens.clone(),
+            cached: self.cached,
+            shrinks: self.shrinks,
+            cancel: CancelToken::default(),
+            draft: None,
+            encoded: None,
+        }
+    }
+
+    /// Tokens that may follow the context and the token that was chosen last; those of a draft where nothing repeats itself.
+    pub(super) fn guesses(&mut self, token: u32, continuation: &mut Continuation) -> Result<Vec<u32>, GenerateError> {
+        // Each guess that is right is a token less to come, and the one behind them comes from the same pass.
+        let left = continuation.left().saturating_sub(1);
+        if !self.shrinks || left == 0 {
+            return Ok(Vec::new());
+        }
+        let all: Vec<u32> = self.tokens.iter().copied().chain([token]).collect();
+        let guesses = lookup::guess(&all, self.options.lookup.min(left)).to_vec();
+        match &mut self.draft {
+            Some(draft) if guesses.is_empty() => draft.generator.draft(&all, draft.tokens.min(left), continuation),
+            Some(_) | None => Ok(guesses),
+        }
+    }
+
+    /// The tokens that this model would choose behind those, as the continuation of another would choose them.
+    fn draft(&mut self, all: &[u32], count: usize, continuation: &mut Continuation) -> Result<Vec<u32>, GenerateError> {
+        let context = self.model.settings().context.unwrap_or(u64::MAX);
+        let mut guesses = Vec::new();
+        if (all.len() + count) as u64 > context {
+            return Ok(guesses);
+        }
+        let (mut chooser, mut seen) = (continuation.chooser.clone(), continuation.seen.clone());
+        let known = self.keep_common(all)?;
+        let mut scores = self.read(&all[known..])?;
+        while guesses.len() < count
+            && let Some(token) = scores.and_then(|scores| chooser.choose(&scores, &seen))
+            && self.model.has_token(token)
+        {
+            continuation.usage.read_bytes += self.session.last_pass().map_or(0, |pass| pass.bytes_read());
+            seen.insert(token);
+            guesses.push(token);
+            scores = if guesses.len() < count { self.read(&[token])? } else { None };
+        }
+        Ok(guesses)
+    }
+}
+
+/// The scores of each token that an entry gives.
+fn rows_of_scores(model: &TextModel, entry: &str, outputs: &[(String, Value)]) -> Result<Vec<Vec<f32>>, GenerateError> {
+    let logits = &model.settings().logits;
+    let found = outputs.iter().find(|(name, _)| name == logits).and_then(|(_, value)| value.as_tensor());
+    let refused = |reason: String| GenerateError::Entry { entry: entry.to_string(), reason };
+    let tensor = found.ok_or_else(|| refused(format!("it gives no `{logits}`")))?;
+    let &[1, rows, vocabulary] = tensor.shape() else {
+        return Err(refused(format!("its scores have the shape {:?}", tensor.shape())));
+    };
+    let scores = scores(tensor).ok_or_else(|| refused(format!("its scores are {}", tensor.dtype())))?;
+    if rows == 0 || vocabulary == 0 {
+        return Err(refused("it gives no scores".to_string()));
+    }
+    Ok(scores.chunks_exact(vocabulary).map(<[f32]>::to_vec).collect())
 }
 
 /// Scores as f32; `None` where they are no floats.
@@ -294,95 +393,50 @@ fn scores(tensor: &Tensor) -> Option<Vec<f32>> {
 /// The tokens of a text, as they are chosen.
 pub struct Tokens<'a> {
     generator: &'a mut Generator,
-    chooser: Chooser,
-    seen: BTreeSet<u32>,
-    pieces: TextPieces,
-    limits: Limits,
-    most: usize,
-    /// Scores of the next token; `None` where the prompt was cancelled.
-    scores: Option<Vec<f32>>,
-    /// Tokens that the last pass has read behind the last one of the context.
-    guesses: VecDeque<u32>,
-    /// Scores behind each of the guesses.
-    rows: VecDeque<Vec<f32>>,
-    ended: Option<Ended>,
-    usage: Usage,
+    continuation: Continuation,
+    /// The token that was chosen last, where it has not been read yet.
+    unread: Option<u32>,
 }
 
 impl Tokens<'_> {
     /// Why the text ended; `None` while it goes on.
     pub fn ended(&self) -> Option<Ended> {
-        self.ended
+        self.continuation.ended
     }
 
     /// What the text took so far.
     pub fn usage(&self) -> Usage {
-        self.usage
+        self.continuation.usage
     }
 
     fn choose(&mut self) -> Result<Option<Token>, GenerateError> {
         if self.generator.cancel.is_cancelled() {
-            self.ended = Some(Ended::Cancelled);
+            self.continuation.ended = Some(Ended::Cancelled);
             return Ok(None);
         }
-        let Some(scores) = self.scores.take() else { return Ok(None) };
-        let tokens = self.generator.tokens.len();
-        let number = self.chooser.choose(&scores, &self.seen).ok_or(GenerateError::Scores { tokens })?;
-        self.seen.insert(number);
-        self.usage.tokens += 1;
-        let is_end = !self.limits.ignore_end && self.generator.model.settings().end_tokens.contains(&number);
-        let is_last = is_end || self.usage.tokens == self.most;
-        let text = self.pieces.push(number, is_last)?;
-        self.ended = match (self.pieces.stopped(), is_end, is_last) {
-            (true, _, _) => Some(Ended::Stop),
-            (false, true, _) => Some(Ended::End),
-            (false, false, true) => Some(Ended::Length),
-            (false, false, false) => None,
-        };
-        let (log_probability, likely) = match self.limits.probabilities {
-            Some(count) => {
-                let (chosen, likely) = log_probabilities(&scores, number, count);
-                (Some(chosen), likely)
-            }
-            None => (None, Vec::new()),
-        };
-        if self.ended.is_none() {
-            self.scores = Some(self.advance(number)?);
+        if let Some(token) = self.unread.take() {
+            self.read(token)?;
         }
-        Ok(Some(Token { number, text, log_probability, likely }))
+        let chosen = self.continuation.choose(self.generator.tokens.len())?;
+        self.unread = chosen.as_ref().filter(|_| self.continuation.ended.is_none()).map(|token| token.number);
+        Ok(chosen)
     }
 
-    /// The scores behind a token that was chosen: they are there where it was guessed.
-    fn advance(&mut self, token: u32) -> Result<Vec<f32>, GenerateError> {
-        if self.guesses.pop_front() == Some(token)
-            && let Some(row) = self.rows.pop_front()
-        {
-            self.usage.accepted += 1;
-            self.generator.tokens.push(token);
-            return Ok(row);
+    /// Read a token, unless it was guessed, with guesses of those behind it.
+    fn read(&mut self, token: u32) -> Result<(), GenerateError> {
+        let (generator, continuation) = (&mut *self.generator, &mut self.continuation);
+        if continuation.was_guessed(token) {
+            generator.took(&[token]);
+            return Ok(());
         }
-        self.guesses.clear();
-        self.rows.clear();
-        let generator = &mut *self.generator;
         generator.settle()?;
-        let mut all = generator.tokens.clone();
-        all.push(token);
-        // Each guess that is right is a token less to come, and the one behind them comes from the same pass.
-        let left = self.most - self.usage.tokens;
-        let count = if generator.shrinks { generator.options.lookup.min(left.saturating_sub(1)) } else { 0 };
-        self.guesses = lookup::guess(&all, count).iter().copied().collect();
-        let mut pass = vec![token];
-        pass.extend(&self.guesses);
+        let guesses = generator.guesses(token, continuation)?;
+        let pass: Vec<u32> = [token].into_iter().chain(guesses.iter().copied()).collect();
         let decode = generator.model.settings().decode.clone();
-        let mut rows: VecDeque<Vec<f32>> = generator.pass(&decode, &pass)?.into();
-        generator.tokens.push(token);
-        self.usage.passes += 1;
-        self.usage.guessed += self.guesses.len();
-        self.usage.read_bytes += generator.session.last_pass().map_or(0, |pass| pass.bytes_read());
-        let tokens = generator.tokens.len();
-        let row = rows.pop_front().filter(|_| rows.len() == self.guesses.len());
-        self.rows = rows;
-        row.ok_or(GenerateError::Scores { tokens })
+        let rows = generator.pass(&decode, &pass)?;
+        generator.took(&[token]);
+        continuation.usage.count_pass(generator.session.last_pass(), 1);
+        continuation.follow(&guesses, rows, generator.tokens.len())
     }
 }
 
@@ -390,12 +444,12 @@ impl Iterator for Tokens<'_> {
     type Item = Result<Token, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended.is_some() {
+        if self.continuation.ended.is_some() {
             return None;
         }
         let begun = Instant::now();
         let chosen = self.choose();
-        self.usage.time += begun.elapsed();
+        self.continuation.usage.time += begun.elapsed();
         chosen.transpose()
     }
 }

@@ -16,22 +16,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `model` is what is shared, `generator` the context and its passes, `sampling` the choice of a token, `lookup` guesses
-//! tokens that a pass may verify, `text` cuts text into pieces as tokens come, `template` makes a prompt of a chat, and
+//! A [`Batch`] generates several texts side by side: each pass reads the weights once for all of them.
+//!
+//! `model` is what is shared, `generator` the context and its passes, `batch` several of them,
+//! `continuation` the text that grows, `sampling` the choice of a token, `lookup` guesses tokens that a pass may verify, `text` cuts text into pieces as tokens come, `template` makes a prompt of a chat, and
 //! `context` stores what was read.
 
+mod batch;
 mod context;
+mod continuation;
 mod error;
 mod generator;
+mod grammar;
 mod lookup;
 mod model;
 mod sampling;
 mod template;
 mod text;
 
+pub use batch::{Batch, Progress};
 pub use context::ContextError;
+pub use continuation::{Ended, Limits, Token, Usage};
 pub use error::GenerateError;
-pub use generator::{Ended, Generator, GeneratorOptions, Limits, Token, Tokens, Usage};
+pub use generator::{Generator, GeneratorOptions, Tokens};
+pub use grammar::Grammar;
 pub use model::TextModel;
 pub use sampling::Sampling;
 pub use template::Message;

@@ -1,13 +1,15 @@
 //! A model with its tokenizer and chat template.
 
 use super::error::GenerateError;
+use super::grammar::{Followed, Grammar, Vocabulary};
 use super::template::{Message, Template};
-use crate::generation::{CHAT_TEMPLATE, GENERATION, GenerationSettings, TOKENIZER};
+use crate::generation::{CHAT_TEMPLATE, EncoderSettings, GENERATION, GenerationSettings, TOKENIZER};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Shape;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::Model;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokenizers::Tokenizer;
 
 /// A language model that is opened; copies share it.
@@ -21,6 +23,8 @@ struct Shared {
     tokenizer: Tokenizer,
     template: Option<Template>,
     settings: GenerationSettings,
+    /// What grammars are compiled with, made for the first one.
+    vocabulary: OnceLock<Vocabulary>,
     /// Element type of tokens, masks and positions.
     integers: DType,
 }
@@ -41,10 +45,15 @@ impl TextModel {
             .map_err(|error| GenerateError::Attachment { attachment: TOKENIZER, reason: error.to_string() })?;
         let template = manifest.attachment(CHAT_TEMPLATE).map(|source| Template::new(source, &settings)).transpose()?;
         let mut integers = check_entry(&model, &settings, &settings.decode)?;
-        if let Some(prefill) = &settings.prefill {
-            integers = check_entry(&model, &settings, prefill)?;
+        let start = settings.encoder.as_ref().and_then(|encoder| encoder.start.as_ref());
+        for entry in settings.prefill.iter().chain(start) {
+            integers = check_entry(&model, &settings, entry)?;
         }
-        Ok(TextModel { shared: Arc::new(Shared { model, tokenizer, template, settings, integers }) })
+        if let Some(encoder) = &settings.encoder {
+            check_encoder(&model, encoder)?;
+        }
+        let vocabulary = OnceLock::new();
+        Ok(TextModel { shared: Arc::new(Shared { model, tokenizer, template, settings, vocabulary, integers }) })
     }
 
     /// The program and its weights.
@@ -57,32 +66,65 @@ impl TextModel {
         &self.shared.settings
     }
 
-    /// The inputs of a pass over tokens, behind so many positions of the cache.
+    /// The inputs of a pass over tokens, behind so many positions of the cache; of a model that answers to an input, of so
+    /// many tokens of that.
     ///
     /// # Errors
     /// [`GenerateError::Tokens`] where there are too many.
-    pub fn inputs(&self, cached: usize, tokens: &[u32]) -> Result<Vec<(String, Value)>, GenerateError> {
+    pub fn inputs(
+        &self,
+        cached: usize,
+        tokens: &[u32],
+        input_tokens: Option<usize>,
+    ) -> Result<Vec<(String, Value)>, GenerateError> {
         let settings = self.settings();
         let end = cached + tokens.len();
-        let row = |numbers: Vec<i64>| -> Result<Value, GenerateError> {
-            let shape = [1, numbers.len()];
-            let tensor = match self.shared.integers {
-                DType::I32 => {
-                    let narrow: Vec<i32> = numbers.iter().map(|&number| number as i32).collect();
-                    Tensor::from_elements(&shape, &narrow)
-                }
-                _ => Tensor::from_elements(&shape, &numbers),
-            };
-            tensor.map(Value::from).map_err(|error| GenerateError::Tokens { reason: error.to_string() })
-        };
-        let mut inputs = vec![(settings.tokens.clone(), row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
+        let mut inputs =
+            vec![(settings.tokens.clone(), self.row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
         if let Some(mask) = &settings.attention_mask {
-            inputs.push((mask.clone(), row(vec![1; end])?));
+            inputs.push((mask.clone(), self.row(vec![1; end])?));
         }
         if let Some(positions) = &settings.position_ids {
-            inputs.push((positions.clone(), row((cached as i64..end as i64).collect())?));
+            inputs.push((positions.clone(), self.row((cached as i64..end as i64).collect())?));
+        }
+        let decoder_mask = settings.encoder.as_ref().and_then(|encoder| encoder.decoder_mask.as_ref());
+        if let Some((mask, count)) = decoder_mask.zip(input_tokens) {
+            inputs.push((mask.clone(), self.row(vec![1; count])?));
         }
         Ok(inputs)
+    }
+
+    /// The inputs of the encoder for a text.
+    pub(super) fn encoder_inputs(&self, tokens: &[u32]) -> Result<Vec<(String, Value)>, GenerateError> {
+        let encoder = self.settings().encoder.as_ref();
+        let named = encoder.and_then(|encoder| encoder.tokens.as_ref().zip(Some(&encoder.attention_mask)));
+        let (name, mask) = named.ok_or(GenerateError::Input { reason: "the model's input is no text" })?;
+        let mut inputs = vec![(name.clone(), self.row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
+        if let Some(mask) = mask {
+            inputs.push((mask.clone(), self.row(vec![1; tokens.len()])?));
+        }
+        Ok(inputs)
+    }
+
+    fn row(&self, numbers: Vec<i64>) -> Result<Value, GenerateError> {
+        let shape = [1, numbers.len()];
+        let tensor = match self.shared.integers {
+            DType::I32 => {
+                let narrow: Vec<i32> = numbers.iter().map(|&number| number as i32).collect();
+                Tensor::from_elements(&shape, &narrow)
+            }
+            _ => Tensor::from_elements(&shape, &numbers),
+        };
+        tensor.map(Value::from).map_err(|error| GenerateError::Tokens { reason: error.to_string() })
+    }
+
+    /// Most tokens that a pass behind others takes, where the model says.
+    pub(super) fn most_pass_tokens(&self) -> Option<usize> {
+        let settings = self.settings();
+        let entry = self.model().entry(Some(&settings.decode)).ok()?;
+        let port = self.model().inputs(entry).into_iter().find(|port| port.name == settings.tokens)?;
+        let (_, Shape::Ranked(dims)) = port.kind.as_tensor()? else { return None };
+        dims.get(1)?.as_known().and_then(|count| usize::try_from(count).ok())
     }
 
     /// Tokens of a text, with those that begin a text where the model has such.
@@ -126,11 +168,39 @@ impl TextModel {
     }
 }
 
+impl TextModel {
+    /// The beginning of a text of a form.
+    ///
+    /// # Errors
+    /// [`GenerateError::Grammar`] where the form is malformed, or the model cannot follow any.
+    pub(super) fn follow(&self, grammar: &Grammar) -> Result<Followed, GenerateError> {
+        if let Some(vocabulary) = self.shared.vocabulary.get() {
+            return vocabulary.follow(grammar);
+        }
+        let tokenizer = self.model().manifest().attachment(TOKENIZER);
+        let tokenizer = tokenizer.ok_or(GenerateError::NoLanguageModel { attachment: TOKENIZER })?;
+        let vocabulary = Vocabulary::new(tokenizer, &self.settings().end_tokens)?;
+        self.shared.vocabulary.get_or_init(|| vocabulary).follow(grammar)
+    }
+
+    /// Whether both have the same tokens.
+    pub(super) fn has_tokens_of(&self, other: &TextModel) -> bool {
+        self.shared.tokenizer.get_vocab(true) == other.shared.tokenizer.get_vocab(true)
+    }
+
+    /// Whether a number is one of a token.
+    pub(super) fn has_token(&self, number: u32) -> bool {
+        self.shared.tokenizer.id_to_token(number).is_some()
+    }
+}
+
 /// An entry takes what the settings name, and nothing else; gives the element type of its tokens.
 fn check_entry(model: &Model, settings: &GenerationSettings, name: &str) -> Result<DType, GenerateError> {
     let failure = |reason: String| GenerateError::Entry { entry: name.to_string(), reason };
     let entry = model.entry(Some(name)).map_err(|error| failure(error.to_string()))?;
-    let known = [Some(&settings.tokens), settings.attention_mask.as_ref(), settings.position_ids.as_ref()];
+    let decoder_mask = settings.encoder.as_ref().and_then(|encoder| encoder.decoder_mask.as_ref());
+    let known =
+        [Some(&settings.tokens), settings.attention_mask.as_ref(), settings.position_ids.as_ref(), decoder_mask];
     let mut integers = None;
     for port in model.inputs(entry) {
         if !known.into_iter().flatten().any(|known| *known == port.name) {
@@ -150,4 +220,19 @@ fn check_entry(model: &Model, settings: &GenerationSettings, name: &str) -> Resu
         return Err(failure(format!("it has no output `{}`", settings.logits)));
     }
     integers.ok_or_else(|| failure("it has no inputs".to_string()))
+}
+
+/// The entry that reads an input takes what the settings name, where that is a text.
+fn check_encoder(model: &Model, encoder: &EncoderSettings) -> Result<(), GenerateError> {
+    let failure = |reason: String| GenerateError::Entry { entry: encoder.entry.clone(), reason };
+    let entry = model.entry(Some(&encoder.entry)).map_err(|error| failure(error.to_string()))?;
+    let ports = model.inputs(entry);
+    let known = [encoder.tokens.as_ref(), encoder.attention_mask.as_ref()];
+    let is_known = |name: &String| known.into_iter().flatten().any(|known| known == name);
+    let unknown = ports.iter().find(|port| encoder.tokens.is_some() && !is_known(&port.name));
+    match unknown {
+        Some(port) => Err(failure(format!("its input `{}` has no known meaning", port.name))),
+        None if ports.is_empty() => Err(failure("it has no inputs".to_string())),
+        None => Ok(()),
+    }
 }

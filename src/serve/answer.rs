@@ -1,22 +1,25 @@
 //! From a connection to its reply.
 
 use super::ServerOptions;
+use super::engine::{Engine, Event};
 use super::http::{Connection, Refused, Request};
 use super::metrics::Metrics;
-use super::pool::Pool;
 use super::reply::{self, Reply};
 use super::request::{Refusal, Wanted, refusal, wanted};
-use crate::generate::{Ended, TextModel, Token, Tokens};
+use crate::generate::{Ended, TextModel, Token, Usage};
+use ipuc_runtime::CancelToken;
 use serde_json::{Value as Json, json};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What all connections share.
 pub(super) struct Service {
     pub(super) model: TextModel,
     pub(super) options: ServerOptions,
-    pub(super) pool: Pool,
+    pub(super) engine: Engine,
     pub(super) metrics: Metrics,
 }
 
@@ -76,7 +79,7 @@ fn route(service: &Service, connection: &mut Connection, request: &Request) -> A
     }
     let chat = request.path == "/v1/chat/completions";
     let wanted = wanted(&request.body, chat, &service.model, &service.options)?;
-    generate(service, connection, &wanted)
+    generate(service, connection, &Arc::new(wanted))
 }
 
 /// Compares in a time that tells nothing about where keys differ.
@@ -85,45 +88,126 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
         && one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
 }
 
-fn generate(service: &Service, connection: &mut Connection, wanted: &Wanted) -> Answer {
-    let until = Instant::now() + service.options.time;
-    let generator = service.pool.take(&wanted.prompt, until);
-    let mut generator = generator.ok_or((503, "all generators are busy; try again later".to_string()))?;
-    if connection.is_gone() {
-        return Ok(None);
+/// How often a waiting request looks whether its client is still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A text that is generated; dropping this ends it.
+struct Running {
+    events: Receiver<Event>,
+    cancel: CancelToken,
+    until: Instant,
+    ended: Option<Ended>,
+    usage: Usage,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancel.cancel();
     }
+}
+
+/// Why there are no more events.
+enum Over {
+    /// The client is.
+    Gone,
+    /// The request has taken as long as it may.
+    Late,
+    Refused(Refusal),
+}
+
+impl Running {
+    /// Ask for a text, and wait until its turn comes.
+    fn begin(service: &Service, connection: &Connection, wanted: &Arc<Wanted>) -> Result<Running, Over> {
+        let (until, cancel) = (Instant::now() + service.options.time, CancelToken::default());
+        let events = service.engine.begin(wanted.clone(), cancel.clone());
+        let running = Running { events, cancel, until, ended: None, usage: Usage::default() };
+        running.event(connection).map(|_| running)
+    }
+
+    fn event(&self, connection: &Connection) -> Result<Event, Over> {
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left.min(LOOK)) {
+                Ok(Event::Refused(refusal)) => return Err(Over::Refused(refusal)),
+                Ok(event @ (Event::Begun | Event::Further(..))) => return Ok(event),
+                Err(RecvTimeoutError::Timeout) if connection.is_gone() => return Err(Over::Gone),
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Err(Over::Late),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Over::Refused((500, "the thread that generates has ended".to_string())));
+                }
+            }
+        }
+    }
+
+    /// The next token; none where the text ends without one.
+    fn next(&mut self, connection: &Connection) -> Result<Option<Token>, Over> {
+        match self.event(connection) {
+            Ok(Event::Further(token, ended, usage)) => {
+                (self.ended, self.usage) = (ended, usage);
+                Ok(token)
+            }
+            Ok(Event::Begun | Event::Refused(_)) => Ok(None),
+            Err(Over::Late) => {
+                self.ended = Some(Ended::Cancelled);
+                Ok(None)
+            }
+            Err(over @ (Over::Gone | Over::Refused(_))) => Err(over),
+        }
+    }
+}
+
+fn generate(service: &Service, connection: &mut Connection, wanted: &Arc<Wanted>) -> Answer {
+    let mut running = match Running::begin(service, connection, wanted) {
+        Ok(running) => running,
+        Err(Over::Gone) => return Ok(None),
+        Err(Over::Late) => return Err((503, "all generators are busy; try again later".to_string())),
+        Err(Over::Refused(refusal)) => return Err(refusal),
+    };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let number = REQUESTS.fetch_add(1, Ordering::Relaxed);
     let reply = Reply { wanted, model: &service.model, name: &service.options.name, number, created };
-    let cancel = generator.cancel();
-    let mut tokens = generator.generate(&wanted.prompt, &wanted.sampling, &wanted.limits).map_err(refusal)?;
+    let sent = answer_with(&mut running, connection, &reply);
+    service.metrics.generated(&running.usage);
+    match sent {
+        Ok(answer) => {
+            if wanted.stream {
+                finish(service, connection, &reply, running.ended, &running.usage);
+            }
+            Ok(answer)
+        }
+        Err(Over::Gone | Over::Late) => Ok(None),
+        Err(Over::Refused(refusal)) => Err(refusal),
+    }
+}
+
+/// Take tokens until the text ends: send each where it is wanted in pieces, else give the whole.
+fn answer_with(
+    running: &mut Running,
+    connection: &mut Connection,
+    reply: &Reply<'_>,
+) -> Result<Option<(&'static str, String)>, Over> {
+    let refused = |error| Over::Refused(refusal(error));
+    let gone = |_| Over::Gone;
     let mut chosen: Vec<Token> = Vec::new();
-    if wanted.stream && connection.begin("text/event-stream").and_then(|()| send(connection, reply.first())).is_err() {
-        return Ok(None);
-    }
-    while let Some(token) = tokens.next() {
-        let token = token.map_err(refusal)?;
-        let gone = if wanted.stream {
-            let piece = reply.piece(&token, tokens.ended()).map_err(refusal)?;
-            send(connection, Some(piece)).is_err()
-        } else {
-            chosen.push(token);
-            connection.is_gone()
-        };
-        if gone {
-            service.metrics.generated(&tokens.usage());
-            return Ok(None);
+    while running.ended.is_none() {
+        let token = running.next(connection)?;
+        if reply.wanted.stream && !connection.has_begun() {
+            connection.begin("text/event-stream").and_then(|()| send(connection, reply.first())).map_err(gone)?;
         }
-        if Instant::now() >= until {
-            cancel.cancel();
+        match token {
+            Some(token) if reply.wanted.stream => {
+                let piece = reply.piece(&token, running.ended).map_err(refused)?;
+                send(connection, Some(piece)).map_err(gone)?;
+            }
+            Some(token) => chosen.push(token),
+            None => {}
         }
     }
-    service.metrics.generated(&tokens.usage());
-    if wanted.stream {
-        finish(service, connection, &reply, &tokens);
+    if reply.wanted.stream {
         return Ok(None);
     }
-    let whole = reply.whole(&chosen, tokens.ended(), &tokens.usage()).map_err(refusal)?;
+    let whole = reply.whole(&chosen, running.ended, &running.usage).map_err(refused)?;
     Ok(Some((JSON, whole.to_string())))
 }
 
@@ -136,16 +220,16 @@ fn send(connection: &mut Connection, event: Option<Json>) -> io::Result<()> {
 }
 
 /// What comes behind the last piece of a stream.
-fn finish(service: &Service, connection: &mut Connection, reply: &Reply<'_>, tokens: &Tokens<'_>) {
+fn finish(service: &Service, connection: &mut Connection, reply: &Reply<'_>, ended: Option<Ended>, usage: &Usage) {
     service.metrics.replied(200);
-    let cut = (tokens.ended() == Some(Ended::Cancelled)).then(|| Token {
+    let cut = (ended == Some(Ended::Cancelled)).then(|| Token {
         number: 0,
         text: String::new(),
         log_probability: None,
         likely: Vec::new(),
     });
-    let cut = cut.and_then(|token| reply.piece(&token, tokens.ended()).ok());
-    let usage = reply.wanted.include_usage.then(|| reply.usage(&tokens.usage()));
+    let cut = cut.and_then(|token| reply.piece(&token, ended).ok());
+    let usage = reply.wanted.include_usage.then(|| reply.usage(usage));
     // A client that is gone by now has what it wanted.
     let _ = send(connection, cut)
         .and_then(|()| send(connection, usage))

@@ -5,24 +5,25 @@
 //! refused by name.
 //!
 //! A thread a connection, one request each; the sizes of requests, the time that they may take to arrive and to be answered,
-//! and the number of connections are limited. A request waits for a [`Generator`](crate::generate::Generator), of which
-//! there are as many as texts are generated at a time; each keeps its context, so that a chat that goes on is not read anew.
+//! and the number of connections are limited. One thread generates for all of them, with a
+//! [`Batch`](crate::generate::Batch) that has room for as many texts as are generated at a time; each keeps its context, so
+//! that a chat that goes on is not read anew.
 //!
-//! `http` is the protocol, `request` what clients ask for, `reply` what they get, `pool` the generators, `metrics` the
+//! `http` is the protocol, `request` what clients ask for, `reply` what they get, `engine` the thread that generates, `metrics` the
 //! counts, and `answer` brings them together.
 
 mod answer;
+mod engine;
 mod http;
 mod metrics;
-mod pool;
 mod reply;
 mod request;
 
 use crate::generate::{GenerateError, GeneratorOptions, TextModel};
 use answer::{Service, answer};
+use engine::{Engine, StartError};
 use http::Connection;
 use metrics::Metrics;
-use pool::Pool;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub struct ServerOptions {
     pub key: Option<String>,
     /// What the model is called.
     pub name: String,
-    /// Texts that are generated at a time.
+    /// Texts that are generated at a time; they share each reading of the weights.
     pub parallel: usize,
     /// Connections at a time; further ones are refused.
     pub connections: usize,
@@ -89,6 +90,21 @@ pub enum ServeError {
     /// A generator cannot be made.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// The thread that generates cannot be started.
+    #[error("cannot start a thread: {error}")]
+    Thread {
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl From<StartError> for ServeError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Generate(error) => ServeError::Generate(error),
+            StartError::Thread(error) => ServeError::Thread { error },
+        }
+    }
 }
 
 /// A server that listens.
@@ -112,8 +128,8 @@ impl Server {
         }
         let listener = TcpListener::bind(addresses.as_slice()).map_err(failure)?;
         let address = listener.local_addr().map_err(failure)?;
-        let pool = Pool::new(model, &options.generator, options.parallel)?;
-        let service = Service { model: model.clone(), options, pool, metrics: Metrics::default() };
+        let engine = Engine::start(model, &options.generator, options.parallel)?;
+        let service = Service { model: model.clone(), options, engine, metrics: Metrics::default() };
         Ok(Server { listener, address, service: Arc::new(service) })
     }
 

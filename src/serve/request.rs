@@ -1,9 +1,9 @@
 //! What clients ask for, in the words of OpenAI's API; what is not supported is refused by name.
 
 use super::ServerOptions;
-use crate::generate::{GenerateError, Limits, Message, Sampling, TextModel};
+use crate::generate::{GenerateError, Grammar, Limits, Message, Sampling, TextModel};
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 /// What both kinds of requests have.
 #[derive(Debug, Default, Deserialize)]
@@ -21,6 +21,7 @@ struct Common {
     stop: Option<OneOrMore>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
+    response_format: Option<ResponseFormat>,
     /// Whose request it is: without meaning here.
     #[serde(rename = "user")]
     _user: Option<String>,
@@ -47,6 +48,39 @@ enum OneOrMore {
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
+}
+
+/// The form that a text must have.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedSchema {
+    schema: Json,
+    /// What the schema is called, and for what: without meaning here.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    #[serde(rename = "description")]
+    _description: Option<String>,
+    /// A text always has the form.
+    #[serde(rename = "strict")]
+    _strict: Option<bool>,
+}
+
+impl ResponseFormat {
+    fn grammar(self) -> Option<Grammar> {
+        match self {
+            ResponseFormat::Text => None,
+            ResponseFormat::JsonObject => Some(Grammar::JsonSchema(json!({"type": "object"}))),
+            ResponseFormat::JsonSchema { json_schema } => Some(Grammar::JsonSchema(json_schema.schema)),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -133,6 +167,7 @@ pub(super) fn wanted(body: &[u8], chat: bool, model: &TextModel, options: &Serve
         Some(OneOrMore::One(stop)) => vec![stop],
         Some(OneOrMore::More(stops)) => stops,
     };
+    let grammar = common.response_format.take().and_then(ResponseFormat::grammar);
     let of_model = Sampling::of_model(model.settings());
     let sampling = Sampling {
         temperature: common.temperature.unwrap_or(of_model.temperature),
@@ -146,7 +181,7 @@ pub(super) fn wanted(body: &[u8], chat: bool, model: &TextModel, options: &Serve
         chat,
         prompt,
         sampling,
-        limits: Limits { tokens: Some(tokens.min(options.tokens)), stop, ignore_end: false, probabilities },
+        limits: Limits { tokens: Some(tokens.min(options.tokens)), stop, ignore_end: false, probabilities, grammar },
         stream: common.stream.unwrap_or(false),
         include_usage: common.stream_options.is_some_and(|options| options.include_usage),
     })
@@ -205,9 +240,12 @@ pub(super) fn refusal(error: GenerateError) -> Refusal {
         | GenerateError::Tokens { .. }
         | GenerateError::EmptyPrompt
         | GenerateError::Context { .. }
+        | GenerateError::Grammar { .. }
+        | GenerateError::Input { .. }
         | GenerateError::Sampling { .. } => 400,
         GenerateError::NoLanguageModel { .. }
         | GenerateError::Attachment { .. }
+        | GenerateError::Draft { .. }
         | GenerateError::Entry { .. }
         | GenerateError::Scores { .. }
         | GenerateError::Run(_) => 500,

@@ -1,6 +1,12 @@
-//! Text from a small language model: by the library (`text`), and over HTTP (`server`).
+//! Text from a small language model: by the library (`text`), several side by side (`batch`), with guesses of a smaller model (`draft`), of models that read an input
+//! (`encoder`),
+//! of a form that is asked for (`grammar`), and over HTTP (`server`).
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod batch;
+mod draft;
+mod encoder;
+mod grammar;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! The server under many clients, and under those that send what is wrong, too much, or too little.
 
-use crate::support::language::write_folder;
+use crate::support::language::{write_folder, write_folder_of_bytes};
 use ipuc::compile::folder;
 use ipuc::compile::{CompileOptions, compile};
 use ipuc::generate::{Generator, GeneratorOptions, Limits, Sampling, TextModel};
@@ -14,10 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn model(folder: &Path) -> TextModel {
     write_folder(folder);
+    compiled(folder)
+}
+
+fn compiled(folder: &Path) -> TextModel {
     let mut options = CompileOptions::default();
-    let source = folder::read(folder).unwrap().apply(&mut options);
+    let sources = folder::read(folder).unwrap().apply(&mut options);
     let path = folder.join("model.ipu");
-    compile(&[source], &path, &options).unwrap();
+    compile(&sources, &path, &options).unwrap();
     TextModel::new(open_with(&path, OpenOptions::default()).unwrap()).unwrap()
 }
 
@@ -207,6 +211,43 @@ fn what_is_wrong_is_told_and_the_server_goes_on() {
         assert_eq!(exchange(address, bytes.as_bytes()).0, status, "{}", &bytes[..bytes.len().min(100)]);
     }
     assert_eq!(with_key(r#"{"prompt": "w3", "temperature": 0}"#).0, 200);
+}
+
+#[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder_of_bytes(folder.path());
+    let model = compiled(folder.path());
+    let address = started(&model, ServerOptions { parallel: 4, ..ServerOptions::default() });
+    let schema = json!({
+        "x-guidance": {"whitespace_flexible": false}, "type": "object", "additionalProperties": false,
+        "required": ["yes"], "properties": {"yes": {"type": "boolean"}},
+    });
+    let body = |format: Value, seed: usize| {
+        json!({"messages": [{"role": "user", "content": "?"}], "max_tokens": 100, "temperature": 1, "seed": seed,
+            "response_format": format})
+        .to_string()
+    };
+    let named = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": schema}});
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let body = body(named(schema.clone()), seed);
+            scope.spawn(move || {
+                let (status, reply) = post(address, "/v1/chat/completions", &body);
+                let reply: Value = serde_json::from_str(&reply).unwrap();
+                assert_eq!((status, &reply["choices"][0]["finish_reason"]), (200, &json!("stop")), "{reply}");
+                let content = reply["choices"][0]["message"]["content"].as_str().unwrap();
+                let answer: Value = serde_json::from_str(content).unwrap_or_else(|error| panic!("{content}: {error}"));
+                assert!(answer == json!({"yes": true}) || answer == json!({"yes": false}), "{content}");
+            });
+        }
+    });
+    let (status, reply) = post(address, "/v1/chat/completions", &body(named(json!({"type": "nothing"})), 0));
+    assert_eq!(status, 400, "{reply}");
+    assert!(reply.contains("the grammar cannot be followed: "), "{reply}");
+    let (status, reply) = post(address, "/v1/chat/completions", &body(json!({"type": "xml"}), 0));
+    assert_eq!(status, 400, "{reply}");
+    assert!(reply.contains("unknown variant `xml`"), "{reply}");
 }
 
 #[test]

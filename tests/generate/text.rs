@@ -18,20 +18,25 @@ const TOKENS: usize = 130;
 const PROMPT: &str = "w10 w11 w12 w10 w11 w12 w13 w14 w15 w16 w17 w18 w19 w20 w21 w22 w23 w24 w25";
 
 /// Compile the folder in place; gives the file.
-fn compiled(folder: &Path) -> PathBuf {
+pub fn compiled(folder: &Path) -> PathBuf {
     write_folder(folder);
-    let mut options = CompileOptions { chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
-    let source = folder::read(folder).unwrap().apply(&mut options);
+    compiled_folder(folder, CompileOptions::default())
+}
+
+/// Compile a folder that is written.
+pub fn compiled_folder(folder: &Path, options: CompileOptions) -> PathBuf {
+    let mut options = CompileOptions { chunk_bytes: Some(64 << 10), ..options };
+    let sources = folder::read(folder).unwrap().apply(&mut options);
     let output = folder.join("model.ipu");
-    compile(&[source], &output, &options).unwrap();
+    compile(&sources, &output, &options).unwrap();
     output
 }
 
-fn opened(path: &Path, memory_bytes: Option<u64>) -> TextModel {
+pub fn opened(path: &Path, memory_bytes: Option<u64>) -> TextModel {
     TextModel::new(open_with(path, OpenOptions { memory_bytes, ..OpenOptions::default() }).unwrap()).unwrap()
 }
 
-fn limits() -> Limits {
+pub fn limits() -> Limits {
     Limits { tokens: Some(TOKENS), ignore_end: true, probabilities: Some(2), ..Limits::default() }
 }
 
@@ -45,7 +50,7 @@ fn text(tokens: &[Token]) -> String {
     tokens.iter().map(|token| token.text.as_str()).collect()
 }
 
-fn sampled() -> Sampling {
+pub fn sampled() -> Sampling {
     Sampling { temperature: 1.0, top_k: 20, top_p: 0.9, seed: 5, ..Sampling::greedy() }
 }
 
@@ -111,12 +116,18 @@ fn a_text_that_repeats_itself_takes_fewer_passes() {
 }
 
 /// The least budget that the file can be opened with.
-fn least_bytes(path: &Path) -> u64 {
+pub fn least_bytes(path: &Path) -> u64 {
     let error = open_with(path, OpenOptions { memory_bytes: Some(1 << 10), ..OpenOptions::default() }).err();
     let Some(OpenFileError::Model { error: OpenError::Budget { needed_bytes, .. }, .. }) = error else {
         panic!("{error:?}")
     };
     needed_bytes
+}
+
+/// The budget for a quarter of the weights, or what the file needs at least.
+pub fn quarter_bytes(path: &Path) -> u64 {
+    let weights: u64 = opened(path, None).model().manifest().chunks.iter().map(|chunk| chunk.length).sum();
+    (weights / 4).max(least_bytes(path)) + (1 << 20)
 }
 
 #[test]
@@ -135,9 +146,9 @@ fn a_model_of_users_within_any_budget() {
     };
     let folder = tempfile::tempdir().unwrap();
     let mut options = CompileOptions::default();
-    let source = folder::read(Path::new(&model)).unwrap().apply(&mut options);
+    let sources = folder::read(Path::new(&model)).unwrap().apply(&mut options);
     let path = folder.path().join("model.ipu");
-    compile(&[source], &path, &options).unwrap();
+    compile(&sources, &path, &options).unwrap();
     budgets(&path, "The capital of France is Paris. The capital of", &Limits { tokens: Some(20), ..limits() });
 }
 
@@ -218,9 +229,9 @@ fn a_saved_context_goes_on_and_others_are_refused() {
     write_folder(elsewhere.path());
     write(elsewhere.path(), "chat_template.jinja", b"{{ messages[0].content }}");
     let mut options = CompileOptions::default();
-    let source = folder::read(elsewhere.path()).unwrap().apply(&mut options);
+    let sources = folder::read(elsewhere.path()).unwrap().apply(&mut options);
     let path = elsewhere.path().join("other.ipu");
-    compile(&[source], &path, &options).unwrap();
+    compile(&sources, &path, &options).unwrap();
     let mut other = Generator::new(&opened(&path, None), &GeneratorOptions::default()).unwrap();
     let refused = other.restore(&mut saved.as_slice());
     assert!(matches!(refused, Err(ContextError::State(SavedStateError::OtherModel { .. }))), "{refused:?}");
@@ -305,7 +316,7 @@ fn folders_that_are_no_language_models_are_refused() {
         ),
         (
             &|folder| write(folder, "genai_config.json", br#"{"model": {"encoder": {}, "decoder": {}}}"#),
-            "the model in `DIR` needs a model `encoder` beside its decoder, which is not supported",
+            "cannot use `DIR/genai_config.json`: it names no file as `model.encoder.filename`",
         ),
         (
             &|folder| {
@@ -334,9 +345,9 @@ fn templates_with_errors_are_found_when_the_model_is_opened() {
     write_folder(folder.path());
     write(folder.path(), "chat_template.jinja", b"{% if %}");
     let mut options = CompileOptions::default();
-    let source = folder::read(folder.path()).unwrap().apply(&mut options);
+    let sources = folder::read(folder.path()).unwrap().apply(&mut options);
     let path = folder.path().join("model.ipu");
-    compile(&[source], &path, &options).unwrap();
+    compile(&sources, &path, &options).unwrap();
     let model = open_with(&path, OpenOptions::default()).unwrap();
     let Err(GenerateError::Attachment { attachment, .. }) = TextModel::new(model) else { panic!("it is taken") };
     assert_eq!(attachment, "chat_template.jinja");
@@ -349,9 +360,9 @@ fn a_folder_without_configuration_needs_a_decoder_and_a_tokenizer() {
     std::fs::remove_file(folder.path().join("genai_config.json")).unwrap();
     std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
     let mut options = CompileOptions::default();
-    let source = folder::read(folder.path()).unwrap().apply(&mut options);
+    let sources = folder::read(folder.path()).unwrap().apply(&mut options);
     let path = folder.path().join("model.ipu");
-    compile(&[source], &path, &options).unwrap();
+    compile(&sources, &path, &options).unwrap();
     let model = opened(&path, None);
     assert_eq!((model.settings().context, model.settings().end_tokens.as_slice()), (None, [0].as_slice()));
     assert!(matches!(model.encode_chat(&[]), Err(GenerateError::NoTemplate)));
@@ -381,8 +392,7 @@ fn a_text_calibrates() {
     let folder = tempfile::tempdir().unwrap();
     write_folder(folder.path());
     let mut options = CompileOptions::default();
-    let source = folder::read(folder.path()).unwrap().apply(&mut options);
-    let sources = [source];
+    let sources = folder::read(folder.path()).unwrap().apply(&mut options);
     let mut calibrator = Calibrator::new(&sources, &options).unwrap();
     let words: Vec<String> = (0..700).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
     assert_eq!(calibrator.run_text(None, &words.join(" "), 600).unwrap(), 600);
@@ -395,7 +405,7 @@ fn a_text_calibrates() {
     let model = opened(&file, None);
     let tokens = model.encode(&words.join(" ")).unwrap();
     for window in tokens[..600].chunks(512) {
-        let mut inputs = model.inputs(0, window).unwrap();
+        let mut inputs = model.inputs(0, window, None).unwrap();
         for port in calibrator.model().inputs(calibrator.model().entry(None).unwrap()) {
             if port.name.starts_with("past") {
                 inputs.push((port.name, Tensor::zeros(DType::F32, &[1, 2, 0, 32]).unwrap().into()));

@@ -91,7 +91,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("threads", &["error"]),
     ("execute", &["cancel", "error", "memory", "observe", "program", "steps", "trace", "versions"]),
     ("working", &["memory", "steps", "versions"]),
-    ("model", &["check", "error", "file", "program", "resident", "stream", "versions", "working"]),
+    ("model", &["check", "error", "file", "memory", "program", "resident", "stream", "versions", "working"]),
     (
         "session",
         &[
@@ -221,7 +221,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "walk",
         ],
     ),
-    ("runtime/src/steps", &["context", "floats", "operand", "program", "testing"]),
+    ("runtime/src/steps", &["context", "floats", "operand", "program", "stacked", "testing"]),
 ];
 
 fn root() -> PathBuf {

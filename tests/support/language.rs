@@ -21,8 +21,22 @@ const I32: i32 = 6;
 
 /// Write the folder, as onnxruntime-genai has it.
 pub fn write_folder(folder: &Path) {
-    write(folder, "model.onnx", &decoder());
-    write(folder, "tokenizer.json", tokenizer().as_bytes());
+    write_folder_with(folder, 7, &tokenizer());
+}
+
+/// Write a folder with other weights.
+pub fn write_other_folder(folder: &Path) {
+    write_folder_with(folder, 8, &tokenizer());
+}
+
+/// Write a folder whose tokens are bytes.
+pub fn write_folder_of_bytes(folder: &Path) {
+    write_folder_with(folder, 7, &byte_tokenizer());
+}
+
+fn write_folder_with(folder: &Path, seed: u64, tokenizer: &str) {
+    write(folder, "model.onnx", &decoder(seed));
+    write(folder, "tokenizer.json", tokenizer.as_bytes());
     write(folder, "tokenizer_config.json", br#"{"bos_token": null, "eos_token": {"content": "<end>"}}"#);
     write(folder, "chat_template.jinja", b"{% for message in messages %}{{ message.content.strip() }} w2 {% endfor %}");
     write(folder, "genai_config.json", genai_config().as_bytes());
@@ -47,6 +61,29 @@ fn tokenizer() -> String {
         "model": {{"type": "WordLevel", "vocab": {{"<end>": 0, "<unk>": 1, {}}}, "unk_token": "<unk>"}}}}"#,
         words.join(", ")
     )
+}
+
+/// A token for each byte, as byte-level tokenizers write it: printable ones as they are, others from U+0100 on.
+fn byte_tokenizer() -> String {
+    let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let others = (0..=255u8).filter(|byte| !printable(byte)).zip(0x100..);
+    let mut letters: Vec<(u8, u32)> = (0..=255u8).filter(printable).map(|byte| (byte, u32::from(byte))).collect();
+    letters.extend(others);
+    let letter = |&(byte, letter): &(u8, u32)| {
+        let letter = char::from_u32(letter).unwrap().to_string();
+        (letter, serde_json::json!(u32::from(byte) + 1))
+    };
+    let vocabulary: serde_json::Map<String, serde_json::Value> = letters.iter().map(letter).collect();
+    let byte_level =
+        serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true}],
+        "pre_tokenizer": byte_level, "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    })
+    .to_string()
 }
 
 fn integers(name: &str, kind: i32, shape: &[&str]) -> ValueInfoProto {
@@ -77,8 +114,8 @@ fn constant(name: &str, shape: &[i64], value: i64) -> TensorProto {
 }
 
 /// The model, with the inputs, outputs and operators of onnxruntime-genai's builder.
-fn decoder() -> Vec<u8> {
-    let mut random = Random::new(7);
+fn decoder(seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
     let mut weight = |name: &str, rows: usize, columns: usize, scale: f32| {
         let elements: Vec<f32> =
             (0..rows * columns).map(|_| (random.below(2001) as f32 / 1000.0 - 1.0) * scale).collect();

@@ -23,6 +23,7 @@ mod program;
 mod quantization;
 mod recurrence;
 mod signal;
+mod stacked;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -30,6 +31,7 @@ mod text;
 pub use context::{Allocate, Context};
 pub(crate) use operand::Decoding;
 pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, Weight};
+pub(crate) use stacked::{Stacked, stack};
 
 use crate::versions::VersionError;
 use ipuc_formats::for_each_operator;
@@ -102,6 +104,13 @@ pub trait Kernel: Operator {
     /// Whether [`Kernel::compute`] reads versions where they are, so that no memory is needed for copies of them.
     fn reads_pages(&self) -> bool {
         false
+    }
+
+    /// Operands that are rows, `[.., row, column]`, each of which gives the row of the result in its place whatever the others
+    /// are, where all others are weights: one run over the rows of several gives all their results. `None` where rows depend
+    /// on each other, or do not lie this way.
+    fn independent_rows(&self, _operands: &[Operand]) -> Option<Vec<usize>> {
+        None
     }
 }
 

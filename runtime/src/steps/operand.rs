@@ -84,6 +84,7 @@ impl Operand {
 }
 
 /// The stored bytes of one part of a weight; held while a kernel uses them.
+#[derive(Clone)]
 pub struct PartBytes {
     owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>,
 }

@@ -43,7 +43,11 @@ pub(super) struct Boundary {
 impl Boundary {
     /// As planned; the ring and the rows are charged.
     pub(super) fn new(budget: Arc<Budget>, plan: Plan, ring_charge: Option<Charge>, rows_charge: Charge) -> Self {
-        let planned_bytes = plan.residency.working_bytes;
+        // What other models have is for other things than these weights.
+        let residency = &plan.residency;
+        let weights = residency.pinned_bytes + residency.ring_bytes + residency.kept_rows_bytes;
+        let others = budget.in_use_bytes().saturating_sub(weights);
+        let planned_bytes = residency.working_bytes.saturating_add(others);
         Boundary { budget, plan, unpinned: 0, ring_charge, rows_charge, last_growth_bytes: 0, planned_bytes }
     }
 

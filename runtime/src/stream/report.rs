@@ -36,6 +36,10 @@ pub struct PassReport {
     pub reads: u64,
     /// Bytes of rows that were chosen by index, in whole blocks.
     pub row_bytes: u64,
+    /// Bytes of the rows that steps chose: lines of embeddings, matrices of experts.
+    pub chosen_bytes: u64,
+    /// What of these was in memory already.
+    pub found_bytes: u64,
     /// Bytes that were read again, since they were asked for out of order.
     pub unplanned_bytes: u64,
     /// Bytes whose checksums were verified.

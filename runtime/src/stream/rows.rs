@@ -29,6 +29,9 @@ type Piece = (u32, u64, u64);
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) bytes: Vec<u8>,
+    /// Bytes of all units that hold chosen rows, and what of them was in memory.
+    pub(super) chosen_bytes: u64,
+    pub(super) found_bytes: u64,
     /// Bytes of the file that were read.
     pub(super) read_bytes: u64,
     /// Bytes whose checksums were verified.
@@ -73,16 +76,17 @@ impl BlockCache {
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<Gathered, KernelError> {
         let places = Places::new(source, weight, rows)?;
-        let mut gathered = Gathered { bytes: vec![0; places.length], ..Gathered::default() };
+        let chosen_bytes = places.length as u64;
+        let mut gathered = Gathered { bytes: vec![0; places.length], chosen_bytes, ..Gathered::default() };
         let mut missing: BTreeMap<Piece, Vec<&Row>> = BTreeMap::new();
         for row in &places.rows {
             let extent = &source.manifest.extents[row.extent as usize];
             if let Some(chunk) = pinned(extent.chunk) {
                 let place = extent.range_in(&source.manifest.chunks[extent.chunk as usize]);
-                copy(&chunk.bytes()[place], 0, row, &mut gathered.bytes);
+                gathered.found_bytes += copy(&chunk.bytes()[place], 0, row, &mut gathered.bytes);
                 continue;
             }
-            for piece in self.take_cached(source, row, &mut gathered.bytes) {
+            for piece in self.take_cached(source, row, &mut gathered) {
                 missing.entry(piece).or_default().push(row);
             }
         }
@@ -98,7 +102,7 @@ impl BlockCache {
     }
 
     /// Copies what is cached of a row; gives what is not.
-    fn take_cached(&self, source: &Source, row: &Row, target: &mut [u8]) -> Vec<Piece> {
+    fn take_cached(&self, source: &Source, row: &Row, gathered: &mut Gathered) -> Vec<Piece> {
         let extent = &source.manifest.extents[row.extent as usize];
         let block_bytes = u64::from(extent.checksum_block.max(1));
         let (first, around) = extent.blocks_around(row.bytes.clone());
@@ -107,7 +111,7 @@ impl BlockCache {
         for (block, start) in (first..).zip((around.start..around.end).step_by(block_bytes as usize)) {
             let end = (start + block_bytes).min(around.end);
             if let Some(found) = cached.blocks.get(&(row.extent, block)) {
-                copy(found, start, row, target);
+                gathered.found_bytes += copy(found, start, row, &mut gathered.bytes);
                 continue;
             }
             match missing.last_mut() {
@@ -138,7 +142,9 @@ impl BlockCache {
             let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
             gathered.read_bytes += bytes.len() as u64;
             gathered.checked_bytes += content.len() as u64;
-            rows.iter().for_each(|row| copy(content, start, row, &mut gathered.bytes));
+            for row in rows {
+                copy(content, start, row, &mut gathered.bytes);
+            }
             drop(gathered);
             let mut cached = self.cached();
             let blocks = (first..).zip(content.chunks(block_bytes));
@@ -221,8 +227,8 @@ impl Places {
     }
 }
 
-/// Copies what `content`, which begins at `begin` in the extent, holds of a row.
-fn copy(content: &[u8], begin: u64, row: &Row, target: &mut [u8]) {
+/// Copies what `content`, which begins at `begin` in the extent, holds of a row; gives how many bytes that are.
+fn copy(content: &[u8], begin: u64, row: &Row, target: &mut [u8]) -> u64 {
     let start = begin.max(row.bytes.start);
     let end = (begin + content.len() as u64).min(row.bytes.end);
     if start < end {
@@ -230,4 +236,5 @@ fn copy(content: &[u8], begin: u64, row: &Row, target: &mut [u8]) {
         let from = &content[(start - begin) as usize..(end - begin) as usize];
         target[place..place + from.len()].copy_from_slice(from);
     }
+    end.saturating_sub(start)
 }

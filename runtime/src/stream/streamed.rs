@@ -28,6 +28,8 @@ const MOST_HELD_BYTES: usize = 8 << 20;
 /// How a file is streamed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamedOptions {
+    /// What of the budget is planned for this file.
+    pub(crate) planned_bytes: u64,
     /// Bytes of activations, state, inputs and outputs that are known before the first run.
     pub(crate) working_bytes: u64,
     /// Reads in flight; 0 for what suits most devices.
@@ -68,7 +70,7 @@ impl Streamed {
     ) -> Result<Self, OpenError> {
         let whole_bytes = whole_bytes(&manifest, &weights);
         let schedule = Schedule::new(&manifest, &weights);
-        let budget_bytes = budget.limit_bytes();
+        let budget_bytes = options.planned_bytes;
         let working_bytes = options.working_bytes.saturating_add(whole_bytes);
         let short = |needed_bytes| OpenError::Budget { needed_bytes, budget_bytes };
         let plan = plan(&manifest, &schedule, budget_bytes, working_bytes)
@@ -254,6 +256,8 @@ impl PartSource for Streamed {
         let mut loads = self.loader.lock();
         let report = loads.report();
         report.row_bytes += gathered.read_bytes;
+        report.chosen_bytes += gathered.chosen_bytes;
+        report.found_bytes += gathered.found_bytes;
         report.checked_bytes += gathered.checked_bytes;
         Ok(gathered.bytes)
     }

@@ -3,6 +3,7 @@
 use ipuc::{Array, SessionOptions};
 use std::error::Error;
 
+ipuc::include_model!(beside);
 ipuc::include_model!(model);
 ipuc::include_model!(speech);
 
@@ -41,5 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut session = model::Model::open(model::PATH)?.session(&SessionOptions::default())?;
     let outputs = session.main(model::MainInputs { x: Array::new([1, 48], vec![1.0; 48]) })?;
     println!("the product begins with {:.3}", outputs.y.elements[0]);
+    let program = std::env::current_exe()?;
+    assert!(program.with_file_name("beside.ipu").is_file(), "there is no beside.ipu at {}", program.display());
+    let mut session = beside::Model::beside()?.session(&SessionOptions::default())?;
+    assert_eq!(session.main(beside::MainInputs { x: Array::new([1, 48], vec![1.0; 48]) })?.y, outputs.y);
     Ok(())
 }

@@ -53,6 +53,27 @@ impl Kernel for Matmul {
         };
         Ok(vec![result.into()])
     }
+
+    fn independent_rows(&self, operands: &[Operand]) -> Option<Vec<usize>> {
+        let [Operand::Value(Value::Tensor(a)), Operand::Weight(weight), further @ ..] = operands else { return None };
+        let (Some((_, rows)), [weight_rows, weight_columns]) = (a.shape().split_last(), &*weight.shape().ok()?) else {
+            return None;
+        };
+        if self.transpose_a || rows.is_empty() || !computes_in_f32(a.dtype()) {
+            return None;
+        }
+        let outputs = if self.transpose_b { *weight_rows } else { *weight_columns };
+        let result: Vec<usize> = rows.iter().copied().chain([outputs]).collect();
+        let mut stacked = vec![0];
+        for (at, operand) in (OWN_OPERANDS..).zip(further) {
+            match operand {
+                Operand::Absent | Operand::Weight(_) => {}
+                Operand::Value(Value::Tensor(tensor)) if tensor.shape() == result => stacked.push(at),
+                Operand::Value(_) | Operand::Version(_) => return None,
+            }
+        }
+        Some(stacked)
+    }
 }
 
 /// Whether an operand is a weight of codes, products of which are summed as integers.
