@@ -30,7 +30,8 @@
 //!
 //! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
 //! Features: `compile` and `run` bring one half each, `generate` text from language models, `serve` that behind HTTP,
-//! `ndarray` its arrays as inputs and outputs, `cli` (the default) all but the last and the command line. A program that only opens
+//! `images` the decoding of files of images (`ImageDecoder`), `ndarray` its arrays as inputs and outputs, `cli` (the default)
+//! all but the last and the command line. A program that only opens
 //! files builds no compiler, and a build script no runtime.
 
 #[cfg(feature = "cli")]
