@@ -9,9 +9,9 @@
 //! more bytes are taken in the order of what a byte of them gains, as long as they fit.
 
 use super::candidates::Candidate;
+use super::choice::Choice;
 use super::factors::Factors;
-use super::scheme::{sample, scheme};
-use super::{Choice, encoding};
+use super::scheme::{encoding, sample, scheme};
 use crate::error::PassError;
 use crate::ir::{ChosenEncoding, ConstantData, ConstantId, Graph, widened};
 use crate::moments::Moments;
