@@ -39,6 +39,7 @@
 
 mod budget;
 mod candidates;
+mod choice;
 mod factors;
 mod pattern;
 mod scheme;
@@ -48,12 +49,13 @@ use crate::ir::{Changes, ChosenEncoding, Constant, ConstantData, ConstantId, Gra
 use crate::options::{Options, Precision, WeightOptions};
 use crate::rounding::{Part, Scheme};
 use candidates::{Candidate, candidates};
+use choice::Choice;
 use factors::Factors;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, Logical, Panels, Planes, Rows};
+use ipuc_formats::encodings::{Coded, Logical};
 use ipuc_formats::ops::{Cast, Dequantize, Op};
 use pattern::matches;
-use scheme::scheme;
+use scheme::{encoding, scheme};
 use std::collections::BTreeMap;
 
 /// Weights of fewer elements stay as they are, unless a pattern names them.
@@ -103,18 +105,6 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
     }
     asked.finish()?;
     Ok(changes)
-}
-
-/// What is to become of a weight.
-enum Choice {
-    /// Nobody asked.
-    Unasked,
-    /// It stays, and why.
-    Keep(String),
-    /// To what, and who says so.
-    Round(Precision, String),
-    /// The budget decides.
-    Budget,
 }
 
 /// What the options ask for, and which patterns came to nothing.
@@ -287,19 +277,6 @@ fn to_codes(
     let reason = format!("rounded: {why}{calibrated}");
     graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason });
     Ok(Ok(()))
-}
-
-/// How codes of a candidate are stored.
-fn encoding(candidate: &Candidate, scheme: &Scheme) -> Result<Coded, String> {
-    let planes = scheme.planes();
-    let encoding: Coded = if candidate.uses.matrices.is_empty() {
-        Rows { dtype: scheme.code, planes: Planes(planes) }.into()
-    } else {
-        Panels::codes(scheme.code, scheme.matrix, planes).into()
-    };
-    let logical = Logical { dtype: candidate.dtype, shape: &candidate.extents() };
-    encoding.check(logical).map_err(|error| error.to_string())?;
-    Ok(encoding)
 }
 
 /// Make the constant one that dequantizes its own codes.

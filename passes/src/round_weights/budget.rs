@@ -9,9 +9,9 @@
 //! more bytes are taken in the order of what a byte of them gains, as long as they fit.
 
 use super::candidates::Candidate;
+use super::choice::Choice;
 use super::factors::Factors;
-use super::scheme::{sample, scheme};
-use super::{Choice, encoding};
+use super::scheme::{encoding, sample, scheme};
 use crate::error::PassError;
 use crate::ir::{ChosenEncoding, ConstantData, ConstantId, Graph, widened};
 use crate::moments::Moments;
@@ -210,7 +210,7 @@ fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) 
 fn sampled_outputs(matrix: WeightMatrix) -> Vec<Range<u64>> {
     let all = matrix.groups * matrix.outputs;
     if all <= SAMPLED_RUNS * RUN_OUTPUTS {
-        return vec![0..all];
+        return std::iter::once(0..all).collect();
     }
     let first = |run: u64| (all - RUN_OUTPUTS) * run / (SAMPLED_RUNS - 1);
     (0..SAMPLED_RUNS).map(|run| first(run)..first(run) + RUN_OUTPUTS).collect()
@@ -313,7 +313,7 @@ fn bytes_of_others(graph: &Graph, candidates: &[Candidate]) -> u64 {
             }
             // Codes that the model has are stored with their parameters.
             (ConstantData::Recipe { operands, .. }, None) if graph.quantized(id).is_some() => {
-                operands.iter().flatten().map(|operand| graph.constant(*operand).byte_count() as u64).sum()
+                operands.iter().flatten().map(|operand| graph.constant(*operand).byte_count()).sum()
             }
             (_, None) => elements.saturating_mul(dtype.bits() as u64).div_ceil(8),
         }
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn samples_lie_within_the_outputs() {
         let matrix = |groups, outputs| WeightMatrix { groups, inputs: 8, outputs, output_axis: 0 };
-        assert_eq!(sampled_outputs(matrix(2, 32)), [0..64]);
+        assert_eq!(sampled_outputs(matrix(2, 32)), std::slice::from_ref(&(0..64)));
         assert_eq!(sampled_outputs(matrix(1, 65)), [0..16, 16..32, 32..48, 49..65]);
         assert_eq!(sampled_outputs(matrix(4, 1000)), [0..16, 1328..1344, 2656..2672, 3984..4000]);
     }

@@ -5,6 +5,7 @@ use crate::error::PassError;
 use crate::ir::{ConstantData, Graph};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{Coded, Logical, Panels, Planes, Rows};
 use std::ops::Range;
 
 /// Outputs of the sample.
@@ -58,6 +59,19 @@ pub(super) fn scheme(
     let worth = 0.25f64.powf(f64::from(bits) / inputs as f64);
     let gains = with_zero_points.squared_error(&values) < worth * symmetric.squared_error(&values);
     Ok(Ok(if gains { shifted } else { plain }))
+}
+
+/// How codes of a candidate are stored.
+pub(super) fn encoding(candidate: &Candidate, scheme: &Scheme) -> Result<Coded, String> {
+    let planes = scheme.planes();
+    let encoding: Coded = if candidate.uses.matrices.is_empty() {
+        Rows { dtype: scheme.code, planes: Planes(planes) }.into()
+    } else {
+        Panels::codes(scheme.code, scheme.matrix, planes).into()
+    };
+    let logical = Logical { dtype: candidate.dtype, shape: &candidate.extents() };
+    encoding.check(logical).map_err(|error| error.to_string())?;
+    Ok(encoding)
 }
 
 /// The elements of some outputs, one behind the other; none of a weight whose bytes are not at hand.
