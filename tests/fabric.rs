@@ -258,6 +258,9 @@ fn keys_of_attention_and_rows_of_normalization_are_shared_by_tiles_and_combined(
         let combined = values * f64::from(keys[0] - 1) / f64::from(keys[0]);
         assert!(placed.cost.received.0 > combined, "{} of {combined}", placed.cost.received);
     }
+    // Caches that have grown lie in parts too.
+    let plan = wafer.plan.as_ref().unwrap();
+    assert!(plan.needed.0 < 0.2 * wafer.program.state_bytes, "{} of {}", plan.needed, wafer.program.state_bytes);
     let shared = steps().filter(|(step, placed)| step.operator == "layer_normalization" && placed.cost.tiles > 1);
     assert!(shared.count() > 0);
     // Where there is one query and one head, tiles have nothing but keys to share.
@@ -385,6 +388,38 @@ fn traces_and_pages_show_the_run_and_need_nothing_else() {
     let runs: serde_json::Value = serde_json::from_str(data).unwrap();
     assert_eq!(runs[0]["result"], result);
     assert_eq!(runs[1]["result"]["target"], "ipu-server");
+}
+
+#[test]
+fn this_machine_is_measured_and_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let calibrate = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        command.current_dir(folder).args(["targets", "calibrate", "--threads", "1", "--json"]).args(arguments);
+        command.output().unwrap()
+    };
+    let output = calibrate(&["-o", "host.toml"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    if error.contains("does not tell the sizes of its caches") {
+        eprintln!("left out: {error}");
+        return;
+    }
+    assert!(output.status.success(), "{error}");
+    let text = std::fs::read_to_string(folder.join("host.toml")).unwrap();
+    let host = ipuc_formats::machine::read_target("host.toml", &text).unwrap();
+    assert_eq!((host.tiles.count.get(), host.tiers.len(), host.style), (1, 3, Style::Roofline));
+    // More rows at once are never slower, and the cache is no slower than the disk.
+    for pair in host.matrix.chunks(2) {
+        assert_eq!((pair[0].types.clone(), pair[0].rows.get(), pair[1].rows.get()), (pair[1].types.clone(), 8, 1));
+        assert!(pair[0].macs_per_cycle() > pair[1].macs_per_cycle() * 0.5, "{pair:?}");
+    }
+    std::fs::write(folder.join("model.onnx"), encoder(F16, 1, &SMALL_ENCODER)).unwrap();
+    let simulated = simulated_at_the_command_line(folder, &["--target", "host.toml"]);
+    let seconds = simulated["seconds"].as_f64().unwrap();
+    assert!((1e-5..100.0).contains(&seconds), "{seconds}");
+    let refused = calibrate(&["host"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
 }
 
 #[test]

@@ -273,12 +273,18 @@ impl Attention {
         let group = q[1].divide_exact(&k[1]).unwrap_or_else(|| q[1].floor_div(&k[1]));
         let flat = facts.dims(0).is_some_and(|dims| dims.len() == 3);
         let (length, last) = if flat { (1, 2) } else { (2, 3) };
+        // The grown caches lie in the same parts as the values that are summed.
+        let present = |axis: usize| match self.present {
+            true => vec![loops::result(1, axis), loops::result(2, axis)],
+            false => Vec::new(),
+        };
         let queries = |of: &'static [usize], writes: bool| {
             let read = |operand: &usize| of.contains(operand);
             let written = |at: At| writes.then_some(at);
+            let grown = |axis: usize| present(axis).into_iter().filter(move |_| writes);
             let nest = Loops::new(facts);
             let batched = [0, 1, 2, 4, 5, 6, 7].into_iter().filter(read).map(|operand| loops::operand(operand, 0));
-            let nest = nest.parallel(&q[0], batched.chain(written(loops::result(0, 0))));
+            let nest = nest.parallel(&q[0], batched.chain(written(loops::result(0, 0))).chain(grown(0)));
             let query = of.contains(&0).then(|| loops::operand(0, length));
             let walk = |nest: Loops| nest.parallel(&q[2], query.into_iter().chain(written(loops::result(0, length))));
             let stride = |head: &Dim, many: i64| head.as_known().and_then(|size| size.checked_mul(many));
@@ -302,7 +308,7 @@ impl Attention {
                 true => stride(&q[3], 1).map(|stride| loops::operand(0, axis).stride(stride)),
                 false => Some(loops::operand(0, axis)),
             };
-            let nest = nest.parallel(&k[1], of_heads.chain(caches).chain(sinks).chain(result(group)));
+            let nest = nest.parallel(&k[1], of_heads.chain(caches).chain(sinks).chain(result(group)).chain(grown(1)));
             walk(nest.parallel(&Dim::known(group), query.into_iter().chain(sink).chain(result(1))))
         };
         // Keys of the past come first; where their number is open, new ones are needed whole.
@@ -316,10 +322,12 @@ impl Attention {
         };
         let products = [loops::operand(0, last), loops::operand(1, last), loops::operand(4, 3)];
         let values = [loops::operand(2, last), loops::operand(5, 3), loops::result(0, last)];
+        let values = values.into_iter().chain(self.present.then(|| loops::result(2, 3)));
+        let summed = keys_of(2, 5).into_iter().chain(present(2));
         vec![
             queries(&[0, 1, 4, 6, 7, 8], false).parallel(keys, keys_of(1, 4)).reduced(&q[3], products).products(1),
             queries(&[], false).reduced(keys, []).space(),
-            queries(&[2, 5], true).reduced(keys, keys_of(2, 5)).parallel(&v[3], values).products(1),
+            queries(&[2, 5], true).reduced(keys, summed).parallel(&v[3], values).products(1),
         ]
     }
 

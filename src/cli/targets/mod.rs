@@ -1,10 +1,13 @@
 //! `ipuc targets`: machines that programs can be simulated on.
 
+mod calibrate;
+mod microbenchmarks;
+
 use super::Outcome;
 use super::failure::{Code, Failure};
 use super::output::Output;
 use crate::files::SourceFile;
-use clap::Args;
+use clap::{Args, Subcommand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::{BUILT_IN, Target, read_target_with};
 use ipuc_formats::read_at::ReadAt;
@@ -13,10 +16,18 @@ use std::path::Path;
 
 /// List the machines that programs can be simulated on, or print the description of one
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The machine, by its name or its file
     #[arg(value_name = "NAME|FILE.toml")]
     name: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Calibrate(calibrate::Arguments),
 }
 
 /// `KEY=VALUE`.
@@ -71,6 +82,9 @@ pub(super) fn target(name: &str, replaced: &[Replaced]) -> anyhow::Result<Target
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    if let Some(Command::Calibrate(arguments)) = &arguments.command {
+        return calibrate::run(arguments, output);
+    }
     if let Some(name) = &arguments.name {
         let (file, text) = text(name)?;
         let target = read_target_with(&file, &text, &[])?;

@@ -1,0 +1,361 @@
+//! `ipuc targets calibrate`: the machine at hand as a target, from what small models take on it.
+//!
+//! Rates are those of the program's own kernels, so that a prediction says what the program would take. Cycles are
+//! nanoseconds: what is measured is time. Energy is not measured.
+
+use super::microbenchmarks::Model;
+use crate::cli::Outcome;
+use crate::cli::arguments::threads;
+use crate::cli::failure::{Code, Failure};
+use crate::cli::output::{Output, Unit};
+use crate::files::{DirectFile, OutputFile};
+use anyhow::Context;
+use clap::Args;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::machine::read_target_with;
+use ipuc_formats::read_at::ReadAt;
+use ipuc_passes::emit::Output as _;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Measure this machine, some seconds long, and print its description, to simulate programs on it
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Threads that a run shares; all cores by default
+    #[arg(long, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
+    /// Write the description to a file
+    #[arg(long, short, value_name = "HOST.toml")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let threads = match arguments.threads {
+        Some(threads) if threads > 0 => threads,
+        Some(_) | None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let caches = Caches::of_this_machine()?;
+    let folder = tempfile::tempdir().context("no folder for temporary files")?;
+    let bar = output.bar("measuring", Unit::Items);
+    let measured = Measured::new(folder.path(), threads, &caches, |done, all| bar.set(done, all))?;
+    drop(bar);
+    let text = description(threads, &caches, &measured);
+    let target = read_target_with("host.toml", &text, &[])?;
+    match &arguments.output {
+        Some(path) => {
+            let context = || format!("cannot write `{}`", path.display());
+            let file = OutputFile::create(path).with_context(context)?;
+            file.write_at(0, text.as_bytes()).with_context(context)?;
+            file.finish().with_context(context)?;
+        }
+        None => output.line(text.trim_end())?,
+    }
+    output.json(&json!({"targets": [target]}))?;
+    Ok(Code::Success)
+}
+
+/// Bytes of the caches of a core, and of the one that all share.
+struct Caches {
+    own: u64,
+    shared: u64,
+    memory: u64,
+}
+
+impl Caches {
+    fn of_this_machine() -> anyhow::Result<Caches> {
+        let size = |index: u32| {
+            let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+            let text = std::fs::read_to_string(path).ok()?;
+            Some(text.trim().strip_suffix('K')?.parse::<u64>().ok()? * 1024)
+        };
+        let (Some(own), Some(shared)) = (size(2), size(3)) else {
+            let failure = Failure::usage("the system does not tell the sizes of its caches".to_string());
+            return Err(failure
+                .with_hint("begin with a description that `ipuc targets NAME` prints".to_string())
+                .into());
+        };
+        let memory = crate::memory::available_bytes().context("the system does not tell how much memory it has")?;
+        Ok(Caches { own, shared, memory })
+    }
+}
+
+/// Multiply-accumulates of a core in a nanosecond.
+struct Products {
+    types: &'static [DType],
+    /// Many rows pass by the same weights.
+    many: f64,
+    /// One row.
+    one: f64,
+}
+
+/// What was measured: rates of one core in a nanosecond, those of memories in bytes a second.
+struct Measured {
+    products: Vec<Products>,
+    arithmetic: f64,
+    convert: f64,
+    divide: f64,
+    transcendental: f64,
+    copies: f64,
+    step_seconds: f64,
+    cache: f64,
+    memory: f64,
+    disk: f64,
+}
+
+/// Types that are multiplied, with those that take the same kernels.
+const TYPES: &[(DType, &[DType])] = &[
+    (DType::F32, &[DType::F32]),
+    (DType::F16, &[DType::F16]),
+    (DType::BF16, &[DType::BF16]),
+    (DType::I8, &[DType::I8, DType::U8]),
+];
+
+impl Measured {
+    fn new(folder: &Path, threads: usize, caches: &Caches, progress: impl Fn(u64, u64)) -> anyhow::Result<Measured> {
+        let all = TYPES.len() as u64 * 2 + 9;
+        let mut done = 0;
+        let mut advance = || {
+            progress(done, all);
+            done += 1;
+        };
+        let cores = threads as f64;
+        let mut products = Vec::new();
+        for &(dtype, types) in TYPES {
+            let (operator, result) = match dtype {
+                DType::I8 => ("MatMulInteger", DType::I32),
+                _ => ("MatMul", dtype),
+            };
+            let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
+                advance();
+                let model = Model::new(dtype, &[rows, size]).step(operator, Some((dtype, &[size, size])), None);
+                let seconds = model.seconds(folder, threads, (result, &[rows, size]))?;
+                Ok((rows * size * size) as f64 / seconds / 1e9 / cores)
+            };
+            products.push(Products { types, many: rate(256, 1024)?, one: rate(1, 512)? });
+        }
+        // Elements that fit into the cache of each core.
+        let elements = (caches.own as usize / 16 * threads).max(1 << 14);
+        let mut each = |count: usize, chain: fn(Model, usize) -> Model| -> anyhow::Result<f64> {
+            advance();
+            let model = chain(Model::new(DType::F32, &[elements]), count);
+            let seconds = model.seconds(folder, threads, (DType::F32, &[elements]))?;
+            Ok((elements * count) as f64 / seconds / 1e9 / cores)
+        };
+        let arithmetic = each(16, |model, count| {
+            (0..count / 2).fold(model, |model, _| {
+                model.step("Mul", Some((DType::F32, &[1])), None).step("Add", Some((DType::F32, &[1])), None)
+            })
+        })?;
+        let divide = each(8, |model, count| model.steps(count, "Div", Some((DType::F32, &[1]))))?;
+        let transcendental = each(8, |model, count| model.steps(count, "Tanh", None))?;
+        let convert = each(8, |model, count| {
+            (0..count / 2)
+                .fold(model, |model, _| model.step("Cast", None, Some(DType::F16)).step("Cast", None, Some(DType::F32)))
+        })?;
+        advance();
+        let copied = Model::new(DType::F32, &[1024, 1024]).step("Transpose", None, None);
+        let copies = 2.0 * 4.0 * 1024.0 * 1024.0 / copied.seconds(folder, threads, (DType::F32, &[1024, 1024]))?;
+        advance();
+        let small =
+            |count: usize| Model::new(DType::F32, &[1, 16]).steps(count, "MatMul", Some((DType::F32, &[16, 16])));
+        let mut times = [1, 65].map(|count| small(count).seconds(folder, threads, (DType::F32, &[1, 16]))).into_iter();
+        let (one, many) = (times.next().context("no time")??, times.next().context("no time")??);
+        let mut weights = |bytes: u64| -> anyhow::Result<f64> {
+            advance();
+            // A row of 4096 by as many outputs as the bytes give.
+            let outputs = (bytes / 4 / 4096).max(16) as usize;
+            let model = Model::new(DType::F32, &[1, 4096]).step("MatMul", Some((DType::F32, &[4096, outputs])), None);
+            let seconds = model.seconds(folder, threads, (DType::F32, &[1, outputs]))?;
+            Ok((4096 * outputs * 4) as f64 / seconds)
+        };
+        Ok(Measured {
+            products,
+            arithmetic,
+            convert,
+            divide,
+            transcendental,
+            copies: copies / 1e9 / cores,
+            step_seconds: ((many - one) / 64.0).max(1e-9),
+            cache: weights((caches.shared / 2).max(caches.own * 2))?,
+            memory: weights(caches.shared * 4)?,
+            disk: disk(folder)?,
+        })
+    }
+}
+
+/// Rate of reading a file past the page cache.
+fn disk(folder: &Path) -> anyhow::Result<f64> {
+    const CHUNK: usize = 2 << 20;
+    const CHUNKS: u64 = 64;
+    let path = folder.join("file.bin");
+    let content: Vec<u8> = (0..CHUNK).map(|index| (index * 31 % 251) as u8).collect();
+    let file = OutputFile::create(&path)?;
+    for chunk in 0..CHUNKS {
+        file.write_at(chunk * CHUNK as u64, &content)?;
+    }
+    file.finish()?;
+    std::fs::File::open(&path)?.sync_all()?;
+    let file = DirectFile::open(&path)?;
+    // Direct reads want an address at a multiple of a block.
+    let mut buffer = vec![0u8; CHUNK + 4096];
+    let start = buffer.as_ptr().align_offset(4096);
+    let begin = Instant::now();
+    for chunk in 0..CHUNKS {
+        file.read_exact_at(chunk * CHUNK as u64, &mut buffer[start..start + CHUNK])?;
+    }
+    Ok((CHUNK as u64 * CHUNKS) as f64 / begin.elapsed().as_secs_f64())
+}
+
+/// Outputs side by side in a panel of weights, and rows that a kernel passes by it together.
+const OUTPUTS: f64 = 16.0;
+const ROWS: f64 = 8.0;
+
+fn description(threads: usize, caches: &Caches, measured: &Measured) -> String {
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        r#"# Measured by `ipuc targets calibrate`: rates of the kernels of the program in models of one kind of step.
+name = "host"
+description = "this machine, {threads} threads"
+style = "roofline"
+
+[tiles]
+# Threads that share a step.
+count = {threads}
+# Second-level cache of a core, as the system tells.
+sram = "{own}B"
+reserved = "4KiB"
+# Cycles are nanoseconds.
+clock = "1GHz"
+holds_weights = false
+# Transposition of 1024 x 1024 in f32.
+bandwidth = "{copies:.3} B/cycle"
+
+[exchange]
+# By way of the cache that cores share.
+receive = "{receive:.3} B/cycle"
+phase = "0 cycles"
+hop = "0 cycles"
+transfer = "0 cycles"
+"#,
+        own = caches.own,
+        copies = measured.copies,
+        receive = measured.cache / 1e9 / threads as f64,
+    );
+    for products in &measured.products {
+        let names: Vec<String> = products.types.iter().map(|dtype| format!("\"{}\"", dtype.name())).collect();
+        let kinds = [
+            ("256 rows by 1024 x 1024", ROWS, ROWS * OUTPUTS / products.many),
+            ("one row by 512 x 512", 1.0, OUTPUTS / products.one),
+        ];
+        for (what, rows, pass) in kinds {
+            let _ = write!(
+                text,
+                r#"
+# {what}. Energy is not measured.
+[[matrix]]
+types = [{}]
+units = 1
+rows = {rows}
+inputs = 1
+outputs = {OUTPUTS}
+pass = "{pass:.6} cycles"
+load = "0 cycles"
+overlapped = true
+threads = 1
+energy = "0pJ/op"
+"#,
+                names.join(", ")
+            );
+        }
+    }
+    let _ = write!(
+        text,
+        r#"
+# Chains of eight and 16 steps on elements that fit into the caches of cores. Energy is not measured.
+[vector]
+arithmetic = {:.4}
+convert = {:.4}
+divide = {:.4}
+transcendental = {:.4}
+energy = "0pJ/op"
+"#,
+        measured.arithmetic, measured.convert, measured.divide, measured.transcendental
+    );
+    let tiers = [
+        ("shared cache", "A row by weights that are half of it.", caches.shared, measured.cache, "4KiB"),
+        ("memory", "A row by weights of four times the shared cache.", caches.memory, measured.memory, "64KiB"),
+        (
+            "disk",
+            "A file of 128 MiB past the page cache; its capacity is not asked for.",
+            1 << 40,
+            measured.disk,
+            "2MiB",
+        ),
+    ];
+    for (name, what, capacity, rate, chunk) in tiers {
+        let _ = write!(
+            text,
+            r#"
+# {what}
+[[tiers]]
+name = "{name}"
+capacity = "{capacity}B"
+read = "{rate:.0}B/s"
+write = "{rate:.0}B/s"
+latency = "0ns"
+chunk = "{chunk}"
+energy = "0pJ/B"
+"#
+        );
+    }
+    let _ = write!(
+        text,
+        r#"
+[policy]
+weights = "auto"
+activations = "auto"
+state = "auto"
+prefetch = false
+
+[overhead]
+# What each of 64 products of 16 x 16 adds to a run.
+step = "{:.1}ns"
+
+[energy]
+# Not measured.
+static_power = "0W"
+"#,
+        measured.step_seconds * 1e9
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_says_what_was_measured() {
+        let products = vec![Products { types: &[DType::I8, DType::U8], many: 64.0, one: 8.0 }];
+        let measured = Measured {
+            products,
+            arithmetic: 8.0,
+            convert: 4.0,
+            divide: 2.0,
+            transcendental: 1.0,
+            copies: 5.0,
+            step_seconds: 1.5e-6,
+            cache: 4e10,
+            memory: 1e10,
+            disk: 1e9,
+        };
+        let caches = Caches { own: 1 << 20, shared: 32 << 20, memory: 16 << 30 };
+        let target = read_target_with("host.toml", &description(2, &caches, &measured), &[]).unwrap();
+        assert_eq!(target.peak_macs_per_second(DType::U8), Some(2.0 * 64.0 * 1e9));
+        assert_eq!(target.tiers.iter().map(|tier| tier.read.0).collect::<Vec<_>>(), [4e10, 1e10, 1e9]);
+        assert!((target.overhead.step.0 - 1.5e-6).abs() < 1e-12 && target.exchange.receive.0 == 20.0);
+    }
+}

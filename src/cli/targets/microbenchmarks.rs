@@ -1,0 +1,127 @@
+//! Small models, each of which takes as long as one property of a machine lets it; run as any model is.
+
+use crate::compile::{CompileOptions, Source, compile};
+use crate::open;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
+use ipuc_formats::onnx::schema::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
+    ValueInfoProto, type_proto,
+};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use ipuc_runtime::{Session, SessionOptions};
+use prost::Message;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A model is run for so long, and at least so often, after two runs that are not counted.
+const DURATION: Duration = Duration::from_millis(200);
+const LEAST_RUNS: usize = 7;
+
+/// A model of one input `x` that grows node by node.
+pub(super) struct Model {
+    graph: GraphProto,
+    input: (DType, Vec<usize>),
+    last: String,
+}
+
+impl Model {
+    pub(super) fn new(dtype: DType, shape: &[usize]) -> Model {
+        let x = port("x", dtype, shape);
+        let graph = GraphProto { name: Some("graph".to_string()), input: vec![x], ..GraphProto::default() };
+        Model { graph, input: (dtype, shape.to_vec()), last: "x".to_string() }
+    }
+
+    /// A weight of sixteenths, whose products and sums stay in range, or of ones where it has integers.
+    fn weight(&mut self, dtype: DType, shape: &[usize]) -> String {
+        let name = format!("w{}", self.graph.initializer.len());
+        let count: usize = shape.iter().product();
+        let element: &[u8] = match dtype {
+            DType::F32 => &[0, 0, 0x80, 0x3d],
+            DType::F16 => &[0, 0x2c],
+            DType::BF16 => &[0x80, 0x3d],
+            _ => &[1],
+        };
+        let bytes = element.repeat(count);
+        self.graph.initializer.push(TensorProto {
+            name: Some(name.clone()),
+            data_type: Some(dtype.onnx_code()),
+            dims: shape.iter().map(|&extent| extent as i64).collect(),
+            raw_data: Some(bytes),
+            ..TensorProto::default()
+        });
+        name
+    }
+
+    /// A step that reads what came last, and a weight of this type and shape where there is one.
+    pub(super) fn step(mut self, operator: &str, weight: Option<(DType, &[usize])>, to: Option<DType>) -> Model {
+        let weight = weight.map(|(dtype, shape)| self.weight(dtype, shape));
+        let output = format!("v{}", self.graph.node.len());
+        let cast = to.map(|dtype| AttributeProto {
+            name: Some("to".to_string()),
+            r#type: Some(INTEGER_ATTRIBUTE),
+            i: Some(i64::from(dtype.onnx_code())),
+            ..AttributeProto::default()
+        });
+        self.graph.node.push(NodeProto {
+            name: Some(output.clone()),
+            op_type: Some(operator.to_string()),
+            input: std::iter::once(self.last).chain(weight).collect(),
+            output: vec![output.clone()],
+            attribute: cast.into_iter().collect(),
+            ..NodeProto::default()
+        });
+        self.last = output;
+        self
+    }
+
+    /// The same step several times.
+    pub(super) fn steps(self, count: usize, operator: &str, weight: Option<(DType, &[usize])>) -> Model {
+        (0..count).fold(self, |model, _| model.step(operator, weight, None))
+    }
+
+    /// The median of its runs, in seconds.
+    pub(super) fn seconds(self, folder: &Path, threads: usize, result: (DType, &[usize])) -> anyhow::Result<f64> {
+        let Model { mut graph, input: (dtype, shape), last } = self;
+        graph.output.push(port(&last, result.0, result.1));
+        let opset = OperatorSetIdProto { domain: None, version: Some(21) };
+        let model =
+            ModelProto { ir_version: Some(10), opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() };
+        let (path, compiled) = (folder.join("model.onnx"), folder.join("model.ipu"));
+        std::fs::write(&path, model.encode_to_vec())?;
+        compile(&[Source { entry: "main".to_string(), path }], &compiled, &CompileOptions::default())?;
+        let model = open(&compiled)?;
+        let mut session = Session::new(&model, &SessionOptions { threads, ..SessionOptions::default() })?;
+        let x = match dtype {
+            DType::F32 => Tensor::from_elements(&shape, &vec![1.0f32; shape.iter().product()])?,
+            _ => Tensor::zeros(dtype, &shape)?,
+        };
+        let mut run = || -> anyhow::Result<f64> {
+            let inputs: Vec<(String, Value)> = vec![("x".to_string(), x.clone().into())];
+            let start = Instant::now();
+            session.run(None, inputs)?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        run()?;
+        run()?;
+        let start = Instant::now();
+        let mut times = Vec::new();
+        while times.len() < LEAST_RUNS || start.elapsed() < DURATION {
+            times.push(run()?);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+}
+
+const INTEGER_ATTRIBUTE: i32 = 2;
+
+fn port(name: &str, dtype: DType, shape: &[usize]) -> ValueInfoProto {
+    let dimension =
+        |&extent: &usize| Dimension { denotation: None, value: Some(dimension::Value::DimValue(extent as i64)) };
+    let shape = TensorShapeProto { dim: shape.iter().map(dimension).collect() };
+    let tensor = type_proto::Tensor { elem_type: Some(dtype.onnx_code()), shape: Some(shape) };
+    let kind = TypeProto { denotation: None, value: Some(type_proto::Value::TensorType(tensor)) };
+    ValueInfoProto { name: Some(name.to_string()), r#type: Some(kind), ..ValueInfoProto::default() }
+}

@@ -1,0 +1,275 @@
+//! Steps computed tile by tile, from the placement alone: each tile has the elements that its loops and their split say,
+//! and everything else is another number. What comes out together is what the whole step gives, and the bytes that tiles had
+//! to get are those that the cost of the step counts.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+#[allow(dead_code, reason = "the benchmark uses the rest")]
+#[path = "../benches/validate/models.rs"]
+mod models;
+
+use ipuc::compile::{CompileOptions, Source as Model, describe};
+use ipuc::simulate::{SimulateOptions, simulate};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::element::f16;
+use ipuc_formats::machine::{BoundStep, Points, Source, Split, built_in, bytes_of_tile, is_local, layout_of};
+use ipuc_formats::model::{KnownStep, Manifest};
+use ipuc_formats::ops::{AxisKind, NoBlocks, Op, ReferenceContext, Space};
+use ipuc_formats::tensor::Tensor;
+use ipuc_formats::value::Value;
+use models::{Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+
+/// A range of points on each axis of a space.
+type Tile = Vec<Range<i64>>;
+
+/// Positions on each axis of a tensor.
+type Touched = Vec<BTreeSet<i64>>;
+
+/// Numbers that look random and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn tensor(&mut self, dtype: DType, extents: &[i64]) -> Tensor {
+        let shape: Vec<usize> = extents.iter().map(|&extent| extent as usize).collect();
+        let count: usize = shape.iter().product();
+        let mut number = || (self.next() % 2001) as f32 / 1000.0 - 1.0;
+        match dtype {
+            DType::F32 => Tensor::from_elements(&shape, &(0..count).map(|_| number()).collect::<Vec<f32>>()).unwrap(),
+            DType::F16 => {
+                let elements: Vec<f16> = (0..count).map(|_| f16::from_f32(number())).collect();
+                Tensor::from_elements(&shape, &elements).unwrap()
+            }
+            dtype => Tensor::zeros(dtype, &shape).unwrap(),
+        }
+    }
+}
+
+fn reference(op: &Op, operands: &[Option<Tensor>]) -> Vec<Tensor> {
+    let values: Vec<Option<Value>> = operands.iter().map(|operand| operand.clone().map(Value::from)).collect();
+    let mut blocks = NoBlocks;
+    let results = op.operator().reference(&values, &mut ReferenceContext::new(&mut blocks)).unwrap();
+    results.iter().map(|result| result.as_tensor().unwrap().clone()).collect()
+}
+
+/// The points of each part of an axis.
+fn parts(extent: i64, count: u32) -> Vec<Range<i64>> {
+    let length = (extent + i64::from(count) - 1) / i64::from(count);
+    let all = (0..i64::from(count)).map(|part| (part * length).min(extent)..((part + 1) * length).min(extent));
+    all.filter(|part| !part.is_empty()).collect()
+}
+
+/// All tiles of a space; axes that `whole` names are not split.
+fn tiles(step: &BoundStep, split: &Split, space: usize, whole: impl Fn(AxisKind) -> bool) -> Vec<Tile> {
+    let axes = step.spaces[space].axes.iter().zip(&step.extents[space]).zip(&split.tiles[space]);
+    axes.fold(vec![Tile::new()], |tiles, ((axis, &extent), &count)| {
+        let own = if whole(axis.kind) { parts(extent, 1) } else { parts(extent, count) };
+        tiles.iter().flat_map(|tile| own.iter().map(move |part| [tile.clone(), vec![part.clone()]].concat())).collect()
+    })
+}
+
+/// Positions of a tensor that a tile touches; none where the space does not touch it.
+fn touched(space: &Space, tile: &[Range<i64>], tensor: usize, extents: &[i64]) -> Option<Touched> {
+    space.axes.iter().any(|axis| axis.at[tensor].is_some()).then(|| {
+        let mut touched: Vec<Option<BTreeSet<i64>>> = vec![None; extents.len()];
+        for (axis, points) in space.axes.iter().zip(tile) {
+            let Some(index) = axis.at[tensor] else { continue };
+            let before = touched[index.axis as usize].take().unwrap_or_else(|| BTreeSet::from([0]));
+            let steps = points.clone().map(|point| point * index.stride + index.offset);
+            touched[index.axis as usize] =
+                Some(steps.flat_map(|step| before.iter().map(move |at| at + step)).collect());
+        }
+        let all = touched.into_iter().zip(extents);
+        all.map(|(own, &extent)| {
+            own.map_or_else(|| (0..extent).collect(), |own| own.range(0..extent).copied().collect())
+        })
+        .collect()
+    })
+}
+
+fn count(touched: &Touched) -> f64 {
+    touched.iter().map(|own| own.len() as f64).product()
+}
+
+fn indices(shape: &[usize]) -> Vec<Vec<i64>> {
+    shape.iter().fold(vec![Vec::new()], |all, &extent| {
+        all.iter().flat_map(|at| (0..extent as i64).map(move |next| [at.clone(), vec![next]].concat())).collect()
+    })
+}
+
+fn inside(at: &[i64], touched: &Touched) -> bool {
+    at.iter().zip(touched).all(|(at, own)| own.contains(at))
+}
+
+/// The points of an earlier space that a part of another one needs.
+fn needed(step: &BoundStep, space: usize, writing: usize, part: &[Range<i64>]) -> Tile {
+    let own = &step.spaces[space];
+    let axis = |axis: usize| {
+        let linked = own.linked(axis, &step.spaces[writing]).filter(|_| own.axes[axis].kind == AxisKind::Parallel);
+        linked.map_or(0..step.extents[space][axis], |linked| part[linked].clone())
+    };
+    (0..own.axes.len()).map(axis).collect()
+}
+
+/// What the tiles that make a part of what a space writes together have of an operand.
+fn kept(step: &BoundStep, writing: usize, part: &[Range<i64>], operand: usize, extents: &[i64]) -> Vec<Touched> {
+    let earlier = (0..writing).filter(|&space| !step.spaces[space].writes(step.operands.len()));
+    let earlier =
+        earlier.filter_map(|space| touched(&step.spaces[space], &needed(step, space, writing, part), operand, extents));
+    earlier.chain(touched(&step.spaces[writing], part, operand, extents)).collect()
+}
+
+/// Compute a step part by part and compare.
+fn check_values(op: &Op, step: &BoundStep, split: &Split, operands: &[Option<Tensor>], numbers: &mut Numbers) -> usize {
+    let whole = reference(op, operands);
+    let mut found: Vec<BTreeSet<Vec<i64>>> = vec![BTreeSet::new(); whole.len()];
+    let writing = (0..step.spaces.len()).filter(|&space| step.spaces[space].writes(step.operands.len()));
+    let all: Vec<(usize, Tile)> = writing
+        .flat_map(|space| {
+            let tiles = tiles(step, split, space, |kind| kind == AxisKind::Reduced);
+            tiles.into_iter().map(move |tile| (space, tile))
+        })
+        .collect();
+    for (space, part) in &all {
+        let space = *space;
+        let own: Vec<Option<Tensor>> = (operands.iter().enumerate())
+            .map(|(operand, tensor)| {
+                let tensor = tensor.as_ref()?;
+                let extents: Vec<i64> = tensor.shape().iter().map(|&extent| extent as i64).collect();
+                let kept = kept(step, space, part, operand, &extents);
+                let at = indices(tensor.shape());
+                let source = at.iter().enumerate().map(|(flat, at)| {
+                    let has = kept.is_empty() || kept.iter().any(|kept| inside(at, kept));
+                    Some(if has { flat } else { numbers.next() as usize % tensor.count() })
+                });
+                Some(tensor.select(tensor.shape(), source).unwrap())
+            })
+            .collect();
+        let made = reference(op, &own);
+        for (result, (whole, made)) in whole.iter().zip(&made).enumerate() {
+            let extents: Vec<i64> = whole.shape().iter().map(|&extent| extent as i64).collect();
+            let tensor = step.operands.len() + result;
+            let Some(own) = touched(&step.spaces[space], part, tensor, &extents) else { continue };
+            let at = indices(whole.shape());
+            let flat: Vec<Option<usize>> =
+                at.iter().enumerate().filter(|(_, at)| inside(at, &own)).map(|(flat, _)| Some(flat)).collect();
+            let [expected, found_here] =
+                [whole, made].map(|tensor| tensor.select(&[flat.len()], flat.iter().copied()).unwrap());
+            assert_eq!(found_here, expected, "part {part:?} of `{}`, {:?}", step.name, split.tiles);
+            found[result].extend(at.into_iter().filter(|at| inside(at, &own)));
+        }
+    }
+    // Result 0 is made whole.
+    assert_eq!(found[0].len(), whole[0].count(), "`{}`: {:?}", step.name, split.tiles);
+    all.len()
+}
+
+/// The most bytes of an operand that one tile needs, and whether positions have no gaps.
+fn bytes_needed(step: &BoundStep, split: &Split, operand: usize) -> (f64, bool) {
+    let bound = step.operands[operand].as_ref().unwrap();
+    let all: f64 = bound.extents.iter().map(|&extent| extent as f64).product();
+    let of_space = (0..step.spaces.len()).flat_map(|space| {
+        let tiles = tiles(step, split, space, |_| false);
+        tiles.into_iter().filter_map(move |tile| touched(&step.spaces[space], &tile, operand, &bound.extents))
+    });
+    let mut most: f64 = -1.0;
+    let mut dense = true;
+    for own in of_space {
+        dense &= own.iter().all(|own| own.first().zip(own.last()).is_none_or(|(a, b)| b - a + 1 == own.len() as i64));
+        most = most.max(count(&own));
+    }
+    let most = if most < 0.0 { all } else { most };
+    (bound.bytes * most / all, dense)
+}
+
+fn run(model: &[u8], states: bool, unfused: bool, machine: (&str, &str)) -> (usize, usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    std::fs::write(&path, model).unwrap();
+    let states = if states { vec!["past.*=present.*".to_string()] } else { Vec::new() };
+    let source = Model { entry: "main".to_string(), path };
+    let options = CompileOptions { states, unfused, ..CompileOptions::default() };
+    let manifest: Manifest = describe(&[source], &options).unwrap();
+    let target = built_in(machine.0, &[("tiles.count".to_string(), machine.1.to_string())]).unwrap().unwrap();
+    let simulated = simulate(&manifest, &target, &SimulateOptions::default()).unwrap();
+    let mut numbers = Numbers(3);
+    let mut values: HashMap<Source, Tensor> = HashMap::new();
+    let mut layouts: HashMap<Source, Vec<u32>> = HashMap::new();
+    let (mut split_steps, mut parts) = (0, 0);
+    for (step, placed) in simulated.program.steps.iter().zip(&simulated.placed) {
+        let known = KnownStep::new(&manifest, step.block as usize, step.step as usize).unwrap();
+        let facts = known.facts();
+        let operands: Vec<Option<Tensor>> = (step.operands.iter().zip(facts.inputs))
+            .map(|(bound, fact)| {
+                let bound = bound.as_ref()?;
+                let (dtype, _) = fact.as_ref().unwrap().kind.as_tensor().unwrap();
+                Some(values.entry(bound.source).or_insert_with(|| numbers.tensor(dtype, &bound.extents)).clone())
+            })
+            .collect();
+        let results = reference(known.op(), &operands);
+        let split = &placed.split;
+        if !step.view {
+            parts += check_values(known.op(), step, split, &operands, &mut numbers);
+            split_steps += usize::from(split.tile_count() > 1);
+            let reduced = step.spaces.iter().zip(&split.tiles).any(|(space, parts)| {
+                space.axes.iter().zip(parts).any(|(axis, &parts)| axis.kind == AxisKind::Reduced && parts > 1)
+            });
+            let (mut moved, mut dense) = (0.0, true);
+            for (operand, bound) in step.operands.iter().enumerate() {
+                let Some(bound) = bound else { continue };
+                let (bytes, own_dense) = bytes_needed(step, split, operand);
+                let counted = bytes_of_tile(step, split, operand, Points::All).0;
+                let exact = !own_dense || (counted - bytes).abs() <= 1e-9 * bytes;
+                assert!(exact && counted >= bytes - 1e-9, "`{}`, operand {operand}: {bytes} of {counted}", step.name);
+                let from = layouts.get(&bound.source);
+                let comes = matches!(bound.source, Source::Value(_)) && !is_local(step, split, operand, from);
+                if comes && (split.tile_count() > 1 || from.is_some()) {
+                    moved += bytes;
+                    dense &= own_dense;
+                }
+            }
+            let received = placed.cost.received.0;
+            assert!(received >= moved - 1e-9, "`{}` moves {moved} bytes of {received}", step.name);
+            let states = step.operands.iter().flatten().any(|bound| matches!(bound.source, Source::State(_)));
+            if dense && !reduced && !states {
+                assert!((received - moved).abs() < 1e-9 * moved.max(1.0), "`{}`: {moved} of {received}", step.name);
+            }
+        }
+        for (index, (bound, result)) in step.results.iter().zip(results).enumerate() {
+            if !step.view {
+                let last = step.spaces.len() - 1;
+                let tensor = step.operands.len() + index;
+                layouts.insert(bound.source, layout_of(step, last, split, tensor, bound.extents.len()));
+            }
+            values.insert(bound.source, result);
+        }
+    }
+    (split_steps, parts)
+}
+
+#[test]
+fn products_and_encoders_are_right_tile_by_tile() {
+    let small = Encoder { layers: 1, width: 32, heads: 2, inner: 64, tokens: 9 };
+    for machine in [("graphcore-mk2", "16"), ("cerebras-wse3", "64"), ("ipu-edge", "5")] {
+        let (split, parts) = run(&gemm(F16, (12, 40, 33), Weights::Plain), false, false, machine);
+        assert!(split == 1 && parts > 1, "{machine:?}: {split} {parts}");
+        let (split, parts) = run(&encoder(F16, 2, &small), false, false, machine);
+        assert!(split >= 6 && parts > 12, "{machine:?}: {split} {parts}");
+        let (split, parts) = run(&encoder_in_steps(F16, 1, &small), false, true, machine);
+        assert!(split >= 10 && parts > 20, "{machine:?}: {split} {parts}");
+    }
+}
+
+#[test]
+fn attention_over_cached_keys_is_right_tile_by_tile() {
+    let small = Decoder { layers: 1, width: 32, heads: 4, key_heads: 2, head: 8, inner: 32, vocabulary: 32 };
+    for machine in [("graphcore-mk2", "16"), ("cerebras-wse3", "256")] {
+        let (split, parts) = run(&decode(F16, 1, 40, &small, Weights::Plain), true, false, machine);
+        assert!(split >= 6 && parts > 12, "{machine:?}: {split} {parts}");
+    }
+}
