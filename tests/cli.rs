@@ -185,7 +185,7 @@ fn without_what_differs(text: &str, folder: &Path) -> String {
     let replace =
         |text: &str, pattern: &str, by: &str| regex::Regex::new(pattern).unwrap().replace_all(text, by).into_owned();
     let text = replace(&text, r"\b[0-9]+(\.[0-9]+)? (us|ms|s)\b", "TIME");
-    let text = replace(&text, r#"("[a-z_]*seconds": )[0-9.e-]+"#, "${1}TIME");
+    let text = replace(&text, r#"("[a-z0-9_]*seconds": )[0-9.e-]+"#, "${1}TIME");
     let text = replace(&text, r"\b[0-9.]+ tokens/s", "RATE tokens/s");
     let text = replace(&text, r#"("tokens_per_second": )[0-9.e-]+"#, "${1}RATE");
     let text = replace(&text, r#"("peak_rss_bytes": )[0-9]+"#, "${1}BYTES");
