@@ -359,7 +359,7 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
                 // What one tile computes alone may have been made there, where nothing says otherwise.
                 if !is_local(step, split, operand, from) && (cost.tiles > 1 || from.is_some()) {
                     received += needed;
-                    if readers(step, split, operand) % 2 == 0 {
+                    if readers(step, split, operand).is_multiple_of(2) {
                         cost.shared = cost.shared.max(needed);
                     }
                     cost.transfers += sources(from, &layout_of(step, last, split, operand, tensor.extents.len()));

@@ -145,7 +145,7 @@ fn check_tiles(step: &StepPlacementRecord, over_tiles: &BTreeMap<u32, u64>) -> R
     }
     // What one space has fewer parts of, several tiles compute.
     super::equal("the number of tiles", tiles, over_tiles.values().copied().max().unwrap_or(1))?;
-    match over_tiles.values().find(|&&parts| tiles % parts != 0) {
+    match over_tiles.values().find(|&&parts| !tiles.is_multiple_of(parts)) {
         Some(_) => Err(Fault::Rule("the parts of a space do not divide its tiles")),
         None => Ok(()),
     }
