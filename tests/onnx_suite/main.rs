@@ -200,6 +200,14 @@ const ROUNDED_ONCE: &[&str] = &[
     "Resize",
     "STFT",
     "Selu",
+    "Sigmoid",
+    "Softmax",
+    "SoftmaxCrossEntropyLoss",
+    "Softplus",
+    "Softsign",
+    "SwiGLU",
+    "Swish",
+    "Tanh",
 ];
 
 #[test]
