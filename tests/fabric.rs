@@ -1,5 +1,5 @@
 //! Laws of simulated runs, over models, built-in machines and machines made up around them.
-#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+#![allow(clippy::print_stderr, clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 #[allow(dead_code, reason = "the benchmark uses the rest")]
 #[path = "../benches/validate/models.rs"]

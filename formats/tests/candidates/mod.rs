@@ -4,7 +4,7 @@ use ipuc_formats::attribute::{AttributeError, AttributeValue};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     ActivationFunction, Aggregate, AutoPad, BinaryFunction, CacheMode, ChannelOrder, CompareRelation,
-    CumulativeFunction, Direction, Distribution, GridPadding, LossReduction, Op, PadMode, PoolFunction,
+    CumulativeFunction, Direction, Distribution, GridPadding, LossReduction, Op, PadMode, Pixels, PoolFunction,
     RecurrentFunction, ReduceFunction, ResizeCoordinates, ResizeMode, ResizeNearest, ResizePolicy, RoiFunction,
     ScatterReduction, ScoreFunction, ScoreStage, SoftmaxFunction, TextCase, UnaryFunction, UpdateRule, Weighting,
     WindowFunction,
@@ -42,6 +42,7 @@ pub fn candidates() -> Vec<AttributeValue> {
         GridPadding,
         LossReduction,
         PadMode,
+        Pixels,
         PoolFunction,
         RecurrentFunction,
         ReduceFunction,
