@@ -268,7 +268,7 @@ fn products_and_encoders_are_right_tile_by_tile() {
         let (split, parts) = run(&encoder(F16, 2, &small), false, false, machine);
         assert!(split >= 6 && parts > 12, "{machine:?}: {split} {parts}");
         let (split, parts) = run(&encoder_in_steps(F16, 1, &small), false, true, machine);
-        assert!(split >= 10 && parts > 20, "{machine:?}: {split} {parts}");
+        assert!(split > 8 && parts > 20, "{machine:?}: {split} {parts}");
     }
 }
 
