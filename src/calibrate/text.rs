@@ -6,9 +6,11 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type, tensor_of_integers};
 use ipuc_formats::model::AttachmentRecord;
+use ipuc_formats::ops::{Obligation, Relation};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::Port;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
@@ -81,13 +83,20 @@ impl TextInputs {
     }
 
     /// The inputs of one pass over tokens with an empty cache.
-    fn inputs(&self, ports: &[Port], tokens: &[u32]) -> Result<Vec<(String, Value)>, CalibrateError> {
+    fn inputs(
+        &self,
+        ports: &[Port],
+        obligations: &[Obligation],
+        tokens: &[u32],
+    ) -> Result<Vec<(String, Value)>, CalibrateError> {
         let settings = self.settings.as_ref();
         let name_of_tokens = settings.map_or(TOKENS, |settings| &settings.tokens);
         let mask = settings.map_or(Some(MASK), |settings| settings.attention_mask.as_deref());
         let positions = settings.map_or(Some(POSITIONS), |settings| settings.position_ids.as_deref());
         let count = tokens.len() as i64;
         let batch = ports.iter().find(|port| port.name == name_of_tokens).and_then(|port| first_symbol(&port.kind));
+        let mut known = sizes(obligations);
+        known.extend(batch.map(|batch| (batch, 1)));
         let input = |port: &Port| -> Result<(String, Value), CalibrateError> {
             let name = port.name.as_str();
             let row: Option<Vec<i64>> = if name == name_of_tokens {
@@ -104,7 +113,7 @@ impl TextInputs {
             let value = match row {
                 Some(row) => row_of_integers(&port.kind, &row),
                 // The folder of a language model has no inputs beside these.
-                None if settings.is_some() || name.starts_with(PAST) => empty_cache(&port.kind, batch.as_deref()),
+                None if settings.is_some() || name.starts_with(PAST) => empty_cache(&port.kind, &known),
                 None => None,
             };
             let value = value.ok_or_else(|| CalibrateError::Input { name: name.to_string() })?;
@@ -132,13 +141,27 @@ fn row_of_integers(kind: &Type, row: &[i64]) -> Option<Tensor> {
     }
 }
 
-/// The cache of no token: extents that are open are 0, but for the batch.
-fn empty_cache(kind: &Type, batch: Option<&str>) -> Option<Tensor> {
+/// Sizes of symbols that steps of the model name: those of heads, where its inputs leave them open.
+fn sizes(obligations: &[Obligation]) -> BTreeMap<String, i64> {
+    let size = |obligation: &Obligation| {
+        let (left, right) = (&obligation.left, &obligation.right);
+        let (symbol, size) = match (left.as_symbol(), right.as_symbol()) {
+            (Some(symbol), None) => (symbol, right.as_known()?),
+            (None, Some(symbol)) => (symbol, left.as_known()?),
+            (_, _) => return None,
+        };
+        (obligation.relation == Relation::Equal).then(|| (symbol.to_string(), size))
+    };
+    obligations.iter().filter_map(size).collect()
+}
+
+/// The cache of no token: extents that are open are 0, but for those that are known.
+fn empty_cache(kind: &Type, known: &BTreeMap<String, i64>) -> Option<Tensor> {
     let (dtype, shape) = kind.as_tensor()?;
     let Shape::Ranked(dims) = shape else { return None };
     let mut bindings = Bindings::new();
     for symbol in kind.symbols() {
-        bindings.insert(&*symbol, i64::from(Some(&*symbol) == batch));
+        bindings.insert(&*symbol, known.get(&*symbol).copied().unwrap_or(0));
     }
     let extents: Option<Vec<usize>> =
         dims.iter().map(|dim| usize::try_from(dim.evaluate(&bindings).ok()?).ok()).collect();
@@ -165,9 +188,37 @@ impl Calibrator {
         let ports = self.model.inputs(self.model.entry(entry)?);
         let mut count = 0;
         for tokens in &examples {
-            self.run(entry, inputs.inputs(&ports, tokens)?)?;
+            self.run(entry, inputs.inputs(&ports, &self.model.manifest().obligations, tokens)?)?;
             count += tokens.len();
         }
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipuc_formats::dim::Dim;
+
+    /// A cache whose width only an operator states, as onnxruntime-genai's builder writes it.
+    #[test]
+    fn open_extents_of_a_cache_are_empty_but_for_those_that_steps_state() {
+        let cache = |dims: &[&str]| {
+            let dims: Vec<Dim> =
+                dims.iter().map(|name| name.parse::<i64>().map_or_else(|_| Dim::symbol(name), Dim::from)).collect();
+            Type::tensor(DType::F32, Shape::Ranked(dims))
+        };
+        let stated =
+            |relation, left, right| Obligation { relation, left, right, subject: "rows of a cache".to_string() };
+        let mut known = sizes(&[
+            stated(Relation::Equal, Dim::symbol("width"), Dim::from(64i64)),
+            stated(Relation::AtMost, Dim::symbol("past"), Dim::from(128i64)),
+            stated(Relation::Equal, Dim::symbol("past"), Dim::symbol("total")),
+        ]);
+        assert_eq!(known, BTreeMap::from([("width".to_string(), 64)]));
+        known.insert("batch".to_string(), 1);
+        let empty = empty_cache(&cache(&["batch", "3", "past", "width"]), &known).unwrap();
+        assert_eq!(empty.shape(), [1, 3, 0, 64]);
+        assert!(empty_cache(&cache(&["batch", "3", "128", "width"]), &known).is_none());
     }
 }
