@@ -23,7 +23,7 @@ use crate::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile},
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
-    threads,
+    team, threads,
     window::{self, WindowAxis},
 };
 
@@ -83,6 +83,11 @@ fn rows_each(inputs: usize, tile_rows: usize, tile_columns: usize) -> usize {
     (1..=(most_tiles / tile_columns).clamp(1, tile_rows)).max_by_key(|&rows| fill(rows)).unwrap_or(1)
 }
 
+/// Threads that share so many operations. No bits depend on it.
+fn threads(operations: usize) -> usize {
+    threads::parts(operations, team::count())
+}
+
 /// Whether all inputs are so small that a tile stays finite.
 pub(super) fn are_small(instructions: Instructions, x: &[f32]) -> bool {
     instructions.run(AreSmall(x))
@@ -138,7 +143,10 @@ pub(super) fn convolution(
 ) {
     let &[rows, columns] = shape.axes.as_slice() else { return };
     let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
-    let rows_each = rows_each(shape.group_inputs, tile_rows, tile_columns);
+    // As many blocks for each thread, where there are several.
+    let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
+    let blocks = if blocks > 1 { blocks.next_multiple_of(threads(shape.outputs() * shape.depth())) } else { 1 };
+    let rows_each = tile_rows.div_ceil(blocks);
     let plan = Plan { shape, rows, columns, tile_columns, tile_rows, rows_each, epilogue };
     for piece in pieces {
         threads::each(plan.blocks(x, piece, out), |block| instructions.run(block));
@@ -247,7 +255,8 @@ impl<'a> Plan<'a> {
         let (first, end) = (panels.start * PANEL_OUTPUTS, channels.min(panels.end * PANEL_OUTPUTS));
         let operations = shape.batch * positions * 9 * shape.group_inputs * (end - first);
         let blocks = self.tile_rows.div_ceil(self.rows_each);
-        let parts = threads::parts(operations, usize::MAX).div_ceil(2 * shape.batch * blocks);
+        // Each part of the panels transforms the inputs anew: there are no more than threads want.
+        let parts = threads(operations).div_ceil(shape.batch * blocks);
         let panels_each = panels.len().div_ceil(parts);
         let channels_each = panels_each * PANEL_OUTPUTS;
         let image_inputs = shape.group_inputs * window::inputs(&shape.axes);
