@@ -83,7 +83,8 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
             Windows::Rows(rows) => Instructions::best().run(Planes { kind, rows, x, out }),
             Windows::Single { counts } => {
                 for (x, out) in x.chunks_exact(inputs).zip(out.chunks_mut(outputs)) {
-                    one_plane(kind, axes, x, out);
+                    out.fill(kind.start());
+                    add_plane(kind, axes, x, out);
                     finish_plane(kind, counts, out);
                 }
             }
@@ -282,25 +283,7 @@ fn whole_plane(kind: PoolKind, x: &[f32]) -> f32 {
     lanes.into_iter().fold(kind.start(), |total, lane| kind.join(total, lane))
 }
 
-/// Totals of all windows of a plane.
-fn one_plane(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
-    out.fill(kind.start());
-    match axes {
-        [] => out[0] = kind.add(kind.start(), x[0]),
-        [axis] => one_row(kind, axis, x, out),
-        [axis, inner @ ..] => {
-            let (input, output) = (window::inputs(inner), window::outputs(inner));
-            for (place, out) in out.chunks_mut(output).enumerate() {
-                for tap in axis.taps(place) {
-                    let Some(position) = axis.position(place, tap) else { continue };
-                    add_plane(kind, inner, &x[position * input..][..input], out);
-                }
-            }
-        }
-    }
-}
-
-/// Adds the windows of a plane of fewer axes to totals.
+/// Adds the windows of a plane to totals.
 fn add_plane(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
     match axes {
         [] => out[0] = kind.add(out[0], x[0]),

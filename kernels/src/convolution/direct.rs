@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::{
+    ConvolutionEpilogue,
     gather::copy_row,
     tiles::{MOST_COLUMN, Operands, columns},
 };
@@ -269,14 +270,7 @@ impl Block {
                     out.iter().zip(sums.chunks_mut(pitch)).for_each(|(out, sums)| self.spread(out, sums));
                 }
                 let groups = &W::groups(&elements[panel * panel_length..][..panel_length])[groups_before..];
-                let weights = match W::as_f32(groups) {
-                    Some(groups) => &groups[..part.len()],
-                    None => {
-                        let wide = &mut wide.as_chunks_mut().0[..part.len()];
-                        tile::widen_panel::<S, W>(simd, groups, wide);
-                        &*wide
-                    }
-                };
+                let weights = tile::panel_in_f32::<S, W>(simd, groups, part.len(), &mut wide);
                 let operands = Operands { panel: weights, data, offsets: &offsets, fresh: first == 0 };
                 let finishes = Panel { row, out, finish: &finish };
                 if self.rows.len() == 1 && part == (0..inputs.end) {
@@ -357,7 +351,18 @@ impl Block {
     }
 }
 
-impl Finish<'_> {
+impl<'a> Finish<'a> {
+    /// What an epilogue does to outputs of a channel (of all groups) that lie side by side, the first at `place` in the whole
+    /// output.
+    pub(super) fn of(epilogue: ConvolutionEpilogue<'a>, channel: usize, place: usize) -> Finish<'a> {
+        Finish {
+            bias: epilogue.bias.map(|bias| bias[channel]),
+            addend: epilogue.addend.map(|addend| &addend[place..]),
+            clamp: epilogue.clamp,
+            change: epilogue.change.map(|change| (change, place)),
+        }
+    }
+
     /// Sums become outputs, all but the change.
     #[inline(always)]
     pub(super) fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {

@@ -268,13 +268,7 @@ impl<'a> Task<'a> {
         if !self.is_last() {
             return Finish::default();
         }
-        let epilogue = self.common.epilogue;
-        Finish {
-            bias: epilogue.bias.map(|bias| bias[self.channel(row)]),
-            addend: epilogue.addend.map(|addend| &addend[self.place(row)..]),
-            clamp: epilogue.clamp,
-            change: epilogue.change.map(|change| (change, self.place(row))),
-        }
+        Finish::of(self.common.epilogue, self.channel(row), self.place(row))
     }
 
     /// Adds the product of gathered positions and panels, run by run of the inputs.

@@ -158,14 +158,7 @@ pub(super) fn convolution(
 fn transform_weights<S: Simd, W: Weight>(simd: S, elements: &[W], inputs: usize, transformed: &mut [f32]) {
     let groups = W::groups(elements);
     let mut wide = scratch(if W::as_f32(groups).is_some() { 0 } else { 9 * inputs * LANES });
-    let taps = match W::as_f32(groups) {
-        Some(taps) => &taps[..9 * inputs],
-        None => {
-            let wide = &mut wide.as_chunks_mut().0[..9 * inputs];
-            tile::widen_panel::<S, W>(simd, groups, wide);
-            &*wide
-        }
-    };
+    let taps = tile::panel_in_f32::<S, W>(simd, groups, 9 * inputs, &mut wide);
     let (transformed, _) = transformed.as_chunks_mut::<LANES>();
     for (channel, taps) in taps.chunks_exact(9).enumerate() {
         let mut half = [[simd.splat(0.0); INPUTS]; 3];
@@ -411,12 +404,7 @@ impl Block<'_> {
         let channel = self.first_channel + row;
         let place = (self.image * shape.group_outputs + channel) * window::outputs(&shape.axes)
             + self.tile_rows.start * OUTPUTS * columns.output;
-        Finish {
-            bias: epilogue.bias.map(|bias| bias[channel]),
-            addend: epilogue.addend.map(|addend| &addend[place..]),
-            clamp: epilogue.clamp,
-            change: epilogue.change.map(|change| (change, place)),
-        }
+        Finish::of(*epilogue, channel, place)
     }
 }
 
