@@ -9,11 +9,12 @@
 //! The order of the sums is always that of `product`.
 
 use super::{
-    Epilogue, PANEL_OUTPUTS, PlainMatrix,
+    Epilogue, PANEL_OUTPUTS, PlainElements, PlainLayout, PlainMatrix,
     multiply::{Cut, run_all},
     task::{Operand, Part, Start, Task},
 };
 use crate::{
+    change::RowChange,
     matrix::{Matrix, MatrixMut},
     simd::{Instructions, Simd},
     threads,
@@ -96,6 +97,29 @@ pub struct Batch<'a> {
     pub right_places: &'a [usize],
 }
 
+impl Batch<'_> {
+    /// Matrices by columns as rows by the matrices transposed, whose outputs lie in the same order: vectors hold outputs, of which
+    /// each row has one. `None` for other products.
+    fn turned(&self) -> Option<Batch<'_>> {
+        let Self { rows, left, left_stride, left_places, right, right_places } = *self;
+        let inputs = right.inputs;
+        let lies_together = right.layout == PlainLayout::InputsInner || right.stride == 1;
+        let PlainElements::F32(columns) = right.elements else { return None };
+        let elements = PlainElements::F32(left);
+        (right.outputs == 1 && rows > 1 && lies_together).then(|| Batch {
+            rows: 1,
+            left: columns,
+            left_stride: inputs,
+            left_places: right_places,
+            right: PlainMatrix {
+                stride: left_stride,
+                ..PlainMatrix::new(elements, PlainLayout::InputsInner, inputs, rows)
+            },
+            right_places: left_places,
+        })
+    }
+}
+
 /// `out[i, m, n] = left_i[m, k] · right_i[k, n]` for all `i`.
 ///
 /// # Panics
@@ -107,6 +131,13 @@ pub fn batched_product(instructions: Instructions, batch: &Batch<'_>, out: &mut 
     assert_eq!(out.len(), count * batch.rows * outputs, "outputs of {count} products");
     if out.is_empty() {
         return;
+    }
+    // A bias has an element for each column.
+    if epilogue.bias.is_none()
+        && let Some(turned) = batch.turned()
+    {
+        let change = epilogue.change.map(|change| RowChange { columns: batch.rows, ..change });
+        return batched_product(instructions, &turned, out, Epilogue { change, ..epilogue });
     }
     let operations = count * batch.rows * inputs * outputs;
     let parts = threads::parts(operations, usize::MAX).div_ceil(count);

@@ -13,7 +13,7 @@ use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
     Batch, CodedPiece, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start,
-    batched_product, coded_product, dynamic_product, panels_product, plain_product, sparse_product,
+    batched_product, coded_product, dynamic_product, panels_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -153,20 +153,13 @@ struct InF32<'a> {
     further: &'a [Option<Value>],
 }
 
-/// The left operand with rows one behind the other.
-struct Left<'a> {
-    values: Cow<'a, [f32]>,
-    /// Where each matrix begins, in order of the result.
-    places: Vec<usize>,
-}
-
 impl InF32<'_> {
     /// Widens the left operand, multiplies, and does what of the program the kernel has not done.
     fn with(
         &self,
         context: &mut Context<'_>,
         a: &Tensor,
-        multiply: impl FnOnce(&Self, &Left<'_>, &mut [f32], Epilogue<'_>) -> Result<(), KernelError>,
+        multiply: impl FnOnce(&Self, &[f32], &mut [f32], Epilogue<'_>) -> Result<(), KernelError>,
     ) -> Result<Tensor, KernelError> {
         let columns = self.plan.b.columns;
         // A vector on the right leaves no axis of columns that a bias could lie along.
@@ -195,11 +188,11 @@ impl InF32<'_> {
         }
     }
 
-    fn left<'a>(&self, a: &'a Tensor) -> Result<Left<'a>, KernelError> {
+    /// The left operand with rows one behind the other.
+    fn left<'a>(&self, a: &'a Tensor) -> Result<Cow<'a, [f32]>, KernelError> {
         let values = widened(a)?;
-        let places = self.plan.batches.iter().map(|&(place, _)| place).collect();
         if !self.plan.a.transposed {
-            return Ok(Left { values, places });
+            return Ok(values);
         }
         let (rows, columns) = (self.plan.a.rows, self.plan.a.columns);
         let mut across = vec![0.0; values.len()];
@@ -211,13 +204,13 @@ impl InF32<'_> {
             };
             each(values.chunks(rows * columns).zip(across.chunks_mut(rows * columns)).collect(), transpose);
         }
-        Ok(Left { values: Cow::Owned(across), places })
+        Ok(Cow::Owned(across))
     }
 
     /// By a weight in panels.
     fn panels(
         &self,
-        left: &Left<'_>,
+        left: &[f32],
         weight: &PanelWeight,
         out: &mut [f32],
         post: Epilogue<'_>,
@@ -226,11 +219,11 @@ impl InF32<'_> {
         if weight.panels.groups == 1 {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
-            let mut product = self.product(weight, Matrix::new(&left.values, rows, inputs));
+            let mut product = self.product(weight, Matrix::new(left, rows, inputs));
             return weight.for_each_stored_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
         }
         let group_panels = outputs.div_ceil(ipuc_kernels::product::PANEL_OUTPUTS);
-        let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left.values[place..], rows, inputs);
+        let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left[place..], rows, inputs);
         let mut products: Vec<PanelProduct<'_>> =
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
         weight.for_each_stored_run(|runs| {
@@ -255,7 +248,7 @@ impl InF32<'_> {
     }
 
     /// By a tensor as it comes.
-    fn plain(&self, left: &Left<'_>, b: &Tensor, out: &mut [f32], post: Epilogue<'_>) -> Result<(), KernelError> {
+    fn plain(&self, left: &[f32], b: &Tensor, out: &mut [f32], post: Epilogue<'_>) -> Result<(), KernelError> {
         let right = &self.plan.b;
         let (rows, inputs) = (self.plan.a.rows, right.rows);
         let elements = match b.dtype() {
@@ -266,48 +259,21 @@ impl InF32<'_> {
         let inputs_inner = right.transposed || right.vector;
         let layout = if inputs_inner { PlainLayout::InputsInner } else { PlainLayout::OutputsInner };
         let matrix = PlainMatrix::new(elements, layout, inputs, right.columns);
-        let instructions = Instructions::best();
-        if let DType::F32 = b.dtype()
-            && right.columns == 1
-            && rows > 1
-            && post.bias.is_none()
-        {
-            self.turned(left, b.elements()?, out, post);
-            return Ok(());
-        }
-        if right.batch.iter().all(|&extent| extent == 1) {
-            let rows = rows * self.plan.batches.len();
-            let x = Matrix::new(&left.values, rows, inputs);
-            plain_product(instructions, x, matrix, MatrixMut::new(out, rows, right.columns), Start::Zero, post);
-            return Ok(());
-        }
-        let right_places: Vec<usize> = self.plan.batches.iter().map(|&(_, place)| place).collect();
+        // With one matrix on the right, the rows of all follow each other.
+        let is_one = right.batch.iter().all(|&extent| extent == 1);
+        let batches = if is_one { &[(0, 0)][..] } else { &self.plan.batches };
+        let rows = if is_one { rows * self.plan.batches.len() } else { rows };
+        let (left_places, right_places): (Vec<usize>, Vec<usize>) = batches.iter().copied().unzip();
         let batch = Batch {
             rows,
-            left: &left.values,
+            left,
             left_stride: inputs,
-            left_places: &left.places,
+            left_places: &left_places,
             right: matrix,
             right_places: &right_places,
         };
-        batched_product(instructions, &batch, out, post);
+        batched_product(Instructions::best(), &batch, out, post);
         Ok(())
-    }
-
-    /// Matrices by columns, as rows by the matrices transposed: vectors hold outputs, of which each row has one.
-    fn turned(&self, left: &Left<'_>, columns: &[f32], out: &mut [f32], post: Epilogue<'_>) {
-        let (rows, inputs) = (self.plan.a.rows, self.plan.b.rows);
-        let column_places: Vec<usize> = self.plan.batches.iter().map(|&(_, place)| place).collect();
-        let batch = Batch {
-            rows: 1,
-            left: columns,
-            left_stride: inputs,
-            left_places: &column_places,
-            right: PlainMatrix::new(PlainElements::F32(&left.values), PlainLayout::InputsInner, inputs, rows),
-            right_places: &left.places,
-        };
-        let change = post.change.map(|change| RowChange { columns: rows, ..change });
-        batched_product(Instructions::best(), &batch, out, Epilogue { change, ..post });
     }
 }
 
