@@ -1,10 +1,10 @@
 //! One thread that generates for all requests: those that run at a time share each reading of the weights.
 
+use super::ServeError;
 use super::request::{Refusal, Wanted, refusal};
-use crate::generate::{Batch, Ended, GenerateError, GeneratorOptions, TextModel, Token, Usage};
+use crate::generate::{Batch, Ended, GeneratorOptions, TextModel, Token, Usage};
 use ipuc_runtime::CancelToken;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,11 +39,14 @@ impl Engine {
     /// Generate up to `size` texts at a time.
     ///
     /// # Errors
-    /// [`GenerateError`] where threads cannot be started.
-    pub(super) fn start(model: &TextModel, options: &GeneratorOptions, size: usize) -> Result<Engine, StartError> {
+    /// [`ServeError`] where threads cannot be started.
+    pub(super) fn start(model: &TextModel, options: &GeneratorOptions, size: usize) -> Result<Engine, ServeError> {
         let (requests, waiting) = channel();
         let mut turns = Turns { batch: Batch::new(model, options, size)?, waiting, running: BTreeMap::new() };
-        std::thread::Builder::new().name("generate".to_string()).spawn(move || while turns.turn() {})?;
+        std::thread::Builder::new()
+            .name("generate".to_string())
+            .spawn(move || while turns.turn() {})
+            .map_err(|error| ServeError::Thread { error })?;
         Ok(Engine { requests: Mutex::new(requests) })
     }
 
@@ -54,24 +57,6 @@ impl Engine {
         // Without the thread the events end at once.
         let _ = requests.send(Request { wanted, listener: Listener { events, cancel } });
         received
-    }
-}
-
-/// Why texts cannot be generated.
-pub(super) enum StartError {
-    Generate(GenerateError),
-    Thread(io::Error),
-}
-
-impl From<GenerateError> for StartError {
-    fn from(error: GenerateError) -> Self {
-        StartError::Generate(error)
-    }
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        StartError::Thread(error)
     }
 }
 

@@ -21,7 +21,7 @@ mod request;
 
 use crate::generate::{GenerateError, GeneratorOptions, TextModel};
 use answer::{Service, answer};
-use engine::{Engine, StartError};
+use engine::Engine;
 use http::Connection;
 use metrics::Metrics;
 use std::io;
@@ -96,15 +96,6 @@ pub enum ServeError {
         /// Why not.
         error: io::Error,
     },
-}
-
-impl From<StartError> for ServeError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::Generate(error) => ServeError::Generate(error),
-            StartError::Thread(error) => ServeError::Thread { error },
-        }
-    }
 }
 
 /// A server that listens.
