@@ -18,7 +18,7 @@ use crate::versions::{PageMemory, Version};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
-use ipuc_formats::model::{OperandRecord, StepRecord};
+use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
 use ipuc_formats::ops::{BlockRunner, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -47,8 +47,7 @@ impl Execution<'_, '_> {
         if let Some(observer) = &mut self.observer {
             observer.block(index);
         }
-        let mut frame: Vec<Option<Contents>> = arguments.into_iter().map(Some).collect();
-        frame.resize(block.values.len(), None);
+        let mut frame = frame(arguments, block);
         for (at, step) in block.steps.iter().enumerate() {
             if self.cancel.is_some_and(CancelToken::is_cancelled) {
                 return Err(failure(step, KernelError::Cancelled));
@@ -74,11 +73,7 @@ impl Execution<'_, '_> {
                     );
                 }
             }
-            for (&slot, value) in step.results.iter().zip(results) {
-                if plan.is_read(slot) {
-                    frame[slot as usize] = Some(value);
-                }
-            }
+            keep(results, step, plan, &mut frame);
         }
         let end = block.steps.len() as u32;
         program.source.progress(Progress::StepBegins { block: index, step: end });
@@ -149,6 +144,22 @@ impl Execution<'_, '_> {
                     error,
                 })
             }
+        }
+    }
+}
+
+/// The values of a block that begins: its parameters.
+fn frame(arguments: Vec<Contents>, block: &BlockRecord) -> Vec<Option<Contents>> {
+    let mut frame: Vec<Option<Contents>> = arguments.into_iter().map(Some).collect();
+    frame.resize(block.values.len(), None);
+    frame
+}
+
+/// Keeps the results of a step that somebody reads.
+fn keep(results: Vec<Contents>, step: &StepRecord, plan: &BlockPlan, frame: &mut [Option<Contents>]) {
+    for (&slot, value) in step.results.iter().zip(results) {
+        if plan.is_read(slot) {
+            frame[slot as usize] = Some(value);
         }
     }
 }

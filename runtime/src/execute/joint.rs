@@ -4,7 +4,7 @@
 //! other, and what they read of a weight is kept until the last one is through. A row of a product has the same bits whatever
 //! rows it comes with, so that each caller gets what it would get alone.
 
-use super::{Execution, StepMemory, failure, reads_caches, upcoming_versions};
+use super::{Execution, StepMemory, failure, frame, keep, reads_caches, upcoming_versions};
 use crate::error::RunError;
 use crate::program::Program;
 use crate::steps::{Contents, Kernel, KernelError, Operand, PartBytes, PartSource, Progress, Stacked, kernel, stack};
@@ -32,12 +32,7 @@ pub(crate) fn run_together(
     let Some(Execution { program, trace, .. }) = callers.first() else { return Ok(Vec::new()) };
     let (program, trace) = (*program, *trace);
     let (block, plan) = (&program.manifest.blocks[index as usize], &program.plans[index as usize]);
-    let frame = |arguments: Vec<Contents>| {
-        let mut frame: Vec<Option<Contents>> = arguments.into_iter().map(Some).collect();
-        frame.resize(block.values.len(), None);
-        frame
-    };
-    let mut frames: Vec<Vec<Option<Contents>>> = arguments.into_iter().map(frame).collect();
+    let mut frames: Vec<_> = arguments.into_iter().map(|arguments| frame(arguments, block)).collect();
     for (at, step) in block.steps.iter().enumerate() {
         let here = at as u32;
         program.source.progress(Progress::StepBegins { block: index, step: here });
@@ -54,11 +49,7 @@ pub(crate) fn run_together(
         }
         program.source.progress(Progress::StepEnds { block: index, step: here });
         for (frame, results) in frames.iter_mut().zip(results) {
-            for (&slot, value) in step.results.iter().zip(results) {
-                if plan.is_read(slot) {
-                    frame[slot as usize] = Some(value);
-                }
-            }
+            keep(results, step, plan, frame);
         }
     }
     let end = block.steps.len() as u32;
