@@ -283,13 +283,22 @@ impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C
         for row in 0..ROWS {
             totals[row] = simd.load(&stored[row]);
         }
-        for begin in (0..rows[0].len()).step_by(BLOCK) {
+        let mut begin = 0;
+        // One row alone is too few sums to keep the units busy while each waits for the one before: four runs then.
+        let mut next = BlockParameters::new(part.layout, whole);
+        while ROWS == 1 && rows[0].len() - begin >= 2 * BLOCK {
+            parameters.read(simd, &part, whole, first + begin);
+            next.read(simd, &part, whole, first + begin + BLOCK);
+            let rows = rows.map(|row| &row[begin..begin + 2 * BLOCK]);
+            let blocks = [&*parameters, &next];
+            add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows));
+            begin += 2 * BLOCK;
+        }
+        while begin < rows[0].len() {
             parameters.read(simd, &part, whole, first + begin);
             let rows = rows.map(|row| &row[begin..begin + BLOCK]);
-            let sums = two_runs::<S, C, ROWS, ZERO>(simd, part, parameters, first + begin, rows);
-            for row in 0..ROWS {
-                totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
-            }
+            add_runs(simd, &mut totals, runs::<S, C, ROWS, 2, ZERO>(simd, part, &[parameters], first + begin, rows));
+            begin += BLOCK;
         }
         for row in 0..ROWS {
             simd.store(totals[row], &mut stored[row]);
@@ -297,45 +306,67 @@ impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C
     }
 }
 
-/// The sums of the two runs of a block, which are computed side by side.
+/// Adds the sums of runs in their order.
 #[inline(always)]
-fn two_runs<S: Simd, C: Code, const ROWS: usize, const ZERO: bool>(
+fn add_runs<S: Simd, const ROWS: usize, const RUNS: usize>(
+    simd: S,
+    totals: &mut [S::Vector; ROWS],
+    runs: [[S::Vector; ROWS]; RUNS],
+) {
+    for sums in runs {
+        for row in 0..ROWS {
+            totals[row] = simd.add(totals[row], sums[row]);
+        }
+    }
+}
+
+/// The sums of the runs of some blocks, two of each, which are computed side by side.
+#[inline(always)]
+fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool>(
     simd: S,
     part: PanelPart<'_>,
-    parameters: &BlockParameters,
+    blocks: &[&BlockParameters],
     first: usize,
     rows: [&[f32]; ROWS],
-) -> [[S::Vector; ROWS]; 2] {
+) -> [[S::Vector; ROWS]; RUNS] {
     let segment = segment(&part);
+    // Inputs of a run that lie in one record.
+    let stretch = part.layout.cut().min(RUN);
     let table = simd.load(&C::TABLE);
-    let mut sums = [[simd.splat(0.0); ROWS]; 2];
-    for begin in (0..RUN).step_by(segment) {
-        let mut scales = [simd.splat(0.0); 2];
-        let mut zero_points = scales;
-        let mut lines: [&[[u8; LINE]]; 2] = [&[]; 2];
-        let mut inputs = [[&[][..]; 2]; ROWS];
-        for run in 0..2 {
+    let mut sums = [[simd.splat(0.0); ROWS]; RUNS];
+    for begin in (0..RUN).step_by(stretch) {
+        let mut lines: [&[[u8; LINE]]; RUNS] = [&[]; RUNS];
+        for (run, lines) in lines.iter_mut().enumerate() {
             let input = first + run * RUN + begin;
-            let Parameters { scale, zero_point, .. } = parameters.at(input);
-            (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
-            lines[run] = part.lines(input, input + segment);
-            for row in 0..ROWS {
-                inputs[row][run] = &rows[row][run * RUN + begin..][..segment];
-            }
+            *lines = part.lines(input, input + stretch);
         }
-        for line in 0..segment / C::INPUTS {
-            let mut codes = [simd.splat_integer(0); 2];
-            for run in 0..2 {
-                codes[run] = simd.load_bytes(&lines[run][line]);
-                ask(simd, &lines[run][line]);
+        for part_begin in (0..stretch).step_by(segment) {
+            let mut scales = [simd.splat(0.0); RUNS];
+            let mut zero_points = scales;
+            for run in 0..RUNS {
+                let input = run * RUN + begin + part_begin;
+                let Parameters { scale, zero_point, .. } = blocks[run * RUN / BLOCK].at(input);
+                (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
             }
-            for input in 0..C::INPUTS {
-                for run in 0..2 {
-                    let code = C::code(simd, table, codes[run], input);
-                    let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+            for input in (part_begin..part_begin + segment).step_by(C::INPUTS) {
+                let line = input / C::INPUTS;
+                let mut codes = [simd.splat_integer(0); RUNS];
+                // Cut here once, so that no place is checked for each input.
+                let mut factors = [[&[][..]; RUNS]; ROWS];
+                for run in 0..RUNS {
+                    codes[run] = simd.load_bytes(&lines[run][line]);
+                    ask(simd, &lines[run][line]);
                     for row in 0..ROWS {
-                        let factor = simd.splat(inputs[row][run][line * C::INPUTS + input]);
-                        sums[run][row] = simd.fused(factor, weights, sums[run][row]);
+                        factors[row][run] = &rows[row][run * RUN + begin + input..][..C::INPUTS];
+                    }
+                }
+                for input in 0..C::INPUTS {
+                    for run in 0..RUNS {
+                        let code = C::code(simd, table, codes[run], input);
+                        let weights = value::<S, ZERO>(simd, code, zero_points[run], scales[run]);
+                        for row in 0..ROWS {
+                            sums[run][row] = simd.fused(simd.splat(factors[row][run][input]), weights, sums[run][row]);
+                        }
                     }
                 }
             }

@@ -114,6 +114,39 @@ impl Routine for ReadBlock<'_> {
     }
 }
 
+/// Runs `$body` with `$load` bound to what reads row `row` of a plane of these floats.
+macro_rules! with_floats {
+    ($element:expr, $load:ident => $body:expr) => {
+        match $element {
+            PlaneType::F16 => {
+                let $load = |simd: S, bytes: &[u8], row: usize| simd.load_f16(row_of::<f16>(bytes, row));
+                $body
+            }
+            PlaneType::Bf16 => {
+                let $load = |simd: S, bytes: &[u8], row: usize| simd.load_bf16(row_of::<bf16>(bytes, row));
+                $body
+            }
+            PlaneType::F32 => {
+                let $load = |simd: S, bytes: &[u8], row: usize| simd.load(row_of::<f32>(bytes, row));
+                $body
+            }
+            PlaneType::I32
+            | PlaneType::I8
+            | PlaneType::U8
+            | PlaneType::I4
+            | PlaneType::U4
+            | PlaneType::I2
+            | PlaneType::U2 => unreachable!("a layout has floats here"),
+        }
+    };
+}
+
+/// Row `row` of elements that lie in memory as they are.
+#[inline(always)]
+fn row_of<T: bytemuck::Pod>(bytes: &[u8], row: usize) -> &[T; LANES] {
+    bytemuck::from_bytes(&bytes[row * size_of::<[T; LANES]>()..][..size_of::<[T; LANES]>()])
+}
+
 /// Sets the scales of `rows`, whose first begins at `input`, to `begin` times those over all inputs if `shift` is 0, else
 /// times those of blocks, coarsest first. Without such planes they stay as they are.
 #[inline(always)]
@@ -133,11 +166,12 @@ fn multiply_scales<S: Simd>(
         }
         let bytes = part.plane(index, input);
         ask(simd, bytes);
-        for (row, parameters) in rows.iter_mut().enumerate() {
-            let scale = load_floats(simd, plane.element, bytes, place(part.layout, input, row, shift, plane));
+        let place = |row| place(part.layout, input, row, shift, plane);
+        with_floats!(plane.element, load => for (row, parameters) in rows.iter_mut().enumerate() {
+            let scale = load(simd, bytes, place(row));
             let before = simd.load(begin.unwrap_or(&parameters.scale));
             simd.store(simd.multiply(before, scale), &mut parameters.scale);
-        }
+        });
         begin = None;
     }
 }
@@ -155,7 +189,8 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
     for (row, parameters) in rows.iter_mut().enumerate() {
         let place = place(part.layout, input, row, shift, plane);
         if plane.element.is_float() {
-            simd.store(load_floats(simd, plane.element, bytes, place), &mut parameters.zero_point);
+            let floats = with_floats!(plane.element, load => load(simd, bytes, place));
+            simd.store(floats, &mut parameters.zero_point);
             continue;
         }
         let values = simd.load_integers(&integers(plane.element, bytes, place));
@@ -169,24 +204,6 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
 #[inline(always)]
 fn place(layout: &CodedLayout, input: usize, row: usize, shift: u32, plane: CodedPlane) -> usize {
     if shift == 0 { 0 } else { ((input & (layout.cut() - 1)) + (row << shift)) >> plane.block.trailing_zeros() }
-}
-
-/// Row `row` of a plane of floats.
-#[inline(always)]
-fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
-    let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
-    match element {
-        PlaneType::F16 => simd.load_f16(bytemuck::from_bytes::<[f16; LANES]>(bytes)),
-        PlaneType::Bf16 => simd.load_bf16(bytemuck::from_bytes::<[bf16; LANES]>(bytes)),
-        PlaneType::F32 => simd.load(bytemuck::from_bytes::<[f32; LANES]>(bytes)),
-        PlaneType::I32
-        | PlaneType::I8
-        | PlaneType::U8
-        | PlaneType::I4
-        | PlaneType::U4
-        | PlaneType::I2
-        | PlaneType::U2 => unreachable!("a layout has floats here"),
-    }
 }
 
 /// Row `row` of a plane of integers.
