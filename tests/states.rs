@@ -563,3 +563,54 @@ fn sessions_run_together_give_what_each_gives_alone() {
         Session::run_together(&mut [&mut alone[0], &mut stranger], None, vec![inputs(0, 16_000), inputs(1, 16_000)]);
     assert!(matches!(refused, Err(RunError::OtherModel)), "{refused:?}");
 }
+
+/// Random numbers that a branch draws; an input says which one.
+fn drawn_in_a_branch() -> Vec<u8> {
+    let branch = |name: &str, operator: &str| AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(5),
+        g: Some(Box::new(support::graph(
+            Vec::new(),
+            Vec::new(),
+            vec![support::node(operator, &["x"], &["drawn"])],
+            vec![support::port("drawn", &["4"])],
+        ))),
+        ..AttributeProto::default()
+    };
+    let to_bool =
+        AttributeProto { name: Some("to".to_string()), r#type: Some(2), i: Some(9), ..AttributeProto::default() };
+    let nodes = vec![
+        NodeProto { attribute: vec![to_bool], ..support::node("Cast", &["uniform"], &["condition"]) },
+        NodeProto {
+            attribute: vec![branch("then_branch", "RandomUniformLike"), branch("else_branch", "RandomNormalLike")],
+            ..support::node("If", &["condition"], &["y"])
+        },
+    ];
+    let inputs = vec![support::port("x", &["4"]), integers("uniform", &[])];
+    let opset = OperatorSetIdProto { domain: None, version: Some(18) };
+    let graph = Some(support::graph(inputs, Vec::new(), nodes, vec![support::port("y", &["4"])]));
+    ModelProto { ir_version: Some(9), opset_import: vec![opset], graph, ..ModelProto::default() }.encode_to_vec()
+}
+
+/// A pass that fails for one session takes back the random numbers that the others have drawn.
+#[test]
+fn a_pass_that_fails_draws_no_random_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    support::write(folder.path(), "drawn.onnx", &drawn_in_a_branch());
+    let source = Source { entry: "main".to_string(), path: folder.path().join("drawn.onnx") };
+    let path = folder.path().join("drawn.ipu");
+    compile(&[source], &path, &CompileOptions::default()).unwrap();
+    let model = open_with(&path, OpenOptions::default()).unwrap();
+    let inputs = |uniform: i64| -> Vec<(String, Value)> {
+        let x = Tensor::zeros(DType::F32, &[4]).unwrap();
+        vec![("x".to_string(), x.into()), ("uniform".to_string(), Tensor::scalar(uniform).into())]
+    };
+    let expected = [session(&model, 1).run(None, inputs(1)).unwrap(), session(&model, 1).run(None, inputs(0)).unwrap()];
+    assert_ne!(expected[0], expected[1]);
+    let (mut first, mut second) = (session(&model, 1), session(&model, 1));
+    let incomplete = inputs(0)[1..].to_vec();
+    let failed = Session::run_together(&mut [&mut first, &mut second], None, vec![inputs(1), incomplete]).unwrap_err();
+    assert!(matches!(&failed, RunError::MissingInput { name, .. } if name == "x"), "{failed}");
+    let outputs = Session::run_together(&mut [&mut first, &mut second], None, vec![inputs(1), inputs(0)]).unwrap();
+    assert_eq!(outputs, expected);
+}

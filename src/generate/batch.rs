@@ -154,18 +154,14 @@ impl Batch {
     }
 
     fn pass_of_running(&mut self) -> Result<Vec<Progress>, GenerateError> {
-        let mut running: Vec<(&mut Generator, &mut Option<Text>)> = self
-            .lanes
-            .iter_mut()
-            .filter(|lane| lane.text.is_some())
-            .map(|lane| (&mut lane.generator, &mut lane.text))
-            .collect();
+        let mut running: Vec<(&mut Generator, &mut Text)> =
+            self.lanes.iter_mut().filter_map(|lane| Some((&mut lane.generator, lane.text.as_mut()?))).collect();
         if running.is_empty() {
             return Ok(Vec::new());
         }
-        let passes = plan(&mut running, self.prefill_tokens)?;
+        let reads_prompts = running.iter().any(|(_, text)| text.unread.len() > 1);
+        let passes = plan(&mut running, reads_prompts, self.prefill_tokens)?;
         let settings = self.model.settings();
-        let reads_prompts = reads_prompts(&running);
         let entry =
             if reads_prompts { settings.prefill.as_ref().unwrap_or(&settings.decode) } else { &settings.decode };
         let tokens: Vec<&[u32]> = passes.iter().map(Vec::as_slice).collect();
@@ -177,30 +173,25 @@ impl Batch {
         self.read_bytes += report.as_ref().map_or(0, PassReport::bytes_read);
         let mut progress = Vec::new();
         for (((generator, text), pass), rows) in running.into_iter().zip(&passes).zip(rows) {
-            if let Some(running) = text {
-                running.went_on(generator, pass, rows, (report.clone(), count), &mut progress)?;
-            }
-            text.take_if(|text| text.continuation.ended.is_some());
+            text.went_on(generator, pass, rows, (report.clone(), count), &mut progress)?;
+        }
+        for lane in &mut self.lanes {
+            lane.text.take_if(|text| text.continuation.ended.is_some());
         }
         Ok(progress)
     }
 }
 
-fn reads_prompts(running: &[(&mut Generator, &mut Option<Text>)]) -> bool {
-    running.iter().any(|(_, text)| text.as_ref().is_some_and(|text| text.unread.len() > 1))
-}
-
 /// The tokens of each text in the next pass: those that are unread, at most so many of prompts together; behind them
 /// guesses, where no prompt is read.
 fn plan(
-    running: &mut [(&mut Generator, &mut Option<Text>)],
+    running: &mut [(&mut Generator, &mut Text)],
+    reads_prompts: bool,
     prefill_tokens: usize,
 ) -> Result<Vec<Vec<u32>>, GenerateError> {
-    let reads_prompts = reads_prompts(running);
     let mut left = prefill_tokens;
     let mut passes = Vec::with_capacity(running.len());
     for (generator, text) in running {
-        let Some(text) = text else { continue };
         generator.settle()?;
         let count = text.unread.len().min(left.max(1));
         left = left.saturating_sub(count);

@@ -81,11 +81,15 @@ fn one_by_one(
     entry: &EntryRecord,
     inputs: Vec<Vec<(String, Value)>>,
 ) -> Result<Vec<Vec<(String, Value)>>, RunError> {
-    let before: Vec<_> = sessions.iter().map(|session| session.states.lock().clone()).collect();
+    let before = |session: &&mut Session| (session.states.lock().clone(), session.random_state);
+    let before: Vec<_> = sessions.iter().map(before).collect();
     let pairs = sessions.iter_mut().zip(inputs);
     let outputs: Result<_, RunError> = pairs.map(|(session, inputs)| session.run(Some(&entry.name), inputs)).collect();
     if outputs.is_err() {
-        sessions.iter().zip(before).for_each(|(session, before)| *session.states.lock() = before);
+        for (session, (states, random_state)) in sessions.iter_mut().zip(before) {
+            *session.states.lock() = states;
+            session.random_state = random_state;
+        }
     }
     outputs
 }
