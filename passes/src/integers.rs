@@ -141,12 +141,13 @@ fn arithmetic(graph: &mut Graph, index: BlockIndex, activations: Activations) ->
         let whole_codes = weight.is_some_and(|weight| {
             weight.zero_point.is_none_or(|zero_point| graph.constant(zero_point).dtype.is_integer())
         });
-        if let Op::Matmul(product) = &mut step.op
-            && whole_codes
-            && !product.transpose_a
-            && is_dynamic(product.arithmetic.activation) != is_dynamic(activation)
-        {
-            product.arithmetic.activation = activation;
+        let own = match &mut step.op {
+            Op::Matmul(product) if !product.transpose_a => &mut product.arithmetic,
+            Op::ExpertMatmul(product) => &mut product.arithmetic,
+            _ => continue,
+        };
+        if whole_codes && is_dynamic(own.activation) != is_dynamic(activation) {
+            own.activation = activation;
             changes += 1;
         }
     }

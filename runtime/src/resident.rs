@@ -8,7 +8,7 @@ use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
 use rayon::prelude::*;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -121,6 +121,16 @@ impl Resident {
         decoded.map_err(|error| error.of(&|error| self.failure(weight, &error.to_string())))
     }
 
+    /// Bytes `range` of a part.
+    fn piece(&self, weight: u32, part: usize, range: Range<u64>) -> Result<PartBytes, KernelError> {
+        let whole = self.checked(weight, self.weights[weight as usize].parts[part].extent)?;
+        let (start, end) = (whole.start + range.start as usize, whole.start + range.end as usize);
+        if end > whole.end {
+            return Err(self.failure(weight, "has a matrix outside of its parts"));
+        }
+        Ok(PartBytes::new(Arc::new(ExtentBytes { start, end, ..whole })))
+    }
+
     fn failure(&self, weight: u32, reason: &str) -> KernelError {
         let name = self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
         KernelError::Weight { weight: name, reason: reason.to_string() }
@@ -194,5 +204,15 @@ impl PartSource for Resident {
             gathered.extend_from_slice(&tensor.bytes()[start..start + width]);
         }
         Ok(gathered)
+    }
+
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        let record = &self.weights[weight as usize];
+        let pieces = |&matrix: &u64| {
+            let place = record.locate(Pick::Group(matrix));
+            let place = place.map_err(|error| self.failure(weight, &error.to_string()))?;
+            place.bytes.into_iter().map(|piece| self.piece(weight, piece.part, piece.bytes)).collect()
+        };
+        matrices.iter().map(pieces).collect()
     }
 }

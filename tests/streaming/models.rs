@@ -46,8 +46,12 @@ pub fn scalar(name: &str, value: i64) -> TensorProto {
 }
 
 pub fn port(name: &str, element: i32, shape: &[i64]) -> ValueInfoProto {
-    let value = |extent: &i64| Dimension { value: Some(dimension::Value::DimValue(*extent)), ..Dimension::default() };
-    let shape = TensorShapeProto { dim: shape.iter().map(value).collect() };
+    let value = |&extent: &i64| match extent {
+        0.. => dimension::Value::DimValue(extent),
+        _ => dimension::Value::DimParam("n".to_string()),
+    };
+    let dim = shape.iter().map(|extent| Dimension { value: Some(value(extent)), ..Dimension::default() }).collect();
+    let shape = TensorShapeProto { dim };
     let tensor = type_proto::Tensor { elem_type: Some(element), shape: Some(shape) };
     let value = Some(type_proto::Value::TensorType(tensor));
     ValueInfoProto {
@@ -84,7 +88,10 @@ pub fn write(folder: &Path, graph: GraphProto) -> PathBuf {
 pub fn write_with_states(folder: &Path, graph: GraphProto, states: &[&str]) -> PathBuf {
     let model = ModelProto {
         ir_version: Some(8),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        opset_import: vec![
+            OperatorSetIdProto { domain: None, version: Some(17) },
+            OperatorSetIdProto { domain: Some("com.microsoft".to_string()), version: Some(1) },
+        ],
         graph: Some(GraphProto { name: Some("streaming".to_string()), ..graph }),
         ..ModelProto::default()
     };

@@ -5,7 +5,7 @@ use crate::models::{
     weight, write,
 };
 use crate::watched::Watched;
-use ipuc_formats::onnx::schema::GraphProto;
+use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, NodeProto};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, ModelOptions};
@@ -142,5 +142,73 @@ fn only_chosen_experts_are_read_and_recent_ones_are_kept() {
         let found = if chosen == [5, 5] { 0 } else { 2 - experts };
         assert_eq!((report.chosen_bytes, report.found_bytes), (2 * expert_bytes, found * expert_bytes), "{chosen:?}");
         assert_eq!((report.stream_bytes, report.unplanned_bytes), (0, 0));
+    }
+}
+
+/// A mixture of `count` experts of `com.microsoft`, of which a token has two.
+fn mixture(folder: &Path, count: usize, size: usize) -> PathBuf {
+    let integer = |name: &str, value: i64| AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(2),
+        i: Some(value),
+        ..AttributeProto::default()
+    };
+    let inputs = ["h", "scores", "first", "", "second"];
+    let experts = NodeProto {
+        domain: Some("com.microsoft".to_string()),
+        attribute: vec![integer("k", 2)],
+        ..node("MoE", &inputs, &["y"])
+    };
+    let graph = GraphProto {
+        input: vec![port("h", 1, &[-1, size as i64]), port("scores", 1, &[-1, count as i64])],
+        output: vec![port("y", 1, &[-1, size as i64])],
+        initializer: vec![weight("first", &[count, size, size], 7), weight("second", &[count, size, size], 9)],
+        node: vec![experts],
+        ..GraphProto::default()
+    };
+    write(folder, graph)
+}
+
+/// Both layers of a mixture read the experts of the tokens at hand, and keep those that were used last.
+#[test]
+fn mixtures_read_the_experts_of_their_tokens() {
+    let (count, size) = (16, 512);
+    let expert_bytes = 2 * (size * size * 4) as u64;
+    let folder = tempfile::tempdir().unwrap();
+    let path = mixture(folder.path(), count, size);
+    let inputs = |chosen: &[[usize; 2]]| {
+        let h: Vec<f32> = (0..chosen.len() * size).map(|index| (index % 7) as f32 - 3.0).collect();
+        let mut scores = vec![0.0f32; chosen.len() * count];
+        for (token, experts) in chosen.iter().enumerate() {
+            experts.iter().zip([3.0, 2.0]).for_each(|(expert, score)| scores[token * count + expert] = score);
+        }
+        let scores = Tensor::from_vec(&[chosen.len(), count], scores).unwrap();
+        let h = Tensor::from_vec(&[chosen.len(), size], h).unwrap();
+        vec![("h".to_string(), Value::from(h)), ("scores".to_string(), scores.into())]
+    };
+    let mut resident = session(&open(&path, None), 1);
+    // What a run works with, and room for four experts.
+    let model = open(&path, Some(5 * expert_bytes));
+    let mut streamed = session(&model, 2);
+    // The experts of each run, and whether all of them were used by the one before.
+    let runs: [(&[[usize; 2]], u64, bool); 5] = [
+        (&[[3, 9]], 2, false),
+        (&[[9, 3]], 2, true),
+        (&[[3, 12], [9, 12], [3, 9]], 3, false),
+        (&[[0, 15]], 2, false),
+        (&[[15, 0]], 2, true),
+    ];
+    for (chosen, experts, known) in runs {
+        let found = bits(&streamed.run(None, inputs(chosen)).unwrap());
+        assert!(found == bits(&resident.run(None, inputs(chosen)).unwrap()), "{chosen:?}");
+        let report = streamed.last_pass().unwrap();
+        assert_eq!(report.chosen_bytes, experts * expert_bytes, "{chosen:?}");
+        // Some matrices stay in memory by the plan, and are found whenever they are chosen.
+        let missing = report.chosen_bytes - report.found_bytes;
+        assert_eq!(missing == 0, known, "{chosen:?} {report:?}");
+        assert!((missing..=missing + experts * 4 * 4096).contains(&report.row_bytes), "{chosen:?} {report:?}");
+        // The constants of the routing are two blocks of the stream.
+        assert!(report.stream_bytes <= 2 * 4096, "{report:?}");
+        assert_eq!(report.unplanned_bytes, 0);
     }
 }

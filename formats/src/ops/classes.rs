@@ -34,6 +34,17 @@ pub trait Product: Computes {
     fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix>;
     /// How it computes.
     fn arithmetic(&self) -> Arithmetic;
+    /// The operand of which only matrices are read that another operand picks; `None` where all are read whole.
+    fn picked(&self) -> Option<Picked>;
     /// What follows on each element of result 0, where the operator can have such.
     fn program(&self) -> Option<&Program>;
+}
+
+/// Matrices that an index picks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picked {
+    /// The operand that they are along the first axis of.
+    pub operand: usize,
+    /// The operand whose elements are their numbers.
+    pub index: usize,
 }

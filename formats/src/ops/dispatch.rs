@@ -4,7 +4,7 @@ use crate::attribute::BlockIndex;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::Fact;
-use crate::ops::classes::{Class, Product};
+use crate::ops::classes::{Class, Picked, Product};
 use crate::ops::facets::{Body, Runs};
 use crate::ops::loops::{beside_result, broadcast, serial};
 use crate::ops::program::Program;
@@ -50,9 +50,11 @@ impl Op {
         match self.class() {
             Class::Control(control) => control.read(operand),
             Class::Gathers(gathers) => gathers.read(operand),
-            Class::Elementwise(_) | Class::Moves(_) | Class::Computes(_) | Class::Product(_) | Class::Serial(_) => {
-                Read::Once
-            }
+            Class::Product(product) => match product.picked() {
+                Some(picked) if picked.operand == operand => Read::Groups,
+                Some(_) | None => Read::Once,
+            },
+            Class::Elementwise(_) | Class::Moves(_) | Class::Computes(_) | Class::Serial(_) => Read::Once,
         }
     }
 
@@ -159,6 +161,7 @@ impl Op {
                 let of_space = |space: &Space| (precision, space.points() * space.macs);
                 add_counts(&mut work.macs, product.spaces(facts).iter().filter(|space| space.macs != 0).map(of_space));
                 add_counts(&mut work.vector, product.vector(facts));
+                work.gathered = product.picked().and_then(|picked| picked_matrices(facts, picked));
                 let elements = facts.result_elements(0);
                 let costs = product.program().map(Program::per_element).unwrap_or_default();
                 add_counts(&mut work.vector, each(&elements, &costs));
@@ -208,6 +211,14 @@ fn gathered(facts: &StepFacts<'_>, parts: Dim) -> Gathered {
     let part = facts.result_elements(0).divide_exact(&parts);
     let count = part.and_then(|part| elements.divide_exact(&part)).unwrap_or_else(|| facts.fresh("operand0.parts"));
     Gathered { parts, part_bytes: bytes.divide_exact(&count).unwrap_or_else(|| bytes.ceil_div(&count)) }
+}
+
+/// Matrices of a stored operand of a product.
+fn picked_matrices(facts: &StepFacts<'_>, picked: Picked) -> Option<Gathered> {
+    let stored = facts.stored.get(picked.operand)?.as_ref()?;
+    let count = facts.dims(picked.operand)?.first()?;
+    let part_bytes = stored.bytes.divide_exact(count).unwrap_or_else(|| stored.bytes.ceil_div(count));
+    Some(Gathered { parts: facts.elements(picked.index), part_bytes })
 }
 
 /// The element types of a product's multiply-accumulates.

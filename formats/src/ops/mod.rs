@@ -141,6 +141,7 @@ macro_rules! for_each_operator {
             0x5f IntegerConvolution Product "integer_convolution",
             0x60 Inverse Computes "inverse",
             0x61 CropAndResize Computes "crop_and_resize",
+            0x62 ExpertMatmul Product "expert_matmul",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce Computes "reduce",
             0x71 ArgReduce Computes "arg_reduce",

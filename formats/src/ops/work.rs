@@ -59,7 +59,7 @@ pub struct Work {
     pub stored: Dim,
     /// Bytes of other operands that it reads, and of results that it writes; 0 for a view.
     pub moved: Dim,
-    /// Parts of operand 0 that an index picks.
+    /// Parts of a stored operand that an index picks.
     pub gathered: Option<Gathered>,
     /// Blocks that it runs, and how often.
     pub runs: Vec<(BlockIndex, Dim)>,

@@ -161,6 +161,10 @@ impl PartSource for KeptParts {
         self.source.rows(weight, rows)
     }
 
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        self.source.matrices(weight, matrices)
+    }
+
     fn most_held_bytes(&self) -> usize {
         self.source.most_held_bytes()
     }

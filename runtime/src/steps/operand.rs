@@ -3,7 +3,7 @@
 use crate::steps::KernelError;
 use crate::versions::Version;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, EncodingError, Pick};
+use ipuc_formats::encodings::{Coded, EncodingError, Pick, Place};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{PartRecord, WeightRecord};
 use ipuc_formats::ops::TypeError;
@@ -123,6 +123,13 @@ pub trait PartSource: Send + Sync {
     /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError>;
 
+    /// The stored bytes of matrices (experts) of a weight whose matrices can be read alone: of each the pieces that
+    /// [`WeightRecord::locate`] gives.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError>;
+
     /// Bytes of parts that a kernel may hold at a time: enough to share the work that each call of a core repeats, little
     /// enough to begin before a large weight is complete. A single part may be larger.
     fn most_held_bytes(&self) -> usize {
@@ -226,6 +233,22 @@ impl Weight {
     /// [`KernelError::Weight`] where they cannot be read.
     pub fn rows(&self, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         self.source.rows(self.index, rows)
+    }
+
+    /// The stored bytes of matrices (experts), of each the pieces that [`Weight::place_of_matrix`] names.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read.
+    pub fn matrices(&self, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        self.source.matrices(self.index, matrices)
+    }
+
+    /// Where a matrix lies among the parts.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where it is outside the weight or cannot be read alone.
+    pub fn place_of_matrix(&self, matrix: u64) -> Result<Place, KernelError> {
+        self.record.locate(Pick::Group(matrix)).map_err(|error| self.failure(&error.to_string()))
     }
 
     /// The whole weight as a canonical tensor.

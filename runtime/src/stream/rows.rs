@@ -1,15 +1,15 @@
-//! Rows that a step chooses by index: lines of an embedding, matrices of experts.
+//! What a step picks by index: rows of an embedding, matrices of experts.
 //!
 //! Which ones is known only when the step begins. So only the checksum blocks around them are read, several at once where
 //! they are many, and those that were used last are cached within a share of the budget.
 
-use super::source::{ChunkBytes, Source};
-use crate::steps::KernelError;
+use super::source::{ChunkBytes, Heap, Source, heap};
+use crate::steps::{KernelError, PartBytes};
 use ipuc_formats::encodings::{EncodingError, Pick};
 use ipuc_kernels::threads::each;
 use lru::LruCache;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that one read brings, at most, where blocks are no larger.
@@ -26,10 +26,10 @@ struct Row {
 type Piece = (u32, u64, u64);
 
 /// What a step chose, and what it took.
-#[derive(Default)]
 pub(super) struct Gathered {
-    pub(super) bytes: Vec<u8>,
-    /// Bytes of all units that hold chosen rows, and what of them was in memory.
+    /// Stored bytes of the units.
+    bytes: Heap,
+    /// Bytes of all units that hold what was chosen, and what of them was in memory.
     pub(super) chosen_bytes: u64,
     pub(super) found_bytes: u64,
     /// Bytes of the file that were read.
@@ -68,16 +68,59 @@ impl BlockCache {
     }
 
     /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory.
-    pub(super) fn gather(
+    pub(super) fn rows(
         &self,
         source: &Source,
         weight: u32,
         rows: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
+    ) -> Result<(Vec<u8>, Gathered), KernelError> {
+        let places = Places::new(source, weight, rows.iter().map(|&row| Pick::Row(row)))?;
+        let gathered = self.gather(source, weight, &places, pinned)?;
+        let record = &source.weights[weight as usize];
+        if record.encoding.encoding().is_canonical(record.logical()) {
+            return Ok((gathered.bytes.to_vec(), gathered));
+        }
+        let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_picks[at].clone()]);
+        let canonical = record.decode_rows(rows, units);
+        let canonical = canonical.map_err(|error| source.failure(weight, &error.to_string()))?;
+        Ok((canonical, gathered))
+    }
+
+    /// The stored bytes of matrices of a weight, of each the pieces in which it lies. `pinned` gives chunks that are in memory.
+    pub(super) fn matrices(
+        &self,
+        source: &Source,
+        weight: u32,
+        matrices: &[u64],
+        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
+    ) -> Result<(Vec<Vec<PartBytes>>, Gathered), KernelError> {
+        let places = Places::new(source, weight, matrices.iter().map(|&matrix| Pick::Group(matrix)))?;
+        let mut gathered = self.gather(source, weight, &places, pinned)?;
+        let bytes = Arc::new(std::mem::replace(&mut gathered.bytes, Heap::new(4096)));
+        let piece = |row: &Row| {
+            let range = row.target..row.target + (row.bytes.end - row.bytes.start) as usize;
+            PartBytes::new(Arc::new(OfMatrix { bytes: bytes.clone(), range }))
+        };
+        let pieces = |range: &Range<usize>| {
+            let first = places.rows.partition_point(|row| row.target < range.start);
+            places.rows[first..].iter().take_while(|row| row.target < range.end).map(piece).collect()
+        };
+        Ok((places.of_picks.iter().map(pieces).collect(), gathered))
+    }
+
+    /// The stored bytes of picked units.
+    fn gather(
+        &self,
+        source: &Source,
+        weight: u32,
+        places: &Places,
+        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<Gathered, KernelError> {
-        let places = Places::new(source, weight, rows)?;
-        let chosen_bytes = places.length as u64;
-        let mut gathered = Gathered { bytes: vec![0; places.length], chosen_bytes, ..Gathered::default() };
+        let bytes =
+            heap(places.length).ok_or_else(|| source.failure(weight, "there is no memory for what is chosen"))?;
+        let mut gathered =
+            Gathered { bytes, chosen_bytes: places.length as u64, found_bytes: 0, read_bytes: 0, checked_bytes: 0 };
         let mut missing: BTreeMap<Piece, Vec<&Row>> = BTreeMap::new();
         for row in &places.rows {
             let extent = &source.manifest.extents[row.extent as usize];
@@ -90,15 +133,7 @@ impl BlockCache {
                 missing.entry(piece).or_default().push(row);
             }
         }
-        let gathered = if missing.is_empty() { gathered } else { self.read(source, weight, missing, gathered)? };
-        let record = &source.weights[weight as usize];
-        if record.encoding.encoding().is_canonical(record.logical()) {
-            return Ok(gathered);
-        }
-        let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_rows[at].clone()]);
-        let canonical = record.decode_rows(rows, units);
-        let canonical = canonical.map_err(|error| source.failure(weight, &error.to_string()))?;
-        Ok(Gathered { bytes: canonical, ..gathered })
+        if missing.is_empty() { Ok(gathered) } else { self.read(source, weight, missing, gathered) }
     }
 
     /// Copies what is cached of a row; gives what is not.
@@ -188,28 +223,41 @@ impl Cached {
     }
 }
 
-/// Where chosen rows lie.
+/// Bytes of a matrix among those that were gathered.
+struct OfMatrix {
+    bytes: Arc<Heap>,
+    range: Range<usize>,
+}
+
+impl Deref for OfMatrix {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+}
+
+/// Where what is chosen lies.
 #[derive(Default)]
 struct Places {
-    /// Pieces of the units that hold them, each unit once.
+    /// Pieces of the units that hold it, each unit once, in the order in which they are gathered.
     rows: Vec<Row>,
-    /// The units of each row among the bytes that are gathered.
-    of_rows: Vec<Range<usize>>,
+    /// The units of each pick among the bytes that are gathered.
+    of_picks: Vec<Range<usize>>,
     /// Bytes of all units.
     length: usize,
 }
 
 impl Places {
-    fn new(source: &Source, weight: u32, rows: &[u64]) -> Result<Self, KernelError> {
+    fn new(source: &Source, weight: u32, picks: impl Iterator<Item = Pick>) -> Result<Self, KernelError> {
         let record = &source.weights[weight as usize];
         let canonical = record.encoding.encoding().is_canonical(record.logical());
         let mut places = Places::default();
         let mut known: HashMap<u64, Range<usize>> = HashMap::new();
-        for &row in rows {
-            let place = record.locate(Pick::Row(row)).map_err(|error| source.failure(weight, &error.to_string()))?;
+        for pick in picks {
+            let place = record.locate(pick).map_err(|error| source.failure(weight, &error.to_string()))?;
             // Rows that are copied as they are lie one after another, however often they are chosen.
             if let Some(range) = known.get(&place.units.start).filter(|_| !canonical) {
-                places.of_rows.push(range.clone());
+                places.of_picks.push(range.clone());
                 continue;
             }
             let start = places.length;
@@ -217,11 +265,12 @@ impl Places {
                 let (extent, target) = (record.parts[piece.part].extent, places.length);
                 let length = usize::try_from(piece.bytes.end - piece.bytes.start).ok();
                 let end = length.and_then(|length| target.checked_add(length));
-                places.length = end.ok_or_else(|| source.failure(weight, "has rows that do not fit in memory"))?;
+                places.length =
+                    end.ok_or_else(|| source.failure(weight, "has parts chosen that do not fit in memory"))?;
                 places.rows.push(Row { extent, bytes: piece.bytes, target });
             }
             known.insert(place.units.start, start..places.length);
-            places.of_rows.push(start..places.length);
+            places.of_picks.push(start..places.length);
         }
         Ok(places)
     }

@@ -88,10 +88,12 @@ fn parts(manifest: &Manifest, weights: &[Arc<WeightRecord>], weight: u32) -> imp
     parts.map(move |(part, record)| Access { weight, part, chunk: manifest.extents[record.extent as usize].chunk })
 }
 
-/// Weights that a step takes other than by rows.
+/// Weights that a step takes other than by rows or matrices that it picks.
 pub(super) fn streamed_weights(step: &StepRecord) -> impl Iterator<Item = u32> {
-    let by_rows =
-        |operand: usize| step.reads.iter().any(|read| read.operand as usize == operand && read.read == Read::Rows);
-    let streamed = step.operands.iter().enumerate().filter(move |(position, _)| !by_rows(*position));
+    let picked = |operand: usize| {
+        let of_operand = step.reads.iter().filter(|read| read.operand as usize == operand);
+        of_operand.into_iter().any(|read| matches!(read.read, Read::Rows | Read::Groups))
+    };
+    let streamed = step.operands.iter().enumerate().filter(move |(position, _)| !picked(*position));
     streamed.filter_map(|(_, operand)| weight(operand))
 }

@@ -5,7 +5,7 @@ use super::loader::{ChunkMemory, Loader};
 use super::loads::{Loads, Status};
 use super::report::{PassReport, Residency};
 use super::residency::{Shortage, plan, whole_bytes};
-use super::rows::BlockCache;
+use super::rows::{BlockCache, Gathered};
 use super::schedule::Schedule;
 use super::source::{ChunkBytes, Source};
 use crate::error::OpenError;
@@ -220,6 +220,17 @@ impl Streamed {
     }
 }
 
+impl Streamed {
+    fn report_gathered(&self, gathered: &Gathered) {
+        let mut loads = self.loader.lock();
+        let report = loads.report();
+        report.row_bytes += gathered.read_bytes;
+        report.chosen_bytes += gathered.chosen_bytes;
+        report.found_bytes += gathered.found_bytes;
+        report.checked_bytes += gathered.checked_bytes;
+    }
+}
+
 impl Drop for Streamed {
     fn drop(&mut self) {
         self.loader.close();
@@ -249,17 +260,20 @@ impl PartSource for Streamed {
         tensor.map(Some).map_err(|error| source.failure(weight, &error.to_string()))
     }
 
-    /// Rows of a plain weight: only the checksum blocks around them are read, where they are not kept.
+    /// Only the checksum blocks around the rows are read, where they are not kept.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
-        let gathered = self.block_cache.gather(&self.loader.source, weight, rows, &pinned)?;
-        let mut loads = self.loader.lock();
-        let report = loads.report();
-        report.row_bytes += gathered.read_bytes;
-        report.chosen_bytes += gathered.chosen_bytes;
-        report.found_bytes += gathered.found_bytes;
-        report.checked_bytes += gathered.checked_bytes;
-        Ok(gathered.bytes)
+        let (rows, gathered) = self.block_cache.rows(&self.loader.source, weight, rows, &pinned)?;
+        self.report_gathered(&gathered);
+        Ok(rows)
+    }
+
+    /// Only the checksum blocks around the matrices are read, where they are not kept.
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
+        let (matrices, gathered) = self.block_cache.matrices(&self.loader.source, weight, matrices, &pinned)?;
+        self.report_gathered(&gathered);
+        Ok(matrices)
     }
 
     fn most_held_bytes(&self) -> usize {

@@ -117,7 +117,7 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
     let mut steps: Vec<Step> = Vec::new();
     for (block, record) in manifest.blocks.iter().enumerate() {
         for (step, record) in record.steps.iter().enumerate() {
-            let awaited = record.operands.iter().enumerate().filter(|(position, _)| !by_rows(record, *position));
+            let awaited = record.operands.iter().enumerate().filter(|(position, _)| !picked(record, *position));
             let streamed_bytes = awaited.map(|(_, operand)| streamed(manifest, residency, operand)).sum();
             let (name, seconds) = (record.name.clone(), streamed_bytes as f64 / rate);
             steps.push(Step { block, step, name, streamed_bytes, seconds });
@@ -141,9 +141,10 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
     }
 }
 
-/// Only rows of the operand at this position are read, once it is known which.
-fn by_rows(step: &StepRecord, position: usize) -> bool {
-    step.reads.iter().any(|read| read.operand as usize == position && read.read == Read::Rows)
+/// Only rows or matrices of the operand at this position are read, once it is known which.
+fn picked(step: &StepRecord, position: usize) -> bool {
+    let of_operand = step.reads.iter().filter(|read| read.operand as usize == position);
+    of_operand.into_iter().any(|read| matches!(read.read, Read::Rows | Read::Groups))
 }
 
 /// Bytes of an operand that lie in chunks that stream.

@@ -14,8 +14,8 @@ use crate::ops::attention::faults::{heads_needed, rank, uneven};
 use crate::ops::floats::{is_computing_float, require_computing_float};
 use crate::ops::loops::{self, At, Loops};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Relation,
+    Space, StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, tensor_operand,
 };
 use crate::value::Value;
 
@@ -256,6 +256,10 @@ impl Product for Attention {
 
     fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

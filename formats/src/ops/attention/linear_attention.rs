@@ -14,8 +14,8 @@ use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops;
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Relation,
+    Space, StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -206,6 +206,10 @@ impl Product for LinearAttention {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

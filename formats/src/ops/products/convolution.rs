@@ -11,8 +11,8 @@ use crate::ops::loops::{self, At, Loops};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::windows::{AutoPad, WindowAxis, Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Relation, Space,
-    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Relation,
+    Space, StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -274,6 +274,10 @@ impl Product for Convolution {
 
     fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

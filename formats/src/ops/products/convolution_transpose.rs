@@ -15,8 +15,8 @@ use crate::ops::products::convolution::{
 };
 use crate::ops::windows::{AutoPad, WindowAxis, at, check_list, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
-    TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::{TensorError, element_count};
 use crate::value::Value;
@@ -293,6 +293,10 @@ impl Product for ConvolutionTranspose {
 
     fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

@@ -14,8 +14,8 @@ use crate::ops::products::convolution::{
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{WindowAxis, Windows, for_each_index, listed, value_error, volume};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
-    TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -198,6 +198,10 @@ impl Product for DeformableConvolution {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

@@ -13,8 +13,8 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::scalar::from_scalars;
 use crate::ops::windows::{for_each_index, listed, value_error};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
-    TypeError, VectorClass, WeightMatrix, each, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count, strides};
 use crate::value::Value;
@@ -259,6 +259,10 @@ impl Product for Einsum {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

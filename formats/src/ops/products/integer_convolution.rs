@@ -15,8 +15,8 @@ use crate::ops::products::integer_matmul::centring;
 use crate::ops::products::integer_matmul::require_byte;
 use crate::ops::windows::{AutoPad, Windows};
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
-    TypeError, VectorClass, WeightMatrix, optional, optional_tensor, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -162,6 +162,10 @@ impl Product for IntegerConvolution {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

@@ -14,8 +14,8 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_produc
 use crate::ops::scalar::{Scalar, scalars};
 use crate::ops::windows::listed;
 use crate::ops::{
-    Arithmetic, Computes, InferContext, Operator, Product, Program, ReferenceContext, ReferenceError, Space, StepFacts,
-    TypeError, VectorClass, WeightMatrix, dynamic_row, each, tensor, tensor_operand,
+    Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
+    StepFacts, TypeError, VectorClass, WeightMatrix, dynamic_row, each, tensor, tensor_operand,
 };
 use crate::tensor::{Tensor, TensorError, element_count};
 use crate::value::Value;
@@ -244,6 +244,10 @@ impl Product for Matmul {
         self.arithmetic
     }
 
+    fn picked(&self) -> Option<Picked> {
+        None
+    }
+
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
@@ -256,7 +260,7 @@ fn computes_dynamically(dtype: DType) -> bool {
 
 /// Rows of `length` elements as their codes mean them: code times scale, in blocks of `block`, or whole rows where that is
 /// 0. The product of these values is what a kernel computes with one rounding of each sum of codes.
-fn dynamic_values(rows: &Tensor, length: usize, block: usize) -> Result<Tensor, ReferenceError> {
+pub(crate) fn dynamic_values(rows: &Tensor, length: usize, block: usize) -> Result<Tensor, ReferenceError> {
     let values: Vec<f32> = scalars(rows)?.into_iter().map(|value| value.to_f64() as f32).collect();
     let mut quantized = Vec::with_capacity(values.len());
     let mut codes = Vec::new();

@@ -5,8 +5,8 @@ use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::recurrence::layers::{Layer, Walk};
 use crate::ops::{
-    Arithmetic, Computes, Direction, InferContext, Operator, Product, Program, RecurrentActivation, ReferenceContext,
-    ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
+    Arithmetic, Computes, Direction, InferContext, Operator, Picked, Product, Program, RecurrentActivation,
+    ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
 };
 use crate::value::Value;
 
@@ -99,6 +99,10 @@ impl Product for Lstm {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

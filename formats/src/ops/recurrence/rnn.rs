@@ -6,8 +6,8 @@ use crate::fact::Fact;
 use crate::ops::recurrence::gru::refuse_seventh;
 use crate::ops::recurrence::layers::{Layer, Walk};
 use crate::ops::{
-    Arithmetic, Computes, Direction, InferContext, Operator, Product, Program, RecurrentActivation, ReferenceContext,
-    ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
+    Arithmetic, Computes, Direction, InferContext, Operator, Picked, Product, Program, RecurrentActivation,
+    ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
 };
 use crate::value::Value;
 
@@ -88,6 +88,10 @@ impl Product for Rnn {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic::default()
+    }
+
+    fn picked(&self) -> Option<Picked> {
+        None
     }
 
     fn program(&self) -> Option<&Program> {

@@ -1,15 +1,15 @@
 //! Mixtures of experts of `com.microsoft`: `MoE`, `QMoE`, as ONNX Runtime 1.31 computes them on a processor.
 //!
-//! The `k` most probable experts of each token are gathered by their index, so that only matrices of chosen experts are read;
-//! each token is multiplied by its own copies. `QMoE` gathers codes and
-//! parameters as the model has them, and dequantizes those. Of experts that are equally probable the last ones are chosen, as in ONNX Runtime.
+//! The `k` most probable experts of each token are chosen by their index, and only their matrices are read. Codes of `QMoE` are
+//! dequantized as a whole, which the pass `quantize` makes a matter of encoding. Of experts that are equally probable the
+//! last ones are chosen, as in ONNX Runtime.
 
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, BinaryFunction, BitCast, Clamp, Dequantize, Gather, GatherElements, Reduce,
-    ReduceFunction, Softmax, SoftmaxFunction, TopK, TypeError,
+    Activation, ActivationFunction, Arithmetic, BinaryFunction, BitCast, Clamp, Dequantize, ExpertMatmul, Gather,
+    GatherElements, Reduce, ReduceFunction, Softmax, SoftmaxFunction, TopK, TypeError,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -113,19 +113,12 @@ fn unpacked(node: &mut Lowering<'_, '_>, code: DType, bytes: Operand) -> Result<
 }
 
 impl Weight {
-    /// Those of the chosen experts `index: [tokens, k]`, as f32: `[tokens, k, outputs, inputs]`.
-    fn of(&self, node: &mut Lowering<'_, '_>, index: Operand) -> Result<Operand, LowerError> {
+    /// Those of all experts, as f32: `[experts, outputs, inputs]`.
+    fn values(&self, node: &mut Lowering<'_, '_>) -> Result<Operand, LowerError> {
         match *self {
-            Weight::Floats(weight) => {
-                let weight = node.emit_one(Gather { axis: 0 }, vec![weight, index])?;
-                node.cast(weight, DType::F32)
-            }
+            Weight::Floats(weight) => node.cast(weight, DType::F32),
             Weight::Codes { code, block, bytes, scales, zero_points } => {
-                let mut chosen = [bytes, scales, zero_points];
-                for operand in chosen.iter_mut().filter(|operand| **operand != Operand::Absent) {
-                    *operand = node.emit_one(Gather { axis: 0 }, vec![*operand, index])?;
-                }
-                dequantized(node, code, block, chosen)
+                dequantized(node, code, block, [bytes, scales, zero_points])
             }
         }
     }
@@ -141,8 +134,8 @@ impl Weight {
     }
 }
 
-/// Codes `[tokens, k, outputs, bytes]` as f32, by scales and zero points `[tokens, k, outputs, blocks]`, or
-/// `[tokens, k, outputs]`; zero points are packed along the last axis, too.
+/// Codes `[experts, outputs, bytes]` as f32, by scales and zero points `[experts, outputs, blocks]`, or
+/// `[experts, outputs]`; zero points are packed along the last axis, too.
 fn dequantized(
     node: &mut Lowering<'_, '_>,
     code: DType,
@@ -152,10 +145,10 @@ fn dequantized(
     let codes = unpacked(node, code, bytes)?;
     let inputs = node.extent(&codes, -1, "expert weights")?;
     let mut scales = node.cast(scales, DType::F32)?;
-    let by_output = node.rank(&scales)? == 3;
+    let by_output = node.rank(&scales)? == 2;
     let parameters = node.extent(&scales, -1, "scales of experts")?;
     if by_output {
-        scales = node.unsqueezed(scales, &[3])?;
+        scales = node.unsqueezed(scales, &[2])?;
     }
     let zero_points = match zero_points {
         Operand::Absent => {
@@ -165,7 +158,7 @@ fn dequantized(
         given => {
             let codes = unpacked(node, code, given)?;
             let codes = node.sliced(codes, -1, [0, parameters, 1])?;
-            if by_output { node.unsqueezed(codes, &[3])? } else { codes }
+            if by_output { node.unsqueezed(codes, &[2])? } else { codes }
         }
     };
     let block_size = match (by_output, block) {
@@ -173,7 +166,7 @@ fn dequantized(
         (false, 1..) => block,
         (false, other) => return Err(node.refuse(format!("attribute `block_size` = {other} with scales of blocks"))),
     };
-    node.emit_one(Dequantize { to: Some(DType::F32), axis: 3, block_size }, vec![codes, scales, zero_points])
+    node.emit_one(Dequantize { to: Some(DType::F32), axis: 2, block_size }, vec![codes, scales, zero_points])
 }
 
 /// The experts of each token, and what their results are multiplied with: `[tokens, k]` both.
@@ -269,16 +262,15 @@ impl Between {
     }
 }
 
-/// `x: [tokens, k or 1, 1, inputs]` through the experts `index: [tokens, k]`: `[tokens, k, 1, outputs]`.
+/// `x: [tokens, k or 1, inputs]` through the experts `index: [tokens, k]`: `[tokens, k, outputs]`.
 fn through(node: &mut Lowering<'_, '_>, layer: &Layer, index: Operand, x: Operand) -> Result<Operand, LowerError> {
-    let weight = layer.weight.of(node, index)?;
-    let product = node.product(x, weight, true)?;
+    let weight = layer.weight.values(node)?;
+    let product = node.emit_one(ExpertMatmul { arithmetic: Arithmetic::default() }, vec![x, weight, index])?;
     if layer.bias == Operand::Absent {
         return Ok(product);
     }
     let bias = node.emit_one(Gather { axis: 0 }, vec![layer.bias, index])?;
     let bias = node.cast(bias, DType::F32)?;
-    let bias = node.unsqueezed(bias, &[2])?;
     node.plus(product, bias)
 }
 
@@ -292,14 +284,14 @@ fn mixed(node: &mut Lowering<'_, '_>, layers: &[Layer], [index, factors]: [Opera
     }
     let size = layers[0].weight.inputs(node)?;
     let tokens = node.cast(input, DType::F32)?;
-    let mut hidden = node.reshaped(tokens, &[-1, 1, 1, size])?;
+    let mut hidden = node.reshaped(tokens, &[-1, 1, size])?;
     for (place, layer) in layers.iter().enumerate() {
         hidden = through(node, layer, index, hidden)?;
         if place == 0 {
             hidden = between.applied(node, hidden)?;
         }
     }
-    let factors = node.unsqueezed(factors, &[2, 3])?;
+    let factors = node.unsqueezed(factors, &[2])?;
     let weighted = node.binary(BinaryFunction::Mul, hidden, factors)?;
     let axis = node.integers(&[1]);
     let sum = Reduce { function: ReduceFunction::Sum, keep_axes: false, keep_without_axes: false };

@@ -6,7 +6,7 @@ use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, coded_pieces, with_zeros, within};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Matmul, ProductPlan, TypeError};
+use ipuc_formats::ops::{Arithmetic, Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
@@ -77,7 +77,7 @@ impl Kernel for Matmul {
 }
 
 /// Whether an operand is a weight of codes, products of which are summed as integers.
-fn sums_codes(operand: Option<&Operand>) -> bool {
+pub(super) fn sums_codes(operand: Option<&Operand>) -> bool {
     let Some(Operand::Weight(weight)) = operand else { return false };
     PanelWeight::of(weight).and_then(|weight| weight.codes).is_some_and(|codes| codes.sums_exactly())
 }
@@ -241,10 +241,7 @@ impl InF32<'_> {
 
     /// A product of these rows that has not begun.
     fn product<'a>(&self, weight: &'a PanelWeight, x: Matrix<'a>) -> PanelProduct<'a> {
-        let instructions = Instructions::best();
-        let block = self.operator.arithmetic.dynamic_block();
-        let codes = block.map(|block| DynamicRows::new(instructions, x, block as usize));
-        PanelProduct { instructions, weight, x, codes, open: OpenPanels::default() }
+        PanelProduct::new(weight, x, &self.operator.arithmetic)
     }
 
     /// By a tensor as it comes.
@@ -278,7 +275,7 @@ impl InF32<'_> {
 }
 
 /// A product with one matrix in panels, whose runs come one after another.
-struct PanelProduct<'a> {
+pub(super) struct PanelProduct<'a> {
     instructions: Instructions,
     weight: &'a PanelWeight,
     x: Matrix<'a>,
@@ -287,9 +284,18 @@ struct PanelProduct<'a> {
     open: OpenPanels,
 }
 
+impl<'a> PanelProduct<'a> {
+    /// A product that has not begun.
+    pub(super) fn new(weight: &'a PanelWeight, x: Matrix<'a>, arithmetic: &Arithmetic) -> PanelProduct<'a> {
+        let instructions = Instructions::best();
+        let codes = arithmetic.dynamic_block().map(|block| DynamicRows::new(instructions, x, block as usize));
+        PanelProduct { instructions, weight, x, codes, open: OpenPanels::default() }
+    }
+}
+
 impl PanelProduct<'_> {
     /// Adds what the next runs give.
-    fn add(&mut self, runs: &[Run<'_>], out: MatrixMut<'_>, post: Epilogue<'_>) -> Result<(), KernelError> {
+    pub(super) fn add(&mut self, runs: &[Run<'_>], out: MatrixMut<'_>, post: Epilogue<'_>) -> Result<(), KernelError> {
         let mut open = std::mem::take(&mut self.open);
         let added = match &self.weight.sparse {
             None => self.add_dense(runs, &mut open, out, post),

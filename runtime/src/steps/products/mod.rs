@@ -5,6 +5,7 @@
 
 pub(super) mod convolution;
 mod einsum;
+mod expert_matmul;
 pub(super) mod floats;
 mod fused;
 mod general;

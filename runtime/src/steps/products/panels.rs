@@ -132,6 +132,44 @@ impl PanelWeight {
         })
     }
 
+    /// Calls `multiply` with each of these matrices, several of which are read at once: its number, and its runs, which come
+    /// in order of panels and of inputs. Panels are counted from the matrix' first.
+    ///
+    /// # Errors
+    /// [`KernelError`] where one cannot be read, and of `multiply`.
+    pub(super) fn for_each_matrix(
+        &self,
+        matrices: &[u64],
+        mut multiply: impl FnMut(u64, &[Run<'_>]) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let size = |value: u64| {
+            usize::try_from(value).map_err(|_| KernelError::Weight {
+                weight: "of matrices".to_string(),
+                reason: format!("a part has panels or inputs to {value}"),
+            })
+        };
+        let mut rest = matrices;
+        while let Some(&first) = rest.first() {
+            let bytes: u64 = self.weight.place_of_matrix(first)?.bytes.iter().map(|piece| piece.bytes.end).sum();
+            let count = (self.weight.most_held_bytes() as u64 / bytes.max(1)).max(1);
+            let (now, later) = rest.split_at(rest.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
+            rest = later;
+            for (&matrix, pieces) in now.iter().zip(self.weight.matrices(now)?) {
+                let place = self.weight.place_of_matrix(matrix)?;
+                let mut runs = Vec::with_capacity(pieces.len());
+                for (piece, bytes) in place.bytes.iter().zip(&pieces) {
+                    let part = &self.weight.parts()[piece.part];
+                    let start = part.start.max(place.units.start) - place.units.start;
+                    let end = part.end.min(place.units.end) - place.units.start;
+                    let inputs = size(part.inputs_start)?..size(part.inputs_end)?;
+                    runs.push(Run { panels: size(start)?..size(end)?, inputs, bytes });
+                }
+                multiply(matrix, &runs)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs of values as kernels take them.
     ///
     /// # Errors

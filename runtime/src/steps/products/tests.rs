@@ -6,12 +6,12 @@ use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight,
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::attribute::{Attribute, AttributeValue};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartRange, WeightRecord};
+use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartBytesRange, PartRange, Pick, WeightRecord};
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
-    Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, IntegerConvolution, IntegerMatmul, Map, Matmul,
-    NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates, ResizeMode, ResizeNearest,
-    ResizePolicy,
+    Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, ExpertMatmul, IntegerConvolution, IntegerMatmul,
+    Map, Matmul, NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates, ResizeMode,
+    ResizeNearest, ResizePolicy,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -20,7 +20,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 
 /// The parts of one weight.
-struct Parts(Vec<AVec<u8, ConstAlign<64>>>);
+struct Parts(Vec<AVec<u8, ConstAlign<64>>>, WeightRecord);
 
 impl PartSource for Parts {
     fn part(&self, _weight: u32, part: usize) -> Result<PartBytes, KernelError> {
@@ -31,6 +31,14 @@ impl PartSource for Parts {
     }
     fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         Err(KernelError::Cancelled)
+    }
+    fn matrices(&self, _weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        let piece = |piece: PartBytesRange| {
+            let bytes = &self.0[piece.part][piece.bytes.start as usize..piece.bytes.end as usize];
+            PartBytes::new(Arc::new(AVec::<u8, ConstAlign<64>>::from_slice(64, bytes)))
+        };
+        let pieces = |&matrix: &u64| self.1.locate(Pick::Group(matrix)).unwrap().bytes.into_iter().map(piece).collect();
+        Ok(matrices.iter().map(pieces).collect())
     }
 }
 
@@ -55,10 +63,11 @@ fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64
         encoding.pack(logical, range, &mut &elements, &mut bytes).unwrap();
         bytes
     };
-    let bytes = Parts(ranges.iter().map(pack_one).collect());
+    let bytes = ranges.iter().map(pack_one).collect();
     let parts = ranges.iter().map(|range| range.in_extent(0)).collect();
     let (dtype, reason, sources) = (tensor.dtype(), String::new(), Vec::new());
-    (WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None }, bytes)
+    let record = WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None };
+    (record.clone(), Parts(bytes, record))
 }
 
 /// Parts of which none is there before it is asked for.
@@ -89,6 +98,9 @@ impl PartSource for Late {
         Ok(None)
     }
     fn rows(&self, _weight: u32, _rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        Err(KernelError::Cancelled)
+    }
+    fn matrices(&self, _weight: u32, _matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         Err(KernelError::Cancelled)
     }
     fn is_ready(&self, _weight: u32, _part: usize) -> bool {
@@ -161,6 +173,46 @@ fn check(op: impl Into<Op>, inputs: Vec<Option<Tensor>>, what: &str) {
             operands[1] = weight(&op, 1, right, stored, budget);
             assert_close(&run(&op, operands), &expected, &format!("{what}, stored as {stored} in parts of {budget}"));
         }
+    }
+}
+
+#[test]
+fn rows_by_matrices_that_an_index_chooses() {
+    let op = ExpertMatmul { arithmetic: Arithmetic::default() };
+    let experts = 5;
+    for (dtype, inputs, outputs) in
+        [(DType::F32, 300, 40), (DType::F16, 33, 16), (DType::BF16, 64, 1), (DType::F64, 5, 3), (DType::F32, 0, 4)]
+    {
+        for (tokens, chosen, rows) in [(1, 1, 1), (1, 4, 1), (7, 2, 1), (3, 4, 4), (0, 2, 1)] {
+            let a = tensor(dtype, &[tokens, rows, inputs], 1);
+            let b = tensor(dtype, &[experts, outputs, inputs], 2);
+            let index: Vec<i64> =
+                (0..tokens * chosen).map(|choice| ((choice * 7 + choice / 3) % experts) as i64).collect();
+            let index = Tensor::from_elements(&[tokens, chosen], &index).unwrap();
+            let what = format!("{dtype} [{tokens}, {rows} of {chosen}, {inputs}] by [{experts}, {outputs}]");
+            check(op.clone(), vec![Some(a), Some(b), Some(index)], &what);
+        }
+    }
+}
+
+/// However many tokens choose an expert, and in how many parts it comes.
+#[test]
+fn a_token_has_the_bits_that_it_has_among_others() {
+    let op: Op = ExpertMatmul { arithmetic: Arithmetic::default() }.into();
+    let (a, b) = (tensor(DType::F32, &[9, 1, 300], 1), tensor(DType::F32, &[3, 40, 300], 2));
+    let run_with = |a: Tensor, index: &[i64], budget: u64| {
+        let index = Tensor::from_elements(&[index.len(), 1], index).unwrap();
+        let mut operands = values(&[Some(a), None, Some(index)]);
+        operands[1] = weight(&op, 1, &b, DType::F32, budget);
+        run(&op, operands)
+    };
+    let index = [0, 2, 2, 1, 2, 2, 2, 0, 2];
+    let all = run_with(a.clone(), &index, 1 << 24);
+    assert_eq!(run_with(a.clone(), &index, 1 << 10), all);
+    for (token, &expert) in index.iter().enumerate() {
+        let row = Tensor::from_elements(&[1, 1, 300], &a.elements::<f32>().unwrap()[token * 300..][..300]).unwrap();
+        let alone = run_with(row, &[expert], 1 << 24);
+        assert_eq!(alone.elements::<f32>().unwrap(), &all.elements::<f32>().unwrap()[token * 40..][..40], "{token}");
     }
 }
 
