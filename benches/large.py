@@ -4,7 +4,7 @@
     pip install onnx
     python3 benches/large.py dense dense.onnx    # 102 billion parameters, all of them read for each token
     python3 benches/large.py experts experts.onnx  # 117 billion in 128 experts a layer, four of them for each token
-    ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*'
+    ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*' --dim past=4096
 
 The weights are in a file that does not exist: `ipuc simulate` asks for sizes only.
 """
@@ -15,7 +15,6 @@ import pathlib
 import onnx
 from onnx import TensorProto, helper
 
-CONTEXT = 4096
 BLOCK = 32
 F16 = TensorProto.FLOAT16
 
@@ -56,7 +55,7 @@ class Builder:
 
 def attention(builder, layer, x, of):
     head, heads, key_heads = of["head"], of["heads"], of["key_heads"]
-    cache = [1, key_heads, CONTEXT, head]
+    cache = [1, key_heads, "past", head]
     past = [f"past.{layer}.{name}" for name in ("key", "value")]
     builder.inputs += [helper.make_tensor_value_info(name, F16, cache) for name in past]
     sizes = (heads, key_heads, key_heads)
@@ -68,7 +67,7 @@ def attention(builder, layer, x, of):
     node = helper.make_node("Attention", [q, k, v, "", *past], [result, *present], name=result)
     node.attribute.extend([helper.make_attribute("q_num_heads", heads), helper.make_attribute("kv_num_heads", key_heads)])
     builder.nodes.append(node)
-    grown = [1, key_heads, CONTEXT + 1, head]
+    grown = [1, key_heads, "present", head]
     builder.outputs += [helper.make_tensor_value_info(name, F16, grown) for name in present]
     return builder.product(result, heads * head, of["width"])
 

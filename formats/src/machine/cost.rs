@@ -277,6 +277,16 @@ fn tile_bytes(space: &Space, extents: &[i64], tensor: usize, bound: &BoundTensor
     if all > 0.0 { bound.bytes * own / all } else { 0.0 }
 }
 
+/// The share of the matrices of an operand that the points of a tile pick, at most one for each element of the index.
+fn picked_share(step: &BoundStep, space: usize, extents: &[i64], tensor: usize, bound: &BoundTensor) -> f64 {
+    let Some(picked) = step.picked.filter(|picked| picked.operand == tensor) else { return 1.0 };
+    let axes = step.spaces[space].axes.iter().zip(extents);
+    let index = axes.filter(|(axis, _)| axis.at.get(picked.index).is_some_and(Option::is_some));
+    let picks: f64 = index.map(|(_, &extent)| extent as f64).product();
+    let matrices = bound.extents.first().map_or(1.0, |&count| count as f64);
+    (picks / matrices.max(1.0)).min(1.0)
+}
+
 /// Parts along each axis of a tensor when a space is split like this.
 pub fn layout_of(step: &BoundStep, space: usize, split: &Split, tensor: usize, rank: usize) -> Vec<u32> {
     let mut parts = vec![1; rank];
@@ -313,8 +323,10 @@ pub fn bytes_of_tile(step: &BoundStep, split: &Split, tensor: usize, points: Poi
     // A space that no axis of the operand is in does not read it, where another one does.
     let touched =
         |space: &usize| step.spaces[*space].axes.iter().any(|axis| axis.at.get(tensor).is_some_and(Option::is_some));
-    let of_space =
-        (0..=last).filter(touched).map(|space| tile_bytes(&step.spaces[space], &extents(space), tensor, bound));
+    let of_space = (0..=last).filter(touched).map(|space| {
+        let all = tile_bytes(&step.spaces[space], &extents(space), tensor, bound);
+        all * picked_share(step, space, &extents(space), tensor, bound)
+    });
     Bytes(of_space.reduce(f64::max).unwrap_or(bound.bytes))
 }
 

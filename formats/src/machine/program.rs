@@ -8,7 +8,7 @@ use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
 use crate::fact::Type;
 use crate::model::{BlockRecord, EntryRecord, KnownStep, Manifest, OperandRecord, Role};
-use crate::ops::{Precision, Space, VectorClass};
+use crate::ops::{Class, Picked, Precision, Space, VectorClass};
 use std::collections::{BTreeSet, HashMap};
 use thiserror::Error;
 
@@ -121,6 +121,8 @@ pub struct BoundStep {
     pub moves: bool,
     /// Bytes of weights that it reads, of gathered ones only the parts that are picked.
     pub weight_bytes: f64,
+    /// The operand of which matrices are picked, where it is a product of such.
+    pub picked: Option<Picked>,
 }
 
 /// A program at one value of each dimension.
@@ -375,7 +377,7 @@ impl Binder<'_> {
             operator: known.op().name(),
             times,
             view: known.op().view_of().is_some(),
-            moves: matches!(known.op().class(), crate::ops::Class::Moves(_)),
+            moves: matches!(known.op().class(), Class::Moves(_)),
             spaces,
             extents,
             products,
@@ -383,6 +385,15 @@ impl Binder<'_> {
             operands,
             results,
             weight_bytes,
+            picked: match known.op().class() {
+                Class::Product(product) => product.picked(),
+                Class::Elementwise(_)
+                | Class::Moves(_)
+                | Class::Gathers(_)
+                | Class::Computes(_)
+                | Class::Serial(_)
+                | Class::Control(_) => None,
+            },
         })
     }
 

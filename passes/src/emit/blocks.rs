@@ -9,7 +9,7 @@ use ipuc_formats::model::{
     BlockRecord, EntryRecord, OperandRecord, ReadRecord, Role, StateRecord, StepRecord, ValueRecord,
 };
 use ipuc_formats::ops::{Op, Read, Runs};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Positions in the file for everything that the graph names.
@@ -128,10 +128,14 @@ fn record(graph: &Graph, index: BlockIndex, numbering: &Numbering) -> BlockRecor
     let public = graph.entries.iter().find(|entry| entry.block == index);
     let state_inputs: Vec<usize> =
         public.map(|entry| entry.states.iter().filter_map(|used| used.input).collect()).unwrap_or_default();
-    let results: std::collections::HashSet<&Operand> = block.results.iter().collect();
+    let state_outputs: HashSet<&Operand> = public
+        .map(|entry| entry.states.iter().filter_map(|used| block.results.get(used.output?)).collect())
+        .unwrap_or_default();
+    let results: HashSet<&Operand> = block.results.iter().collect();
     let role = |value: ValueId, parameter: Option<usize>| match (public, parameter) {
         (Some(_), Some(at)) if state_inputs.contains(&at) => Role::State,
         (Some(_), Some(_)) => Role::InputOutput,
+        (Some(_), None) if state_outputs.contains(&Operand::Value(value)) => Role::State,
         (Some(_), None) if results.contains(&Operand::Value(value)) => Role::InputOutput,
         _ => Role::Activations,
     };

@@ -293,6 +293,10 @@ impl Collector<'_> {
     fn result(&mut self, index: usize, step: &BoundStep, (tensor, result): (usize, &BoundTensor)) {
         let (home, holds) = self.home(result.source);
         if home != Place::Tiles {
+            // Of contents that a step appends to only what is new goes there, from where it was computed.
+            if step.operator == "append" {
+                return;
+            }
             let staged = self.bytes(index, tensor, Points::Staged);
             self.push(index, tensor, Holds::Copy, staged, (index, index));
             return;

@@ -150,7 +150,7 @@ impl Operator for ExpertMatmul {
 }
 
 impl Computes for ExpertMatmul {
-    /// Experts are on no axis: a tile may need any of them.
+    /// Matrices are on no axis: the points of a tile pick theirs.
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let (Some([tokens, rows, inputs]), Some([_, outputs, _]), Some([_, chosen])) =
             (facts.dims(0), facts.dims(1), facts.dims(2))
