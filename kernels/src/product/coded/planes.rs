@@ -173,12 +173,14 @@ fn place(layout: &CodedLayout, input: usize, row: usize, shift: u32, plane: Code
 
 /// Row `row` of a plane of floats.
 #[inline(always)]
-fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
+pub(super) fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
     let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
     match element {
         PlaneType::F16 => simd.load_f16(bytemuck::from_bytes::<[f16; LANES]>(bytes)),
         PlaneType::Bf16 => simd.load_bf16(bytemuck::from_bytes::<[bf16; LANES]>(bytes)),
         PlaneType::F32 => simd.load(bytemuck::from_bytes::<[f32; LANES]>(bytes)),
+        PlaneType::E4m3 => load_e4m3(simd, bytemuck::from_bytes::<[u8; LANES]>(bytes)),
+        PlaneType::E8m0 => load_e8m0(simd, bytemuck::from_bytes::<[u8; LANES]>(bytes)),
         PlaneType::I32
         | PlaneType::I8
         | PlaneType::U8
@@ -187,6 +189,29 @@ fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -
         | PlaneType::I2
         | PlaneType::U2 => unreachable!("a layout has floats here"),
     }
+}
+
+/// Bytes as f8e4m3fn: moved down by one bit they are f16 of a 256th of their value, but for NaN.
+#[inline(always)]
+pub(super) fn load_e4m3<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+    let mut halves = [f16::ZERO; LANES];
+    for (half, &byte) in halves.iter_mut().zip(bytes) {
+        let byte = u16::from(byte);
+        let nan = if byte & 0x7f == 0x7f { 0x7e00 } else { 0 };
+        *half = f16::from_bits((byte & 0x80) << 8 | (byte & 0x7f) << 7 | nan);
+    }
+    simd.multiply(simd.load_f16(&halves), simd.splat(256.0))
+}
+
+/// Bytes as f8e8m0: the exponents of f32, but for the least, which is subnormal there, and the greatest, which is NaN.
+#[inline(always)]
+pub(super) fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+    let mut values = [0.0; LANES];
+    for (value, &byte) in values.iter_mut().zip(bytes) {
+        let is_end = byte.wrapping_add(1) < 2;
+        *value = f32::from_bits(u32::from(byte) << 23 | if is_end { 1 << 22 } else { 0 });
+    }
+    simd.load(&values)
 }
 
 /// Row `row` of a plane of integers.
@@ -209,7 +234,9 @@ fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
         PlaneType::I2 => unpack(2, true),
         PlaneType::U2 => unpack(2, false),
         PlaneType::I32 => values = *bytemuck::from_bytes(bytes),
-        PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 => unreachable!("these are read as floats"),
+        PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 | PlaneType::E4m3 | PlaneType::E8m0 => {
+            unreachable!("these are read as floats")
+        }
     }
     values
 }
