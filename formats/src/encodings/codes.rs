@@ -10,11 +10,8 @@ const MOST_PLANES: usize = 8;
 
 /// Whether elements of this type can be codes.
 pub fn is_code(dtype: DType) -> bool {
-    match dtype {
-        DType::I8 | DType::U8 | DType::I4 | DType::U4 | DType::I2 | DType::U2 => true,
-        DType::F8E4M3FN | DType::F8E5M2 | DType::F4E2M1 => true,
-        _ => false,
-    }
+    let integers = [DType::I8, DType::U8, DType::I4, DType::U4, DType::I2, DType::U2];
+    integers.contains(&dtype) || matches!(dtype, DType::F8E4M3FN | DType::F8E5M2 | DType::F4E2M1)
 }
 
 /// Whether sums of codes are exact: those of integers, and of f4e2m1, whose values are integers when doubled.
