@@ -7,7 +7,7 @@
 
 mod support;
 
-use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::compile::{Activations, CompileOptions, Source, compile};
 use ipuc::{OpenOptions, Resident, Session, SessionOptions, Tensor, Value, open_with};
 use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{Manifest, read_manifest};
@@ -116,13 +116,97 @@ fn rounded_model() -> GraphProto {
     graph(vec![port("x", &["n", &WIDE.to_string()])], weights, nodes, vec![port("y", &["n", &LAST.to_string()])])
 }
 
+/// Codes that are floats, their number in `TensorProto`, and what keeps random bytes finite and small.
+const E4M3: (i32, u8) = (17, 0xbf);
+const E5M2: (i32, u8) = (19, 0xbf);
+const E2M1: (i32, u8) = (23, 0xff);
+const E8M0: (i32, u8) = (24, 0x7f);
+
+/// Random floats of a type; `mask` keeps the bytes finite and small.
+fn narrow(random: &mut Random, name: &str, shape: [usize; 2], (data_type, mask): (i32, u8)) -> TensorProto {
+    let bytes = shape[0] * shape[1] / if data_type == E2M1.0 { 2 } else { 1 };
+    let byte = |random: &mut Random| match data_type {
+        // Powers of two about 2^-7.
+        24 => 116 + random.below(8) as u8,
+        _ => random.below(256) as u8 & mask,
+    };
+    let bytes = (0..bytes).map(|_| byte(random)).collect();
+    let shape = shape.map(|extent| extent as i64);
+    TensorProto { data_type: Some(data_type), raw_data: Some(bytes), ..tensor(name, &shape, &[]) }
+}
+
+fn decoded(inputs: &[&str], output: &str, axis: i64, block: usize) -> NodeProto {
+    NodeProto {
+        attribute: vec![integer("axis", axis), integer("block_size", block as i64), integer("output_dtype", 1)],
+        ..node("DequantizeLinear", inputs, &[output])
+    }
+}
+
+/// Products by floats of 8 bits with a scale for each output, of 4 bits with a power of two for each 32 inputs, and of 4 bits
+/// with a float of 8 bits for each 16 inputs, which have one factor.
+fn floats_model() -> GraphProto {
+    let mut random = Random::new(29);
+    let random = &mut random;
+    let zeros = vec![0; NARROW];
+    let weights = vec![
+        narrow(random, "a", [WIDE, NARROW], E4M3),
+        scales(random, "a.scale", &[NARROW]),
+        // Exporters write zero points of floats.
+        TensorProto { data_type: Some(E4M3.0), raw_data: Some(zeros), ..tensor("a.zero", &[NARROW as i64], &[]) },
+        narrow(random, "b", [NARROW, WIDE], E2M1),
+        narrow(random, "b.scale", [NARROW / BLOCK, WIDE], E8M0),
+        narrow(random, "c", [WIDE, LAST], E2M1),
+        narrow(random, "c.code", [WIDE / 16, LAST], E4M3),
+        tensor("c.factor", &[], &[0.015]),
+        narrow(random, "d", [LAST, NARROW], E5M2),
+        scales(random, "d.scale", &[NARROW]),
+    ];
+    let nodes = vec![
+        decoded(&["a", "a.scale", "a.zero"], "a.value", 1, 0),
+        decoded(&["b", "b.scale"], "b.value", 0, BLOCK),
+        decoded(&["c.code", "c.factor"], "c.scale", 0, 0),
+        decoded(&["c", "c.scale"], "c.value", 0, 16),
+        decoded(&["d", "d.scale"], "d.value", 1, 0),
+        node("MatMul", &["x", "a.value"], &["xa"]),
+        node("MatMul", &["xa", "b.value"], &["xb"]),
+        node("MatMul", &["xb", "c.value"], &["xc"]),
+        node("MatMul", &["xc", "d.value"], &["y"]),
+    ];
+    graph(vec![port("x", &["n", &WIDE.to_string()])], weights, nodes, vec![port("y", &["n", &NARROW.to_string()])])
+}
+
+/// Products by floats of 4 bits alone.
+fn four_bits_model() -> GraphProto {
+    let mut random = Random::new(37);
+    let random = &mut random;
+    let weights = vec![
+        narrow(random, "c", [WIDE, LAST], E2M1),
+        narrow(random, "c.code", [WIDE / 16, LAST], E4M3),
+        tensor("c.factor", &[], &[0.015]),
+        narrow(random, "e", [LAST, NARROW], E2M1),
+        narrow(random, "e.scale", [LAST.div_ceil(BLOCK), NARROW], E8M0),
+    ];
+    let nodes = vec![
+        decoded(&["c.code", "c.factor"], "c.scale", 0, 0),
+        decoded(&["c", "c.scale"], "c.value", 0, 16),
+        decoded(&["e", "e.scale"], "e.value", 0, BLOCK),
+        node("MatMul", &["x", "c.value"], &["xc"]),
+        node("MatMul", &["xc", "e.value"], &["y"]),
+    ];
+    graph(vec![port("x", &["n", &WIDE.to_string()])], weights, nodes, vec![port("y", &["n", &NARROW.to_string()])])
+}
+
 fn compiled(folder: &Path, graph: GraphProto) -> (PathBuf, PathBuf) {
+    compiled_with(folder, graph, Activations::Model)
+}
+
+fn compiled_with(folder: &Path, graph: GraphProto, activations: Activations) -> (PathBuf, PathBuf) {
     let opset = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.to_string()), version: Some(version) };
-    let opset_import = vec![opset("", 21), opset("com.microsoft", 1)];
+    let opset_import = vec![opset("", 25), opset("com.microsoft", 1)];
     let model = ModelProto { ir_version: Some(10), opset_import, graph: Some(graph), ..ModelProto::default() };
     let (onnx, ipu) = (folder.join("model.onnx"), folder.join("model.ipu"));
     std::fs::write(&onnx, model.encode_to_vec()).unwrap();
-    let options = CompileOptions { chunk_bytes: Some(CHUNK_BYTES), ..CompileOptions::default() };
+    let options = CompileOptions { chunk_bytes: Some(CHUNK_BYTES), activations, ..CompileOptions::default() };
     compile(&[Source { entry: "main".to_string(), path: onnx.clone() }], &ipu, &options).unwrap();
     (onnx, ipu)
 }
@@ -169,6 +253,77 @@ fn codes_and_scales_are_the_bytes_of_the_model() {
     let stored: u64 = manifest.extents.iter().map(|extent| extent.length).sum();
     let (a, b, c) = (WIDE * NARROW + NARROW * 4, NARROW * WIDE / 2 + NARROW / BLOCK * WIDE * 4, WIDE * 48 + 48 * 4);
     assert_eq!(stored, (a + b + c) as u64);
+}
+
+#[test]
+fn floats_and_their_scales_are_the_bytes_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = floats_model();
+    let given = |name: &str| {
+        let tensor = graph.initializer.iter().find(|tensor| tensor.name.as_deref() == Some(name)).unwrap();
+        match tensor.raw_data.clone() {
+            Some(bytes) if !bytes.is_empty() => bytes,
+            _ => tensor.float_data.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        }
+    };
+    let (_, ipu) = compiled(folder.path(), graph.clone());
+    let (bytes, manifest) = manifest(&ipu);
+    assert_eq!(manifest.weights.len(), 4, "no float copy of a weight, and no scale by itself");
+    let planes = [
+        ("a", &[("a.scale", "scale f32 0")][..]),
+        ("b", &[("b.scale", "scale f8e8m0 32")]),
+        ("c", &[("c.factor", "scale f32 0"), ("c.code", "scale f8e4m3fn 16")]),
+        ("d", &[("d.scale", "scale f32 0")]),
+    ];
+    for (weight, (name, planes)) in manifest.weights.iter().zip(planes) {
+        let part = |part: usize| {
+            let extent = &manifest.extents[weight.parts[part].extent as usize];
+            Ok::<_, EncodingError>(&bytes[extent.offset as usize..(extent.offset + extent.length) as usize])
+        };
+        let elements = weight.unpack(part).unwrap();
+        assert!(elements.stored.bytes() == given(name), "codes of {name}");
+        let texts: Vec<String> = weight.encoding.encoding().planes().iter().map(ToString::to_string).collect();
+        assert_eq!(texts, planes.iter().map(|(_, text)| *text).collect::<Vec<_>>());
+        for (plane, (name, _)) in elements.planes.iter().zip(planes) {
+            // One factor is that of each output.
+            let given = given(name);
+            let repeated = plane.bytes().chunks(given.len()).all(|bytes| bytes == given);
+            assert!(repeated, "{name}");
+        }
+    }
+}
+
+/// What the reference of operators gives for the products, step by step in f64.
+#[test]
+fn products_with_floats_are_near_those_of_their_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, ipu) = compiled(folder.path(), floats_model());
+    let (bytes, manifest) = manifest(&ipu);
+    let model = open_with(&ipu, OpenOptions::default()).unwrap();
+    let mut session = Session::new(&model, &SessionOptions { threads: 1, seed: 0 }).unwrap();
+    let found = session.run(None, input(1)).unwrap();
+    let found = found[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec();
+    let mut row: Vec<f64> = {
+        let (_, x) = input(1).remove(0);
+        x.as_tensor().unwrap().elements::<f32>().unwrap().iter().map(|&value| value.into()).collect()
+    };
+    for weight in &manifest.weights {
+        let part = |part: usize| {
+            let extent = &manifest.extents[weight.parts[part].extent as usize];
+            Ok::<_, EncodingError>(&bytes[extent.offset as usize..(extent.offset + extent.length) as usize])
+        };
+        let values = weight.decode(part).unwrap();
+        let values = values.elements::<f32>().unwrap();
+        let columns = values.len() / row.len();
+        let sum = |column: usize| {
+            row.iter().enumerate().map(|(input, x)| x * f64::from(values[input * columns + column])).sum()
+        };
+        row = (0..columns).map(sum).collect();
+    }
+    let largest = row.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+    for (found, expected) in found.iter().zip(&row) {
+        assert!((f64::from(*found) - expected).abs() < 1e-5 * largest, "{found} for {expected}");
+    }
 }
 
 /// Byte `at` of the elements of a record of codes of `bits` bits: the code of one input and output, as the model has it.
@@ -268,16 +423,26 @@ fn bits_of_every_residency(ipu: &Path, rows: usize) -> Vec<u32> {
     expected
 }
 
+/// Models by name, and how their activations are computed. Sums of the first and the third are those of floats.
+fn models() -> [(&'static str, GraphProto, Activations); 4] {
+    [
+        ("float", model(), Activations::Model),
+        ("rounded", rounded_model(), Activations::Model),
+        ("floats", floats_model(), Activations::Model),
+        ("floats_rounded", four_bits_model(), Activations::I8),
+    ]
+}
+
 #[test]
 fn one_set_of_bits_comes_from_memory_and_from_disk() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, graph) in [("float", model()), ("rounded", rounded_model())] {
+    for (name, graph, activations) in models() {
         let folder = folder.path().join(name);
         std::fs::create_dir(&folder).unwrap();
-        let (_, ipu) = compiled(&folder, graph);
+        let (_, ipu) = compiled_with(&folder, graph, activations);
         let alone = bits_of_every_residency(&ipu, 1);
         let five = bits_of_every_residency(&ipu, 5);
-        assert_eq!(five[..LAST], alone, "{name}: a row alone");
+        assert_eq!(five[..alone.len()], alone, "{name}: a row alone");
     }
 }
 
@@ -288,8 +453,8 @@ const BITS_FOLDER: &str = "IPUC_TEST_BITS_FOLDER";
 #[ignore = "a process of its own of `instruction_sets_agree_where_sums_are_exact`"]
 fn bits_of_one_instruction_set() {
     let folder = PathBuf::from(std::env::var_os(BITS_FOLDER).unwrap());
-    for (name, graph) in [("float", model()), ("rounded", rounded_model())] {
-        let (_, ipu) = compiled(&folder, graph);
+    for (name, graph, activations) in models() {
+        let (_, ipu) = compiled_with(&folder, graph, activations);
         let bits = bits_of_every_residency(&ipu, 5);
         std::fs::write(folder.join(name), bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>())
             .unwrap();
@@ -310,15 +475,18 @@ fn instruction_sets_agree_where_sums_are_exact() {
             let bytes = std::fs::read(folder.path().join(name)).unwrap();
             bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         };
-        (elements("float"), elements("rounded"))
+        ["float", "floats", "rounded", "floats_rounded"].map(elements)
     };
-    let (float, rounded) = bits(Instructions::available()[0]);
-    let largest = float.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+    let [float, floats, rounded, floats_rounded] = bits(Instructions::available()[0]);
     for &instructions in &Instructions::available()[1..] {
-        let (other, same) = bits(instructions);
+        let [other_float, other_floats, same, same_floats] = bits(instructions);
         assert_eq!(same, rounded, "{}", instructions.name());
-        let near = |(one, two): (&f32, &f32)| (one - two).abs() <= 1e-4 * largest;
-        assert!(float.iter().zip(&other).all(near), "{}: {float:?} and {other:?}", instructions.name());
+        assert_eq!(same_floats, floats_rounded, "{}", instructions.name());
+        for (values, others) in [(&float, &other_float), (&floats, &other_floats)] {
+            let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let near = |(one, two): (&f32, &f32)| (one - two).abs() <= 1e-4 * largest;
+            assert!(values.iter().zip(others).all(near), "{}: {values:?} and {others:?}", instructions.name());
+        }
     }
 }
 

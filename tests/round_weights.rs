@@ -8,7 +8,9 @@ use ipuc::accuracy::Deviation;
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::{Budget, CompileError, CompileOptions, Precision, Source, WeightOptions, compile, describe};
 use ipuc::{DType, Model, Session, SessionOptions, Tensor, Value, open};
+use ipuc_formats::encodings::PlaneRole;
 use ipuc_formats::model::{Manifest, WeightRecord};
+use ipuc_formats::narrow;
 use ipuc_formats::onnx::read_value;
 use ipuc_formats::ops::WeightMatrix;
 use ipuc_passes::error::PassError;
@@ -77,6 +79,15 @@ const CASES: &[(&str, &str, f64, u64)] = &[
     ("bert_mini", "f16", 0.9999, 8_711_265),
     ("bert_mini", "i8", 0.9997, 4_441_185),
     ("bert_mini", "i4", 0.9829, 3_028_065),
+    ("bert_mini", "fp8", 0.9978, 4_441_185),
+    ("bert_mini", "fp8_e5m2", 0.9925, 4_441_185),
+    ("bert_mini", "mxfp4", 0.9658, 2_929_761),
+    ("bert_mini", "nvfp4", 0.9850, 3_064_929),
+    ("bert_mini", "i4_e4m3", 0.9812, 3_064_929),
+    ("llama_decode", "i4_e4m3", 0.9621, 3_734_289),
+    ("llama_decode", "mxfp4", 0.8499, 3_612_945),
+    ("llama_decode", "nvfp4", 0.9680, 3_734_289),
+    ("resnet50_half", "fp8", 0.9975, 7_028_736),
     ("llama_decode", "i8", 0.9992, 4_944_657),
     ("llama_decode", "i8:32", 0.9997, 5_180_689),
     ("llama_decode", "i4", 0.9592, 3_697_937),
@@ -336,16 +347,23 @@ fn rounded(elements: &[f32], scheme: Scheme) -> Vec<f32> {
     let mut zeros = vec![0; (outputs * blocks * scheme.code.bits()).div_ceil(8)];
     region.read(Part::ZeroPoints, 0, &mut zeros);
     let zeros = ipuc_formats::tensor::unpack_codes(&zeros, scheme.code.bits(), outputs * blocks);
+    let mut factors = vec![0; outputs * 4];
+    region.read(Part::OutputScales, 0, &mut factors);
+    let factors: Vec<f32> = factors.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     let value = |(at, code): (usize, &u8)| {
         let (output, input, plane) = match scheme.matrix.output_axis {
             0 => (at / inputs, at % inputs, at / inputs * blocks + at % inputs / block),
             _ => (at % outputs, at / outputs, at / outputs / block * outputs + at % outputs),
         };
+        let scale = factors[output] * region.scales()[output * blocks + input / block];
+        if scheme.code.is_float() {
+            return narrow::decode(scheme.code, *code) * scale;
+        }
         let half = 1i32 << (scheme.code.bits() - 1);
         let code = i32::from(*code);
         let code = if !scheme.has_zero_points() && code >= half { code - 2 * half } else { code };
         let zero = i32::from(zeros[plane]);
-        (code - zero) as f32 * region.scales()[output * blocks + input / block]
+        (code - zero) as f32 * scale
     };
     codes.iter().enumerate().map(value).collect()
 }
@@ -355,7 +373,10 @@ fn files_hold_what_rounding_gives_whatever_the_threads_and_the_memory() {
     let folder = tempfile::tempdir().unwrap();
     let elements = elements(INPUTS * OUTPUTS);
     let onnx = write_model(folder.path(), &elements);
-    for precision in ["i8", "i8:32", "i4:32", "i4:channel", "i2:64"] {
+    let integers = ["i8", "i8:32", "i4:32", "i4:channel", "i2:64"];
+    for precision in
+        integers.into_iter().chain(["fp8", "fp8:32", "fp8_e5m2", "fp8_e5m2:64", "mxfp4", "nvfp4", "i4_e4m3"])
+    {
         let each = ["w", "t", "e"].map(|name| (name.to_string(), precision.parse().unwrap())).to_vec();
         let weights = WeightOptions { each, ..WeightOptions::default() };
         let options = CompileOptions { weights, chunk_bytes: Some(64 << 10), ..CompileOptions::default() };
@@ -374,8 +395,9 @@ fn files_hold_what_rounding_gives_whatever_the_threads_and_the_memory() {
         let expected = |name: &str, output_axis| {
             let encoding = record(&manifest, name).encoding.clone();
             let planes = encoding.encoding().planes();
+            let scale = planes.iter().rfind(|plane| plane.role == PlaneRole::Scale).unwrap();
             let matrix = WeightMatrix { groups: 1, inputs, outputs, output_axis };
-            let scheme = Scheme { code: encoding.dtype(), scale: planes[0].dtype, block: planes[0].block, matrix };
+            let scheme = Scheme { code: encoding.dtype(), scale: scale.dtype, block: scale.block, matrix };
             rounded(&elements, scheme)
         };
         assert!(w == expected("w", 1), "{precision}");
@@ -423,7 +445,7 @@ fn the_command_line_gives_the_bytes_of_the_library() {
     assert!(std::fs::read(&by_command).unwrap() == std::fs::read(&by_library).unwrap());
     for (code, arguments, message) in [
         (2, &["--weights", "i4", "--keep", "q*"][..], "`q*` names no weight that products or gathers read"),
-        (2, &["--weights", "fp8"], "no encoding holds weights of fp8 yet"),
+        (2, &["--weights", "mxfp4:16"], "the blocks of mxfp4 have one size, which is not named"),
         (2, &["--keep", "w"], "--keep names exceptions, and no weight is rounded without --weights"),
         (2, &["--calibrate", "x.npz"], "--calibrate is for weights that are rounded, with --weights"),
         (5, &["--weights", "i4", "--calibrate", "missing"], "cannot read the data folder `missing`"),
@@ -450,7 +472,7 @@ fn weights_that_codes_cannot_stand_for() {
     for bad in [f32::NAN, f32::INFINITY] {
         let mut elements = elements(count);
         elements[777] = bad;
-        for precision in ["i8", "i4", "i2"] {
+        for precision in ["i8", "i4", "i2", "fp8", "fp8_e5m2", "mxfp4", "nvfp4"] {
             let error = compiled(&elements, precision).err().unwrap();
             let CompileError::Emit(_) = &error else { panic!("{error}") };
             let expected = format!("cannot round weight `w`: element 777 is {bad}, which no code stands for");
@@ -464,7 +486,7 @@ fn weights_that_codes_cannot_stand_for() {
     large[5] = 1e6;
     let error = compiled(&large, "f16").err().unwrap().to_string();
     assert_eq!(error, "cannot round weight `w`: element 5 is 1000000, and f16 ends at 65504");
-    for precision in ["f16", "bf16", "i8", "i8:32"] {
+    for precision in ["f16", "bf16", "i8", "i8:32", "fp8", "fp8_e5m2", "fp8:16"] {
         let exact = |value: f32| decoded(&compiled(&vec![value; count], precision).unwrap()).concat();
         assert!(exact(0.0).iter().all(|&value| value == 0.0), "{precision}");
         assert!(exact(0.37).iter().all(|value| (value - 0.37).abs() < 0.37 / 250.0), "{precision}");

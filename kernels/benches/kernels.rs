@@ -150,15 +150,16 @@ impl Bench {
     }
 
     /// Products with codes, whose time is that of reading them: the median of rounds, reading beside it in each.
-    fn coded(&self, bytes: &[u8], code: CodeType, plane: CodedPlane, m: usize, dynamic: bool) {
+    fn coded(&self, bytes: &[u8], code: CodeType, planes: &[CodedPlane], m: usize, dynamic: bool) {
         let activations = if dynamic { "dynamic" } else { "f32" };
-        let name = format!("codes {code:?} block {} {activations} m={m}", plane.block);
+        let plane = planes[planes.len() - 1];
+        let name = format!("codes {code:?} {:?} block {} {activations} m={m}", plane.element, plane.block);
         if !self.wants(&name) {
             return;
         }
         let k = if self.quick { 512 } else { 4096 };
-        let cut = if plane.block == 0 { 256 } else { 2 * plane.block };
-        let layout = CodedLayout::new(code, k, cut, &[plane], Rounded::F32);
+        let cut = if plane.block == 0 { 256 } else { plane.block * (64 / plane.element.row_bytes()).max(1) };
+        let layout = CodedLayout::new(code, k, cut, planes, Rounded::F32);
         let panel = layout.panel_bytes(&(0..k));
         let panels = bytes.len() / panel;
         let bytes = &bytes[..panels * panel];
@@ -304,10 +305,17 @@ impl Bench {
         let bytes = codes(if self.quick { 512 * 256 } else { 4096 * 11008 * 12 });
         let scale = |element, block| CodedPlane { role: CodedRole::Scale, element, block };
         for (m, dynamic) in [(1, true), (1, false), (2, true), (3, true), (4, true), (4, false)] {
-            self.coded(&bytes, CodeType::I8, scale(PlaneType::F32, 0), m, dynamic);
-            self.coded(&bytes, CodeType::I8, scale(PlaneType::F16, 32), m, dynamic);
-            self.coded(&bytes, CodeType::I4, scale(PlaneType::F16, 32), m, dynamic);
-            self.coded(&bytes, CodeType::I2, scale(PlaneType::F16, 64), m, dynamic);
+            self.coded(&bytes, CodeType::I8, &[scale(PlaneType::F32, 0)], m, dynamic);
+            self.coded(&bytes, CodeType::I8, &[scale(PlaneType::F16, 32)], m, dynamic);
+            self.coded(&bytes, CodeType::I4, &[scale(PlaneType::F16, 32)], m, dynamic);
+            self.coded(&bytes, CodeType::I2, &[scale(PlaneType::F16, 64)], m, dynamic);
+            self.coded(&bytes, CodeType::E2m1, &[scale(PlaneType::E8m0, 32)], m, dynamic);
+            let of_output = scale(PlaneType::F32, 0);
+            self.coded(&bytes, CodeType::E2m1, &[of_output, scale(PlaneType::E4m3, 16)], m, dynamic);
+            if !dynamic {
+                self.coded(&bytes, CodeType::E4m3, &[of_output], m, dynamic);
+                self.coded(&bytes, CodeType::E5m2, &[of_output], m, dynamic);
+            }
         }
         drop(bytes);
         self.products();

@@ -72,4 +72,17 @@ pub mod testing {
     pub fn with_threads<T>(threads: usize, run: impl FnOnce() -> T) -> T {
         crate::team::Team::new(threads).expect("a team").run(run)
     }
+
+    /// What a float of 8 bits stands for, by its definition.
+    pub fn float_of_8_bits(code: u8, mantissa_bits: i32, bias: i32) -> f32 {
+        let (magnitude, implicit) = (i32::from(code & 0x7f), 1 << mantissa_bits);
+        let (exponent, fraction) = (magnitude >> mantissa_bits, magnitude % implicit);
+        let mantissa = if exponent == 0 { fraction } else { fraction + implicit };
+        let value = match (magnitude, mantissa_bits) {
+            (0x7f, 3) | (0x7d.., 2) => f32::NAN,
+            (0x7c, 2) => f32::INFINITY,
+            _ => mantissa as f32 * 2.0_f32.powi(exponent.max(1) - bias - mantissa_bits),
+        };
+        if code < 0x80 { value } else { -value }
+    }
 }

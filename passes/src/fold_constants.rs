@@ -36,6 +36,7 @@ use crate::options::Options;
 use dequantization::{dequantization, is_part};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::is_code;
 use ipuc_formats::fact::{Contents, Fact, Shape};
 use ipuc_formats::ops::{Effect, NoBlocks, Op, ReferenceContext};
 use ipuc_formats::tensor::{Tensor, element_count};
@@ -136,7 +137,7 @@ fn most_folded_bytes(graph: &Graph, op: &Op, operands: &[Option<ConstantId>]) ->
         // Codes of a matrix are a weight; a vector of them is a bias or a parameter.
         Op::Dequantize(_) => first.map_or(FOLDED_BYTES, |id| {
             let codes = graph.constant(id);
-            if codes.dtype.is_integer() && codes.dtype.bits() <= 8 && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
+            if is_code(codes.dtype) && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
         }),
         Op::Transpose(_) if of_codes => 0,
         op if is_part(graph, op, operands) => 0,

@@ -58,6 +58,7 @@ use crate::ir::{Changes, Graph, Operand};
 use crate::options::{Activations, Options};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::sums_exactly;
 use ipuc_formats::ops::{self, Arithmetic, Op};
 use readers::Readers;
 
@@ -139,7 +140,8 @@ fn arithmetic(graph: &mut Graph, index: BlockIndex, activations: Activations) ->
             Some(Operand::Value(_) | Operand::Absent) | None => None,
         };
         let whole_codes = weight.is_some_and(|weight| {
-            weight.zero_point.is_none_or(|zero_point| graph.constant(zero_point).dtype.is_integer())
+            sums_exactly(graph.constant(weight.codes).dtype)
+                && weight.zero_point.is_none_or(|zero_point| graph.constant(zero_point).dtype.is_integer())
         });
         let own = match &mut step.op {
             Op::Matmul(product) if !product.transpose_a => &mut product.arithmetic,

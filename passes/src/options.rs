@@ -34,15 +34,57 @@ pub enum Precision {
         /// Inputs that share a scale: a power of two from 16 to 256; 0 for all inputs of an output (a channel).
         block: u64,
     },
+    /// Floats of 8 bits with scales.
+    Fp8 {
+        /// Which.
+        code: Fp8,
+        /// As of integers.
+        block: u64,
+    },
+    /// Floats of 4 bits with a power of two for each 32 inputs (OCP MX v1.0).
+    Mxfp4,
+    /// Floats of 4 bits with a float of 8 bits for each 16 inputs, and one of f32 for each output.
+    Nvfp4,
+    /// Integers of 4 bits with the same scales.
+    I4E4m3,
+}
+
+/// Floats of 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fp8 {
+    /// f8e4m3fn: 4 bits of precision.
+    E4m3,
+    /// f8e5m2: 3 bits of precision, and a wider range.
+    E5m2,
+}
+
+impl Precision {
+    /// Inputs that share a scale; 0 for all of an output, or where there are no scales.
+    pub fn block(self) -> u64 {
+        match self {
+            Precision::F16 | Precision::Bf16 => 0,
+            Precision::Codes { block, .. } | Precision::Fp8 { block, .. } => block,
+            Precision::Mxfp4 => 32,
+            Precision::Nvfp4 | Precision::I4E4m3 => 16,
+        }
+    }
 }
 
 impl fmt::Display for Precision {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Precision::F16 => formatter.write_str("f16"),
-            Precision::Bf16 => formatter.write_str("bf16"),
-            Precision::Codes { bits, block: 0 } => write!(formatter, "i{bits}:channel"),
-            Precision::Codes { bits, block } => write!(formatter, "i{bits}:{block}"),
+            Precision::F16 => return formatter.write_str("f16"),
+            Precision::Bf16 => return formatter.write_str("bf16"),
+            Precision::Mxfp4 => return formatter.write_str("mxfp4"),
+            Precision::Nvfp4 => return formatter.write_str("nvfp4"),
+            Precision::I4E4m3 => return formatter.write_str("i4_e4m3"),
+            Precision::Codes { bits, .. } => write!(formatter, "i{bits}")?,
+            Precision::Fp8 { code: Fp8::E4m3, .. } => formatter.write_str("fp8")?,
+            Precision::Fp8 { code: Fp8::E5m2, .. } => formatter.write_str("fp8_e5m2")?,
+        }
+        match self.block() {
+            0 => formatter.write_str(":channel"),
+            block => write!(formatter, ":{block}"),
         }
     }
 }
@@ -50,19 +92,25 @@ impl fmt::Display for Precision {
 impl FromStr for Precision {
     type Err = String;
 
-    /// `f16`, `bf16`, or `i8`, `i4`, `i2` with the size of a block, as `i4:64` or `i8:channel`.
+    /// `f16`, `bf16`, `mxfp4`, `nvfp4`, `i4_e4m3`, or `i8`, `i4`, `i2`, `fp8` (f8e4m3fn) and `fp8_e5m2` with the size of a block, as `i4:64` or
+    /// `i8:channel`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, block) = text.split_once(':').map_or((text, None), |(kind, block)| (kind, Some(block)));
-        let (bits, usual) = match (kind, block) {
+        let usual = match (kind, block) {
             ("f16", None) => return Ok(Precision::F16),
             ("bf16", None) => return Ok(Precision::Bf16),
-            ("i8", _) => (8, 0),
-            ("i4", _) => (4, 32),
-            ("i2", _) => (2, 32),
-            ("fp8" | "f8e4m3" | "f8e5m2" | "mxfp4" | "nvfp4", _) => {
-                return Err(format!("no encoding holds weights of {kind} yet; expected f16, bf16, i8, i4 or i2"));
+            ("mxfp4", None) => return Ok(Precision::Mxfp4),
+            ("nvfp4", None) => return Ok(Precision::Nvfp4),
+            ("i4_e4m3", None) => return Ok(Precision::I4E4m3),
+            ("mxfp4" | "nvfp4" | "i4_e4m3", Some(_)) => {
+                return Err(format!("the blocks of {kind} have one size, which is not named"));
             }
-            _ => return Err("expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64".to_string()),
+            ("i8" | "fp8" | "fp8_e5m2", _) => 0,
+            ("i4" | "i2", _) => 32,
+            _ => {
+                let kinds = "f16, bf16, i8, i4, i4_e4m3, i2, fp8, fp8_e5m2, mxfp4 or nvfp4";
+                return Err(format!("expected {kinds}; blocks of codes may have a size, as i4:64"));
+            }
         };
         let block = match block {
             None => usual,
@@ -72,7 +120,13 @@ impl FromStr for Precision {
                 size.ok_or("blocks have 16, 32, 64, 128 or 256 inputs, or are a channel")?
             }
         };
-        Ok(Precision::Codes { bits, block })
+        Ok(match kind {
+            "i8" => Precision::Codes { bits: 8, block },
+            "i4" => Precision::Codes { bits: 4, block },
+            "fp8" => Precision::Fp8 { code: Fp8::E4m3, block },
+            "fp8_e5m2" => Precision::Fp8 { code: Fp8::E5m2, block },
+            _ => Precision::Codes { bits: 2, block },
+        })
     }
 }
 
@@ -159,6 +213,8 @@ pub struct Options {
 mod tests {
     use super::*;
 
+    const KINDS: &str = "expected f16, bf16, i8, i4, i4_e4m3, i2, fp8, fp8_e5m2, mxfp4 or nvfp4; blocks of codes may have a size, as i4:64";
+
     #[test]
     fn precisions_are_texts() {
         for (text, precision) in [
@@ -167,15 +223,20 @@ mod tests {
             ("i8:channel", Precision::Codes { bits: 8, block: 0 }),
             ("i4:32", Precision::Codes { bits: 4, block: 32 }),
             ("i2:256", Precision::Codes { bits: 2, block: 256 }),
+            ("fp8:channel", Precision::Fp8 { code: Fp8::E4m3, block: 0 }),
+            ("fp8_e5m2:64", Precision::Fp8 { code: Fp8::E5m2, block: 64 }),
+            ("mxfp4", Precision::Mxfp4),
+            ("nvfp4", Precision::Nvfp4),
+            ("i4_e4m3", Precision::I4E4m3),
         ] {
             assert_eq!((text.parse(), precision.to_string()), (Ok(precision), text.to_string()));
         }
         assert_eq!("i8".parse(), "i8:channel".parse::<Precision>());
         assert_eq!("i4".parse(), "i4:32".parse::<Precision>());
         for (wrong, message) in [
-            ("mxfp4", "no encoding holds weights of mxfp4 yet; expected f16, bf16, i8, i4 or i2"),
-            ("i3", "expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64"),
-            ("f16:32", "expected f16, bf16, i8, i4 or i2, with the size of a block as i4:64"),
+            ("mxfp4:16", "the blocks of mxfp4 have one size, which is not named"),
+            ("i3", KINDS),
+            ("f16:32", KINDS),
             ("i4:24", "blocks have 16, 32, 64, 128 or 256 inputs, or are a channel"),
             ("i4:", "blocks have 16, 32, 64, 128 or 256 inputs, or are a channel"),
         ] {

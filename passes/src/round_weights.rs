@@ -155,13 +155,15 @@ impl<'a> Asked<'a> {
         }
         let Some(precision) = self.options.precision else { return Choice::Budget };
         let channel = Precision::Codes { bits: 8, block: 0 };
+        let few_bits = |precision| match precision {
+            Precision::Codes { bits, .. } => bits < 8,
+            Precision::Mxfp4 | Precision::Nvfp4 | Precision::I4E4m3 => true,
+            Precision::F16 | Precision::Bf16 | Precision::Fp8 { .. } => false,
+        };
         let asked = format!("--weights {precision}");
-        match precision {
-            Precision::Codes { bits: 2 | 4, .. } => match candidate.role() {
-                Some(role) => Choice::Round(channel, format!("{asked}, and {role} with 8 bits")),
-                None => Choice::Round(precision, asked),
-            },
-            Precision::F16 | Precision::Bf16 | Precision::Codes { .. } => Choice::Round(precision, asked),
+        match candidate.role().filter(|_| few_bits(precision)) {
+            Some(role) => Choice::Round(channel, format!("{asked}, and {role} with 8 bits")),
+            None => Choice::Round(precision, asked),
         }
     }
 
@@ -206,7 +208,9 @@ fn round(
     match precision {
         Precision::F16 => Ok(to_floats(graph, candidate, DType::F16, why)),
         Precision::Bf16 => Ok(to_floats(graph, candidate, DType::BF16, why)),
-        Precision::Codes { bits, block } => to_codes(graph, candidate, (bits, block), why, factors),
+        Precision::Codes { .. } | Precision::Fp8 { .. } | Precision::Mxfp4 | Precision::Nvfp4 | Precision::I4E4m3 => {
+            to_codes(graph, candidate, precision, why, factors)
+        }
     }
 }
 
@@ -248,14 +252,14 @@ fn to_floats(graph: &mut Graph, candidate: &Candidate, to: DType, why: String) -
 fn to_codes(
     graph: &mut Graph,
     candidate: &Candidate,
-    (bits, block): (u32, u64),
+    precision: Precision,
     why: String,
     factors: &mut Factors<'_>,
 ) -> Result<Kept, PassError> {
-    if block > 0 && candidate.has_merged_inputs() {
+    if precision.block() > 0 && candidate.has_merged_inputs() {
         return Ok(Err("blocks of inputs lie along one axis, and those of a convolution along several".to_string()));
     }
-    let scheme = match scheme(graph, candidate, bits, block)? {
+    let scheme = match scheme(graph, candidate, precision)? {
         Ok(scheme) => scheme,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -286,7 +290,17 @@ fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme, factor: 
     let rounded = |part| ConstantData::Rounded(Rounded { weight, factor, to: RoundedTo::Codes(scheme, part) });
     let (parameters, axis, block_size) = candidate.parameters(&scheme);
     let codes = add(graph, scheme.code, shape, rounded(Part::Codes));
-    let mut operands = vec![Some(codes), Some(add(graph, scheme.scale, parameters.clone(), rounded(Part::Scales)))];
+    let mut scales = add(graph, scheme.scale, parameters.clone(), rounded(Part::Scales));
+    if scheme.has_output_scales() {
+        let inputs = axis as usize;
+        let mut outputs = parameters.clone();
+        outputs[inputs] = 1;
+        let output_scales = add(graph, DType::F32, outputs, rounded(Part::OutputScales));
+        let op = Dequantize { to: Some(DType::F32), axis, block_size: parameters[inputs] as i64 }.into();
+        let operands = vec![Some(scales), Some(output_scales)];
+        scales = add(graph, DType::F32, parameters.clone(), ConstantData::Recipe { op, operands });
+    }
+    let mut operands = vec![Some(codes), Some(scales)];
     if scheme.has_zero_points() {
         operands.push(Some(add(graph, scheme.code, parameters, rounded(Part::ZeroPoints))));
     }

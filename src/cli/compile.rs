@@ -63,8 +63,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "WHEN", value_enum, hide_default_value = true)]
     sparse: Option<SparseArgument>,
     /// Round the weights of products and gathers: to floats of 16 bits (f16, bf16), or to codes with a scale for each
-    /// output (i8) or for each block of 32 inputs (i4, i2); i4:64 and i8:32 name the inputs of a block. With i4 and i2,
-    /// embeddings, convolutions and the last products get 8 bits; what is too small stays. `inspect --layout` has reasons
+    /// output (i8, fp8, fp8_e5m2) or for each block of 32 inputs (i4, i2, mxfp4) or 16 (nvfp4, i4_e4m3); i4:64 and i8:32
+    /// name the inputs of a block. With 4 bits and 2, embeddings, convolutions and the last products get 8 bits; what is
+    /// too small stays. `inspect --layout` has reasons
     #[arg(long, value_name = "TYPE[:BLOCK]")]
     weights: Option<Precision>,
     /// Choose the precision of each weight so that all of them take no more than this, as 90MB: bytes are spent where they

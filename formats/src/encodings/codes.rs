@@ -9,8 +9,14 @@ use crate::dtype::DType;
 const MOST_PLANES: usize = 8;
 
 /// Whether elements of this type can be codes.
-pub(super) fn is_code(dtype: DType) -> bool {
-    matches!(dtype, DType::I8 | DType::U8 | DType::I4 | DType::U4 | DType::I2 | DType::U2)
+pub fn is_code(dtype: DType) -> bool {
+    let integers = [DType::I8, DType::U8, DType::I4, DType::U4, DType::I2, DType::U2];
+    integers.contains(&dtype) || matches!(dtype, DType::F8E4M3FN | DType::F8E5M2 | DType::F4E2M1)
+}
+
+/// Whether sums of codes are exact: those of integers, and of f4e2m1, whose values are integers when doubled.
+pub fn sums_exactly(code: DType) -> bool {
+    is_code(code) && (code.is_integer() || code == DType::F4E2M1)
 }
 
 /// Check that codes with these planes stand for elements of a weight.
@@ -29,6 +35,9 @@ pub(super) fn check_codes(dtype: DType, planes: &[Plane], weight: Logical<'_>) -
         return Err(EncodingError::Unsupported(
             "codes without scales, or with several zero points or sums".to_string(),
         ));
+    }
+    if dtype.is_float() && planes.iter().any(|plane| plane.role != PlaneRole::Scale) {
+        return Err(EncodingError::Unsupported(format!("codes of {dtype} with zero points or sums")));
     }
     if planes.len() > MOST_PLANES {
         return Err(EncodingError::Unsupported(format!("{} planes", planes.len())));

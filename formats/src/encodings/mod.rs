@@ -34,6 +34,7 @@ mod transfer;
 mod units;
 mod zeros;
 
+pub use codes::{is_code, sums_exactly};
 pub use encoding::{Encoding, Pick, ReadOrder};
 pub use error::EncodingError;
 pub use logical::Logical;

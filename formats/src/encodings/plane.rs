@@ -29,7 +29,7 @@ impl Plane {
         let float = matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16);
         block
             && match self.role {
-                PlaneRole::Scale => float,
+                PlaneRole::Scale => float || matches!(self.dtype, DType::F8E8M0 | DType::F8E4M3FN),
                 PlaneRole::ZeroPoint => float || (self.dtype.is_integer() && self.dtype.bits() <= 8),
                 PlaneRole::Sum => self.dtype == DType::I32 && self.block == 0,
             }

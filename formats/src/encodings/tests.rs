@@ -148,12 +148,46 @@ fn reshaped(elements: &Elements, [groups, outputs, _]: [usize; 3]) -> Elements {
 }
 
 #[test]
+fn floats_of_4_bits_with_two_scales_have_the_specified_bytes() {
+    // Outputs 0 and 1 of 18 inputs: codes i mod 16 and 15 - i mod 16; f8e4m3fn scales of blocks of 16, f32 over all inputs.
+    let code = |output: usize, input: usize| if output == 0 { input % 16 } else { 15 - input % 16 } as u8;
+    let codes: Vec<u8> = (0..36).map(|index| code(index / 18, index % 18)).collect();
+    let elements = Elements {
+        stored: Tensor::from_codes(DType::F4E2M1, &[2, 18], &codes).unwrap(),
+        planes: vec![
+            // 1, 1.5, -448, 2^-9.
+            Tensor::from_codes(DType::F8E4M3FN, &[2, 2], &[0x38, 0x3c, 0xfe, 0x01]).unwrap(),
+            Tensor::from_elements(&[2], &[0.5f32, 3.0]).unwrap(),
+        ],
+    };
+    let scale = |dtype, block| Plane { role: PlaneRole::Scale, dtype, block };
+    let panels = Panels::codes(DType::F4E2M1, matrix(2, 18, 0), vec![scale(DType::F8E4M3FN, 16), scale(DType::F32, 0)]);
+    assert_eq!((panels.cut, panels.interleave), (64, 8));
+    let weight = record(panels, DType::F32, &[2, 18], 1 << 21);
+    let packed = pack_all(&weight, &elements).remove(0);
+    assert_eq!(packed.len(), 64 + 64 + 3 * 64);
+    assert_eq!([packed[0], packed[1], packed[16], packed[17]], [0x38, 0xfe, 0x3c, 0x01]);
+    assert_eq!(f32::from_le_bytes(packed[68..72].try_into().unwrap()), 3.0);
+    // No sign bit is flipped: input i in byte i mod 4, the first four in its lower half.
+    assert_eq!(packed[128..136], [0x40, 0x51, 0x62, 0x73, 0xbf, 0xae, 0x9d, 0x8c]);
+    assert_eq!(unpack(&weight, std::slice::from_ref(&packed)).unwrap(), reshaped(&elements, [1, 2, 18]));
+    let decoded = decode(&weight, &[packed]);
+    let decoded = decoded.elements::<f32>().unwrap();
+    assert_eq!(decoded[..9], [0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 0.0]);
+    assert!(decoded[8].is_sign_negative());
+    // Output 1, inputs 0 and 16: code 15 is -6.
+    assert_eq!([decoded[18], decoded[34]], [-6.0 * (3.0 * -448.0), -6.0 * (3.0 / 512.0)]);
+}
+
+#[test]
 fn records_have_the_fewest_inputs_that_fill_lines() {
     let cut = |planes: &[(DType, u64)]| {
         let scale = |&(dtype, block): &(DType, u64)| Plane { role: PlaneRole::Scale, dtype, block };
         Panels::codes(DType::I4, matrix(16, 4096, 0), planes.iter().map(scale).collect()).cut
     };
     assert_eq!(cut(&[(DType::F16, 32)]), 64);
+    assert_eq!(cut(&[(DType::F8E8M0, 32)]), 128);
+    assert_eq!(cut(&[(DType::F8E4M3FN, 16), (DType::F32, 0)]), 64);
     assert_eq!(cut(&[(DType::F32, 32)]), 32);
     assert_eq!(cut(&[(DType::F16, 16), (DType::F32, 0)]), 32);
     assert_eq!(cut(&[(DType::F16, 32), (DType::U4, 32)]), 256);
@@ -225,6 +259,19 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(coded(|panels| panels.cut = 16), "records of 16 inputs is not supported");
     assert_eq!(coded(|panels| panels.planes.0[0].block = 24), "a plane `scale f16 24` is not supported");
     assert_eq!(coded(|panels| panels.planes.0[0].dtype = DType::I8), "a plane `scale i8 32` is not supported");
+    for dtype in [DType::F8E5M2, DType::F8E4M3FNUZ, DType::F4E2M1, DType::F64] {
+        let panels = Panels::codes(DType::I4, matrix(20, 3, 0), vec![scale(dtype, 32)]);
+        let found = refusal(panels, DType::F32, &[20, 3]);
+        assert_eq!(found, format!("a plane `scale {dtype} 32` is not supported"));
+    }
+    for role in [PlaneRole::ZeroPoint, PlaneRole::Sum] {
+        let dtype = if role == PlaneRole::Sum { DType::I32 } else { DType::U4 };
+        let planes = vec![scale(DType::F16, 32), Plane { role, dtype, block: 0 }];
+        let panels = Panels::codes(DType::F4E2M1, matrix(20, 3, 0), planes);
+        let found = refusal(panels, DType::F32, &[20, 3]);
+        assert_eq!(found, "codes of f4e2m1 with zero points or sums is not supported");
+    }
+    assert_eq!(coded(|panels| panels.dtype = DType::F8E5M2FNUZ), "a weight of type f32 cannot be stored as f8e5m2fnuz");
     assert_eq!(coded(|panels| panels.interleave = 4), "panels of i4 codes with 4 inputs side by side is not supported");
     assert_eq!(coded(|panels| panels.dtype = DType::I16), "a weight of type f32 cannot be stored as i16");
     let twice = |panels: &mut Panels| panels.planes.0.push(panels.planes.0[0]);
@@ -379,9 +426,10 @@ fn stored_types() -> impl Strategy<Value = DType> {
 /// Planes that coded weights may have: scales of one or two granularities, zero points of codes or floats, sums.
 fn planes(code: DType) -> impl Strategy<Value = Vec<Plane>> {
     let block = || prop::sample::select(vec![0u64, 16, 32, 64, 256]);
-    let float = || prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]);
+    let float = || prop::sample::select(vec![DType::F32, DType::F16, DType::BF16, DType::F8E8M0, DType::F8E4M3FN]);
     let zero = prop::option::of((prop::sample::select(vec![code, DType::F32, DType::F16]), block()));
-    (float(), block(), zero, any::<bool>(), any::<bool>()).prop_map(|(dtype, block, zero, tensor, sum)| {
+    (float(), block(), zero, any::<bool>(), any::<bool>()).prop_map(move |(dtype, block, zero, tensor, sum)| {
+        let (zero, sum) = (zero.filter(|_| code.is_integer()), sum && code.is_integer());
         let mut planes = vec![Plane { role: PlaneRole::Scale, dtype, block }];
         planes.extend(zero.map(|(dtype, block)| Plane { role: PlaneRole::ZeroPoint, dtype, block }));
         planes.extend((tensor && block > 0).then_some(Plane { role: PlaneRole::Scale, dtype: DType::F32, block: 0 }));
@@ -391,7 +439,8 @@ fn planes(code: DType) -> impl Strategy<Value = Vec<Plane>> {
 }
 
 fn coded() -> impl Strategy<Value = (DType, Vec<Plane>)> {
-    let codes = vec![DType::I8, DType::U8, DType::I4, DType::U4, DType::I2, DType::U2];
+    let integers = [DType::I8, DType::U8, DType::I4, DType::U4, DType::I2, DType::U2];
+    let codes = [integers.as_slice(), &[DType::F8E4M3FN, DType::F8E5M2, DType::F4E2M1]].concat();
     prop::sample::select(codes).prop_flat_map(|code| planes(code).prop_map(move |planes| (code, planes)))
 }
 

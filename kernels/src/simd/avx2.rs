@@ -344,6 +344,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn lookup_bytes(self, table: Self::Integers, places: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_shuffle_epi8(table[0], places[0]), _mm256_shuffle_epi8(table[1], places[1])] }
+    }
+
+    #[inline(always)]
     fn convert(self, a: Self::Integers) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
@@ -380,6 +386,16 @@ impl Simd for Avx2 {
     fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe { [_mm256_loadu_si256(bytes.as_ptr().cast()), _mm256_loadu_si256(bytes.as_ptr().add(32).cast())] }
+    }
+
+    #[inline(always)]
+    fn load_e4m3(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        load_f8::<false>(bytes)
+    }
+
+    #[inline(always)]
+    fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        load_f8::<true>(bytes)
     }
 
     #[inline(always)]
@@ -552,5 +568,39 @@ fn transpose_half(rows: [__m256; 8]) -> [__m256; 8] {
             columns[column + 4] = _mm256_permute2f128_ps::<0x31>(quads[column], quads[column + 4]);
         }
         columns
+    }
+}
+
+/// The values of floats of 8 bits, byte `i` of the 4 of each lane in vector `i`, by way of f16.
+///
+/// An f8e5m2 is the upper half of an f16. An f8e4m3fn moved down by one bit is an f16 of a 256th of its value, subnormal ones
+/// included; its NaN has to be set.
+#[inline(always)]
+fn load_f8<const E5M2: bool>(bytes: &[u8; 4 * LANES]) -> [[__m256; 2]; 4] {
+    // SAFETY: called by methods of the token only, so the processor has the instructions; the reference covers the bytes.
+    unsafe {
+        let mut quarters = [[_mm256_setzero_ps(); 2]; 4];
+        for half in 0..2 {
+            let line = _mm256_loadu_si256(bytes.as_ptr().add(32 * half).cast());
+            for pair in 0..2 {
+                // The bytes of two places as the upper halves of words, the first place of each 128 bits before the second.
+                let first = _mm_setr_epi8(-1, 0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13);
+                let places = _mm256_add_epi8(_mm256_broadcastsi128_si256(first), _mm256_set1_epi16(512 * pair as i16));
+                let mut words = _mm256_shuffle_epi8(line, places);
+                if !E5M2 {
+                    words = _mm256_and_si256(_mm256_srai_epi16::<1>(words), _mm256_set1_epi16(0xbf80_u16 as i16));
+                    let largest = _mm256_set1_epi16(0x3f80);
+                    let nan = _mm256_cmpeq_epi16(_mm256_and_si256(words, largest), largest);
+                    words = _mm256_or_si256(words, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
+                }
+                let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+                let factor = _mm256_set1_ps(256.0);
+                let low = _mm256_cvtph_ps(_mm256_castsi256_si128(words));
+                let high = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(words));
+                quarters[2 * pair][half] = if E5M2 { low } else { _mm256_mul_ps(low, factor) };
+                quarters[2 * pair + 1][half] = if E5M2 { high } else { _mm256_mul_ps(high, factor) };
+            }
+        }
+        quarters
     }
 }

@@ -327,6 +327,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn lookup_bytes(self, table: Self::Integers, places: Self::Integers) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_shuffle_epi8(table, places) }
+    }
+
+    #[inline(always)]
     fn convert(self, a: Self::Integers) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_cvtepi32_ps(a) }
@@ -360,6 +366,16 @@ impl Simd for Avx512 {
     fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn load_e4m3(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        load_f8::<false>(bytes)
+    }
+
+    #[inline(always)]
+    fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        load_f8::<true>(bytes)
     }
 
     #[inline(always)]
@@ -465,4 +481,36 @@ impl Simd for Avx512 {
 #[inline(always)]
 fn lane_mask(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1 << count) - 1 }
+}
+
+/// The values of floats of 8 bits, byte `i` of the 4 of each lane in vector `i`, by way of f16.
+///
+/// An f8e5m2 is the upper half of an f16. An f8e4m3fn moved down by one bit is an f16 of a 256th of its value, subnormal ones
+/// included; its NaN has to be set.
+#[inline(always)]
+fn load_f8<const E5M2: bool>(bytes: &[u8; 4 * LANES]) -> [__m512; 4] {
+    // SAFETY: called by methods of the token only, so the processor has the instructions; the reference covers the bytes.
+    unsafe {
+        let line = _mm512_loadu_si512(bytes.as_ptr().cast());
+        let mut quarters = [_mm512_setzero_ps(); 4];
+        for pair in 0..2 {
+            // The bytes of two places as the upper halves of words, the first place of each 128 bits before the second.
+            let first = _mm_setr_epi8(-1, 0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13);
+            let places = _mm512_add_epi8(_mm512_broadcast_i32x4(first), _mm512_set1_epi16(512 * pair as i16));
+            let mut words = _mm512_shuffle_epi8(line, places);
+            if !E5M2 {
+                words = _mm512_and_si512(_mm512_srai_epi16::<1>(words), _mm512_set1_epi16(0xbf80_u16 as i16));
+                let largest = _mm512_set1_epi16(0x3f80);
+                let nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, largest), largest);
+                words = _mm512_mask_mov_epi16(words, nan, _mm512_set1_epi16(0x7e00));
+            }
+            let words = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), words);
+            let factor = _mm512_set1_ps(256.0);
+            let low = _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+            let high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(words));
+            quarters[2 * pair] = if E5M2 { low } else { _mm512_mul_ps(low, factor) };
+            quarters[2 * pair + 1] = if E5M2 { high } else { _mm512_mul_ps(high, factor) };
+        }
+        quarters
+    }
 }

@@ -171,6 +171,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The place of `table` that the lowest 4 bits of each lane name.
     fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector;
 
+    /// For each byte of `places`, from 0 to 15, the byte at that place of the same 16 bytes of `table`.
+    fn lookup_bytes(self, table: Self::Integers, places: Self::Integers) -> Self::Integers;
+
     /// Each lane as f32, rounded.
     fn convert(self, a: Self::Integers) -> Self::Vector;
 
@@ -185,6 +188,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// Reads 4 bytes for each lane, the first the lowest.
     fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers;
+
+    /// Bytes as f8e4m3fn, exactly: vector `i` has byte `i` of the 4 of each lane.
+    fn load_e4m3(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4];
+
+    /// Bytes as f8e5m2, exactly: vector `i` has byte `i` of the 4 of each lane.
+    fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4];
 
     /// Writes 16 lanes.
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]);

@@ -31,6 +31,18 @@ fn integers(function: impl Fn(usize) -> i32) -> [i32; LANES] {
     result
 }
 
+/// The values of byte `i` of the 4 of each lane.
+#[inline(always)]
+fn quarters(bytes: &[u8; 4 * LANES], value: impl Fn(u8) -> f32) -> [[f32; LANES]; 4] {
+    let mut quarters = [[0.0; LANES]; 4];
+    for lane in 0..LANES {
+        for quarter in 0..4 {
+            quarters[quarter][lane] = value(bytes[4 * lane + quarter]);
+        }
+    }
+    quarters
+}
+
 impl Simd for Portable {
     type Vector = [f32; LANES];
     type Integers = [i32; LANES];
@@ -200,6 +212,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn lookup_bytes(self, table: Self::Integers, places: Self::Integers) -> Self::Integers {
+        let table: [[u8; 4]; LANES] = table.map(i32::to_le_bytes);
+        integers(|lane| {
+            let quarter = &table[lane / 4 * 4..][..4];
+            let byte = |place: u8| quarter[usize::from(place / 4 % 4)][usize::from(place % 4)];
+            i32::from_le_bytes(places[lane].to_le_bytes().map(byte))
+        })
+    }
+
+    #[inline(always)]
     fn convert(self, a: Self::Integers) -> Self::Vector {
         lanes(|lane| a[lane] as f32)
     }
@@ -223,6 +245,22 @@ impl Simd for Portable {
     fn load_bytes(self, bytes: &[u8; 4 * LANES]) -> Self::Integers {
         let (words, _) = bytes.as_chunks();
         integers(|lane| i32::from_le_bytes(words[lane]))
+    }
+
+    #[inline(always)]
+    fn load_e4m3(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        quarters(bytes, |byte| {
+            let magnitude = u32::from(byte & 0x7f);
+            // Exponent and mantissa where those of f32 are, with another bias.
+            let value = f32::from_bits(magnitude << 20) * 2.0_f32.powi(127 - 7);
+            let value = if magnitude == 0x7f { f32::NAN } else { value };
+            if byte < 0x80 { value } else { -value }
+        })
+    }
+
+    #[inline(always)]
+    fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
+        quarters(bytes, |byte| f16::from_bits(u16::from(byte) << 8).to_f32())
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Every instruction set does what the scalar operations do.
 
 use super::*;
+use crate::testing::float_of_8_bits as float;
 
 /// Lanes that meet zeros, infinities, NaN, subnormals and ordinary numbers.
 const A: [f32; LANES] = [
@@ -417,5 +418,66 @@ fn rounding_to_half_floats_is_to_even() {
                 instructions.name()
             );
         }
+    }
+}
+
+/// Bytes of each lane as floats of 8 bits: f8e4m3fn, then f8e5m2.
+struct Floats8([u8; 4 * LANES]);
+
+impl Routine for Floats8 {
+    type Output = [[[f32; LANES]; 4]; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut results = [[[0.0; LANES]; 4]; 2];
+        let (e4m3, e5m2) = (simd.load_e4m3(&self.0), simd.load_e5m2(&self.0));
+        for place in 0..4 {
+            simd.store(e4m3[place], &mut results[0][place]);
+            simd.store(e5m2[place], &mut results[1][place]);
+        }
+        results
+    }
+}
+
+#[test]
+fn every_float_of_8_bits_is_its_value() {
+    for instructions in Instructions::available() {
+        for first in 0..=u8::MAX {
+            let bytes: [u8; 4 * LANES] = std::array::from_fn(|at| first.wrapping_add(at as u8));
+            let found = instructions.run(Floats8(bytes));
+            for (at, &byte) in bytes.iter().enumerate() {
+                let (lane, place) = (at / 4, at % 4);
+                let expected = [float(byte, 3, 7), float(byte, 2, 15)];
+                for (found, expected) in found.iter().zip(expected) {
+                    let found = found[place][lane];
+                    let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                    assert!(same, "{}: {byte:#x} is {found}, not {expected}", instructions.name());
+                }
+            }
+        }
+    }
+}
+
+struct BytesLookedUp([u8; 4 * LANES], [u8; 4 * LANES]);
+
+impl Routine for BytesLookedUp {
+    type Output = [i32; LANES];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut lanes = [0; LANES];
+        simd.store_integers(simd.lookup_bytes(simd.load_bytes(&self.0), simd.load_bytes(&self.1)), &mut lanes);
+        lanes
+    }
+}
+
+#[test]
+fn bytes_are_those_of_places_of_their_16() {
+    let table: [u8; 4 * LANES] = std::array::from_fn(|at| 3 * at as u8);
+    let places: [u8; 4 * LANES] = std::array::from_fn(|at| (at * 7 % 16) as u8);
+    let expected: [u8; 4 * LANES] = std::array::from_fn(|at| table[at / 16 * 16 + usize::from(places[at])]);
+    for instructions in Instructions::available() {
+        let found = instructions.run(BytesLookedUp(table, places));
+        assert_eq!(bytemuck::cast::<_, [u8; 4 * LANES]>(found), expected, "{}", instructions.name());
     }
 }

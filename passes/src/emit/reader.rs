@@ -74,6 +74,9 @@ impl WeightReader for Reader<'_> {
     fn plane(&mut self, plane: usize, offset: u64, to: &mut [u8]) -> io::Result<()> {
         if let (Some(region), Some(role)) = (&self.rounded, self.roles.get(plane)) {
             let part = match role {
+                PlaneRole::Scale if region.has_output_scales() && !self.roles[..plane].contains(role) => {
+                    Part::OutputScales
+                }
                 PlaneRole::Scale => Part::Scales,
                 PlaneRole::ZeroPoint => Part::ZeroPoints,
                 PlaneRole::Sum => return Err(io::ErrorKind::NotFound.into()),

@@ -89,8 +89,7 @@ pub(super) fn made_of(graph: &Graph, id: ConstantId) -> Vec<ConstantId> {
     if !planes.is_empty()
         && let Some(quantized) = graph.quantized(id)
     {
-        let planes = planes.iter().filter_map(|plane| quantized.of_role(plane.role));
-        return [quantized.codes].into_iter().chain(planes).collect();
+        return [quantized.codes].into_iter().chain(quantized.parameters().map(|(_, id)| id)).collect();
     }
     vec![graph.stored_elements(id)]
 }

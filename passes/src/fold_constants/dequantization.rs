@@ -2,6 +2,7 @@
 
 use crate::ir::{Constant, ConstantData, ConstantId, Graph, Step};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::is_code;
 use ipuc_formats::ops::{Binary, BinaryFunction, Dequantize, Op};
 use ipuc_formats::tensor::Tensor;
 
@@ -63,7 +64,7 @@ fn is_value(dtype: DType) -> bool {
 fn is_codes(graph: &Graph, id: ConstantId) -> bool {
     let constant = graph.constant(id);
     let count: usize = constant.shape.iter().product();
-    constant.dtype.is_integer() && constant.dtype.bits() <= 8 && constant.shape.len() >= 2 && count >= LEAST_CODES
+    is_code(constant.dtype) && constant.shape.len() >= 2 && count >= LEAST_CODES
 }
 
 /// The codes that a recipe converts to floats.

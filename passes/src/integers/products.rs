@@ -136,7 +136,11 @@ fn weight_scales(
         let zero_point = graph.constant(id);
         zero_point.dtype == codes.dtype && zero_point.shape == scale.shape
     });
-    let fits = is_byte(codes.dtype) && scale.dtype == DType::F32 && weight.block_size == 0 && zero_fits;
+    let fits = is_byte(codes.dtype)
+        && weight.output_scale.is_none()
+        && scale.dtype == DType::F32
+        && weight.block_size == 0
+        && zero_fits;
     if !fits || (count != 1 && !along_outputs) || (count == 1 && !scale.shape.is_empty() && scale.shape != [1]) {
         return Ok(None);
     }

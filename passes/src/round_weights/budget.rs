@@ -15,7 +15,7 @@ use super::scheme::{encoding, sample, scheme};
 use crate::error::PassError;
 use crate::ir::{ChosenEncoding, ConstantData, ConstantId, Graph, widened};
 use crate::moments::Moments;
-use crate::options::{Budget, Options, Precision};
+use crate::options::{Budget, Fp8, Options, Precision};
 use crate::rounding::{Factor, Region, narrow};
 
 use ipuc_formats::dtype::DType;
@@ -25,12 +25,15 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// What is tried, besides leaving the weight as it is.
-const TRIED: [Precision; 7] = [
+const TRIED: [Precision; 10] = [
     Precision::Codes { bits: 2, block: 32 },
     Precision::Codes { bits: 4, block: 64 },
     Precision::Codes { bits: 4, block: 32 },
     Precision::Codes { bits: 4, block: 16 },
+    Precision::I4E4m3,
+    Precision::Nvfp4,
     Precision::Codes { bits: 8, block: 0 },
+    Precision::Fp8 { code: Fp8::E4m3, block: 0 },
     Precision::Codes { bits: 8, block: 32 },
     Precision::F16,
 ];
@@ -236,8 +239,8 @@ fn error(
             widened(dtype, &bytes, &mut decoded);
             decoded
         }
-        Precision::Codes { bits, block } => {
-            let Ok(scheme) = scheme(graph, candidate, bits, block)? else { return Ok(None) };
+        Precision::Codes { .. } | Precision::Fp8 { .. } | Precision::Mxfp4 | Precision::Nvfp4 | Precision::I4E4m3 => {
+            let Ok(scheme) = scheme(graph, candidate, precision)? else { return Ok(None) };
             let region = match factor {
                 None => Region::of(scheme, 0, values),
                 Some(id) => {
@@ -283,11 +286,11 @@ fn rounded_bytes(graph: &Graph, candidate: &Candidate, precision: Precision) -> 
                 None => Coded::plain(dtype),
             }
         }
-        Precision::Codes { bits, block } => {
-            if block > 0 && candidate.has_merged_inputs() {
+        Precision::Codes { .. } | Precision::Fp8 { .. } | Precision::Mxfp4 | Precision::Nvfp4 | Precision::I4E4m3 => {
+            if precision.block() > 0 && candidate.has_merged_inputs() {
                 return Ok(None);
             }
-            let Ok(scheme) = scheme(graph, candidate, bits, block)? else { return Ok(None) };
+            let Ok(scheme) = scheme(graph, candidate, precision)? else { return Ok(None) };
             let Ok(encoding) = encoding(candidate, &scheme) else { return Ok(None) };
             encoding
         }

@@ -3,6 +3,7 @@
 use super::Candidate;
 use crate::error::PassError;
 use crate::ir::{ConstantData, Graph};
+use crate::options::{Fp8, Precision};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical, Panels, Planes, Rows};
@@ -18,19 +19,28 @@ const F16_SCALES: Range<f32> = 6.2e-5..3.2e4;
 pub(super) fn scheme(
     graph: &Graph,
     candidate: &Candidate,
-    bits: u32,
-    block: u64,
+    precision: Precision,
 ) -> Result<Result<Scheme, String>, PassError> {
     let matrix = candidate.matrix;
     // A single block is one of all inputs.
-    let block = if block >= matrix.inputs { 0 } else { block };
-    let signed = match bits {
-        8 => DType::I8,
-        4 => DType::I4,
-        _ => DType::I2,
+    let block = if precision.block() >= matrix.inputs { 0 } else { precision.block() };
+    let usual = if block == 0 { DType::F32 } else { DType::F16 };
+    let with = |code, scale| Scheme { code, scale, block, matrix };
+    let plain = match precision {
+        Precision::Codes { bits: 8, .. } => with(DType::I8, usual),
+        Precision::Codes { bits: 4, .. } => with(DType::I4, usual),
+        Precision::Codes { .. } => with(DType::I2, usual),
+        Precision::Fp8 { code: Fp8::E4m3, .. } => with(DType::F8E4M3FN, usual),
+        Precision::Fp8 { code: Fp8::E5m2, .. } => with(DType::F8E5M2, usual),
+        Precision::Mxfp4 => return Ok(Ok(with(DType::F4E2M1, DType::F8E8M0))),
+        // A single block of an output has its scale.
+        Precision::Nvfp4 if block == 0 => return Ok(Ok(with(DType::F4E2M1, DType::F32))),
+        Precision::Nvfp4 => return Ok(Ok(with(DType::F4E2M1, DType::F8E4M3FN))),
+        Precision::I4E4m3 if block == 0 => return Ok(Ok(with(DType::I4, DType::F32))),
+        Precision::I4E4m3 => return Ok(Ok(with(DType::I4, DType::F8E4M3FN))),
+        Precision::F16 | Precision::Bf16 => return Ok(Err("floats of 16 bits have no scales".to_string())),
     };
-    let scale = if block == 0 { DType::F32 } else { DType::F16 };
-    let plain = Scheme { code: signed, scale, block, matrix };
+    let bits = plain.code.bits() as u32;
     if bits == 8 && block == 0 {
         return Ok(Ok(plain));
     }

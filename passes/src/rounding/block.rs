@@ -1,7 +1,7 @@
 //! The scale and the zero point of one block.
 
 use super::RoundingError;
-use half::f16;
+use super::grid::{Codes, no_scale, stored_scales, whole};
 use ipuc_formats::dtype::DType;
 
 /// Magnitudes below this become zero: the reciprocal of a smaller scale is not finite.
@@ -10,41 +10,16 @@ pub(super) const LEAST_MAGNITUDE: f32 = f32::from_bits((127 - 100) << 23);
 /// Sums are made in so many lanes.
 const LANES: usize = 8;
 
-/// Adding and subtracting it rounds numbers of small magnitude to integers, halves to even.
-const ROUNDS: f32 = 12_582_912.0;
-
 /// Shares of the range of codes that the largest magnitude of a block takes: below 1 it is coded inside the range, above
-/// it is clipped, which makes steps finer.
-fn shares(bits: usize) -> &'static [f32] {
-    match bits {
+/// it is clipped, which makes steps finer. Floats of 8 bits have finer steps below, up to half of which all that matters is
+/// where values lie between them.
+fn shares(code: DType) -> &'static [f32] {
+    match code.bits() {
+        8 if code.is_float() => &[0.5, 0.56, 0.63, 0.7, 0.78, 0.86, 0.93, 1.0, 1.07],
+        4 if code.is_float() => &[0.6, 0.67, 0.75, 0.83, 0.92, 1.0, 1.08, 1.17, 1.3],
         8 => &[1.0, 1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0],
         4 => &[0.875, 0.94, 1.0, 1.06, 1.12, 1.18, 1.25, 1.35, 1.5],
         _ => &[0.6, 0.75, 0.9, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0],
-    }
-}
-
-/// What codes of a block may be.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Codes {
-    pub(super) least: f32,
-    pub(super) greatest: f32,
-    pub(super) bits: usize,
-    pub(super) zero_point: bool,
-    pub(super) scale: DType,
-}
-
-impl Codes {
-    /// Of a type of codes; unsigned ones have a zero point.
-    pub(super) fn of(code: DType, scale: DType) -> Codes {
-        let (bits, zero_point) = (code.bits(), code.is_unsigned_integer());
-        let half = (1u32 << (bits - 1)) as f32;
-        let (least, greatest) = match (zero_point, bits) {
-            (true, _) => (0.0, 2.0 * half - 1.0),
-            // One magnitude both ways, as the codes of activations.
-            (false, 8) => (1.0 - half, half - 1.0),
-            (false, _) => (-half, half - 1.0),
-        };
-        Codes { least, greatest, bits, zero_point, scale }
     }
 }
 
@@ -74,12 +49,13 @@ pub(super) struct Fit {
 
 impl Fit {
     /// The parameters of a block of finite values whose codes have the smallest sum of squared errors that was found, each
-    /// square times the importance of its input where that is known.
+    /// square times the importance of its input where that is known. The scale is multiplied by that of the output.
     pub(super) fn parameters(
         &mut self,
         block: &[f32],
         importance: Option<&[f32]>,
         codes: Codes,
+        output_scale: f32,
     ) -> Result<Parameters, RoundingError> {
         let magnitude = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         if magnitude < LEAST_MAGNITUDE {
@@ -105,9 +81,10 @@ impl Fit {
                 best = refined;
             }
         }
-        let scale =
-            stored(best.scale / factor, codes.scale).ok_or(RoundingError::Scale { magnitude, scale: codes.scale })?;
-        Ok(Parameters { scale, zero_point: best.zero_point })
+        let held = stored_scales(best.scale / factor / output_scale, codes.scale);
+        let gain = |scale: f32| self.gain(scale * output_scale * factor, best.zero_point, codes);
+        let scale = held.max_by(|&one, &other| gain(one).total_cmp(&gain(other)));
+        Ok(Parameters { scale: scale.ok_or(no_scale(magnitude, codes))?, zero_point: best.zero_point })
     }
 
     fn best_symmetric(&self, codes: Codes) -> Tried {
@@ -115,10 +92,11 @@ impl Fit {
             .values
             .iter()
             .fold(0.0f32, |largest, &value| if value.abs() > largest.abs() { value } else { largest });
-        // The code farthest from zero stands for the largest magnitude, whatever its sign.
+        // The code farthest from zero stands for the largest magnitude, whatever its sign; floats have both.
+        let largest = if codes.floats.is_some() { largest.abs() } else { largest };
         let end = if -codes.least > codes.greatest { codes.least } else { codes.greatest };
         let plain = Tried { scale: largest / end, zero_point: 0.0, gain: f32::NEG_INFINITY };
-        let tried = shares(codes.bits).iter().map(|share| self.tried(share * end / largest, 0.0, codes));
+        let tried = shares(codes.code).iter().map(|share| self.tried(share * end / largest, 0.0, codes));
         best_of(plain, tried)
     }
 
@@ -131,7 +109,7 @@ impl Fit {
         };
         let inverse = codes.greatest / range;
         let plain = Tried { scale: range / codes.greatest, zero_point: zero_point(inverse), gain: f32::NEG_INFINITY };
-        let tried = shares(codes.bits).iter().map(|share| {
+        let tried = shares(codes.code).iter().map(|share| {
             let inverse = share * inverse;
             self.tried(inverse, zero_point(inverse), codes)
         });
@@ -140,20 +118,42 @@ impl Fit {
 
     /// The least-squares scale of the codes that this reciprocal of a scale gives.
     fn tried(&self, inverse: f32, zero_point: f32, codes: Codes) -> Tried {
-        let (least, greatest) = (codes.least - zero_point, codes.greatest - zero_point);
+        let (product, square) = self.sums(inverse, zero_point, codes);
+        let scale = product / square;
+        Tried { scale, zero_point, gain: product * scale }
+    }
+
+    /// By how much a scale as it is lowers the sum of squares.
+    fn gain(&self, scale: f32, zero_point: f32, codes: Codes) -> f32 {
+        let (product, square) = self.sums(1.0 / scale, zero_point, codes);
+        2.0 * scale * product - scale * scale * square
+    }
+
+    /// The sums of the products of values and their codes, and of the squares of codes.
+    fn sums(&self, inverse: f32, zero_point: f32, codes: Codes) -> (f32, f32) {
+        // Loops of their own.
+        match codes.floats {
+            None => {
+                let (least, greatest) = (codes.least - zero_point, codes.greatest - zero_point);
+                self.sums_of(|value| whole(value * inverse, least, greatest))
+            }
+            Some(floats) => self.sums_of(|value| floats.nearest(value * inverse, codes.greatest)),
+        }
+    }
+
+    #[inline(always)]
+    fn sums_of(&self, code: impl Fn(f32) -> f32) -> (f32, f32) {
         let (mut products, mut squares) = ([0.0f32; LANES], [0.0f32; LANES]);
         let values = self.values.as_chunks::<LANES>().0;
         for (values, importance) in values.iter().zip(self.importance.as_chunks::<LANES>().0) {
             for lane in 0..LANES {
-                let code = rounded(values[lane] * inverse, least, greatest);
+                let code = code(values[lane]);
                 let weighted = code * importance[lane];
                 products[lane] += weighted * values[lane];
                 squares[lane] += weighted * code;
             }
         }
-        let (product, square): (f32, f32) = (products.iter().sum(), squares.iter().sum());
-        let scale = product / square;
-        Tried { scale, zero_point, gain: product * scale }
+        (products.iter().sum(), squares.iter().sum())
     }
 }
 
@@ -165,40 +165,19 @@ fn is_usable(scale: f32) -> bool {
     scale.is_normal()
 }
 
-/// A value in steps of its scale as the nearest code less the zero point.
-#[inline(always)]
-pub(super) fn rounded(steps: f32, least: f32, greatest: f32) -> f32 {
-    let above = if steps > least { steps } else { least };
-    let within = if above < greatest { above } else { greatest };
-    within + ROUNDS - ROUNDS
-}
-
-/// A scale as its type holds it; `None` where that ends before it. No scale becomes zero.
-fn stored(scale: f32, dtype: DType) -> Option<f32> {
-    let held = match dtype {
-        DType::F16 => f16::from_f32(scale).to_f32(),
-        _ => scale,
-    };
-    let least = f16::from_bits(1).to_f32();
-    match held {
-        0.0 => Some(least.copysign(scale)),
-        held => held.is_finite().then_some(held),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
 
     fn error(block: &[f32], parameters: Parameters, codes: Codes) -> f64 {
-        let (least, greatest) = (codes.least - parameters.zero_point, codes.greatest - parameters.zero_point);
-        let off =
-            |&value: &f32| f64::from(rounded(value / parameters.scale, least, greatest) * parameters.scale - value);
+        let Parameters { scale, zero_point } = parameters;
+        let off = |&value: &f32| f64::from(codes.nearest(value / scale, zero_point) * scale - value);
         block.iter().map(|value| off(value).powi(2)).sum()
     }
 
     fn fit(block: &[f32], importance: Option<&[f32]>, codes: Codes) -> Parameters {
-        Fit::default().parameters(block, importance, codes).unwrap()
+        Fit::default().parameters(block, importance, codes, 1.0).unwrap()
     }
 
     /// A fixed sequence with the tails of a normal distribution.
@@ -250,7 +229,7 @@ mod tests {
     fn scales_are_held_by_their_type() {
         let codes = Codes::of(DType::I4, DType::F16);
         let magnitude = 1e7;
-        let refused = Fit::default().parameters(&[magnitude, 0.0], None, codes);
+        let refused = Fit::default().parameters(&[magnitude, 0.0], None, codes, 1.0);
         assert_eq!(refused, Err(RoundingError::Scale { magnitude, scale: DType::F16 }));
         // A step of the least scale, and nothing finer.
         let parameters = fit(&[1e-9, -1e-9], None, codes);

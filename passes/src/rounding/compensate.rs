@@ -1,6 +1,7 @@
 //! Rounding in the order of inputs, each error made up for by the inputs that follow (GPTQ, Frantar et al. 2022).
 
-use super::block::{Codes, Fit, Parameters, rounded};
+use super::block::{Fit, Parameters};
+use super::grid::{Codes, output_scale};
 use super::region::Region;
 use super::{RoundingError, Scheme};
 
@@ -71,28 +72,33 @@ impl Region {
         let (inputs, block) = (importance.len(), scheme.block_inputs() as usize);
         let codes = Codes::of(scheme.code, scheme.scale);
         let outputs = rows.len() / inputs.max(1);
+        let output_scales: Vec<f32> = match scheme.has_output_scales() {
+            true => rows.chunks_exact(inputs).map(|row| output_scale(row, codes)).collect(),
+            false => vec![1.0; outputs],
+        };
         let mut parameters = vec![Parameters::default(); outputs * scheme.blocks() as usize];
         let blocks = scheme.blocks() as usize;
         let mut found = vec![0u8; rows.len()];
         for (number, start) in (0..inputs).step_by(block.max(1)).enumerate() {
             let own = start..inputs.min(start + block);
             for (output, row) in rows.chunks_exact(inputs).enumerate() {
+                let (block, importance) = (&row[own.clone()], Some(&importance[own.clone()]));
                 parameters[output * blocks + number] =
-                    fit.parameters(&row[own.clone()], Some(&importance[own.clone()]), codes)?;
+                    fit.parameters(block, importance, codes, output_scales[output])?;
             }
             for input in own {
                 let (diagonal, behind) = (factor.diagonal(inputs, input), factor.behind(inputs, input));
                 for (output, row) in rows.chunks_exact_mut(inputs).enumerate() {
                     let Parameters { scale, zero_point } = parameters[output * blocks + number];
-                    let (least, greatest) = (codes.least - zero_point, codes.greatest - zero_point);
-                    let code = if scale == 0.0 { 0.0 } else { rounded(row[input] / scale, least, greatest) };
-                    found[output * inputs + input] = (code + zero_point) as i32 as u8;
+                    let scale = output_scales[output] * scale;
+                    let code = if scale == 0.0 { 0.0 } else { codes.nearest(row[input] / scale, zero_point) };
+                    found[output * inputs + input] = codes.bits_of(code, zero_point);
                     let error = (row[input] - code * scale) / diagonal;
                     row[input + 1..].iter_mut().zip(behind).for_each(|(value, share)| *value -= error * share);
                 }
             }
         }
-        self.extend(&found, &parameters);
+        self.extend(&found, &parameters, &output_scales);
         Ok(())
     }
 }
@@ -146,8 +152,17 @@ mod tests {
         let diagonal: Vec<f32> = (0..INPUTS).map(|at| factor[at * INPUTS + at]).collect();
         let (inputs, outputs) = (INPUTS as u64, OUTPUTS as u64);
         let matrix = WeightMatrix { groups: 1, inputs, outputs, output_axis: 0 };
-        for (code, block) in [(DType::I4, 32), (DType::U4, 16), (DType::I2, 32), (DType::I8, 0)] {
-            let scheme = Scheme { code, scale: DType::F32, block, matrix };
+        for (code, scale, block) in [
+            (DType::I4, DType::F32, 32),
+            (DType::U4, DType::F32, 16),
+            (DType::I2, DType::F32, 32),
+            (DType::I8, DType::F32, 0),
+            (DType::F8E4M3FN, DType::F32, 0),
+            (DType::F8E5M2, DType::F16, 32),
+            (DType::F4E2M1, DType::F8E8M0, 32),
+            (DType::F4E2M1, DType::F8E4M3FN, 16),
+        ] {
+            let scheme = Scheme { code, scale, block, matrix };
             let plain = result_error(&x, &weights, &Region::of(scheme, 0, &weights).unwrap());
             let with = |elements| {
                 let region = Region::compensated(scheme, 0, weights.clone(), Factor { elements }).unwrap();

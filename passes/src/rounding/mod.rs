@@ -1,6 +1,6 @@
 //! Rounding of weights: floats become codes with scales and zero points ([`Region`]), or narrower floats ([`narrow`]).
 //!
-//! A code means `(code - zero point) * scale`. Each block of inputs of an output has a scale of its own, which is chosen so
+//! A code means `(code - zero point) * scale`, with codes that are integers or narrow floats (`grid`). Each block of inputs of an output has a scale of its own, which is chosen so
 //! that the sum of the squared errors is small: `block` tries several shares of the largest magnitude, the least-squares
 //! scale of the codes that each gives, and keeps the best. Codes are the nearest to the values under the scale as it is
 //! stored, so that an element is off by more than half a step only where its code is the least or the greatest. Where it is
@@ -12,6 +12,7 @@
 
 mod block;
 mod compensate;
+mod grid;
 mod narrow;
 mod region;
 mod values;
@@ -28,9 +29,10 @@ use thiserror::Error;
 /// How a weight becomes codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scheme {
-    /// Type of the codes: `i8` (-127 to 127), `i4`, `i2`, or `u4` and `u2` where there are zero points.
+    /// Type of the codes: `i8` (-127 to 127), `i4`, `i2`, `u4` and `u2` where there are zero points, or floats: `f8e4m3fn`,
+    /// `f8e5m2`, `f4e2m1`.
     pub code: DType,
-    /// Type of the scales: `f32` or `f16`.
+    /// Type of the scales: `f32`, `f16`, `f8e8m0` (powers of two), or `f8e4m3fn`, which are multiplied by a scale of the output.
     pub scale: DType,
     /// Inputs that share a scale (and a zero point); 0 for all inputs of an output.
     pub block: u64,
@@ -48,6 +50,8 @@ pub enum Part {
     Scales,
     /// The zero points, in the same order.
     ZeroPoints,
+    /// What the scales of each output are multiplied by.
+    OutputScales,
 }
 
 /// Why a weight cannot be rounded.
@@ -89,6 +93,11 @@ impl Scheme {
         self.code.is_unsigned_integer()
     }
 
+    /// Whether the scales of blocks are multiplied by one of their output: those of f8e4m3fn span too little by themselves.
+    pub fn has_output_scales(&self) -> bool {
+        self.scale == DType::F8E4M3FN
+    }
+
     /// Blocks of one output.
     pub fn blocks(&self) -> u64 {
         if self.block == 0 { 1 } else { self.matrix.inputs.div_ceil(self.block) }
@@ -102,7 +111,11 @@ impl Scheme {
     /// The planes of parameters.
     pub fn planes(&self) -> Vec<Plane> {
         let plane = |role, part| Plane { role, dtype: self.dtype(part), block: self.block };
-        let mut planes = vec![plane(PlaneRole::Scale, Part::Scales)];
+        let mut planes = Vec::new();
+        if self.has_output_scales() {
+            planes.push(Plane { role: PlaneRole::Scale, dtype: self.dtype(Part::OutputScales), block: 0 });
+        }
+        planes.push(plane(PlaneRole::Scale, Part::Scales));
         if self.has_zero_points() {
             planes.push(plane(PlaneRole::ZeroPoint, Part::ZeroPoints));
         }
@@ -114,6 +127,7 @@ impl Scheme {
         match part {
             Part::Codes | Part::ZeroPoints => self.code,
             Part::Scales => self.scale,
+            Part::OutputScales => DType::F32,
         }
     }
 }

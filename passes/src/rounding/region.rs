@@ -1,11 +1,12 @@
 //! The codes, scales and zero points of some outputs of a weight.
 
-use super::block::{Codes, Fit, Parameters, rounded};
+use super::block::{Fit, Parameters};
+use super::grid::{Codes, output_scale, write_scale};
 use super::values::TURNED_ROWS;
 use super::{Part, RoundingError, Scheme};
-use half::f16;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::PANEL_OUTPUTS;
+use ipuc_formats::narrow;
 use std::ops::Range;
 
 /// Consecutive outputs of a weight as codes; outputs of all its matrices are counted on.
@@ -19,6 +20,8 @@ pub struct Region {
     scales: Vec<f32>,
     /// As the scales, one a byte; zeros where codes have none.
     zero_points: Vec<u8>,
+    /// `[outputs]`: what the scales are multiplied by; 1 where outputs have none.
+    output_scales: Vec<f32>,
 }
 
 impl Region {
@@ -31,9 +34,11 @@ impl Region {
         let mut region = Region::empty(scheme, first_output);
         let (mut fit, codes) = (Fit::default(), Codes::of(scheme.code, scheme.scale));
         for row in values.chunks_exact(inputs.max(1)) {
+            let output_scale = if scheme.has_output_scales() { output_scale(row, codes) } else { 1.0 };
+            region.output_scales.push(output_scale);
             for block in row.chunks(scheme.block_inputs() as usize) {
-                let parameters = fit.parameters(block, None, codes)?;
-                region.push(block, parameters, codes);
+                let parameters = fit.parameters(block, None, codes, output_scale)?;
+                region.push(block, parameters, codes, output_scale);
             }
         }
         Ok(region)
@@ -41,7 +46,8 @@ impl Region {
 
     /// No output yet.
     pub(super) fn empty(scheme: Scheme, first_output: u64) -> Region {
-        Region { scheme, first_output, codes: Vec::new(), scales: Vec::new(), zero_points: Vec::new() }
+        let (codes, zero_points) = (Vec::new(), Vec::new());
+        Region { scheme, first_output, codes, scales: Vec::new(), zero_points, output_scales: Vec::new() }
     }
 
     /// How it is rounded.
@@ -49,8 +55,14 @@ impl Region {
         self.scheme
     }
 
-    /// Add outputs: codes `[outputs][inputs]`, parameters `[outputs][blocks]`.
-    pub(super) fn extend(&mut self, codes: &[u8], parameters: &[Parameters]) {
+    /// Whether scales are multiplied by one of their output.
+    pub fn has_output_scales(&self) -> bool {
+        self.scheme.has_output_scales()
+    }
+
+    /// Add outputs: codes `[outputs][inputs]`, parameters `[outputs][blocks]`, and what these outputs' scales are multiplied by.
+    pub(super) fn extend(&mut self, codes: &[u8], parameters: &[Parameters], output_scales: &[f32]) {
+        self.output_scales.extend(output_scales);
         self.codes.extend(codes);
         self.scales.extend(parameters.iter().map(|parameters| parameters.scale));
         self.zero_points.extend(parameters.iter().map(|parameters| parameters.zero_point as u8));
@@ -76,11 +88,17 @@ impl Region {
         let inputs = self.scheme.matrix.inputs.max(1) as usize;
         let (block, blocks) = (self.scheme.block_inputs().max(1) as usize, self.scheme.blocks() as usize);
         let signed = self.scheme.code.is_signed_integer();
-        // Codes are kept as bytes of two's complement.
-        let whole = |code: u8| if signed { f32::from(code as i8) } else { f32::from(code) };
+        let floats = narrow::values(self.scheme.code);
+        // Integers are kept as bytes of two's complement.
+        let number = |code: u8| match floats {
+            Some(values) => values[usize::from(code)],
+            None if signed => f32::from(code as i8),
+            None => f32::from(code),
+        };
         let value = |(index, &code): (usize, &u8)| {
             let at = index / inputs * blocks + index % inputs / block;
-            (whole(code) - f32::from(self.zero_points[at])) * self.scales[at]
+            let scale = self.output_scales[index / inputs] * self.scales[at];
+            (number(code) - f32::from(self.zero_points[at])) * scale
         };
         self.codes.iter().enumerate().map(value).collect()
     }
@@ -95,17 +113,17 @@ impl Region {
         &self.scales
     }
 
-    fn push(&mut self, block: &[f32], parameters: Parameters, codes: Codes) {
+    fn push(&mut self, block: &[f32], parameters: Parameters, codes: Codes, output_scale: f32) {
         let Parameters { scale, zero_point } = parameters;
         self.scales.push(scale);
         self.zero_points.push(zero_point as u8);
+        let scale = output_scale * scale;
         if scale == 0.0 {
             self.codes.resize(self.codes.len() + block.len(), zero_point as u8);
             return;
         }
         // Quotients, not products with a reciprocal: an element goes to the nearest code.
-        let (least, greatest) = (codes.least - zero_point, codes.greatest - zero_point);
-        let code = |value: &f32| (rounded(value / scale, least, greatest) + zero_point) as i32 as u8;
+        let code = |value: &f32| codes.bits_of(codes.nearest(value / scale, zero_point), zero_point);
         self.codes.extend(block.iter().map(code));
     }
 
@@ -114,7 +132,8 @@ impl Region {
         match part {
             Part::Codes => self.read_codes(&self.codes, self.scheme.matrix.inputs, offset, to),
             Part::ZeroPoints => self.read_codes(&self.zero_points, self.scheme.blocks(), offset, to),
-            Part::Scales => self.read_scales(offset, to),
+            Part::Scales => self.read_scales(&self.scales, self.scheme.blocks(), self.scheme.scale, offset, to),
+            Part::OutputScales => self.read_scales(&self.output_scales, 1, DType::F32, offset, to),
         }
     }
 
@@ -131,15 +150,12 @@ impl Region {
         }
     }
 
-    fn read_scales(&self, offset: u64, to: &mut [u8]) {
-        let width = self.scheme.scale.bits() / 8;
-        let mut places = Places::new(self, self.scheme.blocks(), offset / width as u64);
+    fn read_scales(&self, scales: &[f32], columns: u64, dtype: DType, offset: u64, to: &mut [u8]) {
+        let width = dtype.bits() / 8;
+        let mut places = Places::new(self, columns, offset / width as u64);
         for bytes in to.chunks_exact_mut(width) {
-            let scale = places.next().and_then(|place| self.scales.get(place)).copied().unwrap_or(0.0);
-            match self.scheme.scale {
-                DType::F16 => bytes.copy_from_slice(&f16::from_f32(scale).to_le_bytes()),
-                _ => bytes.copy_from_slice(&scale.to_le_bytes()),
-            }
+            let scale = places.next().and_then(|place| scales.get(place)).copied().unwrap_or(0.0);
+            write_scale(scale, dtype, bytes);
         }
     }
 }

@@ -23,18 +23,34 @@ trait Code {
     /// The code that each value of 4 bits stands for, where codes have at most 4.
     const TABLE: [f32; LANES];
 
+    /// A line as [`Code::code`] takes it.
+    type Line<S: Simd>: Copy;
+
+    /// Reads a line.
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> Self::Line<S>;
+
     /// The code of input `input` of each output of a line.
-    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector;
+    fn code<S: Simd>(simd: S, table: S::Vector, line: Self::Line<S>, input: usize) -> S::Vector;
 }
 
 struct Signed8;
 struct Unsigned8;
+/// Floats of 4 bits.
+struct Float4;
+/// Floats of 8 bits, of which f8e5m2 has one more bit of exponent than f8e4m3fn.
+struct Float8<const E5M2: bool>;
 /// Codes of 4 or 2 bits, stored without a sign, of which `OFFSET` is subtracted.
 struct Narrow<const BITS: usize, const OFFSET: i32>;
 
 impl Code for Signed8 {
     const INPUTS: usize = 4;
     const TABLE: [f32; LANES] = [0.0; LANES];
+    type Line<S: Simd> = S::Integers;
+
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
+        simd.load_bytes(bytes)
+    }
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
@@ -45,6 +61,12 @@ impl Code for Signed8 {
 impl Code for Unsigned8 {
     const INPUTS: usize = 4;
     const TABLE: [f32; LANES] = [0.0; LANES];
+    type Line<S: Simd> = S::Integers;
+
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
+        simd.load_bytes(bytes)
+    }
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
@@ -63,10 +85,50 @@ impl<const BITS: usize, const OFFSET: i32> Code for Narrow<BITS, OFFSET> {
         }
         table
     };
+    type Line<S: Simd> = S::Integers;
+
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
+        simd.load_bytes(bytes)
+    }
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
         simd.lookup(table, simd.shift_right(line, (input % 4 * 8 + input / 4 * BITS) as u32))
+    }
+}
+
+impl Code for Float4 {
+    const INPUTS: usize = 8;
+    const TABLE: [f32; LANES] =
+        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+    type Line<S: Simd> = S::Integers;
+
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
+        simd.load_bytes(bytes)
+    }
+
+    #[inline(always)]
+    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
+        Narrow::<4, 0>::code(simd, table, line, input)
+    }
+}
+
+impl<const E5M2: bool> Code for Float8<E5M2> {
+    const INPUTS: usize = 4;
+    const TABLE: [f32; LANES] = [0.0; LANES];
+    /// The values of each input: the whole line is widened at once, by way of f16.
+    type Line<S: Simd> = [S::Vector; 4];
+
+    #[inline(always)]
+    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> [S::Vector; 4] {
+        if E5M2 { simd.load_e5m2(bytes) } else { simd.load_e4m3(bytes) }
+    }
+
+    #[inline(always)]
+    fn code<S: Simd>(_simd: S, _table: S::Vector, line: [S::Vector; 4], input: usize) -> S::Vector {
+        line[input]
     }
 }
 
@@ -103,6 +165,18 @@ macro_rules! with_code {
             }
             CodeType::U2 => {
                 type $C = Narrow<2, 0>;
+                $body
+            }
+            CodeType::E4m3 => {
+                type $C = Float8<false>;
+                $body
+            }
+            CodeType::E5m2 => {
+                type $C = Float8<true>;
+                $body
+            }
+            CodeType::E2m1 => {
+                type $C = Float4;
                 $body
             }
         }
@@ -154,7 +228,7 @@ impl<C: Code> Routine for Decode<'_, C> {
             let (scale, zero_point) = (simd.load(scale), simd.load(zero_point));
             let lines = self.part.lines(input, input + wide.len());
             for (line, wide) in lines.iter().zip(wide.chunks_mut(C::INPUTS)) {
-                let line = simd.load_bytes(line);
+                let line = C::line(simd, line);
                 for (input, wide) in wide.iter_mut().enumerate() {
                     let code = C::code(simd, table, line, input);
                     let value = value::<S, true>(simd, code, zero_point, scale);
@@ -350,11 +424,11 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
             }
             for input in (part_begin..part_begin + segment).step_by(C::INPUTS) {
                 let line = input / C::INPUTS;
-                let mut codes = [simd.splat_integer(0); RUNS];
+                let mut codes = [C::line(simd, &lines[0][line]); RUNS];
                 // Cut here once, so that no place is checked for each input.
                 let mut factors = [[&[][..]; RUNS]; ROWS];
                 for run in 0..RUNS {
-                    codes[run] = simd.load_bytes(&lines[run][line]);
+                    codes[run] = C::line(simd, &lines[run][line]);
                     ask(simd, &lines[run][line]);
                     for row in 0..ROWS {
                         factors[row][run] = &rows[row][run * RUN + begin + input..][..C::INPUTS];

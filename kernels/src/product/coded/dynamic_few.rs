@@ -4,13 +4,12 @@
 //! there is a loop of its own for the common layouts: codes without planes between them ([`Run`]), and records that have
 //! one plane of scales ([`Blocks`]). All else goes to the general tile.
 
-use half::f16;
-
 use super::{
+    digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
-    layout::{CodeType, CodedLayout, LINE, PanelPart, PlaneType, Stream},
+    layout::{CodeType, CodedLayout, CodedPlane, LINE, PanelPart, Stream},
     pieces::CodedPanels,
-    planes::{Parameters, ask},
+    planes::{Parameters, ask, load_floats},
     rows::DynamicRows,
 };
 use crate::{
@@ -20,6 +19,9 @@ use crate::{
 
 /// Lines that are multiplied between two checks of bounds.
 const LINES: usize = 4;
+
+/// The same where blocks have no more: 16 codes of 4 bits.
+const FEW_LINES: usize = 2;
 
 /// Some panels, and where their products go.
 pub(super) struct DynamicFew<'t, 'o, 'a> {
@@ -33,36 +35,21 @@ pub(super) struct DynamicFew<'t, 'o, 'a> {
     pub sums: Option<&'t mut [[i32; LANES]]>,
 }
 
-/// A scale as it is stored.
-trait Scale: bytemuck::Pod {
-    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector;
-}
-
-impl Scale for f32 {
-    #[inline(always)]
-    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector {
-        simd.load(scales)
-    }
-}
-
-impl Scale for f16 {
-    #[inline(always)]
-    fn load<S: Simd>(simd: S, scales: &[Self; LANES]) -> S::Vector {
-        simd.load_f16(scales)
-    }
-}
-
 /// Whether [`DynamicFew`] has a loop for these.
 pub(super) fn is_common(layout: &CodedLayout, rows: &DynamicRows) -> bool {
     let Some(stream) = layout.stream() else { return false };
     rows.block() == 0
         && match stream.scale {
             None => layout.inputs() <= LONGEST_SUM,
-            Some(plane) => {
-                matches!(plane.element, PlaneType::F16 | PlaneType::F32)
-                    && plane.block.is_multiple_of(LINES * layout.code().inputs_of_line())
-            }
+            Some(plane) => lines_at_once(layout.code(), plane).is_some(),
         }
+}
+
+/// Lines of a block that are multiplied at once; `None` where its size is none for which there is a loop.
+fn lines_at_once(code: CodeType, plane: CodedPlane) -> Option<usize> {
+    let fits = |lines: &usize| plane.block.is_multiple_of(lines * code.inputs_of_line());
+    let few = if code.bits() == 4 { FEW_LINES } else { LINES };
+    [LINES, few].into_iter().find(fits)
 }
 
 impl DynamicFew<'_, '_, '_> {
@@ -70,25 +57,27 @@ impl DynamicFew<'_, '_, '_> {
     #[inline(always)]
     pub fn run<S: Simd>(self, simd: S) {
         match self.weight.layout().code() {
-            CodeType::I8 | CodeType::U8 => self.with_parts::<S, 1>(simd),
-            CodeType::I4 | CodeType::U4 => self.with_parts::<S, 2>(simd),
-            CodeType::I2 | CodeType::U2 => self.with_parts::<S, 4>(simd),
+            CodeType::I8 | CodeType::U8 => self.with_parts::<S, 1, false>(simd),
+            CodeType::I4 | CodeType::U4 => self.with_parts::<S, 2, false>(simd),
+            CodeType::I2 | CodeType::U2 => self.with_parts::<S, 4, false>(simd),
+            CodeType::E2m1 => self.with_parts::<S, 2, true>(simd),
+            CodeType::E4m3 | CodeType::E5m2 => unreachable!("sums of floats are not exact"),
         }
     }
 
     #[inline(always)]
-    fn with_parts<S: Simd, const PARTS: usize>(self, simd: S) {
+    fn with_parts<S: Simd, const PARTS: usize, const FLOATS: bool>(self, simd: S) {
         match self.out.len() {
-            1 => self.with_rows::<S, PARTS, 1>(simd),
-            2 => self.with_rows::<S, PARTS, 2>(simd),
-            3 => self.with_rows::<S, PARTS, 3>(simd),
-            4 => self.with_rows::<S, PARTS, 4>(simd),
+            1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd),
+            2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd),
+            3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd),
+            4 => self.with_rows::<S, PARTS, FLOATS, 4>(simd),
             _ => unreachable!("few rows"),
         }
     }
 
     #[inline(always)]
-    fn with_rows<S: Simd, const PARTS: usize, const ROWS: usize>(mut self, simd: S) {
+    fn with_rows<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(mut self, simd: S) {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
         let (rows, first_row) = (self.x, self.first_row);
@@ -109,10 +98,12 @@ impl DynamicFew<'_, '_, '_> {
                 }
             }
             let panel_of = Panel { rows, first_row, part, whole, stream, shifts: &shifts, state: &mut state };
-            match stream.scale.map(|plane| plane.element) {
-                None => simd.run(Run::<PARTS, ROWS>(panel_of)),
-                Some(PlaneType::F16) => panel_of.blocks::<S, f16, PARTS>(simd),
-                Some(_) => panel_of.blocks::<S, f32, PARTS>(simd),
+            match stream.scale {
+                None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
+                Some(plane) if PARTS == 2 && lines_at_once(part.layout.code(), plane) == Some(FEW_LINES) => {
+                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd);
+                }
+                Some(_) => panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd),
             }
             for row in 0..ROWS {
                 let outputs = tile::at_most_a_vector(&mut self.out[row][panel * PANEL_OUTPUTS..]);
@@ -158,7 +149,7 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
 
     /// Whole records by their own loop, the rest by the general tile.
     #[inline(always)]
-    fn blocks<S: Simd, E: Scale, const PARTS: usize>(self, simd: S) {
+    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(self, simd: S) {
         let (cut, inputs) = (self.part.layout.cut(), self.part.end - self.part.start);
         // The general tile begins where it reads parameters.
         let unit = if inputs.is_multiple_of(cut) { cut } else { cut.max(BLOCK) };
@@ -169,18 +160,18 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
         let (rows, first_row, whole) = (self.rows, self.first_row, self.whole);
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
-        simd.run(Blocks::<E, PARTS, ROWS> { panel, records, scale: std::marker::PhantomData });
+        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, records });
         if start < rest.end {
             let panels = &[(rest, whole)];
-            simd.run(DynamicTile::<PARTS, ROWS, 1> { rows, first_row, panels, state, ahead: true });
+            simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead: true });
         }
     }
 }
 
 /// Codes without planes between them: one sum over all inputs of the part.
-struct Run<'a, const PARTS: usize, const ROWS: usize>(Panel<'a, ROWS>);
+struct Run<'a, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(Panel<'a, ROWS>);
 
-impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
+impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<'_, PARTS, FLOATS, ROWS> {
     type Output = ();
 
     #[inline(always)]
@@ -190,7 +181,8 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
         for row in 0..ROWS {
             sums.0[0][row] = simd.load_integers(&panel.state.sums[row][0]);
         }
-        let flip = flip(simd, panel.part.layout.code());
+        let code = panel.part.layout.code();
+        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
         let left = panel.left();
         let (lines, rest) = panel.bytes().as_chunks::<LINE>().0.as_chunks::<LINES>();
         let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
@@ -198,11 +190,11 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
             groups[row] = &left[row].as_chunks().0.as_chunks().0[..lines.len()];
         }
         for (index, lines) in lines.iter().enumerate() {
-            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), flip);
+            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), digits);
         }
         for (index, line) in rest.iter().enumerate() {
             let inputs = left.map(|left| &left.as_chunks().0[lines.len() * LINES + index]);
-            sums.add::<PARTS>(simd, line, inputs, flip, 0);
+            sums.add(simd, line, inputs, digits, 0);
         }
         for row in 0..ROWS {
             let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
@@ -213,7 +205,8 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
             }
             let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs));
             let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
-            let sum = simd.convert(simd.subtract_integers(sum, shift));
+            let sum = simd.subtract_integers(sum, shift);
+            let sum = in_units::<S, FLOATS>(simd, code, sum);
             let values = &mut panel.state.values[row][0];
             simd.store(simd.fused_exactly(sum, simd.load(&panel.whole.scale), simd.load(values)), values);
         }
@@ -221,13 +214,14 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
 }
 
 /// Whole records of one plane of scales and codes.
-struct Blocks<'a, E, const PARTS: usize, const ROWS: usize> {
+struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
     records: usize,
-    scale: std::marker::PhantomData<E>,
 }
 
-impl<E: Scale, const PARTS: usize, const ROWS: usize> Routine for Blocks<'_, E, PARTS, ROWS> {
+impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> Routine
+    for Blocks<'_, PARTS, FLOATS, LINES, ROWS>
+{
     type Output = ();
 
     #[inline(always)]
@@ -235,7 +229,8 @@ impl<E: Scale, const PARTS: usize, const ROWS: usize> Routine for Blocks<'_, E, 
         let Self { panel, records, .. } = self;
         let Some(plane) = panel.stream.scale else { return };
         let layout = panel.part.layout;
-        let flip = flip(simd, layout.code());
+        let code = layout.code();
+        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
         let whole_scale = simd.load(&panel.whole.scale);
         let shifted = simd.load_integers(&panel.whole.shifted);
         let blocks = layout.cut() / plane.block;
@@ -249,11 +244,10 @@ impl<E: Scale, const PARTS: usize, const ROWS: usize> Routine for Blocks<'_, E, 
         for record in 0..records {
             let (scales, lines) =
                 bytes[record * panel.stream.record..][..panel.stream.record].split_at(panel.stream.planes);
-            let scales: &[[E; LANES]] = &bytemuck::cast_slice(scales)[..blocks];
             let mut lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
-            for (block, scale) in scales.iter().enumerate() {
-                ask(simd, scale);
-                let block = record * blocks + block;
+            for of_record in 0..blocks {
+                ask(simd, &scales[of_record * plane.element.row_bytes()..]);
+                let block = record * blocks + of_record;
                 let mut sums = PairOfSums::<S, ROWS>::zero(simd);
                 let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
                 for row in 0..ROWS {
@@ -263,12 +257,13 @@ impl<E: Scale, const PARTS: usize, const ROWS: usize> Routine for Blocks<'_, E, 
                 }
                 let (of_block, rest) = lines.split_at(groups_of_block);
                 for (group, lines) in of_block.iter().enumerate() {
-                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), flip);
+                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), digits);
                 }
                 lines = rest;
-                let scale = simd.multiply(whole_scale, E::load(simd, scale));
+                let scale = simd.multiply(whole_scale, load_floats(simd, plane.element, scales, of_record));
                 for row in 0..ROWS {
-                    let sum = simd.convert(simd.add_integers(sums.0[0][row], sums.0[1][row]));
+                    let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
+                    let sum = in_units::<S, FLOATS>(simd, code, sum);
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
             }
@@ -290,36 +285,32 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
 
     /// Adds the products of some lines of codes with the activations of their inputs, and asks for the lines ahead.
     #[inline(always)]
-    fn add_lines<const PARTS: usize>(
+    fn add_lines<const PARTS: usize, const FLOATS: bool, const LINES: usize>(
         &mut self,
         simd: S,
         lines: &[[u8; LINE]; LINES],
         inputs: [&[[i32; PARTS]; LINES]; ROWS],
-        flip: S::Integers,
+        digits: Digits<S, PARTS, FLOATS>,
     ) {
         for line in 0..LINES {
             ask(simd, &lines[line]);
-            self.add(simd, &lines[line], inputs.map(|inputs| &inputs[line]), flip, line);
+            self.add(simd, &lines[line], inputs.map(|inputs| &inputs[line]), digits, line);
         }
     }
 
     /// Adds those of a line of codes, the `index`th.
     #[inline(always)]
-    fn add<const PARTS: usize>(
+    fn add<const PARTS: usize, const FLOATS: bool>(
         &mut self,
         simd: S,
         line: &[u8; LINE],
         inputs: [&[i32; PARTS]; ROWS],
-        flip: S::Integers,
+        digits: Digits<S, PARTS, FLOATS>,
         index: usize,
     ) {
         let codes = simd.load_bytes(line);
-        let mask = simd.splat_integer(if PARTS == 2 { 0x0f0f_0f0f } else { 0x0303_0303 });
         for part in 0..PARTS {
-            let unsigned = match PARTS {
-                1 => simd.exclusive_or(codes, flip),
-                _ => simd.and(simd.shift_right(codes, (part * 8 / PARTS) as u32), mask),
-            };
+            let unsigned = digits.of(simd, codes, part);
             for row in 0..ROWS {
                 let signed = simd.splat_integer(i32::from_le(inputs[row][part]));
                 let sum = &mut self.0[(index * PARTS + part) % 2][row];
@@ -330,10 +321,4 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
             }
         }
     }
-}
-
-/// What makes signed codes of 8 bits unsigned.
-#[inline(always)]
-fn flip<S: Simd>(simd: S, code: CodeType) -> S::Integers {
-    simd.splat_integer(if code == CodeType::I8 { 0x8080_8080_u32 as i32 } else { 0 })
 }

@@ -5,7 +5,7 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::{
-    tests::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, plane},
+    tests::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, meaning, plane},
     *,
 };
 use crate::{
@@ -41,11 +41,14 @@ fn reference(weight: &Coded, x: &[f32], block: usize, bias: &[f32]) -> Vec<f32> 
         for first in (0..k).step_by(summed) {
             let (scale, zero_point) = weight.parameters(first, output);
             let zero_point = zero_point.unwrap_or(0.0) as i64;
-            let products = (first..k.min(first + summed))
-                .map(|input| (i64::from(weight.codes[input * weight.n + output]) - zero_point) * codes[input]);
+            // Doubled, floats of 4 bits are integers.
+            let (times, unit) = if weight.layout.code() == CodeType::E2m1 { (2.0, 0.5) } else { (1.0, 1.0) };
+            let number =
+                |input: usize| (meaning(weight.layout.code(), weight.codes[input * weight.n + output]) * times) as i64;
+            let products = (first..k.min(first + summed)).map(|input| (number(input) - zero_point) * codes[input]);
             let sum = i32::try_from(products.sum::<i64>()).expect("a sum of 32 bits");
             let scale = first.checked_div(block).map_or(scale, |block| scale * rounded[block].1);
-            y = (sum as f32).mul_add(scale, y);
+            y = (sum as f32 * unit).mul_add(scale, y);
         }
         (if block == 0 { y * rounded.first().map_or(0.0, |&(_, scale)| scale) } else { y }) + bias[output]
     };
@@ -126,7 +129,7 @@ proptest! {
     #[test]
     fn any_shape(
         code in prop::sample::select(&CODES[..]),
-        planes in 0_usize..9,
+        planes in 0_usize..12,
         k in prop_oneof![0_usize..300, 500_usize..1100],
         n in 1_usize..70,
         m in prop_oneof![Just(1_usize), 0_usize..6, 6_usize..71],
@@ -175,7 +178,9 @@ fn rows_that_are_zero_or_not_finite() {
 #[test]
 fn sums_of_more_than_65536_inputs() {
     let (k, n) = (66_000, 17);
-    for (code, ends) in [(CodeType::U8, [255, 0]), (CodeType::I8, [-128, 127]), (CodeType::I4, [-8, 7])] {
+    for (code, ends) in
+        [(CodeType::U8, [255, 0]), (CodeType::I8, [-128, 127]), (CodeType::I4, [-8, 7]), (CodeType::E2m1, [15, 7])]
+    {
         for planes in [vec![plane(CodedRole::Scale, PlaneType::F16, 0)], exact_planes(code)[5].clone()] {
             let mut weight = Coded::new(code, k, n, &planes, Rounded::F32);
             for (index, value) in weight.codes.iter_mut().enumerate() {
@@ -189,7 +194,7 @@ fn sums_of_more_than_65536_inputs() {
 }
 
 #[test]
-#[should_panic(expected = "zero points that are floats have no exact sums")]
+#[should_panic(expected = "codes or zero points that are floats have no exact sums")]
 fn float_zero_points_are_refused() {
     let planes = [plane(CodedRole::ZeroPoint, PlaneType::F32, 0)];
     let weight = Coded::new(CodeType::U4, 32, 16, &planes, Rounded::F32);

@@ -1,7 +1,8 @@
 //! The register tile of products of codes: rows × panels of running integer sums.
 
 use super::{
-    layout::{CodeType, LINE, PanelPart},
+    digits::{Digits, in_units},
+    layout::{LINE, PanelPart},
     planes::{BlockParameters, Parameters, ask},
     rows::DynamicRows,
 };
@@ -29,7 +30,7 @@ pub(super) struct TileState<const ROWS: usize, const PANELS: usize> {
 }
 
 /// The products of some rows with all inputs of a part of some panels, which have the same layout.
-pub(super) struct DynamicTile<'a, const PARTS: usize, const ROWS: usize, const PANELS: usize> {
+pub(super) struct DynamicTile<'a, const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize> {
     pub rows: &'a DynamicRows,
     pub first_row: usize,
     pub panels: &'a [(PanelPart<'a>, Parameters); PANELS],
@@ -38,7 +39,9 @@ pub(super) struct DynamicTile<'a, const PARTS: usize, const ROWS: usize, const P
     pub ahead: bool,
 }
 
-impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for DynamicTile<'_, PARTS, ROWS, PANELS> {
+impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize> Routine
+    for DynamicTile<'_, PARTS, FLOATS, ROWS, PANELS>
+{
     type Output = ();
 
     #[inline(always)]
@@ -47,7 +50,8 @@ impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for Dyn
         let first = &panels[0].0;
         let summed = summed_inputs(first, rows);
         let segment = summed.min(first.layout.cut()).min(BLOCK);
-        let flip = simd.splat_integer(if first.layout.code() == CodeType::I8 { 0x8080_8080_u32 as i32 } else { 0 });
+        let code = first.layout.code();
+        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
         let mut parameters: [BlockParameters; PANELS] =
             std::array::from_fn(|panel| BlockParameters::new(first.layout, &panels[panel].1));
         let mut codes = [&[][..]; ROWS];
@@ -76,7 +80,7 @@ impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for Dyn
             for row in 0..ROWS {
                 left[row] = &codes[row][input..].as_chunks().0.as_chunks().0[..lines[0].len()];
             }
-            sums = add_lines::<S, PARTS, ROWS, PANELS>(simd, lines, left, flip, sums, ahead);
+            sums = add_lines::<S, PARTS, FLOATS, ROWS, PANELS>(simd, lines, left, digits, sums, ahead);
             input = end;
             if input & (summed - 1) != 0 && input < rows.inputs() {
                 continue;
@@ -87,7 +91,8 @@ impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for Dyn
                 for panel in 0..PANELS {
                     let Parameters { scale, shifted, .. } = parameters[panel].at(input - 1);
                     let shift = simd.multiply_integers(simd.load_integers(shifted), codes);
-                    let sum = simd.convert(simd.subtract_integers(sums[row][panel], shift));
+                    let sum = simd.subtract_integers(sums[row][panel], shift);
+                    let sum = in_units::<S, FLOATS>(simd, code, sum);
                     let mut scale = simd.load(scale);
                     if rows.block() > 0 {
                         scale = simd.multiply(scale, simd.splat(rows.block_scale(first_row + row, input - 1)));
@@ -108,21 +113,19 @@ impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for Dyn
 
 /// Adds the products of lines of codes and of the activations of their inputs; a line has `PARTS` times 4 inputs.
 #[inline(always)]
-fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize>(
+fn add_lines<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize>(
     simd: S,
     lines: [&[[u8; LINE]]; PANELS],
     left: [&[[[i8; 4]; PARTS]]; ROWS],
-    flip: S::Integers,
+    digits: Digits<S, PARTS, FLOATS>,
     mut sums: [[S::Integers; PANELS]; ROWS],
     ahead: bool,
 ) -> [[S::Integers; PANELS]; ROWS] {
-    let bits = 8 / PARTS;
-    let mask = simd.splat_integer(if PARTS == 2 { 0x0f0f_0f0f } else { 0x0303_0303 });
     // A single sum would wait for itself: the parts of a line go to two in turn.
     let two_sums = PARTS > 1 && ROWS * PANELS <= 4;
     let mut others = [[simd.splat_integer(0); PANELS]; ROWS];
     for line in 0..lines[0].len() {
-        let mut codes = [flip; PANELS];
+        let mut codes = [simd.splat_integer(0); PANELS];
         for panel in 0..PANELS {
             codes[panel] = simd.load_bytes(&lines[panel][line]);
             if ahead {
@@ -130,13 +133,9 @@ fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize
             }
         }
         for part in 0..PARTS {
-            let mut unsigned = [flip; PANELS];
+            let mut unsigned = codes;
             for panel in 0..PANELS {
-                unsigned[panel] = if PARTS == 1 {
-                    simd.exclusive_or(codes[panel], flip)
-                } else {
-                    simd.and(simd.shift_right(codes[panel], (part * bits) as u32), mask)
-                };
+                unsigned[panel] = digits.of(simd, codes[panel], part);
             }
             for row in 0..ROWS {
                 let signed = simd.splat_integer(i32::from_le_bytes(left[row][line][part].map(|code| code as u8)));

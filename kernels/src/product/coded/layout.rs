@@ -16,7 +16,7 @@ pub(super) const FINEST_BLOCK: usize = 16;
 /// The most inputs of a record.
 const LONGEST_RECORD: usize = 1024;
 
-/// The integer type of the codes.
+/// The type of the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeType {
     /// -128 to 127.
@@ -31,6 +31,12 @@ pub enum CodeType {
     I2,
     /// 0 to 3.
     U2,
+    /// Floats of 8 bits with 4 bits of exponent: f8e4m3fn.
+    E4m3,
+    /// Floats of 8 bits with 5 bits of exponent: f8e5m2.
+    E5m2,
+    /// Floats of 4 bits: f4e2m1.
+    E2m1,
 }
 
 impl CodeType {
@@ -38,9 +44,17 @@ impl CodeType {
     #[must_use]
     pub fn bits(self) -> usize {
         match self {
-            Self::I8 | Self::U8 => 8,
-            Self::I4 | Self::U4 => 4,
+            Self::I8 | Self::U8 | Self::E4m3 | Self::E5m2 => 8,
+            Self::I4 | Self::U4 | Self::E2m1 => 4,
             Self::I2 | Self::U2 => 2,
+        }
+    }
+
+    /// Whether sums of codes are integers, or halves of integers.
+    pub(super) fn sums_exactly(self) -> bool {
+        match self {
+            Self::I8 | Self::U8 | Self::I4 | Self::U4 | Self::I2 | Self::U2 | Self::E2m1 => true,
+            Self::E4m3 | Self::E5m2 => false,
         }
     }
 
@@ -57,13 +71,22 @@ impl CodeType {
         (inputs + inputs_of_line - 1) >> inputs_of_line.trailing_zeros()
     }
 
-    /// What is added to a code so that it is not negative.
+    /// What integer sums count codes in: the values of f4e2m1, 0, 0.5, 1, 1.5, 2, 3, 4 and 6, are integers when doubled.
+    pub(super) fn unit(self) -> f32 {
+        match self {
+            Self::E2m1 => 0.5,
+            Self::I8 | Self::U8 | Self::I4 | Self::U4 | Self::I2 | Self::U2 | Self::E4m3 | Self::E5m2 => 1.0,
+        }
+    }
+
+    /// What is added to a code, in its unit, so that it is not negative.
     pub(super) fn offset(self) -> i32 {
         match self {
+            Self::E2m1 => 12,
             Self::I8 => 128,
             Self::I4 => 8,
             Self::I2 => 2,
-            Self::U8 | Self::U4 | Self::U2 => 0,
+            Self::U8 | Self::U4 | Self::U2 | Self::E4m3 | Self::E5m2 => 0,
         }
     }
 }
@@ -82,6 +105,10 @@ pub enum PlaneType {
     U4,
     I2,
     U2,
+    /// f8e4m3fn.
+    E4m3,
+    /// f8e8m0.
+    E8m0,
 }
 
 impl PlaneType {
@@ -92,7 +119,7 @@ impl PlaneType {
             * match self {
                 Self::F32 | Self::I32 => 32,
                 Self::F16 | Self::Bf16 => 16,
-                Self::I8 | Self::U8 => 8,
+                Self::I8 | Self::U8 | Self::E4m3 | Self::E8m0 => 8,
                 Self::I4 | Self::U4 => 4,
                 Self::I2 | Self::U2 => 2,
             }
@@ -103,7 +130,7 @@ impl PlaneType {
     #[must_use]
     pub fn is_float(self) -> bool {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => true,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::E4m3 | Self::E8m0 => true,
             Self::I32 | Self::I8 | Self::U8 | Self::I4 | Self::U4 | Self::I2 | Self::U2 => false,
         }
     }
@@ -169,7 +196,7 @@ impl CodedLayout {
     /// A layout of a weight with `inputs` inputs, in records of `cut`.
     ///
     /// # Panics
-    /// If there are several planes of zero points, a scale is an integer, or blocks or `cut` are not as [`CodedPlane`] and
+    /// If there are several planes of zero points, or one for floats, a scale is an integer, or blocks or `cut` are not as [`CodedPlane`] and
     /// [`CodedLayout`] say.
     #[must_use]
     pub fn new(code: CodeType, inputs: usize, cut: usize, planes: &[CodedPlane], rounded: Rounded) -> Self {
@@ -184,6 +211,8 @@ impl CodedLayout {
         }
         let with_role = |role| planes.iter().enumerate().filter(move |(_, plane)| plane.role == role);
         assert!(with_role(CodedRole::ZeroPoint).count() <= 1, "several planes of zero points");
+        let floats = matches!(code, CodeType::E4m3 | CodeType::E5m2 | CodeType::E2m1);
+        assert!(!floats || with_role(CodedRole::ZeroPoint).count() == 0, "floats have no zero points");
         let mut scales: Vec<usize> = with_role(CodedRole::Scale).map(|(index, _)| index).collect();
         // The sort is stable: planes of equal blocks stay in order. Block 0 is all inputs.
         scales.sort_by_key(|&index| std::cmp::Reverse(planes[index].block.wrapping_sub(1)));
@@ -234,10 +263,10 @@ impl CodedLayout {
         &self.planes
     }
 
-    /// Whether products of codes can be summed as integers: zero points, if any, are integers.
+    /// Whether products of codes can be summed as integers: codes, and zero points if there are any, are integers.
     #[must_use]
     pub fn sums_exactly(&self) -> bool {
-        self.zero_point.is_none_or(|plane| !self.planes[plane].element.is_float())
+        self.code.sums_exactly() && self.zero_point.is_none_or(|plane| !self.planes[plane].element.is_float())
     }
 
     /// Bytes of a part of a panel, which begins at a record.

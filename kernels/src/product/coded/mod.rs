@@ -7,6 +7,7 @@
 //! bits and sums products of codes as integers; it has the same bits on every instruction set.
 
 mod decode;
+mod digits;
 mod dynamic;
 mod dynamic_few;
 mod dynamic_tile;

@@ -130,6 +130,14 @@ macro_rules! with_floats {
                 let $load = |simd: S, bytes: &[u8], row: usize| simd.load(row_of::<f32>(bytes, row));
                 $body
             }
+            PlaneType::E4m3 => {
+                let $load = |simd: S, bytes: &[u8], row: usize| load_e4m3(simd, row_of::<u8>(bytes, row));
+                $body
+            }
+            PlaneType::E8m0 => {
+                let $load = |simd: S, bytes: &[u8], row: usize| load_e8m0(simd, row_of::<u8>(bytes, row));
+                $body
+            }
             PlaneType::I32
             | PlaneType::I8
             | PlaneType::U8
@@ -139,6 +147,12 @@ macro_rules! with_floats {
             | PlaneType::U2 => unreachable!("a layout has floats here"),
         }
     };
+}
+
+/// Row `row` of a plane of floats.
+#[inline(always)]
+pub(super) fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
+    with_floats!(element, load => load(simd, bytes, row))
 }
 
 /// Row `row` of elements that lie in memory as they are.
@@ -189,8 +203,7 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
     for (row, parameters) in rows.iter_mut().enumerate() {
         let place = place(part.layout, input, row, shift, plane);
         if plane.element.is_float() {
-            let floats = with_floats!(plane.element, load => load(simd, bytes, place));
-            simd.store(floats, &mut parameters.zero_point);
+            simd.store(load_floats(simd, plane.element, bytes, place), &mut parameters.zero_point);
             continue;
         }
         let values = simd.load_integers(&integers(plane.element, bytes, place));
@@ -204,6 +217,29 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
 #[inline(always)]
 fn place(layout: &CodedLayout, input: usize, row: usize, shift: u32, plane: CodedPlane) -> usize {
     if shift == 0 { 0 } else { ((input & (layout.cut() - 1)) + (row << shift)) >> plane.block.trailing_zeros() }
+}
+
+/// Bytes as f8e4m3fn: moved down by one bit they are f16 of a 256th of their value, but for NaN.
+#[inline(always)]
+pub(super) fn load_e4m3<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+    let mut halves = [f16::ZERO; LANES];
+    for (half, &byte) in halves.iter_mut().zip(bytes) {
+        let byte = u16::from(byte);
+        let nan = if byte & 0x7f == 0x7f { 0x7e00 } else { 0 };
+        *half = f16::from_bits((byte & 0x80) << 8 | (byte & 0x7f) << 7 | nan);
+    }
+    simd.multiply(simd.load_f16(&halves), simd.splat(256.0))
+}
+
+/// Bytes as f8e8m0: the exponents of f32, but for the least, which is subnormal there, and the greatest, which is NaN.
+#[inline(always)]
+pub(super) fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
+    let mut values = [0.0; LANES];
+    for (value, &byte) in values.iter_mut().zip(bytes) {
+        let is_end = byte.wrapping_add(1) < 2;
+        *value = f32::from_bits(u32::from(byte) << 23 | if is_end { 1 << 22 } else { 0 });
+    }
+    simd.load(&values)
 }
 
 /// Row `row` of a plane of integers.
@@ -226,7 +262,9 @@ fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
         PlaneType::I2 => unpack(2, true),
         PlaneType::U2 => unpack(2, false),
         PlaneType::I32 => values = *bytemuck::from_bytes(bytes),
-        PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 => unreachable!("these are read as floats"),
+        PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 | PlaneType::E4m3 | PlaneType::E8m0 => {
+            unreachable!("these are read as floats")
+        }
     }
     values
 }

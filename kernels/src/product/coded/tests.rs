@@ -5,22 +5,26 @@ use std::ops::Range;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
+use super::planes::{load_e4m3, load_e8m0};
 use super::*;
 use crate::{
     matrix::{Matrix, MatrixMut},
     product::{Epilogue, PANEL_OUTPUTS, PanelElements, PanelPiece, Start, pack_panels, panels_product},
-    simd::Instructions,
-    testing::{numbers, with_threads},
+    simd::{Instructions, Routine, Simd},
+    testing::{float_of_8_bits as float, numbers, with_threads},
 };
 
-pub(super) const CODES: [CodeType; 6] =
-    [CodeType::I8, CodeType::U8, CodeType::I4, CodeType::U4, CodeType::I2, CodeType::U2];
+/// Codes whose products are summed as integers.
+pub(super) const CODES: [CodeType; 7] =
+    [CodeType::I8, CodeType::U8, CodeType::I4, CodeType::U4, CodeType::I2, CodeType::U2, CodeType::E2m1];
+
+const FLOATS: [CodeType; 2] = [CodeType::E4m3, CodeType::E5m2];
 
 /// A weight as it is written, and what it means.
 pub(super) struct Coded {
     pub layout: CodedLayout,
     pub n: usize,
-    /// `[k][n]`.
+    /// `[k][n]`; the bits of floats.
     pub codes: Vec<i32>,
     /// `[k / block rounded up][n]` of each plane.
     pub planes: Vec<Vec<f32>>,
@@ -28,9 +32,27 @@ pub(super) struct Coded {
 
 fn least(code: CodeType) -> i32 {
     match code {
-        CodeType::U8 | CodeType::U4 | CodeType::U2 => 0,
+        CodeType::U8 | CodeType::U4 | CodeType::U2 | CodeType::E4m3 | CodeType::E5m2 | CodeType::E2m1 => 0,
         CodeType::I8 | CodeType::I4 | CodeType::I2 => -(1 << (code.bits() - 1)),
     }
+}
+
+/// The number that is a code, or that it stands for where it is a float.
+pub(super) fn meaning(code: CodeType, value: i32) -> f32 {
+    match code {
+        CodeType::E4m3 => float(value as u8, 3, 7),
+        CodeType::E5m2 => float(value as u8, 2, 15),
+        CodeType::E2m1 => {
+            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][value as usize % 8];
+            if value < 8 { magnitude } else { -magnitude }
+        }
+        CodeType::I8 | CodeType::U8 | CodeType::I4 | CodeType::U4 | CodeType::I2 | CodeType::U2 => value as f32,
+    }
+}
+
+/// The bits of a float of 8 bits, no NaN, for a number from -1 to 1.
+fn eight_bits(value: f32) -> u8 {
+    ((value + 1.0) * 127.0) as u8 & 0xfe
 }
 
 /// A plane's value in the type that it is stored in.
@@ -50,6 +72,11 @@ fn stored(element: PlaneType, value: f32) -> f32 {
         PlaneType::U4 => integer(4, false),
         PlaneType::I2 => integer(2, true),
         PlaneType::U2 => integer(2, false),
+        PlaneType::E4m3 => float(eight_bits(value), 3, 7),
+        PlaneType::E8m0 => match eight_bits(value) {
+            0 => 2.0_f32.powi(-127),
+            code => 2.0_f32.powi(i32::from(code % 64) - 32),
+        },
     }
 }
 
@@ -63,6 +90,9 @@ fn write(element: PlaneType, values: impl Iterator<Item = f32>) -> Vec<u8> {
             PlaneType::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
             PlaneType::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
             PlaneType::I32 => bytes.extend((value as i32).to_le_bytes()),
+            PlaneType::E4m3 => bytes.push((0..=u8::MAX).find(|&code| float(code, 3, 7) == value).unwrap_or(0)),
+            PlaneType::E8m0 if value == 2.0_f32.powi(-127) => bytes.push(0),
+            PlaneType::E8m0 => bytes.push((value.to_bits() >> 23) as u8),
             PlaneType::I8 | PlaneType::U8 | PlaneType::I4 | PlaneType::U4 | PlaneType::I2 | PlaneType::U2 => {
                 bytes.resize(((index + 1) * bits).div_ceil(8), 0);
                 let place = index * bits;
@@ -95,7 +125,11 @@ impl Coded {
         let layout = CodedLayout::new(code, k, cut, planes, rounded);
         let range = (1 << code.bits()) as f32;
         let codes = numbers(11, k * n);
-        let code = |value: &f32| ((value + 1.0) / 2.0 * range).floor().min(range - 1.0) as i32 + least(code);
+        let code = |value: &f32| {
+            let found = ((value + 1.0) / 2.0 * range).floor().min(range - 1.0) as i32 + least(code);
+            // NaN has many forms, of which any may come out.
+            if meaning(code, found).is_finite() { found } else { 1 }
+        };
         let values = planes.iter().enumerate().map(|(index, plane)| {
             let rows = if plane.block == 0 { 1 } else { k.div_ceil(plane.block) };
             let values = numbers(20 + index as u32, rows * n);
@@ -123,7 +157,8 @@ impl Coded {
 
     fn value(&self, input: usize, output: usize) -> f32 {
         let (scale, zero) = self.parameters(input, output);
-        let value = (self.codes[input * self.n + output] as f32 - zero.unwrap_or(0.0)) * scale;
+        let code = meaning(self.layout.code(), self.codes[input * self.n + output]);
+        let value = (code - zero.unwrap_or(0.0)) * scale;
         match self.layout.rounded() {
             Rounded::F32 => value,
             Rounded::F16 => f16::from_f32(value).to_f32(),
@@ -183,9 +218,9 @@ pub(super) const fn plane(role: CodedRole, element: PlaneType, block: usize) -> 
 fn integer(code: CodeType) -> PlaneType {
     match code {
         CodeType::I8 => PlaneType::I8,
-        CodeType::U8 => PlaneType::U8,
+        CodeType::U8 | CodeType::E4m3 | CodeType::E5m2 => PlaneType::U8,
         CodeType::I4 => PlaneType::I4,
-        CodeType::U4 => PlaneType::U4,
+        CodeType::U4 | CodeType::E2m1 => PlaneType::U4,
         CodeType::I2 => PlaneType::I2,
         CodeType::U2 => PlaneType::U2,
     }
@@ -194,9 +229,9 @@ fn integer(code: CodeType) -> PlaneType {
 /// Combinations of planes with integer zero points or none.
 pub(super) fn exact_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
     use CodedRole::{Scale, Sum, ZeroPoint};
-    use PlaneType::{Bf16, F16, F32, I32};
+    use PlaneType::{Bf16, E4m3, E8m0, F16, F32, I32};
     let zero = integer(code);
-    vec![
+    let planes = vec![
         vec![plane(Scale, F32, 0)],
         vec![plane(Scale, F16, 32)],
         vec![plane(Scale, F32, 16)],
@@ -206,14 +241,28 @@ pub(super) fn exact_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
         vec![plane(Scale, F16, 16), plane(Scale, F32, 0), plane(ZeroPoint, zero, 0)],
         vec![plane(Scale, F16, 32), plane(Scale, Bf16, 128), plane(ZeroPoint, zero, 32)],
         vec![],
-    ]
+        vec![plane(Scale, E8m0, 32)],
+        vec![plane(Scale, F32, 0), plane(Scale, E4m3, 16)],
+        vec![plane(Scale, E4m3, 64), plane(ZeroPoint, zero, 64)],
+    ];
+    planes.into_iter().map(|planes| fitting(code, planes)).collect()
+}
+
+/// Floats have no zero points.
+fn fitting(code: CodeType, mut planes: Vec<CodedPlane>) -> Vec<CodedPlane> {
+    let floats = FLOATS.contains(&code) || code == CodeType::E2m1;
+    planes.retain(|plane| !floats || plane.role != CodedRole::ZeroPoint);
+    planes
 }
 
 fn all_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
     use CodedRole::{Scale, ZeroPoint};
     let mut all = exact_planes(code);
-    all.push(vec![plane(Scale, PlaneType::F32, 128), plane(ZeroPoint, PlaneType::F16, 128)]);
-    all.push(vec![plane(ZeroPoint, PlaneType::F32, 0), plane(Scale, PlaneType::F16, 64)]);
+    let with_floats = [
+        vec![plane(Scale, PlaneType::F32, 128), plane(ZeroPoint, PlaneType::F16, 128)],
+        vec![plane(ZeroPoint, PlaneType::F32, 0), plane(Scale, PlaneType::F16, 64)],
+    ];
+    all.extend(with_floats.map(|planes| fitting(code, planes)));
     all
 }
 
@@ -315,7 +364,7 @@ fn check(weight: &Coded, m: usize) {
 
 #[test]
 fn products_with_codes_are_those_with_their_values() {
-    for code in CODES {
+    for code in CODES.into_iter().chain(FLOATS) {
         for planes in all_planes(code) {
             for rounded in [Rounded::F32, Rounded::F16, Rounded::Bf16] {
                 check(&Coded::new(code, 1301, 37, &planes, rounded), 3);
@@ -328,8 +377,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
     fn any_shape(
-        code in prop::sample::select(&CODES[..]),
-        planes in 0_usize..11,
+        code in prop::sample::select([&CODES[..], &FLOATS[..]].concat()),
+        planes in 0_usize..14,
         k in prop_oneof![0_usize..300, 500_usize..1100],
         n in 1_usize..70,
         m in prop_oneof![Just(1_usize), 0_usize..6, 6_usize..70],
@@ -368,4 +417,43 @@ fn one_plane_of_zero_points() {
 #[should_panic(expected = "a block of 48 inputs in records of 256")]
 fn blocks_are_powers_of_two() {
     let _ = CodedLayout::new(CodeType::U8, 16, 256, &[plane(CodedRole::Scale, PlaneType::F32, 48)], Rounded::F32);
+}
+
+/// Bytes as scales: f8e4m3fn, then f8e8m0.
+struct ByteScales([u8; PANEL_OUTPUTS]);
+
+impl Routine for ByteScales {
+    type Output = [[f32; PANEL_OUTPUTS]; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut results = [[0.0; PANEL_OUTPUTS]; 2];
+        simd.store(load_e4m3(simd, &self.0), &mut results[0]);
+        simd.store(load_e8m0(simd, &self.0), &mut results[1]);
+        results
+    }
+}
+
+#[test]
+fn every_scale_of_8_bits_is_its_value() {
+    for instructions in Instructions::available() {
+        for first in (0..=u8::MAX).step_by(PANEL_OUTPUTS) {
+            let bytes: [u8; PANEL_OUTPUTS] = std::array::from_fn(|at| first + at as u8);
+            let [e4m3, e8m0] = instructions.run(ByteScales(bytes));
+            for (at, &byte) in bytes.iter().enumerate() {
+                let power = if byte == 255 { f32::NAN } else { 2.0_f64.powi(i32::from(byte) - 127) as f32 };
+                for (found, expected) in [(e4m3[at], float(byte, 3, 7)), (e8m0[at], power)] {
+                    let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                    assert!(same, "{}: {byte:#x} is {found}, not {expected}", instructions.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "floats have no zero points")]
+fn floats_have_no_zero_points() {
+    let planes = [plane(CodedRole::Scale, PlaneType::F32, 0), plane(CodedRole::ZeroPoint, PlaneType::U4, 0)];
+    let _ = CodedLayout::new(CodeType::E2m1, 16, 256, &planes, Rounded::F32);
 }

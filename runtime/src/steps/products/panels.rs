@@ -226,6 +226,9 @@ fn coded_layout(panels: &Panels, logical: DType) -> Option<CodedLayout> {
         DType::U4 => CodeType::U4,
         DType::I2 => CodeType::I2,
         DType::U2 => CodeType::U2,
+        DType::F8E4M3FN => CodeType::E4m3,
+        DType::F8E5M2 => CodeType::E5m2,
+        DType::F4E2M1 => CodeType::E2m1,
         _ => return None,
     };
     let rounded = match logical {
@@ -259,6 +262,8 @@ fn plane_type(dtype: DType) -> Option<PlaneType> {
         DType::U4 => PlaneType::U4,
         DType::I2 => PlaneType::I2,
         DType::U2 => PlaneType::U2,
+        DType::F8E4M3FN => PlaneType::E4m3,
+        DType::F8E8M0 => PlaneType::E8m0,
         _ => return None,
     })
 }
