@@ -77,9 +77,12 @@ fn disagreement(case: &Path) -> Result<(), String> {
         for set in 0..data.sets() {
             let input = |port: &ipuc_runtime::Port| {
                 let past = || before.get(&port.name.replace("past", "present")).cloned();
-                data.get(set, "in", &port.name, &port.kind).or_else(past).unwrap()
+                let given = data.get(set, "in", &port.name, &port.kind).or_else(past);
+                given
+                    .map(|given| (port.name.clone(), given))
+                    .ok_or_else(|| format!("{name}, set {set}: no input `{}`", port.name))
             };
-            let inputs = ports.iter().map(|port| (port.name.clone(), input(port))).collect();
+            let inputs: Vec<_> = ports.iter().map(input).collect::<Result<_, _>>()?;
             let outputs = session.run(None, inputs).map_err(|error| format!("{name}, set {set}: {error}"))?;
             for (output, found) in &outputs {
                 let expected = data.get(set, "out", output, &found.kind()).unwrap();
@@ -117,6 +120,8 @@ fn what_is_not_computed_is_refused_by_name() {
     for (case, name, value) in [
         ("gqa_growing", "sliding_window_cache", 1),
         ("gqa_growing", "qk_output", 1),
+        ("gqa_scores_1_growing", "qk_output", 3),
+        ("gqa_sliding_tight", "qk_output", 1),
         ("gqa_growing", "kv_cache_bit_width", 8),
         ("gqa_growing", "local_window_size", 0),
         ("gqa_growing", "smooth_softmax", 2),
@@ -169,7 +174,10 @@ fn what_is_not_computed_is_refused_by_name() {
     for (case, input, name) in [
         ("mha_plain", 8, "past_sequence_length"),
         ("mha_plain", 9, "cache_indirection"),
-        ("decoder_plain", 8, "beam_width"),
+        ("mha_buffer_steps", 9, "cache_indirection"),
+        ("decoder_buffer", 8, "beam_width"),
+        ("decoder_buffer_mask", 9, "cache_indirection"),
+        ("gqa_without_past", 16, "query_seqlens"),
         ("attention_plain", 6, "past_sequence_length"),
         ("moe_silu", 6, "fc3_experts_weights"),
         ("qmoe_rows", 15, "fc1_global_scale"),

@@ -1,14 +1,17 @@
 //! Attention and what belongs to it.
 
 mod cache_codes;
+mod cache_places;
+mod group_query;
 mod microsoft;
 mod multi_head;
 mod multimodal;
 mod recurrent;
+mod shared_buffer;
 mod standard;
 
 use crate::import::Row;
 
 /// The tables of this family.
 pub(super) const TABLES: &[&[Row]] =
-    &[standard::ROWS, microsoft::ROWS, multi_head::ROWS, multimodal::ROWS, recurrent::ROWS];
+    &[standard::ROWS, group_query::ROWS, microsoft::ROWS, multi_head::ROWS, multimodal::ROWS, recurrent::ROWS];
