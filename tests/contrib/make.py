@@ -14,6 +14,7 @@ from case import FOLDER, Case, floats
 from classical import classical
 from further import further
 from fused import fused
+from generation import generation
 from group_query import GroupQuery, NormalizedGroupQuery
 
 
@@ -126,3 +127,4 @@ if __name__ == "__main__":
     classical()
     further()
     caches()
+    generation()

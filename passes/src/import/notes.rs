@@ -57,12 +57,20 @@ pub const NOTES: &[Note] = &[
     ),
     Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
     microsoft("Attention", "`do_rotary`, `past_present_share_buffer` and `past_sequence_length` are refused"),
+    microsoft(
+        "BeamSearch",
+        "`model_type` 0 and 1; `decoder_input_ids` and `logits_processor` are refused; the graphs have the inputs that ONNX Runtime's converter writes, without buffers that past and present share",
+    ),
     microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
     microsoft("CropAndResize", "`crop_size` must be a constant"),
     microsoft("DecoderMaskedMultiHeadAttention", "beams need a buffer that past and present share"),
     microsoft(
         "DynamicQuantizeLSTM",
         "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
+    ),
+    microsoft(
+        "GreedySearch",
+        "`model_type` 0; behind the end of all texts is padding, where ONNX Runtime leaves what is in memory",
     ),
     microsoft("GridSample", "`bicubic` with `border` is refused"),
     microsoft(
