@@ -6,6 +6,7 @@ output.
 They draw from numbers of their own, so that they can be written alone."""
 
 import numpy as np
+import onnxruntime as ort
 from case import Case, floats, random
 from group_query import GroupQuery
 
@@ -130,6 +131,75 @@ def buffers():
     Case("attention_mask_sums", "Attention", list(inputs), ["output"], num_heads=4).add(**inputs)
 
 
+class Blocks(Case):
+    """Attention to blocks, whose cache ONNX Runtime changes in place. 4 heads of queries, 2 of keys, of 16; blocks of 16."""
+
+    OPERANDS = [
+        "query", "key", "value", "past_key", "past_value", "block_row_indices", "block_col_indices",
+        "total_sequence_length", "key_total_sequence_lengths", "cos_cache", "sin_cache",
+    ]  # fmt: skip
+
+    def __init__(self, name, layouts, batch=1, packed=True, rotary=False, capacity=48, dtype=np.float32, **attributes):
+        self.batch, self.packed, self.dtype = batch, packed, dtype
+        layouts = np.array(layouts)
+        columns = [np.nonzero(layout)[1] for layout in layouts]
+        rows = [np.concatenate([[0], layout.sum(-1).cumsum()]) for layout in layouts]
+        longest = max(map(len, columns))
+        columns = [np.pad(own, (0, longest - len(own)), constant_values=-1) for own in columns]
+        weights = {"block_row_indices": np.array(rows, np.int32), "block_col_indices": np.array(columns, np.int32)}
+        if rotary:
+            angle = random.random((64, 8)) * 3
+            weights |= {"cos_cache": np.cos(angle).astype(dtype), "sin_cache": np.sin(angle).astype(dtype)}
+            attributes["do_rotary"] = 1
+        hidden = 128 if packed else 64
+        dims = {"query": ["batch", "steps", hidden], "output": ["batch", "steps", 64]}
+        dims |= {name: ["batch", "steps", 32] for name in ["key", "value"]}
+        super().__init__(
+            name, "SparseAttention", Blocks.OPERANDS, PRESENT, weights=weights, dims=dims, num_heads=4, kv_num_heads=2,
+            sparse_block_size=16, **attributes,
+        )  # fmt: skip
+        self.present = [np.zeros((batch, 2, capacity, 16), dtype)] * 2
+
+    def step(self, lengths, steps):
+        f = lambda width: floats(self.batch, steps, width, dtype=self.dtype)
+        inputs = {"query": f(128)} if self.packed else {"query": f(64), "key": f(32), "value": f(32)}
+        inputs |= {"past_key": self.present[0], "past_value": self.present[1]}
+        inputs |= {"total_sequence_length": integers(max(lengths)), "key_total_sequence_lengths": integers(*lengths)}
+        outputs = self.add(**inputs)
+        self.present = [outputs["present_key"], outputs["present_value"]]
+        return self
+
+    def compute(self, model, inputs):
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        binding, caches = session.io_binding(), {}
+        for name, value in inputs.items():
+            given = ort.OrtValue.ortvalue_from_numpy(value.copy())
+            binding.bind_ortvalue_input(name, given)
+            if name.startswith("past_"):
+                caches[name.replace("past", "present")] = given
+        binding.bind_output("output", "cpu")
+        for name, cache in caches.items():
+            binding.bind_ortvalue_output(name, cache)
+        session.run_with_iobinding(binding)
+        outputs = {"output": binding.copy_outputs_to_cpu()[0]}
+        outputs |= {name: cache.numpy().copy() for name, cache in caches.items()}
+        # Of rows behind a text ONNX Runtime keeps what they were.
+        for row, length in enumerate(inputs["key_total_sequence_lengths"]):
+            for name in caches:
+                outputs[name][row, :, length:] = 0
+        return outputs
+
+
+def blocks():
+    lower = [np.tril(np.ones((3, 3), int))]
+    two = [[[1, 0, 0], [0, 1, 0], [0, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 0, 1]]]
+    Blocks("sparse_attention_lower", lower).step([20], 20).step([21], 1)
+    Blocks("sparse_attention_two", two, rotary=True).step([36], 36).step([37], 1)
+    Blocks("sparse_attention_separate", two, packed=False, scale=0.5).step([17], 17).step([18], 1)
+    Blocks("sparse_attention_ragged", two, batch=2, rotary=True, rotary_interleaved=1).step([34, 34], 34).step([35, 31], 1)
+    Blocks("sparse_attention_half", two, dtype=np.float16).step([20], 20)
+
+
 def caches():
     # Always the same, whatever is written before.
     random.bit_generator.state = np.random.default_rng(3).bit_generator.state
@@ -137,6 +207,7 @@ def caches():
     chunks()
     windows()
     buffers()
+    blocks()
 
 
 if __name__ == "__main__":

@@ -152,7 +152,11 @@ fn window(node: &mut Lowering<'_, '_>) -> Result<Option<i64>, LowerError> {
 }
 
 /// Queries `[b, hq, s, d]`, keys and values `[b, hk, s, d]`, which may come as one operand; and d.
-fn heads_of(node: &mut Lowering<'_, '_>, query_heads: i64, key_heads: i64) -> Result<([Operand; 3], i64), LowerError> {
+pub(super) fn heads_of(
+    node: &mut Lowering<'_, '_>,
+    query_heads: i64,
+    key_heads: i64,
+) -> Result<([Operand; 3], i64), LowerError> {
     let query = node.required(input::QUERY)?;
     let packed = node.input(input::KEY) == Operand::Absent && node.input(input::VALUE) == Operand::Absent;
     let shared = if packed { query_heads.saturating_add(key_heads.saturating_mul(2)) } else { query_heads };

@@ -8,10 +8,18 @@ mod multi_head;
 mod multimodal;
 mod recurrent;
 mod shared_buffer;
+mod sparse;
 mod standard;
 
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] =
-    &[standard::ROWS, group_query::ROWS, microsoft::ROWS, multi_head::ROWS, multimodal::ROWS, recurrent::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[
+    standard::ROWS,
+    group_query::ROWS,
+    microsoft::ROWS,
+    multi_head::ROWS,
+    multimodal::ROWS,
+    recurrent::ROWS,
+    sparse::ROWS,
+];
