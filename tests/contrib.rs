@@ -156,6 +156,11 @@ fn what_is_not_computed_is_refused_by_name() {
         ("qmoe_rows", "fc1_expert_weight_bits", 3),
         ("bnb4_0", "training_mode", 1),
         ("bnb4_0", "transB", 0),
+        ("branch_after", "num_branches", -1),
+        ("router_plain", "top_k", 9),
+        ("unfold", "size", 8),
+        ("unfold", "step", 0),
+        ("words", "conv_window_size", 3),
         ("rfft", "normalized", 1),
         ("rfft", "onesided", 0),
         ("skip_group_norm_whole", "channels_last", 0),
@@ -197,6 +202,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("attention_plain", 6, "past_sequence_length"),
         ("moe_silu", 6, "fc3_experts_weights"),
         ("qmoe_rows", 15, "fc1_global_scale"),
+        ("router_plain", 2, "projection_weight"),
     ] {
         let error = refusal(case, |node| {
             node.input.resize(input, String::new());
@@ -206,7 +212,7 @@ fn what_is_not_computed_is_refused_by_name() {
     }
     for (case, output, name) in [
         ("gqa_growing", 3, "output_qk"),
-        ("skip_layer_sum", 1, "mean"),
+        ("skip_simplified_sum", 1, "mean"),
         ("skip_simplified_sum", 2, "inv_std_var"),
         ("simplified", 1, "inv_std_var"),
     ] {

@@ -9,6 +9,7 @@ A case is NAME.onnx, a model of one node, and NAME.data, a GraphProto whose init
 """
 
 import numpy as np
+from branches import branches
 from caches import caches
 from case import FOLDER, Case, floats
 from classical import classical
@@ -128,3 +129,4 @@ if __name__ == "__main__":
     further()
     caches()
     generation()
+    branches()

@@ -77,12 +77,22 @@ pub const NOTES: &[Note] = &[
         "GroupQueryAttention",
         "rows that ONNX Runtime leaves open (of padding, or behind a window's) are zero; `query_seqlens` is bounded by its range; `qk_output` with `sliding_window_cache` is refused",
     ),
-    microsoft("MoE", "`use_sparse_mixer` and a third matrix of the experts are refused"),
+    microsoft(
+        "MoE",
+        "`use_sparse_mixer` (which ONNX Runtime passes over on a processor) and a third matrix of the experts are refused",
+    ),
+    microsoft("MoEGroupRouter", "`projection_weight` is refused"),
     microsoft("MultiHeadAttention", "`cache_indirection` needs one query and a buffer that past and present share"),
     microsoft("QGemm", "several scales or zero points of A are refused"),
-    microsoft("QMoE", "experts of 2, 4 and 8 bits; prepacked weights and global scales are refused"),
+    microsoft("QMoE", "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused"),
     microsoft("RotaryEmbedding", "`is_packed_batching` is refused"),
-    microsoft("SkipLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
+    microsoft("SkipSimplifiedLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
+    microsoft(
+        "SparseAttention",
+        "texts of several lengths in a batch are each computed as alone, where ONNX Runtime's results differ",
+    ),
+    microsoft("UnfoldTensor", "the axis has a known extent"),
+    microsoft("WordConvEmbedding", "words of two axes; windows of at most 64 characters"),
 ];
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+"""Cases of hidden values in branches, of gates and routers, of slices and words, and of statistics as outputs.
+
+    venv/bin/python tests/contrib/branches.py
+
+They draw from numbers of their own, so that they can be written alone."""
+
+import numpy as np
+from case import Case
+
+random = np.random.default_rng(4)
+
+
+def floats(*shape, dtype=np.float32):
+    return random.standard_normal(shape).astype(dtype)
+
+
+def one(name, operator, inputs, results=("Y",), **more):
+    """A case of one set; inputs that begin with `w_` are stored in the model."""
+    weights = {operand[2:]: value for operand, value in inputs.items() if operand.startswith("w_")}
+    given = {operand: value for operand, value in inputs.items() if not operand.startswith("w_")}
+    operands = [operand.removeprefix("w_") for operand in inputs]
+    Case(name, operator, operands, list(results), weights=weights, **more).add(**given)
+
+
+def hidden():
+    half = np.float16
+    for name, scale in [("plain", None), ("own", (3, 8)), ("shared", (8,)), ("flat", (24,))]:
+        inputs = {"X": floats(2, 4, 3, 8)} | ({"w_scale": floats(*scale)} if scale else {})
+        one(f"branch_norm_{name}", "BranchwiseRMSNorm", inputs)
+        inputs["X"] = floats(2, 24, dtype=half)
+        one(f"branch_norm_{name}_joined", "BranchwiseRMSNorm", inputs, num_branches=3, epsilon=0.1)
+    one("branch_before", "HyperConnectionPreMix", {"X": floats(2, 3, 8), "M": floats(2, 3)}, reduction_scale=0.5)
+    one("branch_before_whole", "HyperConnectionPreMix", {"X": floats(2, 3, 8, dtype=half), "M": floats(2, 3, 8)})
+    one("branch_before_joined", "HyperConnectionPreMix", {"X": floats(2, 24), "M": floats(2, 24)}, num_branches=3)
+    inputs = {"X": floats(2, 3, 8), "block": floats(2, 8), "post": floats(2, 3)}
+    one("branch_after", "HyperConnectionPostMix", inputs)
+    one("branch_after_mixed", "HyperConnectionPostMix", inputs | {"post": floats(2, 3, 8), "mix": floats(2, 3, 3)})
+    inputs |= {"X": floats(2, 24, dtype=half), "block": floats(2, 8, dtype=half), "post": floats(2, 3, 1)}
+    one("branch_after_joined", "HyperConnectionPostMix", inputs | {"mix": floats(2, 3, 3)}, num_branches=3)
+
+
+def gates():
+    for name, dtype in [("", np.float32), ("_half", np.float16)]:
+        inputs = {"a": floats(2, 3, 4, dtype=dtype), "w_bias": floats(4), "w_scale": floats(4)}
+        one(f"linear_gate{name}", "LinearAttentionGate", inputs | {"b": floats(2, 3, 4, dtype=dtype)}, ["decay", "beta"])
+    one("linear_gate_decay", "LinearAttentionGate", inputs, ["decay"])
+
+
+def routers():
+    route = lambda name, experts=8, results=("Y",), dtype=np.float32, **more: one(
+        f"router_{name}", "MoEGroupRouter", {"logits": floats(5, experts, dtype=dtype), "w_bias": floats(experts)}, results, **more
+    )
+    route("plain", top_k=2)
+    route("groups", 12, top_k=3, n_group=4, topk_group=2)
+    route("groups_three", 12, top_k=2, n_group=3, topk_group=1, group_topk=3, router_sentinel=-5.0)
+    route("half", top_k=3, n_group=2, dtype=np.float16)
+    route("scores", results=["", "scores", "weights"], top_k=3)
+
+
+def slices():
+    one("unfold", "UnfoldTensor", {"X": floats(2, 7, 3)}, dim=1, size=3, step=2)
+    one("unfold_last", "UnfoldTensor", {"X": np.arange(10).reshape(2, 5)}, size=2)
+    words = np.array([[1, 2, 3, 0, 0], [4, 5, 1, 2, 3], [1, 0, 0, 0, 0]], np.int32)
+    weights = {"w_W": floats(6, 1, 2, 4), "w_B": floats(6), "w_C": floats(8, 4)}
+    one("words", "WordConvEmbedding", {"words": words} | weights)
+    weights["w_W"] = floats(6, 1, 4, 4)
+    sizes = {"embedding_size": 6, "conv_window_size": 4, "char_embedding_size": 4}
+    one("words_wide", "WordConvEmbedding", {"words": words} | weights, **sizes)
+    shorts = [random.integers(-300, 300, shape).astype(np.int16) for shape in [(2, 3, 4), (4, 5)]]
+    one("short_product", "MatMulInteger16", {"A": shorts[0], "B": shorts[1]})
+    inputs = {"input": floats(2, 3, 24), "skip": floats(2, 3, 24), "w_gamma": floats(24), "w_beta": floats(24)}
+    results = ["output", "mean", "inv_std_var", "sum"]
+    one("skip_layer_statistics", "SkipLayerNormalization", inputs, results, epsilon=0.1)
+
+
+def branches():
+    hidden()
+    gates()
+    routers()
+    slices()
+
+
+if __name__ == "__main__":
+    branches()
