@@ -139,6 +139,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("greedy_plain", "vocab_size", 10),
         ("greedy_plain", "decoder_start_token_id", 3),
         ("beams_plain", "model_type", 2),
+        ("sampling_share", "model_type", 1),
         ("beams_plain", "decoder_start_token_id", 3),
         ("rotary_flat", "is_packed_batching", 1),
         ("rotary_flat", "rotary_embedding_dim", 8),
@@ -192,6 +193,7 @@ fn what_is_not_computed_is_refused_by_name() {
     assert!(error.contains("k_scale"), "{error}");
     for (case, input, name) in [
         ("beams_encoder_plain", 10, "decoder_input_ids"),
+        ("sampling_share", 7, "presence_mask"),
         ("beams_encoder_plain", 11, "logits_processor"),
         ("mha_plain", 8, "past_sequence_length"),
         ("mha_plain", 9, "cache_indirection"),

@@ -172,6 +172,22 @@ def greedy():
          prefix_vocab_mask=integers([0, 1] * 6, [1, 0] * 6), min_length=integers(9), eos_token_id=5, max_length=integers(9))  # fmt: skip
 
 
+def sampling():
+    def case(name, **more):
+        search(f"sampling_{name}", "Sampling", **{"max_length": integers(12), "seed": integers(3), "eos_token_id": -1} | more)
+
+    case("share", top_p=0.9)
+    case("warm", top_p=0.7, temperature=5.0)
+    case("least", top_p=0.3, temperature=5.0, min_tokens_to_keep=3, filter_value=-2.0)
+    case("least_alone", min_tokens_to_keep=2, temperature=4.0)
+    case("from_best", top_p=0.5, temperature=3.0, custom=1)
+    case("ends", top_p=0.9, temperature=3.0, eos_token_id=7, repetition_penalty=floats(1.5), no_repeat_ngram_size=3)
+    masks = {"vocab_mask": integers(*[1, 1, 1, 0] * 3), "prefix_vocab_mask": integers([0, 1] * 6, [1, 0] * 6)}
+    masks |= {"attention_mask": integers([1, 0, 1], [0, 1, 1]), "min_length": integers(7)}
+    case("masks", top_p=0.9, temperature=4.0, eos_token_id=2, open_ends=True, **masks)
+    case("seed", top_p=0.95, temperature=6.0, seed=integers(2147483647))
+
+
 def beams():
     scored = ("sequences", "sequences_scores")
 
@@ -206,6 +222,7 @@ def beams():
 
 def generation():
     greedy()
+    sampling()
     beams()
 
 

@@ -84,8 +84,15 @@ pub const NOTES: &[Note] = &[
     microsoft("MoEGroupRouter", "`projection_weight` is refused"),
     microsoft("MultiHeadAttention", "`cache_indirection` needs one query and a buffer that past and present share"),
     microsoft("QGemm", "several scales or zero points of A are refused"),
-    microsoft("QMoE", "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused"),
+    microsoft(
+        "QMoE",
+        "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused",
+    ),
     microsoft("RotaryEmbedding", "`is_packed_batching` is refused"),
+    microsoft(
+        "Sampling",
+        "as `GreedySearch`; the numbers are those of ONNX Runtime on Linux for the same `seed`, which must be given; `presence_mask` and the output `filtered_logits` are refused",
+    ),
     microsoft("SkipSimplifiedLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
     microsoft(
         "SparseAttention",

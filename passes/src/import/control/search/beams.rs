@@ -19,8 +19,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 
-const SCORES: ScoreInputs =
-    ScoreInputs { min_length: 2, repetition_penalty: 6, vocab_mask: 7, prefix_vocab_mask: 8, presence_mask: None };
+const SCORES: ScoreInputs = ScoreInputs { min_length: 2, repetition_penalty: 6, vocab_mask: 7, prefix_vocab_mask: 8 };
 const PENALTY: usize = 5;
 const MASK: usize = 9;
 
@@ -82,7 +81,7 @@ pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
         }
         other => return Err(node.refuse(format!("attribute `model_type` = {other}"))),
     };
-    let changes = ScoreChanges::of(node, &SCORES, marks.end, &mut rows)?;
+    let changes = ScoreChanges::of(node, &SCORES, (marks.end, 1.0), &mut rows)?;
     let longest = count(node, 1)?;
     let trips = room(node, longest, model.tokens)?;
     let penalty = node.cast(node.input(PENALTY), DType::F32)?;

@@ -1,5 +1,6 @@
-//! The most probable token each time: `GreedySearch`.
+//! One token after the other: the most probable each time (`GreedySearch`), or one that is drawn (`Sampling`).
 
+use super::drawing::Drawing;
 use super::model::{Model, as_tokens, with_column};
 use super::scores::{ScoreChanges, ScoreInputs};
 use super::{Lowered, Marks, check_vocabulary, count, marks, padded, room};
@@ -12,12 +13,30 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 
-const SCORES: ScoreInputs =
-    ScoreInputs { min_length: 2, repetition_penalty: 3, vocab_mask: 4, prefix_vocab_mask: 5, presence_mask: None };
+const SCORES: ScoreInputs = ScoreInputs { min_length: 2, repetition_penalty: 3, vocab_mask: 4, prefix_vocab_mask: 5 };
 const MASK: usize = 6;
 
 pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(7)?;
+    run(node, 1.0, None)
+}
+
+pub(super) fn sampling(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(9)?;
+    node.refuse_inputs(&[(7, "presence_mask")])?;
+    if let Some(penalty) = node.float("presence_penalty")?.filter(|penalty| *penalty != 0.0) {
+        return Err(node.refuse(format!("attribute `presence_penalty` = {penalty}")));
+    }
+    let drawing = Drawing::of(node)?;
+    let temperature = node.float("temperature")?.unwrap_or(1.0);
+    if temperature <= 0.0 || !temperature.is_finite() {
+        return Err(node.refuse(format!("attribute `temperature` = {temperature}")));
+    }
+    run(node, temperature, Some(drawing))
+}
+
+/// The search; with the generator's first state where tokens are drawn.
+fn run(node: &mut Lowering<'_, '_>, temperature: f32, drawing: Option<(Drawing, Operand)>) -> Lowered {
     node.only_int("model_type", 0)?;
     node.only_int("decoder_start_token_id", -1)?;
     if node.has("encoder") {
@@ -25,15 +44,17 @@ pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
     }
     let marks = marks(node)?;
     let model = Model::decoder(node, marks.pad, MASK, &mut |_, rows| Ok(rows))?;
-    let changes = ScoreChanges::of(node, &SCORES, marks.end, &mut |_, rows| Ok(rows))?;
+    let changes = ScoreChanges::of(node, &SCORES, (marks.end, temperature), &mut |_, rows| Ok(rows))?;
     let longest = count(node, 1)?;
     let trips = room(node, longest, model.tokens)?;
     let going = node.constant(Tensor::scalar_bool(false));
     let rows = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![model.tokens])?;
     let ended = node.emit_one(Expand {}, vec![going, rows])?;
-    let mut search = Greedy { model, changes, marks };
-    let mut carried = vec![search.model.tokens, ended];
-    carried.extend(&search.model.state);
+    let mut carried = vec![model.tokens, ended];
+    let (drawing, random) = drawing.unzip();
+    carried.extend(random);
+    carried.extend(&model.state);
+    let search = Greedy { model, changes, marks, drawing };
     let captured = search.changes.operands();
     let (mut trips, mut condition) = (trips, Operand::Absent);
     if node.has("init_decoder") {
@@ -61,23 +82,36 @@ struct Greedy {
     model: Model,
     changes: ScoreChanges,
     marks: Marks,
+    /// How tokens are drawn; `None`: the most probable one follows.
+    drawing: Option<Drawing>,
 }
 
 impl Greedy {
-    /// Carried are tokens `[rows, t]`, which texts have ended `[rows]`, and the model's state.
+    /// Carried are tokens `[rows, t]`, which texts have ended `[rows]`, where tokens are drawn the generator's state, and the
+    /// model's state.
     fn iterate(
-        &mut self,
+        &self,
         node: &mut Lowering<'_, '_>,
         attribute: &str,
         iteration: Iteration<'_>,
     ) -> Result<Next, LowerError> {
-        let [tokens, ended, state @ ..] = iteration.carried else { return Err(node.refuse("a search of nothing")) };
+        let own = 2 + usize::from(self.drawing.is_some());
+        let (carried, state) = iteration.carried.split_at(own.min(iteration.carried.len()));
+        let [tokens, ended, random @ ..] = carried else { return Err(node.refuse("a search of nothing")) };
         let (scores, present) = self.model.run(node, attribute, [state, &[]])?;
         check_vocabulary(node, scores)?;
         let scores = self.changes.applied(node, iteration.captured, scores, *tokens, iteration.number)?;
-        let greatest = ArgReduce { smallest: false, axis: 1, keep_axis: false, last: false };
-        let chosen = node.emit_one(greatest, vec![scores])?;
-        self.follow(node, [*tokens, *ended, chosen], state, present)
+        let (chosen, random) = match (&self.drawing, random) {
+            (Some(drawing), [random]) => {
+                let [chosen, random] = drawing.draw(node, scores, *random)?;
+                (chosen, Some(random))
+            }
+            _ => {
+                let greatest = ArgReduce { smallest: false, axis: 1, keep_axis: false, last: false };
+                (node.emit_one(greatest, vec![scores])?, None)
+            }
+        };
+        self.follow(node, [*tokens, *ended, chosen], random, (state, present))
     }
 
     /// The next iteration, where `chosen: [rows]` follow; of texts that have ended padding does, also in place of their end.
@@ -85,8 +119,8 @@ impl Greedy {
         &self,
         node: &mut Lowering<'_, '_>,
         [tokens, ended, chosen]: [Operand; 3],
-        state: &[Operand],
-        present: Vec<Operand>,
+        random: Option<Operand>,
+        (state, present): (&[Operand], Vec<Operand>),
     ) -> Result<Next, LowerError> {
         let [end, pad] = [self.marks.end, self.marks.pad].map(|token| node.constant(Tensor::scalar(token)));
         let ends = node.emit_one(Compare { relation: CompareRelation::Equal }, vec![chosen, end])?;
@@ -95,6 +129,7 @@ impl Greedy {
         let goes_on = some_not(node, ended)?;
         let tokens = with_column(node, tokens, chosen)?;
         let mut carried = vec![tokens, ended];
+        carried.extend(random);
         carried.extend(self.model.next(node, state, present, [tokens, chosen, Operand::Absent])?);
         Ok(Next { goes_on, carried, collected: Vec::new() })
     }

@@ -15,7 +15,6 @@ pub(super) struct ScoreInputs {
     pub repetition_penalty: usize,
     pub vocab_mask: usize,
     pub prefix_vocab_mask: usize,
-    pub presence_mask: Option<usize>,
 }
 
 /// What changes scores, in the order in which ONNX Runtime does it.
@@ -39,16 +38,14 @@ struct Given {
     allowed_first: Operand,
     /// `[1]`, i64.
     least: Operand,
-    /// What is subtracted: `[rows, v]`, f32.
-    presence: Operand,
 }
 
 impl ScoreChanges {
-    /// Those of a node that ends texts with this token; `rows` makes rows of the batch rows of the search.
+    /// Those of a node that ends texts with this token, at this temperature; `rows` makes rows of the batch rows of the search.
     pub(super) fn of(
         node: &mut Lowering<'_, '_>,
         inputs: &ScoreInputs,
-        end: i64,
+        (end, temperature): (i64, f32),
         rows: &mut dyn FnMut(&mut Lowering<'_, '_>, Operand) -> Result<Operand, LowerError>,
     ) -> Result<ScoreChanges, LowerError> {
         let run = node.int("no_repeat_ngram_size")?.unwrap_or(0).max(0);
@@ -60,26 +57,13 @@ impl ScoreChanges {
             allowed_first = rows(node, allowed_first)?;
         }
         let least = node.cast(node.input(inputs.min_length), DType::I64)?;
-        let mut presence = Operand::Absent;
-        let mut temperature = 1.0;
-        if let Some(input) = inputs.presence_mask {
-            temperature = node.float("temperature")?.unwrap_or(1.0);
-            if temperature <= 0.0 || !temperature.is_finite() {
-                return Err(node.refuse(format!("attribute `temperature` = {temperature}")));
-            }
-            let penalty = node.float("presence_penalty")?.unwrap_or(0.0);
-            let mask = node.cast(node.input(input), DType::F32)?;
-            if mask != Operand::Absent {
-                presence = node.times(mask, penalty)?;
-            }
-        }
-        Ok(ScoreChanges { run, end, temperature, given: Given { penalty, allowed, allowed_first, least, presence } })
+        Ok(ScoreChanges { run, end, temperature, given: Given { penalty, allowed, allowed_first, least } })
     }
 
     /// Operands that a body needs.
     pub(super) fn operands(&self) -> Vec<Operand> {
-        let Given { penalty, allowed, allowed_first, least, presence } = self.given;
-        vec![penalty, allowed, allowed_first, least, presence]
+        let Given { penalty, allowed, allowed_first, least } = self.given;
+        vec![penalty, allowed, allowed_first, least]
     }
 
     /// `scores: [rows, v]` of what follows `tokens: [rows, t]` (i64), with `operands` as a body has them.
@@ -91,7 +75,7 @@ impl ScoreChanges {
         tokens: Operand,
         iteration: Operand,
     ) -> Result<Operand, LowerError> {
-        let &[penalty, allowed, allowed_first, least, presence] = operands else {
+        let &[penalty, allowed, allowed_first, least] = operands else {
             return Err(node.refuse("scores without their operands"));
         };
         let mut scores = scores;
@@ -118,9 +102,6 @@ impl ScoreChanges {
         if self.temperature != 1.0 {
             let temperature = node.constant(Tensor::scalar(self.temperature));
             scores = node.binary(BinaryFunction::Div, scores, temperature)?;
-        }
-        if presence != Operand::Absent {
-            scores = node.binary(BinaryFunction::Sub, scores, presence)?;
         }
         Ok(scores)
     }
