@@ -184,7 +184,8 @@ def sampling():
     case("ends", top_p=0.9, temperature=3.0, eos_token_id=7, repetition_penalty=floats(1.5), no_repeat_ngram_size=3)
     masks = {"vocab_mask": integers(*[1, 1, 1, 0] * 3), "prefix_vocab_mask": integers([0, 1] * 6, [1, 0] * 6)}
     masks |= {"attention_mask": integers([1, 0, 1], [0, 1, 1]), "min_length": integers(7)}
-    case("masks", top_p=0.9, temperature=4.0, eos_token_id=2, open_ends=True, **masks)
+    # The token of padding is none that may be drawn.
+    case("masks", top_p=0.9, temperature=4.0, eos_token_id=2, pad_token_id=11, open_ends=True, **masks)
     case("seed", top_p=0.95, temperature=6.0, seed=integers(2147483647))
 
 
