@@ -162,6 +162,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ("unfold", "size", 8),
         ("unfold", "step", 0),
         ("words", "conv_window_size", 3),
+        ("tokens_characters", "mincharnum", 2),
+        ("tokens_spaces", "mark", 2),
         ("rfft", "normalized", 1),
         ("rfft", "onesided", 0),
         ("skip_group_norm_whole", "channels_last", 0),

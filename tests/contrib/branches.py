@@ -1,4 +1,5 @@
-"""Cases of hidden values in branches, of gates and routers, of slices and words, and of statistics as outputs.
+"""Cases of hidden values in branches, of gates and routers, of slices, words and tokens, and of statistics as
+outputs.
 
     venv/bin/python tests/contrib/branches.py
 
@@ -73,11 +74,28 @@ def slices():
     one("skip_layer_statistics", "SkipLayerNormalization", inputs, results, epsilon=0.1)
 
 
+def tokens():
+    texts = np.array(["ab cd", "e  fg ", "", "h\u00e4 aXYb"], object)
+
+    def case(name, x=texts, **more):
+        one(f"tokens_{name}", "Tokenizer", {"X": x}, **{"pad_value": "#", "mark": 0, "mincharnum": 1} | more)
+
+    case("spaces", separators=[" "])
+    case("marked", separators=[" "], mark=1)
+    case("several", separators=[" ", "X|XY"], mincharnum=2)
+    case("characters", separators=[""], mark=1)
+    case("expression", tokenexp="a|ab|[c-g]+", pad_value="")
+    case("any", x=texts.reshape(2, 2), tokenexp=".")
+    case("words", x=texts.reshape(2, 2), tokenexp="\\w+", mincharnum=2, mark=1)
+    case("nothing", x=np.array(["", " "], object), separators=[" "], mark=1)
+
+
 def branches():
     hidden()
     gates()
     routers()
     slices()
+    tokens()
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ pub const NOTES: &[Note] = &[
         "SparseAttention",
         "texts of several lengths in a batch are each computed as alone, where ONNX Runtime's results differ",
     ),
+    microsoft("Tokenizer", "the result has an axis more also where there are no texts"),
     microsoft("UnfoldTensor", "the axis has a known extent"),
     microsoft("WordConvEmbedding", "words of two axes; windows of at most 64 characters"),
 ];
