@@ -158,6 +158,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("bnb4_0", "training_mode", 1),
         ("bnb4_0", "transB", 0),
         ("branch_after", "num_branches", -1),
+        ("delta_net", "state_update_capacity", 2),
         ("router_plain", "top_k", 9),
         ("unfold", "size", 8),
         ("unfold", "step", 0),
@@ -207,6 +208,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ("moe_silu", 6, "fc3_experts_weights"),
         ("qmoe_rows", 15, "fc1_global_scale"),
         ("router_plain", 2, "projection_weight"),
+        ("delta_net", 3, "cu_seqlens"),
+        ("delta_net", 8, "dt_bias"),
     ] {
         let error = refusal(case, |node| {
             node.input.resize(input, String::new());

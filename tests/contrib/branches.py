@@ -1,5 +1,5 @@
-"""Cases of hidden values in branches, of gates and routers, of slices, words and tokens, and of statistics as
-outputs.
+"""Cases of hidden values in branches, of gates and routers, of slices, words and tokens, of attention by
+a state, of embeddings in codes, and of statistics as outputs.
 
     venv/bin/python tests/contrib/branches.py
 
@@ -90,12 +90,82 @@ def tokens():
     case("nothing", x=np.array(["", " "], object), separators=[" "], mark=1)
 
 
+def states():
+    tokens, heads, key_heads, keys, values = 10, 4, 2, 8, 6
+
+    def case(name, packed=False, results=("Y", "final"), shape=(tokens,), dtype=np.float32, **more):
+        unit = floats(*shape, key_heads, keys)
+        unit /= np.sqrt((unit * unit).sum(-1, keepdims=True))
+        inputs = {"query": floats(*shape, key_heads, keys), "key": unit, "value": floats(*shape, heads, values)}
+        inputs = {name: value.astype(dtype) for name, value in inputs.items()}
+        if packed:
+            rows = [value.reshape(tokens, -1) for value in inputs.values()]
+            inputs = {"query": np.concatenate(rows, 1)}
+        given = {key: value for key, value in more.items() if isinstance(value, np.ndarray)}
+        inputs |= {"state": floats(2, heads, values, keys)} | given
+        operands = ["query", "key", "value", "", "decay", "beta", "state", "w_a_log", "w_dt_bias"]
+        attributes = {key: value for key, value in more.items() if key not in given}
+        weights = {name[2:]: value for name, value in inputs.items() if name.startswith("w_")}
+        inputs = {name: value for name, value in inputs.items() if not name.startswith("w_")}
+        operands = [name.removeprefix("w_") for name in operands]
+        Case(name, "GatedDeltaNet", operands, list(results), weights=weights, **attributes).add(**inputs)
+
+    decay, beta = -abs(floats(tokens, heads)), abs(floats(tokens, heads))
+    wide = floats(tokens, heads, keys)
+    gate = {"w_a_log": floats(heads), "w_dt_bias": floats(heads)}
+    case("delta_net", decay=decay, beta=beta)
+    case("delta_net_linear", update_rule="linear", scale=0.5)
+    case("delta_net_gated", update_rule="gated", decay=-abs(wide))
+    case("delta_net_delta", update_rule="delta", beta=beta, beta_activation="sigmoid", qk_l2_norm=1)
+    case("delta_net_packed", packed=True, decay=decay, beta=beta, qk_l2_norm=1)
+    case("delta_net_softplus", decay=decay, beta=beta, gate_activation="softplus", **gate)
+    case("delta_net_qwen", decay=wide, beta=beta, gate_activation="qwen", w_a_log=floats(heads), w_dt_bias=floats(heads * keys))
+    case("delta_net_sigmoid", decay=wide, beta=beta, gate_activation="kda", gate_lower_bound=-3.0, **gate)
+    half = {"decay": decay.astype(np.float16), "beta": beta.astype(np.float16)}
+    case("delta_net_half", dtype=np.float16, qk_l2_norm=1, **half)
+    batch = {"decay": decay.reshape(2, 5, heads), "beta": beta.reshape(2, 5, heads)}
+    case("delta_net_batch", shape=(2, 5), **batch)
+    for name, dtype in [("", np.float32), ("_half", np.float16)]:
+        rows = {part: floats(2, 3, 2, 8, dtype=dtype) for part in ["key", "query"]} | {"value": floats(2, 3, 8, dtype=dtype)}
+        scales = {f"w_{part}_scale": floats(2, 8, dtype=dtype) for part in ["key", "query", "conv"]}
+        one(f"engram_gate{name}", "EngramGate", rows | scales, ["Y", "normed"])
+    one("engram_gate_alone", "EngramGate", {**rows, **dict(list(scales.items())[:2])}, epsilon=0.1)
+
+
+def embeddings():
+    def case(name, segments=True, mask=None, dtype=np.uint8):
+        codes = lambda *shape: random.integers(0, 256, shape).astype(np.uint8).view(dtype)
+        tables = {"words": codes(5, 8), "places": codes(4, 8), "segments": codes(2, 8), "gamma": codes(8), "beta": codes(8)}
+        inputs = {"ids": np.array([[1, 2, 3], [4, 0, 1]], np.int32), "": None}
+        if segments:
+            inputs = {"ids": inputs["ids"], "segment_ids": np.array([[0, 1, 0], [1, 0, 1]], np.int32)}
+        inputs |= {f"w_{table}": value for table, value in tables.items()}
+        inputs["mask"] = mask
+        for number, table in enumerate(tables):
+            inputs[f"w_{table}_scale"] = np.array(0.02 + 0.01 * number, np.float32)
+        for number, table in enumerate(tables):
+            inputs[f"w_{table}_zero_point"] = np.array(20 + 9 * number, dtype)
+        operands = [operand.removeprefix("w_") for operand in inputs]
+        given = {key: value for key, value in inputs.items() if value is not None}
+        if not segments:
+            given = {key: value for key, value in given.items() if not key.startswith("w_segments")}
+        weights = {key[2:]: value for key, value in given.items() if key.startswith("w_")}
+        given = {key: value for key, value in given.items() if not key.startswith("w_")}
+        Case(name, "QEmbedLayerNormalization", operands, ["Y", "lengths"], weights=weights, epsilon=1e-3).add(**given)
+
+    case("embed_codes")
+    case("embed_codes_mask", mask=np.array([[1, 1, 0], [1, 0, 1]], np.int32), dtype=np.int8)
+    case("embed_codes_words", segments=False)
+
+
 def branches():
     hidden()
     gates()
     routers()
     slices()
     tokens()
+    states()
+    embeddings()
 
 
 if __name__ == "__main__":

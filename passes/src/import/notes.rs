@@ -69,6 +69,10 @@ pub const NOTES: &[Note] = &[
         "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
     ),
     microsoft(
+        "GatedDeltaNet",
+        "`cu_seqlens`, captured updates (`state_update`) and an `initial_state` of unknown shape are refused",
+    ),
+    microsoft(
         "GreedySearch",
         "`model_type` 0; behind the end of all texts is padding, where ONNX Runtime leaves what is in memory",
     ),

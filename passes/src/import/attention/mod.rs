@@ -6,6 +6,7 @@ mod group_query;
 mod microsoft;
 mod multi_head;
 mod multimodal;
+mod packed_state;
 mod recurrent;
 mod shared_buffer;
 mod sparse;
@@ -20,6 +21,7 @@ pub(super) const TABLES: &[&[Row]] = &[
     microsoft::ROWS,
     multi_head::ROWS,
     multimodal::ROWS,
+    packed_state::ROWS,
     recurrent::ROWS,
     sparse::ROWS,
 ];
