@@ -189,6 +189,7 @@ macro_rules! for_each_operator {
             0xaa ShortTimeFourierTransform Computes "short_time_fourier_transform",
             0xab Window Computes "window",
             0xac MelWeights Computes "mel_weights",
+            0xad Tokenize Serial "tokenize",
             0xb0 LabelEncode Computes "label_encode",
             0xb1 TreeEnsemble Computes "tree_ensemble",
             0xb2 ScoreTransform Computes "score_transform",

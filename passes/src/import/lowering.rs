@@ -28,6 +28,15 @@ pub struct Body {
     pub results: Vec<Fact>,
 }
 
+/// What a graph attribute takes and gives.
+#[derive(Debug, Clone)]
+pub(crate) struct GraphPorts {
+    /// Names and types of its inputs.
+    pub inputs: Vec<(String, Type)>,
+    /// Number of its outputs.
+    pub outputs: usize,
+}
+
 /// One row of an import table: how an ONNX operator, from a version on, becomes steps.
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -319,6 +328,40 @@ impl<'a, 'm> Lowering<'a, 'm> {
         let graph =
             self.attributes.graph(attribute)?.ok_or_else(|| LowerError::MissingAttribute(attribute.to_string()))?;
         self.importer.lower_body(graph, parameters)
+    }
+
+    /// A block whose first parameters have these facts, with the results of what `build` emits for them. Values of outside
+    /// are to be among the parameters; names of outside that a graph attribute in it uses become captures.
+    ///
+    /// # Errors
+    /// [`LowerError`] of `build`, or where an absent operand is a result.
+    pub(crate) fn block(
+        &mut self,
+        parameters: Vec<Fact>,
+        build: impl FnOnce(&mut Self, &[Operand]) -> Result<Vec<Operand>, LowerError>,
+    ) -> Result<Body, LowerError> {
+        let operands = self.importer.open_block(parameters)?;
+        let results = build(self, &operands);
+        self.importer.close_block(results)
+    }
+
+    /// The inputs of a graph attribute, by name, with their types; and the number of its outputs. `None` where the node has no
+    /// such attribute.
+    ///
+    /// # Errors
+    /// [`LowerError`] where the attribute is no graph, or an input has no type.
+    pub(crate) fn graph_ports(&mut self, attribute: &str) -> Result<Option<GraphPorts>, LowerError> {
+        let Some(graph) = self.attributes.graph(attribute)? else { return Ok(None) };
+        let mut inputs = Vec::with_capacity(graph.input.len());
+        for input in &graph.input {
+            let name = input.name.clone().unwrap_or_default();
+            let Some(kind) = &input.r#type else {
+                return Err(self.refuse(format!("attribute `{attribute}` whose input `{name}` has no type")));
+            };
+            let kind = self.importer.import_type(kind, &name)?;
+            inputs.push((name, kind));
+        }
+        Ok(Some(GraphPorts { inputs, outputs: graph.output.len() }))
     }
 
     /// Lower a graph attribute, for these inputs, in place of the node; gives one operand an output.

@@ -57,21 +57,54 @@ pub const NOTES: &[Note] = &[
     ),
     Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
     microsoft("Attention", "`do_rotary`, `past_present_share_buffer` and `past_sequence_length` are refused"),
+    microsoft(
+        "BeamSearch",
+        "`model_type` 0 and 1; `decoder_input_ids` and `logits_processor` are refused; the graphs have the inputs that ONNX Runtime's converter writes, without buffers that past and present share",
+    ),
     microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
     microsoft("CropAndResize", "`crop_size` must be a constant"),
-    microsoft("DecoderMaskedMultiHeadAttention", "beams (`beam_width`, `cache_indirection`) are refused"),
+    microsoft("DecoderMaskedMultiHeadAttention", "beams need a buffer that past and present share"),
     microsoft(
         "DynamicQuantizeLSTM",
         "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
     ),
+    microsoft(
+        "GatedDeltaNet",
+        "`cu_seqlens`, captured updates (`state_update`) and an `initial_state` of unknown shape are refused",
+    ),
+    microsoft(
+        "GreedySearch",
+        "`model_type` 0; behind the end of all texts is padding, where ONNX Runtime leaves what is in memory",
+    ),
     microsoft("GridSample", "`bicubic` with `border` is refused"),
-    microsoft("GroupQueryAttention", "`sliding_window_cache`, `query_seqlens` and the output `output_qk` are refused"),
-    microsoft("MoE", "`use_sparse_mixer` and a third matrix of the experts are refused"),
-    microsoft("MultiHeadAttention", "`past_sequence_length` and `cache_indirection` are refused"),
+    microsoft(
+        "GroupQueryAttention",
+        "rows that ONNX Runtime leaves open (of padding, or behind a window's) are zero; `query_seqlens` is bounded by its range; `qk_output` with `sliding_window_cache` is refused",
+    ),
+    microsoft(
+        "MoE",
+        "`use_sparse_mixer` (which ONNX Runtime passes over on a processor) and a third matrix of the experts are refused",
+    ),
+    microsoft("MoEGroupRouter", "`projection_weight` is refused"),
+    microsoft("MultiHeadAttention", "`cache_indirection` needs one query and a buffer that past and present share"),
     microsoft("QGemm", "several scales or zero points of A are refused"),
-    microsoft("QMoE", "experts of 2, 4 and 8 bits; prepacked weights and global scales are refused"),
+    microsoft(
+        "QMoE",
+        "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused",
+    ),
     microsoft("RotaryEmbedding", "`is_packed_batching` is refused"),
-    microsoft("SkipLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
+    microsoft(
+        "Sampling",
+        "as `GreedySearch`; the numbers are those of ONNX Runtime on Linux for the same `seed`, which must be given; `presence_mask` and the output `filtered_logits` are refused",
+    ),
+    microsoft("SkipSimplifiedLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
+    microsoft(
+        "SparseAttention",
+        "texts of several lengths in a batch are each computed as alone, where ONNX Runtime's results differ",
+    ),
+    microsoft("Tokenizer", "the result has an axis more also where there are no texts"),
+    microsoft("UnfoldTensor", "the axis has a known extent"),
+    microsoft("WordConvEmbedding", "words of two axes; windows of at most 64 characters"),
 ];
 
 #[cfg(test)]

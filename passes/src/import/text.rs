@@ -1,11 +1,12 @@
 //! `StringConcat`, `StringSplit`, `RegexFullMatch` (20), `StringNormalizer` (10), `TfIdfVectorizer` (9); of `com.microsoft`
-//! `MurmurHash3` and `NGramRepeatBlock`.
+//! `MurmurHash3`, `NGramRepeatBlock` and `Tokenizer`.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::attribute::Keyword;
 use ipuc_formats::ops::{
-    MurmurHash, RegexFullMatch, RepeatBlock, StringConcat, StringNormalize, StringSplit, TextCase, TfIdf, Weighting,
+    MurmurHash, RegexFullMatch, RepeatBlock, StringConcat, StringNormalize, StringSplit, TextCase, TfIdf, Tokenize,
+    Weighting,
 };
 
 /// Texts.
@@ -17,6 +18,7 @@ pub const ROWS: &[Row] = &[
     row("TfIdfVectorizer", 9, tfidf),
     microsoft("MurmurHash3", murmur_hash),
     microsoft("NGramRepeatBlock", repeat_block),
+    microsoft("Tokenizer", tokenized),
 ];
 
 const fn microsoft(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError>) -> Row {
@@ -33,6 +35,34 @@ fn repeat_block(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError>
     let length = node.positive("ngram_size")?;
     let operands = vec![node.required(0)?, node.required(1)?];
     node.emit(RepeatBlock { length }, operands)
+}
+
+/// A separator without characters, or any character as a token, makes every character one.
+fn tokenized(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
+    node.at_most_inputs(1)?;
+    let mut separators = node.texts("separators")?.unwrap_or_default();
+    let mut expression = node.text("tokenexp")?.unwrap_or_default();
+    let least = node.positive("mincharnum")?;
+    let mark = match node.int("mark")?.ok_or_else(|| missing("mark"))? {
+        0 => false,
+        1 => true,
+        other => return Err(node.refuse(format!("attribute `mark` = {other}"))),
+    };
+    let padding = node.text("pad_value")?.ok_or_else(|| missing("pad_value"))?;
+    match (&separators[..], expression.as_str()) {
+        ([], "") => return Err(missing("separators")),
+        ([_, ..], "") | ([], _) => {}
+        ([_, ..], _) => return Err(node.refuse("attribute `tokenexp` beside `separators`")),
+    }
+    if separators == [""] || expression == "." {
+        if least > 1 {
+            return Err(node.refuse(format!("attribute `mincharnum` = {least} with tokens of one character")));
+        }
+        separators.clear();
+        expression.clear();
+    }
+    let x = node.required(0)?;
+    node.emit(Tokenize { separators, expression, least, mark, padding }, vec![x])
 }
 
 fn missing(name: &str) -> LowerError {

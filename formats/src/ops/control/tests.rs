@@ -71,7 +71,7 @@ impl Numbers {
     fn operator(&mut self) -> Op {
         let body = BlockIndex(0);
         let (inverse, onesided) = (self.flag(), self.flag());
-        match self.below(24) {
+        match self.below(25) {
             0 => If { then: body, otherwise: body, then_captures: self.count() }.into(),
             1 => Loop { body: BlockIndex(1), carried: self.count() }.into(),
             2 => Scan {
@@ -102,6 +102,14 @@ impl Numbers {
                     .into()
             }
             16 => StringSplit { delimiter: inverse.then(String::new), maximum_splits: Some(self.count()) }.into(),
+            23 => Tokenize {
+                separators: if inverse { vec![" ".to_string(), "[".to_string()] } else { Vec::new() },
+                expression: [r"\w*", "", "("][self.below(3)].to_string(),
+                least: self.count(),
+                mark: onesided,
+                padding: String::new(),
+            }
+            .into(),
             17 => RegexFullMatch { pattern: ["1.*", "(", r"\w+"][self.below(3)].to_string() }.into(),
             18 => TfIdf {
                 weighting: Weighting::Idf,

@@ -5,14 +5,15 @@
 //! `mask_filter_value`, which is finite: a row of nothing but padding attends to all of it. f16 and bf16 are attended to in
 //! f32.
 
+use crate::import::attention::shared_buffer::{Beams, SharedBuffer, beams_of};
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::with_scalars;
 use crate::ir::Operand;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Attention, BinaryFunction, CacheMode, Cast, Compare, CompareRelation, Concat, Expand, Gather, IntegerMatmul,
-    Program, Range, ScoreStage, Select, ShapeOf, Split, TensorScatter, TypeError,
+    Attention, BinaryFunction, Cast, Compare, CompareRelation, Concat, Expand, Gather, IntegerMatmul, Program, Range,
+    ScoreStage, Select, ShapeOf, Slice, Split, TypeError,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -44,6 +45,8 @@ struct Heads {
     padding: Operand,
     /// `[b or 1, h or 1, s, t]`, or absent.
     bias: Operand,
+    /// Where past and present share a buffer.
+    buffer: Option<SharedBuffer>,
 }
 
 /// The attributes that all have.
@@ -96,35 +99,71 @@ fn attended(node: &mut Lowering<'_, '_>, settings: &Settings, heads: Heads, scor
             TypeError::ElementType { operand: 0, expected: "f16, bf16 or f32".to_string(), found: dtype }.into()
         );
     }
-    if scores && settings.causal {
-        return Err(node.refuse("output `qk` with attribute `unidirectional` = 1"));
-    }
-    let mut present = [heads.key, heads.value];
-    for (present, past) in present.iter_mut().zip(heads.past) {
-        if past != Operand::Absent {
-            *present = node.emit_one(Concat { axis: 2 }, vec![past, *present])?;
-        }
-    }
-    let padding = padding_bias(node, settings, &heads, present[0])?;
+    let kept = kept(node, settings, &heads)?;
+    let padding = padding_bias(node, settings, &heads, kept.present[0])?;
     let bias = node.cast(heads.bias, DType::F32)?;
     let mask = match (bias, padding) {
         (Operand::Absent, mask) | (mask, Operand::Absent) => mask,
         (bias, padding) => node.plus(bias, padding)?,
     };
-    let first = if settings.causal { first_positions(node, &heads)? } else { Operand::Absent };
-    let operator = Attention { scores: scores.then_some(ScoreStage::Bias), ..operator(settings) };
+    let operator = Attention {
+        scores: scores.then_some(ScoreStage::Bias),
+        scale: settings.scale,
+        causal: settings.causal,
+        // A mask may have as many columns as there are keys in a buffer.
+        pad_mask: heads.buffer.is_some(),
+        ..Attention::plain()
+    };
     let mut operands = Vec::new();
-    for operand in [heads.query, present[0], present[1]] {
+    for operand in [heads.query, kept.seen[0], kept.seen[1]] {
         operands.push(node.cast(operand, DType::F32)?);
     }
-    operands.extend([mask, Operand::Absent, Operand::Absent, Operand::Absent, first, Operand::Absent]);
+    operands.extend([mask, Operand::Absent, Operand::Absent, kept.valid, kept.first, Operand::Absent]);
     while operands.last() == Some(&Operand::Absent) {
         operands.pop();
     }
     let results = node.emit(operator, operands)?;
     let output = joined_heads(node, results[0], dtype)?;
-    let scores = results.get(1).copied().unwrap_or(Operand::Absent);
-    Ok(vec![output, present[0], present[1], scores])
+    let mut scores = results.get(1).copied().unwrap_or(Operand::Absent);
+    if scores != Operand::Absent {
+        if let Some(buffer) = &heads.buffer {
+            scores = buffer.scores(node, scores, heads.query)?;
+        }
+        // Of keys that a query does not see ONNX Runtime gives the lowest f32.
+        let lowest = node.constant(Tensor::scalar(f32::MIN));
+        scores = node.binary(BinaryFunction::Max, scores, lowest)?;
+    }
+    Ok(vec![output, kept.present[0], kept.present[1], scores])
+}
+
+/// Keys and values with those of the past.
+struct Kept {
+    present: [Operand; 2],
+    /// The rows of them that queries see.
+    seen: [Operand; 2],
+    /// Number of keys, and position of the first query, for each of the batch; absent where they follow.
+    valid: Operand,
+    first: Operand,
+}
+
+fn kept(node: &mut Lowering<'_, '_>, settings: &Settings, heads: &Heads) -> Result<Kept, LowerError> {
+    let mut present = [heads.key, heads.value];
+    if let Some(buffer) = &heads.buffer {
+        let [first, valid] = buffer.places(node, heads.query)?;
+        let mut seen = present;
+        for ((present, seen), past) in present.iter_mut().zip(&mut seen).zip(heads.past) {
+            *present = SharedBuffer::scattered(node, [past, *present, first])?;
+            *seen = buffer.seen(node, *present)?;
+        }
+        return Ok(Kept { present, seen, valid, first });
+    }
+    for (present, past) in present.iter_mut().zip(heads.past) {
+        if past != Operand::Absent {
+            *present = node.emit_one(Concat { axis: 2 }, vec![past, *present])?;
+        }
+    }
+    let first = if settings.causal { first_positions(node, heads)? } else { Operand::Absent };
+    Ok(Kept { present, seen: present, valid: Operand::Absent, first })
 }
 
 /// `[b, h, s, e]` as `[b, s, h * e]` of this type.
@@ -205,6 +244,14 @@ fn seen_by_length(
         let ends = column(node, lengths)?;
         return node.emit_one(less, vec![places, ends]);
     }
+    if count == &batch * &Dim::known(3) + &Dim::known(2) {
+        // Behind them are sums of the lengths of queries and keys, which say no more.
+        let batch = extent_of(node, heads.query, 0)?;
+        let [zero, axis] = [0, 0].map(|number| node.integers(&[number]));
+        let lengths = node.emit_one(Slice {}, vec![lengths, zero, batch, axis])?;
+        let ends = column(node, lengths)?;
+        return node.emit_one(less, vec![places, ends]);
+    }
     if count != batch.clone() + batch {
         return Err(node.refuse(format!("a mask of {} lengths", Dim::to_string(&count))));
     }
@@ -264,7 +311,7 @@ fn attention(node: &mut Lowering<'_, '_>) -> Lowered {
     let product = node.plus(product, bias)?;
     let [query, key, value] = split_product(node, product, sizes, settings.heads)?;
     let past = split_past(node, node.input(4))?;
-    let heads = Heads { query, key, value, past, padding: node.input(3), bias: node.input(5) };
+    let heads = Heads { query, key, value, past, padding: node.input(3), bias: node.input(5), buffer: None };
     let results = attended(node, &settings, heads, false)?;
     Ok(vec![results[0], joined_present(node, &results)?])
 }
@@ -294,7 +341,7 @@ fn quantized_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     let product = node.cast(product, dtype)?;
     let [query, key, value] = split_product(node, product, None, settings.heads)?;
     let past = split_past(node, node.input(8))?;
-    let heads = Heads { query, key, value, past, padding: node.input(5), bias: Operand::Absent };
+    let heads = Heads { query, key, value, past, padding: node.input(5), bias: Operand::Absent, buffer: None };
     let results = attended(node, &settings, heads, false)?;
     Ok(vec![results[0], joined_present(node, &results)?])
 }
@@ -357,61 +404,75 @@ fn plus_packed(node: &mut Lowering<'_, '_>, packed: Operand, bias: Operand, head
 
 fn multi_head_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(10)?;
-    node.refuse_inputs(&[(8, "past_sequence_length"), (9, "cache_indirection")])?;
     let settings = settings(node)?;
     let [query, key, value] = operands_in_heads(node, settings.heads, node.input(3))?;
     let past = [node.input(6), node.input(7)];
-    let heads = Heads { query, key, value, past, padding: node.input(4), bias: node.input(5) };
+    let buffer = match node.input(8) {
+        Operand::Absent => {
+            node.refuse_inputs(&[(9, "cache_indirection")])?;
+            None
+        }
+        _ if past[0] == Operand::Absent => return Err(node.refuse("input `past_sequence_length` without `past_key`")),
+        length => Some(SharedBuffer { beams: beams_of_one_query(node, query)?, ..SharedBuffer::new(node, length)? }),
+    };
+    let heads = Heads { query, key, value, past, padding: node.input(4), bias: node.input(5), buffer };
     let scores = node.output_used(3);
     attended(node, &settings, heads, scores)
+}
+
+/// Input `cache_indirection`, which ONNX Runtime follows where there is one query of each of the batch.
+fn beams_of_one_query(node: &mut Lowering<'_, '_>, query: Operand) -> Result<Option<Beams>, LowerError> {
+    let sources = node.input(9);
+    if sources == Operand::Absent {
+        return Ok(None);
+    }
+    match node.dims(&query).and_then(|dims| dims.get(2)?.as_known()) {
+        Some(1) => beams_of(node, sources).map(Some),
+        Some(_) | None => Err(node.refuse("input `cache_indirection` where there may be more than one query")),
+    }
 }
 
 /// One query of each of the batch. Where past and present share a buffer, keys are behind the first
 /// `past_sequence_length` of it.
 fn decoder_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(11)?;
-    node.refuse_inputs(&[(8, "beam_width"), (9, "cache_indirection")])?;
     let shared = node.flag("past_present_share_buffer", false)?;
     // Whether there is an output for the scores follows from its name.
     node.ignore("output_qk");
     let settings = settings(node)?;
     let [query, key, value] = operands_in_heads(node, settings.heads, node.input(10))?;
-    let (past, padding) = ([node.input(5), node.input(6)], node.input(3));
-    let bias = node.input(4);
+    let past = [node.input(5), node.input(6)];
+    let (width, sources) = (node.input(8), node.input(9));
+    let buffer = match past[0] {
+        // All beams see the same keys.
+        Operand::Absent => {
+            node.ignore_input(7);
+            None
+        }
+        _ if shared => {
+            let mut buffer = SharedBuffer::new(node, node.required(7)?)?;
+            buffer.beams = match (width, sources) {
+                (Operand::Absent, Operand::Absent) => None,
+                (Operand::Absent, _) => return Err(node.refuse("input `cache_indirection` without `beam_width`")),
+                (_, Operand::Absent) => return Err(node.refuse("input `beam_width` without `cache_indirection`")),
+                (width, sources) => {
+                    let width = node.cast(width, DType::I64)?;
+                    Some(Beams { width: node.reshaped(width, &[1])?, sources })
+                }
+            };
+            Some(buffer)
+        }
+        _ => {
+            let unshared = "without attribute `past_present_share_buffer` = 1";
+            for (input, name) in [(8, "beam_width"), (9, "cache_indirection")] {
+                if node.input(input) != Operand::Absent {
+                    return Err(node.refuse(format!("input `{name}` {unshared}")));
+                }
+            }
+            None
+        }
+    };
+    let heads = Heads { query, key, value, past, padding: node.input(3), bias: node.input(4), buffer };
     let scores = node.output_used(3);
-    if !shared || past[0] == Operand::Absent {
-        return attended(node, &settings, Heads { query, key, value, past, padding, bias }, scores);
-    }
-    if scores {
-        return Err(node.refuse("output `qk` with attribute `past_present_share_buffer` = 1"));
-    }
-    let length = node.required(7)?;
-    let length = node.cast(length, DType::I64)?;
-    let length = node.reshaped(length, &[])?;
-    let batch = extent_of(node, query, 0)?;
-    let first = node.emit_one(Expand {}, vec![length, batch])?;
-    let one = node.constant(Tensor::scalar(1i64));
-    let valid = node.plus(first, one)?;
-    let mut present = [Operand::Absent; 2];
-    for ((present, past), new) in present.iter_mut().zip(past).zip([key, value]) {
-        // What is behind the new key stays in the buffer.
-        let scatter = TensorScatter { axis: 2, mode: CacheMode::Linear };
-        *present = node.emit_one(scatter, vec![past, new, first])?;
-    }
-    if padding != Operand::Absent || bias != Operand::Absent {
-        return Err(node.refuse("a mask with attribute `past_present_share_buffer` = 1"));
-    }
-    let dtype = node.dtype(&query)?;
-    let mut operands = Vec::new();
-    for operand in [query, present[0], present[1]] {
-        operands.push(node.cast(operand, DType::F32)?);
-    }
-    operands.extend([Operand::Absent, Operand::Absent, Operand::Absent, valid, first]);
-    let output = node.emit_one(operator(&settings), operands)?;
-    Ok(vec![joined_heads(node, output, dtype)?, present[0], present[1]])
-}
-
-/// Attention with these attributes.
-fn operator(settings: &Settings) -> Attention {
-    Attention { scale: settings.scale, causal: settings.causal, ..Attention::plain() }
+    attended(node, &settings, heads, scores)
 }

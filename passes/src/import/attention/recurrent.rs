@@ -1,17 +1,19 @@
-//! Attention by a state, of `com.microsoft`: `LinearAttention`, `CausalConvWithState`, as ONNX Runtime 1.31 defines them.
+//! Attention by a state, of `com.microsoft`: `LinearAttention`, `LinearAttentionGate`, `CausalConvWithState`, as ONNX Runtime 1.31 defines them.
 //!
 //! A dilated kernel becomes one with zeros between its taps. A window of states is refused.
 
 use crate::import::attention::standard::linear_attention;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
-use ipuc_formats::ops::{CausalConvolution, Pad, PadMode};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{ActivationFunction, BinaryFunction, CausalConvolution, Pad, PadMode};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
 /// Attention by a state.
 pub const ROWS: &[Row] = &[
     Row { domain: "com.microsoft", name: "CausalConvWithState", since: 1, lower: causal_convolution },
+    Row { domain: "com.microsoft", name: "LinearAttentionGate", since: 1, lower: gates },
     Row {
         domain: "com.microsoft",
         name: "LinearAttention",
@@ -22,6 +24,28 @@ pub const ROWS: &[Row] = &[
         },
     },
 ];
+
+/// Decays `scale * softplus(a + bias)`, and rates `sigmoid(b)`, in f32 and rounded once.
+fn gates(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(4)?;
+    let (a, bias, scale) = (node.required(0)?, node.required(1)?, node.required(2)?);
+    let dtype = node.dtype(&a)?;
+    let a = node.cast(a, DType::F32)?;
+    let sum = node.plus(a, bias)?;
+    let decay = node.activated(sum, ActivationFunction::Softplus)?;
+    let decay = node.binary(BinaryFunction::Mul, decay, scale)?;
+    let mut results = vec![node.cast(decay, dtype)?];
+    let rates = node.input(3);
+    if node.output_used(1) {
+        if rates == Operand::Absent {
+            return Err(node.refuse("output `beta` without the input `b`"));
+        }
+        let rates = node.cast(rates, DType::F32)?;
+        let rates = node.activated(rates, ActivationFunction::Sigmoid)?;
+        results.push(node.cast(rates, dtype)?);
+    }
+    Ok(results)
+}
 
 fn causal_convolution(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(4)?;

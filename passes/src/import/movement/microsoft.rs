@@ -1,13 +1,14 @@
-//! Elements that go elsewhere, of `com.microsoft`: `ExpandDims`, `GatherND`, `Pad`, `Range`, `Trilu`, `Unique`, and what is
+//! Elements that go elsewhere, of `com.microsoft`: `ExpandDims`, `GatherND`, `Pad`, `Range`, `Trilu`, `UnfoldTensor`, `Unique`, and what is
 //! composed of such: `CDist`, `GridSample`, `Rfft`, `Irfft`, as ONNX Runtime 1.31 defines them.
 
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, FourierTransform, GatherNd, GridPadding, GridSample, Pad, PadMode, Range, Reduce, ReduceFunction,
-    ResizeMode, Trilu, Unary, UnaryFunction, Unique, Unsqueeze,
+    BinaryFunction, FourierTransform, Gather, GatherNd, GridPadding, GridSample, Pad, PadMode, Range, Reduce,
+    ReduceFunction, ResizeMode, Trilu, Unary, UnaryFunction, Unique, Unsqueeze, normalize_axis,
 };
+use ipuc_formats::tensor::Tensor;
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -26,6 +27,7 @@ pub const ROWS: &[Row] = &[
     row("Range", range),
     row("Rfft", |node| real_transform(node, false)),
     row("Trilu", trilu),
+    row("UnfoldTensor", unfold),
     row("Unique", unique),
 ];
 
@@ -96,6 +98,35 @@ fn unique(node: &mut Lowering<'_, '_>) -> Lowered {
     let x = node.required(0)?;
     let results = node.emit(Unique { axis: None, sorted: false }, vec![x])?;
     Ok(vec![results[0], results[2], results[3]])
+}
+
+/// All slices of `size` along an axis, `step` apart, each along a new last axis.
+fn unfold(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(1)?;
+    let (size, step) = (node.positive("size")?, node.int("step")?.unwrap_or(1));
+    if step < 1 {
+        return Err(node.refuse(format!("attribute `step` = {step}")));
+    }
+    let axis = node.int("dim")?.unwrap_or(-1);
+    let x = node.required(0)?;
+    let rank = node.rank(&x)?;
+    let axis = normalize_axis(axis, rank)?;
+    let extent = node.extent(&x, axis as i64, "an unfolded axis")?;
+    if size > extent {
+        return Err(node.refuse(format!("attribute `size` = {size} along an axis of {extent}")));
+    }
+    let [zero, one, count, size, step] =
+        [0, 1, (extent - size) / step + 1, size, step].map(|number| node.constant(Tensor::scalar(number)));
+    let starts = node.emit_one(Range {}, vec![zero, count, one])?;
+    let starts = node.binary(BinaryFunction::Mul, starts, step)?;
+    let starts = node.unsqueezed(starts, &[1])?;
+    let offsets = node.emit_one(Range {}, vec![zero, size, one])?;
+    let places = node.plus(starts, offsets)?;
+    let slices = node.emit_one(Gather { axis: axis as i64 }, vec![x, places])?;
+    let mut permutation: Vec<i64> = (0..=rank as i64).collect();
+    let moved = permutation.remove(axis + 1);
+    permutation.push(moved);
+    Ok(vec![node.transposed(slices, permutation)?])
 }
 
 fn grid_sample(node: &mut Lowering<'_, '_>) -> Lowered {

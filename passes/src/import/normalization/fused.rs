@@ -1,5 +1,5 @@
-//! Normalizations that ONNX Runtime's optimizer fuses, of `com.microsoft`: `EmbedLayerNormalization`, `GroupNorm`,
-//! `SkipGroupNorm`, `BiasSoftmax`, `GatedRMSNorm`, as ONNX Runtime 1.31 defines them.
+//! Normalizations that ONNX Runtime's optimizer fuses, of `com.microsoft`: `EmbedLayerNormalization`,
+//! `QEmbedLayerNormalization`, `GroupNorm`, `SkipGroupNorm`, `BiasSoftmax`, `GatedRMSNorm`, as ONNX Runtime 1.31 defines them.
 //!
 //! They are computed in f32 (f64 for f64) and rounded once.
 
@@ -8,7 +8,7 @@ use crate::import::products::{channels_first, channels_last};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    ActivationFunction, BinaryFunction, Compare, CompareRelation, Expand, Gather, GroupNormalization,
+    ActivationFunction, BinaryFunction, Compare, CompareRelation, Dequantize, Expand, Gather, GroupNormalization,
     LayerNormalization, Range, Reduce, ReduceFunction, ShapeOf, Softmax, SoftmaxFunction,
 };
 use ipuc_formats::tensor::Tensor;
@@ -30,6 +30,7 @@ pub const ROWS: &[Row] = &[
         let x = node.cast(x, DType::F32)?;
         Ok(vec![group_normalized(node, x)?])
     }),
+    row("QEmbedLayerNormalization", embedded_codes),
     row("SkipGroupNorm", skip_group_normalized),
 ];
 
@@ -152,6 +153,43 @@ fn embedded(node: &mut Lowering<'_, '_>) -> Lowered {
     let lengths = if node.output_used(1) { lengths(node, ids, kind)? } else { Operand::Absent };
     let sum = if node.output_used(2) { node.cast(sum, dtype)? } else { Operand::Absent };
     Ok(vec![normalized, lengths, sum])
+}
+
+/// As `embedded`, of tables and parameters of codes (inputs 2 to 6), each with a scale and a zero point.
+fn embedded_codes(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(18)?;
+    let epsilon = node.float("epsilon")?.unwrap_or(1e-12);
+    let (ids, segments) = (node.required(0)?, node.input(1));
+    let places = counted(node, ids)?;
+    let mut sum = node.coded_rows(0, Some(ids))?;
+    let rows = node.coded_rows(1, Some(places))?;
+    sum = node.plus(sum, rows)?;
+    if segments == Operand::Absent {
+        node.refuse_inputs(&[(4, "segment_embedding"), (10, "segment_embedding_scale")])?;
+        node.refuse_inputs(&[(15, "segment_embedding_zero_point")])?;
+    } else {
+        let rows = node.coded_rows(2, Some(segments))?;
+        sum = node.plus(sum, rows)?;
+    }
+    let operands = vec![sum, node.coded_rows(3, None)?, node.coded_rows(4, None)?];
+    let operator = LayerNormalization { axis: -1, epsilon, center: true, stash: DType::F32 };
+    let normalized = node.emit_one(operator, operands)?;
+    let kind = if node.input(7) == Operand::Absent { 0 } else { 1 };
+    let lengths = if node.output_used(1) { lengths(node, ids, kind)? } else { Operand::Absent };
+    Ok(vec![normalized, lengths])
+}
+
+impl Lowering<'_, '_> {
+    /// Rows of a table of codes, the one of this number, as f32; without indices all of it.
+    fn coded_rows(&mut self, number: usize, indices: Option<Operand>) -> Result<Operand, LowerError> {
+        let [codes, scale, zero_point] = [2, 8, 13].map(|first| self.required(first + number));
+        let (mut codes, scale, zero_point) = (codes?, scale?, zero_point?);
+        if let Some(indices) = indices {
+            codes = self.emit_one(Gather { axis: 0 }, vec![codes, indices])?;
+        }
+        let (scale, zero_point) = (self.reshaped(scale, &[])?, self.reshaped(zero_point, &[])?);
+        self.emit_one(Dequantize { to: None, axis: 0, block_size: 0 }, vec![codes, scale, zero_point])
+    }
 }
 
 /// Rows of a table as f32.

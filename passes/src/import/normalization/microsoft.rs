@@ -1,11 +1,13 @@
 //! Normalizations of ONNX Runtime: `SkipLayerNormalization` and `SkipSimplifiedLayerNormalization` of `com.microsoft`, and
 //! `SimplifiedLayerNormalization`, which it has in the default domain.
 //!
-//! All are computed in f32 (f64 for f64) and rounded once. The statistics that they can give for training are refused.
+//! All are computed in f32 (f64 for f64) and rounded once. The statistics that they can give for training are those
+//! of `SkipLayerNormalization`; the others are refused.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
-use ipuc_formats::ops::LayerNormalization;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{BinaryFunction, LayerNormalization, Reduce, ReduceFunction, Unary, UnaryFunction};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -47,7 +49,9 @@ fn skip_simplified_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
 
 /// The sum of data, skip and bias: output 3; normalized: output 0.
 fn skipped(node: &mut Lowering<'_, '_>, center: bool, shift: Operand, bias: Operand) -> Lowered {
-    node.refuse_outputs(&[(1, "mean"), (2, "inv_std_var")])?;
+    if !center {
+        node.refuse_outputs(&[(1, "mean"), (2, "inv_std_var")])?;
+    }
     let epsilon = node.float("epsilon")?.unwrap_or(1e-12);
     let [data, skip, scale] = [node.required(0)?, node.required(1)?, node.required(2)?];
     let (wide, result) = (node.wide_type(0)?, node.dtype(&data)?);
@@ -62,6 +66,24 @@ fn skipped(node: &mut Lowering<'_, '_>, center: bool, shift: Operand, bias: Oper
     }
     let normalized = node.emit_one(LayerNormalization { axis: -1, epsilon, center, stash: wide }, operands)?;
     let normalized = node.cast(normalized, result)?;
+    let [mean, deviation] =
+        if node.output_used(1) || node.output_used(2) { statistics(node, sum, epsilon)? } else { [Operand::Absent; 2] };
     let sum = if node.output_used(3) { node.cast(sum, result)? } else { Operand::Absent };
-    Ok(vec![normalized, Operand::Absent, Operand::Absent, sum])
+    Ok(vec![normalized, mean, deviation, sum])
+}
+
+/// The mean of the last axis, and one by the root of the variance, in f32: `[.., 1]`.
+fn statistics(node: &mut Lowering<'_, '_>, rows: Operand, epsilon: f32) -> Result<[Operand; 2], LowerError> {
+    let dtype = node.dtype(&rows)?;
+    let axis = node.integers(&[-1]);
+    let average = Reduce { function: ReduceFunction::Mean, keep_axes: true, keep_without_axes: false };
+    let mean = node.emit_one(average.clone(), vec![rows, axis])?;
+    let centered = node.binary(BinaryFunction::Sub, rows, mean)?;
+    let squares = node.binary(BinaryFunction::Mul, centered, centered)?;
+    let variance = node.emit_one(average, vec![squares, axis])?;
+    let epsilon = node.scalar(dtype, epsilon.into())?;
+    let variance = node.plus(variance, epsilon)?;
+    let root = node.emit_one(Unary { function: UnaryFunction::Sqrt }, vec![variance])?;
+    let inverse = node.emit_one(Unary { function: UnaryFunction::Reciprocal }, vec![root])?;
+    Ok([node.cast(mean, DType::F32)?, node.cast(inverse, DType::F32)?])
 }

@@ -1,5 +1,6 @@
 //! Normalization, and the reductions that it is made of.
 
+mod branches;
 mod fused;
 mod layers;
 mod microsoft;
@@ -8,4 +9,4 @@ mod reduction;
 use crate::import::Row;
 
 /// The tables of this family.
-pub(super) const TABLES: &[&[Row]] = &[fused::ROWS, layers::ROWS, microsoft::ROWS, reduction::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[branches::ROWS, fused::ROWS, layers::ROWS, microsoft::ROWS, reduction::ROWS];

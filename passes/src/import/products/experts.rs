@@ -76,7 +76,10 @@ fn quantized_mixture(node: &mut Lowering<'_, '_>) -> Lowered {
     if let Some(kind) = node.text("quant_type")?.filter(|kind| kind != "int") {
         return Err(node.refuse(format!("attribute `quant_type` = \"{kind}\"")));
     }
-    node.only_int("weights_prepacked", -1)?;
+    // On a processor both mean the layout that quantizers write.
+    if node.int("weights_prepacked")? != Some(0) {
+        node.only_int("weights_prepacked", -1)?;
+    }
     // A hint for the precision of the products.
     node.ignore("accuracy_level");
     // Of a layer that is refused.

@@ -6,6 +6,7 @@
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::matrices::gemm;
 use crate::ir::Operand;
+use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     Activation, ActivationFunction, Inverse, Matmul, Softmax, SoftmaxFunction, TypeError, Unary, UnaryFunction,
 };
@@ -25,6 +26,20 @@ pub const ROWS: &[Row] = &[
     row("Inverse", |node| {
         let x = node.required(0)?;
         node.emit(Inverse {}, vec![x])
+    }),
+    row("MatMulInteger16", |node| {
+        node.at_most_inputs(2)?;
+        let mut operands = Vec::new();
+        for operand in [0, 1] {
+            let given = node.required(operand)?;
+            match node.dtype(&given)? {
+                DType::I16 => operands.push(node.cast(given, DType::I32)?),
+                found => {
+                    return Err(TypeError::ElementType { operand, expected: "i16".to_string(), found }.into());
+                }
+            }
+        }
+        node.emit(Matmul::new(false, false), operands)
     }),
     row("TransposeMatMul", |node| Ok(vec![scaled_matmul(node, [false; 2])?])),
 ];

@@ -1,5 +1,6 @@
 //! Sums of products over matrices and windows.
 
+mod expert_routing;
 mod experts;
 mod fused_windows;
 mod integer_floats;
@@ -7,6 +8,7 @@ mod matrices;
 mod microsoft;
 mod quantized;
 mod windows;
+mod word_windows;
 
 pub(super) use fused_windows::{channels_first, channels_last};
 pub(super) use integer_floats::with_scalars;
@@ -17,6 +19,7 @@ use crate::import::Row;
 
 /// The tables of this family.
 pub(super) const TABLES: &[&[Row]] = &[
+    expert_routing::ROWS,
     experts::ROWS,
     fused_windows::ROWS,
     integer_floats::ROWS,
@@ -24,4 +27,5 @@ pub(super) const TABLES: &[&[Row]] = &[
     microsoft::ROWS,
     quantized::ROWS,
     windows::ROWS,
+    word_windows::ROWS,
 ];
