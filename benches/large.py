@@ -49,6 +49,16 @@ class Builder:
         matrix = self.node("DequantizeLinear", [codes, scales], axis=0, block_size=BLOCK)
         return self.node("MatMul", [x, matrix])
 
+    def shape(self, extents):
+        tensor = helper.make_tensor(f"s{len(self.weights)}", TensorProto.INT64, [len(extents)], extents)
+        self.weights.append(tensor)
+        return tensor.name
+
+    def heads(self, x, count, size):
+        """`[batch, tokens, count * size]` to `[batch, count, tokens, size]`."""
+        rows = self.node("Reshape", [x, self.shape([0, 0, count, size])])
+        return self.node("Transpose", [rows], perm=[0, 2, 1, 3])
+
     def normalized(self, x, width):
         return self.node("RMSNormalization", [x, self.weight(F16, [width])], epsilon=1e-5)
 
@@ -59,16 +69,15 @@ def attention(builder, layer, x, of):
     past = [f"past.{layer}.{name}" for name in ("key", "value")]
     builder.inputs += [helper.make_tensor_value_info(name, F16, cache) for name in past]
     sizes = (heads, key_heads, key_heads)
-    q, k, v = (builder.product(x, of["width"], count * head) for count in sizes)
-    q = builder.node("RotaryEmbedding", [q, "cos", "sin"], num_heads=heads)
-    k = builder.node("RotaryEmbedding", [k, "cos", "sin"], num_heads=key_heads)
+    q, k, v = (builder.heads(builder.product(x, of["width"], count * head), count, head) for count in sizes)
+    q, k = (builder.node("RotaryEmbedding", [value, "cos", "sin"]) for value in (q, k))
     present = [f"present.{layer}.{name}" for name in ("key", "value")]
     result = f"attended.{layer}"
-    node = helper.make_node("Attention", [q, k, v, "", *past], [result, *present], name=result)
-    node.attribute.extend([helper.make_attribute("q_num_heads", heads), helper.make_attribute("kv_num_heads", key_heads)])
-    builder.nodes.append(node)
+    builder.nodes.append(helper.make_node("Attention", [q, k, v, "", *past], [result, *present], name=result))
     grown = [1, key_heads, "present", head]
     builder.outputs += [helper.make_tensor_value_info(name, F16, grown) for name in present]
+    rows = builder.node("Transpose", [result], perm=[0, 2, 1, 3])
+    result = builder.node("Reshape", [rows, builder.shape([0, 0, heads * head])])
     return builder.product(result, heads * head, of["width"])
 
 

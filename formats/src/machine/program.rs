@@ -8,7 +8,7 @@ use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
 use crate::fact::Type;
 use crate::model::{BlockRecord, EntryRecord, KnownStep, Manifest, OperandRecord, Role};
-use crate::ops::{Class, Picked, Precision, Space, VectorClass};
+use crate::ops::{Class, Op, Picked, Precision, Space, VectorClass};
 use std::collections::{BTreeSet, HashMap};
 use thiserror::Error;
 
@@ -317,9 +317,12 @@ impl Binder<'_> {
         let name = record.name.as_str();
         let values = &manifest.blocks[block].values;
         let mut operands = Vec::with_capacity(record.operands.len());
+        // Of these only the extents are asked for, which are known where the program is.
+        let reads_extents = matches!(known.op(), Op::ShapeOf(_) | Op::SizeOf(_));
         for operand in &record.operands {
             operands.push(match *operand {
                 OperandRecord::Absent => None,
+                OperandRecord::Value(_) | OperandRecord::Weight(_) if reads_extents => None,
                 OperandRecord::Value(slot) => {
                     let source = slots.get(&slot).copied().unwrap_or(Source::Value(u32::MAX));
                     Some(self.tensor(&values[slot as usize].kind, source))
