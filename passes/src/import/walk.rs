@@ -198,6 +198,33 @@ impl Importer<'_> {
         Ok((row, opset))
     }
 
+    /// Open a block whose parameters have these facts and no names; steps go to it until it is closed.
+    pub(crate) fn open_block(&mut self, parameters: Vec<Fact>) -> Result<Vec<Operand>, LowerError> {
+        if self.depth >= limits::ONNX_GRAPH_NESTING {
+            return Err(LowerError::Unsupported(format!("nesting deeper than {}", limits::ONNX_GRAPH_NESTING)));
+        }
+        let frame = self.frame();
+        let (opsets, prefix) = (frame.opsets.clone(), frame.prefix.clone());
+        let block = self.push_frame(opsets, true, prefix);
+        self.depth += 1;
+        let values: Vec<_> = parameters.into_iter().map(|fact| self.graph.add_value(fact, None)).collect();
+        self.graph.block_mut(block).parameters.extend(&values);
+        Ok(values.into_iter().map(Operand::Value).collect())
+    }
+
+    /// Close the block that was opened last, with these results.
+    pub(crate) fn close_block(&mut self, results: Result<Vec<Operand>, LowerError>) -> Result<Body, LowerError> {
+        self.depth -= 1;
+        let block = self.frame().block;
+        let captures = self.frames.pop().map(|frame| frame.captures).unwrap_or_default();
+        let operands = results?;
+        let facts = operands.iter().map(|&operand| self.graph.fact(operand));
+        let results: Option<Vec<Fact>> = facts.collect();
+        let results = results.ok_or_else(|| LowerError::Unsupported("a block with an absent result".to_string()))?;
+        self.graph.block_mut(block).results = operands;
+        Ok(Body { block, captures, results })
+    }
+
     /// Lower the graph of a control-flow attribute to a block whose first parameters have these facts.
     pub(crate) fn lower_body(&mut self, graph: &GraphProto, parameters: Vec<Fact>) -> Result<Body, LowerError> {
         if self.depth >= limits::ONNX_GRAPH_NESTING {
