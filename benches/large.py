@@ -4,7 +4,8 @@
     pip install onnx
     python3 benches/large.py dense dense.onnx    # 102 billion parameters, all of them read for each token
     python3 benches/large.py experts experts.onnx  # 117 billion in 128 experts a layer, four of them for each token
-    ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*' --dim past=4096
+    ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*' --dim past=4096 \\
+        --set policy.state=tier2 --set policy.weights=tier2
 
 The weights are in a file that does not exist: `ipuc simulate` asks for sizes only.
 """
