@@ -388,15 +388,7 @@ impl Binder<'_> {
             operands,
             results,
             weight_bytes,
-            picked: match known.op().class() {
-                Class::Product(product) => product.picked(),
-                Class::Elementwise(_)
-                | Class::Moves(_)
-                | Class::Gathers(_)
-                | Class::Computes(_)
-                | Class::Serial(_)
-                | Class::Control(_) => None,
-            },
+            picked: known.op().picked(),
         })
     }
 

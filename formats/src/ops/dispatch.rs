@@ -58,6 +58,19 @@ impl Op {
         }
     }
 
+    /// The operand of a product of which only matrices are read that another operand picks; `None` where there is none.
+    pub fn picked(&self) -> Option<Picked> {
+        match self.class() {
+            Class::Product(product) => product.picked(),
+            Class::Elementwise(_)
+            | Class::Moves(_)
+            | Class::Gathers(_)
+            | Class::Computes(_)
+            | Class::Serial(_)
+            | Class::Control(_) => None,
+        }
+    }
+
     /// What it does besides computing, without what the blocks do that it runs.
     pub fn effect(&self) -> Effect {
         match self.class() {
