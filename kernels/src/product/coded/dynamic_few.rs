@@ -155,8 +155,10 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
         let unit = if inputs.is_multiple_of(cut) { cut } else { cut.max(BLOCK) };
         let records = inputs / unit * (unit / cut);
         let start = self.part.start + records * cut;
-        let length = self.bytes().len() - records * self.stream.record;
-        let rest = PanelPart { start, bytes: &self.part.bytes[self.part.bytes.len() - length..], ..self.part };
+        // A part of the first record keeps the planes over all inputs before it.
+        let read =
+            if records == 0 { 0 } else { self.part.bytes.len() - self.bytes().len() + records * self.stream.record };
+        let rest = PanelPart { start, bytes: &self.part.bytes[read..], ..self.part };
         let (rows, first_row, whole) = (self.rows, self.first_row, self.whole);
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };

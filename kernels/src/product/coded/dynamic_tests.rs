@@ -124,6 +124,17 @@ fn sums_are_those_of_plain_loops() {
     }
 }
 
+#[test]
+fn less_than_a_record() {
+    for code in CODES {
+        for planes in exact_planes(code) {
+            for k in [1, 15, 17, 255] {
+                check(&Coded::new(code, k, 3, &planes, Rounded::F32), &numbers(5, 2 * k), 2, 0);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
