@@ -392,7 +392,8 @@ def main():
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--keep", type=pathlib.Path, default=pathlib.Path("differential_failures"))
     given = arguments.parse_args()
-    program = os.environ.get("IPUC", "target/debug/ipuc")
+    target = os.environ.get("CARGO_TARGET_DIR", "target")
+    program = os.environ.get("IPUC", f"{target}/debug/ipuc")
     end, seed = time.monotonic() + given.seconds, given.seed * 1_000_000
     counts, wrong = collections.Counter(), []
     with tempfile.TemporaryDirectory() as scratch:

@@ -29,6 +29,9 @@ pub(super) const MOST_VECTORS: usize = 3;
 /// Inputs between those that the first rows multiply and those they ask for.
 const AHEAD: usize = 32;
 
+/// Rows between the one that is copied and the one that is asked for.
+const ROWS_AHEAD: usize = 8;
+
 /// What the reduction of the first inputs begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
@@ -297,6 +300,11 @@ impl Task<'_> {
             let first = self.part.inputs.start + first_input;
             let far = self.x.part(self.first_row, rows, first..first + length);
             for (row, near) in near.chunks_mut(RUN).enumerate() {
+                // A run of a row is too short for the processor to ask for by itself.
+                if row + ROWS_AHEAD < rows {
+                    let next = far.row(row + ROWS_AHEAD);
+                    (0..length).step_by(LANES).for_each(|input| simd.prefetch(next, input));
+                }
                 near[..length].copy_from_slice(far.row(row));
             }
             let x = Matrix::with_stride(&near, rows, length, RUN);

@@ -1,8 +1,8 @@
 //! The register tile: rows × panels of running sums over a run of inputs.
 //!
 //! [`Left`] is what is broadcast (a row of activations; in a convolution a channel of weights), the panels are what is read
-//! as vectors (weights; in a convolution the input's positions). Inputs are walked [`STEP`] at a time through arrays of that
-//! length, so that bounds are checked once a step.
+//! as vectors (weights; in a convolution the input's positions). Before the loop over inputs every slice is cut to the length
+//! of the loop, so that no bound is checked inside it.
 
 use super::panels::{RUN, Weight};
 use crate::simd::{LANES, Routine, Simd};
@@ -13,22 +13,19 @@ const CACHE_LINE_BYTES: usize = 64;
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 
-/// Inputs between two checks of bounds; a multiple of each weight's group.
-const STEP: usize = 4;
-
 /// The broadcast side of a tile of `ROWS` rows.
 pub(crate) trait Left<const ROWS: usize>: Copy {
-    /// [`STEP`] inputs of all rows.
-    type Step: Copy;
+    /// The values of a run of inputs.
+    type Run: Copy;
 
-    /// How many whole steps there are in `length` inputs.
-    fn steps(self, length: usize) -> usize;
+    /// As many of the first `length` inputs as there are of all rows in the form that the inner loop reads.
+    fn whole(self, length: usize) -> usize;
 
-    /// Inputs `step * STEP` and on.
-    fn step(self, step: usize) -> Self::Step;
+    /// The first `length` inputs, of which all are whole: every index below `length` is known to be within bounds.
+    fn run(self, length: usize) -> Self::Run;
 
-    /// Row `row` at input `input` of a step.
-    fn at(step: Self::Step, row: usize, input: usize) -> f32;
+    /// Row `row` at input `input` of a run.
+    fn at(run: &Self::Run, row: usize, input: usize) -> f32;
 
     /// Row `row` at input `input`.
     fn single(self, row: usize, input: usize) -> f32;
@@ -39,25 +36,25 @@ pub(crate) trait Left<const ROWS: usize>: Copy {
 pub(crate) struct RowsLeft<'a, const ROWS: usize>(pub [&'a [f32]; ROWS]);
 
 impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
-    type Step = [&'a [f32; STEP]; ROWS];
+    type Run = [&'a [f32]; ROWS];
 
     #[inline(always)]
-    fn steps(self, length: usize) -> usize {
-        length / STEP
+    fn whole(self, length: usize) -> usize {
+        length
     }
 
     #[inline(always)]
-    fn step(self, step: usize) -> Self::Step {
-        let mut inputs = [&[0.0; STEP]; ROWS];
+    fn run(self, length: usize) -> Self::Run {
+        let mut run = self.0;
         for row in 0..ROWS {
-            inputs[row] = &self.0[row].as_chunks().0[step];
+            run[row] = &self.0[row][..length];
         }
-        inputs
+        run
     }
 
     #[inline(always)]
-    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
-        step[row][input]
+    fn at(run: &Self::Run, row: usize, input: usize) -> f32 {
+        run[row][input]
     }
 
     #[inline(always)]
@@ -71,21 +68,21 @@ impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
 pub(crate) struct PanelLeft<'a>(pub &'a [f32]);
 
 impl<'a, const ROWS: usize> Left<ROWS> for PanelLeft<'a> {
-    type Step = &'a [f32; STEP * LANES];
+    type Run = &'a [[f32; LANES]];
 
     #[inline(always)]
-    fn steps(self, length: usize) -> usize {
-        (length / STEP).min(self.0.len() / (STEP * LANES))
+    fn whole(self, length: usize) -> usize {
+        length.min(self.0.len() / LANES)
     }
 
     #[inline(always)]
-    fn step(self, step: usize) -> Self::Step {
-        &self.0.as_chunks().0[step]
+    fn run(self, length: usize) -> Self::Run {
+        &self.0.as_chunks().0[..length]
     }
 
     #[inline(always)]
-    fn at(step: Self::Step, row: usize, input: usize) -> f32 {
-        step[input * LANES + row]
+    fn at(run: &Self::Run, row: usize, input: usize) -> f32 {
+        run[input][row]
     }
 
     #[inline(always)]
@@ -109,33 +106,33 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     ahead: usize,
 ) -> Sums<ROWS, PANELS> {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
-    let steps = left.steps(length);
-    for step in 0..steps {
-        let inputs = left.step(step);
-        let mut groups = [&panels[0][..0]; PANELS];
-        for panel in 0..PANELS {
-            groups[panel] = &panels[panel][step * STEP / W::GROUP..][..STEP / W::GROUP];
-            if ahead > 0 {
-                let lines = STEP * size_of::<W>() * LANES / CACHE_LINE_BYTES;
-                for line in 0..lines {
-                    simd.prefetch(groups[panel], (ahead + STEP * line / lines) / W::GROUP);
-                }
+    let groups = left.whole(length) / W::GROUP;
+    let inputs = left.run(groups * W::GROUP);
+    // All slices of the loop have the length of the loop: no bound is checked in it.
+    let mut weights = panels;
+    for panel in 0..PANELS {
+        weights[panel] = &panels[panel][..groups];
+    }
+    for group in 0..groups {
+        if ahead > 0 {
+            for panel in 0..PANELS {
+                simd.prefetch(weights[panel], group + ahead / W::GROUP);
             }
         }
-        for input in 0..STEP {
-            let mut weights = [simd.splat(0.0); PANELS];
+        for step in 0..W::GROUP {
+            let mut vectors = [simd.splat(0.0); PANELS];
             for panel in 0..PANELS {
-                weights[panel] = W::load(simd, &groups[panel][input / W::GROUP], input % W::GROUP);
+                vectors[panel] = W::load(simd, &weights[panel][group], step);
             }
             for row in 0..ROWS {
-                let factor = simd.splat(L::at(inputs, row, input));
+                let factor = simd.splat(L::at(&inputs, row, group * W::GROUP + step));
                 for panel in 0..PANELS {
-                    sums[row][panel] = simd.fused(factor, weights[panel], sums[row][panel]);
+                    sums[row][panel] = simd.fused(factor, vectors[panel], sums[row][panel]);
                 }
             }
         }
     }
-    for input in steps * STEP..length {
+    for input in groups * W::GROUP..length {
         for panel in 0..PANELS {
             let weights = W::load(simd, &panels[panel][input / W::GROUP], input % W::GROUP);
             for row in 0..ROWS {
@@ -211,6 +208,12 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        // Outputs are far from each other: they are on the way while the sums are made.
+        for row in 0..ROWS {
+            for panel in 0..PANELS {
+                simd.prefetch(&*self.out[row], self.first + panel * LANES);
+            }
+        }
         let sums = run::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
         for row in 0..ROWS {
             let out = &mut self.out[row][self.first..];
