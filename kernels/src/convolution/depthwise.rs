@@ -1,15 +1,25 @@
 //! Convolution of channels that do not see one another: groups of one input channel.
 //!
-//! Each channel is copied with its padding, so that every tap of 16 outputs of a row is one read at a fixed distance.
+//! Each channel is copied with its padding, so that every tap of 16 outputs of a row is one read at a fixed distance. Where
+//! rows are short, vectors hold channels instead (`depthwise_lanes`).
 
 use std::ops::Range;
 
-use super::{ConvolutionEpilogue, ConvolutionShape};
+use super::{
+    ConvolutionEpilogue, ConvolutionShape,
+    depthwise_lanes::{LanesTask, whole_blocks},
+};
 use crate::{
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
 };
+
+/// The longest row of outputs for which vectors hold channels.
+const SHORT_ROW: usize = 28;
+
+/// The most positions that the windows of a channel see, if vectors hold channels: those of 16 channels stay in a near cache.
+const FEW_POSITIONS: usize = 2048;
 
 /// `out = x * weight` with `weight: [groups * group_outputs, 1, taps..]` and groups of one input channel, then the epilogue.
 ///
@@ -34,6 +44,9 @@ pub fn depthwise(
         return;
     }
     let axes = window::joined(&shape.axes);
+    if shape.group_outputs == 1 && in_lanes(instructions, shape, &axes, (x, weight), out, epilogue) {
+        return;
+    }
     let plan = Plan::new(&axes);
     let (plane, positions) = (window::inputs(&axes), window::outputs(&axes));
     // A task has some rows along the first axis (where there are others) of one channel.
@@ -69,6 +82,56 @@ pub fn depthwise(
             task(&mut padded, part * rows_each + index, out);
         }
     });
+}
+
+/// The convolution with channels in the lanes of vectors; whether rows are short enough for it.
+fn in_lanes(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    axes: &[WindowAxis],
+    (x, weight): (&[f32], &[f32]),
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) -> bool {
+    let one = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+    let axes = match axes {
+        [columns] => [&one, columns],
+        [rows, columns] => [rows, columns],
+        _ => return false,
+    };
+    let extents = [extent(axes[0], axes[0].output), extent(axes[1], whole_blocks(axes[1].output))];
+    if axes[1].output > SHORT_ROW || extents[0].saturating_mul(extents[1]) > FEW_POSITIONS {
+        return false;
+    }
+    let (channels, taps) = (shape.groups, axes[0].kernel * axes[1].kernel);
+    let tap =
+        |index| index / axes[1].kernel * axes[0].dilation * extents[1] + index % axes[1].kernel * axes[1].dilation;
+    let offsets: Vec<usize> = (0..taps).map(tap).collect();
+    let (plane, positions) = (axes[0].input * axes[1].input, axes[0].output * axes[1].output);
+    let images = out.chunks_mut(channels * positions).enumerate();
+    let mut parts: Vec<(usize, usize, &mut [f32])> = images
+        .flat_map(|(image, out)| {
+            out.chunks_mut(LANES * positions).enumerate().map(move |(block, out)| (image, block * LANES, out))
+        })
+        .collect();
+    let each = parts.len().div_ceil(threads::parts(shape.outputs() * taps, usize::MAX));
+    threads::chunks(&mut parts, each, |_, parts| {
+        for (image, channel, out) in parts {
+            let (first, count) = (*image * channels + *channel, LANES.min(channels - *channel));
+            instructions.run(LanesTask {
+                axes,
+                extents,
+                offsets: &offsets,
+                input: &x[first * plane..][..count * plane],
+                weight: &weight[*channel * taps..][..count * taps],
+                out,
+                epilogue,
+                channel: *channel,
+                place: first * positions,
+            });
+        }
+    });
+    true
 }
 
 /// Distances within the copy of a channel, the same for all.

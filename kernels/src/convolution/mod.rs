@@ -10,6 +10,7 @@
 //! computed with fewer multiplications, from sums of their own (`winograd`).
 
 mod depthwise;
+mod depthwise_lanes;
 mod direct;
 mod few;
 mod gather;

@@ -395,6 +395,52 @@ fn half_weights_are_widened() {
     }
 }
 
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Two outputs of each channel are made row by row, one output by vectors of channels.
+#[test]
+fn short_rows_have_the_bits_of_rows() {
+    let axis = |input: usize, kernel: usize, stride: usize, dilation: usize, pad: usize| {
+        let output = (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1;
+        WindowAxis { input, output, kernel, stride, dilation, pad_begin: pad, pad_end: pad }
+    };
+    let cases = [
+        vec![axis(7, 3, 1, 1, 1), axis(7, 3, 1, 1, 1)],
+        vec![axis(28, 5, 2, 1, 2), axis(28, 5, 2, 1, 2)],
+        vec![axis(9, 3, 1, 2, 0), axis(14, 3, 2, 1, 3)],
+        vec![axis(5, 2, 1, 1, 0), axis(40, 3, 1, 1, 1)],
+        vec![axis(30, 4, 1, 1, 1)],
+    ];
+    for axes in cases {
+        for channels in [1, 16, 37] {
+            let rows =
+                ConvolutionShape { batch: 2, groups: channels, group_inputs: 1, group_outputs: 2, axes: axes.clone() };
+            let lanes = ConvolutionShape { group_outputs: 1, ..rows.clone() };
+            let (taps, positions) = (window::taps(&axes), window::outputs(&axes));
+            let (x, weight, bias) = (numbers(3, lanes.inputs()), numbers(7, channels * taps), numbers(5, channels));
+            let addend = numbers(9, lanes.outputs());
+            let twice = |values: &[f32], length: usize| -> Vec<f32> {
+                values.chunks(length).flat_map(|part| [part, part].concat()).collect()
+            };
+            let (weights, biases, addends) = (twice(&weight, taps), twice(&bias, 1), twice(&addend, positions));
+            for instructions in Instructions::available() {
+                let epilogue = |bias, addend| ConvolutionEpilogue {
+                    bias: Some(bias),
+                    addend: Some(addend),
+                    clamp: Some((-2.0, 6.0)),
+                    ..ConvolutionEpilogue::default()
+                };
+                let (mut by_rows, mut by_lanes) = (vec![f32::NAN; rows.outputs()], vec![f32::NAN; lanes.outputs()]);
+                depthwise(instructions, &rows, &x, &weights, &mut by_rows, epilogue(&biases, &addends));
+                depthwise(instructions, &lanes, &x, &weight, &mut by_lanes, epilogue(&bias, &addend));
+                assert_eq!(bits(&by_rows), bits(&twice(&by_lanes, positions)), "{}, {lanes:?}", instructions.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn transposed_bits_do_not_depend_on_threads() {
     let axis = WindowAxis { input: 61, output: 30, kernel: 4, stride: 2, dilation: 1, pad_begin: 1, pad_end: 1 };
