@@ -216,6 +216,57 @@ fn a_token_has_the_bits_that_it_has_among_others() {
     }
 }
 
+/// Notes which matrices are asked for at once.
+struct Picked {
+    parts: Parts,
+    asked: Mutex<Vec<Vec<u64>>>,
+    most_bytes: u64,
+}
+
+impl PartSource for Picked {
+    fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        self.parts.part(weight, part)
+    }
+    fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
+        self.parts.tensor(weight)
+    }
+    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        self.parts.rows(weight, rows)
+    }
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        self.asked.lock().unwrap().push(matrices.to_vec());
+        self.parts.matrices(weight, matrices)
+    }
+    fn most_picked_bytes(&self) -> u64 {
+        self.most_bytes
+    }
+}
+
+#[test]
+fn as_many_matrices_are_picked_at_once_as_may_be_held() {
+    let op: Op = ExpertMatmul { arithmetic: Arithmetic::default() }.into();
+    let (a, b) = (tensor(DType::F32, &[5, 1, 32], 1), tensor(DType::F32, &[8, 16, 32], 2));
+    let index = Tensor::from_elements(&[5, 1], &[7i64, 4, 6, 3, 5]).unwrap();
+    let with_weight = |weight: Operand| {
+        let mut operands = values(&[Some(a.clone()), None, Some(index.clone())]);
+        operands[1] = weight;
+        run(&op, operands)
+    };
+    let expected = with_weight(weight(&op, 1, &b, DType::F32, 1 << 24));
+    let matrix_bytes = 16 * 32 * 4;
+    for (most_bytes, asked) in
+        [(2 * matrix_bytes + 1, vec![vec![3u64, 4], vec![5, 6], vec![7]]), (1, (3..8).map(|one| vec![one]).collect())]
+    {
+        for budget in [1 << 10, 1 << 24] {
+            let (record, parts) = parts_of(&op, 1, &b, DType::F32, budget);
+            let source = Arc::new(Picked { parts, asked: Mutex::default(), most_bytes });
+            let found = with_weight(Operand::Weight(Weight::new(0, Arc::new(record), source.clone())));
+            assert_eq!(found, expected, "parts of {budget} bytes");
+            assert_eq!(*source.asked.lock().unwrap(), asked, "parts of {budget} bytes");
+        }
+    }
+}
+
 /// What is there is computed, and its place given back, before anything is waited for.
 #[test]
 fn no_part_is_held_while_another_is_waited_for() {
