@@ -52,6 +52,33 @@ pub struct GenerationSettings {
     pub repetition_penalty: Option<f32>,
 }
 
+impl GenerationSettings {
+    /// The inputs of a pass over tokens.
+    pub(crate) fn token_inputs(&self) -> TokenInputs<'_> {
+        let (mask, positions) = (self.attention_mask.as_deref(), self.position_ids.as_deref());
+        TokenInputs { tokens: &self.tokens, attention_mask: mask, position_ids: positions }
+    }
+}
+
+/// Names of the inputs of a pass over tokens, as [`GenerationSettings`] has them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenInputs<'a> {
+    pub(crate) tokens: &'a str,
+    pub(crate) attention_mask: Option<&'a str>,
+    pub(crate) position_ids: Option<&'a str>,
+}
+
+impl<'a> TokenInputs<'a> {
+    /// What they hold, for tokens behind so many positions of the cache.
+    pub(crate) fn rows(self, cached: usize, tokens: &[u32]) -> impl Iterator<Item = (&'a str, Vec<i64>)> {
+        let end = cached + tokens.len();
+        let numbers = (self.tokens, tokens.iter().map(|&token| i64::from(token)).collect());
+        let mask = self.attention_mask.map(|mask| (mask, vec![1; end]));
+        let positions = self.position_ids.map(|positions| (positions, (cached as i64..end as i64).collect()));
+        std::iter::once(numbers).chain(mask).chain(positions)
+    }
+}
+
 /// How a model reads its input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,7 +8,8 @@ use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Type;
 use ipuc_formats::onnx::read_value;
-use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto};
+use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
+use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, ModelProto, NodeProto, attribute_proto, type_proto};
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Session, SessionOptions};
 use prost::Message as _;
@@ -71,6 +72,7 @@ fn disagreement(case: &Path) -> Result<(), String> {
     let model = compiled(&std::fs::read(case).unwrap()).map_err(|error| format!("{name}: {error}"))?;
     let data = Data::load(&format!("{name}.data"));
     let ports = model.inputs(model.entry(None).unwrap());
+    assert!(data.sets() > 0, "{name} has no data");
     for threads in [1, 2] {
         let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
         let mut before: BTreeMap<String, Value> = BTreeMap::new();
@@ -229,4 +231,22 @@ fn what_is_not_computed_is_refused_by_name() {
         });
         assert!(error.contains(name), "{case}: {error}");
     }
+}
+
+/// Heads and their sizes come from the file: their products do not fit in 64 bits.
+#[test]
+fn heads_that_no_row_holds_are_refused() {
+    let bytes = std::fs::read(folder().join("delta_net.onnx")).unwrap();
+    let mut model = ModelProto::decode(&bytes[..]).unwrap();
+    let huge = Dimension { value: Some(dimension::Value::DimValue(1 << 40)), ..Dimension::default() };
+    for (input, axis) in [(0, 1), (5, 1), (5, 3)] {
+        let port = &mut model.graph.as_mut().unwrap().input[input];
+        let Some(type_proto::Value::TensorType(tensor)) = port.r#type.as_mut().and_then(|kind| kind.value.as_mut())
+        else {
+            panic!("an input is a tensor")
+        };
+        tensor.shape.as_mut().unwrap().dim[axis] = huge.clone();
+    }
+    let error = compiled(&model.encode_to_vec()).err().unwrap();
+    assert!(error.contains("a state of 1099511627776 heads of 6 by 1099511627776"), "{error}");
 }

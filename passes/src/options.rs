@@ -36,9 +36,9 @@ pub enum Precision {
     },
     /// Floats of 8 bits with scales.
     Fp8 {
-        /// Which.
+        /// The type of the codes.
         code: Fp8,
-        /// As of integers.
+        /// Inputs that share a scale: a power of two from 16 to 256; 0 for all inputs of an output (a channel).
         block: u64,
     },
     /// Floats of 4 bits with a power of two for each 32 inputs (OCP MX v1.0).
@@ -92,8 +92,8 @@ impl fmt::Display for Precision {
 impl FromStr for Precision {
     type Err = String;
 
-    /// `f16`, `bf16`, `mxfp4`, `nvfp4`, `i4_e4m3`, or `i8`, `i4`, `i2`, `fp8` (f8e4m3fn) and `fp8_e5m2` with the size of a block, as `i4:64` or
-    /// `i8:channel`.
+    /// `f16`, `bf16`, `mxfp4`, `nvfp4`, `i4_e4m3`, or `i8`, `i4`, `i2`, `fp8` (f8e4m3fn) and `fp8_e5m2` with the size of a
+    /// block, as `i4:64` or `i8:channel`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, block) = text.split_once(':').map_or((text, None), |(kind, block)| (kind, Some(block)));
         let usual = match (kind, block) {
@@ -213,7 +213,8 @@ pub struct Options {
 mod tests {
     use super::*;
 
-    const KINDS: &str = "expected f16, bf16, i8, i4, i4_e4m3, i2, fp8, fp8_e5m2, mxfp4 or nvfp4; blocks of codes may have a size, as i4:64";
+    const KINDS: &str = "expected f16, bf16, i8, i4, i4_e4m3, i2, fp8, fp8_e5m2, mxfp4 or nvfp4; blocks of codes may have a \
+                         size, as i4:64";
 
     #[test]
     fn precisions_are_texts() {

@@ -111,7 +111,7 @@ fn checked(graph: &Graph, id: ConstantId, encoding: Coded, reason: String) -> Op
     let constant = graph.constant(id);
     let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
     encoding.check(Logical { dtype: constant.dtype, shape: &shape }).ok()?;
-    Some(ChosenEncoding { encoding, reason })
+    Some(ChosenEncoding { encoding, by_budget: false, reason })
 }
 
 /// Put a step before the first reader of each of these constants, in its place.

@@ -79,14 +79,15 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
     let mut factors = Factors { calibration: &options.calibration, constants: BTreeMap::new() };
     let mut asked = Asked::new(&options.weights, &candidates)?;
     let mut choices: Vec<Choice> = candidates.iter().map(|candidate| asked.precision(candidate)).collect();
+    let by_budget: Vec<bool> = choices.iter().map(|choice| matches!(choice, Choice::Budget)).collect();
     if let Some(budget) = options.weights.budget {
         budget::choose(graph, budget, &candidates, &mut choices, &mut factors)?;
     }
-    for (candidate, choice) in candidates.iter().zip(choices) {
+    for ((candidate, choice), by_budget) in candidates.iter().zip(choices).zip(by_budget) {
         let (precision, why) = match choice {
             Choice::Unasked | Choice::Budget => continue,
             Choice::Keep(reason) => {
-                keep(graph, candidate, reason);
+                keep(graph, candidate, by_budget, reason);
                 changes.annotations += 1;
                 continue;
             }
@@ -94,12 +95,15 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
         };
         match round(graph, candidate, precision, why, &mut factors)? {
             Ok(()) => {
+                if let Some(chosen) = &mut graph.constant_mut(candidate.id).encoding {
+                    chosen.by_budget = by_budget;
+                }
                 asked.settle(candidate, None);
                 changes.annotations += 1;
             }
             Err(reason) => {
                 asked.settle(candidate, Some(&reason));
-                keep(graph, candidate, reason);
+                keep(graph, candidate, by_budget, reason);
             }
         }
     }
@@ -190,9 +194,10 @@ impl<'a> Asked<'a> {
 }
 
 /// Store a weight as without this pass, and say why.
-fn keep(graph: &mut Graph, candidate: &Candidate, reason: String) {
+fn keep(graph: &mut Graph, candidate: &Candidate, by_budget: bool, reason: String) {
     let ChosenEncoding { encoding, .. } = graph.default_encoding(candidate.id, &candidate.uses);
-    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason: format!("kept: {reason}") });
+    graph.constant_mut(candidate.id).encoding =
+        Some(ChosenEncoding { encoding, by_budget, reason: format!("kept: {reason}") });
 }
 
 /// Why a weight stays.
@@ -245,7 +250,8 @@ fn to_floats(graph: &mut Graph, candidate: &Candidate, to: DType, why: String) -
     let constant = graph.constant_mut(candidate.id);
     (constant.data, constant.origin) = (ConstantData::Recipe { op, operands: vec![Some(narrow)] }, None);
     let ChosenEncoding { encoding, .. } = graph.default_encoding(candidate.id, &candidate.uses);
-    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason: format!("rounded: {why}") });
+    graph.constant_mut(candidate.id).encoding =
+        Some(ChosenEncoding { encoding, by_budget: false, reason: format!("rounded: {why}") });
     Ok(())
 }
 
@@ -279,7 +285,7 @@ fn to_codes(
     let calibrated = if factor.is_some() { ", calibrated" } else { "" };
     dequantize(graph, candidate, scheme, factor);
     let reason = format!("rounded: {why}{calibrated}");
-    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, reason });
+    graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, by_budget: false, reason });
     Ok(Ok(()))
 }
 

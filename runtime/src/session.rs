@@ -1,35 +1,31 @@
 //! The daily interface of an opened model: write inputs, run, read outputs, keep state.
 //!
-//! `together` runs several sessions as one.
+//! `pass` runs the block of an entry for one session or for several, `together` several sessions as one.
 
+mod pass;
 mod together;
 
-use crate::bind::{Declared, bind, bind_symbols, follow_equations};
+use crate::bind::{Declared, bind_symbols, follow_equations};
 use crate::cancel::CancelToken;
 use crate::error::RunError;
-use crate::execute::Execution;
 use crate::memory::BoundMemory;
 use crate::model::{Model, join};
 use crate::observe::Observer;
 use crate::program::Program;
 use crate::saved::{Saved, SavedStateError, restore, save};
-use crate::state::{SessionStates, States, charged, contents, initial, read_back_bytes};
-use crate::steps::{Contents, Progress};
-use crate::stream::{Need, PassReport};
+use crate::state::{SessionStates, States, charged, contents, initial};
+use crate::steps::Contents;
+use crate::stream::PassReport;
 use crate::threads::Threads;
-use crate::trace::{Trace, Track, watch_workers};
+use crate::trace::{Trace, watch_workers};
 use crate::versions::{PageMemory, Version};
-use crate::working::PortBytes;
-use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, StateRecord};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::simd::Instructions;
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What a session may be told.
 #[derive(Debug, Clone, Default)]
@@ -243,91 +239,6 @@ impl Session {
         self.run_shown(entry, inputs, Some(observer))
     }
 
-    fn run_shown(
-        &mut self,
-        entry: Option<&str>,
-        inputs: Vec<(String, Value)>,
-        mut observer: Option<&mut dyn Observer>,
-    ) -> Result<Vec<(String, Value)>, RunError> {
-        let model = self.model.clone();
-        let entry = model.entry(entry)?;
-        let program = &*model.program;
-        let arguments = self.arguments(entry, inputs)?;
-        let declared = declared(program, entry);
-        let kinds: Vec<Type> = arguments.iter().map(Contents::kind).collect();
-        let bindings = bind(&program.manifest, entry, &declared, &kinds)?;
-        // Passes over streamed weights come one after another, whatever session they are of.
-        let _pass = program.streamed.as_ref().map(|streamed| streamed.pass());
-        if let Some(observer) = &mut observer {
-            observer.begin();
-        }
-        if program.streamed.is_none() {
-            let results = self.attempt(entry, &bindings, arguments, observer)?;
-            return self.keep_states(entry, results);
-        }
-        loop {
-            let shown: Option<&mut dyn Observer> = match &mut observer {
-                Some(observer) => Some(&mut **observer),
-                None => None,
-            };
-            match self.attempt(entry, &bindings, arguments.clone(), shown) {
-                Ok(results) => return self.keep_states(entry, results),
-                Err(error) => match program.pool.take_refused_bytes() {
-                    0 => return Err(error),
-                    // What is sized while running was more than was kept free for it: the pass begins anew with more.
-                    refused_bytes => self.unplanned_bytes = self.unplanned_bytes.saturating_add(refused_bytes),
-                },
-            }
-            if let Some(observer) = &mut observer {
-                observer.restart();
-            }
-        }
-    }
-
-    /// Run an entry once; gives all its results.
-    fn attempt(
-        &mut self,
-        entry: &EntryRecord,
-        bindings: &Bindings,
-        arguments: Vec<Contents>,
-        observer: Option<&mut dyn Observer>,
-    ) -> Result<Vec<Contents>, RunError> {
-        let program = self.model.program.clone();
-        // Old arenas go before new ones come.
-        let memory = self.memory.take().filter(|memory| memory.fits(entry.block, bindings));
-        let mut memory = memory.unwrap_or_else(|| {
-            BoundMemory::new(&program.manifest, entry.block, bindings.clone(), program.pool.clone())
-        });
-        let ports = PortBytes::new(&program.manifest, entry, bindings, &memory);
-        let uncharged_bytes = self.uncharged_bytes(entry, &arguments);
-        self.working_bytes =
-            sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, self.unplanned_bytes]);
-        let bytes = sum(&[memory.missing_bytes(), uncharged_bytes, ports.results, self.unplanned_bytes]);
-        let need = Need { bytes, growth_bytes: ports.growth };
-        make_room(&program, &[&self.states], need, self.working_bytes)?;
-        let no_room = |bytes| RunError::Memory { bytes };
-        memory.acquire().map_err(no_room)?;
-        let _arguments = program.pool.charge(uncharged_bytes).map_err(|exceeded| no_room(exceeded.bytes))?;
-        program.pool.begin_run();
-        let trace = self.trace.as_deref();
-        let random_state = self.random_state;
-        let cancel = self.cancel.as_ref();
-        let mut execution = Execution { program: &program, memory: &memory, random_state, trace, cancel, observer };
-        program.source.progress(Progress::PassBegins { block: entry.block });
-        let begun = Instant::now();
-        let results = self.threads.team().run(|| execution.run_block(entry.block, arguments));
-        if let Some(trace) = trace {
-            trace.add(Track::Runs, format!("run {}", entry.name), begun, None);
-        }
-        let random_state = execution.random_state;
-        program.source.progress(Progress::PassEnds);
-        self.memory = Some(memory);
-        let results = results?;
-        self.random_state = random_state;
-        self.unplanned_bytes = self.unplanned_bytes.max(program.pool.run_bytes().saturating_sub(ports.results));
-        Ok(results)
-    }
-
     /// Bytes of state that is in the spill file, of all sessions of the model.
     pub fn spilled_bytes(&self) -> u64 {
         self.model.program.spill.spilled_bytes()
@@ -425,34 +336,6 @@ impl Session {
         }
         Ok(slots.into_iter().flatten().collect())
     }
-}
-
-/// Has weights leave where the budget has no room for a run of these sessions, then pages of state.
-///
-/// # Errors
-/// [`RunError::Budget`] where nothing is left to leave; the run needs `working_bytes` besides weights.
-fn make_room(program: &Program, running: &[&SessionStates], need: Need, working_bytes: u64) -> Result<(), RunError> {
-    let Some(streamed) = &program.streamed else { return Ok(()) };
-    let budget_bytes = program.budget.limit_bytes();
-    loop {
-        let read_back_bytes = running.iter().map(|states| read_back_bytes(&states.lock())).max().unwrap_or(0);
-        let bytes = need.bytes.saturating_add(read_back_bytes).saturating_sub(program.pool.free_bytes());
-        let Err(needed_bytes) = streamed.make_room(Need { bytes, growth_bytes: need.growth_bytes }) else {
-            return Ok(());
-        };
-        let short = needed_bytes.saturating_sub(budget_bytes);
-        let moved = program.states.spill(running, short.max(1), &program.spill);
-        let moved = moved.map_err(|error| RunError::Spill { error })?;
-        if moved == 0 {
-            return Err(RunError::Budget { needed_bytes, budget_bytes, working_bytes });
-        }
-        program.pool.trim();
-    }
-}
-
-/// As much as there is, where the sum is more.
-fn sum(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
 }
 
 fn declared<'a>(program: &'a Program, entry: &'a EntryRecord) -> Vec<Declared<'a>> {

@@ -1,7 +1,7 @@
 //! Examples made from a text, with the tokenizer that belongs to the model.
 
 use super::{CalibrateError, Calibrator};
-use crate::generation::{GENERATION, GenerationSettings, TOKENIZER};
+use crate::generation::{GENERATION, GenerationSettings, TOKENIZER, TokenInputs};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Shape, Type, tensor_of_integers};
@@ -90,28 +90,17 @@ impl TextInputs {
         tokens: &[u32],
     ) -> Result<Vec<(String, Value)>, CalibrateError> {
         let settings = self.settings.as_ref();
-        let name_of_tokens = settings.map_or(TOKENS, |settings| &settings.tokens);
-        let mask = settings.map_or(Some(MASK), |settings| settings.attention_mask.as_deref());
-        let positions = settings.map_or(Some(POSITIONS), |settings| settings.position_ids.as_deref());
-        let count = tokens.len() as i64;
-        let batch = ports.iter().find(|port| port.name == name_of_tokens).and_then(|port| first_symbol(&port.kind));
+        let usual = TokenInputs { tokens: TOKENS, attention_mask: Some(MASK), position_ids: Some(POSITIONS) };
+        let names = settings.map_or(usual, GenerationSettings::token_inputs);
+        let mut rows: BTreeMap<&str, Vec<i64>> = names.rows(0, tokens).collect();
+        rows.entry(SEGMENTS).or_insert_with(|| vec![0; tokens.len()]);
+        let batch = ports.iter().find(|port| port.name == names.tokens).and_then(|port| first_symbol(&port.kind));
         let mut known = sizes(obligations);
         known.extend(batch.map(|batch| (batch, 1)));
         let input = |port: &Port| -> Result<(String, Value), CalibrateError> {
             let name = port.name.as_str();
-            let row: Option<Vec<i64>> = if name == name_of_tokens {
-                Some(tokens.iter().map(|&token| i64::from(token)).collect())
-            } else if Some(name) == mask {
-                Some(vec![1; tokens.len()])
-            } else if Some(name) == positions {
-                Some((0..count).collect())
-            } else if name == SEGMENTS {
-                Some(vec![0; tokens.len()])
-            } else {
-                None
-            };
-            let value = match row {
-                Some(row) => row_of_integers(&port.kind, &row),
+            let value = match rows.get(name) {
+                Some(row) => row_of_integers(&port.kind, row),
                 // The folder of a language model has no inputs beside these.
                 None if settings.is_some() || name.starts_with(PAST) => empty_cache(&port.kind, &known),
                 None => None,

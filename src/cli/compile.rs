@@ -404,12 +404,9 @@ fn print(
         let (inputs, outputs) = (entry.inputs.join(", "), entry.outputs.join(", "));
         output.remark(format_args!("  entry {}({inputs}) -> ({outputs})", entry.name))?;
     }
-    if arguments.size.is_some() || arguments.max_error.is_some() {
+    if !compiled.emitted.budgeted.is_empty() {
         let reason = |weight: &WeightRecord| Some([format!("  {}", weight.name.as_deref()?), weight.reason.clone()]);
-        let chosen = manifest
-            .weights
-            .iter()
-            .filter(|weight| weight.reason.contains("--size") || weight.reason.contains("--max-error"));
+        let chosen = compiled.emitted.budgeted.iter().map(|&weight| &manifest.weights[weight]);
         output.table(chosen.filter_map(reason).collect())?;
     }
     // Bodies come and go within the block that runs them, so that the largest tells most.

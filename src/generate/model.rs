@@ -78,20 +78,10 @@ impl TextModel {
         input_tokens: Option<usize>,
     ) -> Result<Vec<(String, Value)>, GenerateError> {
         let settings = self.settings();
-        let end = cached + tokens.len();
-        let mut inputs =
-            vec![(settings.tokens.clone(), self.row(tokens.iter().map(|&token| i64::from(token)).collect())?)];
-        if let Some(mask) = &settings.attention_mask {
-            inputs.push((mask.clone(), self.row(vec![1; end])?));
-        }
-        if let Some(positions) = &settings.position_ids {
-            inputs.push((positions.clone(), self.row((cached as i64..end as i64).collect())?));
-        }
-        let decoder_mask = settings.encoder.as_ref().and_then(|encoder| encoder.decoder_mask.as_ref());
-        if let Some((mask, count)) = decoder_mask.zip(input_tokens) {
-            inputs.push((mask.clone(), self.row(vec![1; count])?));
-        }
-        Ok(inputs)
+        let decoder_mask = settings.encoder.as_ref().and_then(|encoder| encoder.decoder_mask.as_deref());
+        let decoder_mask = decoder_mask.zip(input_tokens).map(|(mask, count)| (mask, vec![1; count]));
+        let rows = settings.token_inputs().rows(cached, tokens).chain(decoder_mask);
+        rows.map(|(name, row)| Ok((name.to_string(), self.row(row)?))).collect()
     }
 
     /// The inputs of the encoder for a text.

@@ -10,11 +10,15 @@ from onnx import helper, numpy_helper
 FOLDER = pathlib.Path(__file__).parent
 MICROSOFT = "com.microsoft"
 MACHINE_LEARNING = "ai.onnx.ml"
-random = np.random.default_rng(1)
 
 
-def floats(*shape, dtype=np.float32):
-    return random.standard_normal(shape).astype(dtype)
+def numbers(seed):
+    """A generator, and what draws floats of a shape from it: cases with one of their own can be written alone."""
+    random = np.random.default_rng(seed)
+    return random, lambda *shape, dtype=np.float32: random.standard_normal(shape).astype(dtype)
+
+
+random, floats = numbers(1)
 
 
 def run(model, inputs, outputs):
@@ -94,3 +98,11 @@ class Formula(Case):
         values = self.formula(*given.values())
         names = [name for name in self.results if name]
         return dict(zip(names, values if isinstance(values, tuple) else (values,)))
+
+
+def one(name, operator, inputs, results=("Y",), **more):
+    """A case of one set; inputs that begin with `w_` are stored in the model."""
+    weights = {operand[2:]: value for operand, value in inputs.items() if operand.startswith("w_")}
+    given = {operand: value for operand, value in inputs.items() if not operand.startswith("w_")}
+    operands = [operand.removeprefix("w_") for operand in inputs]
+    Case(name, operator, operands, list(results), weights=weights, **more).add(**given)

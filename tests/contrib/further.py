@@ -2,21 +2,9 @@
 support vectors. They draw from numbers of their own, so that they can be written alone."""
 
 import numpy as np
-from case import Case, Formula
+from case import Case, Formula, numbers, one
 
-random = np.random.default_rng(2)
-
-
-def floats(*shape, dtype=np.float32):
-    return random.standard_normal(shape).astype(dtype)
-
-
-def one(name, operator, inputs, results=("Y",), **more):
-    """A case of one set; inputs that begin with `w_` are stored in the model."""
-    weights = {operand[2:]: value for operand, value in inputs.items() if operand.startswith("w_")}
-    given = {operand: value for operand, value in inputs.items() if not operand.startswith("w_")}
-    operands = [operand.removeprefix("w_") for operand in inputs]
-    Case(name, operator, operands, list(results), weights=weights, **more).add(**given)
+random, floats = numbers(2)
 
 
 def rotations():

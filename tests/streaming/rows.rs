@@ -5,10 +5,11 @@ use crate::models::{
     weight, write,
 };
 use crate::watched::Watched;
+use ipuc::files::DirectFile;
 use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, NodeProto};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_runtime::{Model, ModelOptions};
+use ipuc_runtime::{Model, ModelOptions, OpenError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -211,4 +212,21 @@ fn mixtures_read_the_experts_of_their_tokens() {
         assert!(report.stream_bytes <= 2 * 4096, "{report:?}");
         assert_eq!(report.unplanned_bytes, 0);
     }
+}
+
+/// Matrices that a step picks are held in the budget.
+#[test]
+fn a_budget_has_room_for_the_experts_of_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let (count, size) = (16, 512);
+    let path = mixture(folder.path(), count, size);
+    let open = |memory_bytes| {
+        let options = ModelOptions { memory_bytes: Some(memory_bytes), ..ModelOptions::default() };
+        Model::open_with(Arc::new(DirectFile::open(&path).unwrap()), options)
+    };
+    // Several small ones are read together.
+    let held_bytes = 4 << 20;
+    let Err(OpenError::Budget { needed_bytes, .. }) = open(held_bytes) else { panic!("experts take no memory") };
+    assert!((held_bytes..held_bytes + (1 << 20)).contains(&needed_bytes), "{needed_bytes}");
+    assert!(open(needed_bytes).unwrap().residency().unwrap().working_bytes >= held_bytes);
 }

@@ -119,6 +119,8 @@ pub struct BoundStep {
     pub view: bool,
     /// Elements only change their places.
     pub moves: bool,
+    /// Its results are its operands with new rows behind them: of those that lie elsewhere only these are written.
+    pub appends: bool,
     /// Bytes of weights that it reads, of gathered ones only the parts that are picked.
     pub weight_bytes: f64,
     /// The operand of which matrices are picked, where it is a product of such.
@@ -381,6 +383,7 @@ impl Binder<'_> {
             times,
             view: known.op().view_of().is_some(),
             moves: matches!(known.op().class(), Class::Moves(_)),
+            appends: matches!(known.op(), Op::Append(_)),
             spaces,
             extents,
             products,

@@ -202,6 +202,18 @@ pub struct StepRecord {
     pub name: String,
 }
 
+impl StepRecord {
+    /// Whether only rows or matrices of this weight, the operand at `position`, are read, once it is known which. Matrices of a
+    /// weight in which they do not lie apart are not.
+    pub fn picks(&self, position: usize, weight: &WeightRecord) -> bool {
+        self.reads.iter().filter(|read| read.operand as usize == position).any(|read| match read.read {
+            Read::Rows => true,
+            Read::Groups => weight.encoding.dense_panels().is_some(),
+            Read::Once | Read::Repeated | Read::Nonzero => false,
+        })
+    }
+}
+
 /// What a step takes or a block gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OperandRecord {

@@ -58,10 +58,9 @@ impl Op {
         }
     }
 
-    /// The operand of a product of which only matrices are read that another operand picks; `None` where there is none.
-    pub fn picked(&self) -> Option<Picked> {
+    fn product(&self) -> Option<&dyn Product> {
         match self.class() {
-            Class::Product(product) => product.picked(),
+            Class::Product(product) => Some(product),
             Class::Elementwise(_)
             | Class::Moves(_)
             | Class::Gathers(_)
@@ -69,6 +68,11 @@ impl Op {
             | Class::Serial(_)
             | Class::Control(_) => None,
         }
+    }
+
+    /// The operand of a product of which only matrices are read that another operand picks; `None` where there is none.
+    pub fn picked(&self) -> Option<Picked> {
+        self.product()?.picked()
     }
 
     /// What it does besides computing, without what the blocks do that it runs.
@@ -87,15 +91,7 @@ impl Op {
     /// How the weight of this shape behind an operand is a matrix of inputs and outputs of a product; such weights are
     /// stored in panels. `None` for operands that are not.
     pub fn weight_matrix(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
-        match self.class() {
-            Class::Product(product) => product.weight(operand, shape),
-            Class::Elementwise(_)
-            | Class::Moves(_)
-            | Class::Gathers(_)
-            | Class::Computes(_)
-            | Class::Serial(_)
-            | Class::Control(_) => None,
-        }
+        self.product()?.weight(operand, shape)
     }
 
     /// Operand whose bytes result 0 has unchanged (a reshape): no copy is needed.
@@ -226,12 +222,12 @@ fn gathered(facts: &StepFacts<'_>, parts: Dim) -> Gathered {
     Gathered { parts, part_bytes: bytes.divide_exact(&count).unwrap_or_else(|| bytes.ceil_div(&count)) }
 }
 
-/// Matrices of a stored operand of a product.
+/// Matrices of a stored operand of a product: each that is picked is read once, and there are no more than all.
 fn picked_matrices(facts: &StepFacts<'_>, picked: Picked) -> Option<Gathered> {
     let stored = facts.stored.get(picked.operand)?.as_ref()?;
     let count = facts.dims(picked.operand)?.first()?;
     let part_bytes = stored.bytes.divide_exact(count).unwrap_or_else(|| stored.bytes.ceil_div(count));
-    Some(Gathered { parts: facts.elements(picked.index), part_bytes })
+    Some(Gathered { parts: Dim::min(&facts.elements(picked.index), count), part_bytes })
 }
 
 /// The element types of a product's multiply-accumulates.

@@ -65,7 +65,7 @@ impl Model {
         if zeros.zeros == 0 {
             return Err("it has no zeros".to_string());
         }
-        let ChosenEncoding { encoding, reason } = current(graph, id, uses);
+        let ChosenEncoding { encoding, by_budget, reason } = current(graph, id, uses);
         let Some(panels) = encoding.as_panels().filter(|_| !zeros.groups.is_empty()) else {
             return Err("steps read it as it is, or rows of it".to_string());
         };
@@ -91,7 +91,7 @@ impl Model {
         let chosen = |why: &str| {
             let share = 100.0 * share;
             let reason = format!("{reason}; without zeros: {share:.0} % of the bytes, {why}");
-            Ok(ChosenEncoding { encoding: sparse.clone(), reason })
+            Ok(ChosenEncoding { encoding: sparse.clone(), by_budget, reason })
         };
         match self.sparsity {
             Sparsity::Never => Err("zeros are kept as asked for".to_string()),

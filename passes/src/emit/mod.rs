@@ -145,6 +145,8 @@ pub struct Emitted {
     pub root_hash: [u8; 32],
     /// Length of the file.
     pub file_bytes: u64,
+    /// Weights for which a budget decided how they are stored, by their numbers in the manifest.
+    pub budgeted: Vec<usize>,
 }
 
 /// Write a graph in order as a file.

@@ -51,7 +51,10 @@ pub(super) fn write(
     let (head, manifest) = finish(plan, &written.digests)?;
     output.write_at(0, &head).map_err(|error| EmitError::Write { offset: 0, error })?;
     let root_hash = Superblock::from_bytes(&head, None)?.root_hash;
-    Ok(Emitted { manifest, root_hash, file_bytes })
+    let by_budget = |&id: &ConstantId| graph.constant(id).encoding.as_ref().is_some_and(|chosen| chosen.by_budget);
+    let numbered = numbering.constants.iter().enumerate();
+    let budgeted = numbered.filter(|(_, id)| by_budget(id)).map(|(number, _)| number).collect();
+    Ok(Emitted { manifest, root_hash, file_bytes, budgeted })
 }
 
 /// What is known once the chunks are written.

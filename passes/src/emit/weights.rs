@@ -49,7 +49,7 @@ pub(super) fn plan(
         let made_of = made_of(graph, id);
         let used = uses.get(&id).unwrap_or(&unread);
         let chosen = constant.encoding.clone();
-        let ChosenEncoding { encoding, reason } = chosen.unwrap_or_else(|| graph.default_encoding(id, used));
+        let ChosenEncoding { encoding, reason, .. } = chosen.unwrap_or_else(|| graph.default_encoding(id, used));
         let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
         let logical = Logical { dtype: constant.dtype, shape: &shape };
         let failure = |error| EmitError::Encoding { weight: constant.label().to_string(), error };

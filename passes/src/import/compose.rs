@@ -7,8 +7,8 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars};
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, Binary, BinaryFunction, Cast, Gather, Matmul, Reshape, ShapeOf, Slice, Transpose,
-    TypeError, Unsqueeze,
+    Activation, ActivationFunction, Binary, BinaryFunction, Cast, Gather, Matmul, Range, Reshape, ShapeOf, Slice,
+    Transpose, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -16,6 +16,13 @@ impl Lowering<'_, '_> {
     /// A constant of i64: `[n]`.
     pub(crate) fn integers(&mut self, elements: &[i64]) -> Operand {
         self.constant(Tensor::vector_i64(elements))
+    }
+
+    /// The numbers from 0 up to `count`, one element: `[count]`.
+    pub(crate) fn counted(&mut self, count: Operand) -> Result<Operand, LowerError> {
+        let count = self.reshaped(count, &[])?;
+        let [zero, one] = [0i64, 1].map(|number| self.constant(Tensor::scalar(number)));
+        self.emit_one(Range {}, vec![zero, count, one])
     }
 
     /// A constant of shape `[]`.

@@ -36,6 +36,8 @@ pub struct Constant {
 pub struct ChosenEncoding {
     /// How.
     pub encoding: Coded,
+    /// Whether a budget for all weights decided.
+    pub by_budget: bool,
     /// Why, in words.
     pub reason: String,
 }

@@ -68,7 +68,10 @@ impl Graph {
 
     /// The encoding of a constant for which no pass has chosen one.
     pub fn default_encoding(&self, id: ConstantId, uses: &Uses) -> ChosenEncoding {
-        let chosen = |encoding: Coded, reason: &str| ChosenEncoding { encoding, reason: reason.to_string() };
+        let chosen = |encoding: Coded, reason: &str| {
+            let reason = reason.to_string();
+            ChosenEncoding { encoding, by_budget: false, reason }
+        };
         let (constant, stored) = (self.constant(id), self.constant(self.stored_elements(id)).dtype);
         if constant.dtype == DType::String {
             return chosen(Strings {}.into(), "it is text");

@@ -191,7 +191,7 @@ impl Collector<'_> {
             let Some(tensor) = tensor else { continue };
             let again = step.operands[..operand].iter().flatten().any(|earlier| earlier.source == tensor.source);
             // Contents that a step appends to stay where they are.
-            let appended = step.operator == "append" && matches!(tensor.source, Source::State(_));
+            let appended = step.appends && matches!(tensor.source, Source::State(_));
             if again || appended || step.spaces.is_empty() {
                 continue;
             }
@@ -294,7 +294,7 @@ impl Collector<'_> {
         let (home, holds) = self.home(result.source);
         if home != Place::Tiles {
             // Of contents that a step appends to only what is new goes there, from where it was computed.
-            if step.operator == "append" {
+            if step.appends {
                 return;
             }
             let staged = self.bytes(index, tensor, Points::Staged);

@@ -1,8 +1,8 @@
 //! Rounding of weights: floats become codes with scales and zero points ([`Region`]), or narrower floats ([`narrow`]).
 //!
-//! A code means `(code - zero point) * scale`, with codes that are integers or narrow floats (`grid`). Each block of inputs of an output has a scale of its own, which is chosen so
-//! that the sum of the squared errors is small: `block` tries several shares of the largest magnitude, the least-squares
-//! scale of the codes that each gives, and keeps the best. Codes are the nearest to the values under the scale as it is
+//! A code means `(code - zero point) * scale`, with codes that are integers or narrow floats (`grid`). Each block of inputs of
+//! an output has a scale of its own, which is chosen so that the sum of the squared errors is small: `block` tries several
+//! shares of the largest magnitude, the least-squares scale of the codes that each gives, and keeps the best. Codes are the nearest to the values under the scale as it is
 //! stored, so that an element is off by more than half a step only where its code is the least or the greatest. Where it is
 //! known what products read beside the weight, errors are weighed with that, and made up for by the inputs that follow
 //! ([`Region::compensated`]).

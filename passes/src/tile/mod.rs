@@ -47,7 +47,7 @@ impl Layouts {
     pub(crate) fn insert(&mut self, step: &BoundStep, split: &Split) {
         for (index, result) in step.results.iter().enumerate() {
             // Contents that a step appends to lie where state lies.
-            let rests = step.view || (step.operator == "append" && matches!(result.source, Source::State(_)));
+            let rests = step.view || (step.appends && matches!(result.source, Source::State(_)));
             let last = step.spaces.len().checked_sub(1).filter(|_| !rests);
             let tensor = step.operands.len() + index;
             self.0.insert(result.source, last.map(|last| layout_of(step, last, split, tensor, result.extents.len())));

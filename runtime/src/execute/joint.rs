@@ -169,6 +169,10 @@ impl PartSource for KeptParts {
         self.source.most_held_bytes()
     }
 
+    fn most_picked_bytes(&self) -> u64 {
+        self.source.most_picked_bytes()
+    }
+
     fn is_ready(&self, weight: u32, part: usize) -> bool {
         self.find(weight, part).is_some() || self.source.is_ready(weight, part)
     }

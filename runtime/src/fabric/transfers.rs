@@ -33,7 +33,6 @@ pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
     }
     add(&mut needs.stored, homes.weights, step.weight_bytes);
     // Contents that a step appends to stay where they are; only what is new is written.
-    let appends = step.operator == "append";
     let mut appended = 0.0;
     for tensor in step.operands.iter().flatten() {
         match tensor.source {
@@ -42,12 +41,12 @@ pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
                 appended += tensor.bytes;
                 add(&mut needs.computed, homes.activations, tensor.bytes);
             }
-            Source::State(_) if appends => {}
+            Source::State(_) if step.appends => {}
             Source::State(_) => add(&mut needs.stored, homes.state, tensor.bytes),
         }
     }
     for tensor in &step.results {
-        let bytes = if appends { appended.min(tensor.bytes) } else { tensor.bytes };
+        let bytes = if step.appends { appended.min(tensor.bytes) } else { tensor.bytes };
         match tensor.source {
             Source::State(_) => add(&mut needs.written, homes.state, bytes),
             Source::Value(_) | Source::Weight(_) => add(&mut needs.written, homes.activations, bytes),

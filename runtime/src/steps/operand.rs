@@ -136,6 +136,11 @@ pub trait PartSource: Send + Sync {
         32 << 20
     }
 
+    /// Bytes of matrices that may be picked at a time; a single one may be larger.
+    fn most_picked_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether [`part`](PartSource::part) would give this part without waiting.
     fn is_ready(&self, _weight: u32, _part: usize) -> bool {
         true
@@ -261,6 +266,11 @@ impl Weight {
             None => self.record.decode(|part| self.part(part).map_err(Decoding::Part)),
         };
         tensor.map_err(|error| error.of(&|error| self.failure(&error.to_string())))
+    }
+
+    /// Bytes of matrices that a kernel may pick at a time; a single one may be larger.
+    pub fn most_picked_bytes(&self) -> u64 {
+        self.source.most_picked_bytes()
     }
 
     /// Bytes of parts that a kernel may hold at a time; a single part may be larger.

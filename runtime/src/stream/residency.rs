@@ -7,8 +7,9 @@
 //! however many leave later, so that the disk works while steps compute on what is kept.
 
 use super::report::Residency;
-use super::schedule::{Bodies, Schedule, streamed_weights};
+use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_matrices};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ const USUAL_RING_BYTES: u64 = 48 << 20;
 const ROWS_SHARE: u64 = 64;
 /// but no more than this before all else that fits is pinned: a fixed set saves every pass a read, a row only some.
 const SET_APART_BYTES: u64 = 8 << 20;
+/// Small matrices that a step picks are read together up to this many bytes: a read for each thread.
+const PICKED_AT_ONCE_BYTES: u64 = 4 << 20;
 /// Chunks that the ring holds at least: one in use, one being checked, and two being read.
 const LEAST_RING_CHUNKS: u64 = 4;
 /// Chunks that a pass returns to without reading them again.
@@ -46,9 +49,23 @@ pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) ->
         let narrow = if stored == weight.dtype { 0 } else { bytes(&weight.shape, stored) };
         bytes(&weight.shape, weight.dtype).saturating_add(narrow)
     };
-    let step_bytes = |step| streamed_weights(step).map(whole).fold(0, u64::saturating_add);
+    let step_bytes = |step| streamed_weights(step, weights).map(whole).fold(0, u64::saturating_add);
     let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
     steps.map(step_bytes).max().unwrap_or(0)
+}
+
+/// Most bytes of matrices that a step picks and holds at a time: one matrix, or several small ones.
+pub(super) fn picked_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> u64 {
+    let held = |index: u32| {
+        let weight = &weights[index as usize];
+        // All matrices of a weight have the same size.
+        let Ok(place) = weight.locate(Pick::Group(0)) else { return 0 };
+        let matrix = place.bytes.iter().map(|piece| piece.bytes.end - piece.bytes.start).fold(0, u64::saturating_add);
+        let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
+        matrix.max(PICKED_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
+    };
+    let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
+    steps.flat_map(weights_of_matrices).map(held).max().unwrap_or(0)
 }
 
 fn bytes(shape: &[u64], dtype: DType) -> u64 {

@@ -95,18 +95,35 @@ impl BlockCache {
         matrices: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<(Vec<Vec<PartBytes>>, Gathered), KernelError> {
-        let places = Places::new(source, weight, matrices.iter().map(|&matrix| Pick::Group(matrix)))?;
-        let mut gathered = self.gather(source, weight, &places, pinned)?;
-        let bytes = Arc::new(std::mem::replace(&mut gathered.bytes, Heap::new(4096)));
-        let piece = |row: &Row| {
-            let range = row.target..row.target + (row.bytes.end - row.bytes.start) as usize;
-            PartBytes::new(Arc::new(OfMatrix { bytes: bytes.clone(), range }))
+        let mut copied = Places::default();
+        let (mut found, mut found_bytes) = (Vec::with_capacity(matrices.len()), 0);
+        for &matrix in matrices {
+            let mut pieces = Vec::new();
+            for row in Places::new(source, weight, std::iter::once(Pick::Group(matrix)))?.rows {
+                let extent = &source.manifest.extents[row.extent as usize];
+                let bytes = match pinned(extent.chunk) {
+                    Some(chunk) => {
+                        let start = extent.range_in(&source.manifest.chunks[extent.chunk as usize]).start;
+                        let range = start + row.bytes.start as usize..start + row.bytes.end as usize;
+                        found_bytes += range.len() as u64;
+                        Ok(OfMatrix { bytes: chunk, range })
+                    }
+                    None => Err(copied.push(row.extent, row.bytes.clone()).ok_or_else(|| too_large(source, weight))?),
+                };
+                pieces.push(bytes);
+            }
+            found.push(pieces);
+        }
+        let mut gathered = self.gather(source, weight, &copied, pinned)?;
+        gathered.chosen_bytes += found_bytes;
+        gathered.found_bytes += found_bytes;
+        let bytes: Arc<ChunkBytes> = Arc::new(Box::new(std::mem::replace(&mut gathered.bytes, Heap::new(4096))));
+        let piece = |piece: Result<OfMatrix, Range<usize>>| {
+            let copy = |range| OfMatrix { bytes: bytes.clone(), range };
+            PartBytes::new(Arc::new(piece.unwrap_or_else(copy)))
         };
-        let pieces = |range: &Range<usize>| {
-            let first = places.rows.partition_point(|row| row.target < range.start);
-            places.rows[first..].iter().take_while(|row| row.target < range.end).map(piece).collect()
-        };
-        Ok((places.of_picks.iter().map(pieces).collect(), gathered))
+        let matrices = found.into_iter().map(|pieces| pieces.into_iter().map(piece).collect()).collect();
+        Ok((matrices, gathered))
     }
 
     /// The stored bytes of picked units.
@@ -223,17 +240,21 @@ impl Cached {
     }
 }
 
-/// Bytes of a matrix among those that were gathered.
+/// Bytes of a matrix: in a chunk that stays, or among those that were gathered.
 struct OfMatrix {
-    bytes: Arc<Heap>,
+    bytes: Arc<ChunkBytes>,
     range: Range<usize>,
 }
 
 impl Deref for OfMatrix {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.range.clone()]
+        &self.bytes.bytes()[self.range.clone()]
     }
+}
+
+fn too_large(source: &Source, weight: u32) -> KernelError {
+    source.failure(weight, "has parts chosen that do not fit in memory")
 }
 
 /// Where what is chosen lies.
@@ -262,17 +283,21 @@ impl Places {
             }
             let start = places.length;
             for piece in place.bytes {
-                let (extent, target) = (record.parts[piece.part].extent, places.length);
-                let length = usize::try_from(piece.bytes.end - piece.bytes.start).ok();
-                let end = length.and_then(|length| target.checked_add(length));
-                places.length =
-                    end.ok_or_else(|| source.failure(weight, "has parts chosen that do not fit in memory"))?;
-                places.rows.push(Row { extent, bytes: piece.bytes, target });
+                let pushed = places.push(record.parts[piece.part].extent, piece.bytes);
+                pushed.ok_or_else(|| too_large(source, weight))?;
             }
             known.insert(place.units.start, start..places.length);
             places.of_picks.push(start..places.length);
         }
         Ok(places)
+    }
+
+    /// Gather a piece behind the others: where it will lie; `None` where no address does.
+    fn push(&mut self, extent: u32, bytes: Range<u64>) -> Option<Range<usize>> {
+        let target = self.length;
+        self.length = target.checked_add(usize::try_from(bytes.end - bytes.start).ok()?)?;
+        self.rows.push(Row { extent, bytes, target });
+        Some(target..self.length)
     }
 }
 

@@ -50,7 +50,12 @@ impl Schedule {
                 Some(Runs::Repeated) => Bodies::Loop,
             };
             let blocks = run.into_iter().map(|body| body.block.0).collect();
-            ScheduledStep { step: index as u32, accesses: accesses(&mut streamed_weights(step)), bodies, blocks }
+            ScheduledStep {
+                step: index as u32,
+                accesses: accesses(&mut streamed_weights(step, weights)),
+                bodies,
+                blocks,
+            }
         };
         let steps = |block: &BlockRecord| {
             let results = ScheduledStep {
@@ -89,11 +94,13 @@ fn parts(manifest: &Manifest, weights: &[Arc<WeightRecord>], weight: u32) -> imp
 }
 
 /// Weights that a step takes other than by rows or matrices that it picks.
-pub(super) fn streamed_weights(step: &StepRecord) -> impl Iterator<Item = u32> {
-    let picked = |operand: usize| {
-        let of_operand = step.reads.iter().filter(|read| read.operand as usize == operand);
-        of_operand.into_iter().any(|read| matches!(read.read, Read::Rows | Read::Groups))
-    };
-    let streamed = step.operands.iter().enumerate().filter(move |(position, _)| !picked(*position));
-    streamed.filter_map(|(_, operand)| weight(operand))
+pub(super) fn streamed_weights(step: &StepRecord, weights: &[Arc<WeightRecord>]) -> impl Iterator<Item = u32> {
+    let taken = step.operands.iter().enumerate().filter_map(|(at, operand)| Some((at, weight(operand)?)));
+    taken.filter(|&(at, weight)| !step.picks(at, &weights[weight as usize])).map(|(_, weight)| weight)
+}
+
+/// Weights of whose matrices a step picks some.
+pub(super) fn weights_of_matrices(step: &StepRecord) -> impl Iterator<Item = u32> {
+    let picked = step.reads.iter().filter(|read| read.read == Read::Groups);
+    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
 }

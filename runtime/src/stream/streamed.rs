@@ -4,7 +4,7 @@ use super::boundary::{Boundary, Need};
 use super::loader::{ChunkMemory, Loader};
 use super::loads::{Loads, Status};
 use super::report::{PassReport, Residency};
-use super::residency::{Shortage, plan, whole_bytes};
+use super::residency::{Shortage, picked_bytes, plan, whole_bytes};
 use super::rows::{BlockCache, Gathered};
 use super::schedule::Schedule;
 use super::source::{ChunkBytes, Source};
@@ -42,8 +42,10 @@ pub(crate) struct Streamed {
     threads: Vec<JoinHandle<()>>,
     boundary: Mutex<Boundary>,
     block_cache: BlockCache,
-    /// For weights that a step takes as whole tensors.
-    _whole: Charge,
+    /// For weights that a step takes as whole tensors, and for matrices that it picks.
+    _copies: Charge,
+    /// Bytes of matrices that a step may hold at a time.
+    picked_bytes: u64,
     /// One pass at a time: several sessions share one order of reads.
     pass: Mutex<()>,
     timing: Mutex<Timing>,
@@ -68,10 +70,11 @@ impl Streamed {
         budget: &Arc<Budget>,
         options: StreamedOptions,
     ) -> Result<Self, OpenError> {
-        let whole_bytes = whole_bytes(&manifest, &weights);
+        let picked_bytes = picked_bytes(&manifest, &weights);
+        let copied_bytes = whole_bytes(&manifest, &weights).saturating_add(picked_bytes);
         let schedule = Schedule::new(&manifest, &weights);
         let budget_bytes = options.planned_bytes;
-        let working_bytes = options.working_bytes.saturating_add(whole_bytes);
+        let working_bytes = options.working_bytes.saturating_add(copied_bytes);
         let short = |needed_bytes| OpenError::Budget { needed_bytes, budget_bytes };
         let plan = plan(&manifest, &schedule, budget_bytes, working_bytes)
             .map_err(|Shortage { needed_bytes }| short(needed_bytes))?;
@@ -101,7 +104,8 @@ impl Streamed {
             loader,
             boundary: Mutex::new(boundary),
             block_cache: BlockCache::new(rows_bytes),
-            _whole: charge(whole_bytes)?,
+            _copies: charge(copied_bytes)?,
+            picked_bytes,
             pass: Mutex::new(()),
             timing: Mutex::default(),
         })
@@ -268,7 +272,7 @@ impl PartSource for Streamed {
         Ok(rows)
     }
 
-    /// Only the checksum blocks around the matrices are read, where they are not kept.
+    /// Only the checksum blocks around the matrices are read, where they are not kept; those that stay in memory are not copied.
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
         let (matrices, gathered) = self.block_cache.matrices(&self.loader.source, weight, matrices, &pinned)?;
@@ -281,6 +285,10 @@ impl PartSource for Streamed {
             0 => RESIDENT_HELD_BYTES,
             ring_bytes => (ring_bytes / 4).min(MOST_HELD_BYTES),
         }
+    }
+
+    fn most_picked_bytes(&self) -> u64 {
+        self.picked_bytes
     }
 
     fn is_ready(&self, weight: u32, part: usize) -> bool {

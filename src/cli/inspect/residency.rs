@@ -6,7 +6,6 @@ use crate::cli::output::{Output, bytes, seconds};
 use crate::files::DirectFile;
 use crate::open::{OpenOptions, open_with};
 use ipuc_formats::model::{Manifest, OperandRecord, StepRecord};
-use ipuc_formats::ops::Read;
 use ipuc_formats::read_at::ReadAt;
 use ipuc_pages::Pages;
 use ipuc_runtime::Residency;
@@ -117,8 +116,7 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
     let mut steps: Vec<Step> = Vec::new();
     for (block, record) in manifest.blocks.iter().enumerate() {
         for (step, record) in record.steps.iter().enumerate() {
-            let awaited = record.operands.iter().enumerate().filter(|(position, _)| !picked(record, *position));
-            let streamed_bytes = awaited.map(|(_, operand)| streamed(manifest, residency, operand)).sum();
+            let streamed_bytes = (0..record.operands.len()).map(|at| streamed(manifest, residency, record, at)).sum();
             let (name, seconds) = (record.name.clone(), streamed_bytes as f64 / rate);
             steps.push(Step { block, step, name, streamed_bytes, seconds });
         }
@@ -141,16 +139,14 @@ fn plan(manifest: &Manifest, residency: &Residency, rate: f64) -> Plan {
     }
 }
 
-/// Only rows or matrices of the operand at this position are read, once it is known which.
-fn picked(step: &StepRecord, position: usize) -> bool {
-    let of_operand = step.reads.iter().filter(|read| read.operand as usize == position);
-    of_operand.into_iter().any(|read| matches!(read.read, Read::Rows | Read::Groups))
-}
-
-/// Bytes of an operand that lie in chunks that stream.
-fn streamed(manifest: &Manifest, residency: &Residency, operand: &OperandRecord) -> u64 {
-    let OperandRecord::Weight(weight) = *operand else { return 0 };
-    let extents = manifest.weights[weight as usize].parts.iter().map(|part| &manifest.extents[part.extent as usize]);
+/// Bytes of the operand at this position that lie in chunks that stream, and that the step waits for.
+fn streamed(manifest: &Manifest, residency: &Residency, step: &StepRecord, position: usize) -> u64 {
+    let OperandRecord::Weight(weight) = step.operands[position] else { return 0 };
+    let weight = &manifest.weights[weight as usize];
+    if step.picks(position, weight) {
+        return 0;
+    }
+    let extents = weight.parts.iter().map(|part| &manifest.extents[part.extent as usize]);
     extents.filter(|extent| !residency.pinned[extent.chunk as usize]).map(|extent| extent.length).sum()
 }
 

@@ -2,13 +2,13 @@
 
 use crate::attributes;
 use crate::dim::Dim;
-use crate::fact::{Fact, Shape};
-use crate::ops::products::convolution::require_float;
-use crate::ops::scalar::{Scalar, from_scalars, scalars};
+use crate::fact::Fact;
+use crate::ops::products::square::{Squares, elimination, square_operand, square_spaces};
+use crate::ops::scalar::{Scalar, from_scalars};
 use crate::ops::windows::{listed, volume};
 use crate::ops::{
-    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
-    loops, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass,
+    tensor,
 };
 use crate::value::Value;
 
@@ -19,20 +19,8 @@ attributes! {
 
 impl Operator for Determinant {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let (dtype, x) = tensor_operand(inputs, 0)?;
-        require_float(dtype, 0)?;
-        let shape = match x {
-            Shape::Unranked => Shape::Unranked,
-            Shape::Ranked(dims) => {
-                let [batch @ .., rows, columns] = dims.as_slice() else {
-                    let found = dims.len();
-                    return Err(TypeError::Rank { operand: 0, expected: "at least 2".to_string(), found });
-                };
-                context.require_equal(rows, columns, "rows and columns of a square matrix")?;
-                Shape::Ranked(batch.to_vec())
-            }
-        };
-        Ok(vec![Fact::tensor(dtype, shape)])
+        let (dtype, _, batch) = square_operand(inputs, context)?;
+        Ok(vec![Fact::tensor(dtype, batch)])
     }
 
     fn reference(
@@ -41,37 +29,23 @@ impl Operator for Determinant {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let x = tensor(inputs, 0)?;
-        require_float(x.dtype(), 0)?;
-        let (batch, size) = match x.shape() {
-            [batch @ .., rows, columns] if rows == columns => (batch, *rows),
-            other => {
-                let (left, right) = (format!("{other:?}"), "square matrices".to_string());
-                return Err(TypeError::Dimension { subject: "determinant".to_string(), left, right }.into());
-            }
-        };
-        let mut determinants = listed(x.dtype(), batch)?;
-        let elements: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
-        let area = size.saturating_mul(size);
-        if area == 0 {
-            determinants.resize(volume(batch.iter().copied()), Scalar::Float(1.0));
-        } else {
-            let matrices = elements.chunks(area);
-            determinants.extend(matrices.map(|matrix| Scalar::Float(determinant(matrix.to_vec(), size))));
+        let squares = Squares::of(x, "determinant")?;
+        let mut determinants = listed(x.dtype(), squares.batch)?;
+        determinants.extend(squares.matrices().map(|matrix| Scalar::Float(determinant(matrix, squares.size))));
+        if squares.size == 0 {
+            determinants.resize(volume(squares.batch.iter().copied()), Scalar::Float(1.0));
         }
-        Ok(vec![from_scalars(x.dtype(), batch, &determinants)?.into()])
+        Ok(vec![from_scalars(x.dtype(), squares.batch, &determinants)?.into()])
     }
 }
 
 impl Computes for Determinant {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        let batch = facts.dims(0).map_or(0, |dims| dims.len().saturating_sub(2));
-        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(batch..).unwrap_or(&[])));
-        loops::leading(facts, batch, &rest)
+        square_spaces(facts)
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
-        let rows = facts.dims(0).and_then(|dims| dims.last().cloned()).unwrap_or_else(|| facts.fresh("rows"));
-        each(&(facts.elements(0) * rows), &[(VectorClass::Arithmetic, 1)])
+        elimination(facts, 1)
     }
 }
 

@@ -246,21 +246,24 @@ mod tests {
     #[test]
     fn only_chosen_matrices_are_read() {
         let dims = |extents: &[i64]| extents.iter().map(|&extent| Dim::known(extent)).collect::<Vec<_>>();
-        let facts = [
-            Some(Fact::tensor(DType::F32, dims(&[5, 1, 64]))),
-            Some(Fact::tensor(DType::F32, dims(&[8, 32, 64]))),
-            Some(Fact::tensor(DType::I64, dims(&[5, 2]))),
-        ];
-        let outputs = [Fact::tensor(DType::F32, dims(&[5, 2, 32]))];
-        assert_eq!(macs(&operator(), &facts, &outputs), Dim::known(5 * 2 * 32 * 64));
         let stored = [None, Some(Stored { bytes: Dim::known(8 * 1000), dtype: DType::I4 }), None];
-        let step = StepFacts { stored: &stored, ..StepFacts::new("experts", &facts, &outputs) };
-        let work = crate::ops::Op::from(operator()).work(&step);
-        assert_eq!(work.stored, Dim::ZERO);
-        let gathered = work.gathered.unwrap();
-        assert_eq!((gathered.parts, gathered.part_bytes), (Dim::known(10), Dim::known(1000)));
-        let activation = Activations::Dynamic { dtype: DType::I8, block: 0 };
-        let dynamic = ExpertMatmul { arithmetic: Arithmetic { activation, ..Arithmetic::default() } };
-        assert_eq!(dynamic.spaces(&step).len(), 2);
+        // Many tokens read no matrix twice.
+        for (tokens, matrices) in [(3, 6), (5, 8)] {
+            let facts = [
+                Some(Fact::tensor(DType::F32, dims(&[tokens, 1, 64]))),
+                Some(Fact::tensor(DType::F32, dims(&[8, 32, 64]))),
+                Some(Fact::tensor(DType::I64, dims(&[tokens, 2]))),
+            ];
+            let outputs = [Fact::tensor(DType::F32, dims(&[tokens, 2, 32]))];
+            assert_eq!(macs(&operator(), &facts, &outputs), Dim::known(tokens * 2 * 32 * 64));
+            let step = StepFacts { stored: &stored, ..StepFacts::new("experts", &facts, &outputs) };
+            let work = crate::ops::Op::from(operator()).work(&step);
+            assert_eq!(work.stored, Dim::ZERO);
+            let gathered = work.gathered.unwrap();
+            assert_eq!((gathered.parts, gathered.part_bytes), (Dim::known(matrices), Dim::known(1000)));
+            let activation = Activations::Dynamic { dtype: DType::I8, block: 0 };
+            let dynamic = ExpertMatmul { arithmetic: Arithmetic { activation, ..Arithmetic::default() } };
+            assert_eq!(dynamic.spaces(&step).len(), 2);
+        }
     }
 }

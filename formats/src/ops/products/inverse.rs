@@ -2,13 +2,13 @@
 
 use crate::attributes;
 use crate::dim::Dim;
-use crate::fact::{Fact, Shape};
-use crate::ops::products::convolution::require_float;
-use crate::ops::scalar::{Scalar, from_scalars, scalars};
+use crate::fact::Fact;
+use crate::ops::products::square::{Squares, elimination, square_operand, square_spaces};
+use crate::ops::scalar::{Scalar, from_scalars};
 use crate::ops::windows::listed;
 use crate::ops::{
-    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
-    loops, tensor, tensor_operand,
+    Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass,
+    tensor,
 };
 use crate::value::Value;
 
@@ -19,15 +19,7 @@ attributes! {
 
 impl Operator for Inverse {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let (dtype, x) = tensor_operand(inputs, 0)?;
-        require_float(dtype, 0)?;
-        if let Shape::Ranked(dims) = x {
-            let [.., rows, columns] = dims.as_slice() else {
-                let found = dims.len();
-                return Err(TypeError::Rank { operand: 0, expected: "at least 2".to_string(), found });
-            };
-            context.require_equal(rows, columns, "rows and columns of a square matrix")?;
-        }
+        let (dtype, x, _) = square_operand(inputs, context)?;
         Ok(vec![Fact::tensor(dtype, x.clone())])
     }
 
@@ -37,18 +29,10 @@ impl Operator for Inverse {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let x = tensor(inputs, 0)?;
-        require_float(x.dtype(), 0)?;
-        let size = match x.shape() {
-            [.., rows, columns] if rows == columns => *rows,
-            other => {
-                let (left, right) = (format!("{other:?}"), "square matrices".to_string());
-                return Err(TypeError::Dimension { subject: "inverse".to_string(), left, right }.into());
-            }
-        };
+        let squares = Squares::of(x, "inverse")?;
         let mut inverses = listed(x.dtype(), x.shape())?;
-        let elements: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
-        for matrix in elements.chunks(size.saturating_mul(size).max(1)) {
-            inverses.extend(inverse(matrix.to_vec(), size).into_iter().map(Scalar::Float));
+        for matrix in squares.matrices() {
+            inverses.extend(inverse(matrix, squares.size).into_iter().map(Scalar::Float));
         }
         Ok(vec![from_scalars(x.dtype(), x.shape(), &inverses)?.into()])
     }
@@ -56,14 +40,11 @@ impl Operator for Inverse {
 
 impl Computes for Inverse {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        let batch = facts.dims(0).map_or(0, |dims| dims.len().saturating_sub(2));
-        let rest = facts.dims(0).map_or(Dim::ZERO, |dims| Dim::product(dims.get(batch..).unwrap_or(&[])));
-        loops::leading(facts, batch, &rest)
+        square_spaces(facts)
     }
 
     fn vector(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, Dim)> {
-        let rows = facts.dims(0).and_then(|dims| dims.last().cloned()).unwrap_or_else(|| facts.fresh("rows"));
-        each(&(facts.elements(0) * rows), &[(VectorClass::Arithmetic, 2)])
+        elimination(facts, 2)
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod integer_convolution;
 pub(crate) mod integer_matmul;
 pub(crate) mod inverse;
 pub(crate) mod matmul;
+mod square;
 
 pub use convolution::{Convolution, ConvolutionPlan};
 pub use convolution_transpose::ConvolutionTranspose;

@@ -5,6 +5,7 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::text::string_concat::string_operand;
+use crate::ops::windows::listed;
 use crate::ops::{
     Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
     tensor,
@@ -73,13 +74,15 @@ impl Operator for StringSplit {
         let lists: Vec<Vec<&str>> = input.strings()?.iter().map(|text| self.split(text)).collect();
         let most = lists.iter().map(Vec::len).max().unwrap_or(0);
         let counts: Vec<i64> = lists.iter().map(|list| list.len() as i64).collect();
-        let parts = lists.iter().flat_map(|list| {
-            let filled = list.iter().copied().chain(std::iter::repeat(""));
-            filled.take(most).map(str::to_string)
-        });
         let mut shape = input.shape().to_vec();
         shape.push(most);
-        let parts = Tensor::from_strings(&shape, parts.collect())?;
+        // Padding can make the result far larger than the texts.
+        let mut parts = listed(DType::String, &shape)?;
+        for list in lists {
+            let filled = list.into_iter().chain(std::iter::repeat(""));
+            parts.extend(filled.take(most).map(str::to_string));
+        }
+        let parts = Tensor::from_strings(&shape, parts)?;
         Ok(vec![parts.into(), Tensor::from_elements(input.shape(), &counts)?.into()])
     }
 }
@@ -131,5 +134,15 @@ mod tests {
         let none = Tensor::from_strings(&[0, 3], vec![]).unwrap();
         let results = operator.reference(&[Some(none.into())], &mut ReferenceContext::new(&mut blocks)).unwrap();
         assert_eq!(results[0].as_tensor().unwrap().shape(), [0, 3, 0]);
+    }
+
+    #[test]
+    fn padding_that_no_memory_holds_is_refused() {
+        let mut texts = vec![String::new(); 3_000_000];
+        texts[0] = ",".repeat(texts.len());
+        let input = Tensor::from_strings(&[texts.len()], texts).unwrap();
+        let operator = StringSplit { delimiter: Some(",".to_string()), maximum_splits: None };
+        let refused = operator.reference(&[Some(input.into())], &mut ReferenceContext::new(&mut NoBlocks)).unwrap_err();
+        assert_eq!(refused.to_string(), "string[3000000, 3000001] is too large to address");
     }
 }

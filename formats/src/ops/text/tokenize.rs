@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::text::pattern::LongestMatch;
 use crate::ops::text::string_concat::string_operand;
+use crate::ops::windows::listed;
 use crate::ops::{
     Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
     tensor,
@@ -59,7 +60,7 @@ impl Tokenize {
     fn tokens<'text>(&self, rule: &Rule, text: &'text str) -> Vec<&'text str> {
         let mut tokens = match rule {
             Rule::Characters => text.split_inclusive(|_: char| true).collect(),
-            Rule::Expression(pattern) => matches(pattern, text),
+            Rule::Expression(pattern) => matches(pattern, text, |token| self.is_long_enough(token)),
             Rule::Separators(patterns) => {
                 let divided = |texts: Vec<&'text str>, pattern: &LongestMatch| {
                     texts.into_iter().flat_map(|text| between(pattern, text)).collect()
@@ -67,22 +68,36 @@ impl Tokenize {
                 patterns.iter().fold(vec![text], divided)
             }
         };
-        tokens.retain(|token| usize::try_from(self.least).is_ok_and(|least| token.chars().count() >= least));
+        tokens.retain(|token| self.is_long_enough(token));
         tokens
+    }
+
+    fn is_long_enough(&self, token: &str) -> bool {
+        usize::try_from(self.least).is_ok_and(|least| token.chars().count() >= least)
     }
 }
 
 /// Where a search goes on behind a match; behind an empty one a character is passed over.
 fn behind(text: &str, (start, end): (usize, usize)) -> usize {
-    let passed = text[end..].chars().next().map_or(1, char::len_utf8);
-    if start == end { end + passed } else { end }
+    if start == end { next_character(text, start) } else { end }
 }
 
-fn matches<'text>(pattern: &LongestMatch, text: &'text str) -> Vec<&'text str> {
+/// Where the character behind the one at `place` begins; outside of the text where there is none at `place`.
+fn next_character(text: &str, place: usize) -> usize {
+    place + text[place..].chars().next().map_or(1, char::len_utf8)
+}
+
+/// The matches that are tokens. The search goes on behind a token, and at the second character of a match that is none.
+fn matches<'text>(pattern: &LongestMatch, text: &'text str, is_token: impl Fn(&'text str) -> bool) -> Vec<&'text str> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some((start, end)) = pattern.find(text, from) {
-        found.push(&text[start..end]);
-        from = behind(text, (start, end));
+        let token = &text[start..end];
+        if is_token(token) {
+            found.push(token);
+            from = behind(text, (start, end));
+        } else {
+            from = next_character(text, start);
+        }
     }
     found
 }
@@ -127,15 +142,16 @@ impl Operator for Tokenize {
         let mut most = lists.iter().map(Vec::len).max().unwrap_or(0);
         let marks = self.mark && most > 0;
         most += if marks { 2 } else { 0 };
-        let mut tokens = Vec::with_capacity(lists.len() * most);
+        let mut shape = input.shape().to_vec();
+        shape.push(most);
+        // Padding can make the result far larger than the texts.
+        let mut tokens = listed(DType::String, &shape)?;
         for list in lists {
             let (begin, end) = if marks { (Some("\u{2}"), Some("\u{3}")) } else { (None, None) };
             let given = begin.into_iter().chain(list).chain(end);
             let filled = given.chain(std::iter::repeat(self.padding.as_str()));
             tokens.extend(filled.take(most).map(str::to_string));
         }
-        let mut shape = input.shape().to_vec();
-        shape.push(most);
         Ok(vec![Tensor::from_strings(&shape, tokens)?.into()])
     }
 }
@@ -179,6 +195,8 @@ mod tests {
         assert_eq!(tokens(&[], r"\bb?", "foo bar"), ["b"]);
         assert_eq!(tokens(&[], "(a)(a)?", "aaa"), ["aa", "a"]);
         assert_eq!(tokens(&[], "", "\u{e4} b"), ["\u{e4}", " ", "b"]);
+        let longer = Tokenize { least: 3, ..operator(&[], "ab|babc|\u{e4}|b*") };
+        assert_eq!(longer.tokens(&longer.rule().unwrap(), "ababc \u{e4}bbb"), ["babc", "bbb"]);
         assert!(matches!(operator(&["("], "").rule(), Err(TypeError::Unsupported(_))));
         assert!(matches!(operator(&[" "], "a").rule(), Err(TypeError::Unsupported(_))));
     }
@@ -198,5 +216,15 @@ mod tests {
         operator.mark = true;
         assert_eq!(run(&operator, &["a b", ""]), (vec![2, 4], "\u{2},a,b,\u{3},\u{2},\u{3},#,#".to_string()));
         assert_eq!(run(&operator, &["", " "]), (vec![2, 0], String::new()));
+    }
+
+    #[test]
+    fn padding_that_no_memory_holds_is_refused() {
+        let mut texts = vec![String::new(); 3_000_000];
+        texts[0] = "a".repeat(texts.len());
+        let input = Tensor::from_strings(&[texts.len()], texts).unwrap();
+        let operator = operator(&[], "");
+        let refused = operator.reference(&[Some(input.into())], &mut ReferenceContext::new(&mut NoBlocks)).unwrap_err();
+        assert_eq!(refused.to_string(), "string[3000000, 3000000] is too large to address");
     }
 }

@@ -42,15 +42,22 @@ struct Float8<const E5M2: bool>;
 /// Codes of 4 or 2 bits, stored without a sign, of which `OFFSET` is subtracted.
 struct Narrow<const BITS: usize, const OFFSET: i32>;
 
+/// Lines are taken as they are stored.
+macro_rules! lines_of_integers {
+    () => {
+        type Line<S: Simd> = S::Integers;
+
+        #[inline(always)]
+        fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
+            simd.load_bytes(bytes)
+        }
+    };
+}
+
 impl Code for Signed8 {
     const INPUTS: usize = 4;
     const TABLE: [f32; LANES] = [0.0; LANES];
-    type Line<S: Simd> = S::Integers;
-
-    #[inline(always)]
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
-        simd.load_bytes(bytes)
-    }
+    lines_of_integers!();
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
@@ -61,12 +68,7 @@ impl Code for Signed8 {
 impl Code for Unsigned8 {
     const INPUTS: usize = 4;
     const TABLE: [f32; LANES] = [0.0; LANES];
-    type Line<S: Simd> = S::Integers;
-
-    #[inline(always)]
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
-        simd.load_bytes(bytes)
-    }
+    lines_of_integers!();
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, _table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
@@ -85,12 +87,7 @@ impl<const BITS: usize, const OFFSET: i32> Code for Narrow<BITS, OFFSET> {
         }
         table
     };
-    type Line<S: Simd> = S::Integers;
-
-    #[inline(always)]
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
-        simd.load_bytes(bytes)
-    }
+    lines_of_integers!();
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
@@ -102,12 +99,7 @@ impl Code for Float4 {
     const INPUTS: usize = 8;
     const TABLE: [f32; LANES] =
         [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-    type Line<S: Simd> = S::Integers;
-
-    #[inline(always)]
-    fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> S::Integers {
-        simd.load_bytes(bytes)
-    }
+    lines_of_integers!();
 
     #[inline(always)]
     fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {

@@ -196,8 +196,8 @@ impl CodedLayout {
     /// A layout of a weight with `inputs` inputs, in records of `cut`.
     ///
     /// # Panics
-    /// If there are several planes of zero points, or one for floats, a scale is an integer, or blocks or `cut` are not as [`CodedPlane`] and
-    /// [`CodedLayout`] say.
+    /// If there are several planes of zero points, or one for floats, a scale is an integer, or blocks or `cut` are not as
+    /// [`CodedPlane`] and [`CodedLayout`] say.
     #[must_use]
     pub fn new(code: CodeType, inputs: usize, cut: usize, planes: &[CodedPlane], rounded: Rounded) -> Self {
         assert!(cut.is_power_of_two() && (FINEST_BLOCK..=LONGEST_RECORD).contains(&cut), "records of {cut} inputs");

@@ -4,7 +4,6 @@
 //! order from row 0 on. With room for C rows and a window of W keys, L is T up to C; from then on `C - W + 1` rows go at once
 //! whenever one more would not fit. A chunk of queries may be padded on the right (`query_seqlens`).
 
-use crate::import::attention::microsoft::counted;
 use crate::import::lowering::{LowerError, Lowering};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
@@ -144,7 +143,7 @@ impl Places {
         let dropped = node.binary(BinaryFunction::Sub, self.first, window.before)?;
         let dropped = node.unsqueezed(dropped, &[1])?;
         let rows = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![seen])?;
-        let rows = counted(node, rows)?;
+        let rows = node.counted(rows)?;
         let columns = node.plus(dropped, rows)?;
         let one = node.constant(Tensor::scalar(1i64));
         let last = node.binary(BinaryFunction::Sub, self.total, one)?;
@@ -175,11 +174,11 @@ impl Places {
         let [zero, axis] = [0, 3].map(|number| node.integers(&[number]));
         let total = node.reshaped(self.total, &[1])?;
         let scores = node.emit_one(Slice {}, vec![scores, zero, total, axis])?;
-        let keys = counted(node, self.total)?;
+        let keys = node.counted(self.total)?;
         let tokens = node.unsqueezed(self.tokens, &[1, 2, 3])?;
         let mut seen = node.emit_one(Compare { relation: CompareRelation::Less }, vec![keys, tokens])?;
         let first = node.unsqueezed(self.first, &[1, 2, 3])?;
-        let steps = counted(node, self.steps)?;
+        let steps = node.counted(self.steps)?;
         let steps = node.unsqueezed(steps, &[1])?;
         let own = node.plus(first, steps)?;
         if causal {
@@ -209,7 +208,7 @@ impl Window {
         let capacity = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![past])?;
         let capacity = node.reshaped(capacity, &[])?;
         // A place that a cache with room for less than the window does not have: an error when it runs.
-        let rows = counted(node, capacity)?;
+        let rows = node.counted(capacity)?;
         let last = node.constant(Tensor::scalar(keys.saturating_sub(1)));
         let last = node.emit_one(Gather { axis: 0 }, vec![rows, last])?;
         let group = node.binary(BinaryFunction::Sub, capacity, last)?;
@@ -232,7 +231,7 @@ impl Window {
         let [_, rows] = places.rows(node)?;
         let dropped = node.binary(BinaryFunction::Sub, rows, self.after)?;
         let dropped = node.unsqueezed(dropped, &[1])?;
-        let places = counted(node, self.capacity)?;
+        let places = node.counted(self.capacity)?;
         // What is behind the rows that stay is not given; any row does.
         let sources = node.plus(dropped, places)?;
         let rows = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![staged])?;
@@ -250,7 +249,7 @@ impl Window {
 /// `[b, h, n, d]` with zeros from row `counts: [b]` on.
 fn emptied_from(node: &mut Lowering<'_, '_>, operand: Operand, counts: Operand) -> Result<Operand, LowerError> {
     let rows = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![operand])?;
-    let rows = counted(node, rows)?;
+    let rows = node.counted(rows)?;
     let rows = node.unsqueezed(rows, &[1])?;
     let counts = node.unsqueezed(counts, &[1, 2, 3])?;
     let kept = node.emit_one(Compare { relation: CompareRelation::Less }, vec![rows, counts])?;

@@ -6,7 +6,7 @@
 
 use crate::import::attention::cache_codes::CacheCodes;
 use crate::import::attention::cache_places::Places;
-use crate::import::attention::microsoft::{cache_columns, counted};
+use crate::import::attention::microsoft::cache_columns;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
@@ -218,7 +218,7 @@ fn rotated(node: &mut Lowering<'_, '_>, heads: [Operand; 2], places: &Places) ->
         given => first_of(node, given)?,
     };
     positions = node.emit_one(Unsqueeze {}, vec![positions, first_axis])?;
-    let offsets = counted(node, places.steps)?;
+    let offsets = node.counted(places.steps)?;
     positions = node.binary(BinaryFunction::Add, positions, offsets)?;
     let given = node.input(input::POSITIONS);
     if given != Operand::Absent && places.queries != Operand::Absent {

@@ -3,7 +3,7 @@
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::fact::Fact;
-use ipuc_formats::ops::{BinaryFunction, Expand, Gather, Range, RotaryEmbedding, ShapeOf, TypeError};
+use ipuc_formats::ops::{BinaryFunction, Expand, Gather, RotaryEmbedding, ShapeOf, TypeError};
 use ipuc_formats::tensor::Tensor;
 
 type Lowered = Result<Vec<Operand>, LowerError>;
@@ -78,15 +78,8 @@ fn behind_offset(
     let shape = node.emit_one(ShapeOf { start: 0, end: None }, vec![data])?;
     let shape = node.emit_one(Gather { axis: 0 }, vec![shape, axes])?;
     let steps = node.emit_one(ShapeOf { start: steps_axis, end: Some(steps_axis + 1) }, vec![data])?;
-    let offsets = counted(node, steps)?;
+    let offsets = node.counted(steps)?;
     let offset = node.reshaped(offset, &[1])?;
     let positions = node.binary(BinaryFunction::Add, offset, offsets)?;
     node.emit_one(Expand {}, vec![positions, shape])
-}
-
-/// The numbers from 0 up to `count`, one element.
-pub(super) fn counted(node: &mut Lowering<'_, '_>, count: Operand) -> Result<Operand, LowerError> {
-    let count = node.reshaped(count, &[])?;
-    let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
-    node.emit_one(Range {}, vec![zero, count, one])
 }

@@ -12,7 +12,7 @@ use crate::ir::Operand;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Attention, BinaryFunction, Cast, Compare, CompareRelation, Concat, Expand, Gather, IntegerMatmul, Program, Range,
+    Attention, BinaryFunction, Cast, Compare, CompareRelation, Concat, Expand, Gather, IntegerMatmul, Program,
     ScoreStage, Select, ShapeOf, Slice, Split, TypeError,
 };
 use ipuc_formats::tensor::Tensor;
@@ -193,8 +193,7 @@ fn counted(node: &mut Lowering<'_, '_>, operand: Operand, axis: i64) -> Result<O
     let count = node.constant(Tensor::scalar(axis));
     let shape = node.emit_one(ShapeOf { start: 0, end: None }, vec![operand])?;
     let count = node.emit_one(Gather { axis: 0 }, vec![shape, count])?;
-    let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
-    node.emit_one(Range {}, vec![zero, count, one])
+    node.counted(count)
 }
 
 /// What is added to the scores of padding: `[b, 1, s or 1, t]`.

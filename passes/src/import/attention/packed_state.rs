@@ -106,6 +106,9 @@ fn operands(node: &mut Lowering<'_, '_>, state: Operand) -> Result<([Operand; 3]
         extents.push(node.extent(&state, axis, "input `initial_state`")?);
     }
     let (heads, value, key) = (extents[0], extents[1], extents[2]);
+    if [key, value].iter().any(|&size| heads.checked_mul(size).is_none()) {
+        return Err(node.refuse(format!("a state of {heads} heads of {value} by {key}")));
+    }
     let query = node.required(0)?;
     let uneven = |node: &Lowering<'_, '_>, found: i64| node.refuse(format!("queries of {found} heads for {heads}"));
     if node.input(1) != Operand::Absent || node.input(2) != Operand::Absent {

@@ -6,10 +6,9 @@ use crate::import::lowering::{LowerError, Lowering};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, CacheMode, Compare, CompareRelation, Concat, Expand, Gather, GatherNd, Range, Reshape, Select,
-    ShapeOf, Slice, TensorScatter,
+    BinaryFunction, CacheMode, Compare, CompareRelation, Concat, Expand, Gather, GatherNd, Reshape, Select, ShapeOf,
+    Slice, TensorScatter,
 };
-use ipuc_formats::tensor::Tensor;
 
 /// What is known of a shared buffer.
 pub(super) struct SharedBuffer {
@@ -54,15 +53,12 @@ impl SharedBuffer {
     /// The rows that queries see of `present: [b, h, c, d]`.
     pub(super) fn seen(&self, node: &mut Lowering<'_, '_>, present: Operand) -> Result<Operand, LowerError> {
         let Some(Beams { width, sources }) = self.beams else { return Ok(present) };
-        let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
         let sources = node.cast(sources, DType::I64)?;
         // A new row is that of its own beam.
-        let scalar = node.reshaped(width, &[])?;
-        let own = node.emit_one(Range {}, vec![zero, scalar, one])?;
+        let own = node.counted(width)?;
         let own = node.unsqueezed(own, &[1])?;
         let capacity = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![present])?;
-        let capacity = node.reshaped(capacity, &[])?;
-        let rows = node.emit_one(Range {}, vec![zero, capacity, one])?;
+        let rows = node.counted(capacity)?;
         let of_past = Compare { relation: CompareRelation::Less };
         let of_past = node.emit_one(of_past, vec![rows, self.length])?;
         let sources = node.emit_one(Select {}, vec![of_past, sources, own])?;

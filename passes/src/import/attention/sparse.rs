@@ -2,7 +2,7 @@
 //! layout names. Layouts come as rows of compressed indices; heads take them in turn.
 
 use crate::import::attention::group_query::heads_of;
-use crate::import::attention::microsoft::{cache_columns, counted};
+use crate::import::attention::microsoft::cache_columns;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
@@ -49,7 +49,7 @@ fn sparse_attention(node: &mut Lowering<'_, '_>) -> Lowered {
     let zero = node.integers(&[0]);
     let first = node.binary(BinaryFunction::Sub, valid, steps)?;
     let first = node.binary(BinaryFunction::Max, first, zero)?;
-    let offsets = counted(node, steps)?;
+    let offsets = node.counted(steps)?;
     let positions = node.unsqueezed(first, &[1])?;
     let positions = node.plus(positions, offsets)?;
     let [query, key] = rotated(node, [query, key], positions)?;
@@ -99,7 +99,7 @@ fn mask(
     let rows = node.binary(BinaryFunction::Div, positions, size)?;
     let seen = node.emit_one(Gather { axis: 1 }, vec![blocks, rows])?;
     let keys = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![keys])?;
-    let keys = counted(node, keys)?;
+    let keys = node.counted(keys)?;
     let columns = node.binary(BinaryFunction::Div, keys, size)?;
     // Keys behind the last block are not there yet.
     let count = node.emit_one(ShapeOf { start: 2, end: Some(3) }, vec![blocks])?;
@@ -109,7 +109,7 @@ fn mask(
     let seen = node.emit_one(Gather { axis: 3 }, vec![seen, columns])?;
     let seen = node.transposed(seen, vec![1, 0, 2, 3])?;
     let heads = node.integers(&[heads]);
-    let heads = counted(node, heads)?;
+    let heads = node.counted(heads)?;
     let layouts = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![blocks])?;
     let layouts = node.binary(BinaryFunction::Remainder, heads, layouts)?;
     node.emit_one(Gather { axis: 1 }, vec![seen, layouts])
@@ -125,7 +125,7 @@ fn blocks(node: &mut Lowering<'_, '_>) -> Result<Operand, LowerError> {
     let count = node.binary(BinaryFunction::Sub, bounds, one)?;
     // The row of an entry: how many rows have ended before it.
     let entries = node.emit_one(ShapeOf { start: 1, end: Some(2) }, vec![columns])?;
-    let entries = counted(node, entries)?;
+    let entries = node.counted(entries)?;
     let places = node.unsqueezed(entries, &[1])?;
     let ends = node.sliced(rows, 1, [1, i64::MAX, 1])?;
     let ends = node.unsqueezed(ends, &[1])?;
@@ -140,7 +140,7 @@ fn blocks(node: &mut Lowering<'_, '_>) -> Result<Operand, LowerError> {
         let inside = node.emit_one(Compare { relation }, vec![columns, bound])?;
         there = node.binary(BinaryFunction::And, there, inside)?;
     }
-    let layout = counted(node, layouts)?;
+    let layout = node.counted(layouts)?;
     let layout = node.unsqueezed(layout, &[1])?;
     let place = node.binary(BinaryFunction::Mul, layout, count)?;
     let place = node.plus(place, row)?;

@@ -115,12 +115,12 @@ fn unfold(node: &mut Lowering<'_, '_>) -> Lowered {
     if size > extent {
         return Err(node.refuse(format!("attribute `size` = {size} along an axis of {extent}")));
     }
-    let [zero, one, count, size, step] =
-        [0, 1, (extent - size) / step + 1, size, step].map(|number| node.constant(Tensor::scalar(number)));
-    let starts = node.emit_one(Range {}, vec![zero, count, one])?;
+    let [count, size, step] =
+        [(extent - size) / step + 1, size, step].map(|number| node.constant(Tensor::scalar(number)));
+    let starts = node.counted(count)?;
     let starts = node.binary(BinaryFunction::Mul, starts, step)?;
     let starts = node.unsqueezed(starts, &[1])?;
-    let offsets = node.emit_one(Range {}, vec![zero, size, one])?;
+    let offsets = node.counted(size)?;
     let places = node.plus(starts, offsets)?;
     let slices = node.emit_one(Gather { axis: axis as i64 }, vec![x, places])?;
     let mut permutation: Vec<i64> = (0..=rank as i64).collect();

@@ -9,7 +9,7 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     ActivationFunction, BinaryFunction, Compare, CompareRelation, Dequantize, Expand, Gather, GroupNormalization,
-    LayerNormalization, Range, Reduce, ReduceFunction, ShapeOf, Softmax, SoftmaxFunction,
+    LayerNormalization, Reduce, ReduceFunction, ShapeOf, Softmax, SoftmaxFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -201,9 +201,7 @@ fn rows_of(node: &mut Lowering<'_, '_>, table: Operand, indices: Operand) -> Res
 /// The numbers from 0 up to the length of the sequences `[b, s]`.
 fn counted(node: &mut Lowering<'_, '_>, ids: Operand) -> Result<Operand, LowerError> {
     let length = node.emit_one(ShapeOf { start: 1, end: Some(2) }, vec![ids])?;
-    let length = node.reshaped(length, &[])?;
-    let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
-    node.emit_one(Range {}, vec![zero, length, one])
+    node.counted(length)
 }
 
 /// For each of the batch: how many elements of the mask are 1, as i32; 0 without a mask.

@@ -4,8 +4,8 @@ use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, Compare, CompareRelation, Concat, Gather, Range, Reduce, ReduceFunction, Select, ShapeOf, Slice,
-    Unary, UnaryFunction,
+    BinaryFunction, Compare, CompareRelation, Concat, Gather, Reduce, ReduceFunction, Select, ShapeOf, Slice, Unary,
+    UnaryFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -61,8 +61,7 @@ fn embedded(node: &mut Lowering<'_, '_>) -> Lowered {
     let lengths = node.emit_one(sum, vec![there, axis])?;
     let begins = node.binary(BinaryFunction::Sub, lengths, extent)?;
     let begins = node.binary(BinaryFunction::Max, begins, zero)?;
-    let count = node.reshaped(count, &[])?;
-    let places = node.emit_one(Range {}, vec![zero, count, one])?;
+    let places = node.counted(count)?;
     let seen = node.emit_one(Compare { relation: CompareRelation::LessOrEqual }, vec![places, begins])?;
     let seen = node.unsqueezed(seen, &[2])?;
     let least = node.constant(Tensor::scalar(f32::MIN));

@@ -89,8 +89,9 @@ pub(super) fn print_data(constant: &Constant, labels: &Labels<ConstantId>, text:
     if let Some(Origin { source, offset, length }) = constant.origin {
         write!(text, " at {source} {offset} {length}")?;
     }
-    if let Some(ChosenEncoding { encoding, reason }) = &constant.encoding {
-        write!(text, " as {encoding} because {}", quote(reason))?;
+    if let Some(ChosenEncoding { encoding, by_budget, reason }) = &constant.encoding {
+        let decided = if *by_budget { " by budget" } else { "" };
+        write!(text, " as {encoding}{decided} because {}", quote(reason))?;
     }
     constant.zeros.as_ref().map_or(Ok(()), |zeros| print_zeros(zeros, text))
 }
@@ -171,8 +172,9 @@ pub(super) fn parse_storage(input: &str) -> Parsed<Storage> {
     if let Some(encoding) = rest.strip_prefix("as ") {
         let (name, attributes, after) = named(encoding)?;
         let encoding = Coded::build(name, &attributes).map_err(|error| error.to_string())?;
-        let (reason, after) = quoted(expect(after, "because")?)?;
-        (chosen, rest) = (Some(ChosenEncoding { encoding, reason }), after.trim_start());
+        let decided = after.strip_prefix("by budget ");
+        let (reason, after) = quoted(expect(decided.unwrap_or(after), "because")?)?;
+        (chosen, rest) = (Some(ChosenEncoding { encoding, by_budget: decided.is_some(), reason }), after.trim_start());
     }
     if let Some(found) = rest.strip_prefix("with ") {
         let (found, after) = parse_zeros(found)?;

@@ -150,8 +150,9 @@ impl PanelWeight {
         };
         let mut rest = matrices;
         while let Some(&first) = rest.first() {
-            let bytes: u64 = self.weight.place_of_matrix(first)?.bytes.iter().map(|piece| piece.bytes.end).sum();
-            let count = (self.weight.most_held_bytes() as u64 / bytes.max(1)).max(1);
+            let place = self.weight.place_of_matrix(first)?;
+            let bytes: u64 = place.bytes.iter().map(|piece| piece.bytes.end - piece.bytes.start).sum();
+            let count = (self.weight.most_picked_bytes() / bytes.max(1)).max(1);
             let (now, later) = rest.split_at(rest.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
             rest = later;
             for (&matrix, pieces) in now.iter().zip(self.weight.matrices(now)?) {

@@ -6,12 +6,14 @@ use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight,
 use aligned_vec::{AVec, ConstAlign};
 use ipuc_formats::attribute::{Attribute, AttributeValue};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, Elements, Logical, Panels, PartBytesRange, PartRange, Pick, WeightRecord};
+use ipuc_formats::encodings::{
+    Coded, Elements, EncodingError, Logical, Panels, PartBytesRange, PartRange, Pick, Plane, PlaneRole, WeightRecord,
+};
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
-    Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, ExpertMatmul, IntegerConvolution, IntegerMatmul,
-    Map, Matmul, NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates, ResizeMode,
-    ResizeNearest, ResizePolicy,
+    Activations, Argument, Arithmetic, AutoPad, Convolution, ConvolutionTranspose, ExpertMatmul, IntegerConvolution,
+    IntegerMatmul, Map, Matmul, NoBlocks, Op, Pool, PoolFunction, Program, ReferenceContext, Resize, ResizeCoordinates,
+    ResizeMode, ResizeNearest, ResizePolicy,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -54,18 +56,21 @@ fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64
         Some(matrix) => Panels::values(stored, matrix).into(),
         None => Coded::plain(stored),
     };
-    let logical = Logical { dtype: tensor.dtype(), shape: &shape };
+    packed(encoding, tensor.dtype(), shape, &Elements { stored: tensor.clone(), planes: Vec::new() }, budget)
+}
+
+fn packed(encoding: Coded, dtype: DType, shape: Vec<u64>, elements: &Elements, budget: u64) -> (WeightRecord, Parts) {
+    let logical = Logical { dtype, shape: &shape };
     let ranges = encoding.split(logical, budget).unwrap();
-    let elements = Elements { stored: tensor.clone(), planes: Vec::new() };
     let pack_one = |&range: &PartRange| {
         let mut bytes = AVec::new(64);
         bytes.resize(encoding.part_bytes(logical, range).unwrap().unwrap() as usize, 0);
-        encoding.pack(logical, range, &mut &elements, &mut bytes).unwrap();
+        encoding.pack(logical, range, &mut &*elements, &mut bytes).unwrap();
         bytes
     };
     let bytes = ranges.iter().map(pack_one).collect();
     let parts = ranges.iter().map(|range| range.in_extent(0)).collect();
-    let (dtype, reason, sources) = (tensor.dtype(), String::new(), Vec::new());
+    let (reason, sources) = (String::new(), Vec::new());
     let record = WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None };
     (record.clone(), Parts(bytes, record))
 }
@@ -213,6 +218,111 @@ fn a_token_has_the_bits_that_it_has_among_others() {
         let row = Tensor::from_elements(&[1, 1, 300], &a.elements::<f32>().unwrap()[token * 300..][..300]).unwrap();
         let alone = run_with(row, &[expert], 1 << 24);
         assert_eq!(alone.elements::<f32>().unwrap(), &all.elements::<f32>().unwrap()[token * 40..][..40], "{token}");
+    }
+}
+
+/// Experts of codes, whose parts begin and end within the records of an expert, and rows of which some choose the same one.
+#[test]
+fn rows_by_matrices_of_codes() {
+    let scale = |dtype, block| Plane { role: PlaneRole::Scale, dtype, block };
+    let f16_blocks = vec![scale(DType::F16, 32)];
+    let two_scales = vec![scale(DType::F32, 0), scale(DType::F8E4M3FN, 16)];
+    let rounded = Activations::Dynamic { dtype: DType::I8, block: 0 };
+    for (code, planes) in [(DType::I4, f16_blocks), (DType::F4E2M1, two_scales)] {
+        for inputs in [7usize, 40, 300] {
+            let (experts, outputs) = (3, 20);
+            let count = |plane: &Plane| if plane.block == 0 { 1 } else { inputs.div_ceil(plane.block as usize) };
+            // All bits of codes, and scales about 1.
+            let codes: Vec<u8> = (0..experts * outputs * inputs).map(|at| ((at * 7 + at / 13) % 16) as u8).collect();
+            let plane = |plane: &Plane| {
+                let shape = [experts, outputs, count(plane)];
+                let scales: Vec<f32> = (0..shape.iter().product()).map(|at| [1.0, 0.5, 1.5, 0.75][at % 4]).collect();
+                match plane.dtype {
+                    DType::F8E4M3FN => {
+                        let bytes: Vec<u8> = (0..scales.len()).map(|at| [0x38, 0x30, 0x3c, 0x34][at % 4]).collect();
+                        Tensor::from_codes(DType::F8E4M3FN, &shape, &bytes).unwrap()
+                    }
+                    DType::F16 => {
+                        let scales: Vec<_> = scales.into_iter().map(half::f16::from_f32).collect();
+                        Tensor::from_elements(&shape, &scales).unwrap()
+                    }
+                    _ => Tensor::from_elements(&shape, &scales).unwrap(),
+                }
+            };
+            let stored = Tensor::from_codes(code, &[experts, outputs, inputs], &codes).unwrap();
+            let elements = Elements { stored, planes: planes.iter().map(plane).collect() };
+            let shape = vec![experts as u64, outputs as u64, inputs as u64];
+            let index = Tensor::from_elements(&[5, 2], &[2i64, 0, 2, 1, 0, 2, 2, 2, 1, 0]).unwrap();
+            let a = tensor(DType::F32, &[5, 1, inputs], 1);
+            for activation in [Arithmetic::default().activation, rounded] {
+                let op: Op = ExpertMatmul { arithmetic: Arithmetic { activation, ..Arithmetic::default() } }.into();
+                let matrix = op.weight_matrix(1, &shape).unwrap();
+                let mut expected: Option<Tensor> = None;
+                for budget in [1 << 24, 1 << 13, 1 << 9] {
+                    let encoding: Coded = Panels::codes(code, matrix, planes.clone()).into();
+                    let (record, parts) = packed(encoding, DType::F32, shape.clone(), &elements, budget);
+                    let decoded = record.decode(|part| Ok::<_, EncodingError>(&parts.0[part][..])).unwrap();
+                    let mut operands = values(&[Some(a.clone()), None, Some(index.clone())]);
+                    operands[1] = Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)));
+                    let found = run(&op, operands);
+                    let what = format!("{code} {planes:?}, {inputs} inputs, {activation:?}, parts of {budget}");
+                    let near = reference(&op, &[Some(a.clone()), Some(decoded), Some(index.clone())]);
+                    assert_close(&found, &near, &what);
+                    assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Notes which matrices are asked for at once.
+struct Picked {
+    parts: Parts,
+    asked: Mutex<Vec<Vec<u64>>>,
+    most_bytes: u64,
+}
+
+impl PartSource for Picked {
+    fn part(&self, weight: u32, part: usize) -> Result<PartBytes, KernelError> {
+        self.parts.part(weight, part)
+    }
+    fn tensor(&self, weight: u32) -> Result<Option<Tensor>, KernelError> {
+        self.parts.tensor(weight)
+    }
+    fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
+        self.parts.rows(weight, rows)
+    }
+    fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
+        self.asked.lock().unwrap().push(matrices.to_vec());
+        self.parts.matrices(weight, matrices)
+    }
+    fn most_picked_bytes(&self) -> u64 {
+        self.most_bytes
+    }
+}
+
+#[test]
+fn as_many_matrices_are_picked_at_once_as_may_be_held() {
+    let op: Op = ExpertMatmul { arithmetic: Arithmetic::default() }.into();
+    let (a, b) = (tensor(DType::F32, &[5, 1, 32], 1), tensor(DType::F32, &[8, 16, 32], 2));
+    let index = Tensor::from_elements(&[5, 1], &[7i64, 4, 6, 3, 5]).unwrap();
+    let with_weight = |weight: Operand| {
+        let mut operands = values(&[Some(a.clone()), None, Some(index.clone())]);
+        operands[1] = weight;
+        run(&op, operands)
+    };
+    let expected = with_weight(weight(&op, 1, &b, DType::F32, 1 << 24));
+    let matrix_bytes = 16 * 32 * 4;
+    for (most_bytes, asked) in
+        [(2 * matrix_bytes + 1, vec![vec![3u64, 4], vec![5, 6], vec![7]]), (1, (3..8).map(|one| vec![one]).collect())]
+    {
+        for budget in [1 << 10, 1 << 24] {
+            let (record, parts) = parts_of(&op, 1, &b, DType::F32, budget);
+            let source = Arc::new(Picked { parts, asked: Mutex::default(), most_bytes });
+            let found = with_weight(Operand::Weight(Weight::new(0, Arc::new(record), source.clone())));
+            assert_eq!(found, expected, "parts of {budget} bytes");
+            assert_eq!(*source.asked.lock().unwrap(), asked, "parts of {budget} bytes");
+        }
     }
 }
 

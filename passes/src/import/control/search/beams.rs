@@ -14,8 +14,8 @@ use crate::import::lowering::{LowerError, Lowering};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, Compare, CompareRelation, Concat, Expand, Gather, GatherElements, GatherNd, Range, Reduce,
-    ReduceFunction, Reshape, Select, ShapeOf, Slice, Softmax, SoftmaxFunction, TopK, Unary, UnaryFunction,
+    BinaryFunction, Compare, CompareRelation, Concat, Expand, Gather, GatherElements, GatherNd, Reduce, ReduceFunction,
+    Reshape, Select, ShapeOf, Slice, Softmax, SoftmaxFunction, TopK, Unary, UnaryFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -99,7 +99,7 @@ impl Beams {
         let rows = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![tokens])?;
         let batch = node.binary(BinaryFunction::Div, rows, settings.beams)?;
         let table = node.emit_one(Concat { axis: 0 }, vec![batch, settings.beams])?;
-        let place = counted(node, settings.beams)?;
+        let place = node.counted(settings.beams)?;
         let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
         let first = node.emit_one(Compare { relation: CompareRelation::Less }, vec![place, one])?;
         let [none, worst, nothing] =
@@ -208,7 +208,7 @@ impl Beams {
         let ends = node.emit_one(Compare { relation: CompareRelation::Equal }, vec![tokens, end])?;
         let ended = self.ended(node, (carried, settings), [best[0], beams, ends])?;
         // Those that end come behind all others.
-        let place = counted(node, wide)?;
+        let place = node.counted(wide)?;
         let behind = node.plus(place, wide)?;
         let order = node.emit_one(Select {}, vec![ends, behind, place])?;
         let going = node.emit(TopK { axis: 1, largest: false, sorted: true }, vec![order, settings.beams])?;
@@ -224,7 +224,7 @@ impl Beams {
         let sums = node.emit_one(Select {}, vec![done, nothing, picked[0]])?;
         let chosen = node.emit_one(Select {}, vec![done, pad, picked[1]])?;
         let batch = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![sums])?;
-        let base = counted(node, batch)?;
+        let base = node.counted(batch)?;
         let base = node.binary(BinaryFunction::Mul, base, settings.beams)?;
         let base = node.unsqueezed(base, &[1])?;
         let sources = node.plus(picked[2], base)?;
@@ -318,7 +318,7 @@ impl Beams {
         let merged = self.merged(node, (carried, settings), [texts, scores, counts])?;
         // A place that there is not is an error when it runs.
         let wanted = count(node, 4)?;
-        let places = counted(node, wanted)?;
+        let places = node.counted(wanted)?;
         let texts = node.emit_one(Gather { axis: 1 }, vec![merged.texts, places])?;
         let scores = node.emit_one(Gather { axis: 1 }, vec![merged.scores, places])?;
         let mut results = vec![as_tokens(node, texts)?, scores];
@@ -358,18 +358,11 @@ fn not() -> Unary {
     Unary { function: UnaryFunction::Not }
 }
 
-/// The numbers from 0 up to `count: [1]`.
-fn counted(node: &mut Lowering<'_, '_>, count: Operand) -> Result<Operand, LowerError> {
-    let count = node.reshaped(count, &[])?;
-    let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
-    node.emit_one(Range {}, vec![zero, count, one])
-}
-
 /// Each row so many times, one after the other.
 fn repeated_rows(node: &mut Lowering<'_, '_>, rows: Operand, times: Operand) -> Result<Operand, LowerError> {
     let batch = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![rows])?;
     let count = node.binary(BinaryFunction::Mul, batch, times)?;
-    let places = counted(node, count)?;
+    let places = node.counted(count)?;
     let sources = node.binary(BinaryFunction::Div, places, times)?;
     node.emit_one(Gather { axis: 0 }, vec![rows, sources])
 }

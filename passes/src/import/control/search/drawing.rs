@@ -7,8 +7,8 @@ use crate::import::lowering::{LowerError, Lowering};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, Compare, CompareRelation, Cumulative, CumulativeFunction, Range, Reduce, ReduceFunction,
-    ScatterElements, ScatterReduction, Select, ShapeOf, Softmax, SoftmaxFunction, TopK, Unary, UnaryFunction,
+    BinaryFunction, Compare, CompareRelation, Cumulative, CumulativeFunction, Reduce, ReduceFunction, ScatterElements,
+    ScatterReduction, Select, ShapeOf, Softmax, SoftmaxFunction, TopK, Unary, UnaryFunction,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -96,9 +96,8 @@ impl Drawing {
         } else {
             let rest = node.constant(Tensor::scalar(1.0 - self.share));
             let beyond = node.emit_one(Compare { relation: CompareRelation::LessOrEqual }, vec![sums, rest])?;
-            let [zero, one, kept, extent] = [0, 1, vocabulary.saturating_sub(self.least), vocabulary]
-                .map(|number| node.constant(Tensor::scalar(number)));
-            let places = node.emit_one(Range {}, vec![zero, extent, one])?;
+            let kept = node.constant(Tensor::scalar(vocabulary.saturating_sub(self.least)));
+            let places = node.counted(count)?;
             let may = node.emit_one(Compare { relation: CompareRelation::Less }, vec![places, kept])?;
             node.binary(BinaryFunction::And, beyond, may)?
         };

@@ -12,8 +12,7 @@ mod scores;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{BinaryFunction, Concat, Gather, Pad, PadMode, Range, ShapeOf};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::ops::{BinaryFunction, Concat, Gather, Pad, PadMode, ShapeOf};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -47,9 +46,7 @@ fn count(node: &mut Lowering<'_, '_>, input: usize) -> Result<Operand, LowerErro
 fn room(node: &mut Lowering<'_, '_>, longest: Operand, tokens: Operand) -> Result<Operand, LowerError> {
     let length = node.emit_one(ShapeOf { start: 1, end: Some(2) }, vec![tokens])?;
     let room = node.binary(BinaryFunction::Sub, longest, length)?;
-    let scalar = node.reshaped(room, &[])?;
-    let [zero, one] = [0i64, 1].map(|number| node.constant(Tensor::scalar(number)));
-    let steps = node.emit_one(Range {}, vec![zero, scalar, one])?;
+    let steps = node.counted(room)?;
     // There is no first of no steps.
     let first = node.integers(&[0]);
     let first = node.emit_one(Gather { axis: 0 }, vec![steps, first])?;

@@ -4,8 +4,8 @@ use crate::import::lowering::{LowerError, Lowering};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BinaryFunction, Compare, CompareRelation, GatherElements, Range, RepeatBlock, ScatterElements, ScatterReduction,
-    Select, ShapeOf,
+    BinaryFunction, Compare, CompareRelation, GatherElements, RepeatBlock, ScatterElements, ScatterReduction, Select,
+    ShapeOf,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -113,9 +113,8 @@ impl ScoreChanges {
         [scores, tokens, least, lowest]: [Operand; 4],
     ) -> Result<Operand, LowerError> {
         let vocabulary = node.extent(&scores, -1, "scores of tokens")?;
-        let [zero, one, end, vocabulary] =
-            [0, 1, self.end, vocabulary].map(|number| node.constant(Tensor::scalar(number)));
-        let places = node.emit_one(Range {}, vec![zero, vocabulary, one])?;
+        let [end, vocabulary] = [self.end, vocabulary].map(|number| node.constant(Tensor::scalar(number)));
+        let places = node.counted(vocabulary)?;
         let ends = node.emit_one(Compare { relation: CompareRelation::Equal }, vec![places, end])?;
         let count = node.emit_one(ShapeOf { start: 1, end: Some(2) }, vec![tokens])?;
         let short = node.emit_one(Compare { relation: CompareRelation::Less }, vec![count, least])?;
