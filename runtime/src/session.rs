@@ -294,7 +294,7 @@ impl Session {
     ) -> Result<Vec<Contents>, RunError> {
         let program = self.model.program.clone();
         // Old arenas go before new ones come.
-        let memory = self.memory.take().filter(|memory| memory.fits(entry.block, bindings));
+        let memory = self.memory.take().and_then(|memory| memory.rebound(&program.manifest, entry.block, bindings));
         let mut memory = memory.unwrap_or_else(|| {
             BoundMemory::new(&program.manifest, entry.block, bindings.clone(), program.pool.clone())
         });

@@ -105,7 +105,8 @@ fn attempt(
     let (mut need, mut uncharged, mut results_bytes) = (Need { bytes: 0, growth_bytes: 0 }, 0u64, 0u64);
     let unplanned = sessions.iter().map(|session| session.unplanned_bytes).max().unwrap_or(0);
     for (session, part) in sessions.iter_mut().zip(parts) {
-        let memory = session.memory.take().filter(|memory| memory.fits(entry.block, &part.bindings));
+        let memory = session.memory.take();
+        let memory = memory.and_then(|memory| memory.rebound(&program.manifest, entry.block, &part.bindings));
         let memory = memory.unwrap_or_else(|| {
             BoundMemory::new(&program.manifest, entry.block, part.bindings.clone(), program.pool.clone())
         });
