@@ -3,13 +3,16 @@
 
     python benches/generate.py FOLDER [IPUC [TOKENS [THREADS]]]
 
-Needs onnxruntime-genai and numpy. IPUC is the program (default `ipuc`). For each prompt the continuations are compared up to
-the first token that differs; there the difference of ipuc's two best scores is printed. Both read the same prompts with the
-same number of threads, one after the other. Then there are medians of tokens a second, of prompts of 128 tokens and of
-continuations. The last lines are of eight texts side by side and one after the other, within a quarter of the weights.
+Needs onnxruntime-genai, onnxruntime, onnx and numpy. IPUC is the program (default `ipuc`). For each prompt the continuations are
+compared up to the first token that differs. Both read the same prompts with the same number of threads, one after the other.
+Then there are medians of tokens a second, of prompts of 128 tokens and of continuations, and of eight texts side by side and one
+after the other, within a quarter of the weights. At last ipuc reads the texts of onnxruntime-genai; each position where the
+best tokens differ is printed with how far the two are apart, and whether rounding explains it (`scores.py`). The exit code is
+1 where it does not.
 """
 import json, os, statistics, subprocess, sys, tempfile, time
 import onnxruntime_genai as genai
+from scores import Differences, Scores
 
 PROMPTS = [
     "The capital of France is",
@@ -44,7 +47,7 @@ def run_genai(model, tokenizer, prompt, tokens):
 
 def run_ipuc(program, file, prompt, tokens, threads):
     command = [program, "generate", file, "--prompt", prompt, "--max-tokens", str(tokens), "--threads", threads]
-    command += ["--temperature", "0", "--repetition-penalty", "1", "--logprobs", "2", "--json", "-q"]
+    command += ["--temperature", "0", "--repetition-penalty", "1", "--json", "-q"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -75,6 +78,16 @@ def batches(program, file, scratch, tokens, threads):
     print(f"{found[8]['tokens_per_second'] / found[1]['tokens_per_second']:.1f} times the tokens of one at a time")
 
 
+def explain(scores, tokenizer, texts):
+    """Print where best tokens differ, text by text; says whether rounding explains each."""
+    differences = Differences()
+    for number, (prompt, text, at) in enumerate(texts):
+        print(f"prompt {number}, given the text of onnxruntime-genai:")
+        first = differences.add(scores, tokenizer, [int(token) for token in prompt], text)
+        assert first == at, f"the texts differ from token {at} on, the best tokens of the same text from {first} on"
+    return differences.summary()
+
+
 def main(folder, program="ipuc", tokens="200", threads="2"):
     tokens = int(tokens)
     config = genai.Config(folder)
@@ -85,7 +98,7 @@ def main(folder, program="ipuc", tokens="200", threads="2"):
         file = os.path.join(scratch, "model.ipu")
         subprocess.run([program, "compile", folder, "-o", file, "-q"], check=True)
         rates = {"ipuc": [], "onnxruntime-genai": []}
-        same = 0
+        same, texts = 0, []
         for number, prompt in enumerate(PROMPTS):
             expected, _, seconds = run_genai(model, tokenizer, prompt, tokens)
             ours = run_ipuc(program, file, prompt, tokens, threads)
@@ -97,10 +110,9 @@ def main(folder, program="ipuc", tokens="200", threads="2"):
             if at is None and abs(len(found) - len(expected)) <= 1:
                 same += 1
                 print(f"prompt {number}: {len(pairs)} tokens are the same")
-                continue
-            at = len(pairs) if at is None else at
-            best = [likely["logprob"] for likely in ours["logprobs"][at]["likely"]] if at < len(found) else [0.0, 0.0]
-            print(f"prompt {number}: token {at} differs; the two best scores of ipuc are {best[0] - best[1]:.6f} apart")
+            else:
+                print(f"prompt {number}: token {len(pairs) if at is None else at} differs")
+            texts.append((list(tokenizer.encode(prompt)), expected, at))
         print(f"{same} of {len(PROMPTS)} continuations are the same")
         long = (" ".join(PROMPTS) * 4)
         prompt = list(tokenizer.encode(long))[:128]
@@ -113,7 +125,8 @@ def main(folder, program="ipuc", tokens="200", threads="2"):
         for name in rates:
             print(f"{name}: prompt {statistics.median(reads[name]):.0f} tokens/s, text {statistics.median(rates[name]):.1f} tokens/s")
         batches(program, file, scratch, 64, threads)
+        return 0 if explain(Scores(folder, model, program, file, scratch, threads), tokenizer, texts) else 1
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))

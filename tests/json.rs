@@ -151,6 +151,9 @@ fn the_page_has_every_key() {
     for (command, session) in sessions {
         paths(&run(session), "", printed.entry(command.to_string()).or_default());
     }
+    // [4, 3] by [3, 2].
+    let bench = run("bench linear.onnx --runs 1 --per-step --dim batch=4");
+    assert_eq!(bench["steps"][0]["macs"], 24, "{bench}");
     let mut bytes = std::fs::read(folder.join("linear.ipu")).unwrap();
     bytes[4096] ^= 1;
     std::fs::write(folder.join("damaged.ipu"), bytes).unwrap();

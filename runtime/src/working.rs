@@ -5,7 +5,7 @@ use crate::steps::kernel;
 use crate::versions::Version;
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::model::{EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
+use ipuc_formats::model::{BlockRecord, EntryRecord, Growth, Manifest, OperandRecord, StepRecord};
 use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl PortBytes {
                 (Some(_), Some(growth)) => ports.state += paged(parameter, growth).all,
             }
         }
-        ports.results = memory.body_result_bytes(manifest) + copied_bytes(manifest, entry, bindings);
+        let paged_values = paged_values(manifest, entry);
+        ports.results = memory.body_result_bytes(manifest) + copied_bytes(block, &paged_values, bindings);
         for index in 0..block.results.len() {
             let Some(slot) = slot(index) else { continue };
             let state = entry.state_of_output(index);
@@ -56,7 +57,7 @@ impl PortBytes {
             let before = before.map_or(Pages::default(), |input| paged(input as usize, growth));
             let after = paged(slot, growth);
             // What no step appends to or overwrites is copied into pages.
-            ports.results += if is_paged(manifest, entry, slot) { 0 } else { charged(slot) };
+            ports.results += if paged_values[slot] { 0 } else { charged(slot) };
             if growth.overwritten {
                 // A run may overwrite positions of every page.
                 ports.results += after.all;
@@ -93,27 +94,29 @@ fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
     Pages { one, all: one.saturating_mul(positions.div_ceil(page)), filled }
 }
 
-/// Whether a value of the block of an entry is held in pages.
-fn is_paged(manifest: &Manifest, entry: &EntryRecord, slot: usize) -> bool {
+/// Which values of the block of an entry are held in pages.
+fn paged_values(manifest: &Manifest, entry: &EntryRecord) -> Vec<bool> {
     let block = &manifest.blocks[entry.block as usize];
-    let is_paged_input = |slot: usize| {
-        let state = (slot < block.parameters as usize).then(|| entry.state_of_input(slot)).flatten();
-        state.is_some_and(|state| manifest.states[state as usize].growth.is_some())
-    };
-    if slot < block.parameters as usize {
-        return is_paged_input(slot);
+    let mut paged = vec![false; block.values.len()];
+    for (slot, is_paged) in paged.iter_mut().enumerate().take(block.parameters as usize) {
+        let state = entry.state_of_input(slot);
+        *is_paged = state.is_some_and(|state| manifest.states[state as usize].growth.is_some());
     }
-    let Some(step) = block.steps.iter().find(|step| step.results == [slot as u32]) else { return false };
-    match (&step.op, step.operands.first()) {
-        (Op::Append(_), _) => true,
-        (Op::TensorScatter(_), Some(&OperandRecord::Value(cache))) => is_paged_input(cache as usize),
-        _ => false,
+    for step in &block.steps {
+        let &[slot] = step.results.as_slice() else { continue };
+        paged[slot as usize] = match (&step.op, step.operands.first()) {
+            (Op::Append(_), _) => true,
+            (Op::TensorScatter(_), Some(&OperandRecord::Value(cache))) => {
+                cache < block.parameters && paged[cache as usize]
+            }
+            _ => false,
+        };
     }
+    paged
 }
 
 /// The most bytes that a step needs for copies of growing state, because its kernel does not read pages.
-fn copied_bytes(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -> u64 {
-    let block = &manifest.blocks[entry.block as usize];
+fn copied_bytes(block: &BlockRecord, paged_values: &[bool], bindings: &Bindings) -> u64 {
     let of_step = |step: &StepRecord| -> u64 {
         if kernel(&step.op).reads_pages() {
             return 0;
@@ -122,7 +125,7 @@ fn copied_bytes(manifest: &Manifest, entry: &EntryRecord, bindings: &Bindings) -
             OperandRecord::Value(slot) => Some(slot as usize),
             OperandRecord::Weight(_) | OperandRecord::Absent => None,
         });
-        let paged = slots.filter(|&slot| is_paged(manifest, entry, slot));
+        let paged = slots.filter(|&slot| paged_values[slot]);
         let bytes = paged.filter_map(|slot| value_bytes(&block.values[slot].kind, bindings));
         bytes.map(|bytes| Pool::capacity(bytes) as u64).sum()
     };

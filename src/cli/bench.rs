@@ -125,7 +125,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let trace = Arc::new(Trace::default());
         session.set_trace(Some(trace.clone()));
         (0..total).try_for_each(|_| timed(&mut session).map(|_| ()))?;
-        let times = step_times(&trace.spans(), total as usize, manifest, &inputs.bindings);
+        let whole = loaded.model.whole_manifest();
+        let times = step_times(&trace.spans(), total as usize, &whole, &inputs.bindings);
         steps::show(&times, output)?;
         steps = Some(times);
     }

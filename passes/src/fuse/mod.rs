@@ -39,6 +39,7 @@ mod matching;
 mod normalization;
 mod products;
 mod readers;
+mod repeated;
 
 use crate::error::PassError;
 use crate::ir::{Changes, Graph};
@@ -54,9 +55,10 @@ pub struct Pattern {
     apply: fn(&mut Graph, BlockIndex) -> usize,
 }
 
-/// The patterns, in the order in which they are applied: what is written out in small steps is found before
-/// they are joined, what makes elementwise steps comes before what joins them, and products take what was joined.
+/// The patterns, in the order in which they are applied: what is computed again goes first, what is written out in small steps
+/// is found before they are joined, what makes elementwise steps comes before what joins them, and products take what was joined.
 pub const PATTERNS: &[Pattern] = &[
+    Pattern { name: "repeated", apply: repeated::apply },
     Pattern { name: "attention", apply: attention::apply },
     Pattern { name: "normalization", apply: normalization::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },

@@ -73,9 +73,19 @@ impl BoundMemory {
         if self.charge.is_some() { 0 } else { self.arena_bytes() }
     }
 
-    /// This memory was planned for that entry and binding.
-    pub(crate) fn fits(&self, entry_block: u32, bindings: &Bindings) -> bool {
-        self.entry_block == entry_block && self.bindings == *bindings
+    /// This memory for another binding of the same entry, where no value that has a place changes its size; `None` where one does.
+    pub(crate) fn rebound(mut self, manifest: &Manifest, entry_block: u32, bindings: &Bindings) -> Option<Self> {
+        if self.entry_block != entry_block {
+            return None;
+        }
+        if self.bindings != *bindings {
+            let mut blocks = self.blocks.iter();
+            if !blocks.all(|(&index, (memory, _))| memory.is_of(&manifest.blocks[index as usize], bindings)) {
+                return None;
+            }
+            self.bindings = bindings.clone();
+        }
+        Some(self)
     }
 
     /// Bytes of all arenas.

@@ -15,6 +15,15 @@ pub(crate) struct BlockMemory {
     pub(crate) bytes: usize,
     /// Offset and length of each value's place; `None` for those without.
     pub(crate) places: Vec<Option<(usize, usize)>>,
+    /// What was planned.
+    held: Vec<Held>,
+}
+
+impl BlockMemory {
+    /// Whether this is the plan of the block at these dimensions, too.
+    pub(crate) fn is_of(&self, block: &BlockRecord, bindings: &Bindings) -> bool {
+        self.held == held(block, bindings)
+    }
 }
 
 /// Values of a block that are placed by size: comparing each with each takes too long for more.
@@ -22,6 +31,19 @@ const MOST_BY_SIZE: usize = 2048;
 
 /// Plan a block at these dimensions. Results of the block leave it and have no place.
 pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemory {
+    let held = held(block, bindings);
+    let offsets = if held.len() <= MOST_BY_SIZE { by_size(&held) } else { in_order(&held) };
+    let mut memory = BlockMemory { bytes: 0, places: vec![None; block.values.len()], held: Vec::new() };
+    for (held, offset) in held.iter().zip(offsets) {
+        memory.places[held.slot] = Some((offset, held.bytes));
+        memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
+    }
+    memory.held = held;
+    memory
+}
+
+/// The values of a block that have places, in the order in which steps make them.
+fn held(block: &BlockRecord, bindings: &Bindings) -> Vec<Held> {
     let ends = ends(block);
     let mut held = Vec::new();
     for (at, step) in block.steps.iter().enumerate() {
@@ -34,17 +56,11 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemor
             held.push(Held { slot: slot as usize, bytes, first: at, last: end.max(at) });
         }
     }
-    let offsets = if held.len() <= MOST_BY_SIZE { by_size(&held) } else { in_order(&held) };
-    let mut memory = BlockMemory { bytes: 0, places: vec![None; block.values.len()] };
-    for (held, offset) in held.iter().zip(offsets) {
-        memory.places[held.slot] = Some((offset, held.bytes));
-        memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
-    }
-    memory
+    held
 }
 
 /// A value that has a place from the step that makes it to the last that reads it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     slot: usize,
     bytes: usize,
@@ -205,6 +221,9 @@ impl FreeRanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipuc_formats::dtype::DType;
+    use ipuc_formats::model::{Role, StepRecord, ValueRecord};
+    use ipuc_formats::ops::Append;
     use proptest::prelude::*;
 
     #[test]
@@ -241,6 +260,39 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_plan_is_that_of_other_dimensions_where_no_size_in_it_changes() {
+        let value = |dim: Dim| ValueRecord {
+            kind: Type::tensor(DType::F32, Shape::Ranked(vec![dim])),
+            contents: None,
+            role: Role::Activations,
+            id: 0,
+            name: None,
+        };
+        let step = |operand: u32, result: u32| StepRecord {
+            op: Append { axis: 0, rows: None }.into(),
+            operands: vec![OperandRecord::Value(operand)],
+            results: vec![result],
+            reads: Vec::new(),
+            name: String::new(),
+        };
+        // The result of the block has no place, whatever its size.
+        let mut block = BlockRecord {
+            values: vec![value(Dim::symbol("past")), value(Dim::from(4i64)), value(Dim::symbol("past"))],
+            parameters: 1,
+            steps: vec![step(0, 1), step(1, 2)],
+            results: vec![OperandRecord::Value(2)],
+        };
+        let at = |past: i64| [("past", past)].into_iter().collect::<Bindings>();
+        let plan = plan_block(&block, &at(5));
+        assert_eq!((plan.bytes, plan.is_of(&block, &at(5)), plan.is_of(&block, &at(6))), (64, true, true));
+        block.values.push(value(Dim::from(1i64)));
+        block.steps.push(step(2, 3));
+        block.results = vec![OperandRecord::Value(3)];
+        let plan = plan_block(&block, &at(5));
+        assert_eq!((plan.bytes, plan.is_of(&block, &at(5)), plan.is_of(&block, &at(6))), (128, true, false));
     }
 
     #[test]

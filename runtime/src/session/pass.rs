@@ -104,7 +104,8 @@ fn attempt(
     let unplanned = sessions.iter().map(|session| session.unplanned_bytes).max().unwrap_or(0);
     for (session, part) in sessions.iter_mut().zip(parts) {
         // Old arenas go before new ones come.
-        let memory = session.memory.take().filter(|memory| memory.fits(entry.block, &part.bindings));
+        let memory = session.memory.take();
+        let memory = memory.and_then(|memory| memory.rebound(&program.manifest, entry.block, &part.bindings));
         let memory = memory.unwrap_or_else(|| {
             BoundMemory::new(&program.manifest, entry.block, part.bindings.clone(), program.pool.clone())
         });

@@ -98,7 +98,8 @@ impl Routine for DynamicTask<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        if self.out.len() <= FEW_ROWS && is_common(self.weight.layout(), self.x) {
+        let in_registers = self.out.len() <= FEW_ROWS || self.x.block() > 0;
+        if in_registers && is_common(self.weight.layout(), self.x) {
             let Self { x, first_row, weight, panels, ref mut out, .. } = self;
             DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut() }.run(simd);
         } else {

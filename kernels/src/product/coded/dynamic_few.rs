@@ -1,8 +1,10 @@
-//! Few rows of rounded activations by panels of codes: one panel after another, each read once from its begin to its end.
+//! Rows of rounded activations by panels of codes: one panel after another, each read from its begin to its end, by a few rows
+//! at a time.
 //!
-//! Such a product waits for memory only if a line of codes takes few instructions and memory is asked for early enough. So
-//! there is a loop of its own for the common layouts: codes without planes between them ([`Run`]), and records that have
-//! one plane of scales ([`Blocks`]). All else goes to the general tile.
+//! A product of few rows waits for memory only if a line of codes takes few instructions and memory is asked for early enough;
+//! where activations have blocks, their scales are as much work as the codes if sums leave the registers. So there is a loop of its
+//! own for the common layouts: codes without planes between them ([`Run`]), and records that have one plane of scales
+//! ([`Blocks`]), the blocks of which may be those of activations too. All else goes to the general tile.
 
 use super::{
     digits::{Digits, in_units},
@@ -23,6 +25,9 @@ const LINES: usize = 4;
 /// The same where blocks have no more: 16 codes of 4 bits.
 const FEW_LINES: usize = 2;
 
+/// The most rows that a panel is multiplied with at once.
+const MOST_ROWS: usize = 8;
+
 /// Some panels, and where their products go.
 pub(super) struct DynamicFew<'t, 'o, 'a> {
     pub x: &'a DynamicRows,
@@ -38,11 +43,10 @@ pub(super) struct DynamicFew<'t, 'o, 'a> {
 /// Whether [`DynamicFew`] has a loop for these.
 pub(super) fn is_common(layout: &CodedLayout, rows: &DynamicRows) -> bool {
     let Some(stream) = layout.stream() else { return false };
-    rows.block() == 0
-        && match stream.scale {
-            None => layout.inputs() <= LONGEST_SUM,
-            Some(plane) => lines_at_once(layout.code(), plane).is_some(),
-        }
+    match stream.scale {
+        None => rows.block() == 0 && layout.inputs() <= LONGEST_SUM,
+        Some(plane) => [0, plane.block].contains(&rows.block()) && lines_at_once(layout.code(), plane).is_some(),
+    }
 }
 
 /// Lines of a block that are multiplied at once; `None` where its size is none for which there is a loop.
@@ -66,54 +70,83 @@ impl DynamicFew<'_, '_, '_> {
     }
 
     #[inline(always)]
-    fn with_parts<S: Simd, const PARTS: usize, const FLOATS: bool>(self, simd: S) {
-        match self.out.len() {
-            1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd),
-            2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd),
-            3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd),
-            4 => self.with_rows::<S, PARTS, FLOATS, 4>(simd),
-            _ => unreachable!("few rows"),
+    fn with_parts<S: Simd, const PARTS: usize, const FLOATS: bool>(mut self, simd: S) {
+        let Some(stream) = self.weight.layout().stream() else { return };
+        let inputs = self.weight.inputs();
+        let block = stream.scale.map_or(LONGEST_SUM, |plane| plane.block);
+        let of_row = |row| {
+            let sum = move |first| self.x.sum(self.first_row + row, first..inputs.end.min(first + block));
+            inputs.clone().step_by(block).map(move |first| sum(first).wrapping_neg())
+        };
+        let shifts: Vec<i32> = (0..self.out.len()).flat_map(of_row).collect();
+        for panel in 0..self.panels {
+            let (part, whole) = self.weight.panel(simd, panel);
+            let mut row = 0;
+            while row < self.out.len() {
+                let left = self.out.len() - row;
+                let panel = Place { panel, part, whole, stream, shifts: &shifts, row };
+                row += match left {
+                    1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel),
+                    2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel),
+                    3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd, panel),
+                    8.. if S::TILE_VECTORS == 3 => self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel),
+                    _ => self.with_rows::<S, PARTS, FLOATS, 4>(simd, panel),
+                };
+            }
         }
     }
 
+    /// Some rows by a panel; gives how many.
     #[inline(always)]
-    fn with_rows<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(mut self, simd: S) {
-        let Some(stream) = self.weight.layout().stream() else { return };
+    fn with_rows<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(
+        &mut self,
+        simd: S,
+        place: Place<'_>,
+    ) -> usize {
+        let Place { panel, part, whole, stream, shifts, row: first } = place;
         let inputs = self.weight.inputs();
-        let (rows, first_row) = (self.x, self.first_row);
-        let block = stream.scale.map_or(LONGEST_SUM, |plane| plane.block);
-        let sum = |row, first| rows.sum(first_row + row, first..inputs.end.min(first + block)).wrapping_neg();
-        let shifts: [Vec<i32>; ROWS] =
-            std::array::from_fn(|row| inputs.clone().step_by(block).map(|first| sum(row, first)).collect());
-        for panel in 0..self.panels {
-            let (part, whole) = self.weight.panel(simd, panel);
-            let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
-            for row in 0..ROWS {
-                let outputs = tile::at_most_a_vector(&mut self.out[row][panel * PANEL_OUTPUTS..]);
-                if inputs.start > 0 {
-                    state.values[row][0][..outputs.len()].copy_from_slice(outputs);
-                }
-                if let Some(sums) = &self.sums {
-                    state.sums[row][0] = sums[row];
-                }
+        let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
+        let mut own_shifts = [&[][..]; ROWS];
+        let blocks = shifts.len() / self.out.len();
+        for row in 0..ROWS {
+            own_shifts[row] = &shifts[(first + row) * blocks..][..blocks];
+            let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
+            if inputs.start > 0 {
+                state.values[row][0][..outputs.len()].copy_from_slice(outputs);
             }
-            let panel_of = Panel { rows, first_row, part, whole, stream, shifts: &shifts, state: &mut state };
-            match stream.scale {
-                None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
-                Some(plane) if PARTS == 2 && lines_at_once(part.layout.code(), plane) == Some(FEW_LINES) => {
-                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd);
-                }
-                Some(_) => panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd),
-            }
-            for row in 0..ROWS {
-                let outputs = tile::at_most_a_vector(&mut self.out[row][panel * PANEL_OUTPUTS..]);
-                outputs.copy_from_slice(&state.values[row][0][..outputs.len()]);
-                if let Some(sums) = &mut self.sums {
-                    sums[row] = state.sums[row][0];
-                }
+            if let Some(sums) = &self.sums {
+                state.sums[row][0] = sums[first + row];
             }
         }
+        let (rows, first_row, ahead) = (self.x, self.first_row + first, first == 0);
+        let panel_of = Panel { rows, first_row, part, whole, stream, shifts: own_shifts, state: &mut state, ahead };
+        match stream.scale {
+            None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
+            Some(plane) if PARTS == 2 && lines_at_once(part.layout.code(), plane) == Some(FEW_LINES) => {
+                panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd);
+            }
+            Some(_) => panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd),
+        }
+        for row in 0..ROWS {
+            let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
+            outputs.copy_from_slice(&state.values[row][0][..outputs.len()]);
+            if let Some(sums) = &mut self.sums {
+                sums[first + row] = state.sums[row][0];
+            }
+        }
+        ROWS
     }
+}
+
+/// Rows from `row` on, and a panel.
+struct Place<'a> {
+    panel: usize,
+    part: PanelPart<'a>,
+    whole: Parameters,
+    stream: Stream,
+    /// For each row and block of the part the sum of activations, negated.
+    shifts: &'a [i32],
+    row: usize,
 }
 
 /// A part of one panel.
@@ -124,8 +157,10 @@ struct Panel<'a, const ROWS: usize> {
     whole: Parameters,
     stream: Stream,
     /// For each row and block of the part the sum of activations, negated.
-    shifts: &'a [Vec<i32>; ROWS],
+    shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
+    /// Whether memory is asked for ahead.
+    ahead: bool,
 }
 
 impl<const ROWS: usize> Panel<'_, ROWS> {
@@ -159,13 +194,13 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
         let read =
             if records == 0 { 0 } else { self.part.bytes.len() - self.bytes().len() + records * self.stream.record };
         let rest = PanelPart { start, bytes: &self.part.bytes[read..], ..self.part };
-        let (rows, first_row, whole) = (self.rows, self.first_row, self.whole);
+        let (rows, first_row, whole, ahead) = (self.rows, self.first_row, self.whole, self.ahead);
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
         simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, records });
         if start < rest.end {
             let panels = &[(rest, whole)];
-            simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead: true });
+            simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead });
         }
     }
 }
@@ -192,7 +227,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
             groups[row] = &left[row].as_chunks().0.as_chunks().0[..lines.len()];
         }
         for (index, lines) in lines.iter().enumerate() {
-            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), digits);
+            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), digits, panel.ahead);
         }
         for (index, line) in rest.iter().enumerate() {
             let inputs = left.map(|left| &left.as_chunks().0[lines.len() * LINES + index]);
@@ -238,6 +273,13 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
         let blocks = layout.cut() / plane.block;
         let groups_of_block = plane.block / (LINES * layout.code().inputs_of_line());
         let left = panel.left();
+        let in_blocks = panel.rows.block() > 0;
+        let mut own_scales = [&[][..]; ROWS];
+        if in_blocks {
+            for row in 0..ROWS {
+                own_scales[row] = &panel.rows.block_scales(panel.first_row + row)[panel.part.start / plane.block..];
+            }
+        }
         let mut values = [simd.splat(0.0); ROWS];
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
@@ -248,7 +290,9 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                 bytes[record * panel.stream.record..][..panel.stream.record].split_at(panel.stream.planes);
             let mut lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
             for of_record in 0..blocks {
-                ask(simd, &scales[of_record * plane.element.row_bytes()..]);
+                if panel.ahead {
+                    ask(simd, &scales[of_record * plane.element.row_bytes()..]);
+                }
                 let block = record * blocks + of_record;
                 let mut sums = PairOfSums::<S, ROWS>::zero(simd);
                 let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
@@ -259,13 +303,17 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                 }
                 let (of_block, rest) = lines.split_at(groups_of_block);
                 for (group, lines) in of_block.iter().enumerate() {
-                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), digits);
+                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), digits, panel.ahead);
                 }
                 lines = rest;
                 let scale = simd.multiply(whole_scale, load_floats(simd, plane.element, scales, of_record));
                 for row in 0..ROWS {
                     let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
                     let sum = in_units::<S, FLOATS>(simd, code, sum);
+                    let mut scale = scale;
+                    if in_blocks {
+                        scale = simd.multiply(scale, simd.splat(own_scales[row][block]));
+                    }
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
             }
@@ -276,7 +324,7 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
     }
 }
 
-/// Two sums for each row: one alone would wait for itself.
+/// Two sums for each row, where one alone would wait for itself.
 struct PairOfSums<S: Simd, const ROWS: usize>([[S::Integers; ROWS]; 2]);
 
 impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
@@ -293,9 +341,12 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
         lines: &[[u8; LINE]; LINES],
         inputs: [&[[i32; PARTS]; LINES]; ROWS],
         digits: Digits<S, PARTS, FLOATS>,
+        ahead: bool,
     ) {
         for line in 0..LINES {
-            ask(simd, &lines[line]);
+            if ahead {
+                ask(simd, &lines[line]);
+            }
             self.add(simd, &lines[line], inputs.map(|inputs| &inputs[line]), digits, line);
         }
     }
@@ -315,7 +366,7 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
             let unsigned = digits.of(simd, codes, part);
             for row in 0..ROWS {
                 let signed = simd.splat_integer(i32::from_le(inputs[row][part]));
-                let sum = &mut self.0[(index * PARTS + part) % 2][row];
+                let sum = &mut self.0[if ROWS > 4 { 0 } else { (index * PARTS + part) % 2 }][row];
                 *sum = match PARTS {
                     1 => simd.dot(*sum, unsigned, signed),
                     _ => simd.dot_narrow(*sum, unsigned, signed),

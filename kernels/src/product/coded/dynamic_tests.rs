@@ -116,7 +116,7 @@ fn check(weight: &Coded, x: &[f32], m: usize, block: usize) {
 fn sums_are_those_of_plain_loops() {
     for code in CODES {
         for planes in exact_planes(code) {
-            for block in [0, 16, 128, 512] {
+            for block in [0, 16, 32, 128, 512] {
                 let weight = Coded::new(code, 1301, 37, &planes, Rounded::F32);
                 check(&weight, &numbers(5, 3 * 1301), 3, block);
             }
@@ -159,6 +159,7 @@ fn threads_do_not_change_bits_of_dynamic_products() {
         let x = numbers(5, m * k);
         with_threads(1, || check(&weight, &x, m, 0));
         with_threads(2, || check(&weight, &x, m, 0));
+        with_threads(2, || check(&weight, &x, m, 32));
     }
 }
 

@@ -119,7 +119,14 @@ impl DynamicRows {
     /// The scale of the block of a row that `input` is in.
     #[inline(always)]
     pub(super) fn block_scale(&self, row: usize, input: usize) -> f32 {
-        self.scales[row * self.inputs.div_ceil(self.block) + input / self.block]
+        self.block_scales(row)[input / self.block]
+    }
+
+    /// The scales of the blocks of a row.
+    #[inline(always)]
+    pub(super) fn block_scales(&self, row: usize) -> &[f32] {
+        let blocks = self.inputs.div_ceil(self.block);
+        &self.scales[row * blocks..][..blocks]
     }
 
     /// The sum of codes of a row; `inputs` begin at a multiple of 16 and end at one or with the row. Wraps around.
