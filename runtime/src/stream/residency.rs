@@ -167,8 +167,11 @@ pub(super) fn plan(
     let used: HashSet<u32> = uses.iter().map(|used| used.chunk).collect();
     let rows_only: Vec<u32> = (0..lengths.len() as u32).filter(|chunk| !used.contains(chunk)).collect();
     let rows_bytes: u64 = rows_only.iter().map(|&chunk| lengths[chunk as usize]).sum();
-    let set_apart = if fits { 0 } else { rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES) };
-    let mut room = available - ring_bytes - set_apart;
+    // The ring comes first: close to the smallest budget it leaves less than the share of rows.
+    let beside_ring = available - ring_bytes;
+    let share = rows_bytes.min(available / ROWS_SHARE).min(SET_APART_BYTES).min(beside_ring);
+    let set_apart = if fits { 0 } else { share };
+    let mut room = beside_ring - set_apart;
     let mut kept: Vec<u32> = Vec::new();
     let mut keep = |chunk: u32, room: &mut u64| {
         if lengths[chunk as usize] <= *room {
