@@ -52,6 +52,7 @@ pub struct GenerationSettings {
     pub repetition_penalty: Option<f32>,
 }
 
+#[cfg(feature = "generate")]
 impl GenerationSettings {
     /// The inputs of a pass over tokens.
     pub(crate) fn token_inputs(&self) -> TokenInputs<'_> {
@@ -61,6 +62,7 @@ impl GenerationSettings {
 }
 
 /// Names of the inputs of a pass over tokens, as [`GenerationSettings`] has them.
+#[cfg(feature = "generate")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenInputs<'a> {
     pub(crate) tokens: &'a str,
@@ -68,6 +70,7 @@ pub(crate) struct TokenInputs<'a> {
     pub(crate) position_ids: Option<&'a str>,
 }
 
+#[cfg(feature = "generate")]
 impl<'a> TokenInputs<'a> {
     /// What they hold, for tokens behind so many positions of the cache.
     pub(crate) fn rows(self, cached: usize, tokens: &[u32]) -> impl Iterator<Item = (&'a str, Vec<i64>)> {
