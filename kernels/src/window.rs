@@ -21,6 +21,10 @@ pub struct WindowAxis {
 }
 
 impl WindowAxis {
+    /// One position, seen by one window.
+    pub(crate) const POINT: Self =
+        Self { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+
     /// Whether each window is the position of the same number.
     #[must_use]
     pub fn is_identity(&self) -> bool {
@@ -92,8 +96,7 @@ pub fn joined(axes: &[WindowAxis]) -> Vec<WindowAxis> {
         }
     }
     if result.is_empty() {
-        let point = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
-        result.push(point);
+        result.push(WindowAxis::POINT);
     }
     result
 }

@@ -93,9 +93,8 @@ fn in_lanes(
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) -> bool {
-    let one = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
     let axes = match axes {
-        [columns] => [&one, columns],
+        [columns] => [&WindowAxis::POINT, columns],
         [rows, columns] => [rows, columns],
         _ => return false,
     };

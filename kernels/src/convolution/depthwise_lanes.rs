@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Positions of a row that are summed at once.
-pub(super) const COLUMNS: usize = 4;
+const COLUMNS: usize = 4;
 
 /// Positions of a row of outputs, with those that fill the last block.
 pub(super) fn whole_blocks(columns: usize) -> usize {
@@ -73,7 +73,7 @@ impl LanesTask<'_> {
     #[inline(always)]
     fn turn<S: Simd>(&self, simd: S, padded: &mut [[f32; LANES]]) {
         let [rows, columns] = self.axes;
-        let [height, width] = self.extents;
+        let width = self.extents[1];
         let plane = rows.input * columns.input;
         let mut turned = scratch(plane.next_multiple_of(LANES) * LANES);
         let turned = turned.as_chunks_mut::<LANES>().0;
@@ -100,7 +100,7 @@ impl LanesTask<'_> {
         let left = first_column.max(0) as usize;
         let place = (-first_column).max(0) as usize;
         let seen = columns.input.saturating_sub(left).min(width.saturating_sub(place));
-        for (row, padded) in padded.chunks_mut(width).enumerate().take(height) {
+        for (row, padded) in padded.chunks_mut(width).enumerate() {
             let row = row as isize + first_row;
             if seen > 0 && (0..rows.input as isize).contains(&row) {
                 let from = &turned[row as usize * columns.input + left..][..seen];
