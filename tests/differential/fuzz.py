@@ -333,6 +333,8 @@ def quantize(graph):
 def recur(graph):
     x = graph.value(ranks=[3])
     (steps, batch, size), hidden = graph.values[x].shape, 3
+    if size == 0:
+        return False  # ONNX Runtime ends the process.
     operator, gates = graph.pick(("LSTM", 4), ("GRU", 3), ("RNN", 1))
     direction = graph.pick("forward", "reverse", "bidirectional")
     count = 2 if direction == "bidirectional" else 1
