@@ -27,8 +27,15 @@
 //! of [`SAMPLE_STEP`] is read first; without zeros in [`SAMPLED_SHARE`] of that, it is all that is read.
 //! Leaves zeros out (panels without zeros) where that takes fewer bytes and no more time: see [`CACHED_BYTES`] and
 //! [`BREAK_EVEN`]. Options ask for them always or never.
+//!
+//! What products multiply a weight with is looked at, too. Where many activations are zero, as calibration has counted or as
+//! they are by construction (ReLU and what goes on with its zeros, masks, the chosen of a top-k), and rows are few, the weight is
+//! stored input by input, so that the product reads nothing of inputs that are zero: see [`LEAST_ZERO_SHARE`]. A weight with NaN or
+//! infinities stays in panels, since their products with zero are no zeros.
 //! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same (-0 becomes 0).
 
+mod activations;
+mod by_input;
 mod choice;
 mod counts;
 mod elements;
@@ -37,6 +44,8 @@ mod pieces;
 use crate::error::PassError;
 use crate::ir::{Changes, ConstantId, Graph, Uses};
 use crate::options::Options;
+use by_input::Refusal;
+pub use by_input::{LEAST_ZERO_SHARE, MOST_ROWS, RUN_BYTES};
 use choice::Model;
 pub use choice::{BREAK_EVEN, CACHED_BYTES};
 use counts::Counts;
@@ -68,7 +77,8 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
     if options.sizes_only {
         return Ok(changes);
     }
-    let model = Model::new(graph, options.sparsity);
+    let model = Model::new(graph, options);
+    let activations = activations::of_weights(graph, &options.calibration, &options.dimensions);
     for (id, uses) in graph.uses() {
         let zeros = match Elements::of(graph, id) {
             Ok(elements) => measure(graph, id, &uses, &elements)?,
@@ -79,7 +89,11 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
             }
         };
         let Some(mut zeros) = zeros else { continue };
-        if zeros.elements > 0 {
+        let by_input = activations.get(&id).map(|known| model.by_input(graph, id, &uses, known));
+        if let Some(Ok(chosen)) = by_input {
+            zeros.reason = chosen.reason.clone();
+            graph.constant_mut(id).encoding = Some(chosen);
+        } else if zeros.elements > 0 {
             zeros.reason = match model.choose(graph, id, &uses, &zeros) {
                 Ok(chosen) => {
                     let reason = chosen.reason.clone();
@@ -88,6 +102,9 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
                 }
                 Err(reason) => format!("dense: {reason}"),
             };
+        }
+        if let Some(Err(Refusal::Because(why))) = by_input {
+            zeros.reason = format!("{}; {why}", zeros.reason);
         }
         graph.constant_mut(id).zeros = Some(zeros);
         changes.annotations += 1;

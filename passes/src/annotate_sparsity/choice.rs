@@ -6,7 +6,7 @@
 //! time, 36 % take 93 %, 46 % take 103 %. Elements of 8 bits took longer without zeros at every share.
 
 use crate::ir::{ChosenEncoding, ConstantId, Graph, Operand, Uses};
-use crate::options::Sparsity;
+use crate::options::{ActivationSparsity, Options, Sparsity};
 use ipuc_formats::encodings::{Coded, Logical, Panels, SparsePanels, Zeros};
 use ipuc_formats::ops::Op;
 use std::collections::BTreeSet;
@@ -19,15 +19,16 @@ pub const BREAK_EVEN: f64 = 0.36;
 
 /// What the choice depends on beside the weight.
 pub(super) struct Model {
-    sparsity: Sparsity,
+    pub(super) sparsity: Sparsity,
+    pub(super) activations: ActivationSparsity,
     /// Bytes that the weights of all matrix products take with zeros.
-    product_bytes: u64,
+    pub(super) product_bytes: u64,
     /// Weights that other steps than matrix products read.
-    others: BTreeSet<ConstantId>,
+    pub(super) others: BTreeSet<ConstantId>,
 }
 
 impl Model {
-    pub(super) fn new(graph: &Graph, sparsity: Sparsity) -> Model {
+    pub(super) fn new(graph: &Graph, options: &Options) -> Model {
         let (mut products, mut others) = (BTreeSet::new(), BTreeSet::new());
         for index in graph.reachable_blocks() {
             for step in &graph.block(index).steps {
@@ -51,7 +52,8 @@ impl Model {
             encoding.stored_bytes(Logical { dtype: graph.constant(*id).dtype, shape: &extents(graph, *id) }).ok()?
         };
         let product_bytes = products.iter().filter_map(bytes).sum();
-        Model { sparsity, product_bytes, others }
+        let (sparsity, activations) = (options.sparsity, options.activation_sparsity);
+        Model { sparsity, activations, product_bytes, others }
     }
 
     /// The encoding without zeros, or why they stay.
@@ -116,7 +118,7 @@ impl Model {
 }
 
 /// How a weight is stored without this pass.
-fn current(graph: &Graph, id: ConstantId, uses: &Uses) -> ChosenEncoding {
+pub(super) fn current(graph: &Graph, id: ConstantId, uses: &Uses) -> ChosenEncoding {
     graph.constant(id).encoding.clone().unwrap_or_else(|| graph.default_encoding(id, uses))
 }
 
@@ -155,7 +157,7 @@ mod tests {
             record_elements: SparsePanels::RECORD_ELEMENTS * (100 - percent) / 100,
             ..Zeros::default()
         };
-        let model = Model { product_bytes, ..Model::new(&graph, sparsity) };
+        let model = Model { product_bytes, ..Model::new(&graph, &Options { sparsity, ..Options::default() }) };
         model.choose(&graph, id, &uses, &zeros).map(|chosen| {
             assert!(chosen.encoding.as_sparse_panels().is_some());
             chosen.reason

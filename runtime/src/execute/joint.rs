@@ -113,7 +113,9 @@ fn run_stacked(
     let allocate = |caller: usize, dtype, shape: &[usize]| memories[caller].allocate(place, 0, dtype, shape);
     let results = stacked.run(kernel, &mut callers[0], &mut memory, allocate);
     let contents = |tensor: Tensor| vec![Contents::Value(tensor.into())];
-    Ok(results.map_err(|error| failure(step, error))?.into_iter().map(contents).collect())
+    let (results, skipped) = results.map_err(|error| failure(step, error))?;
+    callers[0].skipped += skipped;
+    Ok(results.into_iter().map(contents).collect())
 }
 
 /// Parts of weights that one step of several callers reads: they are kept for the next caller, as far as a kernel may hold
