@@ -16,6 +16,8 @@ use support::{Random, graph, model, node, port, tensor};
 const INPUTS: usize = 96;
 const HIDDEN: usize = 700;
 const OUTPUTS: usize = 300;
+/// f32 of a run of outputs that is read from the disk and checked at a time.
+const LONG_RUN: usize = 1024;
 
 /// Numbers from -1 to 1, none of which is zero.
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
@@ -25,13 +27,22 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
 
 /// `h = relu(x · v + b)`, `y = h · w`: the bias decides how many of h are zero. `h` is an output, too.
 fn block(folder: &Path, bias: f32, change: impl Fn(&mut [f32])) -> PathBuf {
-    let v = numbers(1, INPUTS * HIDDEN);
-    let mut w = numbers(2, HIDDEN * OUTPUTS);
+    sized_block(folder, bias, [HIDDEN, OUTPUTS], change)
+}
+
+fn sized_block(
+    folder: &Path,
+    bias: f32,
+    [hidden_width, output_width]: [usize; 2],
+    change: impl Fn(&mut [f32]),
+) -> PathBuf {
+    let v = numbers(1, INPUTS * hidden_width);
+    let mut w = numbers(2, hidden_width * output_width);
     change(&mut w);
     let weights = vec![
-        tensor("v", &[INPUTS as i64, HIDDEN as i64], &v),
-        tensor("b", &[HIDDEN as i64], &vec![bias; HIDDEN]),
-        tensor("w", &[HIDDEN as i64, OUTPUTS as i64], &w),
+        tensor("v", &[INPUTS as i64, hidden_width as i64], &v),
+        tensor("b", &[hidden_width as i64], &vec![bias; hidden_width]),
+        tensor("w", &[hidden_width as i64, output_width as i64], &w),
     ];
     let nodes = vec![
         node("MatMul", &["x", "v"], &["p"]),
@@ -39,7 +50,7 @@ fn block(folder: &Path, bias: f32, change: impl Fn(&mut [f32])) -> PathBuf {
         node("Relu", &["q"], &["h"]),
         node("MatMul", &["h", "w"], &["y"]),
     ];
-    let [inputs, hidden, outputs] = [INPUTS, HIDDEN, OUTPUTS].map(|extent| extent.to_string());
+    let [inputs, hidden, outputs] = [INPUTS, hidden_width, output_width].map(|extent| extent.to_string());
     let results = vec![port("y", &["n", &outputs]), port("h", &["n", &hidden])];
     let path = folder.join("model.onnx");
     std::fs::write(&path, model(graph(vec![port("x", &["n", &inputs])], weights, nodes, results))).unwrap();
@@ -231,8 +242,53 @@ fn calibration_counts_zeros() {
         let expected = if chosen {
             format!("input by input: {share:.1} % of its activations are zero")
         } else {
-            "dense: it has no zeros; 0.0 % of its activations are zero, and leaving these out pays from 30 % on".to_string()
+            "dense: it has no zeros; 0.0 % of its activations are zero, and leaving these out pays from 30 % on"
+                .to_string()
         };
         assert!(reason.ends_with(&expected), "{reason}");
+    }
+}
+
+#[test]
+fn streaming_reads_only_inputs_that_are_not_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = sized_block(folder.path(), -6.0, [2000, LONG_RUN], |_| {});
+    let options = CompileOptions { activation_sparsity: ActivationSparsity::Always, ..CompileOptions::default() };
+    let mut calibrator = Calibrator::new(&[source(&path)], &options).unwrap();
+    calibrator.run(None, rows(8)).unwrap();
+    let calibration = Arc::new(calibrator.finish().unwrap());
+    let (dense, _) = compiled(&path, "dense.ipu", CompileOptions::default());
+    for chunk_bytes in [1 << 20, 8 << 20] {
+        let options =
+            CompileOptions { calibration: calibration.clone(), chunk_bytes: Some(chunk_bytes), ..options.clone() };
+        let (file, manifest) = compiled(&path, "apart.ipu", options);
+        let weight = record(&manifest, "w");
+        let Coded::InputMajor(runs) = &weight.encoding else { panic!("{}", weight.encoding) };
+        assert!(runs.is_read_apart(), "{}", weight.encoding);
+        let bytes: u64 = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length).sum();
+        let dense = open(&dense).unwrap();
+        for count in [1, 2, 9] {
+            let memory_bytes = Some(6 << 20);
+            let model = open_with(&file, OpenOptions { memory_bytes, ..OpenOptions::default() }).unwrap();
+            let mut session = Session::new(&model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+            let found = session.run(None, rows(count)).unwrap();
+            let (expected, _) = run(&dense, count);
+            for ((_, found), expected) in found.iter().zip(&expected) {
+                assert_eq!(found.as_tensor().unwrap(), expected, "{count} rows");
+            }
+            let hidden = expected[1].elements::<f32>().unwrap();
+            let active =
+                (0..2000).filter(|input| (0..count).any(|row| hidden[row * 2000 + input] != 0.0)).count() as u64;
+            let pass = session.last_pass().unwrap();
+            let skipped = session.skipped();
+            if count > 4 {
+                assert_eq!((pass.chosen_bytes, skipped.bytes), (0, 0));
+                assert!(pass.unplanned_bytes >= bytes, "{pass:?}");
+                continue;
+            }
+            assert_eq!(skipped.bytes, (2000 - active) * 4096);
+            assert!((active * 4096..bytes / 2).contains(&pass.chosen_bytes), "{active} inputs: {pass:?}");
+            assert!(pass.row_bytes < bytes / 2 && pass.unplanned_bytes == 0, "{active} inputs: {pass:?}");
+        }
     }
 }

@@ -97,6 +97,13 @@ impl InputMajor {
         self.run * self.dtype.bits() as u64 / 8
     }
 
+    /// Whether inputs are read from the disk one by one: what multiplies one fills whole blocks that are checked apart.
+    pub fn is_read_apart(&self) -> bool {
+        let in_blocks = self.planes.0.iter().any(|plane| plane.block > 0);
+        let planes = self.planes_bytes(0, 0).is_some_and(|bytes| bytes.is_multiple_of(Self::MOST_RUN_BYTES));
+        self.row_bytes() == Self::MOST_RUN_BYTES && planes && !in_blocks
+    }
+
     fn check_runs(&self) -> Result<(), EncodingError> {
         let unsupported = |what: String| Err(EncodingError::Unsupported(what));
         if !matches!(self.dtype.bits(), 4 | 8 | 16 | 32) || self.dtype.is_complex() || self.dtype == DType::String {

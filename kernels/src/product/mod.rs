@@ -40,7 +40,9 @@ pub use coded::{
 };
 pub use epilogue::Epilogue;
 pub(crate) use epilogue::clamp_all;
-pub use input_major::{InputMajorLayout, InputMajorProduct, RunElements, RunPiece, RunRows, Skipped, panels_of_runs};
+pub use input_major::{
+    InputMajorLayout, InputMajorProduct, RunElements, RunInputs, RunPiece, RunRows, Skipped, panels_of_runs,
+};
 pub use integer::{IntegerLine, IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
 pub use integer_rows::{ByteType, IntegerRows, Zero};
 pub use multiply::panels_product;

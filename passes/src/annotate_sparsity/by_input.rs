@@ -17,6 +17,10 @@ pub const MOST_ROWS: u64 = 4;
 /// Bytes of a run of outputs.
 pub const RUN_BYTES: u64 = 2048;
 
+/// From this share of zeros on, runs of outputs are as long as what is read from the disk and checked at a time, so that streaming
+/// reads only inputs that are not zero, and few around them.
+pub const LEAST_APART_SHARE: f64 = 0.9;
+
 /// Why a weight stays in panels.
 pub(super) enum Refusal {
     /// Nothing is known of its activations.
@@ -64,7 +68,9 @@ impl Model {
         let Some(panels) = encoding.as_panels() else {
             return because(format!("{known}, but steps read it as it is, or rows of it"));
         };
-        let runs = runs(panels).or_else(|why| because(format!("{known}, but {why}")))?;
+        let is_rare = matches!(activations.known, Known::Measured(share) if share >= LEAST_APART_SHARE);
+        let runs = runs(panels, if is_rare { InputMajor::MOST_RUN_BYTES } else { RUN_BYTES });
+        let runs = runs.or_else(|why| because(format!("{known}, but {why}")))?;
         match is_finite(graph, id) {
             Ok(()) => {}
             Err(NotFinite::Found) => {
@@ -79,7 +85,7 @@ impl Model {
 }
 
 /// The same panels input by input, where the kernels leave inputs out of such.
-fn runs(panels: &Panels) -> Result<InputMajor, String> {
+fn runs(panels: &Panels, run_bytes: u64) -> Result<InputMajor, String> {
     let kind = panels.dtype;
     let known = match (panels.is_coded(), kind) {
         (false, DType::F32 | DType::F16 | DType::BF16) | (true, DType::I8 | DType::U8 | DType::I4 | DType::U4) => true,
@@ -89,5 +95,5 @@ fn runs(panels: &Panels) -> Result<InputMajor, String> {
     if !known || floats || panels.groups != 1 {
         return Err(format!("products of {kind} leave nothing out"));
     }
-    InputMajor::of(panels, RUN_BYTES).map_err(|error| error.to_string())
+    InputMajor::of(panels, run_bytes).map_err(|error| error.to_string())
 }

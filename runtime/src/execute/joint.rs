@@ -9,6 +9,7 @@ use crate::error::RunError;
 use crate::program::Program;
 use crate::steps::{Contents, Kernel, KernelError, Operand, PartBytes, PartSource, Progress, Stacked, kernel, stack};
 use crate::versions::Version;
+use ipuc_formats::encodings::PartBytesRange;
 use ipuc_formats::model::StepRecord;
 use ipuc_formats::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -165,6 +166,10 @@ impl PartSource for KeptParts {
 
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         self.source.matrices(weight, matrices)
+    }
+
+    fn pieces(&self, weight: u32, pieces: &[PartBytesRange]) -> Result<Option<Vec<PartBytes>>, KernelError> {
+        self.source.pieces(weight, pieces)
     }
 
     fn most_held_bytes(&self) -> usize {

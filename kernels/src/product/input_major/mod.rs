@@ -81,6 +81,28 @@ impl InputMajorLayout {
     }
 }
 
+/// Inputs of one run of outputs that were read one by one.
+#[derive(Clone, Debug)]
+pub struct RunInputs<'a> {
+    /// Which run.
+    pub run: usize,
+    /// The first input: that of a record.
+    pub first: usize,
+    /// The planes over all inputs, where the first input is the weight's; there are no others.
+    pub planes: &'a [u8],
+    /// The elements of each input from the first one on, up to a record or the last one; empty for inputs that were not read.
+    pub inputs: Vec<&'a [u8]>,
+}
+
+/// Where what a task reads lies.
+#[derive(Clone, Copy)]
+enum Bytes<'a> {
+    /// A run of outputs as it is stored.
+    Whole(&'a [u8]),
+    /// Inputs on their own, from this one on.
+    Inputs(usize, &'a [&'a [u8]]),
+}
+
 /// What a product has left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
@@ -210,6 +232,37 @@ impl<'a> InputMajorProduct<'a> {
         self.active.len() - 1
     }
 
+    /// The inputs that are not zero in some row of `x`, in order.
+    pub fn inputs(&mut self, x: RunRows<'_>) -> Vec<usize> {
+        let place = self.find_active(x, &(0..self.layout.inputs()));
+        let mut inputs: Vec<usize> =
+            self.active[place].1.iter().flat_map(Active::groups).flatten().map(|&input| input as usize).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        inputs
+    }
+
+    /// As [`InputMajorProduct::add`] with pieces of runs of which only the inputs were read that [`InputMajorProduct::inputs`] gives.
+    ///
+    /// # Panics
+    /// If shapes disagree, an input is missing, or the weight has planes of blocks.
+    pub fn add_inputs(&mut self, x: RunRows<'_>, runs: &[RunInputs<'_>], out: MatrixMut<'_>, epilogue: Epilogue<'_>) {
+        assert!(self.layout.codes().is_none_or(|codes| codes.finest().is_none()), "planes of blocks");
+        for run in runs {
+            let inputs = run.first..run.first + run.inputs.len();
+            let planes = self.layout.run_bytes(&inputs) - inputs.len() * self.layout.row_bytes();
+            assert_eq!(run.planes.len(), planes, "planes of a run");
+        }
+        let given: Vec<Given<'_>> = runs
+            .iter()
+            .map(|run| {
+                let inputs = run.first..run.first + run.inputs.len();
+                Given { run: run.run, inputs, planes: run.planes, bytes: Bytes::Inputs(run.first, &run.inputs) }
+            })
+            .collect();
+        self.add_runs(x, &given, out, epilogue);
+    }
+
     /// Adds what pieces give for `x`, which is the same in all calls: they are in order of runs, none has a run twice, and
     /// pieces of the same run come in separate calls, in order of inputs. The first one overwrites `out`, the last one is
     /// followed by the epilogue.
@@ -217,6 +270,19 @@ impl<'a> InputMajorProduct<'a> {
     /// # Panics
     /// If shapes disagree, or activations in codes have several scales a row.
     pub fn add(&mut self, x: RunRows<'_>, pieces: &[RunPiece<'_>], out: MatrixMut<'_>, epilogue: Epilogue<'_>) {
+        let mut given = Vec::new();
+        for piece in pieces {
+            self.layout.check(piece);
+            let length = self.layout.run_bytes(&piece.inputs);
+            for (index, run) in piece.runs.clone().enumerate() {
+                let bytes = &piece.bytes[index * length..][..length];
+                given.push(Given { run, inputs: piece.inputs.clone(), planes: bytes, bytes: Bytes::Whole(bytes) });
+            }
+        }
+        self.add_runs(x, &given, out, epilogue);
+    }
+
+    fn add_runs(&mut self, x: RunRows<'_>, given: &[Given<'_>], out: MatrixMut<'_>, epilogue: Epilogue<'_>) {
         let (rows, columns) = (x.rows(), out.columns());
         assert_eq!(rows, out.rows(), "a product's rows");
         assert_eq!(x.inputs(), self.layout.inputs(), "a product's inputs");
@@ -229,23 +295,21 @@ impl<'a> InputMajorProduct<'a> {
         if rows == 0 || columns == 0 {
             return;
         }
-        let places: Vec<usize> = pieces.iter().map(|piece| self.find_active(x, &piece.inputs)).collect();
-        for (piece, &place) in pieces.iter().zip(&places) {
-            self.layout.check(piece);
-            let outputs = (piece.runs.end * self.layout.run()).min(columns) - piece.runs.start * self.layout.run();
+        let places: Vec<usize> = given.iter().map(|given| self.find_active(x, &given.inputs)).collect();
+        for (given, &place) in given.iter().zip(&places) {
+            let outputs = columns.saturating_sub(given.run * self.layout.run()).min(self.layout.run());
             for active in &self.active[place].1 {
-                let left = (piece.inputs.len() - active.count()) as u64;
+                let left = (given.inputs.len() - active.count()) as u64;
                 self.skipped.multiplications += left * active.rows() as u64 * outputs as u64;
             }
             let read = self.active[place].1.iter().map(Active::count).max().unwrap_or(0);
-            let left = piece.inputs.len() - read;
-            self.skipped.bytes += (left * self.layout.row_bytes() * piece.runs.len()) as u64;
+            self.skipped.bytes += ((given.inputs.len() - read) * self.layout.row_bytes()) as u64;
         }
-        self.read_whole(pieces, columns);
-        let (parts, slices) = self.parts(pieces, &places, columns);
+        self.read_whole(given, columns);
+        let parts = self.parts(given, &places, columns);
         let panels: Vec<(usize, usize)> = parts.iter().map(|part| part.panels(self.layout)).collect();
         let cut = Cut { panels: 1, rows: FEW_ROWS };
-        let mut sums = self.take_sums(x, pieces, columns);
+        let mut sums = self.take_sums(x, given, columns);
         let mut rest = sums.as_mut_slice();
         let mut of_parts: Vec<Option<std::slice::ChunksMut<'_, [i32; LANES]>>> = Vec::new();
         let mut next = 0;
@@ -270,7 +334,7 @@ impl<'a> InputMajorProduct<'a> {
                 product: self,
                 x,
                 part: &parts[part],
-                bytes: slices[part],
+                bytes: given[parts[part].given].bytes,
                 active: &self.active[parts[part].active].1[rows],
                 first_row: rows * FEW_ROWS,
                 out,
@@ -283,30 +347,27 @@ impl<'a> InputMajorProduct<'a> {
     }
 
     /// Reads what planes over all inputs say, where they come with these pieces.
-    fn read_whole(&mut self, pieces: &[RunPiece<'_>], columns: usize) {
+    fn read_whole(&mut self, given: &[Given<'_>], columns: usize) {
         if self.layout.codes().is_none() {
             return;
         }
         let panels = self.layout.run_panels();
         let neutral = Parameters { scale: [1.0; LANES], zero: [0; LANES] };
         self.whole.resize(columns.div_ceil(self.layout.run()) * panels, neutral);
-        for piece in pieces.iter().filter(|piece| piece.inputs.start == 0 && !piece.inputs.is_empty()) {
-            let places = Places::new(self.layout, &piece.inputs);
-            let runs = piece.runs.clone().zip(piece.bytes.chunks(self.layout.run_bytes(&piece.inputs)));
-            for (run, bytes) in runs {
-                for panel in 0..panels {
-                    let (layout, places) = (self.layout, &places);
-                    let read = ReadParameters { layout, places, bytes, panel, input: None, before: neutral };
-                    self.whole[run * panels + panel] = self.instructions.run(read);
-                }
+        for given in given.iter().filter(|given| given.inputs.start == 0 && !given.inputs.is_empty()) {
+            let places = Places::new(self.layout, &given.inputs);
+            for panel in 0..panels {
+                let (layout, places, bytes) = (self.layout, &places, given.planes);
+                let read = ReadParameters { layout, places, bytes, panel, input: None, before: neutral };
+                self.whole[given.run * panels + panel] = self.instructions.run(read);
             }
         }
     }
 
     /// The sums that go on, as far as there are any.
-    fn take_sums(&mut self, x: RunRows<'_>, pieces: &[RunPiece<'_>], columns: usize) -> Vec<[i32; LANES]> {
+    fn take_sums(&mut self, x: RunRows<'_>, given: &[Given<'_>], columns: usize) -> Vec<[i32; LANES]> {
         let mut sums = std::mem::take(&mut self.sums);
-        let whole = pieces.iter().all(|piece| piece.inputs == (0..self.layout.inputs()));
+        let whole = given.iter().all(|given| given.inputs == (0..self.layout.inputs()));
         let goes_on = matches!(x, RunRows::Codes(_)) && !whole;
         if goes_on && sums.is_empty() {
             let runs = columns.div_ceil(self.layout.run());
@@ -315,35 +376,40 @@ impl<'a> InputMajorProduct<'a> {
         sums
     }
 
-    /// Cuts pieces into parts that threads take, each with the bytes of its run.
-    fn parts<'b>(&self, pieces: &[RunPiece<'b>], places: &[usize], columns: usize) -> (Vec<RunPart>, Vec<&'b [u8]>) {
+    /// Cuts runs into parts that threads take.
+    fn parts(&self, given: &[Given<'_>], places: &[usize], columns: usize) -> Vec<RunPart> {
         let lines = self.layout.lines();
-        let runs: usize = pieces.iter().map(|piece| piece.runs.len()).sum();
-        let active = |place: usize| self.active[place].1.iter().map(Active::count).sum::<usize>();
-        let operations: usize =
-            pieces.iter().zip(places).map(|(piece, &place)| piece.runs.len() * self.layout.run() * active(place)).sum();
-        let wanted = threads::parts(operations, usize::MAX).div_ceil(runs.max(1));
+        let active = |place: &usize| self.active[*place].1.iter().map(Active::count).sum::<usize>();
+        let operations = places.iter().map(active).sum::<usize>() * self.layout.run();
+        let wanted = threads::parts(operations, usize::MAX).div_ceil(given.len().max(1));
         let each = lines.div_ceil(wanted.max(1)).max(LEAST_LINES.min(lines)).max(1);
-        let (mut parts, mut slices) = (Vec::new(), Vec::new());
-        for (piece, &active) in pieces.iter().zip(places) {
-            let length = self.layout.run_bytes(&piece.inputs);
-            for (index, run) in piece.runs.clone().enumerate() {
-                // The last run is filled up with outputs that there are none of.
-                let outputs = columns.saturating_sub(run * self.layout.run());
-                let own = lines.min(outputs.div_ceil(self.layout.line_outputs()));
-                for first in (0..own).step_by(each) {
-                    let lines = first..own.min(first + each);
-                    parts.push(RunPart { run, lines, inputs: piece.inputs.clone(), active });
-                    slices.push(&piece.bytes[index * length..][..length]);
-                }
+        let mut parts = Vec::new();
+        for (index, (given, &active)) in given.iter().zip(places).enumerate() {
+            // The last run is filled up with outputs that there are none of.
+            let outputs = columns.saturating_sub(given.run * self.layout.run());
+            let own = lines.min(outputs.div_ceil(self.layout.line_outputs()));
+            for first in (0..own).step_by(each) {
+                let lines = first..own.min(first + each);
+                parts.push(RunPart { given: index, run: given.run, lines, inputs: given.inputs.clone(), active });
             }
         }
-        (parts, slices)
+        parts
     }
+}
+
+/// A run of outputs, or some inputs of one.
+struct Given<'a> {
+    run: usize,
+    inputs: Range<usize>,
+    /// Begins with the planes of the first record.
+    planes: &'a [u8],
+    bytes: Bytes<'a>,
 }
 
 /// Some lines of the outputs of a run.
 struct RunPart {
+    /// Which of what is given.
+    given: usize,
     run: usize,
     lines: Range<usize>,
     inputs: Range<usize>,
@@ -364,8 +430,7 @@ struct Task<'a> {
     product: &'a InputMajorProduct<'a>,
     x: RunRows<'a>,
     part: &'a RunPart,
-    /// Of the run.
-    bytes: &'a [u8],
+    bytes: Bytes<'a>,
     active: &'a Active,
     first_row: usize,
     out: Vec<&'a mut [f32]>,
@@ -397,14 +462,19 @@ impl Task<'_> {
         if !in_blocks {
             return before;
         }
-        ReadParameters { layout, places, bytes: self.bytes, panel, input: Some(input), before }.run(simd)
+        // Only whole runs have planes of blocks.
+        let Bytes::Whole(bytes) = self.bytes else { return before };
+        ReadParameters { layout, places, bytes, panel, input: Some(input), before }.run(simd)
     }
 
     /// The bytes of the part's lines of an input.
     #[inline(always)]
     fn lines(&self, places: &Places, input: u32) -> &[[u8; LINE]] {
-        let row = &self.bytes[places.row(input as usize)..][self.part.lines.start * LINE..];
-        &row.as_chunks().0[..self.part.lines.len()]
+        let row = match self.bytes {
+            Bytes::Whole(bytes) => &bytes[places.row(input as usize)..],
+            Bytes::Inputs(first, inputs) => inputs[input as usize - first],
+        };
+        &row[self.part.lines.start * LINE..].as_chunks().0[..self.part.lines.len()]
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::{
     CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
     PanelPiece, PlaneType, Rounded, Start, coded_product, dynamic_product, pack_panels, panels_product,
 };
-use super::{InputMajorLayout, InputMajorProduct, RunElements, RunPiece, RunRows, Skipped, panels_of_runs};
+use super::{InputMajorLayout, InputMajorProduct, RunElements, RunInputs, RunPiece, RunRows, Skipped, panels_of_runs};
 use crate::{
     change::{Change, RowChange},
     matrix::{Matrix, MatrixMut},
@@ -284,6 +284,49 @@ fn products_of_codes_have_the_bits_of_those_with_panels() {
                 }
             }
             spreads(&runs, &stored, &dense, outputs);
+        }
+    }
+}
+
+#[test]
+fn inputs_that_were_read_one_by_one_give_the_same() {
+    let (rows, inputs, outputs, run) = (2, 600, 200, 128);
+    let scale = plane(CodedRole::Scale, PlaneType::F32, 0);
+    let layout = CodedLayout::new(CodeType::I8, inputs, 256, &[scale], Rounded::F32);
+    let runs = InputMajorLayout::new(inputs, run, RunElements::Codes(layout.clone()));
+    let stored = aligned(&runs.pack(&codes(&layout, inputs, outputs)));
+    let length = runs.run_bytes(&(0..inputs));
+    let stored = &bytemuck::cast_slice::<_, u8>(&stored)[..2 * length];
+    let x = activations(rows, inputs, 8);
+    let x = Matrix::new(&x, rows, inputs);
+    for instructions in Instructions::available() {
+        let dynamic = DynamicRows::new(instructions, x, 0);
+        for given in [RunRows::Floats(x), RunRows::Codes(&dynamic)] {
+            let none = Epilogue::default();
+            let (expected, skipped) = left_out(instructions, given, &runs, stored, &[inputs], (rows, outputs), none);
+            let mut product = InputMajorProduct::new(instructions, &runs);
+            let active = product.inputs(given);
+            let mut found = vec![f32::NAN; rows * outputs];
+            for range in [0..512, 512..inputs] {
+                let bytes = stored.chunks(length).enumerate().map(|(run, bytes)| {
+                    let (planes, elements) = bytes.split_at(length - inputs * runs.row_bytes());
+                    let mut rows = vec![&[][..]; range.len()];
+                    for &input in active.iter().filter(|input| range.contains(input)) {
+                        rows[input - range.start] = &elements[input * runs.row_bytes()..][..runs.row_bytes()];
+                    }
+                    RunInputs {
+                        run,
+                        first: range.start,
+                        planes: if range.start == 0 { planes } else { &[] },
+                        inputs: rows,
+                    }
+                });
+                let out = MatrixMut::new(&mut found, rows, outputs);
+                product.add_inputs(given, &bytes.collect::<Vec<_>>(), out, none);
+            }
+            assert_eq!(bits(&found), bits(&expected), "{}", instructions.name());
+            assert_eq!(product.skipped(), skipped);
+            assert!(skipped.bytes > 0 && active.len() as u64 * 256 + skipped.bytes == 2 * 128 * 600);
         }
     }
 }

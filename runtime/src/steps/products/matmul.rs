@@ -13,16 +13,19 @@ use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
     Batch, CodedPiece, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels, PANEL_OUTPUTS,
-    PlainElements, PlainLayout, PlainMatrix, RunRows, Skipped, Start, batched_product, coded_product, dynamic_product,
-    panels_product, sparse_product,
+    PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product, coded_product,
+    dynamic_product, panels_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
 use std::borrow::Cow;
-use std::ops::Add;
+use std::ops::{Add, Range};
 
 /// Rows up to which a product leaves inputs out: of more, few inputs are zero in all.
 const MOST_SKIPPING_ROWS: usize = 4;
+
+/// Inputs that are zero, of 4 KiB each, that are read along with those around them.
+const MOST_BETWEEN: u64 = 4;
 
 /// Operands of the product itself; further ones are the program's.
 const OWN_OPERANDS: usize = 2;
@@ -231,6 +234,9 @@ impl InF32<'_> {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
             let mut product = self.product(weight, Matrix::new(left, rows, inputs));
+            if product.add_read_apart(&mut MatrixMut::new(out, rows, outputs), post)? {
+                return Ok(product.skipped());
+            }
             weight.for_each_stored_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post))?;
             return Ok(product.skipped());
         }
@@ -287,6 +293,19 @@ impl InF32<'_> {
     }
 }
 
+/// Runs of inputs, in order, that are read together: reading a few in between takes less time than another read.
+fn together(inputs: &[usize]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for &input in inputs {
+        let input = input as u64;
+        match runs.last_mut() {
+            Some(last) if input - last.end <= MOST_BETWEEN => last.end = input + 1,
+            _ => runs.push(input..input + 1),
+        }
+    }
+    runs
+}
+
 /// A product with one matrix in panels, whose runs come one after another.
 pub(super) struct PanelProduct<'a> {
     instructions: Instructions,
@@ -319,6 +338,39 @@ impl PanelProduct<'_> {
     /// What has been left out so far.
     pub(super) fn skipped(&self) -> Skipped {
         self.by_input.as_ref().map_or(Skipped::default(), InputMajorProduct::skipped)
+    }
+
+    /// The whole product, where inputs of the weight are read one by one; gives whether they are.
+    ///
+    /// # Errors
+    /// [`KernelError`] where an input cannot be read.
+    fn add_read_apart(&mut self, out: &mut MatrixMut<'_>, post: Epilogue<'_>) -> Result<bool, KernelError> {
+        let Some(product) = self.by_input.as_mut().filter(|_| self.weight.is_read_apart()) else { return Ok(false) };
+        let rows = self.codes.as_ref().map_or(RunRows::Floats(self.x), RunRows::Codes);
+        let (active, inputs) = (product.inputs(rows), self.x.columns());
+        // As many inputs at a time as may be held, whatever is read of them.
+        let at_once = self.weight.inputs_at_once();
+        for run in 0..self.weight.units() {
+            for first in (0..inputs).step_by(at_once) {
+                let end = inputs.min(first + at_once);
+                let own = active.partition_point(|&input| input < first)..active.partition_point(|&input| input < end);
+                let Some(read) = self.weight.inputs_of(run, first == 0, &together(&active[own]))? else {
+                    return Ok(false);
+                };
+                let mut piece = RunInputs { run, first, planes: &[], inputs: vec![&[]; end - first] };
+                for (range, bytes) in &read {
+                    if range.is_empty() {
+                        piece.planes = bytes;
+                        continue;
+                    }
+                    for (input, row) in range.clone().zip(bytes.chunks(bytes.len() / range.len())) {
+                        piece.inputs[input - first] = row;
+                    }
+                }
+                product.add_inputs(rows, &[piece], out.reborrow(), post);
+            }
+        }
+        Ok(true)
     }
 
     /// Adds what the next runs give.

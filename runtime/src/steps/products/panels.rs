@@ -2,7 +2,7 @@
 
 use crate::steps::{KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Panels, Plane, PlaneRole};
+use ipuc_formats::encodings::{InputMajor, Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
 use ipuc_kernels::product::{
     CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, InputMajorLayout, OpenPanels, PANEL_OUTPUTS,
@@ -11,6 +11,9 @@ use ipuc_kernels::product::{
 };
 use ipuc_kernels::simd::Instructions;
 use std::ops::Range;
+
+/// Inputs of a part, which are read one by one, that are held at least: those of a record.
+const INPUTS_AT_ONCE: usize = 256;
 
 /// Bytes of panels that are copied out of runs of outputs at a time.
 const SPREAD_BYTES: usize = 4 << 20;
@@ -79,6 +82,37 @@ impl PanelWeight {
         let known = known && !panels.is_coded() && panels.interleave == 4;
         let sparse = sparse_layout(weight, &panels, None);
         known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
+    }
+
+    /// Whether inputs are read one by one, where they have to be read at all.
+    pub(super) fn is_read_apart(&self) -> bool {
+        self.panels.groups == 1 && self.weight.encoding().as_input_major().is_some_and(InputMajor::is_read_apart)
+    }
+
+    /// Inputs of a run of outputs that may be held at a time, where inputs are read one by one.
+    pub(super) fn inputs_at_once(&self) -> usize {
+        let unit = INPUTS_AT_ONCE as u64;
+        let inputs = self.weight.most_picked_bytes() / InputMajor::MOST_RUN_BYTES / unit * unit;
+        usize::try_from(inputs).unwrap_or(usize::MAX).max(INPUTS_AT_ONCE)
+    }
+
+    /// Inputs of run `run` of outputs in pieces, each with the inputs that it has, before them its planes, if they are `with_planes` and
+    /// there are any, with none; `None` where all parts are in memory.
+    ///
+    /// # Errors
+    /// [`KernelError`] where they cannot be read.
+    pub(super) fn inputs_of(
+        &self,
+        run: usize,
+        with_planes: bool,
+        inputs: &[Range<u64>],
+    ) -> Result<Option<Vec<(Range<usize>, PartBytes)>>, KernelError> {
+        let mut places = self.weight.place_of_inputs(run as u64, inputs)?;
+        places.retain(|(range, _)| with_planes || !range.is_empty());
+        let (ranges, places): (Vec<_>, Vec<_>) = places.into_iter().unzip();
+        let Some(pieces) = self.weight.pieces(&places)? else { return Ok(None) };
+        let range = |range: Range<u64>| range.start as usize..range.end as usize;
+        Ok(Some(ranges.into_iter().map(range).zip(pieces).collect()))
     }
 
     /// As [`PanelWeight::for_each_stored_run`], with the zeros of panels, spread out in memory where they are not stored.
