@@ -304,12 +304,14 @@ pub(super) fn run_pieces<'a>(runs: &[Run<'a>]) -> Vec<RunPiece<'a>> {
 
 /// How panels lie whose zeros are not stored; `None` where all are stored.
 fn sparse_layout(weight: &Weight, panels: &Panels, codes: Option<&CodedLayout>) -> Option<Box<SparseLayout>> {
-    let capacity = usize::try_from(weight.encoding().as_sparse_panels()?.capacity).ok()?;
+    let sparse = weight.encoding().as_sparse_panels()?;
+    let capacity = usize::try_from(sparse.capacity).ok()?;
+    let with_bits = |layout: SparseLayout| Some(Box::new(if sparse.in_lines { layout.in_lines() } else { layout }));
     if let Some(codes) = codes {
-        return Some(Box::new(SparseLayout::codes(codes.clone(), capacity)));
+        return with_bits(SparseLayout::codes(codes.clone(), capacity));
     }
     let (inputs, group) = (usize::try_from(panels.inputs).ok()?, usize::try_from(panels.interleave).ok()?);
-    Some(Box::new(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity)))
+    with_bits(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity))
 }
 
 /// Runs of codes as kernels take them.
