@@ -47,7 +47,9 @@ use crate::error::PassError;
 use crate::ir::{Changes, ConstantId, Graph, Uses};
 use crate::options::Options;
 use by_input::Refusal;
-pub use by_input::{LEAST_ZERO_SHARE, MOST_ROWS, RUN_BYTES};
+pub use by_input::{
+    LEAST_APART_SHARE, LEAST_ZERO_SHARE, LEAST_ZERO_SHARE_IN_BLOCKS, LEAST_ZERO_SHARE_IN_CACHE, MOST_ROWS, RUN_BYTES,
+};
 use choice::Model;
 pub use choice::{BREAK_EVEN, CACHED_BYTES, LINES_BREAK_EVEN};
 use counts::Counts;
@@ -91,21 +93,21 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
             }
         };
         let Some((mut zeros, counts)) = measured else { continue };
-        let by_input = activations.get(&id).map(|known| model.by_input(graph, id, &uses, known));
-        if let Some(Ok(chosen)) = by_input {
-            zeros.reason = chosen.reason.clone();
-            graph.constant_mut(id).encoding = Some(chosen);
-        } else if zeros.elements > 0 {
-            zeros.reason = match model.choose(graph, id, &uses, (&zeros, &counts)) {
-                Ok(chosen) => {
-                    let reason = chosen.reason.clone();
-                    graph.constant_mut(id).encoding = Some(chosen);
-                    reason
-                }
-                Err(reason) => format!("dense: {reason}"),
-            };
+        let (chosen, why) = match activations.get(&id).map(|known| model.by_input(graph, id, &uses, known)) {
+            Some(Ok(chosen)) => (Some(Ok(chosen)), None),
+            Some(Err(Refusal::Because(why))) => (None, Some(why)),
+            Some(Err(Refusal::Silent)) | None => (None, None),
+        };
+        let chosen = chosen.or_else(|| (zeros.elements > 0).then(|| model.choose(graph, id, &uses, (&zeros, &counts))));
+        match chosen {
+            Some(Ok(chosen)) => {
+                zeros.reason = chosen.reason.clone();
+                graph.constant_mut(id).encoding = Some(chosen);
+            }
+            Some(Err(reason)) => zeros.reason = format!("dense: {reason}"),
+            None => {}
         }
-        if let Some(Err(Refusal::Because(why))) = by_input {
+        if let Some(why) = why {
             zeros.reason = format!("{}; {why}", zeros.reason);
         }
         graph.constant_mut(id).zeros = Some(zeros);

@@ -76,7 +76,9 @@ fn fewer(one: Known, other: Known) -> Known {
 }
 
 fn rows(graph: &Graph, x: ValueId, dimensions: &Bindings) -> u64 {
-    let Some([rows @ .., _]) = graph.value(x).fact.shape().and_then(|shape| shape.dims()) else { return 1 };
+    let Some([rows @ .., _]) = graph.value(x).fact.kind.as_tensor().and_then(|(_, shape)| shape.dims()) else {
+        return 1;
+    };
     let extent =
         |dim: &ipuc_formats::dim::Dim| dim.evaluate(dimensions).ok().and_then(|extent| u64::try_from(extent).ok());
     rows.iter().map(|dim| extent(dim).unwrap_or(1)).fold(1, u64::saturating_mul)
@@ -117,27 +119,35 @@ impl<'a> Sources<'a> {
             let constants: Vec<Option<f64>> = step.operands.iter().map(|operand| self.scalar(operand)).collect();
             return of_function(&function, &arguments, &constants);
         }
-        match &step.op {
-            // What only moves elements, along with zeros.
+        // What only moves elements, along with zeros.
+        let moves = matches!(
+            step.op,
             Op::Reshape(_)
-            | Op::Flatten(_)
-            | Op::Squeeze(_)
-            | Op::Unsqueeze(_)
-            | Op::Transpose(_)
-            | Op::Expand(_)
-            | Op::Split(_)
-            | Op::Slice(_)
-            | Op::Tile(_)
-            | Op::Gather(_)
-            | Op::GatherElements(_)
-            | Op::GatherNd(_)
-            | Op::Dropout(_) => operand(0),
-            Op::OneHot(_) => Some("one-hot codes"),
-            Op::Trilu(_) => Some("a triangle"),
-            // The chosen elements of a top-k, written into zeros.
-            Op::ScatterElements(_) | Op::ScatterNd(_) if self.is_zero(step.operands.first()) => Some("top-k"),
-            _ => None,
+                | Op::Flatten(_)
+                | Op::Squeeze(_)
+                | Op::Unsqueeze(_)
+                | Op::Transpose(_)
+                | Op::Expand(_)
+                | Op::Split(_)
+                | Op::Slice(_)
+                | Op::Tile(_)
+                | Op::Gather(_)
+                | Op::GatherElements(_)
+                | Op::GatherNd(_)
+                | Op::Dropout(_)
+        );
+        if moves {
+            return operand(0);
         }
+        if matches!(step.op, Op::OneHot(_)) {
+            return Some("one-hot codes");
+        }
+        if matches!(step.op, Op::Trilu(_)) {
+            return Some("a triangle");
+        }
+        // The chosen elements of a top-k, written into zeros.
+        let scatters = matches!(step.op, Op::ScatterElements(_) | Op::ScatterNd(_));
+        (scatters && self.is_zero(step.operands.first())).then_some("top-k")
     }
 
     fn of_program(&self, program: &Program, result: usize, step: &Step, left: usize) -> Reason {
@@ -213,12 +223,16 @@ fn function(op: &Op) -> Option<Function> {
     if let Op::Compare(compare) = op {
         return Some(Function::Compare(compare.relation));
     }
-    match op {
-        Op::Select(_) => Some(Function::Select),
-        Op::Clamp(_) => Some(Function::Clamp),
-        Op::Cast(_) => Some(Function::Cast),
-        _ => None,
+    if let Op::Select(_) = op {
+        return Some(Function::Select);
     }
+    if let Op::Clamp(_) = op {
+        return Some(Function::Clamp);
+    }
+    if let Op::Cast(_) = op {
+        return Some(Function::Cast);
+    }
+    None
 }
 
 fn constant(dtype: DType, bits: u64) -> Option<f64> {

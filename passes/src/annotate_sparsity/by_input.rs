@@ -11,6 +11,13 @@ use ipuc_formats::encodings::{InputMajor, Panels, PlaneRole};
 /// Below this share of zeros among activations the weight stays in panels. By `cargo bench -p ipuc-kernels --bench input_major`.
 pub const LEAST_ZERO_SHARE: f64 = 0.3;
 
+/// As [`LEAST_ZERO_SHARE`] for codes with a scale for each block of inputs, whose sums are scaled block by block however few
+/// inputs a block has.
+pub const LEAST_ZERO_SHARE_IN_BLOCKS: f64 = 0.85;
+
+/// From this share of zeros on leaving them out pays for weights that a cache holds, too.
+pub const LEAST_ZERO_SHARE_IN_CACHE: f64 = 0.5;
+
 /// Products of more rows leave few inputs out, since some row needs most of them.
 pub const MOST_ROWS: u64 = 4;
 
@@ -40,10 +47,13 @@ impl Model {
     ) -> Result<ChosenEncoding, Refusal> {
         let because = |why: String| Err(Refusal::Because(why));
         let asked = self.activations == ActivationSparsity::Always;
+        let ChosenEncoding { encoding, by_budget, reason } = current(graph, id, uses);
+        let in_blocks = encoding.encoding().planes().iter().any(|plane| plane.block > 0);
+        let least = if in_blocks { LEAST_ZERO_SHARE_IN_BLOCKS } else { LEAST_ZERO_SHARE };
         let known = match activations.known {
             Known::Unknown => return Err(Refusal::Silent),
-            Known::Measured(share) if share < LEAST_ZERO_SHARE && !(asked && share > 0.0) => {
-                let (found, least) = (100.0 * share, 100.0 * LEAST_ZERO_SHARE);
+            Known::Measured(share) if share < least && !(asked && share > 0.0) => {
+                let (found, least) = (100.0 * share, 100.0 * least);
                 return because(format!(
                     "{found:.1} % of its activations are zero, and leaving these out pays from {least:.0} % on"
                 ));
@@ -58,19 +68,25 @@ impl Model {
             let rows = activations.rows;
             return because(format!("{known}, but rarely those of all {rows} rows of a product"));
         }
-        if !asked && self.product_bytes < CACHED_BYTES {
+        if !asked && in_blocks && matches!(activations.known, Known::Constructed(_)) {
+            return because(format!("{known}, but whether so many are that scales of blocks pay was not counted"));
+        }
+        let many = matches!(activations.known, Known::Measured(share) if share >= LEAST_ZERO_SHARE_IN_CACHE);
+        if !asked && !many && self.product_bytes < CACHED_BYTES {
             return because(format!("{known}, but a cache holds all weights of products"));
         }
         if self.others.contains(&id) || activations.in_blocks {
             return because(format!("{known}, but a step reads it that leaves nothing out"));
         }
-        let ChosenEncoding { encoding, by_budget, reason } = current(graph, id, uses);
         let Some(panels) = encoding.as_panels() else {
             return because(format!("{known}, but steps read it as it is, or rows of it"));
         };
         let is_rare = matches!(activations.known, Known::Measured(share) if share >= LEAST_APART_SHARE);
         let runs = runs(panels, if is_rare { InputMajor::MOST_RUN_BYTES } else { RUN_BYTES });
-        let runs = runs.or_else(|why| because(format!("{known}, but {why}")))?;
+        let runs = match runs {
+            Ok(runs) => runs,
+            Err(why) => return because(format!("{known}, but {why}")),
+        };
         match is_finite(graph, id) {
             Ok(()) => {}
             Err(NotFinite::Found) => {
