@@ -20,7 +20,7 @@ use ipuc_passes::ir::{Changes, Graph, Peak};
 pub use ipuc_passes::moments::Calibration;
 use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
-pub use ipuc_passes::options::{Activations, Budget, Precision, Sparsity, WeightOptions};
+pub use ipuc_passes::options::{ActivationSparsity, Activations, Budget, Precision, Sparsity, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -68,6 +68,8 @@ pub struct CompileOptions {
     pub weights: WeightOptions,
     /// Whether the zeros of weights are left out of the file.
     pub sparsity: Sparsity,
+    /// Whether products leave out inputs whose activations are zero.
+    pub activation_sparsity: ActivationSparsity,
     /// What products read in runs of the models on examples (`ipuc::calibrate`), for weights that become codes.
     pub calibration: Arc<Calibration>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.
@@ -311,6 +313,7 @@ fn optimize(
         activations: options.activations,
         weights: options.weights.clone(),
         sparsity: options.sparsity,
+        activation_sparsity: options.activation_sparsity,
         sizes_only,
         calibration: options.calibration.clone(),
         unfused: options.unfused,
@@ -528,6 +531,11 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
         Sparsity::Measured => {}
         Sparsity::Always => record("sparse", "always".to_string()),
         Sparsity::Never => record("sparse", "never".to_string()),
+    }
+    match options.activation_sparsity {
+        ActivationSparsity::Measured => {}
+        ActivationSparsity::Always => record("sparse_activations", "always".to_string()),
+        ActivationSparsity::Never => record("sparse_activations", "never".to_string()),
     }
     each.iter().for_each(|(pattern, precision)| record("weights_for", format!("{pattern}={precision}")));
     emit_options

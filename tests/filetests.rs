@@ -4,13 +4,13 @@
 //! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
 //! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
 //! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT`, `// size BYTES`, `// max-error SHARE` and
-//! `// sparse always`.
+//! `// sparse always` and `// sparse-activations always`.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
 use ipuc_passes::ir::text::{parse, print};
 use ipuc_passes::ir::{Changes, Graph};
-use ipuc_passes::options::{Budget, Options, Sparsity};
+use ipuc_passes::options::{ActivationSparsity, Budget, Options, Sparsity};
 use ipuc_passes::pipeline::{self, PIPELINE, Pass, Phase};
 use ipuc_passes::verify::Stage;
 use std::path::{Path, PathBuf};
@@ -148,6 +148,10 @@ fn options(input: &str) -> Options {
         if let Some(when) = line.strip_prefix("// sparse ") {
             assert_eq!(when, "always");
             options.sparsity = Sparsity::Always;
+        }
+        if let Some(when) = line.strip_prefix("// sparse-activations ") {
+            assert_eq!(when, "always");
+            options.activation_sparsity = ActivationSparsity::Always;
         }
         if let Some(pattern) = line.strip_prefix("// keep ") {
             options.weights.keep.push(pattern.to_string());

@@ -20,6 +20,8 @@ enum Pruned {
     TwoOfFour,
     /// Of all elements the 70 % of least magnitude.
     SeventyPercent,
+    /// Of blocks of 16 outputs by 4 inputs two of three.
+    Blocks,
 }
 
 fn prune(elements: &mut [f32], outputs: usize, pruned: Pruned) {
@@ -39,6 +41,14 @@ fn prune(elements: &mut [f32], outputs: usize, pruned: Pruned) {
             let least = magnitudes[magnitudes.len() * 7 / 10];
             // As `weight * mask` has it: zeros have signs.
             elements.iter_mut().filter(|element| element.abs() < least).for_each(|element| *element *= 0.0);
+        }
+        Pruned::Blocks => {
+            for (place, element) in elements.iter_mut().enumerate() {
+                let (input, output) = (place / outputs, place % outputs);
+                if (input / 4 + output / 16) % 3 > 0 {
+                    *element *= 0.0;
+                }
+            }
         }
     }
 }
@@ -117,7 +127,7 @@ fn rows(count: usize) -> Vec<(String, Value)> {
 
 #[test]
 fn results_keep_their_bits_without_zeros() {
-    for pruned in [Pruned::TwoOfFour, Pruned::SeventyPercent] {
+    for pruned in [Pruned::TwoOfFour, Pruned::SeventyPercent, Pruned::Blocks] {
         let folder = tempfile::tempdir().unwrap();
         let path = two_layers(folder.path(), pruned, |_| {});
         for (precision, activations) in [
@@ -141,7 +151,7 @@ fn results_keep_their_bits_without_zeros() {
             let (file, sparse) = compiled(&path, "sparse.ipu", options(Sparsity::Always));
             for name in ["v", "w"] {
                 let weight = record(&sparse, name);
-                let Coded::SparsePanels(SparsePanels { capacity, .. }) = weight.encoding else {
+                let Coded::SparsePanels(SparsePanels { capacity, in_lines, .. }) = weight.encoding else {
                     panic!("{name}: {} because {}", weight.encoding, weight.reason)
                 };
                 if let Pruned::TwoOfFour = pruned {
@@ -152,6 +162,7 @@ fn results_keep_their_bits_without_zeros() {
                 let share = stored_bytes(&sparse, weight) as f64 / stored_bytes(&dense, record(&dense, name)) as f64;
                 // 700 inputs are two whole records and one of 188, which has as much room.
                 let width = weight.encoding.encoding().dtype().bits() as f64;
+                assert_eq!(in_lines, matches!(pruned, Pruned::Blocks), "{name}: {}", weight.encoding);
                 let values = if let Pruned::TwoOfFour = pruned { 0.5 } else { 0.36 };
                 assert!(share < values + 1.0 / width + 0.09, "{name} of {width} bits: {share}");
             }

@@ -49,6 +49,8 @@ enum Pattern {
     TwoOfFour,
     /// At random, with this share of values in 100.
     Share(u64),
+    /// Whole lines at random, with this share of lines that have values in 100.
+    Lines(u64),
 }
 
 impl Pattern {
@@ -56,6 +58,7 @@ impl Pattern {
         match self {
             Pattern::TwoOfFour => "2:4".to_string(),
             Pattern::Share(share) => format!("{share} %"),
+            Pattern::Lines(share) => format!("{share} % of lines"),
         }
     }
 }
@@ -65,12 +68,25 @@ fn codes(pattern: Pattern, state: &mut u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(INPUTS * OUTPUTS + OUTPUTS * 4);
     for _ in 0..OUTPUTS / 16 {
         (0..16).for_each(|_| bytes.extend(0.01f32.to_le_bytes()));
-        for _ in 0..INPUTS / 4 * 16 {
+        let mut line = true;
+        for place in 0..INPUTS / 4 * 16 {
             let chosen = random(state);
+            if let Pattern::Lines(share) = pattern
+                && place % 16 == 0
+            {
+                line = random(state) % 100 < share;
+            }
             let kept = match pattern {
                 Pattern::TwoOfFour => [0b0011, 0b0101, 0b1001, 0b0110, 0b1010, 0b1100][(chosen % 6) as usize],
                 Pattern::Share(share) => {
                     (0..4).fold(0, |kept, bit| kept | usize::from(random(state) % 100 < share) << bit)
+                }
+                Pattern::Lines(_) => {
+                    if line {
+                        0b1111
+                    } else {
+                        0
+                    }
                 }
             };
             bytes
@@ -119,7 +135,8 @@ fn main() {
         } else {
             &[1, 4, 32]
         };
-        for pattern in [Pattern::TwoOfFour].into_iter().chain(patterns) {
+        let lines = [3, 5, 6, 7, 8, 9].map(|tenths| Pattern::Lines(tenths * 10));
+        for pattern in [Pattern::TwoOfFour].into_iter().chain(patterns).chain(lines) {
             for &layers in layers {
                 let label = format!("{name} {} {} layers", pattern.name(), layers);
                 if label.contains(&filter) {
@@ -143,6 +160,7 @@ fn measure(name: &str, pattern: Pattern, layers: usize, rounds: usize) {
     } else {
         SparseLayout::values(INPUTS, 4, 1, capacity(&dense, INPUTS * 64, 0, 4))
     };
+    let sparse = if let Pattern::Lines(_) = pattern { sparse.in_lines() } else { sparse };
     let packed = sparse.pack(&dense);
     let weights: Vec<Weight> = (0..layers).map(|_| Weight { dense: pages(&dense), sparse: pages(&packed) }).collect();
     let values = numbers(5, INPUTS);

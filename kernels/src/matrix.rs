@@ -118,6 +118,13 @@ impl<'a> MatrixMut<'a> {
         self.columns
     }
 
+    /// The same matrix for a while.
+    #[must_use]
+    pub fn reborrow(&mut self) -> MatrixMut<'_> {
+        let Self { values, rows, columns, stride } = self;
+        MatrixMut { values, rows: *rows, columns: *columns, stride: *stride }
+    }
+
     /// The rows in order, each `[columns]`.
     pub fn into_rows(self) -> impl Iterator<Item = &'a mut [f32]> {
         let columns = self.columns;

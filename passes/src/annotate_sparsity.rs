@@ -25,10 +25,19 @@
 //!
 //! Elements are read in pieces of at most [`PIECE_BYTES`], one for each thread. Of a weight above [`SAMPLED_BYTES`] one piece
 //! of [`SAMPLE_STEP`] is read first; without zeros in [`SAMPLED_SHARE`] of that, it is all that is read.
+//! Of these two panels without zeros are made: element by element, or line by line where zeros lie in blocks of 16 outputs by
+//! the inputs of a line (1 of f32, 2 of bf16, 4 of 8 bits).
 //! Leaves zeros out (panels without zeros) where that takes fewer bytes and no more time: see [`CACHED_BYTES`] and
-//! [`BREAK_EVEN`]. Options ask for them always or never.
+//! [`BREAK_EVEN`], [`LINES_BREAK_EVEN`]. Options ask for them always or never.
+//!
+//! What products multiply a weight with is looked at, too. Where many activations are zero, as calibration has counted or as
+//! they are by construction (ReLU and what goes on with its zeros, masks, the chosen of a top-k), and rows are few, the weight is
+//! stored input by input, so that the product reads nothing of inputs that are zero: see [`LEAST_ZERO_SHARE`]. A weight with NaN or
+//! infinities stays in panels, since their products with zero are no zeros.
 //! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same (-0 becomes 0).
 
+mod activations;
+mod by_input;
 mod choice;
 mod counts;
 mod elements;
@@ -37,8 +46,12 @@ mod pieces;
 use crate::error::PassError;
 use crate::ir::{Changes, ConstantId, Graph, Uses};
 use crate::options::Options;
+use by_input::Refusal;
+pub use by_input::{
+    LEAST_APART_SHARE, LEAST_ZERO_SHARE, LEAST_ZERO_SHARE_IN_BLOCKS, LEAST_ZERO_SHARE_IN_CACHE, MOST_ROWS, RUN_BYTES,
+};
 use choice::Model;
-pub use choice::{BREAK_EVEN, CACHED_BYTES};
+pub use choice::{BREAK_EVEN, CACHED_BYTES, LINES_BREAK_EVEN};
 use counts::Counts;
 use elements::{Elements, Unmeasured};
 use ipuc_formats::encodings::Zeros;
@@ -68,26 +81,34 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
     if options.sizes_only {
         return Ok(changes);
     }
-    let model = Model::new(graph, options.sparsity);
+    let model = Model::new(graph, options);
+    let activations = activations::of_weights(graph, &options.calibration, &options.dimensions);
     for (id, uses) in graph.uses() {
-        let zeros = match Elements::of(graph, id) {
-            Ok(elements) => measure(graph, id, &uses, &elements)?,
+        let measured = match Elements::of(graph, id) {
+            Ok(elements) => measure(graph, id, &uses, &elements)?.map(|counts| (counts.zeros(), counts)),
             Err(Unmeasured::Silently) => None,
             Err(Unmeasured::Because(reason)) => {
                 let reason = format!("not measured: {reason}");
-                matrix(graph, id, &uses).map(|_| Zeros { reason, ..Zeros::default() })
+                matrix(graph, id, &uses).map(|_| (Zeros { reason, ..Zeros::default() }, Counts::default()))
             }
         };
-        let Some(mut zeros) = zeros else { continue };
-        if zeros.elements > 0 {
-            zeros.reason = match model.choose(graph, id, &uses, &zeros) {
-                Ok(chosen) => {
-                    let reason = chosen.reason.clone();
-                    graph.constant_mut(id).encoding = Some(chosen);
-                    reason
-                }
-                Err(reason) => format!("dense: {reason}"),
-            };
+        let Some((mut zeros, counts)) = measured else { continue };
+        let (chosen, why) = match activations.get(&id).map(|known| model.by_input(graph, id, &uses, known)) {
+            Some(Ok(chosen)) => (Some(Ok(chosen)), None),
+            Some(Err(Refusal::Because(why))) => (None, Some(why)),
+            Some(Err(Refusal::Silent)) | None => (None, None),
+        };
+        let chosen = chosen.or_else(|| (zeros.elements > 0).then(|| model.choose(graph, id, &uses, (&zeros, &counts))));
+        match chosen {
+            Some(Ok(chosen)) => {
+                zeros.reason = chosen.reason.clone();
+                graph.constant_mut(id).encoding = Some(chosen);
+            }
+            Some(Err(reason)) => zeros.reason = format!("dense: {reason}"),
+            None => {}
+        }
+        if let Some(why) = why {
+            zeros.reason = format!("{}; {why}", zeros.reason);
         }
         graph.constant_mut(id).zeros = Some(zeros);
         changes.annotations += 1;
@@ -100,7 +121,7 @@ fn matrix(graph: &Graph, id: ConstantId, uses: &Uses) -> Option<WeightMatrix> {
     uses.matrix().filter(|_| uses.rows == 0 && graph.constant(id).byte_count() > 0)
 }
 
-fn measure(graph: &Graph, id: ConstantId, uses: &Uses, elements: &Elements<'_>) -> Result<Option<Zeros>, PassError> {
+fn measure(graph: &Graph, id: ConstantId, uses: &Uses, elements: &Elements<'_>) -> Result<Option<Counts>, PassError> {
     let matrix = matrix(graph, id, uses).filter(|_| elements.dtype.bits() >= 8);
     if matrix.is_none() && elements.count < LEAST_ELEMENTS {
         return Ok(None);
@@ -109,7 +130,7 @@ fn measure(graph: &Graph, id: ConstantId, uses: &Uses, elements: &Elements<'_>) 
         Some(matrix) => pieces::of_matrix(matrix, elements.dtype),
         None => pieces::flat(elements.count, elements.dtype),
     };
-    Ok(Some(counted(elements, matrix, &pieces)?.zeros()))
+    Ok(Some(counted(elements, matrix, &pieces)?))
 }
 
 /// The counts of all pieces, or of the sample where that has hardly any zeros.

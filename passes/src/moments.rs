@@ -25,6 +25,8 @@ pub type Calibration = BTreeMap<u32, Moments>;
 pub struct Moments {
     channels: usize,
     rows: u64,
+    /// Elements that were zero.
+    zeros: u64,
     /// `[channels][channels]`, of which the part with column >= row counts; `[channels]` where only these are kept.
     sums: Vec<f32>,
 }
@@ -35,6 +37,7 @@ pub fn hash_of(calibration: &Calibration) -> blake3::Hash {
     for (number, moments) in calibration {
         hasher.update(&number.to_le_bytes());
         hasher.update(&moments.rows.to_le_bytes());
+        hasher.update(&moments.zeros.to_le_bytes());
         moments.sums.iter().for_each(|sum| {
             hasher.update(&sum.to_le_bytes());
         });
@@ -46,7 +49,7 @@ impl Moments {
     /// Nothing seen of a value with so many channels.
     pub fn new(channels: usize) -> Moments {
         let length = if channels <= MOST_PAIRED_CHANNELS { channels * channels } else { channels };
-        Moments { channels, rows: 0, sums: vec![0.0; length] }
+        Moments { channels, rows: 0, zeros: 0, sums: vec![0.0; length] }
     }
 
     /// Channels of the value.
@@ -59,6 +62,11 @@ impl Moments {
         self.rows
     }
 
+    /// The share of elements that were zero, from 0 to 1.
+    pub fn zero_share(&self) -> f64 {
+        self.zeros as f64 / (self.rows as f64 * self.channels as f64).max(1.0)
+    }
+
     fn is_paired(&self) -> bool {
         self.sums.len() == self.channels * self.channels
     }
@@ -67,6 +75,7 @@ impl Moments {
     pub fn add(&mut self, rows: &[f32]) {
         let (channels, is_paired) = (self.channels, self.is_paired());
         self.rows += (rows.len() / channels.max(1)) as u64;
+        self.zeros += rows.iter().filter(|element| **element == 0.0).count() as u64;
         if !is_paired {
             for row in rows.chunks_exact(channels) {
                 self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x);
@@ -90,6 +99,7 @@ impl Moments {
     /// Count what another value with the same channels was.
     pub fn merge(&mut self, other: &Moments) {
         self.rows += other.rows;
+        self.zeros += other.zeros;
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum += other);
     }
 

@@ -181,6 +181,18 @@ pub enum Sparsity {
     Never,
 }
 
+/// Whether products leave out inputs whose activations are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ActivationSparsity {
+    /// Where that takes less time, by the break-even of the pass `annotate_sparsity`.
+    #[default]
+    Measured,
+    /// Wherever activations are known to have zeros.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
 /// What a compilation may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -199,6 +211,8 @@ pub struct Options {
     pub weights: WeightOptions,
     /// Whether the zeros of weights are left out.
     pub sparsity: Sparsity,
+    /// Whether products leave inputs out.
+    pub activation_sparsity: ActivationSparsity,
     /// What products read in runs of the model on examples; empty where there were none.
     pub calibration: Arc<Calibration>,
     /// Only sizes are asked for: no pass reads a weight, whose files may be missing.

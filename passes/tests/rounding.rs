@@ -208,7 +208,7 @@ fn any_part_has_the_bytes_of_the_whole() {
         let (mut graph, weight) = graph(&elements);
         let whole = PARTS.map(|part| load(&mut graph, weight, scheme, part).unwrap().bytes().to_vec());
         for panels in [0..1, 1..4, 2..3, 0..6] {
-            let outputs = Region::outputs_of_panels(&scheme, panels);
+            let outputs = Region::outputs_of_units(&scheme, panels, 16);
             let rounded = Rounded { weight, factor: None, to: RoundedTo::Codes(scheme, Part::Codes) };
             let region = graph.rounded_region(&rounded, scheme, outputs.clone(), None).unwrap();
             for (part, whole) in PARTS.into_iter().zip(&whole) {

@@ -22,6 +22,7 @@ use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
 use ipuc_formats::ops::{BlockRunner, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::Skipped;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,6 +31,8 @@ pub(crate) struct Execution<'a, 'o> {
     pub(crate) program: &'a Program,
     pub(crate) memory: &'a BoundMemory,
     pub(crate) random_state: u64,
+    /// What products have left out.
+    pub(crate) skipped: Skipped,
     pub(crate) trace: Option<&'a Trace>,
     pub(crate) cancel: Option<&'a CancelToken>,
     pub(crate) observer: Option<&'a mut (dyn Observer + 'o)>,
@@ -121,9 +124,12 @@ impl Execution<'_, '_> {
     fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Contents>, RunError> {
         let mut memory = StepMemory { bound: self.memory, block, slots: &step.results };
         let random_state = self.random_state;
-        let mut context = Context { blocks: self, memory: &mut memory, random_state };
+        let skipped = Skipped::default();
+        let mut context = Context { blocks: self, memory: &mut memory, random_state, skipped };
         let results = kernel(&step.op).compute(operands, &mut context);
-        self.random_state = context.random_state;
+        let (random_state, skipped) = (context.random_state, context.skipped);
+        self.random_state = random_state;
+        self.skipped += skipped;
         results.map_err(|error| failure(step, error))
     }
 

@@ -30,6 +30,7 @@ pub use bind::follow_equations;
 pub use cancel::CancelToken;
 pub use error::{OpenError, RunError};
 pub use file::{CompletedRead, ReadQueue, WeightFile};
+pub use ipuc_kernels::product::Skipped;
 pub use model::{MemoryUse, Model, ModelOptions, Port};
 pub use observe::Observer;
 pub use resident::SharedBytes;

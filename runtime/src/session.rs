@@ -23,6 +23,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{EntryRecord, StateRecord};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::Skipped;
 use ipuc_kernels::simd::Instructions;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub struct Session {
     model: Model,
     threads: Threads,
     random_state: u64,
+    skipped: Skipped,
     states: SessionStates,
     memory: Option<BoundMemory>,
     working_bytes: u64,
@@ -70,6 +72,7 @@ impl Session {
             model: model.clone(),
             threads,
             random_state: seed,
+            skipped: Skipped::default(),
             states: model.program.states.add(States::new()),
             memory: None,
             working_bytes: 0,
@@ -86,6 +89,7 @@ impl Session {
             model: self.model.clone(),
             threads: self.threads.clone(),
             random_state: self.random_state,
+            skipped: Skipped::default(),
             states: self.model.program.states.add(states),
             memory: None,
             working_bytes: 0,
@@ -98,6 +102,12 @@ impl Session {
     /// Have runs end before their next step once this token is cancelled, or have none end so.
     pub fn set_cancel(&mut self, token: Option<CancelToken>) {
         self.cancel = token;
+    }
+
+    /// What products have left out in the last run, since activations were zero; of a run with other sessions, what belongs to all
+    /// is told of the first.
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
     }
 
     /// Run an entry as [`Session::run`] does and forget what came of it: weights are read, memory is planned, threads are

@@ -87,6 +87,10 @@ struct Run {
     row_bytes: u64,
     /// Time that steps waited for weights.
     stall_seconds: f64,
+    /// Multiply-accumulates that products left out, since activations were zero.
+    skipped_macs: u64,
+    /// Bytes of weights that these would have read, from memory or from the file.
+    skipped_bytes: u64,
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
@@ -200,11 +204,14 @@ fn timed(
     session.run(Some(&entry.name), inputs)?;
     let duration = start.elapsed();
     let pass = session.last_pass().unwrap_or_default();
+    let skipped = session.skipped();
     Ok(Run {
         seconds: duration.as_secs_f64(),
         bytes_read: pass.bytes_read(),
         row_bytes: pass.row_bytes,
         stall_seconds: pass.stalled().as_secs_f64(),
+        skipped_macs: skipped.multiplications,
+        skipped_bytes: skipped.bytes,
     })
 }
 
@@ -255,6 +262,10 @@ fn print_memory(loaded: &Loaded, mut summary: Summary, output: &mut Output) -> a
     let peak = summary.peak_rss_bytes.map_or_else(String::new, |peak| format!(", {} of memory at most", bytes(peak)));
     let (weights, arena) = (bytes(summary.weights_bytes), bytes(summary.arena_bytes));
     output.line(format_args!("{weights} of weights, {arena} of activations{peak}"))?;
+    if let Some(last) = summary.runs.last().filter(|run| run.skipped_macs > 0) {
+        let (macs, read) = (last.skipped_macs, bytes(last.skipped_bytes));
+        output.line(format_args!("{macs} multiply-accumulates and {read} of weights left out in the last run"))?;
+    }
     if let Some(residency) = loaded.model.residency() {
         let last = summary.runs.last().map_or(0, |run| run.bytes_read);
         output.line(format_args!(
@@ -293,6 +304,8 @@ mod tests {
             bytes_read: 0,
             row_bytes: 0,
             stall_seconds: 0.0,
+            skipped_macs: 0,
+            skipped_bytes: 0,
         };
         let shown = |runs: &[Run]| Latency::of(runs).to_string();
         let hundred: Vec<Run> = (1..=100).rev().map(run).collect();

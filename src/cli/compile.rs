@@ -12,7 +12,8 @@ use super::verify::{data_set_paths, read_inputs};
 use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
-    Activations, Budget, Calibration, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity, WeightOptions,
+    ActivationSparsity, Activations, Budget, Calibration, CompileOptions, Compiled, Optimized, Precision, Source,
+    Sparsity, WeightOptions,
 };
 use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
@@ -62,6 +63,11 @@ pub(super) struct Arguments {
     /// fewer bytes (always), or not (never) [default: auto]. `inspect --sparsity` has reasons
     #[arg(long, value_name = "WHEN", value_enum, hide_default_value = true)]
     sparse: Option<SparseArgument>,
+    /// Let products leave out inputs whose activations are zero, as ReLU makes them: where that takes less time (auto),
+    /// wherever activations are known to have zeros (always), or not (never) [default: auto]. With --calibrate zeros are counted.
+    /// `inspect --sparsity` has reasons
+    #[arg(long, value_name = "WHEN", value_enum, hide_default_value = true)]
+    sparse_activations: Option<SparseArgument>,
     /// Round the weights of products and gathers: to floats of 16 bits (f16, bf16), or to codes with a scale for each
     /// output (i8, fp8, fp8_e5m2) or for each block of 32 inputs (i4, i2, mxfp4) or 16 (nvfp4, i4_e4m3); i4:64 and i8:32
     /// name the inputs of a block. With 4 bits and 2, embeddings, convolutions and the last products get 8 bits; what is
@@ -136,7 +142,7 @@ enum ActivationsArgument {
     I8,
 }
 
-/// Choices of `--sparse`.
+/// Choices of `--sparse` and `--sparse-activations`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum SparseArgument {
     Auto,
@@ -274,6 +280,11 @@ fn options(arguments: &Arguments) -> CompileOptions {
             None | Some(SparseArgument::Auto) => Sparsity::Measured,
             Some(SparseArgument::Always) => Sparsity::Always,
             Some(SparseArgument::Never) => Sparsity::Never,
+        },
+        activation_sparsity: match arguments.sparse_activations {
+            None | Some(SparseArgument::Auto) => ActivationSparsity::Measured,
+            Some(SparseArgument::Always) => ActivationSparsity::Always,
+            Some(SparseArgument::Never) => ActivationSparsity::Never,
         },
         calibration: Arc::default(),
         chunk_bytes: None,

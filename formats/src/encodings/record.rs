@@ -122,6 +122,50 @@ impl WeightRecord {
         if complete { Ok(()) } else { Err(EncodingError::Coverage { part: self.parts.len() }) }
     }
 
+    /// Where the planes and some inputs of a unit lie among the parts, where it is read so
+    /// ([`InputMajor::is_read_apart`](super::InputMajor::is_read_apart)): planes over all inputs first, if there are any, with an
+    /// empty range of inputs, then each run of inputs, in as many pieces as parts have of it.
+    ///
+    /// # Errors
+    /// [`EncodingError::Unsupported`] where it is not read so.
+    pub fn locate_inputs(
+        &self,
+        unit: u64,
+        inputs: &[Range<u64>],
+    ) -> Result<Vec<(Range<u64>, PartBytesRange)>, EncodingError> {
+        let unsupported =
+            || EncodingError::Unsupported(format!("reading inputs of unit {unit} of a weight as `{}`", self.encoding));
+        let runs = self.encoding.as_input_major().filter(|runs| runs.is_read_apart()).ok_or_else(unsupported)?;
+        let (planes, row) = (runs.planes_bytes(0, 0).ok_or_else(unsupported)?, runs.row_bytes());
+        let mut found = Vec::with_capacity(inputs.len() + 1);
+        let first = self.parts.partition_point(|part| part.end <= unit);
+        let of_unit: Vec<(usize, &PartRecord)> =
+            self.parts.iter().enumerate().skip(first).take_while(|(_, part)| part.start <= unit).collect();
+        let begin_of = |part: &PartRecord| {
+            let bytes = runs.unit_bytes(part.inputs_start..part.inputs_end)?;
+            (unit - part.start).checked_mul(bytes)
+        };
+        for &(index, part) in of_unit.iter().filter(|(_, part)| part.inputs_start == 0) {
+            let begin = begin_of(part).ok_or_else(unsupported)?;
+            if planes > 0 {
+                found.push((0..0, PartBytesRange { part: index, bytes: begin..begin + planes }));
+            }
+        }
+        for wanted in inputs {
+            for &(index, part) in &of_unit {
+                let own = wanted.start.max(part.inputs_start)..wanted.end.min(part.inputs_end);
+                if own.is_empty() {
+                    continue;
+                }
+                let planes = if part.inputs_start == 0 { planes } else { 0 };
+                let begin = begin_of(part).ok_or_else(unsupported)? + planes;
+                let place = |input: u64| begin + (input - part.inputs_start) * row;
+                found.push((own.clone(), PartBytesRange { part: index, bytes: place(own.start)..place(own.end) }));
+            }
+        }
+        Ok(found)
+    }
+
     /// Where what is picked lies among the parts.
     ///
     /// # Errors

@@ -1,9 +1,11 @@
-//! Panels without their zeros: a bit for each element says whether it is stored.
+//! Panels without their zeros: a bit for each element, or for each line of 64 bytes, says whether it is stored.
 //!
 //! The elements lie as in [`Panels`], in records of 256 inputs. Of a record there are its planes, then its *mask*, then its
 //! *values*: the elements that are not zero, in order. All records have room for the same number of values, the
 //! *capacity*, so that units have one size and can be cut and found as those of [`Panels`]: a weight with the pattern 2:4
-//! needs half of the elements, one with zeros at random slightly more than the share of its values.
+//! needs half of the elements, one with zeros at random slightly more than the share of its values. A line is a block of 16
+//! outputs by the inputs that lie side by side: of weights that were pruned in blocks lines are left out as a whole, at a bit
+//! for each, and are put back by copies.
 
 use super::encoding::{Encoding, Pick, ReadOrder};
 use super::error::EncodingError;
@@ -24,7 +26,7 @@ const LINE_BYTES: u64 = 64;
 
 attributes! {
     /// Panels of 16 outputs without their zeros.
-    pub struct SparsePanels revision 1 {
+    pub struct SparsePanels revision 2 {
         /// Stored element type, of 8, 16 or 32 bits: of codes where there are planes.
         1 since 1 => dtype: DType,
         /// As of [`Panels`].
@@ -41,6 +43,8 @@ attributes! {
         7 since 1 => planes: Planes,
         /// Values that a record has room for; a shorter record has room for at most all of its elements.
         8 since 1 => capacity: u64,
+        /// Whether a bit says of a whole line whether it is stored, and not of an element.
+        9 since 2 => in_lines: bool,
     }
 }
 
@@ -59,7 +63,21 @@ impl SparsePanels {
         let Panels { dtype, groups, outputs, inputs, output_axis, interleave, cut: _, ref planes } = *panels;
         let in_line = LINE_BYTES * 8 / dtype.bits().max(1) as u64;
         let capacity = values.max(Self::LEAST_CAPACITY).next_multiple_of(in_line.max(1)).min(Self::RECORD_ELEMENTS);
-        SparsePanels { dtype, groups, outputs, inputs, output_axis, interleave, planes: planes.clone(), capacity }
+        let planes = planes.clone();
+        SparsePanels { dtype, groups, outputs, inputs, output_axis, interleave, planes, capacity, in_lines: false }
+    }
+
+    /// Panels without zeros that are left out line by line, of which each 16 outputs by 256 inputs have at most `lines` that are
+    /// not zero; `None` where elements that lie side by side are no line.
+    pub fn in_lines_of(panels: &Panels, lines: u64) -> Option<SparsePanels> {
+        let in_line = LINE_BYTES * 8 / panels.dtype.bits().max(1) as u64;
+        let is_line = panels.interleave * PANEL_OUTPUTS as u64 == in_line;
+        is_line.then(|| SparsePanels { in_lines: true, ..SparsePanels::of(panels, lines * in_line) })
+    }
+
+    /// Bytes of what a bit of the mask stands for.
+    fn unit_bytes(&self) -> u64 {
+        if self.in_lines { LINE_BYTES } else { self.width() }
     }
 
     /// The panels with zeros that they stand for.
@@ -76,12 +94,13 @@ impl SparsePanels {
 
     /// The record of `inputs` inputs that begins at input `first`.
     fn record(&self, dense: &Panels, first: u64, inputs: u64) -> Option<Record> {
-        let elements = dense.element_bytes(inputs)? / self.width().max(1);
+        let unit = self.unit_bytes().max(1);
+        let units = dense.element_bytes(inputs)? / unit;
         let planes = dense.planes_bytes(first, inputs);
-        let mask = elements.div_ceil(8).checked_next_multiple_of(LINE_BYTES)?;
-        let capacity = self.capacity.min(elements);
-        let values = capacity.checked_mul(self.width())?.checked_next_multiple_of(LINE_BYTES)?;
-        Some(Record { planes, elements, mask, values, capacity })
+        let mask = units.div_ceil(8).checked_next_multiple_of(LINE_BYTES)?;
+        let capacity = (self.capacity.checked_mul(self.width())? / unit).min(units);
+        let values = capacity.checked_mul(unit)?.checked_next_multiple_of(LINE_BYTES)?;
+        Some(Record { planes, units, mask, values, capacity })
     }
 
     /// The records of a run of inputs of a panel, each with its inputs.
@@ -122,6 +141,12 @@ impl SparsePanels {
         if !in_range || !self.capacity.is_multiple_of(in_line) {
             return unsupported(format!("records with room for {} values", self.capacity));
         }
+        if self.in_lines && self.interleave * PANEL_OUTPUTS as u64 != in_line {
+            return unsupported(format!(
+                "lines of {} elements with {} inputs side by side",
+                self.dtype, self.interleave
+            ));
+        }
         if self.interleave > 4 {
             return unsupported(format!("panels without zeros with {} inputs side by side", self.interleave));
         }
@@ -129,11 +154,11 @@ impl SparsePanels {
     }
 }
 
-/// Sizes of the pieces of a record in bytes; elements and capacity are counts.
+/// Sizes of the pieces of a record in bytes; units (what a bit of the mask stands for) and capacity are counts.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     planes: u64,
-    elements: u64,
+    units: u64,
     mask: u64,
     values: u64,
     capacity: u64,
@@ -211,7 +236,7 @@ impl Encoding for SparsePanels {
             for record in self.records_of(&dense, part.inputs_start..part.inputs_end) {
                 let (_, record) = record.ok_or_else(|| weight.too_large())?;
                 let (planes, after) = elements.split_at(record.planes as usize);
-                let (values, after) = after.split_at((record.elements * self.width()) as usize);
+                let (values, after) = after.split_at((record.units * self.unit_bytes()) as usize);
                 elements = after;
                 let (target, after) = stored.split_at_mut((record.planes + record.mask + record.values) as usize);
                 stored = after;
@@ -271,20 +296,23 @@ impl Encoding for SparsePanels {
 impl SparsePanels {
     /// Mask and values of the elements of a record, into zeroed bytes.
     fn compress(&self, record: Record, elements: &[u8], to: &mut [u8]) -> Result<(), EncodingError> {
-        let width = self.width() as usize;
+        let (width, unit) = (self.width() as usize, self.unit_bytes() as usize);
         let (mask, values) = to.split_at_mut(record.mask as usize);
         let is_float = self.dtype.is_float();
-        let mut count = 0;
-        for (index, element) in elements.chunks_exact(width).enumerate() {
-            // The sign of a zero is not kept.
+        // The sign of a zero is not kept.
+        let is_zero = |element: &[u8]| {
             let (last, others) = element.split_last().unwrap_or((&0, &[]));
             let magnitude = if is_float { last & 0x7f } else { *last };
-            if magnitude == 0 && others.iter().all(|&byte| byte == 0) {
+            magnitude == 0 && others.iter().all(|&byte| byte == 0)
+        };
+        let mut count = 0;
+        for (index, elements) in elements.chunks_exact(unit).enumerate() {
+            if elements.chunks_exact(width).all(is_zero) {
                 continue;
             }
             if count < record.capacity as usize {
                 mask[index / 8] |= 1 << (index % 8);
-                values[count * width..][..width].copy_from_slice(element);
+                values[count * unit..][..unit].copy_from_slice(elements);
             }
             count += 1;
         }
@@ -296,17 +324,17 @@ impl SparsePanels {
 
     /// Append the elements of a record.
     fn expand(&self, record: Record, mask: &[u8], values: &[u8], to: &mut Vec<u8>) -> Result<(), EncodingError> {
-        let width = self.width() as usize;
+        let unit = self.unit_bytes() as usize;
         let found: u64 = mask.iter().map(|byte| u64::from(byte.count_ones())).sum();
         if found > record.capacity {
             return Err(EncodingError::Values { capacity: record.capacity, found });
         }
-        let mut values = values.chunks_exact(width);
-        for index in 0..record.elements as usize {
+        let mut values = values.chunks_exact(unit);
+        for index in 0..record.units as usize {
             let is_stored = mask[index / 8] >> (index % 8) & 1 == 1;
             match if is_stored { values.next() } else { None } {
                 Some(value) => to.extend(value),
-                None => to.resize(to.len() + width, 0),
+                None => to.resize(to.len() + unit, 0),
             }
         }
         Ok(())
@@ -369,9 +397,16 @@ mod tests {
                     let shape = [groups, rows, columns];
                     let tensor = values(dtype, &shape.map(|extent| extent as usize));
                     let given = Elements { stored: tensor.clone(), planes: Vec::new() };
-                    let encoding = SparsePanels::of(&Panels::values(dtype, matrix), 1800);
+                    let panels = Panels::values(dtype, matrix);
+                    let in_lines = SparsePanels::in_lines_of(&panels, 256).unwrap();
+                    let encodings = [SparsePanels::of(&panels, 1800), in_lines];
+                    let sizes = [1 << 30, 8192, 1].map(|budget_bytes| (0, budget_bytes));
                     let mut whole: Option<Vec<u8>> = None;
-                    for budget_bytes in [1 << 30, 8192, 1] {
+                    for (index, budget_bytes) in sizes.into_iter().chain([(1, 1 << 30), (1, 1)]) {
+                        if (index, budget_bytes) == (1, 1 << 30) {
+                            whole = None;
+                        }
+                        let encoding = &encodings[index];
                         let weight = record(encoding.clone(), dtype, &shape, budget_bytes);
                         weight.check().unwrap();
                         let parts = pack(&weight, &given).unwrap();
@@ -438,6 +473,28 @@ mod tests {
         let back = unpack(&weight, &parts).unwrap().stored;
         let bits: Vec<u32> = back.elements::<f32>().unwrap().iter().map(|value| value.to_bits()).collect();
         assert_eq!(bits, [0.0f32, 2.0, 0.0, 0.0, 5.0, 6.0].map(f32::to_bits));
+    }
+
+    #[test]
+    fn lines_of_zeros_are_left_out_as_a_whole() {
+        // Of 16 groups of four inputs the second and the last have values; the sign of a zero in them stays.
+        let matrix = WeightMatrix { groups: 1, inputs: 64, outputs: 16, output_axis: 1 };
+        let mut codes = vec![0u8; 64 * 16];
+        (codes[5 * 16 + 3], codes[63 * 16]) = (7, 200);
+        let encoding = SparsePanels::in_lines_of(&Panels::values(DType::U8, matrix), 2).unwrap();
+        assert_eq!(encoding.capacity, SparsePanels::LEAST_CAPACITY);
+        let weight = record(encoding, DType::U8, &[64, 16], 1 << 20);
+        let given = Elements { stored: Tensor::from_bytes(DType::U8, &[64, 16], &codes).unwrap(), planes: Vec::new() };
+        let parts = pack(&weight, &given).unwrap();
+        assert_eq!(parts[0].len(), 64 + 512);
+        assert_eq!(parts[0][..2], [0b10, 0b1000_0000]);
+        assert_eq!((parts[0][64 + 3 * 4 + 1], parts[0][128 + 3]), (7, 200));
+        assert_eq!(unpack(&weight, &parts).unwrap(), given);
+        let halves = Panels::values(DType::F16, WeightMatrix { groups: 1, inputs: 64, outputs: 16, output_axis: 1 });
+        assert_eq!(SparsePanels::in_lines_of(&halves, 2), None);
+        let wrong = SparsePanels { in_lines: true, ..SparsePanels::of(&halves, 512) };
+        let error = Coded::from(wrong).check(Logical { dtype: DType::F16, shape: &[64, 16] }).unwrap_err();
+        assert_eq!(error.to_string(), "lines of f16 elements with 1 inputs side by side is not supported");
     }
 
     #[test]

@@ -5,8 +5,9 @@
 
 use super::encoding::{Encoding, Pick};
 use super::error::EncodingError;
+use super::input_major::InputMajor;
 use super::logical::Logical;
-use super::panels::Panels;
+use super::panels::{PANEL_OUTPUTS, Panels};
 use super::part::PartRange;
 use super::plain::Plain;
 use super::rows::Rows;
@@ -27,6 +28,7 @@ macro_rules! for_each_encoding {
             2 Panels "panels",
             3 Strings "strings",
             4 Rows "rows",
+            5 InputMajor "input_major",
             6 SparsePanels "sparse_panels",
         }
     };
@@ -114,6 +116,7 @@ impl Coded {
             Coded::Plain(plain) => plain.dtype,
             Coded::Panels(panels) => panels.dtype,
             Coded::Rows(rows) => rows.dtype,
+            Coded::InputMajor(runs) => runs.dtype,
             Coded::SparsePanels(panels) => panels.dtype,
             Coded::Strings(_) => DType::String,
         }
@@ -123,7 +126,9 @@ impl Coded {
     pub fn as_panels(&self) -> Option<&Panels> {
         match self {
             Coded::Panels(panels) => Some(panels),
-            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::SparsePanels(_) => None,
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::InputMajor(_) | Coded::SparsePanels(_) => {
+                None
+            }
         }
     }
 
@@ -131,13 +136,30 @@ impl Coded {
     pub fn as_sparse_panels(&self) -> Option<&SparsePanels> {
         match self {
             Coded::SparsePanels(panels) => Some(panels),
-            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::Panels(_) => None,
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::InputMajor(_) | Coded::Panels(_) => None,
+        }
+    }
+
+    /// The runs of outputs, where it is a weight of which products leave inputs out.
+    pub fn as_input_major(&self) -> Option<&InputMajor> {
+        match self {
+            Coded::InputMajor(runs) => Some(runs),
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) | Coded::Panels(_) | Coded::SparsePanels(_) => None,
         }
     }
 
     /// The panels, with their zeros where these are not stored: what a kernel sees part by part.
     pub fn dense_panels(&self) -> Option<Panels> {
         self.as_panels().cloned().or_else(|| self.as_sparse_panels().map(SparsePanels::dense))
+    }
+
+    /// Outputs of a unit, where units are outputs of a matrix with their inputs: the last unit of a matrix is filled up.
+    pub fn unit_outputs(&self) -> Option<u64> {
+        match self {
+            Coded::Panels(_) | Coded::SparsePanels(_) => Some(PANEL_OUTPUTS as u64),
+            Coded::InputMajor(runs) => Some(runs.run),
+            Coded::Plain(_) | Coded::Strings(_) | Coded::Rows(_) => None,
+        }
     }
 
     /// Check that it describes a weight of this type and shape.

@@ -303,11 +303,12 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn encodings_are_found_by_code_and_by_name() {
     let scale = Plane { role: PlaneRole::Scale, dtype: DType::F32, block: 0 };
-    let all: [Coded; 4] = [
+    let all: [Coded; 5] = [
         Plain { dtype: DType::U4 }.into(),
         Panels::codes(DType::I8, matrix(20, 3, 1), vec![scale]).into(),
         Strings {}.into(),
         Rows { dtype: DType::I8, planes: Planes(vec![scale]) }.into(),
+        InputMajor::of(&Panels::codes(DType::I8, matrix(20, 3, 1), vec![scale]), 1024).unwrap().into(),
     ];
     for (encoding, row) in all.iter().zip(ENCODINGS) {
         assert_eq!(&(encoding.code(), encoding.name()), row);
@@ -323,6 +324,97 @@ fn encodings_are_found_by_code_and_by_name() {
         all[1].to_string(),
         "panels dtype=i8 groups=1 outputs=20 inputs=3 output_axis=1 interleave=4 cut=256 planes=[\"scale f32 0\"]"
     );
+}
+
+#[test]
+fn inputs_have_the_specified_bytes() {
+    // [inputs, outputs] = [3, 130]: runs of 64 outputs, the last one of 2; the scale of output o is o / 2.
+    let codes: Vec<u8> = (0..390).map(|index| (index % 251) as u8).collect();
+    let scales: Vec<f32> = (0..130).map(|output| output as f32 / 2.0).collect();
+    let elements = Elements {
+        stored: Tensor::from_codes(DType::I8, &[3, 130], &codes).unwrap(),
+        planes: vec![Tensor::from_elements(&[1, 130], &scales).unwrap()],
+    };
+    let scale = Plane { role: PlaneRole::Scale, dtype: DType::F32, block: 0 };
+    let panels = Panels::codes(DType::I8, matrix(130, 3, 1), vec![scale]);
+    let runs = InputMajor::of(&panels, 64).unwrap();
+    assert_eq!((runs.run, runs.units_per_group(), runs.row_bytes()), (64, 3, 64));
+    let weight = record(runs, DType::F32, &[3, 130], 1 << 21);
+    weight.check().unwrap();
+    let packed = pack_all(&weight, &elements).remove(0);
+    let unit = 64 * 4 + 3 * 64;
+    assert_eq!(packed.len(), 3 * unit);
+    let float = |at: usize| f32::from_le_bytes(packed[at..at + 4].try_into().unwrap());
+    assert_eq!([float(4), float(unit), float(2 * unit + 4), float(2 * unit + 8)], [0.5, 32.0, 64.5, 0.0]);
+    for (output, input) in [(0, 0), (63, 2), (64, 1), (129, 2)] {
+        let at = output / 64 * unit + 256 + input * 64 + output % 64;
+        assert_eq!(packed[at], codes[input * 130 + output], "{output}, {input}");
+    }
+    assert_eq!(unpack(&weight, &[packed]).unwrap(), elements);
+
+    // Codes of 4 bits: outputs 1 and 65 share a byte; the sign bit is flipped. One unit, two blocks.
+    let codes: Vec<u8> = (0..130 * 130).map(|index| (index * 7 % 16) as u8).collect();
+    let scales: Vec<f16> = (0..260).map(|index| f16::from_f32(index as f32)).collect();
+    let elements = Elements {
+        stored: Tensor::from_codes(DType::I4, &[1, 130, 130], &codes).unwrap(),
+        planes: vec![Tensor::from_elements(&[1, 2, 130], &scales).unwrap()],
+    };
+    let scale = Plane { role: PlaneRole::Scale, dtype: DType::F16, block: 128 };
+    let runs = InputMajor::of(&Panels::codes(DType::I4, matrix(130, 130, 1), vec![scale]), 1024).unwrap();
+    assert_eq!((runs.run, runs.cut, runs.row_bytes()), (256, 256, 128));
+    let weight = record(runs, DType::F32, &[1, 130, 130], 1 << 21);
+    let packed = pack_all(&weight, &elements).remove(0);
+    assert_eq!(packed.len(), 2 * 256 * 2 + 130 * 128);
+    let code = |input: usize, output: usize| codes[input * 130 + output] ^ 8;
+    assert_eq!(packed[1024 + 5 * 128 + 1], code(5, 1) | code(5, 65) << 4);
+    // Outputs that there are none of are stored as 0.
+    assert_eq!(packed[1024 + 5 * 128 + 64..][1..3], [code(5, 129), 0]);
+    assert_eq!(f16::from_le_bytes([packed[512 + 2], packed[512 + 3]]).to_f32(), 131.0);
+    assert_eq!(unpack(&weight, &[packed]).unwrap(), elements);
+}
+
+#[test]
+fn inputs_that_do_not_lie_so_are_refused() {
+    let scale = |block| vec![Plane { role: PlaneRole::Scale, dtype: DType::F16, block }];
+    let of = |dtype, planes| {
+        let panels = Panels::codes(dtype, matrix(300, 20, 0), planes);
+        InputMajor::of(&panels, 1024).map(|runs| runs.run).map_err(|error| error.to_string())
+    };
+    assert_eq!(of(DType::I8, scale(0)), Ok(320));
+    assert_eq!(of(DType::I4, scale(128)), Ok(384));
+    assert_eq!(of(DType::I4, scale(64)), Err("a plane `scale f16 64` input by input is not supported".to_string()));
+    assert_eq!(of(DType::I2, scale(0)), Err("elements of i2 input by input is not supported".to_string()));
+    let changed = |change: fn(&mut InputMajor)| {
+        let mut runs = InputMajor::of(&values(DType::F32, 300, 20, 0), 1024).unwrap();
+        assert_eq!((runs.run, runs.units_per_group()), (160, 2));
+        change(&mut runs);
+        refusal(runs, DType::F32, &[300, 20])
+    };
+    assert_eq!(changed(|runs| runs.run = 0), "runs of 0 outputs of f32 is not supported");
+    assert_eq!(changed(|runs| runs.run = 24), "runs of 24 outputs of f32 is not supported");
+    assert_eq!(changed(|runs| runs.run = 320), "runs of 320 outputs of f32 is not supported");
+    assert_eq!(changed(|runs| runs.run = u64::MAX), format!("runs of {} outputs of f32 is not supported", u64::MAX));
+    assert_eq!(changed(|runs| runs.cut = 128), "records of 128 inputs without planes is not supported");
+    assert_eq!(changed(|runs| runs.output_axis = 2), "panels with outputs on axis 2 is not supported");
+    assert_eq!(
+        changed(|runs| (runs.groups, runs.outputs) = (u64::MAX, u64::MAX)),
+        "a weight of shape [300, 20] is too large to address"
+    );
+    assert_eq!(
+        changed(|runs| runs.inputs = 21),
+        "the encoding has 6300 elements, a weight of shape [300, 20] has 6000"
+    );
+    assert_eq!(changed(|runs| runs.dtype = DType::F64), "elements of f64 input by input is not supported");
+    let experts = WeightMatrix { groups: 3, inputs: 20, outputs: 300, output_axis: 0 };
+    let weight =
+        record(InputMajor::of(&Panels::values(DType::F32, experts), 1024).unwrap(), DType::F32, &[3, 300, 20], 1 << 20);
+    let unit = 160 * 4 * 20;
+    let place = weight.locate(Pick::Group(2)).unwrap();
+    let units = PartRange { start: 4, end: 6, inputs_start: 0, inputs_end: 20 };
+    assert_eq!(place, Place { units, bytes: vec![PartBytesRange { part: 0, bytes: 4 * unit..6 * unit }] });
+    for pick in [Pick::Group(3), Pick::Row(0)] {
+        assert!(matches!(weight.locate(pick), Err(EncodingError::Unsupported(_))), "{pick:?}");
+    }
 }
 
 /// Row `index` of a weight, from the bytes that [`WeightRecord::locate`] names.
@@ -425,7 +517,7 @@ fn stored_types() -> impl Strategy<Value = DType> {
 
 /// Planes that coded weights may have: scales of one or two granularities, zero points of codes or floats, sums.
 fn planes(code: DType) -> impl Strategy<Value = Vec<Plane>> {
-    let block = || prop::sample::select(vec![0u64, 16, 32, 64, 256]);
+    let block = || prop::sample::select(vec![0u64, 16, 32, 64, 128, 256]);
     let float = || prop::sample::select(vec![DType::F32, DType::F16, DType::BF16, DType::F8E8M0, DType::F8E4M3FN]);
     let zero = prop::option::of((prop::sample::select(vec![code, DType::F32, DType::F16]), block()));
     (float(), block(), zero, any::<bool>(), any::<bool>()).prop_map(move |(dtype, block, zero, tensor, sum)| {
@@ -513,6 +605,53 @@ proptest! {
         let whole = record(weight.encoding.clone(), DType::F32, &shape, 1 << 30);
         prop_assert_eq!(pack_all(&whole, &given).concat(), packed.concat());
         prop_assert_eq!(unpack(&weight, &packed).unwrap(), given);
+    }
+
+    #[test]
+    fn inputs_of_codes_round_trip(
+        (code, planes) in coded(),
+        groups in 1u64..3,
+        outputs in 1u64..400,
+        inputs in 1u64..1300,
+        output_axis in 0u32..2,
+        run_bytes in 1u64..5000,
+        budget_bytes in 1u64..400_000,
+    ) {
+        let matrix = WeightMatrix { groups, inputs, outputs, output_axis };
+        let shape = if output_axis == 0 { [groups, outputs, inputs] } else { [groups, inputs, outputs] };
+        let given = elements(code, &planes, matrix);
+        let panels = Panels::codes(code, matrix, planes.clone());
+        let runs = InputMajor::of(&panels, run_bytes);
+        let small = planes.iter().any(|plane| plane.block > 0 && plane.block < InputMajor::LEAST_BLOCK);
+        prop_assert_eq!(runs.is_err(), small || code.bits() < 4);
+        let Ok(runs) = runs else { return Ok(()) };
+        prop_assert_eq!(runs.dense(), panels);
+        let weight = record(runs, DType::F32, &shape, budget_bytes);
+        weight.check().unwrap();
+        let packed = pack_all(&weight, &given);
+        prop_assert_eq!(packed.concat().len() as u64, stored_bytes(&weight));
+        // Packing concatenates.
+        let whole = record(weight.encoding.clone(), DType::F32, &shape, 1 << 30);
+        prop_assert_eq!(pack_all(&whole, &given).concat(), packed.concat());
+        prop_assert_eq!(unpack(&weight, &packed).unwrap(), given);
+    }
+
+    #[test]
+    fn inputs_of_values_round_trip(
+        dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16, DType::I8]),
+        groups in 1u64..3,
+        outputs in 1u64..200,
+        inputs in 1u64..600,
+        output_axis in 0u32..2,
+        run_bytes in 1u64..5000,
+        budget_bytes in 1u64..200_000,
+    ) {
+        let matrix = WeightMatrix { groups, inputs, outputs, output_axis };
+        let shape = if output_axis == 0 { [groups, outputs, inputs] } else { [groups, inputs, outputs] };
+        let runs = InputMajor::of(&Panels::values(dtype, matrix), run_bytes).unwrap();
+        let weight = record(runs, dtype, &shape, budget_bytes);
+        let packed = round_trip(&weight, &canonical(dtype, &shape));
+        prop_assert_eq!(packed.concat().len() as u64, stored_bytes(&weight));
     }
 
     #[test]

@@ -203,13 +203,14 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// Whether only rows or matrices of this weight, the operand at `position`, are read, once it is known which. Matrices of a
+    /// Whether only rows, matrices or inputs of this weight, the operand at `position`, are read, once it is known which. Matrices of a
     /// weight in which they do not lie apart are not.
     pub fn picks(&self, position: usize, weight: &WeightRecord) -> bool {
         self.reads.iter().filter(|read| read.operand as usize == position).any(|read| match read.read {
             Read::Rows => true,
             Read::Groups => weight.encoding.dense_panels().is_some(),
-            Read::Once | Read::Repeated | Read::Nonzero => false,
+            Read::Nonzero => weight.encoding.as_input_major().is_some_and(|runs| runs.is_read_apart()),
+            Read::Once | Read::Repeated => false,
         })
     }
 }

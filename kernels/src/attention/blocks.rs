@@ -50,10 +50,12 @@ struct Running {
 }
 
 impl Routine for Task<'_> {
-    type Output = ();
+    /// The multiplications that were left out.
+    type Output = u64;
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) -> u64 {
+        let mut left_out = 0;
         let visible: Vec<Range<usize>> = (0..self.rows).map(|row| self.visible(row)).collect();
         let keys = self.walked(&visible);
         let mut running: Vec<Running> = (0..self.rows).map(|row| self.start(row)).collect();
@@ -62,6 +64,11 @@ impl Routine for Task<'_> {
         self.out.fill(0.0);
         for first in (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK) {
             let block = first..keys.end.min(first + BLOCK);
+            if self.is_hidden(&block, &visible) {
+                let multiplications = self.rows * block.len() * (self.operands.key.size + self.operands.value.size);
+                left_out += multiplications as u64;
+                continue;
+            }
             self.multiply_keys(simd, &block, &mut scores);
             self.cap(simd, &block, &mut scores);
             weighed.clear();
@@ -76,6 +83,7 @@ impl Routine for Task<'_> {
             self.add_values(simd, first, &weighed, &scores);
         }
         self.finish(simd, &running);
+        left_out
     }
 }
 
@@ -196,6 +204,17 @@ impl Task<'_> {
             }
         }
         self.show(Stage::Softcap, block, scores);
+    }
+
+    /// Whether the mask hides all of a block from all queries, whose scores nobody wants to see: neither keys nor values are read.
+    fn is_hidden(&self, block: &Range<usize>, visible: &[Range<usize>]) -> bool {
+        let (Some(mask), None) = (&self.operands.mask, self.shown) else { return false };
+        let [by_batch, by_head, by_query, by_key] = mask.strides;
+        visible.iter().enumerate().all(|(row, visible)| {
+            let first = self.batch() * by_batch + self.query_head(row) * by_head + self.query(row).1 * by_query;
+            let seen = visible.start.max(block.start)..visible.end.min(block.end);
+            seen.into_iter().all(|key| mask.values[first + key * by_key] == f32::NEG_INFINITY)
+        })
     }
 
     /// Adds the mask to the scores of a query; gives the keys of the block that it sees, if any.

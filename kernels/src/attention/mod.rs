@@ -13,6 +13,7 @@ pub use blocks::BLOCK;
 use blocks::Task;
 use half::f16;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Queries of a task.
 const ROWS: usize = 64;
@@ -146,7 +147,7 @@ pub struct Attention<'a> {
 }
 
 /// Writes `out: [batch, key_heads, group, queries, value size]`, and `scores: [batch, key_heads, group, queries, keys]`
-/// where a stage of them is wanted.
+/// where a stage of them is wanted. Gives the multiplications that were left out, since the mask hides whole blocks of keys.
 ///
 /// # Panics
 /// If lengths disagree, or an extent is 0.
@@ -155,7 +156,7 @@ pub fn attention(
     operands: &Attention<'_>,
     out: &mut [f32],
     scores: Option<(Stage, &mut [f32])>,
-) {
+) -> u64 {
     let Attention { batch, key_heads, group, queries, keys, .. } = *operands;
     let rows = group * queries;
     let (size, width) = (operands.key.size, operands.value.size);
@@ -180,7 +181,11 @@ pub fn attention(
         })
         .collect();
     if batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS {
-        return tasks.into_iter().for_each(|task| instructions.run(task));
+        return tasks.into_iter().map(|task| instructions.run(task)).sum();
     }
-    threads::each(tasks, |task| instructions.run(task));
+    let left_out = AtomicU64::new(0);
+    threads::each(tasks, |task| {
+        left_out.fetch_add(instructions.run(task), Ordering::Relaxed);
+    });
+    left_out.into_inner()
 }

@@ -189,3 +189,51 @@ fn threads_do_not_change_bits() {
         assert_eq!(with_threads(1, run), with_threads(3, run), "{}", instructions.name());
     }
 }
+
+#[test]
+fn blocks_that_the_mask_hides_are_left_out_and_counted() {
+    let (group, rows, keys, size, width) = (2, 5, 300, 24, 20);
+    let queries = BATCH * KEY_HEADS * group * rows;
+    let (query, key, value) = (
+        numbers(3, queries * size),
+        numbers(5, BATCH * KEY_HEADS * keys * size),
+        numbers(7, BATCH * KEY_HEADS * keys * width),
+    );
+    let heads = |values, size| {
+        let by_head = keys * size;
+        Heads { elements: HeadElements::Whole { values, strides: [KEY_HEADS * by_head, by_head, size] }, size }
+    };
+    // One mask for all heads: keys 128 to 256 are hidden, and in the second case one key of them from all but one query.
+    for (seen, hidden_blocks) in [(None, 1), (Some(130), 0)] {
+        let mut mask = vec![0.0; rows * keys];
+        for row in 0..rows {
+            mask[row * keys + 128..row * keys + 256].fill(f32::NEG_INFINITY);
+        }
+        if let Some(key) = seen {
+            mask[3 * keys + key] = 0.25;
+        }
+        let operands = Attention {
+            batch: BATCH,
+            key_heads: KEY_HEADS,
+            group,
+            queries: rows,
+            keys,
+            query: &query,
+            key: heads(&key, size),
+            value: heads(&value, width),
+            softcap: 0.0,
+            mask: Some(Mask { values: &mask, strides: [0, 0, keys, 1], keys }),
+            frontier: Frontier { offsets: &[keys as i64; BATCH], valid: None, causal: false, left: None, right: None },
+            sink: None,
+        };
+        for instructions in Instructions::available() {
+            let (mut out, mut expected) = (vec![f32::NAN; queries * width], vec![f32::NAN; queries * width]);
+            let left_out = attention(instructions, &operands, &mut out, None);
+            assert_eq!(left_out, (hidden_blocks * queries * 128 * (size + width)) as u64);
+            // Scores that are shown are all computed.
+            let mut scores = vec![f32::NAN; queries * keys];
+            let none = attention(instructions, &operands, &mut expected, Some((Stage::Softmax, &mut scores)));
+            assert_eq!((none, out), (0, expected), "{}", instructions.name());
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! All are made of one register tile (`tile`) over *panels*: 16 outputs side by side, the inputs one behind the
 //! other. Weights lie in panels in the file (`panels`); other operands are packed into them on the way.
-//! Weights of at most 8 bits lie in panels of codes (`coded`), weights with many zeros in panels without these (`sparse`); `integer` has the products of integers.
+//! Weights of at most 8 bits lie in panels of codes (`coded`), weights with many zeros in panels without these (`sparse`), those of
+//! activations with many zeros input by input (`input_major`); `integer` has the products of integers.
 //!
 //! The order of every reduction: inputs are cut into runs of `panels::RUN` from the first on; a run is summed
 //! with fused multiply-adds in order, beginning at 0; the output is the sum of its runs in order, beginning at 0 (or
@@ -12,6 +13,7 @@
 
 mod coded;
 mod epilogue;
+mod input_major;
 mod integer;
 mod integer_rows;
 mod multiply;
@@ -38,6 +40,9 @@ pub use coded::{
 };
 pub use epilogue::Epilogue;
 pub(crate) use epilogue::clamp_all;
+pub use input_major::{
+    InputMajorLayout, InputMajorProduct, RunElements, RunInputs, RunPiece, RunRows, Skipped, panels_of_runs,
+};
 pub use integer::{IntegerLine, IntegerPiece, IntegerSums, IntegerWeight, SumOrder, integer_product, pack_integers};
 pub use integer_rows::{ByteType, IntegerRows, Zero};
 pub use multiply::panels_product;

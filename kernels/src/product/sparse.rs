@@ -1,4 +1,4 @@
-//! Products with panels without their zeros: a bit for each element says whether it is stored.
+//! Products with panels without their zeros: a bit for each element, or for each line, says whether it is stored.
 //!
 //! Some panels at a time are spread out in the second-level cache and multiplied there as panels with zeros are, so that the
 //! bits are those of the product with zeros; what comes from memory are bits and values. The bytes are specified in
@@ -14,7 +14,7 @@ use crate::{
     change::RowChange,
     matrix::MatrixMut,
     scratch::{Scratch, scratch},
-    simd::{Instructions, Routine, Simd},
+    simd::{Instructions, LANES, Routine, Simd},
     threads,
 };
 
@@ -43,6 +43,8 @@ pub struct SparseLayout {
     group: usize,
     /// Values that a record has room for.
     capacity: usize,
+    /// Bytes that a bit of a mask stands for: those of an element, or a line.
+    unit: usize,
     /// How codes lie with their zeros, where elements are codes.
     codes: Option<CodedLayout>,
 }
@@ -65,7 +67,17 @@ impl SparseLayout {
     #[must_use]
     pub fn values(inputs: usize, width: usize, group: usize, capacity: usize) -> Self {
         assert!(matches!(width, 1 | 2 | 4), "elements of {width} bytes");
-        Self { inputs, width, group, capacity, codes: None }
+        Self { inputs, width, group, capacity, unit: width, codes: None }
+    }
+
+    /// The same with a bit for each line.
+    ///
+    /// # Panics
+    /// If elements of the inputs side by side do not fill a line.
+    #[must_use]
+    pub fn in_lines(self) -> Self {
+        assert_eq!(self.width * self.group * PANEL_OUTPUTS, LINE, "bytes of the inputs side by side");
+        Self { unit: LINE, ..self }
     }
 
     /// Codes of 8 bits that lie so with their zeros, in records of 256 inputs.
@@ -75,7 +87,7 @@ impl SparseLayout {
     #[must_use]
     pub fn codes(layout: CodedLayout, capacity: usize) -> Self {
         assert_eq!((layout.code().bits(), layout.cut()), (8, RECORD_INPUTS), "bits of codes and inputs of records");
-        Self { inputs: layout.inputs(), width: 1, group: 4, capacity, codes: Some(layout) }
+        Self { inputs: layout.inputs(), width: 1, group: 4, capacity, unit: 1, codes: Some(layout) }
     }
 
     /// Whole panels, one behind the other, without their zeros.
@@ -95,7 +107,7 @@ impl SparseLayout {
                 stored.extend(planes);
                 let mut mask = vec![0u8; record.mask];
                 let mut values = Vec::with_capacity(record.values);
-                for (index, element) in elements.chunks_exact(self.width).enumerate() {
+                for (index, element) in elements.chunks_exact(self.unit).enumerate() {
                     if element.iter().any(|&byte| byte != 0) {
                         mask[index / 8] |= 1 << (index % 8);
                         values.extend(element);
@@ -115,7 +127,7 @@ impl SparseLayout {
         Record {
             planes: self.codes.as_ref().map_or(0, |codes| codes.planes_bytes(first, inputs)),
             elements: elements * self.width,
-            mask: elements.div_ceil(8).next_multiple_of(LINE),
+            mask: (elements * self.width / self.unit).div_ceil(8).next_multiple_of(LINE),
             values: (self.capacity.min(elements) * self.width).next_multiple_of(LINE),
         }
     }
@@ -172,9 +184,30 @@ impl Routine for Spread<'_> {
                 let (elements, rest) = rest.split_at_mut(record.elements);
                 dense = rest;
                 to_planes.copy_from_slice(planes);
-                spread(simd, layout.width, mask, values, elements);
+                if layout.unit == LINE {
+                    spread_lines(simd, mask, values, elements);
+                } else {
+                    spread(simd, layout.width, mask, values, elements);
+                }
             }
         }
+    }
+}
+
+/// Spreads the lines of a record.
+#[inline(always)]
+fn spread_lines<S: Simd>(simd: S, mask: &[u8], values: &[u8], elements: &mut [u8]) {
+    let stored = values.as_chunks::<LINE>().0;
+    let mut next = 0;
+    for (index, line) in elements.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
+        let bit = mask[index / 8] >> (index % 8) & 1;
+        // Without a branch: lines at random are not foreseen.
+        let keep = simd.splat_integer(-i32::from(bit));
+        let bytes = stored.get(next).unwrap_or(&[0; LINE]);
+        let mut kept = [0; LANES];
+        simd.store_integers(simd.and(simd.load_bytes(bytes), keep), &mut kept);
+        *line = bytemuck::cast(kept);
+        next += usize::from(bit);
     }
 }
 

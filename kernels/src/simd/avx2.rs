@@ -505,6 +505,24 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn interleave_bytes(self, [a, b, c, d]: [Self::Integers; 4]) -> [Self::Integers; 4] {
+        let mut words = [[a[0]; 2]; 4];
+        for half in 0..2 {
+            // SAFETY: `self` exists, so the processor has the instructions.
+            unsafe {
+                let (a, b, c, d) = (a[half], b[half], c[half], d[half]);
+                let (first, third) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
+                let (second, fourth) = (_mm256_unpacklo_epi8(c, d), _mm256_unpackhi_epi8(c, d));
+                words[0][half] = _mm256_unpacklo_epi16(first, second);
+                words[1][half] = _mm256_unpackhi_epi16(first, second);
+                words[2][half] = _mm256_unpacklo_epi16(third, fourth);
+                words[3][half] = _mm256_unpackhi_epi16(third, fourth);
+            }
+        }
+        words
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }

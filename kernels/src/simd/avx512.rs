@@ -463,6 +463,21 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn interleave_bytes(self, [a, b, c, d]: [Self::Integers; 4]) -> [Self::Integers; 4] {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let (first, third) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
+            let (second, fourth) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
+            [
+                _mm512_unpacklo_epi16(first, second),
+                _mm512_unpackhi_epi16(first, second),
+                _mm512_unpacklo_epi16(third, fourth),
+                _mm512_unpackhi_epi16(third, fourth),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, values: &[T], ahead: usize) {
         // SAFETY: a prefetch of any address is only a hint.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast()) }

@@ -250,6 +250,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// As [`Simd::dot`], with bytes of `unsigned` from 0 to 127.
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers;
 
+    /// The bytes at the same place of four times 64 bytes, side by side: lane 4 q + j of vector v has those at place
+    /// 16 q + 4 v + j.
+    fn interleave_bytes(self, rows: [Self::Integers; 4]) -> [Self::Integers; 4];
+
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);
 

@@ -331,6 +331,18 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn interleave_bytes(self, rows: [Self::Integers; 4]) -> [Self::Integers; 4] {
+        let mut words = [[0; LANES]; 4];
+        for (vector, lanes) in words.iter_mut().enumerate() {
+            for (lane, word) in lanes.iter_mut().enumerate() {
+                let place = 16 * (lane / 4) + 4 * vector + lane % 4;
+                *word = i32::from_le_bytes(rows.map(|row| row[place / 4].to_le_bytes()[place % 4]));
+            }
+        }
+        words
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, _values: &[T], _ahead: usize) {}
 
     #[inline(always)]

@@ -482,6 +482,38 @@ fn bytes_are_those_of_places_of_their_16() {
     }
 }
 
+struct Interleaved([[u8; 4 * LANES]; 4]);
+
+impl Routine for Interleaved {
+    type Output = [[i32; LANES]; 4];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let [a, b, c, d] = &self.0;
+        let rows = [simd.load_bytes(a), simd.load_bytes(b), simd.load_bytes(c), simd.load_bytes(d)];
+        let words = simd.interleave_bytes(rows);
+        let mut lanes = [[0; LANES]; 4];
+        for vector in 0..4 {
+            simd.store_integers(words[vector], &mut lanes[vector]);
+        }
+        lanes
+    }
+}
+
+#[test]
+fn bytes_of_four_rows_lie_side_by_side() {
+    let rows: [[u8; 4 * LANES]; 4] = std::array::from_fn(|row| std::array::from_fn(|at| (64 * row + at) as u8));
+    for instructions in Instructions::available() {
+        let words = instructions.run(Interleaved(rows));
+        for (vector, lanes) in words.iter().enumerate() {
+            for (lane, word) in lanes.iter().enumerate() {
+                let place = 16 * (lane / 4) + 4 * vector + lane % 4;
+                assert_eq!(word.to_le_bytes(), rows.map(|row| row[place]), "{} {vector} {lane}", instructions.name());
+            }
+        }
+    }
+}
+
 struct Bits;
 
 impl Routine for Bits {

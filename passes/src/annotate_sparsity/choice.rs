@@ -5,8 +5,9 @@
 //! row on two threads, by `cargo bench -p ipuc-kernels --bench sparse`, f32 of 512 MiB: 26 % of the bytes take 73 % of the
 //! time, 36 % take 93 %, 46 % take 103 %. Elements of 8 bits took longer without zeros at every share.
 
+use super::counts::Counts;
 use crate::ir::{ChosenEncoding, ConstantId, Graph, Operand, Uses};
-use crate::options::Sparsity;
+use crate::options::{ActivationSparsity, Options, Sparsity};
 use ipuc_formats::encodings::{Coded, Logical, Panels, SparsePanels, Zeros};
 use ipuc_formats::ops::Op;
 use std::collections::BTreeSet;
@@ -17,17 +18,21 @@ pub const CACHED_BYTES: u64 = 64 << 20;
 /// Above this share of the bytes with zeros, leaving those of elements of 32 bits out takes more time than it saves.
 pub const BREAK_EVEN: f64 = 0.36;
 
+/// As [`BREAK_EVEN`] for zeros that are left out in whole lines, of elements of any type.
+pub const LINES_BREAK_EVEN: f64 = 0.6;
+
 /// What the choice depends on beside the weight.
 pub(super) struct Model {
-    sparsity: Sparsity,
+    pub(super) sparsity: Sparsity,
+    pub(super) activations: ActivationSparsity,
     /// Bytes that the weights of all matrix products take with zeros.
-    product_bytes: u64,
+    pub(super) product_bytes: u64,
     /// Weights that other steps than matrix products read.
-    others: BTreeSet<ConstantId>,
+    pub(super) others: BTreeSet<ConstantId>,
 }
 
 impl Model {
-    pub(super) fn new(graph: &Graph, sparsity: Sparsity) -> Model {
+    pub(super) fn new(graph: &Graph, options: &Options) -> Model {
         let (mut products, mut others) = (BTreeSet::new(), BTreeSet::new());
         for index in graph.reachable_blocks() {
             for step in &graph.block(index).steps {
@@ -51,7 +56,8 @@ impl Model {
             encoding.stored_bytes(Logical { dtype: graph.constant(*id).dtype, shape: &extents(graph, *id) }).ok()?
         };
         let product_bytes = products.iter().filter_map(bytes).sum();
-        Model { sparsity, product_bytes, others }
+        let (sparsity, activations) = (options.sparsity, options.activation_sparsity);
+        Model { sparsity, activations, product_bytes, others }
     }
 
     /// The encoding without zeros, or why they stay.
@@ -60,7 +66,7 @@ impl Model {
         graph: &Graph,
         id: ConstantId,
         uses: &Uses,
-        zeros: &Zeros,
+        (zeros, counts): (&Zeros, &Counts),
     ) -> Result<ChosenEncoding, String> {
         if zeros.zeros == 0 {
             return Err("it has no zeros".to_string());
@@ -76,47 +82,65 @@ impl Model {
         if zeros.elements < graph.constant(id).shape.iter().product::<usize>() as u64 {
             return Err(format!("a sample has {found:.1} % zeros, which are too few"));
         }
-        let sparse = without_zeros(panels, zeros)?;
         let shape = extents(graph, id);
         let logical = Logical { dtype: graph.constant(id).dtype, shape: &shape };
-        let sizes = (encoding.stored_bytes(logical).ok().flatten(), sparse.stored_bytes(logical).ok().flatten());
-        let (Some(dense_bytes), Some(sparse_bytes)) = sizes else {
-            return Err("no encoding takes its values".to_string());
+        let bytes = |encoding: &Coded| {
+            let bytes = encoding.stored_bytes(logical).ok().flatten();
+            bytes.ok_or_else(|| "no encoding takes its values".to_string())
         };
-        if sparse_bytes >= dense_bytes {
-            return Err(format!("a mask of its {found:.1} % zeros would take more bytes than they do"));
-        }
-        let (share, percent) = (sparse_bytes as f64 / dense_bytes as f64, 100.0 * BREAK_EVEN);
+        let dense_bytes = bytes(&encoding)?;
+        let share = |encoding: &Coded| Ok::<f64, String>(bytes(encoding)? as f64 / dense_bytes as f64);
+        let elements = without_zeros(panels, zeros)?;
+        let lines = counts.record_lines(panels.interleave).and_then(|lines| SparsePanels::in_lines_of(panels, lines));
+        let (elements, lines) = ((share(&elements)?, elements), lines.map(Coded::from));
+        let lines = lines.map(|lines| Ok::<_, String>((share(&lines)?, lines))).transpose()?;
         let bits = panels.dtype.bits();
-        let chosen = |why: &str| {
+        let chosen = |(share, sparse): &(f64, Coded), why: &str| {
             let share = 100.0 * share;
             let reason = format!("{reason}; without zeros: {share:.0} % of the bytes, {why}");
             Ok(ChosenEncoding { encoding: sparse.clone(), by_budget, reason })
         };
+        let fewest = lines.as_ref().filter(|lines| lines.0 <= elements.0).unwrap_or(&elements);
+        if fewest.0 >= 1.0 {
+            return Err(format!("a mask of its {found:.1} % zeros would take more bytes than they do"));
+        }
+        let percent = |share: f64| 100.0 * share;
         match self.sparsity {
             Sparsity::Never => Err("zeros are kept as asked for".to_string()),
-            Sparsity::Always => chosen("as asked for"),
+            Sparsity::Always => chosen(fewest, "as asked for"),
             Sparsity::Measured if self.others.contains(&id) => {
                 Err("a convolution computes for longer than it reads its weight".to_string())
             }
             Sparsity::Measured if self.product_bytes < CACHED_BYTES => {
                 Err(format!("all weights of products take {} bytes, which a cache holds", self.product_bytes))
             }
-            Sparsity::Measured if bits < 32 => Err(format!(
-                "{found:.1} % zeros leave {:.0} % of the bytes, and elements of {bits} bits are faster with zeros",
-                100.0 * share
-            )),
-            Sparsity::Measured if share > BREAK_EVEN => Err(format!(
-                "{found:.1} % zeros leave {:.0} % of the bytes, and it is faster from {percent:.0} % on",
-                100.0 * share
-            )),
-            Sparsity::Measured => chosen(&format!("where {percent:.0} % are as fast")),
+            Sparsity::Measured => {
+                if let Some(lines) = lines.as_ref().filter(|lines| lines.0 <= LINES_BREAK_EVEN) {
+                    return chosen(
+                        lines,
+                        &format!("in whole lines, where {:.0} % are as fast", percent(LINES_BREAK_EVEN)),
+                    );
+                }
+                if bits < 32 {
+                    let left = percent(elements.0);
+                    return Err(format!(
+                        "{found:.1} % zeros leave {left:.0} % of the bytes, and elements of {bits} bits are faster with zeros"
+                    ));
+                }
+                if elements.0 > BREAK_EVEN {
+                    let (left, least) = (percent(elements.0), percent(BREAK_EVEN));
+                    return Err(format!(
+                        "{found:.1} % zeros leave {left:.0} % of the bytes, and it is faster from {least:.0} % on"
+                    ));
+                }
+                chosen(&elements, &format!("where {:.0} % are as fast", percent(BREAK_EVEN)))
+            }
         }
     }
 }
 
 /// How a weight is stored without this pass.
-fn current(graph: &Graph, id: ConstantId, uses: &Uses) -> ChosenEncoding {
+pub(super) fn current(graph: &Graph, id: ConstantId, uses: &Uses) -> ChosenEncoding {
     graph.constant(id).encoding.clone().unwrap_or_else(|| graph.default_encoding(id, uses))
 }
 
@@ -155,8 +179,8 @@ mod tests {
             record_elements: SparsePanels::RECORD_ELEMENTS * (100 - percent) / 100,
             ..Zeros::default()
         };
-        let model = Model { product_bytes, ..Model::new(&graph, sparsity) };
-        model.choose(&graph, id, &uses, &zeros).map(|chosen| {
+        let model = Model { product_bytes, ..Model::new(&graph, &Options { sparsity, ..Options::default() }) };
+        model.choose(&graph, id, &uses, (&zeros, &Counts::default())).map(|chosen| {
             assert!(chosen.encoding.as_sparse_panels().is_some());
             chosen.reason
         })

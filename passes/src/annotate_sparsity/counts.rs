@@ -8,6 +8,9 @@ use ipuc_formats::ops::WeightMatrix;
 /// Inputs of the blocks that are counted.
 const BLOCK_INPUTS: [usize; 3] = [1, 4, 64];
 
+/// Inputs that lie side by side in a line of panels: elements of 32, 16 and 8 bits.
+const LINE_INPUTS: [usize; 3] = [1, 2, 4];
+
 /// What pieces have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -18,6 +21,8 @@ pub(super) struct Counts {
     groups: [u64; Zeros::GROUP_CLASSES],
     blocks: [ZeroBlocks; BLOCK_INPUTS.len()],
     record_elements: u64,
+    /// The most blocks of 16 outputs by some inputs with a value in a record, by the inputs: 1, 2 and 4.
+    record_lines: [u64; LINE_INPUTS.len()],
 }
 
 impl Counts {
@@ -62,6 +67,10 @@ impl Counts {
         for record in masks.chunks(RECORD_INPUTS as usize) {
             let values = record.iter().map(|mask| u64::from(mask.count_ones())).sum();
             self.record_elements = self.record_elements.max(values);
+            for (most, inputs) in self.record_lines.iter_mut().zip(LINE_INPUTS) {
+                let lines = record.chunks(inputs).filter(|line| line.iter().any(|&mask| mask != 0)).count();
+                *most = (*most).max(lines as u64);
+            }
         }
         for group in masks.chunks(4) {
             let at = |index: usize| group.get(index).copied().unwrap_or(0);
@@ -91,7 +100,14 @@ impl Counts {
             sum.zeros += blocks.zeros;
         }
         self.record_elements = self.record_elements.max(other.record_elements);
+        self.record_lines.iter_mut().zip(other.record_lines).for_each(|(most, lines)| *most = (*most).max(lines));
         self
+    }
+
+    /// The most blocks of 16 outputs by `inputs` inputs with a value in a record, where lines of panels have so many.
+    pub(super) fn record_lines(&self, inputs: u64) -> Option<u64> {
+        let at = LINE_INPUTS.iter().position(|&known| known as u64 == inputs)?;
+        self.is_matrix.then_some(self.record_lines[at])
     }
 
     /// As the file has them, without a reason.
@@ -159,6 +175,10 @@ mod tests {
             }
             for first in (0..inputs).step_by(256) {
                 counts.record_elements = counts.record_elements.max(sum(first, 256) as u64);
+                for (most, length) in counts.record_lines.iter_mut().zip(LINE_INPUTS) {
+                    let lines = (first..first + 256).step_by(length).filter(|&input| sum(input, length) > 0).count();
+                    *most = (*most).max(lines as u64);
+                }
             }
         }
         counts

@@ -1,10 +1,11 @@
 //! Reads the elements of a weight in pieces, one class a byte.
 
-use super::pieces::Piece;
+use super::pieces::{self, Piece};
 use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph, RoundedTo, Stored};
 use crate::rounding::Part;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::tensor::{Tensor, element_count};
+use rayon::prelude::*;
 use std::borrow::Cow;
 
 /// An element that is not zero.
@@ -39,7 +40,11 @@ enum Bytes<'a> {
 impl<'a> Elements<'a> {
     /// Those of a constant.
     pub(super) fn of(graph: &'a Graph, id: ConstantId) -> Result<Elements<'a>, Unmeasured> {
-        let id = graph.bytes_of(stored(graph, id)?);
+        Self::at(graph, graph.bytes_of(stored(graph, id)?))
+    }
+
+    /// Those of a constant itself.
+    fn at(graph: &'a Graph, id: ConstantId) -> Result<Elements<'a>, Unmeasured> {
         let constant = graph.constant(id);
         let is_number =
             constant.dtype != DType::String && constant.dtype != DType::Bool && !constant.dtype.is_complex();
@@ -74,6 +79,44 @@ impl<'a> Elements<'a> {
         }
         Ok(classes)
     }
+}
+
+/// Why not all of a weight is known to be finite.
+pub(super) enum NotFinite {
+    /// It has a NaN or an infinity.
+    Found,
+    /// It cannot be said: why.
+    Unknown(String),
+}
+
+/// Checks that a weight as it is stored, and the parameters of its codes, are finite.
+pub(super) fn is_finite(graph: &Graph, id: ConstantId) -> Result<(), NotFinite> {
+    let planes = graph.constant(id).encoding.as_ref();
+    let planes = planes.is_some_and(|chosen| !chosen.encoding.encoding().planes().is_empty());
+    let stored: Vec<ConstantId> = match graph.quantized(id).filter(|_| planes) {
+        Some(quantized) => quantized.parameters().map(|(_, id)| id).chain([quantized.codes]).collect(),
+        None => vec![graph.stored_elements(id)],
+    };
+    // What is rounded while it is stored is made of the weight before, and of factors that are finite.
+    let mut sources: Vec<ConstantId> =
+        stored.into_iter().map(|id| graph.bytes_of(graph.rounded(id).map_or(id, |rounded| rounded.weight))).collect();
+    sources.sort();
+    sources.dedup();
+    for source in sources {
+        let elements = Elements::at(graph, source).map_err(|unmeasured| match unmeasured {
+            Unmeasured::Silently => NotFinite::Unknown("its bytes are not at hand".to_string()),
+            Unmeasured::Because(reason) => NotFinite::Unknown(reason.to_string()),
+        })?;
+        if elements.dtype.is_integer() {
+            continue;
+        }
+        let found = |piece: &Piece| {
+            let classes = elements.read(piece).map_err(|error| NotFinite::Unknown(error.to_string()))?;
+            if classes.iter().any(|class| class & NOT_FINITE != 0) { Err(NotFinite::Found) } else { Ok(()) }
+        };
+        pieces::flat(elements.count, elements.dtype).par_iter().try_for_each(found)?;
+    }
+    Ok(())
 }
 
 /// The constant whose zeros are those of what is stored of another.

@@ -155,7 +155,7 @@ fn record(graph: &Graph, index: BlockIndex, numbering: &Numbering) -> BlockRecor
         op: renumbered(step, numbering),
         operands: step.operands.iter().map(operand).collect(),
         results: step.results.iter().map(|result| slots[result]).collect(),
-        reads: reads(step, repeated),
+        reads: reads(graph, step, repeated),
         name: step.name.to_string(),
     });
     BlockRecord {
@@ -183,13 +183,21 @@ fn renumbered(step: &Step, numbering: &Numbering) -> Op {
     step.op.with_bodies(&blocks).unwrap_or_else(|| step.op.clone())
 }
 
-fn reads(step: &Step, repeated: bool) -> Vec<ReadRecord> {
-    let constants = step.operands.iter().enumerate().filter(|(_, operand)| matches!(operand, Operand::Constant(_)));
-    let read = |operand: usize| match step.op.read(operand) {
+fn reads(graph: &Graph, step: &Step, repeated: bool) -> Vec<ReadRecord> {
+    let constants = step.operands.iter().zip(0..).filter_map(|(operand, at)| match operand {
+        Operand::Constant(id) => Some((at, *id)),
+        Operand::Value(_) | Operand::Absent => None,
+    });
+    let is_apart = |id: ConstantId| {
+        let chosen = graph.constant(id).encoding.as_ref().and_then(|chosen| chosen.encoding.as_input_major());
+        chosen.is_some_and(|runs| runs.is_read_apart())
+    };
+    let read = |operand: u32, id: ConstantId| match step.op.read(operand as usize) {
+        Read::Once if is_apart(id) => Read::Nonzero,
         Read::Once if repeated => Read::Repeated,
         read => read,
     };
-    constants.map(|(operand, _)| ReadRecord { operand: operand as u32, read: read(operand) }).collect()
+    constants.map(|(operand, id)| ReadRecord { operand, read: read(operand, id) }).collect()
 }
 
 /// Symbols of a fact's dimensions and contents.

@@ -60,7 +60,8 @@ pub(super) fn plan(
             for &range in &ranges {
                 let bytes = encoding.part_bytes(logical, range).map_err(failure)?;
                 let length = bytes.unwrap_or_else(|| string_bytes(constant));
-                unplaced.push(Unplaced { weight: number, length, rows: used.rows > 0 });
+                let apart = encoding.as_input_major().is_some_and(|runs| runs.is_read_apart());
+                unplaced.push(Unplaced { weight: number, length, rows: used.rows > 0 || apart });
             }
         }
         let parts: Vec<PartRecord> = ranges.into_iter().map(|range| range.in_extent(first as u32)).collect();

@@ -7,7 +7,7 @@ use crate::emit::weights::made_of;
 use crate::ir::{ConstantData, ConstantId, Graph, Rounded, RoundedTo};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, Encoding, PANEL_OUTPUTS, PartRange, ReadOrder, WeightRecord};
+use ipuc_formats::encodings::{Coded, Encoding, PartRange, ReadOrder, WeightRecord};
 use ipuc_formats::model::Manifest;
 use std::ops::Range;
 
@@ -112,8 +112,8 @@ impl<'a> Work<'a> {
 
     /// The outputs of a weight that a part of it holds.
     pub(super) fn outputs(&self, filling: &Filling, scheme: &Scheme, range: PartRange) -> Range<u64> {
-        match self.manifest.weights[filling.weight].encoding.dense_panels() {
-            Some(_) => Region::outputs_of_panels(scheme, range.start..range.end),
+        match self.manifest.weights[filling.weight].encoding.unit_outputs() {
+            Some(width) => Region::outputs_of_units(scheme, range.start..range.end, width),
             None => range.start..range.end,
         }
     }
@@ -195,15 +195,19 @@ impl<'a> Work<'a> {
             let record = &self.manifest.weights[filling.weight];
             match record.encoding.encoding().order() {
                 ReadOrder::Across => {
-                    let outputs = (filling.range.end - filling.range.start) * PANEL_OUTPUTS as u64;
+                    let units = filling.range.end - filling.range.start;
+                    let outputs = units * record.encoding.unit_outputs().unwrap_or(1);
                     columns + outputs * row_element_bytes(record)
                 }
                 ReadOrder::Sequential | ReadOrder::Scattered => columns,
             }
         });
-        // Panels without zeros are packed with them first.
+        // Panels without zeros are packed with them first, inputs one by one as panels.
         let with_zeros = chunks.clone().flat_map(|chunk| self.fillings_of(chunk)).map(|filling| {
             let record = &self.manifest.weights[filling.weight];
+            if record.encoding.as_input_major().is_some() {
+                return record.encoding.part_bytes(record.logical(), filling.range).ok().flatten().unwrap_or(0);
+            }
             let dense = record.encoding.as_sparse_panels().map(|panels| Coded::from(panels.dense()));
             let bytes = dense.and_then(|dense| dense.part_bytes(record.logical(), filling.range).ok().flatten());
             bytes.unwrap_or(0)

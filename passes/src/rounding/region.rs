@@ -5,7 +5,6 @@ use super::grid::{Codes, output_scale, write_scale};
 use super::values::TURNED_ROWS;
 use super::{Part, RoundingError, Scheme};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::PANEL_OUTPUTS;
 use ipuc_formats::narrow;
 use std::ops::Range;
 
@@ -75,12 +74,12 @@ impl Region {
         elements.saturating_mul(5).saturating_add(outputs * scheme.blocks() * 5).saturating_add(turned)
     }
 
-    /// The outputs of panels, which begin anew with each matrix.
-    pub fn outputs_of_panels(scheme: &Scheme, panels: Range<u64>) -> Range<u64> {
-        let (outputs, width) = (scheme.matrix.outputs, PANEL_OUTPUTS as u64);
-        let per_group = outputs.div_ceil(width).max(1);
-        let first = |panel: u64| panel / per_group * outputs + (panel % per_group * width).min(outputs);
-        first(panels.start)..first(panels.end)
+    /// The outputs of units of `width` outputs, such as panels, which begin anew with each matrix.
+    pub fn outputs_of_units(scheme: &Scheme, units: Range<u64>, width: u64) -> Range<u64> {
+        let outputs = scheme.matrix.outputs;
+        let per_group = outputs.div_ceil(width.max(1)).max(1);
+        let first = |unit: u64| unit / per_group * outputs + (unit % per_group * width).min(outputs);
+        first(units.start)..first(units.end)
     }
 
     /// What the codes stand for, `[outputs][inputs]`.

@@ -9,6 +9,7 @@ use crate::error::RunError;
 use crate::program::Program;
 use crate::steps::{Contents, Kernel, KernelError, Operand, PartBytes, PartSource, Progress, Stacked, kernel, stack};
 use crate::versions::Version;
+use ipuc_formats::encodings::PartBytesRange;
 use ipuc_formats::model::StepRecord;
 use ipuc_formats::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -113,7 +114,9 @@ fn run_stacked(
     let allocate = |caller: usize, dtype, shape: &[usize]| memories[caller].allocate(place, 0, dtype, shape);
     let results = stacked.run(kernel, &mut callers[0], &mut memory, allocate);
     let contents = |tensor: Tensor| vec![Contents::Value(tensor.into())];
-    Ok(results.map_err(|error| failure(step, error))?.into_iter().map(contents).collect())
+    let (results, skipped) = results.map_err(|error| failure(step, error))?;
+    callers[0].skipped += skipped;
+    Ok(results.into_iter().map(contents).collect())
 }
 
 /// Parts of weights that one step of several callers reads: they are kept for the next caller, as far as a kernel may hold
@@ -163,6 +166,10 @@ impl PartSource for KeptParts {
 
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         self.source.matrices(weight, matrices)
+    }
+
+    fn pieces(&self, weight: u32, pieces: &[PartBytesRange]) -> Result<Option<Vec<PartBytes>>, KernelError> {
+        self.source.pieces(weight, pieces)
     }
 
     fn most_held_bytes(&self) -> usize {

@@ -17,6 +17,7 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::EntryRecord;
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::Skipped;
 use std::time::Instant;
 
 /// What a session brings to a pass.
@@ -133,7 +134,8 @@ fn attempt(
     let execution = |(session, memory)| {
         let session: &&mut Session = session;
         let (random_state, trace, cancel) = (session.random_state, trace.as_deref(), cancel.as_ref());
-        Execution { program: &program, memory, random_state, trace, cancel, observer: observer.take() }
+        let (skipped, observer) = (Skipped::default(), observer.take());
+        Execution { program: &program, memory, random_state, skipped, trace, cancel, observer }
     };
     let mut executions: Vec<Execution<'_, '_>> = sessions.iter().zip(&memories).map(execution).collect();
     program.source.progress(Progress::PassBegins { block: entry.block });
@@ -149,12 +151,14 @@ fn attempt(
     }
     program.source.progress(Progress::PassEnds);
     let random_states: Vec<u64> = executions.iter().map(|execution| execution.random_state).collect();
+    let skipped: Vec<Skipped> = executions.iter().map(|execution| execution.skipped).collect();
     drop(executions);
     for (session, memory) in sessions.iter_mut().zip(memories) {
         session.memory = Some(memory);
     }
     let results = results?;
     sessions.iter_mut().zip(random_states).for_each(|(session, state)| session.random_state = state);
+    sessions.iter_mut().zip(skipped).for_each(|(session, skipped)| session.skipped = skipped);
     let sized = program.pool.run_bytes().saturating_sub(results_bytes);
     sessions[0].unplanned_bytes = sessions[0].unplanned_bytes.max(sized);
     Ok(results)

@@ -5,6 +5,7 @@ use crate::versions::{PageMemory, Version};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::BlockRunner;
 use ipuc_formats::tensor::Tensor;
+use ipuc_kernels::product::Skipped;
 
 /// Where results live: planned places first, the heap within the budget else.
 pub trait Allocate {
@@ -36,6 +37,8 @@ pub struct Context<'a> {
     pub blocks: &'a mut dyn BlockRunner,
     /// Memory for results.
     pub memory: &'a mut dyn Allocate,
+    /// What products have left out.
+    pub skipped: Skipped,
     /// Seed for random operators without one; changes with each draw.
     pub random_state: u64,
 }

@@ -3,13 +3,13 @@
 use crate::steps::KernelError;
 use crate::versions::Version;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Coded, EncodingError, Pick, Place};
+use ipuc_formats::encodings::{Coded, EncodingError, PartBytesRange, Pick, Place};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{PartRecord, WeightRecord};
 use ipuc_formats::ops::TypeError;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// One operand of a running step.
@@ -130,6 +130,15 @@ pub trait PartSource: Send + Sync {
     /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
     fn matrices(&self, weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError>;
 
+    /// Stored bytes of a weight that lie anywhere in its parts, one piece for each; `None` where all parts are in memory, so that
+    /// nothing has to be read.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read or do not match their checksum.
+    fn pieces(&self, _weight: u32, _pieces: &[PartBytesRange]) -> Result<Option<Vec<PartBytes>>, KernelError> {
+        Ok(None)
+    }
+
     /// Bytes of parts that a kernel may hold at a time: enough to share the work that each call of a core repeats, little
     /// enough to begin before a large weight is complete. A single part may be larger.
     fn most_held_bytes(&self) -> usize {
@@ -246,6 +255,26 @@ impl Weight {
     /// [`KernelError::Weight`] where they cannot be read.
     pub fn matrices(&self, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         self.source.matrices(self.index, matrices)
+    }
+
+    /// Stored bytes that lie anywhere in the parts; `None` where all of them are in memory.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where they cannot be read.
+    pub fn pieces(&self, pieces: &[PartBytesRange]) -> Result<Option<Vec<PartBytes>>, KernelError> {
+        self.source.pieces(self.index, pieces)
+    }
+
+    /// Where the planes and some inputs of a unit lie among the parts, each piece with the inputs that it has.
+    ///
+    /// # Errors
+    /// [`KernelError::Weight`] where its inputs cannot be read alone.
+    pub fn place_of_inputs(
+        &self,
+        unit: u64,
+        inputs: &[Range<u64>],
+    ) -> Result<Vec<(Range<u64>, PartBytesRange)>, KernelError> {
+        self.record.locate_inputs(unit, inputs).map_err(|error| self.failure(&error.to_string()))
     }
 
     /// Where a matrix lies among the parts.

@@ -5,6 +5,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{BlockRunner, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::product::Skipped;
 
 /// A step of several runs as one.
 pub(crate) struct Stacked {
@@ -41,7 +42,7 @@ pub(crate) fn stack(
 }
 
 impl Stacked {
-    /// Run the step; gives the result of each run, in memory that `allocate` gives it.
+    /// Run the step; gives the result of each run, in memory that `allocate` gives it, and what was left out for all.
     ///
     /// # Errors
     /// [`KernelError`] as [`Kernel::run`].
@@ -51,8 +52,8 @@ impl Stacked {
         blocks: &mut dyn BlockRunner,
         memory: &mut dyn Allocate,
         mut allocate: impl FnMut(usize, DType, &[usize]) -> Result<Tensor, KernelError>,
-    ) -> Result<Vec<Tensor>, KernelError> {
-        let mut context = Context { blocks, memory, random_state: 0 };
+    ) -> Result<(Vec<Tensor>, Skipped), KernelError> {
+        let mut context = Context { blocks, memory, random_state: 0, skipped: Skipped::default() };
         let results = kernel.run(self.operands, &mut context)?;
         let [Value::Tensor(all)] = results.as_slice() else {
             return Err(TypeError::MissingOperand { operand: 0 }.into());
@@ -68,7 +69,7 @@ impl Stacked {
             bytes = others;
             split.push(result);
         }
-        Ok(split)
+        Ok((split, context.skipped))
     }
 }
 

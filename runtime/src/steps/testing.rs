@@ -54,7 +54,7 @@ pub fn run(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>]) -> Vec<Tenso
     let operand =
         |input: &Option<Tensor>| input.as_ref().map_or(Operand::Absent, |input| Operand::Value(own(input).into()));
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0 };
+    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
     let results = kernel.run(inputs.iter().map(operand).collect(), &mut context).expect("operands that fit");
     results.into_iter().map(|result| result.as_tensor().cloned().expect("a tensor")).collect()
 }

@@ -7,7 +7,7 @@
 //! however many leave later, so that the disk works while steps compute on what is kept.
 
 use super::report::Residency;
-use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_matrices};
+use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, weights_of_matrices};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
@@ -64,8 +64,14 @@ pub(super) fn picked_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -
         let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
         matrix.max(PICKED_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
     };
-    let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
-    steps.flat_map(weights_of_matrices).map(held).max().unwrap_or(0)
+    // Of a weight whose inputs are read one by one, some are held at a time.
+    let apart = |index: u32| {
+        let extents = weights[index as usize].parts.iter().map(|part| manifest.extents[part.extent as usize].length);
+        PICKED_AT_ONCE_BYTES.min(extents.fold(0, u64::saturating_add))
+    };
+    let steps = || manifest.blocks.iter().flat_map(|block| &block.steps);
+    let matrices = steps().flat_map(weights_of_matrices).map(held).max().unwrap_or(0);
+    matrices.max(steps().flat_map(weights_of_inputs).map(apart).max().unwrap_or(0))
 }
 
 fn bytes(shape: &[u64], dtype: DType) -> u64 {

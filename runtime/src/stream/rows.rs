@@ -5,7 +5,7 @@
 
 use super::source::{ChunkBytes, Heap, Source, heap};
 use crate::steps::{KernelError, PartBytes};
-use ipuc_formats::encodings::{EncodingError, Pick};
+use ipuc_formats::encodings::{EncodingError, PartBytesRange, Pick};
 use ipuc_kernels::threads::each;
 use lru::LruCache;
 use std::collections::{BTreeMap, HashMap};
@@ -95,11 +95,44 @@ impl BlockCache {
         matrices: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<(Vec<Vec<PartBytes>>, Gathered), KernelError> {
-        let mut copied = Places::default();
-        let (mut found, mut found_bytes) = (Vec::with_capacity(matrices.len()), 0);
+        let mut rows = Vec::with_capacity(matrices.len());
         for &matrix in matrices {
-            let mut pieces = Vec::new();
-            for row in Places::new(source, weight, std::iter::once(Pick::Group(matrix)))?.rows {
+            rows.push(Places::new(source, weight, std::iter::once(Pick::Group(matrix)))?.rows);
+        }
+        self.held(source, weight, rows, pinned)
+    }
+
+    /// Stored bytes that lie anywhere in the parts of a weight. `pinned` gives chunks that are in memory.
+    pub(super) fn pieces(
+        &self,
+        source: &Source,
+        weight: u32,
+        pieces: &[PartBytesRange],
+        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
+    ) -> Result<(Vec<PartBytes>, Gathered), KernelError> {
+        let record = &source.weights[weight as usize];
+        let row = |piece: &PartBytesRange| {
+            let part = record.parts.get(piece.part).ok_or_else(|| source.failure(weight, "a part is missing"))?;
+            Ok(Row { extent: part.extent, bytes: piece.bytes.clone(), target: 0 })
+        };
+        let rows = pieces.iter().map(row).collect::<Result<Vec<_>, KernelError>>()?;
+        let (pieces, gathered) = self.held(source, weight, vec![rows], pinned)?;
+        Ok((pieces.into_iter().flatten().collect(), gathered))
+    }
+
+    /// The stored bytes of several things, each of which lies in some pieces.
+    fn held(
+        &self,
+        source: &Source,
+        weight: u32,
+        picked: Vec<Vec<Row>>,
+        pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
+    ) -> Result<(Vec<Vec<PartBytes>>, Gathered), KernelError> {
+        let mut copied = Places::default();
+        let (mut found, mut found_bytes) = (Vec::with_capacity(picked.len()), 0);
+        for rows in picked {
+            let mut pieces = Vec::with_capacity(rows.len());
+            for row in rows {
                 let extent = &source.manifest.extents[row.extent as usize];
                 let bytes = match pinned(extent.chunk) {
                     Some(chunk) => {

@@ -99,6 +99,12 @@ pub(super) fn streamed_weights(step: &StepRecord, weights: &[Arc<WeightRecord>])
     taken.filter(|&(at, weight)| !step.picks(at, &weights[weight as usize])).map(|(_, weight)| weight)
 }
 
+/// Weights of whose inputs a step reads some.
+pub(super) fn weights_of_inputs(step: &StepRecord) -> impl Iterator<Item = u32> {
+    let picked = step.reads.iter().filter(|read| read.read == Read::Nonzero);
+    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
+}
+
 /// Weights of whose matrices a step picks some.
 pub(super) fn weights_of_matrices(step: &StepRecord) -> impl Iterator<Item = u32> {
     let picked = step.reads.iter().filter(|read| read.read == Read::Groups);

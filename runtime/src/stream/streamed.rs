@@ -13,6 +13,7 @@ use crate::file::WeightFile;
 use crate::memory::{Arena, Budget, Charge};
 use crate::steps::{KernelError, PartBytes, PartSource, Progress};
 use crate::trace::{Trace, Track};
+use ipuc_formats::encodings::PartBytesRange;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::tensor::{Storage, Tensor};
 use std::ops::{Deref, Range};
@@ -278,6 +279,14 @@ impl PartSource for Streamed {
         let (matrices, gathered) = self.block_cache.matrices(&self.loader.source, weight, matrices, &pinned)?;
         self.report_gathered(&gathered);
         Ok(matrices)
+    }
+
+    /// Only the checksum blocks around the pieces are read, where they are not kept; those that stay in memory are not copied.
+    fn pieces(&self, weight: u32, pieces: &[PartBytesRange]) -> Result<Option<Vec<PartBytes>>, KernelError> {
+        let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
+        let (pieces, gathered) = self.block_cache.pieces(&self.loader.source, weight, pieces, &pinned)?;
+        self.report_gathered(&gathered);
+        Ok(Some(pieces))
     }
 
     fn most_held_bytes(&self) -> usize {

@@ -80,7 +80,7 @@ impl CodeType {
     }
 
     /// What is added to a code, in its unit, so that it is not negative.
-    pub(super) fn offset(self) -> i32 {
+    pub(in crate::product) fn offset(self) -> i32 {
         match self {
             Self::E2m1 => 12,
             Self::I8 => 128,
@@ -281,20 +281,20 @@ impl CodedLayout {
         first + whole * self.record_bytes() + last
     }
 
-    pub(super) fn rounded(&self) -> Rounded {
+    pub(in crate::product) fn rounded(&self) -> Rounded {
         self.rounded
     }
 
-    pub(super) fn scales(&self) -> &[usize] {
+    pub(in crate::product) fn scales(&self) -> &[usize] {
         &self.scales
     }
 
-    pub(super) fn zero_point(&self) -> Option<usize> {
+    pub(in crate::product) fn zero_point(&self) -> Option<usize> {
         self.zero_point
     }
 
     /// Inputs that share all parameters, where not all do.
-    pub(super) fn finest(&self) -> Option<usize> {
+    pub(in crate::product) fn finest(&self) -> Option<usize> {
         self.finest
     }
 

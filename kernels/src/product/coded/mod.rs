@@ -27,5 +27,6 @@ pub use dynamic::dynamic_product;
 pub use layout::{CodeType, CodedLayout, CodedPlane, CodedRole, PlaneType, Rounded};
 pub(super) use pieces::CodedPanels;
 pub use pieces::{CodedPiece, OpenPanels};
+pub(super) use planes::{integers, load_floats};
 pub use rows::DynamicRows;
 pub use values::{coded_product, decoded_panels};

@@ -151,7 +151,7 @@ macro_rules! with_floats {
 
 /// Row `row` of a plane of floats.
 #[inline(always)]
-pub(super) fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
+pub(in crate::product) fn load_floats<S: Simd>(simd: S, element: PlaneType, bytes: &[u8], row: usize) -> S::Vector {
     with_floats!(element, load => load(simd, bytes, row))
 }
 
@@ -244,7 +244,7 @@ pub(super) fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
 
 /// Row `row` of a plane of integers.
 #[inline(always)]
-fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
+pub(in crate::product) fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
     let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
     let mut values = [0; LANES];
     let mut unpack = |bits: usize, signed: bool| {

@@ -93,13 +93,13 @@ impl DynamicRows {
     }
 
     /// Inputs that share a scale, or 0 where all of a row do.
-    pub(super) fn block(&self) -> usize {
+    pub(in crate::product) fn block(&self) -> usize {
         self.block
     }
 
     /// The codes of a row, padded with zeros to a multiple of 16.
     #[inline(always)]
-    pub(super) fn codes(&self, row: usize) -> &[i8] {
+    pub(in crate::product) fn codes(&self, row: usize) -> &[i8] {
         bytemuck::cast_slice(self.words(row))
     }
 
@@ -112,7 +112,7 @@ impl DynamicRows {
 
     /// The scale of a row.
     #[inline(always)]
-    pub(super) fn scale(&self, row: usize) -> f32 {
+    pub(in crate::product) fn scale(&self, row: usize) -> f32 {
         self.scales[row]
     }
 
@@ -131,7 +131,7 @@ impl DynamicRows {
 
     /// The sum of codes of a row; `inputs` begin at a multiple of 16 and end at one or with the row. Wraps around.
     #[inline(always)]
-    pub(super) fn sum(&self, row: usize, inputs: Range<usize>) -> i32 {
+    pub(in crate::product) fn sum(&self, row: usize, inputs: Range<usize>) -> i32 {
         let sums = &self.sums[row * (self.inputs.div_ceil(FINEST_BLOCK) + 1)..];
         sums[inputs.end.div_ceil(FINEST_BLOCK)].wrapping_sub(sums[inputs.start / FINEST_BLOCK])
     }

@@ -22,6 +22,7 @@ use ipuc_formats::ops::{Attention, LinearAttention, ScoreStage, optional_tensor,
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::attention::{self as kernel, Stage};
+use ipuc_kernels::product::Skipped;
 use ipuc_kernels::simd::Instructions;
 use keys::{Cached, Joined};
 use seen::{Positions, ScoreMask};
@@ -176,13 +177,17 @@ fn output(
     let Extents { batch, query_heads, queries, value_size, flat, .. } = extents;
     let instructions = Instructions::best();
     if !flat {
-        return computed(context, 0, DType::F32, &[batch, query_heads, queries, value_size], |out| {
-            kernel::attention(instructions, kernel, out, shown);
+        let mut multiplications = 0;
+        let result = computed(context, 0, DType::F32, &[batch, query_heads, queries, value_size], |out| {
+            multiplications = kernel::attention(instructions, kernel, out, shown);
             Ok(())
         });
+        context.skipped += Skipped { multiplications, bytes: 0 };
+        return result;
     }
     let mut by_head = vec![0.0; batch * query_heads * queries * value_size];
-    kernel::attention(instructions, kernel, &mut by_head, shown);
+    let multiplications = kernel::attention(instructions, kernel, &mut by_head, shown);
+    context.skipped += Skipped { multiplications, bytes: 0 };
     computed(context, 0, DType::F32, &[batch, queries, query_heads * value_size], |out| {
         for (index, row) in by_head.chunks(value_size).enumerate() {
             let (batch, head, query) = (index / queries / query_heads, index / queries % query_heads, index % queries);

@@ -84,7 +84,7 @@ impl Choices {
 impl Kernel for ExpertMatmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let dynamic = self.arithmetic.dynamic_block();
-        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1)));
+        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1), PanelWeight::of));
         let Some(Operand::Value(Value::Tensor(a))) = operands.first() else {
             return Err(TypeError::MissingOperand { operand: 0 }.into());
         };

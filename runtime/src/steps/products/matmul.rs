@@ -3,8 +3,8 @@
 use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
-use super::panels::{PanelWeight, Run, coded_pieces, with_zeros, within};
-use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
+use super::panels::{PanelWeight, Run, coded_pieces, run_pieces, with_panels, with_zeros, within};
+use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Arithmetic, Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::Tensor;
@@ -12,12 +12,20 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
-    Batch, CodedPiece, DynamicRows, Epilogue, OpenPanels, PlainElements, PlainLayout, PlainMatrix, Start,
-    batched_product, coded_product, dynamic_product, panels_product, sparse_product,
+    Batch, CodedPiece, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels, PANEL_OUTPUTS,
+    PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product, coded_product,
+    dynamic_product, panels_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
 use std::borrow::Cow;
+use std::ops::{Add, Range};
+
+/// Rows up to which a product leaves inputs out: of more, few inputs are zero in all.
+const MOST_SKIPPING_ROWS: usize = 4;
+
+/// Inputs that are zero, of 4 KiB each, that are read along with those around them.
+const MOST_BETWEEN: u64 = 4;
 
 /// Operands of the product itself; further ones are the program's.
 const OWN_OPERANDS: usize = 2;
@@ -25,21 +33,26 @@ const OWN_OPERANDS: usize = 2;
 impl Kernel for Matmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let dynamic = self.arithmetic.dynamic_block();
-        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1)));
+        let known =
+            self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1), PanelWeight::of_product));
         if !known || self.program.operands().any(|operand| operand < OWN_OPERANDS) {
             return run_reference(self, operands, context);
         }
         let further = fused::operands(&mut operands, OWN_OPERANDS)?;
         let a = tensor_operand(&mut operands, 0)?;
+        let mut skipped = Skipped::default();
         let result = match operands.get_mut(1).map(std::mem::take) {
             Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
-                match PanelWeight::of(&weight) {
+                match PanelWeight::of_product(&weight) {
                     Some(weight) => {
                         let plan = self.resolve(a.shape(), &weight.weight.shape()?)?;
                         InF32 { operator: self, plan: &plan, further: &further }.with(
                             context,
                             &a,
-                            |product, x, out, post| product.panels(x, &weight, out, post),
+                            |product, x, out, post| {
+                                skipped = product.panels(x, &weight, out, post)?;
+                                Ok(())
+                            },
                         )?
                     }
                     None => plain(self, &a, &weight.tensor()?, &further, context)?,
@@ -51,6 +64,7 @@ impl Kernel for Matmul {
             }
             None => return Err(TypeError::MissingOperand { operand: 1 }.into()),
         };
+        context.skipped += skipped;
         Ok(vec![result.into()])
     }
 
@@ -76,10 +90,10 @@ impl Kernel for Matmul {
     }
 }
 
-/// Whether an operand is a weight of codes, products of which are summed as integers.
-pub(super) fn sums_codes(operand: Option<&Operand>) -> bool {
+/// Whether an operand is a weight of codes, as a kernel takes its panels, products of which are summed as integers.
+pub(super) fn sums_codes(operand: Option<&Operand>, panels: impl Fn(&Weight) -> Option<PanelWeight>) -> bool {
     let Some(Operand::Weight(weight)) = operand else { return false };
-    PanelWeight::of(weight).and_then(|weight| weight.codes).is_some_and(|codes| codes.sums_exactly())
+    panels(weight).and_then(|weight| weight.codes).is_some_and(|codes| codes.sums_exactly())
 }
 
 /// Runs `$body` with `$T` bound to the element type of a general product.
@@ -207,22 +221,26 @@ impl InF32<'_> {
         Ok(Cow::Owned(across))
     }
 
-    /// By a weight in panels.
+    /// By a weight in panels; gives what was left out.
     fn panels(
         &self,
         left: &[f32],
         weight: &PanelWeight,
         out: &mut [f32],
         post: Epilogue<'_>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<Skipped, KernelError> {
         let (rows, inputs, outputs) = (self.plan.a.rows, self.plan.a.columns, self.plan.b.columns);
         if weight.panels.groups == 1 {
             // One matrix for all rows: they follow each other.
             let rows = rows * self.plan.batches.len();
             let mut product = self.product(weight, Matrix::new(left, rows, inputs));
-            return weight.for_each_stored_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post));
+            if product.add_read_apart(&mut MatrixMut::new(out, rows, outputs), post)? {
+                return Ok(product.skipped());
+            }
+            weight.for_each_stored_run(|runs| product.add(runs, MatrixMut::new(out, rows, outputs), post))?;
+            return Ok(product.skipped());
         }
-        let group_panels = outputs.div_ceil(ipuc_kernels::product::PANEL_OUTPUTS);
+        let group_units = weight.units();
         let left_of = |&(place, _): &(usize, usize)| Matrix::new(&left[place..], rows, inputs);
         let mut products: Vec<PanelProduct<'_>> =
             self.plan.batches.iter().map(|places| self.product(weight, left_of(places))).collect();
@@ -230,13 +248,14 @@ impl InF32<'_> {
             let products = products.iter_mut().zip(&self.plan.batches).zip(out.chunks_mut(rows * outputs));
             for (index, ((product, &(_, right_place)), out)) in products.enumerate() {
                 let group = right_place / (inputs * outputs);
-                let runs = within(runs, &(group * group_panels..(group + 1) * group_panels));
+                let runs = within(runs, &(group * group_units..(group + 1) * group_units));
                 if !runs.is_empty() {
                     product.add(&runs, MatrixMut::new(out, rows, outputs), post.rows_further(index * rows))?;
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(products.iter().map(PanelProduct::skipped).fold(Skipped::default(), Add::add))
     }
 
     /// A product of these rows that has not begun.
@@ -274,6 +293,19 @@ impl InF32<'_> {
     }
 }
 
+/// Runs of inputs, in order, that are read together: reading a few in between takes less time than another read.
+fn together(inputs: &[usize]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for &input in inputs {
+        let input = input as u64;
+        match runs.last_mut() {
+            Some(last) if input - last.end <= MOST_BETWEEN => last.end = input + 1,
+            _ => runs.push(input..input + 1),
+        }
+    }
+    runs
+}
+
 /// A product with one matrix in panels, whose runs come one after another.
 pub(super) struct PanelProduct<'a> {
     instructions: Instructions,
@@ -282,6 +314,8 @@ pub(super) struct PanelProduct<'a> {
     /// The rows as codes, where activations are quantized.
     codes: Option<DynamicRows>,
     open: OpenPanels,
+    /// What leaves inputs out, where the weight lies input by input and rows are few.
+    by_input: Option<InputMajorProduct<'a>>,
 }
 
 impl<'a> PanelProduct<'a> {
@@ -289,14 +323,72 @@ impl<'a> PanelProduct<'a> {
     pub(super) fn new(weight: &'a PanelWeight, x: Matrix<'a>, arithmetic: &Arithmetic) -> PanelProduct<'a> {
         let instructions = Instructions::best();
         let codes = arithmetic.dynamic_block().map(|block| DynamicRows::new(instructions, x, block as usize));
-        PanelProduct { instructions, weight, x, codes, open: OpenPanels::default() }
+        let skips = |layout: &&InputMajorLayout| {
+            x.rows() <= MOST_SKIPPING_ROWS
+                && layout.skips(codes.is_some())
+                && arithmetic.dynamic_block().is_none_or(|block| block == 0)
+        };
+        let by_input = weight.by_input.as_deref().filter(skips);
+        let by_input = by_input.map(|layout| InputMajorProduct::new(instructions, layout));
+        PanelProduct { instructions, weight, x, codes, open: OpenPanels::default(), by_input }
     }
 }
 
 impl PanelProduct<'_> {
+    /// What has been left out so far.
+    pub(super) fn skipped(&self) -> Skipped {
+        self.by_input.as_ref().map_or(Skipped::default(), InputMajorProduct::skipped)
+    }
+
+    /// The whole product, where inputs of the weight are read one by one; gives whether they are.
+    ///
+    /// # Errors
+    /// [`KernelError`] where an input cannot be read.
+    fn add_read_apart(&mut self, out: &mut MatrixMut<'_>, post: Epilogue<'_>) -> Result<bool, KernelError> {
+        let Some(product) = self.by_input.as_mut().filter(|_| self.weight.is_read_apart()) else { return Ok(false) };
+        let rows = self.codes.as_ref().map_or(RunRows::Floats(self.x), RunRows::Codes);
+        let (active, inputs) = (product.inputs(rows), self.x.columns());
+        // As many inputs at a time as may be held, whatever is read of them.
+        let at_once = self.weight.inputs_at_once();
+        for run in 0..self.weight.units() {
+            for first in (0..inputs).step_by(at_once) {
+                let end = inputs.min(first + at_once);
+                let own = active.partition_point(|&input| input < first)..active.partition_point(|&input| input < end);
+                let Some(read) = self.weight.inputs_of(run, first == 0, &together(&active[own]))? else {
+                    return Ok(false);
+                };
+                let mut piece = RunInputs { run, first, planes: &[], inputs: vec![&[]; end - first] };
+                for (range, bytes) in &read {
+                    if range.is_empty() {
+                        piece.planes = bytes;
+                        continue;
+                    }
+                    for (input, row) in range.clone().zip(bytes.chunks(bytes.len() / range.len())) {
+                        piece.inputs[input - first] = row;
+                    }
+                }
+                product.add_inputs(rows, &[piece], out.reborrow(), post);
+            }
+        }
+        Ok(true)
+    }
+
     /// Adds what the next runs give.
     pub(super) fn add(&mut self, runs: &[Run<'_>], out: MatrixMut<'_>, post: Epilogue<'_>) -> Result<(), KernelError> {
+        if let Some(product) = &mut self.by_input {
+            let rows = self.codes.as_ref().map_or(RunRows::Floats(self.x), RunRows::Codes);
+            product.add(rows, &run_pieces(runs), out, post);
+            return Ok(());
+        }
         let mut open = std::mem::take(&mut self.open);
+        if let Some(layout) = &self.weight.by_input {
+            let mut out = out;
+            let most = out.columns().div_ceil(PANEL_OUTPUTS);
+            let added =
+                with_panels(layout, most, runs, &mut |runs| self.add_dense(runs, &mut open, out.reborrow(), post));
+            self.open = open;
+            return added;
+        }
         let added = match &self.weight.sparse {
             None => self.add_dense(runs, &mut open, out, post),
             // A panel in several parts is large: it is spread out as a whole, and its sums go on.
@@ -327,7 +419,7 @@ impl PanelProduct<'_> {
         out: MatrixMut<'_>,
         post: Epilogue<'_>,
     ) -> Result<(), KernelError> {
-        let PanelProduct { instructions, weight, x, codes, open: _ } = self;
+        let PanelProduct { instructions, weight, x, codes, open: _, by_input: _ } = self;
         match (&weight.codes, codes) {
             (None, _) => panels_product(*instructions, *x, &weight.values(runs)?, out, Start::Zero, post),
             (Some(layout), None) => {

@@ -2,14 +2,21 @@
 
 use crate::steps::{KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::{Panels, Plane, PlaneRole};
+use ipuc_formats::encodings::{InputMajor, Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
 use ipuc_kernels::product::{
-    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, OpenPanels, PANEL_OUTPUTS, PanelElements, PanelPiece,
-    PlaneType, Rounded, SparseLayout, decoded_panels, spread_panels,
+    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, InputMajorLayout, OpenPanels, PANEL_OUTPUTS,
+    PanelElements, PanelPiece, PlaneType, Rounded, RunElements, RunPiece, SparseLayout, decoded_panels, panels_of_runs,
+    spread_panels,
 };
 use ipuc_kernels::simd::Instructions;
 use std::ops::Range;
+
+/// Inputs of a part, which are read one by one, that are held at least: those of a record.
+const INPUTS_AT_ONCE: usize = 256;
+
+/// Bytes of panels that are copied out of runs of outputs at a time.
+const SPREAD_BYTES: usize = 4 << 20;
 
 /// A weight in panels that kernels take.
 pub(super) struct PanelWeight {
@@ -19,6 +26,8 @@ pub(super) struct PanelWeight {
     pub(super) codes: Option<CodedLayout>,
     /// How they lie in the file, where their zeros are left out.
     pub(super) sparse: Option<Box<SparseLayout>>,
+    /// How they lie in the file, where they lie input by input: panels of [`Run`]s are runs of outputs then.
+    pub(super) by_input: Option<Box<InputMajorLayout>>,
 }
 
 /// Bytes of consecutive panels, or of some inputs of one.
@@ -40,7 +49,30 @@ impl PanelWeight {
             None
         };
         let sparse = sparse_layout(weight, &panels, codes.as_ref());
-        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse })
+        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse, by_input: None })
+    }
+
+    /// As [`PanelWeight::of`] for a product that also takes weights that lie input by input.
+    pub(super) fn of_product(weight: &Weight) -> Option<PanelWeight> {
+        let Some(runs) = weight.encoding().as_input_major() else { return PanelWeight::of(weight) };
+        let panels = runs.dense();
+        let codes = if panels.is_coded() { Some(coded_layout(&panels, weight.dtype())?) } else { None };
+        let elements = match (&codes, panels.dtype) {
+            (Some(codes), _) => RunElements::Codes(codes.clone()),
+            (None, DType::F32) => RunElements::F32,
+            (None, DType::F16) => RunElements::F16,
+            (None, DType::BF16) => RunElements::Bf16,
+            _ => return None,
+        };
+        let (inputs, run) = (usize::try_from(panels.inputs).ok()?, usize::try_from(runs.run).ok()?);
+        let by_input = Some(Box::new(InputMajorLayout::new(inputs, run, elements)));
+        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse: None, by_input })
+    }
+
+    /// What parts of one matrix count: panels, or runs of outputs.
+    pub(super) fn units(&self) -> usize {
+        let outputs = usize::try_from(self.panels.outputs).unwrap_or(usize::MAX);
+        outputs.div_ceil(self.by_input.as_ref().map_or(PANEL_OUTPUTS, |layout| layout.run()))
     }
 
     /// A weight of integers of 8 bits as panels, where it is stored in panels of them.
@@ -49,7 +81,38 @@ impl PanelWeight {
         let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I8 | DType::U8);
         let known = known && !panels.is_coded() && panels.interleave == 4;
         let sparse = sparse_layout(weight, &panels, None);
-        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse })
+        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
+    }
+
+    /// Whether inputs are read one by one, where they have to be read at all.
+    pub(super) fn is_read_apart(&self) -> bool {
+        self.panels.groups == 1 && self.weight.encoding().as_input_major().is_some_and(InputMajor::is_read_apart)
+    }
+
+    /// Inputs of a run of outputs that may be held at a time, where inputs are read one by one.
+    pub(super) fn inputs_at_once(&self) -> usize {
+        let unit = INPUTS_AT_ONCE as u64;
+        let inputs = self.weight.most_picked_bytes() / InputMajor::MOST_RUN_BYTES / unit * unit;
+        usize::try_from(inputs).unwrap_or(usize::MAX).max(INPUTS_AT_ONCE)
+    }
+
+    /// Inputs of run `run` of outputs in pieces, each with the inputs that it has, before them its planes, if they are `with_planes` and
+    /// there are any, with none; `None` where all parts are in memory.
+    ///
+    /// # Errors
+    /// [`KernelError`] where they cannot be read.
+    pub(super) fn inputs_of(
+        &self,
+        run: usize,
+        with_planes: bool,
+        inputs: &[Range<u64>],
+    ) -> Result<Option<Vec<(Range<usize>, PartBytes)>>, KernelError> {
+        let mut places = self.weight.place_of_inputs(run as u64, inputs)?;
+        places.retain(|(range, _)| with_planes || !range.is_empty());
+        let (ranges, places): (Vec<_>, Vec<_>) = places.into_iter().unzip();
+        let Some(pieces) = self.weight.pieces(&places)? else { return Ok(None) };
+        let range = |range: Range<u64>| range.start as usize..range.end as usize;
+        Ok(Some(ranges.into_iter().map(range).zip(pieces).collect()))
     }
 
     /// As [`PanelWeight::for_each_stored_run`], with the zeros of panels, spread out in memory where they are not stored.
@@ -202,14 +265,53 @@ pub(super) fn with_zeros(
     multiply(&dense)
 }
 
+/// Calls `multiply` with the same runs as panels, some at a time, spread out in memory; the matrix has `panels` of them.
+///
+/// # Errors
+/// Those of `multiply`.
+pub(super) fn with_panels(
+    layout: &InputMajorLayout,
+    panels: usize,
+    runs: &[Run<'_>],
+    multiply: &mut dyn FnMut(&[Run<'_>]) -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    let per_run = layout.run() / PANEL_OUTPUTS;
+    for run in runs {
+        let length = run.bytes.len() / run.panels.len().max(1);
+        for (index, number) in run.panels.clone().enumerate() {
+            let bytes = &run.bytes[index * length..][..length];
+            let piece = RunPiece { runs: number..number + 1, inputs: run.inputs.clone(), bytes };
+            let at_once = (SPREAD_BYTES / (length / per_run).max(1)).clamp(1, per_run);
+            // The last run is filled up with outputs that there are none of.
+            let own = per_run.min(panels.saturating_sub(number * per_run));
+            for first in (0..own).step_by(at_once) {
+                let last = own.min(first + at_once);
+                let (values, bytes) = panels_of_runs(layout, &piece, first..last);
+                let panels = number * per_run + first..number * per_run + last;
+                let bytes = &bytemuck::cast_slice(&values)[..bytes];
+                multiply(&[Run { panels, inputs: run.inputs.clone(), bytes }])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs of outputs as kernels take them.
+pub(super) fn run_pieces<'a>(runs: &[Run<'a>]) -> Vec<RunPiece<'a>> {
+    let piece = |run: &Run<'a>| RunPiece { runs: run.panels.clone(), inputs: run.inputs.clone(), bytes: run.bytes };
+    runs.iter().map(piece).collect()
+}
+
 /// How panels lie whose zeros are not stored; `None` where all are stored.
 fn sparse_layout(weight: &Weight, panels: &Panels, codes: Option<&CodedLayout>) -> Option<Box<SparseLayout>> {
-    let capacity = usize::try_from(weight.encoding().as_sparse_panels()?.capacity).ok()?;
+    let sparse = weight.encoding().as_sparse_panels()?;
+    let capacity = usize::try_from(sparse.capacity).ok()?;
+    let with_bits = |layout: SparseLayout| Some(Box::new(if sparse.in_lines { layout.in_lines() } else { layout }));
     if let Some(codes) = codes {
-        return Some(Box::new(SparseLayout::codes(codes.clone(), capacity)));
+        return with_bits(SparseLayout::codes(codes.clone(), capacity));
     }
     let (inputs, group) = (usize::try_from(panels.inputs).ok()?, usize::try_from(panels.interleave).ok()?);
-    Some(Box::new(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity)))
+    with_bits(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity))
 }
 
 /// Runs of codes as kernels take them.

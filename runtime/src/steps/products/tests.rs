@@ -125,7 +125,7 @@ fn tensor(dtype: DType, shape: &[usize], seed: u32) -> Tensor {
 
 fn run(op: &Op, operands: Vec<Operand>) -> Tensor {
     let mut blocks = NoBlocks;
-    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0 };
+    let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
     let results = kernel(op).run(operands, &mut context).unwrap();
     results[0].as_tensor().cloned().unwrap()
 }

@@ -15,7 +15,8 @@ fn run(
     inputs: &[Option<Value>],
 ) -> Result<Vec<Tensor>, KernelError> {
     let (mut blocks, mut memory) = (NoBlocks, Heap);
-    let mut context = Context { blocks: &mut blocks, memory: &mut memory, random_state: 0 };
+    let mut context =
+        Context { blocks: &mut blocks, memory: &mut memory, random_state: 0, skipped: Default::default() };
     apply(program, accumulators, shape, inputs, &mut context)
 }
 
