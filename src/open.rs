@@ -18,6 +18,9 @@ use thiserror::Error;
 /// Room for what a small file needs besides its weights.
 const ROOM_BYTES: u64 = 1 << 30;
 
+/// Files from this size on are read past the page cache, unless they are in it.
+const PAST_CACHE_BYTES: u64 = 256 << 20;
+
 /// How a file is opened.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
@@ -95,8 +98,12 @@ pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Model, 
     };
     match memory_bytes {
         Some(_) => Model::open_with(Arc::new(file), streaming(options, memory_bytes)).map_err(failed),
-        // Through the page cache: what was compiled or copied just now is still there.
+        // Through the page cache: what was compiled or copied just now is still there, and small files are there the next time. Of
+        // large ones that are not, each read of the device is faster past the cache.
         None => match options.resident {
+            Resident::Copy if file.length() >= PAST_CACHE_BYTES && !file.is_cached() => {
+                Model::open(&file).map_err(failed)
+            }
             Resident::Copy => Model::open(file.buffered()).map_err(failed),
             Resident::Map => Model::open_shared(mapped(file.buffered())?).map_err(failed),
         },

@@ -189,6 +189,8 @@ fn without_what_differs(text: &str, folder: &Path) -> String {
     let text = replace(&text, r"\b[0-9.]+ tokens/s", "RATE tokens/s");
     let text = replace(&text, r#"("tokens_per_second": )[0-9.e-]+"#, "${1}RATE");
     let text = replace(&text, r#"("peak_rss_bytes": )[0-9]+"#, "${1}BYTES");
+    let text = replace(&text, r"[0-9]+ % of the machine's limits: .*", "RATES of the machine");
+    let text = replace(&text, r#"("(limit_share|[a-z0-9]+_operations|memory_bytes)": )[0-9.e-]+"#, "${1}RATE");
     let text = replace(&text, r", [0-9.]+ [KMG]iB of memory at most", ", BYTES of memory at most");
     replace(&text, r"\b[0-9a-f]{64}\b", "HASH")
 }

@@ -238,3 +238,195 @@ block 0(%x : f32[4, 3], %w : f32[3, 5], %b : f32[5]) {
     assert!(matches!(step.op, Op::Matmul(_)));
     assert_eq!(&*step.name, "product + bias + gelu");
 }
+
+/// Attention as exporters write it out, over rows of products; its inputs are `q`, `k`, `v`, and a mask and a condition.
+fn attention_case(seed: u64) -> Case {
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        numbers.next();
+    }
+    let [batch, groups, copies] = [1 + numbers.below(2), 1 + numbers.below(3), 1 + numbers.below(3)];
+    let (heads, size) = (groups * copies, 2 * (1 + numbers.below(9)));
+    let queries = 1 + numbers.below(20);
+    let keys = queries + numbers.below(140);
+    let at = |shape: &[usize]| format!("f32{}", shape_text(shape));
+    let mut steps = String::new();
+    let mut put = |name: &str, shape: &[usize], step: &str| {
+        let _ = writeln!(steps, "  %{name} : {} = {step} from \"{name}\"", at(shape));
+    };
+    let rotated = numbers.below(2) == 0;
+    for (name, own, length) in [("q", heads, queries), ("k", groups, keys), ("v", groups, keys)] {
+        put(&format!("{name}4"), &[batch, length, own, size], &format!("reshape allow_zero=0 %{name}, @{name}_shape"));
+        let turned = if rotated && name != "v" { format!("{name}x") } else { format!("{name}t") };
+        let exchange = format!("transpose permutation=[0, 2, 1, 3] %{name}4");
+        put(&turned, &[batch, own, length, size], &exchange);
+        if rotated && name != "v" {
+            let half = [batch, own, length, size / 2];
+            put(&format!("{name}f"), &half, &format!("slice %{turned}, @zero, @half, @three"));
+            put(&format!("{name}s"), &half, &format!("slice %{turned}, @half, @end, @three"));
+            put(&format!("{name}n"), &half, &format!("unary function=neg %{name}s"));
+            put(&format!("{name}r"), &[batch, own, length, size], &format!("concat axis=-1 %{name}n, %{name}f"));
+            put(
+                &format!("{name}c"),
+                &[batch, own, length, size],
+                &format!("binary function=mul %{turned}, %{name}_cos"),
+            );
+            put(
+                &format!("{name}i"),
+                &[batch, own, length, size],
+                &format!("binary function=mul %{name}r, %{name}_sin"),
+            );
+            put(&format!("{name}t"), &[batch, own, length, size], &format!("binary function=add %{name}i, %{name}c"));
+        }
+    }
+    for name in ["k", "v"].into_iter().filter(|_| copies > 1) {
+        put(&format!("{name}u"), &[batch, groups, 1, keys, size], &format!("unsqueeze %{name}t, @two_axis"));
+        put(&format!("{name}e"), &[batch, groups, copies, keys, size], &format!("expand %{name}u, @copied"));
+        put(&format!("{name}a"), &[batch, heads, keys, size], &format!("reshape allow_zero=0 %{name}e, @all"));
+    }
+    let (key, value) = if copies > 1 { ("ka", "va") } else { ("kt", "vt") };
+    let turned = [batch, heads, size, keys];
+    if numbers.below(2) == 0 {
+        put("kd", &turned, &format!("transpose permutation=[0, 1, 3, 2] %{key}"));
+    } else {
+        put("kl", &[batch * heads, keys, size], &format!("reshape allow_zero=0 %{key}, @flat"));
+        put("km", &[batch * heads, size, keys], "transpose permutation=[0, 2, 1] %kl");
+        put("kd", &turned, "reshape allow_zero=0 %km, @unflat");
+    }
+    let scores = [batch, heads, queries, keys];
+    let by_factor = numbers.below(2) == 0;
+    if by_factor {
+        put("qm", &[batch, heads, queries, size], "binary function=mul %qt, @factor");
+        put("kz", &turned, "binary function=mul %kd, @factor");
+        put("p", &scores, "matmul %qm, %kz");
+    } else {
+        put("p", &scores, "matmul %qt, %kd");
+    }
+    let mut last = "p";
+    if !by_factor {
+        put("scaled", &scores, "binary function=div %p, @factor");
+        last = "scaled";
+    }
+    if numbers.below(2) == 0 {
+        put("replaced", &scores, &format!("select %condition, %{last}, @lowest"));
+        last = "replaced";
+    }
+    if numbers.below(2) == 0 {
+        put("masked", &scores, &format!("binary function=add %mask, %{last}"));
+        last = "masked";
+    }
+    put("softmax", &scores, &format!("softmax function=softmax axis=-1 %{last}"));
+    let mut weights = "softmax";
+    if numbers.below(2) == 0 {
+        weights = "guarded";
+        let _ = writeln!(steps, "  %nan : bool{} = unary function=is_nan %softmax from \"nan\"", shape_text(&scores));
+        let _ = writeln!(steps, "  %guarded : {} = select %nan, @nothing, %softmax from \"guarded\"", at(&scores));
+    }
+    let mut put = |name: &str, shape: &[usize], step: &str| {
+        let _ = writeln!(steps, "  %{name} : {} = {step} from \"{name}\"", at(shape));
+    };
+    put("o", &[batch, heads, queries, size], &format!("matmul %{weights}, %{value}"));
+    put("ot", &[batch, queries, heads, size], "transpose permutation=[0, 2, 1, 3] %o");
+    put("y", &[batch, queries, heads * size], "reshape allow_zero=0 %ot, @rows");
+    let integers = |name: &str, values: &[i64]| {
+        let hex: String =
+            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+        format!("constant @{name} : i64[{}] = i64[{0}]:{hex}\n", values.len())
+    };
+    let number = |name: &str, value: f32| {
+        let hex: String = value.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("constant @{name} : f32[] = f32[]:{hex}\n")
+    };
+    let of = |values: &[usize]| values.iter().map(|&value| value as i64).collect::<Vec<_>>();
+    let constants = [
+        integers("q_shape", &[0, 0, heads as i64, size as i64]),
+        integers("k_shape", &[0, 0, groups as i64, size as i64]),
+        integers("v_shape", &[0, 0, groups as i64, size as i64]),
+        integers("two_axis", &[2]),
+        integers("copied", &of(&[batch, groups, copies, keys, size])),
+        integers("all", &of(&[batch, heads, keys, size])),
+        integers("flat", &of(&[batch * heads, keys, size])),
+        integers("unflat", &of(&turned)),
+        integers("rows", &[0, 0, -1]),
+        integers("zero", &[0]),
+        integers("half", &[size as i64 / 2]),
+        integers("end", &[i64::MAX]),
+        integers("three", &[3]),
+        number("factor", if by_factor { 0.5 } else { 2.5 }),
+        number("lowest", f32::MIN),
+        number("nothing", 0.0),
+    ];
+    let mut floats = vec![
+        ("q", vec![batch, queries, heads * size]),
+        ("k", vec![batch, keys, groups * size]),
+        ("v", vec![batch, keys, groups * size]),
+        ("mask", vec![1, 1, queries, keys]),
+    ];
+    let mut parameters: Vec<String> = floats.iter().map(|(name, shape)| format!("%{name} : {}", at(shape))).collect();
+    let mut inputs = Vec::new();
+    let mut tensor = |shape: &[usize], scale: f64| {
+        let elements: Vec<f32> = (0..shape.iter().product())
+            .map(|_| (numbers.below(2001) as f64 / 1000.0 - 1.0) as f32 * scale as f32)
+            .collect();
+        Tensor::from_elements(shape, &elements).unwrap()
+    };
+    for (name, shape) in &floats {
+        inputs.push((name.to_string(), tensor(shape, if *name == "mask" { 3.0 } else { 1.0 })));
+    }
+    floats.clear();
+    // Both halves of cosines and sines are the same.
+    let mut angles = String::new();
+    for (name, length) in [("q", queries), ("k", keys)] {
+        for (function, wave) in [("cos", f64::cos as fn(f64) -> f64), ("sin", f64::sin)] {
+            let row =
+                |place: usize| (0..size).map(move |index| wave(place as f64 / (1 + index % (size / 2)) as f64) as f32);
+            let hex: String =
+                (0..length).flat_map(row).flat_map(f32::to_le_bytes).map(|byte| format!("{byte:02x}")).collect();
+            let shape = shape_text(&[1, 1, length, size]);
+            let _ = writeln!(angles, "constant @{name}_{function} : f32{shape} = f32{shape}:{hex}");
+        }
+    }
+    let steps = ["q_cos", "q_sin", "k_cos", "k_sin"]
+        .iter()
+        .fold(steps, |steps, name| steps.replace(&format!("%{name}"), &format!("@{name}")));
+    parameters.push(format!("%condition : bool{}", shape_text(&[1, 1, queries, keys])));
+    // Of each row some keys are seen.
+    let seen: Vec<bool> = (0..queries * keys).map(|index| index % keys == 0 || index * 7 % 5 < 3).collect();
+    inputs.push(("condition".to_string(), Tensor::from_bools(&[1, 1, queries, keys], &seen).unwrap()));
+    let names: Vec<String> = inputs.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    let text = format!(
+        "{}{angles}entry \"main\"({}) -> (\"y\") = block 0\nblock 0({}) {{\n{steps}  return %y\n}}\n",
+        constants.concat(),
+        names.join(", "),
+        parameters.join(", "),
+    );
+    Case { text, inputs }
+}
+
+#[test]
+fn attention_that_is_written_out_is_one_step_within_its_rounding() {
+    for seed in 0..120 {
+        let Case { text, inputs } = attention_case(seed);
+        let plain = after(&text, &["infer", "fold_constants", "infer", "remove_dead_code", "order"]);
+        let fused = after(
+            &text,
+            &["infer", "fold_constants", "infer", "remove_dead_code", "fuse", "remove_dead_code", "order"],
+        );
+        let names: Vec<&str> = fused.blocks[0].steps.iter().map(|step| step.op.name()).collect();
+        assert_eq!(names.iter().filter(|name| **name == "attention").count(), 1, "seed {seed}: {names:?}\n{text}");
+        assert!(
+            !names.iter().any(|name| ["softmax", "matmul", "expand", "concat"].contains(name)),
+            "seed {seed}: {names:?}\n{text}"
+        );
+        // Rotation with a batch of one only: cosines are those of one.
+        assert!(names.len() <= 9 || text.contains("concat"), "seed {seed}: {names:?}\n{text}");
+        let expected = run(&plain, &inputs, 1);
+        let found = run(&fused, &inputs, 2);
+        let value = |bits: &Option<u64>| bits.map_or(f64::NAN, f64::from_bits);
+        for (index, (expected, found)) in expected[0].iter().zip(&found[0]).enumerate() {
+            let (expected, found) = (value(expected), value(found));
+            // Weights are at most 1 and values at most 1: what is rounded is a few parts of 10^7 of either.
+            assert!((expected - found).abs() <= 2e-6, "seed {seed}, element {index}: {expected} {found}\n{text}");
+        }
+    }
+}

@@ -6,6 +6,7 @@
 use crate::dtype::DType;
 use crate::element::Element;
 use aligned_vec::{AVec, ConstAlign};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -97,6 +98,9 @@ impl<T: Element> Storage for Elements<T> {
     }
 }
 
+/// Extents of the axes; those of usual tensors take no memory of their own, as steps make several tensors a microsecond.
+type Extents = SmallVec<[usize; 6]>;
+
 #[derive(Clone)]
 enum Data {
     Bytes(Arc<dyn Storage>),
@@ -107,7 +111,7 @@ enum Data {
 #[derive(Clone)]
 pub struct Tensor {
     dtype: DType,
-    shape: Vec<usize>,
+    shape: Extents,
     data: Data,
 }
 
@@ -144,7 +148,7 @@ impl Tensor {
         let mut storage = HeapBytes::new(64);
         storage.try_reserve_exact(bytes).map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
         storage.resize(bytes, 0);
-        Ok(Tensor { dtype, shape: shape.to_vec(), data: Data::Bytes(Arc::new(storage)) })
+        Ok(Tensor { dtype, shape: Extents::from_slice(shape), data: Data::Bytes(Arc::new(storage)) })
     }
 
     /// A tensor over canonical bytes (copied to the heap).
@@ -168,7 +172,7 @@ impl Tensor {
         if expected != found {
             return Err(TensorError::Size { dtype, shape: shape.to_vec(), expected, found });
         }
-        Ok(Tensor { dtype, shape: shape.to_vec(), data: Data::Bytes(storage) })
+        Ok(Tensor { dtype, shape: Extents::from_slice(shape), data: Data::Bytes(storage) })
     }
 
     /// A tensor of numbers.
@@ -207,25 +211,29 @@ impl Tensor {
             let found = elements.len();
             return Err(TensorError::Size { dtype: DType::String, shape: shape.to_vec(), expected, found });
         }
-        Ok(Tensor { dtype: DType::String, shape: shape.to_vec(), data: Data::Strings(Arc::new(elements)) })
+        Ok(Tensor { dtype: DType::String, shape: Extents::from_slice(shape), data: Data::Strings(Arc::new(elements)) })
     }
 
     /// A tensor of one element with shape `[]`.
     pub fn scalar<T: Element>(element: T) -> Tensor {
         let storage = HeapBytes::from_slice(64, bytemuck::bytes_of(&element));
-        Tensor { dtype: T::DTYPE, shape: Vec::new(), data: Data::Bytes(Arc::new(storage)) }
+        Tensor { dtype: T::DTYPE, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
     }
 
     /// A boolean of shape `[]`.
     pub fn scalar_bool(element: bool) -> Tensor {
         let storage = HeapBytes::from_slice(64, &[u8::from(element)]);
-        Tensor { dtype: DType::Bool, shape: Vec::new(), data: Data::Bytes(Arc::new(storage)) }
+        Tensor { dtype: DType::Bool, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
     }
 
     /// A vector of i64, shape `[n]`.
     pub fn vector_i64(elements: &[i64]) -> Tensor {
         let storage = HeapBytes::from_slice(64, bytemuck::cast_slice(elements));
-        Tensor { dtype: DType::I64, shape: vec![elements.len()], data: Data::Bytes(Arc::new(storage)) }
+        Tensor {
+            dtype: DType::I64,
+            shape: Extents::from_slice(&[elements.len()]),
+            data: Data::Bytes(Arc::new(storage)),
+        }
     }
 
     /// Element type.
@@ -336,7 +344,7 @@ impl Tensor {
             let expected = element_count(shape).unwrap_or(usize::MAX);
             return Err(TensorError::Size { dtype: self.dtype, shape: shape.to_vec(), expected, found: self.count() });
         }
-        Ok(Tensor { dtype: self.dtype, shape: shape.to_vec(), data: self.data.clone() })
+        Ok(Tensor { dtype: self.dtype, shape: Extents::from_slice(shape), data: self.data.clone() })
     }
 
     /// The same bits under another type of the same width (not strings); shares the bytes.
@@ -383,7 +391,7 @@ impl Tensor {
         let indices = listed;
         let count = self.count();
         if let Some(index) = indices.iter().flatten().copied().find(|&index| index >= count) {
-            return Err(TensorError::Index { dtype: self.dtype, shape: self.shape.clone(), count, index });
+            return Err(TensorError::Index { dtype: self.dtype, shape: self.shape.to_vec(), count, index });
         }
         if let Data::Strings(strings) = &self.data {
             let chosen = indices.iter().map(|index| index.map_or_else(String::new, |at| strings[at].clone()));

@@ -7,86 +7,27 @@
 //! `ROUNDS=n` how often each row is measured, `IPUC_INSTRUCTIONS=name` the instruction set.
 //! Run as a test (`cargo test --benches`) it takes each row once on small operands.
 
-use std::{hint::black_box, time::Instant};
+use std::time::Instant;
 
 use half::{bf16, f16};
 use ipuc_kernels::{
     convolution::{
         ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, convolution, depthwise, transposed,
     },
+    limits,
     matrix::{Matrix, MatrixMut},
     product::{
         CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, Epilogue, OpenPanels, PanelElements,
         PanelPiece, PlaneType, Rounded, Start, coded_product, dynamic_product, panels_product,
     },
-    simd::{Instructions, LANES, Routine, Simd},
+    simd::{Instructions, LANES},
     team::{self, Team},
-    threads::each,
     window::WindowAxis,
 };
 use ipuc_pages::Pages;
 
-/// Reads every byte once.
-struct Read<'a>(&'a [f32]);
-
-impl Routine for Read<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> f32 {
-        let mut sums = [simd.splat(0.0); 4];
-        for block in self.0.as_chunks::<{ 4 * LANES }>().0 {
-            let (vectors, _) = block.as_chunks::<LANES>();
-            for (sum, vector) in sums.iter_mut().zip(vectors) {
-                *sum = simd.add(*sum, simd.load(vector));
-            }
-        }
-        let mut lanes = [0.0; LANES];
-        simd.store(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])), &mut lanes);
-        lanes.iter().sum()
-    }
-}
-
-/// Rounds of independent fused multiply-adds from registers.
-struct Peak(usize);
-
-/// Independent sums: two registers each on AVX2.
-const SUMS: usize = 6;
-
-impl Routine for Peak {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> f32 {
-        // No two registers hold the same, or the compiler would make one of them.
-        let lanes: [f32; LANES] = black_box(std::array::from_fn(|lane| lane as f32 / 16.0));
-        let (factor, addend) = (simd.load(&lanes), simd.splat(black_box(1.0)));
-        let mut sums: [S::Vector; SUMS] =
-            std::array::from_fn(|index| simd.multiply(factor, simd.splat(black_box(index as f32 + 1.0))));
-        let mut more = sums.map(|sum| simd.add(sum, factor));
-        for _ in 0..self.0 {
-            for sum in &mut sums {
-                *sum = simd.fused(*sum, factor, addend);
-            }
-            if S::TILE_VECTORS > 1 {
-                for sum in &mut more {
-                    *sum = simd.fused(*sum, factor, addend);
-                }
-            }
-        }
-        let mut total = 0.0;
-        for sum in sums.into_iter().chain(more) {
-            let mut lanes = [0.0; LANES];
-            simd.store(sum, &mut lanes);
-            total += lanes.iter().sum::<f32>();
-        }
-        total
-    }
-}
-
 struct Bench {
     instructions: Instructions,
-    threads: usize,
     filter: String,
     quick: bool,
 }
@@ -94,24 +35,15 @@ struct Bench {
 impl Bench {
     /// Seconds to read `bytes`.
     fn read(&self, values: &[f32]) -> f64 {
-        seconds(|| {
-            let part = values.len().div_ceil(self.threads * 4).next_multiple_of(64).max(64);
-            each(values.chunks(part).collect(), |part| {
-                black_box(self.instructions.run(Read(part)));
-            });
-        })
+        seconds(|| limits::read(self.instructions, values))
     }
 
     /// Fused multiply-adds a second.
     fn peak(&self) -> f64 {
-        let rounds = if self.quick { 1 } else { 300_000 };
-        let sums = if self.instructions.name() == "avx512" { 2 * SUMS } else { SUMS };
-        let time = seconds(|| {
-            each(vec![rounds; self.threads], |rounds| {
-                black_box(self.instructions.run(Peak(rounds)));
-            });
-        });
-        (self.threads * rounds * sums * LANES) as f64 / time
+        let mut operations = 0;
+        let time =
+            seconds(|| operations = limits::multiply_floats(self.instructions, if self.quick { 1 } else { 300_000 }));
+        operations as f64 / time
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -380,5 +312,5 @@ fn main() {
     let instructions = named.unwrap_or_else(Instructions::best);
     let threads = team.count();
     report(&format!("-- {}, threads", instructions.name()), threads as f64, "", 1.0, "");
-    team.run(|| Bench { instructions, threads, filter, quick }.all());
+    team.run(|| Bench { instructions, filter, quick }.all());
 }

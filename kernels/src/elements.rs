@@ -55,6 +55,12 @@ impl<const N: usize> Runs<N> {
         Runs { extents, strides, length, moves }
     }
 
+    /// One run of so many elements, along which these operands move.
+    #[must_use]
+    pub fn flat(length: usize, moves: [bool; N]) -> Self {
+        Runs { extents: Vec::new(), strides: Vec::new(), length, moves }
+    }
+
     /// Calls `visit` with the length of each run of output elements in `range`, where each operand begins in it, and which
     /// operands move along it.
     pub fn visit_runs(&self, range: Range<usize>, mut visit: impl FnMut(usize, [usize; N], [bool; N])) {

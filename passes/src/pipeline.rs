@@ -62,6 +62,7 @@ pub const PIPELINE: &[Phase] = &[
         pass("infer", Stage::Typed, infer),
         pass("quantize", Stage::Typed, quantize),
         pass("fuse", Stage::Typed, fuse),
+        pass("remove_dead_code", Stage::Typed, remove_dead_code),
         pass("prefill", Stage::Typed, prefill),
         pass("annotate_sparsity", Stage::Typed, annotate_sparsity),
         pass("order", Stage::Ordered, order),

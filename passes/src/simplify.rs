@@ -26,7 +26,7 @@
 //! }
 //! ```
 //!
-//! A product reads a transposed weight as it is stored. Extents that are computed although the shapes of data tell them become
+//! A product reads a transposed weight as it is stored, an elementwise step what an expansion repeats. Extents that are computed although the shapes of data tell them become
 //! constants, so that nothing computes them at run time. Establishes: no view has the shape of what it views; no `if` has a
 //! constant condition; in bodies too. Leaves alone: everything that costs arithmetic. Cost: one visit a step.
 
@@ -56,11 +56,15 @@ fn simplify_block(graph: &mut Graph, index: BlockIndex) -> usize {
     let mut replaced: HashMap<ValueId, Operand> = HashMap::new();
     let mut kept = Vec::new();
     let mut changes = 0;
+    let mut expanded: HashMap<ValueId, Operand> = HashMap::new();
     let mut pending: Vec<Step> = std::mem::take(&mut graph.block_mut(index).steps);
     pending.reverse();
     while let Some(mut step) = pending.pop() {
         substitute(&mut step.operands, &replaced);
-        changes += usize::from(absorb_transposes(graph, &mut step));
+        changes += usize::from(absorb_transposes(graph, &mut step)) + absorb_expansions(graph, &mut step, &expanded);
+        if let (Op::Expand(_), &[result]) = (&step.op, step.results.as_slice()) {
+            expanded.insert(result, step.operands[0]);
+        }
         if let Some(operand) = unchanged_operand(graph, &step) {
             changes += 1;
             replaced.insert(step.results[0], operand);
@@ -87,6 +91,27 @@ fn absorb_transposes(graph: &Graph, step: &mut Step) -> bool {
             *operand = Operand::Constant(stored);
             *flag = !*flag;
             changed = true;
+        }
+    }
+    changed
+}
+
+/// Let an elementwise step read what expansions repeat, where it repeats that by itself; gives how many operands change.
+fn absorb_expansions(graph: &Graph, step: &mut Step, expanded: &HashMap<ValueId, Operand>) -> usize {
+    if !matches!(step.op, Op::Binary(_) | Op::Compare(_) | Op::Select(_)) {
+        return 0;
+    }
+    let Some(&result) = step.results.first() else { return 0 };
+    let mut changed = 0;
+    for at in 0..step.operands.len() {
+        let Operand::Value(value) = step.operands[at] else { continue };
+        let Some(&data) = expanded.get(&value) else { continue };
+        let mut operands = step.operands.clone();
+        operands[at] = data;
+        let facts = graph.inferred(&step.op, &operands);
+        if facts.is_some_and(|facts| facts[0].kind == graph.value(result).fact.kind) {
+            step.operands = operands;
+            changed += 1;
         }
     }
     changed

@@ -57,14 +57,14 @@ impl Execution<'_, '_> {
             }
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
-            let begun = Instant::now();
+            let begun = self.trace.map(|_| Instant::now());
             let operands = self.operands(step, plan, at, &mut frame, &program.source);
             // Keys and values of the next attention come from the disk while this one and what lies between are computed.
             if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                 upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
             }
             let results = self.run_step(index, step, operands)?;
-            if let Some(trace) = self.trace {
+            if let (Some(trace), Some(begun)) = (self.trace, begun) {
                 trace.add_step((index, here), step.op.name(), &step.name, begun);
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });

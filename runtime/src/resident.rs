@@ -7,10 +7,12 @@ use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
-use rayon::prelude::*;
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Threads that read weights when a file is opened.
+const READERS: usize = 6;
 
 /// Bytes that outlive whoever reads them.
 pub type SharedBytes = Arc<dyn Deref<Target = [u8]> + Send + Sync>;
@@ -53,22 +55,29 @@ impl Resident {
         let short = || OpenError::Memory { needed_bytes, available_bytes: 0 };
         let length = usize::try_from(needed_bytes).map_err(|_| short())?;
         let arena = Arena::new(length).ok_or_else(short)?;
-        let read = |chunk: &ipuc_formats::model::ChunkRecord| -> Result<(), OpenError> {
-            // Chunks follow one another without gaps, as validation has checked; so their places do not overlap.
+        // Chunks follow one another without gaps, as validation has checked; so their places do not overlap. Each is checked while
+        // it lies in a near cache.
+        let read = |index: usize| -> Result<(), OpenError> {
+            let chunk = &manifest.chunks[index];
             let place = (chunk.offset - start) as usize;
             let mut piece = arena.take(place, chunk.length as usize).ok_or_else(short)?;
             let target = piece.bytes_mut().unwrap_or_default();
-            file.read_exact_at(chunk.offset, target).map_err(|error| OpenError::Read { offset: chunk.offset, error })
+            file.read_exact_at(chunk.offset, target)
+                .map_err(|error| OpenError::Read { offset: chunk.offset, error })?;
+            for index in manifest.extents_of_chunk(index as u32) {
+                let extent = &manifest.extents[index];
+                extent.check(index as u32, &target[extent.range_in(chunk)])?;
+            }
+            Ok(())
         };
-        manifest.chunks.par_iter().try_for_each(read)?;
+        each_in_turn(manifest.chunks.len(), &read)?;
         let bytes: SharedBytes = match arena.take(0, length) {
             Some(piece) => Arc::new(Copied(piece)),
             None if length == 0 => Arc::new(Vec::new()),
             None => return Err(short()),
         };
         let resident = Resident::over(manifest, weights, bytes, start);
-        let all = 0..resident.manifest.extents.len() as u32;
-        all.into_par_iter().try_for_each(|index| resident.check(index))?;
+        resident.checked.iter().for_each(|checked| checked.store(true, Ordering::Relaxed));
         Ok(resident)
     }
 
@@ -135,6 +144,38 @@ impl Resident {
         let name = self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
         KernelError::Weight { weight: name, reason: reason.to_string() }
     }
+}
+
+/// Runs `read` for every index below `count`, on more threads than there are cores: while one waits for the device, another checks.
+///
+/// # Errors
+/// That of the least index that fails; what comes behind it may be left out.
+fn each_in_turn(count: usize, read: &(dyn Fn(usize) -> Result<(), OpenError> + Sync)) -> Result<(), OpenError> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<(usize, OpenError)>));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            if let Err(error) = read(index) {
+                next.store(count, Ordering::Relaxed);
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if failed.as_ref().is_none_or(|(first, _)| index < *first) {
+                    *failed = Some((index, error));
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..READERS.min(count) {
+            // Where no thread can be started, the others do its work.
+            let _ = std::thread::Builder::new().name("ipuc-read".to_string()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 struct ExtentBytes {

@@ -134,6 +134,12 @@ impl Session {
         self.trace = trace;
     }
 
+    /// The threads that it runs on.
+    #[must_use]
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
     /// Forget all state; the next run begins anew.
     pub fn reset(&mut self) {
         self.states.lock().clear();

@@ -8,7 +8,8 @@ use super::output::{Output, Unit, bytes, count, seconds};
 use super::profile;
 use super::random::Generator;
 use super::sizes::{Beginning, Sizes, states};
-use super::steps::{self, StepTime, step_times};
+use super::steps::{self, StepTime, seconds_at_limits, step_times};
+use crate::memory;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
@@ -19,6 +20,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Bytes from which reading memory is measured: several times the caches of most machines.
+const LIMIT_BYTES: usize = 256 << 20;
 
 /// What a run begins with, below the options.
 const BEGINNING: &str = "\
@@ -74,8 +78,20 @@ struct Summary {
     /// The run that is not counted.
     first: Run,
     runs: Vec<Run>,
+    /// What the machine gave at most, right after the runs; null where there was no memory to measure it.
+    limits: Option<MachineLimits>,
+    /// The time that a run would take at least at these limits, its steps one after another, over that of the median.
+    limit_share: Option<f64>,
     /// The steps, the longest first, where they were asked for.
     steps: Option<Vec<StepTime>>,
+}
+
+/// Greatest rates, in units a second.
+#[derive(Serialize)]
+struct MachineLimits {
+    memory_bytes: f64,
+    f32_operations: f64,
+    i8_operations: f64,
 }
 
 #[derive(Serialize)]
@@ -123,16 +139,28 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let (context, tokens) = (count(growing.context, "token"), count(growing.tokens, "token"));
         output.line(format_args!("{rate:.1} tokens/s: {tokens} a run after a context of {context}"))?;
     }
-    let mut steps = None;
+    let peak_rss_bytes = peak_rss_bytes();
+    // In runs of their own: what is noted of each step takes time, too.
+    let noted = if arguments.per_step { total } else { 1 };
+    let trace = Arc::new(Trace::default());
+    session.set_trace(Some(trace.clone()));
+    (0..noted).try_for_each(|_| timed(&mut session).map(|_| ()))?;
+    session.set_trace(None);
+    let has_room = memory::available_bytes().is_none_or(|available| available / 2 >= LIMIT_BYTES as u64);
+    let limits = has_room.then(|| session.threads().measure(LIMIT_BYTES)).flatten();
+    let whole = loaded.model.whole_manifest();
+    let times = step_times(&trace.spans(), noted as usize, &whole, &inputs.bindings, limits.as_ref());
+    let limit_share = limits.map(|_| seconds_at_limits(&times) / latency.median.as_secs_f64().max(1e-12));
+    if let (Some(limits), Some(share)) = (&limits, limit_share) {
+        let [memory, floats, bytes] =
+            [limits.memory_bytes, limits.float_operations, limits.byte_operations].map(|rate| rate / 1e9);
+        output.line(format_args!(
+            "{:.0} % of the machine's limits: {memory:.1} GB/s of memory, {floats:.0} GFLOP/s f32, {bytes:.0} GOP/s i8",
+            100.0 * share
+        ))?;
+    }
     if arguments.per_step {
-        // In runs of their own: what is noted of each step takes time, too.
-        let trace = Arc::new(Trace::default());
-        session.set_trace(Some(trace.clone()));
-        (0..total).try_for_each(|_| timed(&mut session).map(|_| ()))?;
-        let whole = loaded.model.whole_manifest();
-        let times = step_times(&trace.spans(), total as usize, &whole, &inputs.bindings);
         steps::show(&times, output)?;
-        steps = Some(times);
     }
     let summary = Summary {
         model: loaded.path.display().to_string(),
@@ -141,7 +169,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         budget_bytes: None,
         pinned_bytes: stored_bytes(manifest),
         arena_bytes: session.arena_bytes(),
-        peak_rss_bytes: peak_rss_bytes(),
+        peak_rss_bytes,
         context: growing.map(|growing| growing.context as u64),
         tokens: growing.map(|growing| growing.tokens as u64),
         tokens_per_second,
@@ -150,7 +178,13 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         p99_seconds: latency.p99.as_secs_f64(),
         first,
         runs,
-        steps,
+        limits: limits.map(|limits| MachineLimits {
+            memory_bytes: limits.memory_bytes,
+            f32_operations: limits.float_operations,
+            i8_operations: limits.byte_operations,
+        }),
+        limit_share,
+        steps: arguments.per_step.then_some(times),
     };
     print_memory(&loaded, summary, output)?;
     Ok(Code::Success)

@@ -1,14 +1,16 @@
 //! `bench --per-step`: where the time of a run goes, beside what each step computes and moves.
 //!
 //! The time of a step is the median of its executions, times how often a run executes it, without the steps of its bodies. Work is
-//! that of `inspect --work` at the sizes of the run; what only the run itself tells has no rates.
+//! that of `inspect --work` at the sizes of the run; what only the run itself tells has no rates. The share of the limit is the
+//! time that the machine would take at least, by what it was measured to give in the same process, over the time taken: for bytes,
+//! as if all came from memory (what lies in caches is faster), or for multiply-accumulates, whichever is longer.
 
 use super::inspect::work::bound;
 use super::output::{Output, seconds};
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::model::{KnownStep, Manifest};
-use ipuc_formats::ops::Gathered;
-use ipuc_runtime::{Span, Track};
+use ipuc_formats::ops::{Gathered, Precision};
+use ipuc_runtime::{Limits, Span, Track};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,10 +40,42 @@ pub(super) struct StepTime {
     gigaflops: Option<f64>,
     /// In 10^9 bytes a second.
     gigabytes_per_second: Option<f64>,
+    /// What would bound it.
+    limit: Option<&'static str>,
+    /// The time that this limit allows, over the time taken.
+    limit_share: Option<f64>,
 }
 
-/// The steps of `runs` runs by their time, the longest first.
-pub(super) fn step_times(spans: &[Span], runs: usize, manifest: &Manifest, bindings: &Bindings) -> Vec<StepTime> {
+/// The time that a run takes at least, as far as the work of its steps is known.
+pub(super) fn seconds_at_limits(steps: &[StepTime]) -> f64 {
+    steps.iter().filter_map(|step| Some(step.limit_share? * step.seconds)).sum()
+}
+
+/// What bounds so many multiply-accumulates and bytes, and the seconds that it allows.
+fn bounding(macs: &[(Precision, u64)], bytes: Option<u64>, limits: &Limits) -> Option<(&'static str, f64)> {
+    let of_bytes = |precision: &Precision| {
+        [precision.activation, precision.weight].iter().all(|dtype| dtype.is_integer() && dtype.bits() <= 8)
+    };
+    let seconds = |wanted: bool, rate: f64| {
+        let macs = macs.iter().filter(|(precision, _)| of_bytes(precision) == wanted).map(|(_, count)| *count as f64);
+        2.0 * macs.sum::<f64>() / rate
+    };
+    let bounds = [
+        ("f32", seconds(false, limits.float_operations)),
+        ("i8", seconds(true, limits.byte_operations)),
+        ("memory", bytes.unwrap_or(0) as f64 / limits.memory_bytes),
+    ];
+    bounds.into_iter().filter(|(_, seconds)| *seconds > 0.0).max_by(|one, other| one.1.total_cmp(&other.1))
+}
+
+/// The steps of `runs` runs by their time, the longest first, beside what the machine gives at most where that was measured.
+pub(super) fn step_times(
+    spans: &[Span],
+    runs: usize,
+    manifest: &Manifest,
+    bindings: &Bindings,
+    limits: Option<&Limits>,
+) -> Vec<StepTime> {
     let own = own_times(spans);
     let total: f64 = own.values().map(|times| of_a_run(times, runs)).sum();
     let mut steps: Vec<StepTime> = own
@@ -54,10 +88,15 @@ pub(super) fn step_times(spans: &[Span], runs: usize, manifest: &Manifest, bindi
                 KnownStep::new(manifest, block as usize, step as usize).map(|known| bound(known.work(), bindings));
             let of_all = |dim: Dim| dim.as_known().map(|count| (count as f64 * executions) as u64);
             let macs = work.as_ref().and_then(|work| of_all(work.total_macs()));
+            let by_type = work.as_ref().map(|work| {
+                let count = |(precision, count): &(Precision, Dim)| Some((*precision, of_all(count.clone())?));
+                work.macs.iter().filter_map(count).collect::<Vec<_>>()
+            });
             let bytes = work.and_then(|work| {
                 let gathered = |gathered: Gathered| gathered.parts * gathered.part_bytes;
                 of_all(work.stored + work.moved + work.gathered.map_or(Dim::ZERO, gathered))
             });
+            let bound = limits.and_then(|limits| bounding(&by_type.unwrap_or_default(), bytes, limits));
             let rate = |count: u64| count as f64 / seconds.max(1e-12) / 1e9;
             Some(StepTime {
                 block,
@@ -71,6 +110,8 @@ pub(super) fn step_times(spans: &[Span], runs: usize, manifest: &Manifest, bindi
                 bytes,
                 gigaflops: macs.map(|macs| 2.0 * rate(macs)),
                 gigabytes_per_second: bytes.map(rate),
+                limit: bound.map(|(name, _)| name),
+                limit_share: bound.map(|(_, least)| least / seconds.max(1e-12)),
             })
         })
         .collect();
@@ -108,10 +149,15 @@ fn of_a_run(times: &[Duration], runs: usize) -> f64 {
 
 /// The table of the longest steps.
 pub(super) fn show(steps: &[StepTime], output: &mut Output) -> anyhow::Result<()> {
-    let mut table = vec![["time", "share", "GFLOP/s", "GB/s", "step", "operator", "nodes"].map(str::to_string)];
+    let mut table =
+        vec![["time", "share", "GFLOP/s", "GB/s", "of limit", "step", "operator", "nodes"].map(str::to_string)];
     let rate = |rate: Option<f64>| match rate {
         Some(rate) if rate >= 0.05 => format!("{rate:.1}"),
         Some(_) | None => String::new(),
+    };
+    let of_limit = |step: &StepTime| match (step.limit_share, step.limit) {
+        (Some(share), Some(limit)) => format!("{:.0} % {limit}", 100.0 * share),
+        (None, _) | (_, None) => String::new(),
     };
     for step in steps.iter().take(MOST_SHOWN) {
         table.push([
@@ -119,6 +165,7 @@ pub(super) fn show(steps: &[StepTime], output: &mut Output) -> anyhow::Result<()
             format!("{:.1} %", 100.0 * step.share),
             rate(step.gigaflops),
             rate(step.gigabytes_per_second),
+            of_limit(step),
             format!("{}:{}", step.block, step.step),
             step.operator.to_string(),
             step.node.clone(),
@@ -135,6 +182,19 @@ pub(super) fn show(steps: &[StepTime], output: &mut Output) -> anyhow::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipuc_formats::dtype::DType;
+
+    #[test]
+    fn what_takes_longest_at_its_limit_bounds_a_step() {
+        let limits = Limits { memory_bytes: 10.0, float_operations: 4.0, byte_operations: 8.0 };
+        let precision = |activation, weight, accumulator| Precision { activation, weight, accumulator };
+        let float = (precision(DType::F32, DType::I8, DType::F32), 6);
+        let bytes = (precision(DType::U8, DType::I8, DType::I32), 20);
+        assert_eq!(bounding(&[float], Some(20), &limits), Some(("f32", 3.0)));
+        assert_eq!(bounding(&[float, bytes], None, &limits), Some(("i8", 5.0)));
+        assert_eq!(bounding(&[float], Some(70), &limits), Some(("memory", 7.0)));
+        assert_eq!(bounding(&[], None, &limits), None);
+    }
 
     #[test]
     fn time_of_bodies_is_not_that_of_the_step_that_runs_them() {

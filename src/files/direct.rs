@@ -47,6 +47,28 @@ impl DirectFile {
         })
     }
 
+    /// Whether most of the file lies in the page cache, as far as some places of it tell.
+    #[must_use]
+    pub fn is_cached(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            /// Places that are asked for.
+            const PLACES: u64 = 16;
+            let cached = |place: u64| {
+                let offset = self.length() / PLACES * place;
+                let mut byte = [0u8];
+                let slices = &mut [io::IoSliceMut::new(&mut byte)];
+                // A read that does not wait fails where it would have to.
+                let read =
+                    rustix::io::preadv2(self.buffered.file(), slices, offset, rustix::io::ReadWriteFlags::NOWAIT);
+                read.is_ok()
+            };
+            (0..PLACES).filter(|&place| cached(place)).count() as u64 > PLACES / 2
+        }
+        #[cfg(not(target_os = "linux"))]
+        true
+    }
+
     /// The same file, read through the page cache.
     #[must_use]
     pub fn buffered(&self) -> &SourceFile {
@@ -92,6 +114,14 @@ impl WeightFile for DirectFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_just_written_is_cached() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        assert!(DirectFile::open(&path).unwrap().is_cached());
+    }
 
     #[test]
     fn reads_are_right_whether_aligned_or_not() {

@@ -77,6 +77,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("error", &["steps", "versions"]),
     ("fabric", &[]),
     ("file", &[]),
+    ("limits", &["threads"]),
     ("memory", &["steps", "versions"]),
     ("observe", &[]),
     ("bind", &["error"]),

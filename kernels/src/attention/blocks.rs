@@ -33,8 +33,8 @@ pub(super) struct Task<'a> {
     /// First query among those of the head.
     pub first: usize,
     pub rows: usize,
-    /// `[rows, value size]`.
-    pub out: &'a mut [f32],
+    /// A row for each query, of the size of values.
+    pub out: Vec<&'a mut [f32]>,
     pub shown: Option<Stage>,
     /// `[rows, keys]`, where a stage is wanted.
     pub scores: &'a mut [f32],
@@ -61,7 +61,9 @@ impl Routine for Task<'_> {
         let mut running: Vec<Running> = (0..self.rows).map(|row| self.start(row)).collect();
         let mut scores = scratch(self.rows * BLOCK);
         let mut weighed = Vec::with_capacity(self.rows);
-        self.out.fill(0.0);
+        self.out.iter_mut().for_each(|out| out.fill(0.0));
+        let mut queries = scratch(self.rows * self.operands.key.size);
+        self.scale_queries(&mut queries);
         for first in (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK) {
             let block = first..keys.end.min(first + BLOCK);
             if self.is_hidden(&block, &visible) {
@@ -69,7 +71,7 @@ impl Routine for Task<'_> {
                 left_out += multiplications as u64;
                 continue;
             }
-            self.multiply_keys(simd, &block, &mut scores);
+            self.multiply_keys(simd, &queries, &block, &mut scores);
             self.cap(simd, &block, &mut scores);
             weighed.clear();
             // A loop, since a closure would not be compiled for the instructions.
@@ -178,12 +180,23 @@ impl Task<'_> {
         start..seen.map(|range| range.end).max().unwrap_or(0)
     }
 
+    /// The queries times scale, one after the other.
+    #[inline(always)]
+    fn scale_queries(&self, scaled: &mut [f32]) {
+        let (size, scale) = (self.operands.key.size, self.operands.scale);
+        for (row, scaled) in scaled.chunks_mut(size).enumerate() {
+            let place = self.operands.row(self.batch(), self.query_head(row), self.query(row).1);
+            for (scaled, query) in scaled.iter_mut().zip(&self.operands.query[place * size..][..size]) {
+                *scaled = query * scale;
+            }
+        }
+    }
+
     /// Scores `[rows, BLOCK]` of the keys of a block.
     #[inline(always)]
-    fn multiply_keys<S: Simd>(&mut self, simd: S, block: &Range<usize>, scores: &mut [f32]) {
+    fn multiply_keys<S: Simd>(&mut self, simd: S, queries: &[f32], block: &Range<usize>, scores: &mut [f32]) {
         let size = self.operands.key.size;
-        let first = self.head * self.operands.group * self.operands.queries + self.first;
-        let queries = Matrix::new(&self.operands.query[first * size..], self.rows, size);
+        let queries = Matrix::new(queries, self.rows, size);
         let mut decoded = scratch(self.operands.key.decoded_elements());
         self.operands.key.decode(self.head, block, &mut decoded);
         let heads = self.operands.key_heads;
@@ -260,8 +273,7 @@ impl Task<'_> {
     #[inline(always)]
     fn rescale<S: Simd>(&mut self, simd: S, row: usize, factor: f32) {
         if factor != 1.0 {
-            let width = self.operands.value.size;
-            for out in self.out[row * width..][..width].chunks_mut(LANES) {
+            for out in self.out[row].chunks_mut(LANES) {
                 simd.store_partial(simd.multiply(simd.load_partial(out), simd.splat(factor)), out);
             }
         }
@@ -270,7 +282,6 @@ impl Task<'_> {
     /// Adds the values of a block times their weights. Queries that follow each other and see the same keys do it together.
     #[inline(always)]
     fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &[f32]) {
-        let width = self.operands.value.size;
         let values = self.operands.value;
         let mut decoded = scratch(values.decoded_elements());
         let weighed = seen.iter().filter(|keys| !keys.is_empty());
@@ -288,9 +299,9 @@ impl Task<'_> {
             let place = first + keys.start..first + keys.end;
             let heads = self.operands.key_heads;
             let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
-            let weights = &weights[rows.start * BLOCK + keys.start..];
-            let weights = Matrix::with_stride(weights, rows.len(), keys.len(), BLOCK);
-            let out = self.out[rows.start * width..rows.end * width].chunks_mut(width).collect();
+            let weights =
+                Matrix::with_stride(&weights[rows.start * BLOCK + keys.start..], rows.len(), keys.len(), BLOCK);
+            let out = self.out[rows].iter_mut().map(|out| &mut **out).collect();
             plain_product_within(simd, weights, values, out, Start::Output);
         }
     }
@@ -298,8 +309,8 @@ impl Task<'_> {
     /// Divides by the sums. A query that sees nothing gives zeros.
     #[inline(always)]
     fn finish<S: Simd>(&mut self, simd: S, running: &[Running]) {
-        let (width, keys) = (self.operands.value.size, self.operands.keys);
-        for (out, running) in self.out.chunks_mut(width).zip(running) {
+        let keys = self.operands.keys;
+        for (out, running) in self.out.iter_mut().zip(running) {
             for out in out.chunks_mut(LANES).filter(|_| !running.hidden) {
                 simd.store_partial(simd.divide(simd.load_partial(out), simd.splat(running.sum)), out);
             }

@@ -117,6 +117,15 @@ pub enum Stage {
     Softmax,
 }
 
+/// Where the rows of queries and of results lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowLayout {
+    /// `[batch, heads of queries, queries, size]`.
+    ByHead,
+    /// `[batch, queries, heads of queries, size]`, as products write them.
+    ByQuery,
+}
+
 /// Operands and options.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
@@ -130,8 +139,12 @@ pub struct Attention<'a> {
     pub queries: usize,
     /// Keys of a head.
     pub keys: usize,
-    /// Queries times scale: `[batch, key_heads, group, queries, size]`.
+    /// The queries, as `layout` says; heads that share keys are neighbours.
     pub query: &'a [f32],
+    /// Where queries, and results, lie.
+    pub layout: RowLayout,
+    /// Factor of the queries.
+    pub scale: f32,
     /// The keys.
     pub key: Heads<'a>,
     /// The values.
@@ -146,8 +159,34 @@ pub struct Attention<'a> {
     pub sink: Option<&'a [f32]>,
 }
 
-/// Writes `out: [batch, key_heads, group, queries, value size]`, and `scores: [batch, key_heads, group, queries, keys]`
-/// where a stage of them is wanted. Gives the multiplications that were left out, since the mask hides whole blocks of keys.
+impl Attention<'_> {
+    /// Where a query of a head begins, in rows.
+    fn row(&self, batch: usize, head: usize, query: usize) -> usize {
+        let heads = self.key_heads * self.group;
+        match self.layout {
+            RowLayout::ByHead => (batch * heads + head) * self.queries + query,
+            RowLayout::ByQuery => (batch * self.queries + query) * heads + head,
+        }
+    }
+
+    /// The rows of a result, by batch, head and query.
+    fn rows_of<'o>(&self, out: &'o mut [f32]) -> Vec<&'o mut [f32]> {
+        let rows = out.chunks_mut(self.value.size);
+        match self.layout {
+            RowLayout::ByHead => rows.collect(),
+            RowLayout::ByQuery => {
+                let mut rows: Vec<Option<&mut [f32]>> = rows.map(Some).collect();
+                let heads = self.key_heads * self.group;
+                let places = (0..self.batch * heads).flat_map(|head| (0..self.queries).map(move |query| (head, query)));
+                let places = places.map(|(head, query)| self.row(head / heads, head % heads, query));
+                places.filter_map(|place| rows.get_mut(place).and_then(Option::take)).collect()
+            }
+        }
+    }
+}
+
+/// Writes `out`, whose rows lie as those of the queries, and `scores: [batch, key_heads, group, queries, keys]` where a stage of
+/// them is wanted. Gives the multiplications that were left out, since the mask hides whole blocks of keys.
 ///
 /// # Panics
 /// If lengths disagree, or an extent is 0.
@@ -171,15 +210,16 @@ pub fn attention(
         }
     };
     let mut shown_chunks = shown_chunks.into_iter();
-    let tasks: Vec<Task<'_>> = out
-        .chunks_mut(rows * width)
-        .enumerate()
-        .flat_map(|(head, out)| out.chunks_mut(ROWS * width).enumerate().map(move |(block, out)| (head, block, out)))
-        .map(|(head, block, out)| {
+    let mut places = operands.rows_of(out).into_iter();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for head in 0..batch * key_heads {
+        for first in (0..rows).step_by(ROWS) {
+            let rows = (rows - first).min(ROWS);
+            let out = places.by_ref().take(rows).collect();
             let scores = shown_chunks.next().unwrap_or_default();
-            Task { operands, head, first: block * ROWS, rows: out.len() / width, out, shown, scores }
-        })
-        .collect();
+            tasks.push(Task { operands, head, first, rows, out, shown, scores });
+        }
+    }
     if batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS {
         return tasks.into_iter().map(|task| instructions.run(task)).sum();
     }

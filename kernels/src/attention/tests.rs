@@ -114,6 +114,8 @@ impl Operands {
             queries: rows.len(),
             keys,
             query: &query,
+            layout: RowLayout::ByHead,
+            scale: 1.0,
             key: heads(&self.key, size),
             value: heads(&self.value, width),
             softcap,

@@ -38,6 +38,22 @@ impl<'a> Match<'a> {
         self.producer(operand)
     }
 
+    /// What `form` finds, or nothing of it.
+    pub(super) fn attempt<T>(&mut self, form: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let found = self.found.clone();
+        let formed = form(self);
+        if formed.is_none() {
+            self.found = found;
+        }
+        formed
+    }
+
+    /// Whether nobody reads an operand but steps that were found.
+    pub(super) fn is_read_within(&self, operand: Operand) -> bool {
+        let Operand::Value(value) = operand else { return false };
+        self.steps.is_read_within(value, &self.found)
+    }
+
     /// Where the step is that computes an operand.
     pub(super) fn place(&self, operand: Operand) -> Option<usize> {
         let Operand::Value(value) = operand else { return None };
@@ -63,14 +79,8 @@ impl<'a> Match<'a> {
         [one, other]: [Operand; 2],
         mut form: impl FnMut(&mut Self, [Operand; 2]) -> Option<T>,
     ) -> Option<T> {
-        for operands in [[one, other], [other, one]] {
-            let found = self.found.clone();
-            if let Some(formed) = form(self, operands) {
-                return Some(formed);
-            }
-            self.found = found;
-        }
-        None
+        self.attempt(|matched| form(matched, [one, other]))
+            .or_else(|| self.attempt(|matched| form(matched, [other, one])))
     }
 
     /// The only element of a constant.

@@ -35,11 +35,15 @@ mod attention;
 mod batch_normalization;
 mod chains;
 mod elements;
+mod heads;
 mod matching;
 mod normalization;
+mod parts;
 mod products;
 mod readers;
 mod repeated;
+mod rotary;
+mod views;
 
 use crate::error::PassError;
 use crate::ir::{Changes, Graph};
@@ -59,9 +63,13 @@ pub struct Pattern {
 /// is found before they are joined, what makes elementwise steps comes before what joins them, and products take what was joined.
 pub const PATTERNS: &[Pattern] = &[
     Pattern { name: "repeated", apply: repeated::apply },
+    Pattern { name: "rotary", apply: rotary::apply },
     Pattern { name: "attention", apply: attention::apply },
+    Pattern { name: "parts", apply: parts::apply },
+    Pattern { name: "heads", apply: heads::apply },
     Pattern { name: "normalization", apply: normalization::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
+    Pattern { name: "views", apply: views::apply },
     Pattern { name: "chains", apply: chains::apply },
     Pattern { name: "products", apply: products::apply },
 ];

@@ -68,6 +68,27 @@ impl Steps {
         self.producers.get(&value).copied().filter(|_| only)
     }
 
+    /// Whether only these steps read a value.
+    pub(super) fn is_read_within(&self, value: ValueId, steps: &BTreeSet<usize>) -> bool {
+        let within = |reader: &Reader| matches!(reader, Reader::Step(at) if steps.contains(at));
+        self.readers.get(&value).is_none_or(|readers| readers.iter().all(within))
+    }
+
+    /// The steps that read a value, where no others do.
+    pub(super) fn readers(&self, value: ValueId) -> Option<Vec<usize>> {
+        let step = |reader: &Reader| if let Reader::Step(at) = reader { Some(*at) } else { None };
+        self.readers.get(&value)?.iter().map(step).collect()
+    }
+
+    /// The only step that reads a value.
+    pub(super) fn only_reader(&self, value: ValueId) -> Option<usize> {
+        let mut readers = self.readers.get(&value)?.iter();
+        match (readers.next(), readers.next()) {
+            (Some(&Reader::Step(at)), None) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Joins a step to one that reads its results: it is gone, and its operands are read there.
     pub(super) fn join(&mut self, at: usize, reader: usize) {
         let Some(step) = self.steps.get_mut(at).and_then(Option::take) else { return };

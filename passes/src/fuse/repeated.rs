@@ -1,4 +1,4 @@
-//! Integers that several steps compute alike are computed once, as the positions of each layer of a decoder are.
+//! Integers that several steps compute alike are computed once, as the positions of each layer of a decoder are; and masks.
 //!
 //! ```text
 //! constant @one : i64[] = i64[]:0100000000000000
@@ -25,8 +25,8 @@
 //! ```
 //!
 //! Steps are alike if they are the same operator, without effect and bodies, over the same operands, or if what is known of their
-//! contents is the same. Floats are left alone: they would take memory from the first reader to the last. So are results of the
-//! block. Results keep their bits.
+//! contents is the same. Floats are left alone, as they would take memory from the first reader to the last, but for those that are
+//! chosen by a condition, since that stays in memory as well. So are results of the block. Results keep their bits.
 
 use crate::ir::{ConstantData, ConstantId, Graph, Operand, Step, ValueId, substitute};
 use ipuc_formats::attribute::BlockIndex;
@@ -79,9 +79,12 @@ impl Found {
     fn first_like(&mut self, graph: &Graph, index: BlockIndex, step: &Step) -> Option<ValueId> {
         let &[result] = step.results.as_slice() else { return None };
         let fact = &graph.value(result).fact;
-        let is_integer = fact.kind.as_tensor().is_some_and(|(dtype, _)| dtype.is_integer());
+        let is_mask =
+            matches!(step.op, Op::Select(_)) && step.operands.iter().skip(1).all(|&operand| is_number(graph, operand));
+        let is_shared =
+            is_mask || fact.kind.as_tensor().is_some_and(|(dtype, _)| dtype.is_integer() || dtype == DType::Bool);
         let is_result = graph.block(index).results.contains(&Operand::Value(result));
-        if !is_integer || is_result || graph.effect(step) != Effect::Pure || !step.op.blocks().is_empty() {
+        if !is_shared || is_result || graph.effect(step) != Effect::Pure || !step.op.blocks().is_empty() {
             return None;
         }
         let reads = step.operands.iter().map(|&operand| Read::of(graph, operand)).collect();
@@ -98,6 +101,11 @@ impl Found {
         alike.push((step.op.clone(), result));
         None
     }
+}
+
+/// Whether an operand is a constant of one element.
+fn is_number(graph: &Graph, operand: Operand) -> bool {
+    matches!(operand, Operand::Constant(id) if graph.constant(id).shape.iter().all(|&extent| extent == 1))
 }
 
 fn kind(graph: &Graph, value: ValueId) -> &Type {

@@ -3,7 +3,6 @@
 
 use ipuc_formats::tensor::Storage;
 use ipuc_pages::Pages;
-use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,8 +12,8 @@ pub(crate) struct Arena {
     bytes: usize,
     /// What `start` points into.
     pages: Pages,
-    /// Pieces that are held: offset to end.
-    held: Mutex<BTreeMap<usize, usize>>,
+    /// Pieces that are held, offset and end, by offset: few at a time, so that none is looked for long.
+    held: Mutex<Vec<(usize, usize)>>,
 }
 
 // SAFETY: the memory is reached only through `ArenaBytes`, whose pieces do not overlap, and `held` is locked.
@@ -27,17 +26,18 @@ impl Arena {
     pub(crate) fn new(bytes: usize) -> Option<Arc<Arena>> {
         let mut pages = Pages::zeroed(bytes).ok()?;
         let start = NonNull::new(pages.as_mut_ptr())?;
-        Some(Arc::new(Arena { start, bytes, pages, held: Mutex::new(BTreeMap::new()) }))
+        Some(Arc::new(Arena { start, bytes, pages, held: Mutex::default() }))
     }
 
     /// The piece at `offset`; `None` where it is not inside or somebody holds a part of it.
     pub(crate) fn take(self: &Arc<Self>, offset: usize, bytes: usize) -> Option<ArenaBytes> {
         let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes && bytes > 0)?;
         let mut held = self.held();
-        if held.range(..end).next_back().is_some_and(|(_, &other_end)| other_end > offset) {
+        let place = held.partition_point(|&(other, _)| other < end);
+        if place.checked_sub(1).is_some_and(|before| held[before].1 > offset) {
             return None;
         }
-        held.insert(offset, end);
+        held.insert(place, (offset, end));
         drop(held);
         Some(ArenaBytes { arena: self.clone(), offset, bytes, discarded: false })
     }
@@ -47,7 +47,7 @@ impl Arena {
         drop(self.take(offset, bytes).map(ArenaBytes::discarded_when_dropped));
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+    fn held(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,7 +92,10 @@ impl Drop for ArenaBytes {
             // SAFETY: the piece is still held here, nobody else refers to its bytes, and it is not looked at again.
             unsafe { self.arena.pages.discard(self.offset..self.offset + self.bytes) };
         }
-        self.arena.held().remove(&self.offset);
+        let mut held = self.arena.held();
+        if let Ok(place) = held.binary_search_by_key(&self.offset, |&(offset, _)| offset) {
+            held.remove(place);
+        }
     }
 }
 

@@ -10,14 +10,14 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{Manifest, OperandRecord};
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Memory for one entry at one binding.
 pub(crate) struct BoundMemory {
     bindings: Bindings,
     entry_block: u32,
-    blocks: HashMap<u32, (BlockMemory, Option<Arc<Arena>>)>,
+    /// By number; `None` for blocks that the entry does not run.
+    blocks: Vec<Option<(BlockMemory, Option<Arc<Arena>>)>>,
     charge: Option<Charge>,
     pool: Arc<Pool>,
     pages: PoolPages,
@@ -26,13 +26,13 @@ pub(crate) struct BoundMemory {
 impl BoundMemory {
     /// Plan every block that the entry's block runs; memory comes with [`BoundMemory::acquire`].
     pub(crate) fn new(manifest: &Manifest, entry_block: u32, bindings: Bindings, pool: Arc<Pool>) -> Self {
-        let mut blocks = HashMap::new();
+        let mut blocks: Vec<_> = manifest.blocks.iter().map(|_| None).collect();
         let mut pending = vec![entry_block];
         while let Some(index) = pending.pop() {
             let block = &manifest.blocks[index as usize];
-            blocks.insert(index, (plan_block(block, &bindings), None));
+            blocks[index as usize] = Some((plan_block(block, &bindings), None));
             let bodies = block.steps.iter().flat_map(|step| step.op.blocks());
-            pending.extend(bodies.map(|body| body.0).filter(|body| !blocks.contains_key(body)));
+            pending.extend(bodies.map(|body| body.0).filter(|body| blocks[*body as usize].is_none()));
         }
         BoundMemory { bindings, entry_block, blocks, charge: None, pages: PoolPages(pool.clone()), pool }
     }
@@ -46,7 +46,7 @@ impl BoundMemory {
             return Ok(());
         }
         let charge = self.pool.charge(self.arena_bytes()).map_err(|exceeded| exceeded.bytes)?;
-        for (memory, arena) in self.blocks.values_mut().filter(|(memory, _)| memory.bytes > 0) {
+        for (memory, arena) in self.blocks.iter_mut().flatten().filter(|(memory, _)| memory.bytes > 0) {
             *arena = Some(Arena::new(memory.bytes).ok_or(memory.bytes as u64)?);
         }
         self.charge = Some(charge);
@@ -55,9 +55,9 @@ impl BoundMemory {
 
     /// Bytes of buffers for what bodies of control flow give, before and after an iteration.
     pub(crate) fn body_result_bytes(&self, manifest: &Manifest) -> u64 {
-        let bodies = self.blocks.keys().filter(|&&block| block != self.entry_block);
-        let bytes = |block: &u32| -> u64 {
-            let block = &manifest.blocks[*block as usize];
+        let bodies = self.planned().map(|(block, _)| block).filter(|&block| block != self.entry_block as usize);
+        let bytes = |block: usize| -> u64 {
+            let block = &manifest.blocks[block];
             let slots = block.results.iter().filter_map(|result| match *result {
                 OperandRecord::Value(slot) => Some(slot as usize),
                 OperandRecord::Weight(_) | OperandRecord::Absent => None,
@@ -79,8 +79,8 @@ impl BoundMemory {
             return None;
         }
         if self.bindings != *bindings {
-            let mut blocks = self.blocks.iter();
-            if !blocks.all(|(&index, (memory, _))| memory.is_of(&manifest.blocks[index as usize], bindings)) {
+            let is_of = |(index, memory): (usize, &BlockMemory)| memory.is_of(&manifest.blocks[index], bindings);
+            if !self.planned().all(is_of) {
                 return None;
             }
             self.bindings = bindings.clone();
@@ -90,7 +90,13 @@ impl BoundMemory {
 
     /// Bytes of all arenas.
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.blocks.values().map(|(memory, _)| memory.bytes as u64).sum()
+        self.planned().map(|(_, memory)| memory.bytes as u64).sum()
+    }
+
+    /// Plans of blocks, by number.
+    fn planned(&self) -> impl Iterator<Item = (usize, &BlockMemory)> {
+        let blocks = self.blocks.iter().enumerate();
+        blocks.filter_map(|(index, planned)| planned.as_ref().map(|(memory, _)| (index, memory)))
     }
 
     /// A tensor with unspecified contents for result `result` of a step: in the planned place of its value, or where that
@@ -106,11 +112,12 @@ impl BoundMemory {
         if bytes == 0 {
             return Ok(Tensor::zeros(dtype, shape)?);
         }
-        let (memory, arena) = &self.blocks[&block];
-        let place = slot.and_then(|slot| memory.places[slot as usize]).filter(|&(_, planned)| planned >= bytes);
-        if let Some((offset, _)) = place
-            && let Some(piece) = arena.as_ref().and_then(|arena| arena.take(offset, bytes))
-        {
+        let planned = self.blocks.get(block as usize).and_then(Option::as_ref);
+        let place = planned.and_then(|(memory, arena)| {
+            let (offset, _) = memory.places[slot? as usize].filter(|&(_, planned)| planned >= bytes)?;
+            arena.as_ref()?.take(offset, bytes)
+        });
+        if let Some(piece) = place {
             return Ok(Tensor::over(dtype, shape, Arc::new(piece))?);
         }
         self.buffer(result, bytes, dtype, shape)

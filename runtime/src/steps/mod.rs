@@ -132,6 +132,9 @@ pub fn run_over_copies<K: Kernel + ?Sized>(
 /// # Errors
 /// [`KernelError`] where memory is short, or pages cannot be read.
 pub fn without_versions(operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Operand>, KernelError> {
+    if !operands.iter().any(|operand| matches!(operand, Operand::Version(_))) {
+        return Ok(operands);
+    }
     let whole = |operand| match operand {
         Operand::Version(version) => Ok(Operand::Value(Value::Tensor(context.whole(&version)?))),
         Operand::Absent | Operand::Value(_) | Operand::Weight(_) => Ok(operand),

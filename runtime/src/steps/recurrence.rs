@@ -19,6 +19,7 @@ use ipuc_kernels::product::{
 };
 use ipuc_kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, PlainCell};
 use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::threads::each;
 use std::ops::Range;
 
 impl Kernel for CausalConvolution {}
@@ -157,13 +158,17 @@ fn walk(
     }
     let sequence = computed(context, 0, DType::F32, &sequence_shape, |out| {
         out.fill(0.0);
-        for direction in 0..layer.direction.count() {
+        let most = lengths.iter().copied().max().unwrap_or(0);
+        let run = |direction: usize, mut rows: Vec<&mut [f32]>| -> Result<Vec<Vec<f32>>, KernelError> {
             let walk = Walk::of(layer, cell, direction, extents, inputs)?;
             let mut buffers = walk.start(inputs, data)?;
-            for step in 0..lengths.iter().copied().max().unwrap_or(0) {
-                walk.step(step, &lengths, &mut buffers, out);
+            for step in 0..most {
+                walk.step(step, &lengths, &mut buffers, &mut rows);
             }
-            for (tensor, state) in finals.iter_mut().zip(&buffers.states) {
+            Ok(buffers.states)
+        };
+        for (direction, states) in each_direction(layer, extents, out, &run)?.into_iter().enumerate() {
+            for (tensor, state) in finals.iter_mut().zip(&states) {
                 let elements = tensor.elements_mut::<f32>()?;
                 for (index, state) in state.chunks(extents.hidden.max(1)).enumerate() {
                     // A sequence without steps has no last state.
@@ -177,6 +182,35 @@ fn walk(
         Ok(())
     })?;
     Ok(std::iter::once(sequence).chain(finals).map(Value::from).collect())
+}
+
+/// What walks along one direction, with the rows of the output that it writes (time by batch); gives the last states.
+type RunDirection<'r> = dyn Fn(usize, Vec<&mut [f32]>) -> Result<Vec<Vec<f32>>, KernelError> + Sync + 'r;
+
+/// Last states of each direction. Directions do not know of each other: they run side by side, and the products of one of several
+/// stay on its thread.
+fn each_direction(
+    layer: Layer<'_>,
+    extents: Extents,
+    out: &mut [f32],
+    run: &RunDirection<'_>,
+) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
+    let directions = layer.direction.count();
+    let mut rows: Vec<Option<&mut [f32]>> = out.chunks_mut(extents.hidden.max(1)).map(Some).collect();
+    let places = |direction| {
+        let times = (0..extents.steps).flat_map(move |time| (0..extents.batch).map(move |index| (time, index)));
+        times.map(move |(time, index)| layer.output_row(time, direction, index, extents))
+    };
+    let mut own =
+        |direction| places(direction).filter_map(|place| rows.get_mut(place).and_then(Option::take)).collect();
+    if directions == 1 {
+        return Ok(vec![run(0, own(0))?]);
+    }
+    let mut results: Vec<Option<Result<Vec<Vec<f32>>, KernelError>>> = (0..directions).map(|_| None).collect();
+    let tasks: Vec<_> =
+        results.iter_mut().enumerate().map(|(direction, result)| (direction, own(direction), result)).collect();
+    each(tasks, |(direction, rows, result)| *result = Some(run(direction, rows)));
+    results.into_iter().flatten().collect()
 }
 
 impl<'a> Walk<'a> {
@@ -275,12 +309,11 @@ impl<'a> Walk<'a> {
         let reverse = self.layer.direction.is_reverse(self.direction);
         lengths.iter().enumerate().filter(move |(_, length)| step < **length).map(move |(index, length)| {
             let time = if reverse { length - 1 - step } else { step };
-            let out = self.layer.output_row(time, self.direction, index, self.extents);
-            (index, self.layer.data_row(time, index, self.extents), out)
+            (index, self.layer.data_row(time, index, self.extents), time * self.extents.batch + index)
         })
     }
 
-    fn step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, out: &mut [f32]) {
+    fn step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, out: &mut [&mut [f32]]) {
         let (size, rows) = (self.extents.hidden, self.bias.len());
         if size == 0 {
             return;
@@ -314,7 +347,7 @@ impl<'a> Walk<'a> {
                 // The states of a GRU are there already.
                 (Cell::Lstm { .. } | Cell::Gru { .. } | Cell::Plain, _) => {}
             }
-            out[out_row * size..(out_row + 1) * size].copy_from_slice(&buffers.states[0][unit]);
+            out[out_row].copy_from_slice(&buffers.states[0][unit]);
         }
     }
 

@@ -43,13 +43,16 @@ pub(super) struct Loader {
     wanted: Condvar,
     /// Threads that could be started.
     threads: AtomicUsize,
+    /// Runs that wait for what has completed; changes while `loads` is locked.
+    waiting: AtomicUsize,
 }
 
 impl Loader {
     /// Nothing is read yet.
     pub(super) fn new(source: Source, memory: ChunkMemory, loads: Loads<ChunkBytes>) -> Self {
         let (completed, wanted) = (Condvar::new(), Condvar::new());
-        Loader { source, memory, loads: Mutex::new(loads), completed, wanted, threads: AtomicUsize::new(0) }
+        let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Loader { source, memory, loads: Mutex::new(loads), completed, wanted, threads, waiting }
     }
 
     /// Starts the threads, for `depth` reads in flight; 0 for what suits most devices. Where not all can be started the
@@ -81,16 +84,23 @@ impl Loader {
         self.wanted.notify_all();
     }
 
-    /// There may be something to read, or room for it.
-    pub(super) fn wake(&self, loads: Locked<'_>) {
+    /// There may be something to read, or room for it. Who sleeps is woken for that only: where all weights stay in memory, a step
+    /// costs no call of the system.
+    pub(super) fn wake(&self, mut loads: Locked<'_>) {
+        let wanted = loads.is_read_wanted();
         drop(loads);
-        self.wanted.notify_all();
+        if wanted {
+            self.wanted.notify_all();
+        }
     }
 
     /// Held bytes were given back.
     pub(super) fn released(&self, loads: Locked<'_>) {
+        let waiting = self.waiting.load(Ordering::Relaxed) > 0;
         self.wake(loads);
-        self.completed.notify_all();
+        if waiting {
+            self.completed.notify_all();
+        }
     }
 
     /// No read is in flight whose completion can be waited for, and none can begin.
@@ -100,7 +110,10 @@ impl Loader {
 
     /// Waits until a read has completed.
     pub(super) fn wait<'a>(&'a self, loads: Locked<'a>) -> Locked<'a> {
-        self.completed.wait(loads).unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let loads = self.completed.wait(loads).unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        loads
     }
 
     /// Drops everything that was planned and read ahead.

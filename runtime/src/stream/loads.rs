@@ -388,6 +388,11 @@ impl<B> Loads<B> {
         None
     }
 
+    /// A read can be begun.
+    pub(super) fn is_read_wanted(&mut self) -> bool {
+        self.next_readable().is_some()
+    }
+
     /// A read is in flight, or can be begun.
     pub(super) fn can_progress(&mut self) -> bool {
         self.in_flight > 0 || self.next_readable().is_some()

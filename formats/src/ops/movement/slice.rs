@@ -249,14 +249,17 @@ impl Moves for Slice {
         None
     }
 
-    /// Every axis is sliced from 0 or from the front to the end, forward.
-    fn is_identity(&self, inputs: &[Option<Fact>], _result: &Fact) -> bool {
+    /// Every axis is sliced forward, and all of it: it keeps its extent, or goes from 0 or from the front to the end.
+    fn is_identity(&self, inputs: &[Option<Fact>], result: &Fact) -> bool {
         let elements = |operand| optional(inputs, operand).and_then(Fact::elements_as_integers);
-        let (Some(starts), Some(ends)) = (elements(1), elements(2)) else { return false };
         let forward = match optional(inputs, 4) {
             None => true,
             Some(_) => elements(4).is_some_and(|steps| steps.iter().all(|&step| step == 1)),
         };
+        if forward && result.dims().is_some() && optional(inputs, 0).and_then(Fact::dims) == result.dims() {
+            return true;
+        }
+        let (Some(starts), Some(ends)) = (elements(1), elements(2)) else { return false };
         let zero = [i64::MIN, 0];
         forward && starts.iter().all(|start| zero.contains(start)) && ends.iter().all(|&end| end == i64::MAX)
     }

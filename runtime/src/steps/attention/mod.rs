@@ -21,7 +21,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Attention, LinearAttention, ScoreStage, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::attention::{self as kernel, Stage};
+use ipuc_kernels::attention::{self as kernel, RowLayout, Stage};
 use ipuc_kernels::product::Skipped;
 use ipuc_kernels::simd::Instructions;
 use keys::{Cached, Joined};
@@ -80,24 +80,6 @@ fn paged(
     attend(operator, &inputs, extents, Some(&pages), context)
 }
 
-/// Queries times scale, head by head.
-fn scaled_queries(operator: &Attention, extents: Extents, values: &[f32]) -> Vec<f32> {
-    let Extents { query_heads, queries, size, .. } = extents;
-    let scale = operator.scale.unwrap_or_else(|| (1.0 / (size as f64).sqrt()) as f32);
-    if !extents.flat {
-        return values.iter().map(|value| value * scale).collect();
-    }
-    let mut moved = Vec::with_capacity(values.len());
-    for batch in values.chunks(queries * query_heads * size) {
-        for head in 0..query_heads {
-            for row in batch.chunks(query_heads * size) {
-                moved.extend(row[head * size..(head + 1) * size].iter().map(|value| value * scale));
-            }
-        }
-    }
-    moved
-}
-
 fn stage(stage: ScoreStage) -> Stage {
     match stage {
         ScoreStage::Product => Stage::Product,
@@ -137,7 +119,9 @@ fn attend(
         group: query_heads / key_heads,
         queries,
         keys: total,
-        query: &scaled_queries(operator, extents, tensor(inputs, 0)?.elements::<f32>()?),
+        query: tensor(inputs, 0)?.elements::<f32>()?,
+        layout: if extents.flat { RowLayout::ByQuery } else { RowLayout::ByHead },
+        scale: operator.scale.unwrap_or_else(|| (1.0 / (size as f64).sqrt()) as f32),
         key: key.heads(extents, size)?,
         value: value.heads(extents, value_size)?,
         softcap: operator.softcap,
@@ -175,25 +159,13 @@ fn output(
     context: &mut Context<'_>,
 ) -> Result<Tensor, KernelError> {
     let Extents { batch, query_heads, queries, value_size, flat, .. } = extents;
-    let instructions = Instructions::best();
-    if !flat {
-        let mut multiplications = 0;
-        let result = computed(context, 0, DType::F32, &[batch, query_heads, queries, value_size], |out| {
-            multiplications = kernel::attention(instructions, kernel, out, shown);
-            Ok(())
-        });
-        context.skipped += Skipped { multiplications, bytes: 0 };
-        return result;
-    }
-    let mut by_head = vec![0.0; batch * query_heads * queries * value_size];
-    let multiplications = kernel::attention(instructions, kernel, &mut by_head, shown);
-    context.skipped += Skipped { multiplications, bytes: 0 };
-    computed(context, 0, DType::F32, &[batch, queries, query_heads * value_size], |out| {
-        for (index, row) in by_head.chunks(value_size).enumerate() {
-            let (batch, head, query) = (index / queries / query_heads, index / queries % query_heads, index % queries);
-            let first = ((batch * queries + query) * query_heads + head) * value_size;
-            out[first..first + value_size].copy_from_slice(row);
-        }
+    let (by_query, by_head) = ([batch, queries, query_heads * value_size], [batch, query_heads, queries, value_size]);
+    let shape: &[usize] = if flat { &by_query } else { &by_head };
+    let mut multiplications = 0;
+    let result = computed(context, 0, DType::F32, shape, |out| {
+        multiplications = kernel::attention(Instructions::best(), kernel, out, shown);
         Ok(())
-    })
+    });
+    context.skipped += Skipped { multiplications, bytes: 0 };
+    result
 }

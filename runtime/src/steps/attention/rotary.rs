@@ -8,6 +8,8 @@ use ipuc_formats::element::Number;
 use ipuc_formats::ops::{RotaryEmbedding, RotaryPlan, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::rotary::rotate_halves;
+use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::{chunks, parts};
 
 impl Kernel for RotaryEmbedding {
@@ -15,19 +17,38 @@ impl Kernel for RotaryEmbedding {
         let inputs = loaded(operands)?;
         let dtype = tensor(&inputs, 0)?.dtype();
         let rotated = match dtype {
-            DType::F32 => rotated::<f32>(&self.resolve(&inputs)?, &inputs, context)?,
-            DType::F16 => rotated::<f16>(&self.resolve(&inputs)?, &inputs, context)?,
-            DType::BF16 => rotated::<bf16>(&self.resolve(&inputs)?, &inputs, context)?,
+            DType::F32 => rotated::<f32>(&self.resolve(&inputs)?, &inputs, in_f32, context)?,
+            DType::F16 => rotated::<f16>(&self.resolve(&inputs)?, &inputs, pair_by_pair, context)?,
+            DType::BF16 => rotated::<bf16>(&self.resolve(&inputs)?, &inputs, pair_by_pair, context)?,
             _ => return reference(self, inputs, context),
         };
         Ok(vec![rotated.into()])
     }
 }
 
+/// Rotates the first elements of a head: its own, cosines and sines of its pairs, and the result.
+type Rotate<T> = fn(&RotaryPlan, &[T], &[T], &[T], &mut [T]);
+
+fn pair_by_pair<T: Number>(plan: &RotaryPlan, own: &[T], cos: &[T], sin: &[T], out: &mut [T]) {
+    for (pair, (cos, sin)) in cos.iter().zip(sin).enumerate() {
+        let (first, second) = plan.pair(pair);
+        (out[first], out[second]) = turned([own[first], own[second]], *cos, *sin);
+    }
+}
+
+fn in_f32(plan: &RotaryPlan, own: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+    if plan.half == 0 || plan.pair(0).1 != plan.half {
+        return pair_by_pair(plan, own, cos, sin, out);
+    }
+    let rotated = 2 * plan.half;
+    rotate_halves(Instructions::best(), &own[..rotated], cos, sin, &mut out[..rotated]);
+}
+
 /// The reference computes in f64; so does this, with its bits.
 fn rotated<T: Number>(
     plan: &RotaryPlan,
     inputs: &[Option<Value>],
+    rotate: Rotate<T>,
     context: &mut Context<'_>,
 ) -> Result<Tensor, KernelError> {
     let x = tensor(inputs, 0)?;
@@ -46,10 +67,7 @@ fn rotated<T: Number>(
             let own = &x[head * plan.size..][..plan.size];
             out[2 * plan.half..].copy_from_slice(&own[2 * plan.half..]);
             let (cos, sin) = (&cos[angles..][..plan.half], &sin[angles..][..plan.half]);
-            for (pair, (cos, sin)) in cos.iter().zip(sin).enumerate() {
-                let (first, second) = plan.pair(pair);
-                (out[first], out[second]) = turned([own[first], own[second]], *cos, *sin);
-            }
+            rotate(plan, own, cos, sin, out);
         }
     });
     Ok(result)

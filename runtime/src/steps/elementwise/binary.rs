@@ -11,7 +11,7 @@ use ipuc_formats::ops::broadcast::broadcast_extents;
 use ipuc_formats::ops::{Binary, BinaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::elements::{ZipBlock, zip, zip_block, zip_in_place};
+use ipuc_kernels::elements::{Runs, ZipBlock, zip, zip_block, zip_in_place};
 
 impl Kernel for Binary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -273,6 +273,12 @@ impl Pair {
         cost: usize,
         function: &ZipBlock<'_, T, T, T>,
     ) -> Outcome {
+        if self.left.shape() == self.right.shape() && self.left.is_exclusive() {
+            let runs = Runs::flat(self.left.count(), [true]);
+            let out = bytemuck::cast_slice_mut(self.left.bytes_mut());
+            zip_in_place(out, bytemuck::cast_slice::<u8, T>(self.right.bytes()), &runs, cost, function);
+            return Ok(Some(self.left.clone()));
+        }
         let extents = broadcast_extents(&[self.left.shape(), self.right.shape()])?;
         if self.left.shape() == extents && self.left.is_exclusive() {
             let runs = runs(&extents, [self.right.shape()]);

@@ -50,6 +50,11 @@ fn reload(tensors: impl IntoIterator<Item = Tensor>) -> Vec<Operand> {
 
 /// How operands of these shapes are read for the elements of `extents`.
 pub(super) fn runs<const N: usize>(extents: &[usize], shapes: [&[usize]; N]) -> Runs<N> {
+    let is_single = |shape: &[usize]| shape.iter().all(|&extent| extent == 1);
+    if shapes.iter().all(|shape| *shape == extents || is_single(shape)) {
+        // An axis of one element is no axis.
+        return Runs::flat(extents.iter().product(), shapes.map(|shape| !is_single(shape)));
+    }
     let strides = shapes.map(|shape| broadcast_strides(shape, extents));
     Runs::new(extents, std::array::from_fn(|operand| strides[operand].as_slice()))
 }
