@@ -10,6 +10,7 @@ use ipuc_formats::onnx::schema::{ModelProto, TensorProto, tensor_proto, type_pro
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
 use ipuc_formats::ops::RowScheme;
 use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::size::Size;
 use ipuc_passes::emit::{
     EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, describe as records, emit,
 };
@@ -137,7 +138,7 @@ pub enum CompileError {
         error: ExternalFileError,
     },
     /// The weights take more than the size that they may have.
-    #[error("weights take {weights_bytes} bytes, and the size is {size_bytes}")]
+    #[error("weights take {}, and the size is {}", Size(*weights_bytes), Size(*size_bytes))]
     Size {
         /// What was asked for.
         size_bytes: u64,

@@ -25,7 +25,7 @@
 //! | `ipuc-passes` | the compiler: import, the graph, the passes over it, emission | the runtime, files |
 //! | `ipuc-runtime` | the executor: steps, memory, sessions | the compiler, ONNX |
 //! | `ipuc-kernels` | the numeric cores: plain functions over slices | operators, values, files |
-//! | `ipuc-codes` | the formulas of quantized values that the contract and the kernels share | everything else |
+//! | `ipuc-codes` | the formulas of quantized values that the contract and the kernels share, memory at borders | everything else |
 //! | `ipuc-pages` | memory for direct reads and writes | everything else |
 //!
 //! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.

@@ -143,7 +143,6 @@ fn what_is_not_computed_is_refused_by_name() {
         ("beams_plain", "model_type", 2),
         ("sampling_share", "model_type", 1),
         ("beams_plain", "decoder_start_token_id", 3),
-        ("rotary_flat", "is_packed_batching", 1),
         ("rotary_flat", "rotary_embedding_dim", 8),
         ("skip_layer", "axis", 1),
         ("attention_plain", "do_rotary", 1),
@@ -176,12 +175,6 @@ fn what_is_not_computed_is_refused_by_name() {
         let subject = if name == "fc1_expert_weight_bits" { "expert weights of 3 bits" } else { name };
         assert!(error.contains(subject), "{case} with {name}: {error}");
     }
-    let border = |node: &mut NodeProto| {
-        let mode = node.attribute.iter_mut().find(|attribute| attribute.name() == "padding_mode").unwrap();
-        mode.s = Some(b"border".to_vec());
-    };
-    let error = refusal("grid_bicubic_zeros", border);
-    assert!(error.contains("padding_mode"), "{error}");
     let quantized = |name: &str| {
         let kind = attribute_proto::AttributeType::String as i32;
         let s = Some(b"PER_TENSOR".to_vec());
@@ -219,18 +212,11 @@ fn what_is_not_computed_is_refused_by_name() {
         });
         assert!(error.contains(name), "{case}: {error}");
     }
-    for (case, output, name) in [
-        ("gqa_growing", 3, "output_qk"),
-        ("skip_simplified_sum", 1, "mean"),
-        ("skip_simplified_sum", 2, "inv_std_var"),
-        ("simplified", 1, "inv_std_var"),
-    ] {
-        let error = refusal(case, |node| {
-            node.output.resize(node.output.len().max(output + 1), String::new());
-            node.output[output] = "further".to_string();
-        });
-        assert!(error.contains(name), "{case}: {error}");
-    }
+    let error = refusal("gqa_growing", |node| {
+        node.output.resize(4, String::new());
+        node.output[3] = "further".to_string();
+    });
+    assert!(error.contains("output_qk"), "{error}");
 }
 
 /// Heads and their sizes come from the file: their products do not fit in 64 bits.

@@ -1,7 +1,11 @@
 //! The formulas of quantized values, written once: operators, the encodings of weights and the kernels use them.
 //!
 //! [`dynamic_row`] rounds activations to codes, [`dequantized`] gives the value of a code; [`store_row`] and [`load_row`] keep
-//! a row of a growing state as a scale and codes.
+//! a row of a growing state as a scale and codes. [`aligned`] has the memory that values lie in,
+//! [`size`] says how much it is.
+
+pub mod aligned;
+pub mod size;
 
 /// The value of a code: `(code - zero) * scale`, one rounding, as ONNX `DequantizeLinear` has it.
 ///

@@ -14,6 +14,7 @@ pub mod element;
 pub mod encodings;
 pub mod fact;
 pub mod limits;
+#[cfg(feature = "machines")]
 pub mod machine;
 pub mod model;
 pub mod narrow;
@@ -22,3 +23,5 @@ pub mod ops;
 pub mod read_at;
 pub mod tensor;
 pub mod value;
+
+pub use ipuc_codes::size;

@@ -5,7 +5,9 @@
 
 use crate::dtype::DType;
 use crate::element::Element;
-use aligned_vec::{AVec, ConstAlign};
+use bytemuck::Pod;
+use ipuc_codes::aligned::{AlignedBytes, Line};
+use ipuc_codes::size::Size;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use thiserror::Error;
@@ -53,6 +55,12 @@ pub enum TensorError {
         /// Shape.
         shape: Vec<usize>,
     },
+    /// The system has no memory for a list that is sized while running.
+    #[error("there is no memory for {}", Size::from(*bytes))]
+    Room {
+        /// What it would take.
+        bytes: usize,
+    },
     /// The tensor holds another element type.
     #[error("expected elements of type {expected}, found {found}")]
     ElementType {
@@ -75,9 +83,7 @@ pub trait Storage: Send + Sync {
     }
 }
 
-type HeapBytes = AVec<u8, ConstAlign<64>>;
-
-impl<const ALIGNMENT: usize> Storage for AVec<u8, ConstAlign<ALIGNMENT>> {
+impl<U: Pod + Send + Sync> Storage for AlignedBytes<U> {
     fn bytes(&self) -> &[u8] {
         self
     }
@@ -115,6 +121,27 @@ pub struct Tensor {
     data: Data,
 }
 
+/// A list without elements, with room for `count`.
+///
+/// # Errors
+/// [`TensorError::Room`] where there is no memory for them.
+pub fn room<T>(count: usize) -> Result<Vec<T>, TensorError> {
+    let mut list = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    list.try_reserve_exact(count).map_err(|_| TensorError::Room { bytes })?;
+    Ok(list)
+}
+
+/// A list of `count` times a value.
+///
+/// # Errors
+/// [`TensorError::Room`] where there is no memory for them.
+pub fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, TensorError> {
+    let mut list = room(count)?;
+    list.resize(count, value);
+    Ok(list)
+}
+
 /// Number of elements of a shape, or `None` on overflow.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
@@ -145,9 +172,8 @@ impl Tensor {
     /// [`TensorError::TooLarge`] where the size overflows or the type is string.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
         let bytes = required_bytes(dtype, shape)?;
-        let mut storage = HeapBytes::new(64);
-        storage.try_reserve_exact(bytes).map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
-        storage.resize(bytes, 0);
+        let storage = AlignedBytes::<Line>::zeroed(bytes);
+        let storage = storage.map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
         Ok(Tensor { dtype, shape: Extents::from_slice(shape), data: Data::Bytes(Arc::new(storage)) })
     }
 
@@ -156,9 +182,8 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Size`] where the bytes do not fill the shape exactly.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, TensorError> {
-        let mut storage = HeapBytes::new(64);
-        storage.try_reserve_exact(bytes.len()).map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
-        storage.extend_from_slice(bytes);
+        let storage = AlignedBytes::<Line>::copied(bytes);
+        let storage = storage.map_err(|_| TensorError::Memory { dtype, shape: shape.to_vec() })?;
         Tensor::over(dtype, shape, Arc::new(storage))
     }
 
@@ -216,24 +241,20 @@ impl Tensor {
 
     /// A tensor of one element with shape `[]`.
     pub fn scalar<T: Element>(element: T) -> Tensor {
-        let storage = HeapBytes::from_slice(64, bytemuck::bytes_of(&element));
+        let storage = AlignedBytes::<Line>::from(bytemuck::bytes_of(&element));
         Tensor { dtype: T::DTYPE, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
     }
 
     /// A boolean of shape `[]`.
     pub fn scalar_bool(element: bool) -> Tensor {
-        let storage = HeapBytes::from_slice(64, &[u8::from(element)]);
+        let storage = AlignedBytes::<Line>::from(&[u8::from(element)][..]);
         Tensor { dtype: DType::Bool, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
     }
 
     /// A vector of i64, shape `[n]`.
     pub fn vector_i64(elements: &[i64]) -> Tensor {
-        let storage = HeapBytes::from_slice(64, bytemuck::cast_slice(elements));
-        Tensor {
-            dtype: DType::I64,
-            shape: Extents::from_slice(&[elements.len()]),
-            data: Data::Bytes(Arc::new(storage)),
-        }
+        let storage = AlignedBytes::<Line>::from(bytemuck::cast_slice::<i64, u8>(elements));
+        Tensor { dtype: DType::I64, shape: Extents::from_slice(&[elements.len()]), data: Data::Bytes(Arc::new(storage)) }
     }
 
     /// Element type.
@@ -268,7 +289,7 @@ impl Tensor {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Data::Bytes(storage) = &mut self.data else { return &mut [] };
         if Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).is_none() {
-            *storage = Arc::new(HeapBytes::from_slice(64, storage.bytes()));
+            *storage = Arc::new(AlignedBytes::<Line>::from(storage.bytes()));
         }
         Arc::get_mut(storage).and_then(|storage| storage.bytes_mut()).unwrap_or(&mut [])
     }
@@ -404,12 +425,10 @@ impl Tensor {
         }
         let width = self.dtype.bits() / 8;
         let source = self.bytes();
-        let mut chosen = HeapBytes::new(64);
-        chosen.try_reserve_exact(indices.len().saturating_mul(width)).map_err(|_| no_memory())?;
-        for index in indices {
-            match index {
-                Some(at) => chosen.extend_from_slice(&source[at * width..(at + 1) * width]),
-                None => chosen.resize(chosen.len() + width, 0),
+        let mut chosen = AlignedBytes::<Line>::zeroed(indices.len().saturating_mul(width)).map_err(|_| no_memory())?;
+        for (chosen, index) in chosen.chunks_exact_mut(width.max(1)).zip(indices) {
+            if let Some(at) = index {
+                chosen.copy_from_slice(&source[at * width..(at + 1) * width]);
             }
         }
         Tensor::over(self.dtype, shape, Arc::new(chosen))

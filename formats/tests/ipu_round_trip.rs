@@ -139,7 +139,7 @@ fn weights() -> impl Strategy<Value = (Vec<WeightRecord>, Vec<ExtentRecord>)> {
             let (sources, parts) = (name.clone().map(source).into_iter().collect(), parts.to_vec());
             let (dtype, encoding, shape) = (DType::U8, Coded::plain(DType::U8), vec![first + second]);
             let reason = name.clone().unwrap_or_default();
-            weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None });
+            weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None, id: 3 });
         }
         (weights, extents)
     })

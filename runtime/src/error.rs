@@ -4,6 +4,7 @@ use crate::steps::KernelError;
 use crate::versions::VersionError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::ops::TypeError;
+use ipuc_formats::size::Size;
 use ipuc_kernels::simd::UnknownInstructions;
 use thiserror::Error;
 
@@ -40,7 +41,7 @@ pub enum OpenError {
         count: usize,
     },
     /// The budget is too small for the largest dimensions that the file allows, or for any.
-    #[error("a memory budget of {budget_bytes} bytes is too small: {needed_bytes} bytes are needed")]
+    #[error("a memory budget of {} is too small: {} are needed", Size(*budget_bytes), Size(*needed_bytes))]
     Budget {
         /// The smallest budget that works.
         needed_bytes: u64,
@@ -48,7 +49,7 @@ pub enum OpenError {
         budget_bytes: u64,
     },
     /// Memory is short.
-    #[error("the weights need {needed_bytes} bytes in memory, {available_bytes} are available")]
+    #[error("the weights need {} in memory, {} are available", Size(*needed_bytes), Size(*available_bytes))]
     Memory {
         /// Bytes needed.
         needed_bytes: u64,
@@ -152,8 +153,11 @@ pub enum RunError {
     },
     /// The budget is too small for the dimensions of this run.
     #[error(
-        "a memory budget of {budget_bytes} bytes is too small for these inputs: {needed_bytes} bytes are needed, \
-         {working_bytes} of them for activations, state, inputs and outputs"
+        "a memory budget of {} is too small for these inputs: {} are needed, {} of them for activations, state, inputs \
+         and outputs",
+        Size(*budget_bytes),
+        Size(*needed_bytes),
+        Size(*working_bytes)
     )]
     Budget {
         /// The smallest budget that works.
@@ -164,7 +168,7 @@ pub enum RunError {
         working_bytes: u64,
     },
     /// There is no memory for what a run needs besides weights.
-    #[error("there is no memory for {bytes} bytes of activations, inputs and state")]
+    #[error("there is no memory for {} of activations, inputs and state", Size(*bytes))]
     Memory {
         /// Bytes that are missing.
         bytes: u64,

@@ -9,6 +9,7 @@ mod cancel;
 mod check;
 mod error;
 mod execute;
+#[cfg(feature = "fabric")]
 pub mod fabric;
 mod file;
 mod limits;

@@ -141,8 +141,7 @@ impl Resident {
     }
 
     fn failure(&self, weight: u32, reason: &str) -> KernelError {
-        let name = self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"));
-        KernelError::Weight { weight: name, reason: reason.to_string() }
+        KernelError::Weight { weight: self.weights[weight as usize].label(), reason: reason.to_string() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::arguments::times;
-use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather, result_types};
+use super::execute::{DimensionArguments, InputArguments, Inputs, Loaded, ModelArguments, gather, result_types};
 use super::failure::{Code, Failure};
 use super::output::{Output, Unit, bytes, count, seconds};
 use super::profile;
@@ -15,7 +15,7 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::value::Value;
-use ipuc_runtime::{Session, Trace};
+use ipuc_runtime::{RunError, Session, Trace};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -120,7 +120,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let mut session = loaded.session()?;
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
-    let timed = |session: &mut Session| timed(session, entry, &states, inputs.values.clone());
+    let timed = |session: &mut Session| {
+        let timed = timed(session, entry, &states, inputs.values.clone());
+        timed.map_err(|error| Inputs::failure(&inputs.bindings, &inputs.made_up, error))
+    };
     let first = timed(&mut session)?;
     let total = arguments.runs;
     let bar = output.bar("running", Unit::Items);
@@ -229,7 +232,7 @@ fn timed(
     entry: &EntryRecord,
     states: &[(String, Value)],
     inputs: Vec<(String, Value)>,
-) -> anyhow::Result<Run> {
+) -> Result<Run, RunError> {
     session.reset();
     for (name, value) in states {
         session.set_state(name, value.clone())?;

@@ -1,7 +1,7 @@
 //! What commands that execute share: opening a model from either kind of file, and gathering its inputs.
 
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
-use super::failure::{Failure, in_models};
+use super::failure::{Failure, in_models, with_hint};
 use super::output::{Output, Unit, bytes};
 use super::random::Generator;
 use super::scratch::{Scratch, spool};
@@ -384,6 +384,20 @@ pub(super) fn fitted(value: Value, kind: &Type) -> Value {
 pub(super) struct Inputs {
     pub(super) values: Vec<(String, Value)>,
     pub(super) bindings: Bindings,
+    /// What nobody said how large it is.
+    pub(super) made_up: Vec<Arc<str>>,
+}
+
+impl Inputs {
+    /// Why a run fails; where sizes were made up, with what they are.
+    pub(super) fn failure(bindings: &Bindings, made_up: &[Arc<str>], error: RunError) -> anyhow::Error {
+        let sizes: Vec<String> =
+            made_up.iter().map(|symbol| format!("{symbol}={}", bindings.get(symbol).unwrap_or_default())).collect();
+        if sizes.is_empty() {
+            return error.into();
+        }
+        with_hint(error, || format!("sizes were made up ({}): give those that fit with --dim NAME=N", sizes.join(", ")))
+    }
 }
 
 /// Add what is not given: made-up values where there is a seed, nothing for optionals.
@@ -405,7 +419,7 @@ pub(super) fn complete(
             let Type::Optional(element) = &port.kind else { return Err(missing_inputs(&ports, &given, &open).into()) };
             given.push((port.name.clone(), Value::Optional { element: (**element).clone(), value: None }));
         }
-        return Ok(Inputs { values: given, bindings });
+        return Ok(Inputs { values: given, bindings, made_up: Vec::new() });
     };
     sizes.choose(model.manifest(), entry, &open, &mut bindings)?;
     for symbol in &open {
@@ -416,7 +430,7 @@ pub(super) fn complete(
     for port in missing {
         given.push((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
     }
-    Ok(Inputs { values: given, bindings })
+    Ok(Inputs { values: given, bindings, made_up: open })
 }
 
 fn missing_inputs(ports: &[Port], given: &[(String, Value)], open: &[Arc<str>]) -> Failure {

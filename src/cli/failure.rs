@@ -354,6 +354,14 @@ fn of_format(error: &FormatError) -> Verdict {
     (Code::File, hint.map(str::to_string))
 }
 
+/// A run that fails for its inputs, with what can be done, unless there is a better hint.
+pub(super) fn with_hint(error: RunError, hint: impl FnOnce() -> String) -> anyhow::Error {
+    match of_run(&error) {
+        (Code::Usage, None) => Failure::usage(sentence(&error.into())).with_hint(hint()).into(),
+        _ => error.into(),
+    }
+}
+
 fn of_run(error: &RunError) -> Verdict {
     match error {
         RunError::UnknownEntry { .. } | RunError::UnnamedEntry { .. } => {
@@ -392,7 +400,9 @@ fn of_reference(error: &ReferenceError) -> Code {
     match error {
         ReferenceError::Type(TypeError::Unsupported(_)) => Code::File,
         ReferenceError::Type(_) | ReferenceError::OutOfRange { .. } => Code::Usage,
-        ReferenceError::Tensor(TensorError::TooLarge { .. } | TensorError::Memory { .. }) => Code::Resource,
+        ReferenceError::Tensor(
+            TensorError::TooLarge { .. } | TensorError::Memory { .. } | TensorError::Room { .. },
+        ) => Code::Resource,
         ReferenceError::Tensor(_) => Code::Usage,
         ReferenceError::Block(error) => match error.downcast_ref::<RunError>() {
             Some(error) => of_run(error).0,
@@ -424,7 +434,7 @@ fn of_numpy(error: &NumpyError) -> Code {
     match error {
         NumpyError::Io(error) => of_io(error),
         NumpyError::Member { error, .. } => of_numpy(error),
-        NumpyError::Tensor(TensorError::Memory { .. }) => Code::Resource,
+        NumpyError::Tensor(TensorError::Memory { .. } | TensorError::Room { .. }) => Code::Resource,
         NumpyError::Signature
         | NumpyError::Version(_)
         | NumpyError::Header(_)

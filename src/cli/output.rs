@@ -1,6 +1,7 @@
 //! What commands print: results on stdout as text or JSON, notes and progress on stderr.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ipuc_formats::size::Size;
 use ipuc_passes::emit::Progress;
 use serde::Serialize;
 use std::fmt::Display;
@@ -208,9 +209,9 @@ impl Progress for Bar {
     }
 }
 
-/// Bytes with a unit, for people: `1.5 MiB`.
+/// Bytes with a unit, for people: `1.50 MiB`.
 pub(super) fn bytes(count: u64) -> String {
-    indicatif::BinaryBytes(count).to_string()
+    Size(count).to_string()
 }
 
 /// A size that is enough for so many bytes, as flags take it: `1537MiB`.

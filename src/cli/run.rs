@@ -1,7 +1,7 @@
 //! `ipuc run`: inputs in, outputs out, once.
 
 use super::Outcome;
-use super::execute::{DimensionArguments, InputArguments, Loaded, ModelArguments, gather};
+use super::execute::{DimensionArguments, InputArguments, Inputs, Loaded, ModelArguments, gather};
 use super::failure::{Code, Failure};
 use super::observed;
 use super::output::{Output, count, seconds};
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let entry = loaded.model.entry(name)?;
     let beginning = if arguments.load_state.is_some() { Beginning::Given } else { Beginning::Fresh };
     let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning };
-    let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?.values;
+    let Inputs { values: inputs, bindings, made_up } = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
     let mut session = loaded.session()?;
     if let Some(path) = &arguments.load_state {
         let context = || format!("cannot load state from `{}`", path.display());
@@ -70,9 +70,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let running = output.waiting("running");
     let mut statistics = arguments.observe.map(Statistics::new);
     let outputs = match &mut statistics {
-        Some(statistics) => session.run_observed(name, inputs, statistics)?,
-        None => session.run(name, inputs)?,
+        Some(statistics) => session.run_observed(name, inputs, statistics),
+        None => session.run(name, inputs),
     };
+    let outputs = outputs.map_err(|error| Inputs::failure(&bindings, &made_up, error))?;
     let elapsed = start.elapsed();
     drop(running);
     profile::end(&mut session, trace, target)?;

@@ -131,8 +131,7 @@ mod tests {
         std::fs::write(&path, &content).unwrap();
         let file = DirectFile::open(&path).unwrap();
         for (offset, length) in [(0, 4096), (4096, 8192), (1, 5000), (8191, 2), (0, 0)] {
-            let mut buffer = aligned_vec::AVec::<u8, aligned_vec::ConstAlign<4096>>::new(4096);
-            buffer.resize(length, 0);
+            let mut buffer = ipuc_codes::aligned::AlignedBytes::<ipuc_codes::aligned::Page>::zeroed(length).unwrap();
             file.read_exact_at(offset as u64, &mut buffer).unwrap();
             assert_eq!(buffer[..], content[offset..offset + length], "{offset} {length}");
         }

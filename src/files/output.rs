@@ -296,14 +296,14 @@ impl Output for OutputFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aligned_vec::{AVec, ConstAlign};
+    use ipuc_codes::aligned::{AlignedBytes, Page};
 
     /// Aligned or not, large or small, all bytes are where they were written.
     #[test]
     fn bytes_are_written_whether_aligned_or_not() {
         let folder = tempfile::tempdir().unwrap();
-        let mut content = AVec::<u8, ConstAlign<4096>>::new(4096);
-        content.extend_from_slice(&Vec::from_iter((0..4 * 4096u32).map(|index| (index % 251) as u8)));
+        let content = Vec::from_iter((0..4 * 4096u32).map(|index| (index % 251) as u8));
+        let content = AlignedBytes::<Page>::copied(&content).unwrap();
         for length in [content.len() as u64, FLUSHED_BYTES] {
             let target = folder.path().join("out.bin");
             let output = OutputFile::create(&target).unwrap();

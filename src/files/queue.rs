@@ -87,12 +87,10 @@ impl Drop for UringQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aligned_vec::{AVec, ConstAlign};
+    use ipuc_codes::aligned::{AlignedBytes, Page};
 
     fn buffer(bytes: usize) -> Box<dyn Storage> {
-        let mut buffer = AVec::<u8, ConstAlign<4096>>::new(4096);
-        buffer.resize(bytes, 0);
-        Box::new(buffer)
+        Box::new(AlignedBytes::<Page>::zeroed(bytes).unwrap())
     }
 
     #[test]

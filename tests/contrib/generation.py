@@ -26,6 +26,7 @@ INPUTS = {
         "logits_processor",
     ],
 }  # fmt: skip
+INPUTS["WhisperBeamSearch"] = [*INPUTS["BeamSearch"], "cross_qk_layer_head", "extra_decoding_ids", "temperature"]
 port = helper.make_tensor_value_info
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 
@@ -106,6 +107,67 @@ def behind_encoder(seed=114, steps=1):
     outputs = [port("logits", FLOAT, ["rows", steps, VOCABULARY])]
     outputs += [port(name, FLOAT, ["rows", HEADS, "total", SIZE]) for name in present]
     return helper.make_graph(nodes, "decoder", inputs, outputs, stored)
+
+
+BANDS = 5
+
+
+def speech_encoder(seed=14):
+    """The keys and values that a decoder sees, of features `[batch, bands, frames]`; and the decoder's first tokens."""
+    node = helper.make_node
+    nodes = [
+        node("Transpose", ["encoder_input_ids"], ["frames"], perm=[0, 2, 1]),
+        node("MatMul", ["frames", "w_in"], ["encoder_hidden_states"]),
+    ]
+    for name in ["key", "value"]:
+        nodes += [
+            node("MatMul", ["encoder_hidden_states", f"w_cross_{name}"], [f"{name}_flat"]),
+            node("Reshape", [f"{name}_flat", "heads"], [f"{name}_heads"]),
+            node("Transpose", [f"{name}_heads"], [f"present_{name}_cross_0"], perm=[0, 2, 1, 3]),
+        ]
+    nodes += behind_speech([""] * 5, "decoder_input_ids", "present")
+    stored = weights(seed, w_in=(BANDS, WIDTH), w_cross_key=(WIDTH, WIDTH), w_cross_value=(WIDTH, WIDTH))
+    stored += [numpy_helper.from_array(np.array([0, 0, HEADS, SIZE]), "heads"), *speech_weights()]
+    inputs = [port("encoder_input_ids", FLOAT, ["batch", BANDS, "frames"]), port("decoder_input_ids", INT32, ["batch", "initial"])]
+    outputs = [port("logits", FLOAT, ["batch", "initial", VOCABULARY]), port("encoder_hidden_states", FLOAT, ["batch", "frames", WIDTH])]
+    for place, length in [("self", "initial"), ("cross", "frames")]:
+        outputs += [port(f"present_{name}_{place}_0", FLOAT, ["batch", HEADS, length, SIZE]) for name in ["key", "value"]]
+    return helper.make_graph(nodes, "encoder", inputs, outputs, stored)
+
+
+def behind_speech(past, tokens, cross):
+    """One layer of attention to what came before and one to the keys of an encoder."""
+    node = helper.make_node
+    attention = dict(domain=MICROSOFT, num_heads=HEADS)
+    return [
+        node("Gather", ["tokens", tokens], ["x"]),
+        *[node("MatMul", ["x", f"w_{name}"], [name]) for name in ["query", "key", "value"]],
+        node(
+            "MultiHeadAttention", ["query", "key", "value", *past], ["own", "present_key_self_0", "present_value_self_0"],
+            unidirectional=1, **attention,
+        ),
+        node("Add", ["x", "own"], ["first"]),
+        node("MatMul", ["first", "w_cross"], ["cross_query"]),
+        node("MultiHeadAttention", ["cross_query", f"{cross}_key_cross_0", f"{cross}_value_cross_0"], ["cross"], **attention),
+        node("Add", ["first", "cross"], ["second"]),
+        node("MatMul", ["second", "head"], ["logits"]),
+    ]  # fmt: skip
+
+
+def speech_weights(seed=114):
+    square = {f"w_{name}": (WIDTH, WIDTH) for name in ["query", "key", "value", "cross"]}
+    return weights(seed, tokens=(VOCABULARY, WIDTH), head=(WIDTH, VOCABULARY), **square)
+
+
+def speech_decoder(states=False):
+    past = ["", "", "", "past_key_self_0", "past_value_self_0"]
+    inputs = [port("input_ids", INT32, ["rows", 1])]
+    inputs += [port("encoder_hidden_states", FLOAT, ["rows", "frames", WIDTH])] if states else []
+    for place, length in [("self", "past"), ("cross", "frames")]:
+        inputs += [port(f"past_{name}_{place}_0", FLOAT, ["rows", HEADS, length, SIZE]) for name in ["key", "value"]]
+    outputs = [port("logits", FLOAT, ["rows", 1, VOCABULARY])]
+    outputs += [port(f"present_{name}_self_0", FLOAT, ["rows", HEADS, "total", SIZE]) for name in ["key", "value"]]
+    return helper.make_graph(behind_speech(past, "input_ids", "past"), "decoder", inputs, outputs, speech_weights())
 
 
 def integers(*elements):
@@ -221,10 +283,31 @@ def beams():
     behind("least", min_length=integers(6), eos_token_id=10, vocab_mask=integers(*[1, 1, 0] * 4))
 
 
+def speech():
+    numbers = {"max_length": integers(9), "min_length": integers(0), "num_beams": integers(3)}
+    numbers |= {"num_return_sequences": integers(2), "length_penalty": floats(1.0)}
+    features = np.random.default_rng(2).standard_normal((2, BANDS, 6)).astype(np.float32)
+
+    def case(name, outputs=("sequences", "sequences_scores"), states=False, **more):
+        graphs = {"encoder": speech_encoder(), "decoder": speech_decoder(states)}
+        given = {"input_ids": features, "model_type": 2, "decoder_start_token_id": 2} | numbers
+        given["decoder_input_ids"] = integers([2, 4], [2, 6])
+        given = {key: value for key, value in (given | more).items() if value is not None}
+        search(f"speech_{name}", "WhisperBeamSearch", outputs, graphs=graphs, **given)
+
+    case("plain", outputs=("sequences", "sequences_scores", "scores"))
+    case("states", states=True)
+    case("start", decoder_input_ids=None, temperature=floats(3.0))
+    case("ends", eos_token_id=5, no_repeat_ngram_size=2, length_penalty=floats(0.5))
+    case("masks", vocab_mask=integers(*[1, 1, 0] * 4), repetition_penalty=floats(1.5), eos_token_id=8, early_stopping=1)
+    case("one", num_beams=integers(1), num_return_sequences=integers(1), min_length=integers(6), logits_processor=integers(0))
+
+
 def generation():
     greedy()
     sampling()
     beams()
+    speech()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from further import further
 from fused import fused
 from generation import generation
 from group_query import GroupQuery, NormalizedGroupQuery
+from rare import rare
 
 
 def group_query():
@@ -130,3 +131,4 @@ if __name__ == "__main__":
     caches()
     generation()
     branches()
+    rare()

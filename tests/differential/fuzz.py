@@ -21,6 +21,7 @@ import time
 import numpy as np
 import onnx
 import onnxruntime as ort
+from further import MAKERS as FURTHER
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 21
@@ -47,6 +48,7 @@ class Graph:
 
     def __init__(self, random):
         self.random, self.nodes, self.inputs, self.weights, self.values = random, [], {}, {}, {}
+        self.captured = set()
 
     def pick(self, *choices):
         return choices[int(self.random.integers(len(choices)))]
@@ -87,11 +89,11 @@ class Graph:
             return self.pick(*fits)
         return self.new(value.dtype.type, shape[int(self.random.integers(len(shape) + 1)) :])
 
-    def emit(self, operator, operands, outputs=1, **attributes):
-        """Append a node; whether ONNX Runtime runs it on the values at hand."""
+    def emit(self, operator, operands, outputs=1, captures=(), **attributes):
+        """Append a node, whose graphs read `captures`; whether ONNX Runtime runs it on the values at hand."""
         names = [f"v{len(self.values) + index}" for index in range(outputs)]
         node = helper.make_node(operator, operands, names, **attributes)
-        given = {name: self.values[name] for name in operands if name}
+        given = {name: self.values[name] for name in [*operands, *captures] if name}
         if operator == "ReduceMean" and not all(value.size for value in given.values()):
             return False  # The mean of nothing is undefined.
         if operator in COMPARISONS and nearly_equal(*given.values()):
@@ -102,12 +104,13 @@ class Graph:
             return False
         if any(value.dtype == FLOAT and not np.isfinite(value).all() for value in found):
             return False
+        self.captured.update(captures)
         self.nodes.append(node)
         self.values.update(zip(names, found))
         return True
 
     def model(self):
-        used = {name for node in self.nodes for name in node.input}
+        used = {name for node in self.nodes for name in node.input} | self.captured
         made = [name for node in self.nodes for name in node.output]
         outputs = [name for name in made if name not in used] + [name for name in made if name in used][:1]
         inputs = {name: value for name, value in self.inputs.items() if name in used}
@@ -141,7 +144,7 @@ def ports(values):
 
 
 def model_of(graph):
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
 
 
 def run(model, inputs, outputs=None):
@@ -358,7 +361,7 @@ def resize(graph):
 
 
 MAKERS = [unary, unary, binary, binary, select, reduce, index_of, scan, move, move, move, product, window, window, normalize,
-          quantize, recur, resize]  # fmt: skip
+          quantize, recur, resize, *FURTHER]  # fmt: skip
 
 
 def random_graph(seed):
@@ -384,7 +387,7 @@ def check(program, graph, folder):
         return "it does not end within 60 s"
     if done.returncode == 0:
         return "agrees"
-    refusal = re.search(r"\(ai\.onnx\.(\w+), opset \d+\): .* is not supported", done.stderr)
+    refusal = re.search(r"\((?:ai\.onnx|com\.microsoft)\.(\w+), opset \d+\): .* is not supported", done.stderr)
     return f"refused {refusal[1]}" if refusal else (done.stdout + done.stderr).strip()
 
 

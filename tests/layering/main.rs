@@ -19,7 +19,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("kernels", &["ipuc-codes"]),
     ("pages", &[]),
     ("passes", &["ipuc-formats", "ipuc-pages"]),
-    ("runtime", &["ipuc-formats", "ipuc-kernels", "ipuc-pages"]),
+    ("runtime", &["ipuc-codes", "ipuc-formats", "ipuc-kernels", "ipuc-pages"]),
     (".", &["ipuc-formats", "ipuc-pages", "ipuc-passes", "ipuc-runtime"]),
 ];
 
@@ -207,6 +207,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "compose",
             "constant",
             "cross_check",
+            "definition",
             "expansion",
             "functions",
             "importer",

@@ -28,6 +28,8 @@ pub struct WeightRecord {
     pub sources: Vec<WeightSource>,
     /// What was found of its zeros, where the compiler looked.
     pub zeros: Option<Zeros>,
+    /// The compiler's number of the constant.
+    pub id: u32,
 }
 
 /// Where the elements or a plane of a weight were before.
@@ -93,6 +95,13 @@ pub struct Place {
 }
 
 impl WeightRecord {
+    /// Its name, or its number as in the text form of the compiler.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let name = self.name.clone().filter(|name| !name.is_empty());
+        name.unwrap_or_else(|| format!("@{}", self.id))
+    }
+
     /// What it is to the steps that read it.
     pub fn logical(&self) -> Logical<'_> {
         Logical { dtype: self.dtype, shape: &self.shape }

@@ -352,7 +352,7 @@ mod tests {
         let parts = encoding.split(Logical { dtype, shape }, budget_bytes).unwrap();
         let parts = parts.into_iter().zip(0..).map(|(part, extent)| part.in_extent(extent)).collect();
         let (shape, reason, sources) = (shape.to_vec(), String::new(), Vec::new());
-        WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None }
+        WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None, id: 0 }
     }
 
     fn pack(weight: &WeightRecord, elements: &Elements) -> Result<Vec<Vec<u8>>, EncodingError> {

@@ -15,7 +15,17 @@ fn record(encoding: impl Into<Coded>, dtype: DType, shape: &[u64], budget_bytes:
     let parts = encoding.split(Logical { dtype, shape }, budget_bytes).unwrap();
     let parts = parts.into_iter().zip(0..).map(|(part, extent)| part.in_extent(extent)).collect();
     let shape = shape.to_vec();
-    WeightRecord { name: None, dtype, shape, encoding, reason: String::new(), parts, sources: Vec::new(), zeros: None }
+    WeightRecord {
+        name: None,
+        dtype,
+        shape,
+        encoding,
+        reason: String::new(),
+        parts,
+        sources: Vec::new(),
+        zeros: None,
+        id: 0,
+    }
 }
 
 fn values_of(tensor: &Tensor) -> Elements {

@@ -313,6 +313,7 @@ fn weight(weight: schema::Weight) -> Result<WeightRecord, Fault> {
         parts: weight.parts.into_iter().map(part).collect(),
         sources: weight.sources.into_iter().map(source).collect(),
         zeros: weight.zeros.map(zeros).transpose()?,
+        id: weight.id,
     })
 }
 

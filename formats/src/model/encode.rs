@@ -242,6 +242,7 @@ fn weight(weight: &WeightRecord) -> schema::Weight {
         sources: weight.sources.iter().map(source).collect(),
         reason: weight.reason.clone(),
         zeros: weight.zeros.as_ref().map(zeros),
+        id: weight.id,
     }
 }
 

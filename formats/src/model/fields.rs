@@ -270,6 +270,7 @@ pub(super) static WEIGHT: Message = Message {
         Field { number: 6, name: "sources", repeated: true, union: false, kind: Kind::Message(&SOURCE) },
         Field { number: 7, name: "reason", repeated: false, union: false, kind: Kind::Bytes },
         Field { number: 8, name: "zeros", repeated: false, union: false, kind: Kind::Message(&ZEROS) },
+        Field { number: 9, name: "id", repeated: false, union: false, kind: Kind::Varint { maximum: u32::MAX as u64 } },
     ],
 };
 

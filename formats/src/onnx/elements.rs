@@ -57,6 +57,7 @@ fn tensor_fault(error: TensorError, shape: &[usize]) -> TensorFault {
         TensorError::TooLarge { .. }
         | TensorError::Index { .. }
         | TensorError::Memory { .. }
+        | TensorError::Room { .. }
         | TensorError::ElementType { .. } => TensorFault::TooLarge { shape: signed(shape) },
     }
 }

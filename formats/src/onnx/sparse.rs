@@ -10,6 +10,7 @@ use super::tensor_fault::{TensorDataError, TensorFault};
 use crate::dtype::DType;
 use crate::limits::ONNX_SPARSE_BYTES;
 use crate::read_at::ReadAt;
+use crate::tensor::filled;
 use crate::tensor::{Tensor, TensorError, element_count};
 
 /// Why a sparse tensor could not be spread out.
@@ -145,14 +146,14 @@ fn position(index: &[i64], shape: &[usize]) -> Option<usize> {
 fn spread(values: &Tensor, shape: &[usize], places: &[usize]) -> Result<Tensor, TensorError> {
     let dtype = values.dtype();
     if dtype == DType::String {
-        let mut text = vec![String::new(); count(shape)];
+        let mut text = filled(String::new(), count(shape))?;
         for (value, place) in values.strings()?.iter().zip(places) {
             text[*place].clone_from(value);
         }
         return Tensor::from_strings(shape, text);
     }
     if dtype.is_sub_byte() {
-        let mut codes = vec![0; count(shape)];
+        let mut codes = filled(0, count(shape))?;
         for (code, place) in values.codes().iter().zip(places) {
             codes[*place] = *code;
         }

@@ -190,6 +190,7 @@ macro_rules! for_each_operator {
             0xab Window Computes "window",
             0xac MelWeights Computes "mel_weights",
             0xad Tokenize Serial "tokenize",
+            0xae TimeWarping Serial "time_warping",
             0xb0 LabelEncode Computes "label_encode",
             0xb1 TreeEnsemble Computes "tree_ensemble",
             0xb2 ScoreTransform Computes "score_transform",

@@ -3,6 +3,7 @@
 
 use crate::dtype::DType;
 use crate::tensor::{Tensor, TensorError, element_count};
+use crate::tensor::{filled, room};
 use std::borrow::Cow;
 
 /// Elements of a tensor as units of equal width, if it has no strings: packed elements are spread to one byte each.
@@ -56,7 +57,7 @@ pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Option<Tensor>, Ten
     let outer = count(&shape[..axis]);
     let runs: Vec<usize> = parts.iter().map(|part| count(&part.shape()[axis..])).collect();
     if first.dtype() == DType::String {
-        let mut strings = Vec::with_capacity(count(&shape));
+        let mut strings = room(count(&shape))?;
         for index in 0..outer {
             for (part, run) in parts.iter().zip(&runs) {
                 strings.extend_from_slice(&part.strings()?[index * run..(index + 1) * run]);
@@ -66,7 +67,7 @@ pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Option<Tensor>, Ten
     }
     let sources: Vec<(Cow<'_, [u8]>, usize)> = parts.iter().map(|part| units(part)).collect();
     if first.dtype().is_sub_byte() {
-        let mut codes = vec![0u8; count(&shape)];
+        let mut codes = filled(0u8, count(&shape))?;
         interleave(&mut codes, &sources, &runs, outer);
         return Tensor::from_codes(first.dtype(), &shape, &codes).map(Some);
     }
@@ -137,7 +138,7 @@ pub fn cut(tensor: &Tensor, axis: usize, start: usize, length: usize) -> Result<
         let range = start * inner * width..end * inner * width;
         return from_units(tensor.dtype(), &shape, &source[range]).map(Some);
     }
-    let mut chosen = Vec::with_capacity(count(&shape) * width);
+    let mut chosen = room(count(&shape) * width)?;
     for range in ranges {
         chosen.extend_from_slice(&source[range.start * width..range.end * width]);
     }

@@ -228,6 +228,7 @@ pub fn with_other_file() -> Sample {
             record_elements: 4,
             reason: "it is small".to_string(),
         }),
+        id: 11,
     });
     sample
 }
@@ -266,7 +267,17 @@ impl Builder {
         };
         let sources = [&elements.stored].into_iter().chain(&elements.planes).enumerate().map(source).collect();
         let (name, shape, reason) = (Some(name.to_string()), shape.to_vec(), String::new());
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None });
+        self.manifest_weights.push(WeightRecord {
+            name,
+            dtype,
+            shape,
+            encoding,
+            reason,
+            parts,
+            sources,
+            zeros: None,
+            id: 0,
+        });
         self.manifest_weights.len() as u32 - 1
     }
 
@@ -277,7 +288,17 @@ impl Builder {
         let parts = vec![PartRecord { extent, start: 0, end: 1, inputs_start: 0, inputs_end: 0 }];
         let (name, encoding, dtype) = (Some(name.to_string()), Strings {}.into(), DType::String);
         let (reason, sources) = (String::new(), Vec::new());
-        self.manifest_weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros: None });
+        self.manifest_weights.push(WeightRecord {
+            name,
+            dtype,
+            shape,
+            encoding,
+            reason,
+            parts,
+            sources,
+            zeros: None,
+            id: 0,
+        });
         self.manifest_weights.len() as u32 - 1
     }
 

@@ -19,6 +19,7 @@ mod work;
 use crate::ir::{ConstantError, Graph};
 use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{AttachmentRecord, FormatError, Manifest, PlacementRecord, Provenance, SymbolRecord};
+use ipuc_formats::size::Size;
 use std::io;
 use thiserror::Error;
 
@@ -85,7 +86,7 @@ pub enum EmitError {
         error: io::Error,
     },
     /// The system gives no memory for a piece of work.
-    #[error("there is no memory for a buffer of {bytes} bytes: {error}")]
+    #[error("there is no memory for a buffer of {}: {error}", Size(*bytes))]
     Buffer {
         /// Length of the buffer.
         bytes: u64,
@@ -93,7 +94,11 @@ pub enum EmitError {
         error: io::Error,
     },
     /// The bound on memory is too low for the largest piece of work.
-    #[error("compiling this model needs {needed_bytes} bytes for weights in memory, {memory_bytes} are allowed")]
+    #[error(
+        "compiling this model needs {} for weights in memory, {} are allowed",
+        Size(*needed_bytes),
+        Size(*memory_bytes)
+    )]
     Memory {
         /// Bytes that are allowed.
         memory_bytes: u64,

@@ -68,7 +68,7 @@ pub(super) fn plan(
         let name = constant.name.as_deref().map(str::to_string);
         let sources = made_of.iter().enumerate().filter_map(|(index, &id)| source(graph, id, index)).collect();
         let (dtype, zeros) = (constant.dtype, constant.zeros.clone());
-        weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros });
+        weights.push(WeightRecord { name, dtype, shape, encoding, reason, parts, sources, zeros, id: id.0 });
     }
     let extents = arrange(&unplaced, &mut weights);
     Ok((weights, extents))

@@ -11,6 +11,7 @@ mod compose;
 mod constant;
 #[cfg(feature = "cross-check")]
 mod cross_check;
+mod definition;
 mod expansion;
 mod functions;
 mod importer;
@@ -70,9 +71,9 @@ fn tables() -> impl Iterator<Item = &'static [Row]> {
         normalization::TABLES,
         products::TABLES,
         quantization::TABLES,
-        &[recurrence::ROWS],
+        recurrence::TABLES,
         &[signal::ROWS],
-        &[text::ROWS],
+        text::TABLES,
     ];
     families.into_iter().flatten().copied()
 }

@@ -29,7 +29,7 @@ pub const NOTES: &[Note] = &[
     note("Dropout", "until opset 6 it trains, at random, unless `is_test` is 1"),
     note(
         "ImageDecoder",
-        "needs the feature `images`: BMP, JPEG (pixels may differ by 2 from those of other decoders), JPEG 2000, PNG, PNM, TIFF, WebP",
+        "needs the feature `images`: BMP, JPEG (the pixels of libjpeg-turbo), JPEG 2000, PNG, PNM, TIFF, WebP",
     ),
     note(
         "Loop",
@@ -62,12 +62,9 @@ pub const NOTES: &[Note] = &[
         "`model_type` 0 and 1; `decoder_input_ids` and `logits_processor` are refused; the graphs have the inputs that ONNX Runtime's converter writes, without buffers that past and present share",
     ),
     microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
+    microsoft("ConvTransposeWithDynamicPads", "`auto_pad` of SAME is refused"),
     microsoft("CropAndResize", "`crop_size` must be a constant"),
     microsoft("DecoderMaskedMultiHeadAttention", "beams need a buffer that past and present share"),
-    microsoft(
-        "DynamicQuantizeLSTM",
-        "`P`, `sequence_lens`, `clip`, `input_forget` and other activations than the usual are refused",
-    ),
     microsoft(
         "GatedDeltaNet",
         "`cu_seqlens`, captured updates (`state_update`) and an `initial_state` of unknown shape are refused",
@@ -76,11 +73,11 @@ pub const NOTES: &[Note] = &[
         "GreedySearch",
         "`model_type` 0; behind the end of all texts is padding, where ONNX Runtime leaves what is in memory",
     ),
-    microsoft("GridSample", "`bicubic` with `border` is refused"),
     microsoft(
         "GroupQueryAttention",
         "rows that ONNX Runtime leaves open (of padding, or behind a window's) are zero; `query_seqlens` is bounded by its range; `qk_output` with `sliding_window_cache` is refused",
     ),
+    microsoft("MatMulFpQ4", "`blk_quant_type` 0 and 1; `B_shape` must be a constant"),
     microsoft(
         "MoE",
         "`use_sparse_mixer` (which ONNX Runtime passes over on a processor) and a third matrix of the experts are refused",
@@ -92,18 +89,20 @@ pub const NOTES: &[Note] = &[
         "QMoE",
         "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused",
     ),
-    microsoft("RotaryEmbedding", "`is_packed_batching` is refused"),
     microsoft(
         "Sampling",
         "as `GreedySearch`; the numbers are those of ONNX Runtime on Linux for the same `seed`, which must be given; `presence_mask` and the output `filtered_logits` are refused",
     ),
-    microsoft("SkipSimplifiedLayerNormalization", "the outputs `mean` and `inv_std_var` are refused"),
     microsoft(
         "SparseAttention",
         "texts of several lengths in a batch are each computed as alone, where ONNX Runtime's results differ",
     ),
     microsoft("Tokenizer", "the result has an axis more also where there are no texts"),
     microsoft("UnfoldTensor", "the axis has a known extent"),
+    microsoft(
+        "WhisperBeamSearch",
+        "`attention_mask`, `cross_qk`, `non_speech_probs`, a `logits_processor` other than 0 and buffers that past and present share are refused",
+    ),
     microsoft("WordConvEmbedding", "words of two axes; windows of at most 64 characters"),
 ];
 

@@ -1,10 +1,11 @@
-//! `DFT` (17, 20), `STFT`, `HannWindow`, `HammingWindow`, `BlackmanWindow`, `MelWeightMatrix` (17).
+//! `DFT` (17, 20), `STFT`, `HannWindow`, `HammingWindow`, `BlackmanWindow`, `MelWeightMatrix` (17); `DynamicTimeWarping` of
+//! `com.microsoft`.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::import::types::element_type;
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{FourierTransform, MelWeights, ShortTimeFourierTransform, Window, WindowFunction};
+use ipuc_formats::ops::{FourierTransform, MelWeights, ShortTimeFourierTransform, TimeWarping, Window, WindowFunction};
 use ipuc_formats::tensor::Tensor;
 
 /// Signals.
@@ -16,6 +17,16 @@ pub const ROWS: &[Row] = &[
     row("HammingWindow", 17, |node| window(node, WindowFunction::Hamming)),
     row("BlackmanWindow", 17, |node| window(node, WindowFunction::Blackman)),
     row("MelWeightMatrix", 17, mel_weights),
+    Row {
+        domain: "com.microsoft",
+        name: "DynamicTimeWarping",
+        since: 1,
+        lower: |node| {
+            node.at_most_inputs(1)?;
+            let costs = node.required(0)?;
+            node.emit(TimeWarping {}, vec![costs])
+        },
+    },
 ];
 
 fn transform_axis_attribute(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {

@@ -7,6 +7,7 @@ use crate::ir::{Constant, ConstantData, Operand, Origin, Source, Stored};
 use ipuc_formats::fact::integers;
 use ipuc_formats::onnx::schema::{SparseTensorProto, TensorProto};
 use ipuc_formats::onnx::{TensorData, TensorSource};
+use ipuc_formats::tensor::filled;
 use ipuc_formats::tensor::{Tensor, element_count};
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ impl Importer<'_> {
             _ => return Err(malformed()),
         };
         let dense = Tensor::zeros(values.dtype(), &shape)?;
-        let mut chosen: Vec<Option<usize>> = vec![None; count];
+        let mut chosen: Vec<Option<usize>> = filled(None, count)?;
         for (nonzero, &position) in positions.iter().enumerate() {
             *chosen.get_mut(position).ok_or_else(malformed)? = Some(nonzero);
         }

@@ -2,7 +2,7 @@
 
 use crate::memory::budget::{Budget, Charge, Exceeded};
 use crate::versions::{PageMemory, VersionError};
-use aligned_vec::{AVec, ConstAlign};
+use ipuc_codes::aligned::AlignedBytes;
 use ipuc_formats::tensor::Storage;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ const LEAST_STEP_BYTES: usize = 64;
 
 /// Memory of a buffer, charged to the budget; without a charge it has no bytes.
 struct Buffer {
-    bytes: AVec<u8, ConstAlign<64>>,
+    bytes: AlignedBytes,
     _charge: Option<Charge>,
 }
 
@@ -121,9 +121,7 @@ impl Pool {
             self.kept().refused_bytes += exceeded.bytes;
             Refusal::Budget
         })?;
-        let mut bytes = AVec::new(64);
-        bytes.try_reserve_exact(capacity).map_err(|_| Refusal::System)?;
-        bytes.resize(capacity, 0);
+        let bytes = AlignedBytes::zeroed(capacity).map_err(|_| Refusal::System)?;
         Ok(Buffer { bytes, _charge: Some(charge) })
     }
 
@@ -227,7 +225,7 @@ impl Storage for PoolBytes {
 
 impl Drop for PoolBytes {
     fn drop(&mut self) {
-        let buffer = std::mem::replace(&mut self.buffer, Buffer { bytes: AVec::new(64), _charge: None });
+        let buffer = std::mem::replace(&mut self.buffer, Buffer { bytes: AlignedBytes::default(), _charge: None });
         let replaced = self.pool.kept().keep(buffer);
         drop(replaced);
     }

@@ -36,6 +36,7 @@ pub(crate) use stacked::{Stacked, stack};
 use crate::versions::VersionError;
 use ipuc_formats::for_each_operator;
 use ipuc_formats::ops::{Op, Operator, ReferenceContext, ReferenceError, TypeError};
+use ipuc_formats::size::Size;
 use ipuc_formats::tensor::{Tensor, TensorError};
 use ipuc_formats::value::Value;
 use thiserror::Error;
@@ -55,7 +56,7 @@ pub enum KernelError {
         reason: String,
     },
     /// A result would exceed the memory budget.
-    #[error("result {result} needs {bytes} bytes, more than the memory budget leaves")]
+    #[error("result {result} needs {}, more than the memory budget leaves", Size(*bytes))]
     Memory {
         /// Index of the result.
         result: usize,

@@ -313,8 +313,7 @@ impl Weight {
     }
 
     fn failure(&self, reason: &str) -> KernelError {
-        let weight = self.record.name.clone().unwrap_or_else(|| format!("#{}", self.index));
-        KernelError::Weight { weight, reason: reason.to_string() }
+        KernelError::Weight { weight: self.record.label(), reason: reason.to_string() }
     }
 }
 

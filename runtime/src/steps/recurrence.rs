@@ -10,6 +10,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     CausalConvolution, Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
 };
+use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elementwise::functions;
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
@@ -266,7 +267,7 @@ impl<'a> Walk<'a> {
     fn start(&self, inputs: &[Option<Value>], data: &[f32]) -> Result<Buffers, KernelError> {
         let Extents { steps, batch, input, hidden } = self.extents;
         let rows = self.bias.len();
-        let mut projected = vec![0.0; steps * batch * rows];
+        let mut projected = filled(0.0, steps * batch * rows)?;
         let weights = PlainMatrix::new(PlainElements::F32(self.weights), PlainLayout::InputsInner, input, rows);
         plain_product(
             Instructions::best(),
@@ -276,7 +277,7 @@ impl<'a> Walk<'a> {
             Start::Zero,
             Epilogue::bias(&self.bias),
         );
-        let mut states = vec![vec![0.0; batch * hidden]; self.layer.states];
+        let mut states = filled(filled(0.0, batch * hidden)?, self.layer.states)?;
         for (state, values) in states.iter_mut().enumerate() {
             let Some(initial) = optional_tensor(inputs, 5 + state)? else { continue };
             let initial = initial.elements::<f32>()?;
@@ -285,7 +286,7 @@ impl<'a> Walk<'a> {
                 values.copy_from_slice(&initial[row * hidden..(row + 1) * hidden]);
             }
         }
-        Ok(Buffers { projected, sums: vec![0.0; batch * rows], gated: vec![0.0; batch * hidden], states })
+        Ok(Buffers { projected, sums: filled(0.0, batch * rows)?, gated: filled(0.0, batch * hidden)?, states })
     }
 
     /// Products of hidden states `[n, h]` with rows `rows` of the recurrence.

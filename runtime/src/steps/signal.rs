@@ -4,7 +4,8 @@ use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
 use ipuc_formats::ops::{
-    FourierLines, FourierTransform, Frames, MelWeights, ReferenceError, ShortTimeFourierTransform, Window, tensor,
+    FourierLines, FourierTransform, Frames, MelWeights, ReferenceError, ShortTimeFourierTransform, TimeWarping, Window,
+    tensor,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
@@ -30,6 +31,7 @@ fn store_complex<T: Real>(points: &[Complex<f64>], scale: f64, target: &mut [T])
 }
 
 impl Kernel for MelWeights {}
+impl Kernel for TimeWarping {}
 impl Kernel for Window {}
 
 impl Kernel for FourierTransform {

@@ -2,7 +2,7 @@
 
 use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
 use crate::versions::{PageMemory, VersionError};
-use aligned_vec::{AVec, ConstAlign};
+use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{NoBlocks, ReferenceContext};
@@ -35,8 +35,7 @@ impl Allocate for Heap {
 
 impl PageMemory for Heap {
     fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError> {
-        let mut memory: AVec<u8, ConstAlign<64>> = AVec::new(64);
-        memory.resize(bytes, 0xa5);
+        let memory = AlignedBytes::<Line>::copied(&vec![0xa5; bytes]).unwrap();
         Ok(Box::new(memory))
     }
 }

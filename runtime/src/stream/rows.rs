@@ -150,7 +150,7 @@ impl BlockCache {
         let mut gathered = self.gather(source, weight, &copied, pinned)?;
         gathered.chosen_bytes += found_bytes;
         gathered.found_bytes += found_bytes;
-        let bytes: Arc<ChunkBytes> = Arc::new(Box::new(std::mem::replace(&mut gathered.bytes, Heap::new(4096))));
+        let bytes: Arc<ChunkBytes> = Arc::new(Box::new(std::mem::take(&mut gathered.bytes)));
         let piece = |piece: Result<OfMatrix, Range<usize>>| {
             let copy = |range| OfMatrix { bytes: bytes.clone(), range };
             PartBytes::new(Arc::new(piece.unwrap_or_else(copy)))

@@ -4,7 +4,7 @@ use super::schedule::Schedule;
 use crate::file::WeightFile;
 use crate::steps::KernelError;
 use crate::trace::{Trace, Track};
-use aligned_vec::{AVec, ConstAlign};
+use ipuc_codes::aligned::{AlignedBytes, Page};
 use ipuc_formats::limits::IPU_CHUNK_ALIGNMENT;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::tensor::Storage;
@@ -12,14 +12,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-pub(super) type Heap = AVec<u8, ConstAlign<4096>>;
+pub(super) type Heap = AlignedBytes<Page>;
 
 /// Zeroed bytes at a border that direct reads need; `None` where there is no memory for them.
 pub(super) fn heap(bytes: usize) -> Option<Heap> {
-    let mut heap = Heap::new(4096);
-    heap.try_reserve_exact(bytes).ok()?;
-    heap.resize(bytes, 0);
-    Some(heap)
+    Heap::zeroed(bytes).ok()
 }
 
 /// Bytes of a chunk: in its place, or elsewhere while somebody still holds that.
@@ -38,7 +35,7 @@ pub(super) struct Source {
 impl Source {
     /// The name of a weight, or its number.
     pub(super) fn weight_name(&self, weight: u32) -> String {
-        self.weights[weight as usize].name.clone().unwrap_or_else(|| format!("#{weight}"))
+        self.weights[weight as usize].label()
     }
 
     pub(super) fn failure(&self, weight: u32, reason: &str) -> KernelError {

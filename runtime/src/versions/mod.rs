@@ -15,6 +15,7 @@ mod version;
 pub use spill::SpillFolder;
 pub use version::{HeldVersion, Version};
 
+use ipuc_formats::size::Size;
 use ipuc_formats::tensor::Storage;
 use std::io;
 use thiserror::Error;
@@ -32,7 +33,7 @@ pub trait PageMemory {
 #[derive(Debug, Error)]
 pub enum VersionError {
     /// There is no room for a page.
-    #[error("there is no memory for a page of {bytes} bytes of state")]
+    #[error("there is no memory for a page of {} of state", Size::from(*bytes))]
     Memory {
         /// Bytes of the page.
         bytes: usize,

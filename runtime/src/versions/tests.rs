@@ -1,7 +1,7 @@
 //! The law of versions: appending is concatenating, and no version is changed by what happens to others.
 
 use super::*;
-use aligned_vec::AVec;
+use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::model::Growth;
 use ipuc_formats::ops::RowScheme;
@@ -24,8 +24,7 @@ impl PageMemory for Heap {
     fn page(&self, bytes: usize) -> Result<Box<dyn Storage>, VersionError> {
         let left = self.left.get().checked_sub(1).ok_or(VersionError::Memory { bytes })?;
         self.left.set(left);
-        let mut memory: AVec<u8, aligned_vec::ConstAlign<64>> = AVec::new(64);
-        memory.resize(bytes, 0xee);
+        let memory = AlignedBytes::<Line>::copied(&vec![0xee; bytes]).unwrap();
         Ok(Box::new(memory))
     }
 }

@@ -8,6 +8,7 @@ use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::Growth;
 use ipuc_formats::ops::RowScheme;
 use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::filled;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -31,6 +32,11 @@ pub struct HeldVersion {
     page: PageShape,
     length: usize,
     pages: Vec<Arc<PageBytes>>,
+}
+
+/// Zeros.
+fn bytes_of(bytes: usize) -> Result<Vec<u8>, VersionError> {
+    filled(0, bytes).map_err(|_| VersionError::Memory { bytes })
 }
 
 impl Version {
@@ -79,7 +85,7 @@ impl Version {
         let mut version = Version::empty(dtype, shape, growth)?;
         let length = shape[version.axis];
         let page = Arc::new(Page::new(version.page, version.page.positions, memory)?);
-        let zeros = vec![0; version.page.positions * version.page.position_bytes];
+        let zeros = bytes_of(version.page.positions * version.page.position_bytes)?;
         page.write(version.page, 0, |_| &zeros);
         let count = length.div_ceil(version.page.positions);
         // The extent may come from a file: it is no reason to end the program.
@@ -201,7 +207,7 @@ impl Version {
             .map_err(|error| VersionError::Mismatch { expected: self.kind().to_string(), found: error.to_string() })?;
         let row: usize = self.shape[self.axis + 1..].iter().product();
         let count = elements.len().checked_div(row).unwrap_or(0);
-        let mut stored = vec![0; count * self.page.position_bytes];
+        let mut stored = bytes_of(count * self.page.position_bytes)?;
         if row > 0 {
             let rows_of_bytes = stored.chunks_exact_mut(self.page.position_bytes);
             elements.chunks_exact(row).zip(rows_of_bytes).for_each(|(row, to)| rows.store(row, to));

@@ -208,8 +208,7 @@ fn is_public(manifest: &Manifest, symbol: &str) -> bool {
 
 /// The ONNX name of a weight, or its number.
 fn weight_name(manifest: &Manifest, index: usize) -> String {
-    let name = manifest.weights[index].name.clone().filter(|name| !name.is_empty());
-    name.unwrap_or_else(|| format!("@{index}"))
+    manifest.weights[index].label()
 }
 
 /// How often each operator occurs.

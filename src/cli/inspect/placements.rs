@@ -1,11 +1,11 @@
 //! `--placements`: how steps are spread over the tiles of targets.
 
 use super::hex;
+use super::program::Names;
 use crate::cli::arguments::Size;
 use crate::cli::output::{Output, bytes};
 use ipuc_formats::model::{
-    KnownStep, Manifest, OperandRecord, PlacementRecord, RegionRecord, SplitRecord, StepPlacementRecord,
-    check_placement,
+    BlockRecord, KnownStep, Manifest, PlacementRecord, RegionRecord, SplitRecord, StepPlacementRecord, check_placement,
 };
 use ipuc_formats::ops::Space;
 use serde_json::{Value as Json, json};
@@ -13,6 +13,7 @@ use std::ops::Range;
 
 /// Show all placements; with a target's number of tiles and their memory, check them against it first.
 pub(super) fn show(manifest: &Manifest, target: Option<(u32, Size)>, output: &mut Output) -> anyhow::Result<()> {
+    let names = Names::new(manifest);
     for placement in &manifest.placements {
         if let Some((tiles, sram)) = target {
             check_placement(manifest, placement, tiles, sram.bytes)?;
@@ -22,17 +23,18 @@ pub(super) fn show(manifest: &Manifest, target: Option<(u32, Size)>, output: &mu
         output.line(format_args!("block {block} on {name}{}, target {hash}", bindings.collect::<String>()))?;
         let mut table =
             vec![["step", "operator", "splits", "tiles", "stationary", "reduction", "regions"].map(str::to_string)];
+        let record = &manifest.blocks[block as usize];
         for step in &placement.steps {
             let reduction: &'static str = step.reduction.into();
             let cells = |cells: Vec<String>| if cells.is_empty() { "-".to_string() } else { cells.join(", ") };
             table.push([
-                step.step.to_string(),
-                manifest.blocks[block as usize].steps[step.step as usize].op.name().to_string(),
+                format!("{block}:{}", step.step),
+                record.steps[step.step as usize].op.name().to_string(),
                 cells(step.splits.iter().map(|split| split_text(&spaces(manifest, placement, step), split)).collect()),
                 cells(step.tiles.iter().map(tiles_text).collect()),
                 step.stationary.map_or_else(|| "-".to_string(), |operand| format!("operand {operand}")),
                 reduction.to_string(),
-                cells(step.regions.iter().map(region_text).collect()),
+                cells(step.regions.iter().map(|region| region_text(&names, record, region)).collect()),
             ]);
         }
         output.table(table)?;
@@ -40,7 +42,7 @@ pub(super) fn show(manifest: &Manifest, target: Option<(u32, Size)>, output: &mu
     if manifest.placements.is_empty() {
         output.line("no placements")?;
     }
-    let placements = manifest.placements.iter().map(|placement| json_placement(manifest, placement));
+    let placements = manifest.placements.iter().map(|placement| json_placement(manifest, &names, placement));
     output.json(&json!({ "placements": placements.collect::<Json>() }))
 }
 
@@ -65,21 +67,14 @@ fn tiles_text(tiles: &Range<u32>) -> String {
     if tiles.end - tiles.start == 1 { tiles.start.to_string() } else { format!("{}..{}", tiles.start, tiles.end) }
 }
 
-fn operand_text(operand: &OperandRecord) -> String {
-    match operand {
-        OperandRecord::Absent => "_".to_string(),
-        OperandRecord::Value(slot) => format!("%{slot}"),
-        OperandRecord::Weight(weight) => format!("@{weight}"),
-    }
-}
-
-/// `%1 at 64, 128 B, steps 0..2`.
-fn region_text(region: &RegionRecord) -> String {
+/// `%x at 64 (128 B) in steps 0 to 2`.
+fn region_text(names: &Names, block: &BlockRecord, region: &RegionRecord) -> String {
     let RegionRecord { operand, offset, bytes: length, from, to } = region;
-    format!("{} at {offset} ({}) in steps {from} to {to}", operand_text(operand), bytes(*length))
+    format!("{} at {offset} ({}) in steps {from} to {to}", names.operand(block, operand), bytes(*length))
 }
 
-fn json_placement(manifest: &Manifest, placement: &PlacementRecord) -> Json {
+fn json_placement(manifest: &Manifest, names: &Names, placement: &PlacementRecord) -> Json {
+    let block = &manifest.blocks[placement.block as usize];
     let bindings = placement.bindings.iter().map(|(symbol, value)| json!({"symbol": symbol, "value": value}));
     let steps = placement.steps.iter().map(|step| {
         let spaces = spaces(manifest, placement, step);
@@ -95,7 +90,7 @@ fn json_placement(manifest: &Manifest, placement: &PlacementRecord) -> Json {
         };
         let region = |region: &RegionRecord| {
             json!({
-                "operand": operand_text(&region.operand),
+                "operand": names.operand(block, &region.operand),
                 "offset": region.offset,
                 "bytes": region.bytes,
                 "from": region.from,
@@ -105,7 +100,7 @@ fn json_placement(manifest: &Manifest, placement: &PlacementRecord) -> Json {
         let reduction: &'static str = step.reduction.into();
         json!({
             "step": step.step,
-            "operator": manifest.blocks[placement.block as usize].steps[step.step as usize].op.name(),
+            "operator": block.steps[step.step as usize].op.name(),
             "splits": step.splits.iter().map(split).collect::<Json>(),
             "stationary": step.stationary,
             "tiles": step.tiles.iter().map(|tiles| json!({"start": tiles.start, "end": tiles.end})).collect::<Json>(),

@@ -40,17 +40,18 @@ pub(in crate::cli) fn lines(manifest: &Manifest) -> Vec<String> {
 }
 
 /// What values and weights are called: as in the compiler's text form.
-struct Names {
+pub(super) struct Names {
     /// By the numbers that values had in the compiler.
     values: Labels<u32>,
     weights: Labels<u32>,
 }
 
 impl Names {
-    fn new(manifest: &Manifest) -> Names {
+    pub(super) fn new(manifest: &Manifest) -> Names {
         let values = manifest.blocks.iter().flat_map(|block| &block.values);
         let values: BTreeMap<u32, Option<&str>> = values.map(|value| (value.id, value.name.as_deref())).collect();
-        let weights = manifest.weights.iter().zip(0..).map(|(weight, index)| (index, index, weight.name.as_deref()));
+        let weights =
+            manifest.weights.iter().zip(0..).map(|(weight, index)| (index, weight.id, weight.name.as_deref()));
         Names {
             values: Labels::new('%', values.iter().map(|(&id, &name)| (id, id, name))),
             weights: Labels::new('@', weights),
@@ -67,7 +68,7 @@ impl Names {
         slots.iter().map(definition).collect::<Vec<_>>().join(", ")
     }
 
-    fn operand(&self, block: &BlockRecord, operand: &OperandRecord) -> String {
+    pub(super) fn operand(&self, block: &BlockRecord, operand: &OperandRecord) -> String {
         match *operand {
             OperandRecord::Absent => "_".to_string(),
             OperandRecord::Value(slot) => self.value(block, slot),

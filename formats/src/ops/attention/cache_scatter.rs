@@ -14,6 +14,7 @@ use crate::ops::{
     optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -83,7 +84,7 @@ impl CacheScatter {
             Ok(length) if length <= past || length == grown => length.max(past),
             _ => return outside("length of a cache", length, format!("0 to {past}, or {grown}")),
         };
-        let mut first = Vec::with_capacity(batch);
+        let mut first = room(batch)?;
         let given = integers(inputs, 2)?;
         if given.len() != batch {
             let (left, right) = (given.len().to_string(), batch.to_string());

@@ -13,10 +13,12 @@ use crate::ops::attention::faults::uneven;
 use crate::ops::attention::rotary_embedding::require_dims;
 use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops;
+use crate::ops::normalization::reduce::volume;
 use crate::ops::{
     Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Relation,
     Space, StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -162,9 +164,9 @@ impl Operator for LinearAttention {
         let state_shape = [batch, heads, key, value];
         let mut state = match optional_tensor(inputs, 3)? {
             Some(state) => widened(state)?,
-            None => vec![0.0; crate::ops::normalization::reduce::volume(&state_shape)],
+            None => filled(0.0, volume(&state_shape))?,
         };
-        let mut output = vec![0.0; crate::ops::normalization::reduce::volume(&[batch, steps, query_heads, value])];
+        let mut output = filled(0.0, volume(&[batch, steps, query_heads, value]))?;
         let scale = self.scale.map_or(1.0 / (key as f64).sqrt(), f64::from);
         for batch_index in 0..batch {
             for head in 0..heads {

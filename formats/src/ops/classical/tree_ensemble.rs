@@ -13,6 +13,7 @@ use crate::ops::{
     integers, loops, optional, optional_tensor, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -230,7 +231,7 @@ impl Operator for TreeEnsemble {
         // Refuses sizes that cannot be, before anything of that size is computed.
         let count = Tensor::zeros(dtype, &[rows, targets])?.count();
         let elements = to_f64(x, 0)?;
-        let mut scores: Vec<Option<f64>> = vec![None; count];
+        let mut scores: Vec<Option<f64>> = filled(None, count)?;
         if features > 0 && targets > 0 {
             for (row, scores) in elements.chunks_exact(features).zip(scores.chunks_exact_mut(targets)) {
                 for &root in &trees.roots {

@@ -10,6 +10,7 @@ use crate::ops::{
     tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -84,7 +85,7 @@ impl Operator for ZipMap {
             return Err(different().into());
         }
         let x = x.reshaped(&[rows, columns])?;
-        let mut items = Vec::with_capacity(rows);
+        let mut items = room(rows)?;
         for row in 0..rows {
             let scores = pick(&x, 0, row)?.ok_or_else(different)?;
             let scores = scores.elements::<f32>()?.iter().map(|&score| Value::from(Tensor::scalar(score)));

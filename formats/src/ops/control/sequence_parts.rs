@@ -12,6 +12,7 @@ use crate::ops::{
     integers, normalize_axis, optional, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -72,7 +73,7 @@ impl Operator for SequenceSplit {
         let axis = normalize_axis(self.axis, input.rank())?;
         let extent = input.shape()[axis];
         let has_split = inputs.get(1).and_then(Option::as_ref).is_some();
-        let lengths = if has_split { lengths(inputs, extent)? } else { vec![1; extent] };
+        let lengths = if has_split { lengths(inputs, extent)? } else { filled(1, extent)? };
         let mut items = Vec::with_capacity(lengths.len());
         let mut start = 0usize;
         for length in lengths {
@@ -133,7 +134,7 @@ fn lengths(inputs: &[Option<Value>], extent: usize) -> Result<Vec<usize>, Refere
     match (rank, lengths.as_slice()) {
         (0, &[0]) => Err(split_error(0, extent)),
         (0, &[length]) => {
-            let mut parts = vec![length; extent / length];
+            let mut parts = filled(length, extent / length)?;
             if !extent.is_multiple_of(length) {
                 parts.push(extent % length);
             }

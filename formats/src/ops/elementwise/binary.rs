@@ -15,6 +15,7 @@ use crate::ops::{
     tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -314,7 +315,7 @@ impl Operator for Binary {
         let (x, y) = (scalars(left)?, scalars(right)?);
         let bits = left.dtype().bits() as u32;
         // The size is checked before anything of that size is made.
-        let mut values = Vec::with_capacity(Tensor::zeros(left.dtype(), &extents)?.count());
+        let mut values = room(Tensor::zeros(left.dtype(), &extents)?.count())?;
         for (at_left, at_right) in paired_indices(left, right, &extents) {
             values.push(self.function.apply_scalars(x[at_left], y[at_right], bits)?);
         }

@@ -14,6 +14,7 @@ use crate::ops::{
     tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 use std::cmp::Ordering;
 
@@ -124,7 +125,7 @@ impl Operator for Compare {
         self.relation.check(left.dtype(), right.dtype())?;
         let extents = broadcast_extents(&[left.shape(), right.shape()])?;
         // The size is checked before anything of that size is made.
-        let mut results = Vec::with_capacity(Tensor::zeros(DType::Bool, &extents)?.count());
+        let mut results = room(Tensor::zeros(DType::Bool, &extents)?.count())?;
         let pairs = paired_indices(left, right, &extents);
         if left.dtype() == DType::String {
             let (x, y) = (left.strings()?, right.strings()?);

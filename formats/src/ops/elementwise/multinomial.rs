@@ -12,6 +12,7 @@ use crate::ops::{
     tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -63,7 +64,7 @@ impl Operator for Multinomial {
         let samples = self.check(logits.dtype(), Some(logits.rank()))?;
         let (batch, classes) = (logits.shape()[0], logits.shape()[1]);
         let shape = [batch, samples];
-        let mut drawn = Vec::with_capacity(Tensor::zeros(self.to, &shape)?.count());
+        let mut drawn = room(Tensor::zeros(self.to, &shape)?.count())?;
         let mut generator = Generator::new(self.seed.map(|seed| seed.to_bits().into()), context);
         let logits: Vec<f64> = scalars(logits)?.into_iter().map(Scalar::to_f64).collect();
         for row in 0..batch {

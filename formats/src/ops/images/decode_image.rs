@@ -1,7 +1,7 @@
-//! Files of images: ONNX `ImageDecoder` (opset 20). The formats are those of the crates `image` and `hayro-jpeg2000`, which the
-//! feature `images` brings: BMP, JPEG, JPEG 2000, PNG, PNM, TIFF, WebP.
+//! Files of images: ONNX `ImageDecoder` (opset 20). The formats are those of the crates `image`, `libjpeg-turbo-rs` and
+//! `hayro-jpeg2000`, which the feature `images` brings: BMP, JPEG, JPEG 2000, PNG, PNM, TIFF, WebP.
 //!
-//! Pixels of JPEG may differ by 2 from those of another decoder: the standard leaves roundings open.
+//! The standard of JPEG leaves roundings open: pixels are those of libjpeg-turbo, which most programs decode with.
 
 use crate::attribute::Keyword;
 use crate::attributes;
@@ -79,6 +79,9 @@ fn decoded(file: &[u8]) -> Result<([usize; 2], Vec<u8>), String> {
     if is_jpeg_2000(file) {
         return decoded_jpeg_2000(file);
     }
+    if file.starts_with(&[0xff, 0xd8, 0xff]) {
+        return decoded_jpeg(file);
+    }
     let mut reader =
         ImageReader::new(std::io::Cursor::new(file)).with_guessed_format().map_err(|error| error.to_string())?;
     let mut limits = image::Limits::default();
@@ -86,6 +89,17 @@ fn decoded(file: &[u8]) -> Result<([usize; 2], Vec<u8>), String> {
     reader.limits(limits);
     let image = reader.decode().map_err(|error| error.to_string())?.into_rgb8();
     Ok(([image.height() as usize, image.width() as usize], image.into_raw()))
+}
+
+#[cfg(feature = "images")]
+fn decoded_jpeg(file: &[u8]) -> Result<([usize; 2], Vec<u8>), String> {
+    use libjpeg_turbo_rs::{DecodeLimits, Decoder, PixelFormat};
+    let limits =
+        DecodeLimits { max_pixels: MOST_BYTES / 3, max_memory: Some(4 * MOST_BYTES), ..DecodeLimits::strict() };
+    let mut decoder = Decoder::new_with_limits(file, limits).map_err(|error| error.to_string())?;
+    decoder.set_output_format(PixelFormat::Rgb);
+    let image = decoder.decode_image().map_err(|error| error.to_string())?;
+    Ok(([image.height, image.width], image.data))
 }
 
 #[cfg(not(feature = "images"))]

@@ -20,6 +20,7 @@ use crate::ops::{
     loops, normalize_axis, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -445,7 +446,7 @@ impl Resize {
             let taps: Vec<ResizeTaps> = (0..axis.output).map(|position| axis.taps(&rule, position)).collect();
             let outer = volume(extents[..index].iter().copied());
             let inner = volume(extents[index + 1..].iter().copied());
-            let mut next = Vec::with_capacity(outer * axis.output * inner);
+            let mut next = room(outer.saturating_mul(axis.output).saturating_mul(inner))?;
             for block in values.chunks(axis.input * inner) {
                 for taps in &taps {
                     next.extend((0..inner).map(|offset| self.combined(taps, block, inner, offset)));

@@ -15,6 +15,7 @@ use crate::ops::{
     AxisKind, Computes, InferContext, Operator, ReferenceContext, ReferenceError, Relation, Space, StepFacts,
     TypeError, VectorClass, each, loops, normalize_axis, tensor, tensor_operand,
 };
+use crate::tensor::filled;
 use crate::tensor::{Tensor, element_count};
 use crate::value::Value;
 
@@ -86,7 +87,7 @@ impl Operator for TopK {
         let mut extents = data.shape().to_vec();
         extents[axis] = k;
         let count = element_count(&extents).unwrap_or(0);
-        let (mut sources, mut places) = (vec![None; count], vec![0i64; count]);
+        let (mut sources, mut places) = (filled(None, count)?, filled(0i64, count)?);
         let inner = element_count(&data.shape()[axis + 1..]).unwrap_or(0);
         let lines = if count == 0 { 0 } else { count / k };
         for line in 0..lines {

@@ -16,6 +16,7 @@ use crate::ops::{
     TypeError, VectorClass, each, loops, normalize_axis, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -173,7 +174,7 @@ impl Operator for LayerNormalization {
         let statistics: Vec<usize> = (0..data.rank()).map(|at| if at < axis { data.shape()[at] } else { 1 }).collect();
         if row == 0 && rows > 0 {
             // Statistics of nothing; the check bounds what a tensor without elements may ask for.
-            means = vec![f64::NAN; sets(data.shape(), &(axis..data.rank()).collect::<Vec<usize>>())?.starts.len()];
+            means = filled(f64::NAN, sets(data.shape(), &(axis..data.rank()).collect::<Vec<usize>>())?.starts.len())?;
             inverses.clone_from(&means);
         }
         for index in 0..if row > 0 { rows } else { 0 } {

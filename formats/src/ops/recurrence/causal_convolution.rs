@@ -11,6 +11,7 @@ use crate::ops::{
     Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
     StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -112,7 +113,7 @@ impl Operator for CausalConvolution {
             let channel = line % channels;
             let mut seen = match &state {
                 Some(state) => state[line * past..(line + 1) * past].to_vec(),
-                None => vec![0.0; past],
+                None => filled(0.0, past)?,
             };
             seen.extend_from_slice(&values[line * length..(line + 1) * length]);
             for position in 0..length {

@@ -15,6 +15,7 @@ use crate::ops::{
     optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
+use crate::tensor::filled;
 use crate::value::Value;
 
 /// The attributes that every recurrent layer has.
@@ -207,8 +208,8 @@ impl Layer<'_> {
         let Extents { batch, input, hidden, .. } = extents;
         let directions = self.direction.count();
         let (sequence_shape, state_shape) = self.result_shapes(extents);
-        let mut sequence = vec![0.0; count(&sequence_shape)?];
-        let mut finals = vec![vec![0.0; count(&state_shape)?]; self.states];
+        let mut sequence = filled(0.0, count(&sequence_shape)?)?;
+        let mut finals = filled(filled(0.0, count(&state_shape)?)?, self.states)?;
         for direction in 0..directions {
             for index in 0..batch {
                 let length = operands.lengths[index];
@@ -309,7 +310,7 @@ impl Layer<'_> {
     /// [`ReferenceError::OutOfRange`] where one is negative or longer than time.
     pub fn lengths(&self, inputs: &[Option<Value>], extents: Extents) -> Result<Vec<usize>, ReferenceError> {
         if optional_tensor(inputs, 4)?.is_none() {
-            return Ok(vec![extents.steps; extents.batch]);
+            return Ok(filled(extents.steps, extents.batch)?);
         }
         let in_range = |found: i64| {
             usize::try_from(found).ok().filter(|length| *length <= extents.steps).ok_or_else(|| {
@@ -326,7 +327,10 @@ impl Layer<'_> {
     fn operands(&self, inputs: &[Option<Value>], extents: Extents) -> Result<Operands, ReferenceError> {
         let given = |operand: usize| optional_tensor(inputs, operand)?.map(widened).transpose();
         let state = self.direction.count().saturating_mul(extents.batch).saturating_mul(extents.hidden);
-        let initial = (0..self.states).map(|index| Ok(given(5 + index)?.unwrap_or_else(|| vec![0.0; state])));
+        let initial = (0..self.states).map(|index| match given(5 + index)? {
+            Some(given) => Ok(given),
+            None => Ok(filled(0.0, state)?),
+        });
         Ok(Operands {
             data: widened(tensor(inputs, 0)?)?,
             weights: widened(tensor(inputs, 1)?)?,

@@ -11,6 +11,7 @@ use crate::ops::{
     loops, required,
 };
 use crate::tensor::Tensor;
+use crate::tensor::room;
 use crate::value::Value;
 
 attributes! {
@@ -36,7 +37,7 @@ fn corner_bins(bands: usize, length: usize, sample_rate: f64, edges: (f64, f64))
     let corners = bands + 2;
     let step = (high - low) / corners as f64;
     let bins = length / 2 + 1;
-    let mut found = Vec::with_capacity(corners);
+    let mut found = room(corners)?;
     for index in 0..corners {
         let hertz = hertz_of_mel(low + step * index as f64);
         let bin = ((length as f64 + 1.0) * hertz / sample_rate).floor();
@@ -93,7 +94,7 @@ impl Operator for MelWeights {
         // Refuses sizes that cannot be, before anything of that size is computed.
         let count = Tensor::zeros(self.dtype, &shape)?.count();
         let corners = corner_bins(bands, length, sample_rate as f64, edges?)?;
-        let mut elements = Vec::with_capacity(count);
+        let mut elements = room(count)?;
         for bin in (0..shape[0]).take_while(|_| count > 0) {
             elements.extend(corners.array_windows::<3>().map(|corners| weight(bin, corners)));
         }

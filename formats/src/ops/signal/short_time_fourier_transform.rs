@@ -10,6 +10,7 @@ use crate::ops::{
     loops, optional, optional_tensor, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::filled;
 use crate::value::Value;
 
 attributes! {
@@ -144,9 +145,12 @@ impl Operator for ShortTimeFourierTransform {
         let signal = tensor(inputs, 0)?;
         let Frames { batch, extent, parts, length, step, frames, bins, window } = self.frames(inputs)?;
         let shape = [batch, frames, bins, 2];
-        let mut results = vec![0f64; Tensor::zeros(signal.dtype(), &shape)?.count()];
+        let mut results = filled(0f64, Tensor::zeros(signal.dtype(), &shape)?.count())?;
         let elements = to_f64(signal, 0)?;
-        let window = window.unwrap_or_else(|| vec![1.0; length]);
+        let window = match window {
+            Some(window) => window,
+            None => filled(1.0, length)?,
+        };
         let roots = roots(length);
         let mut spectra = results.chunks_exact_mut(2 * bins);
         for start in (0..batch).flat_map(|batch| (0..frames).map(move |frame| batch * extent + frame * step)) {

@@ -1,11 +1,11 @@
 //! Patterns in the syntax of RE2.
 //!
-//! The engine is the `regex` crate, whose syntax descends from RE2's. Where the same text means something else there
+//! The engine is that of the `regex` crate, whose syntax descends from RE2's. Where the same text means something else there
 //! (`\d`, `\w`, `\s`, `\b` know only ASCII in RE2; classes nest and subtract here), the pattern is rewritten; what RE2
 //! has and the engine has not is an error.
 
 use crate::ops::TypeError;
-use ::regex::{Regex, RegexBuilder};
+use regex_automata::meta::{BuildError, Regex};
 use regex_automata::nfa::thompson::{self, pikevm};
 use regex_automata::{Anchored, Input, MatchKind};
 use std::iter::Peekable;
@@ -22,11 +22,11 @@ fn refused(pattern: &str, why: &str) -> TypeError {
 pub(super) fn compiled(pattern: &str, around: [&str; 2]) -> Result<Regex, TypeError> {
     let translated = translate(pattern).map_err(|what| refused(pattern, what))?;
     let [before, behind] = around;
-    RegexBuilder::new(&format!("{before}{translated}{behind}"))
-        .size_limit(PATTERN_LIMIT_BYTES)
-        .dfa_size_limit(PATTERN_LIMIT_BYTES)
-        .build()
-        .map_err(|error| refused(pattern, error.to_string().lines().last().unwrap_or("syntax").trim()))
+    let limits = Regex::config().nfa_size_limit(Some(PATTERN_LIMIT_BYTES)).hybrid_cache_capacity(PATTERN_LIMIT_BYTES);
+    Regex::builder().configure(limits).build(&format!("{before}{translated}{behind}")).map_err(|error| {
+        let reason = BuildError::syntax_error(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        refused(pattern, reason.lines().last().unwrap_or("syntax").trim())
+    })
 }
 
 /// A pattern of whose matches at the first place the longest counts.
@@ -52,7 +52,7 @@ impl LongestMatch {
         if from > text.len() {
             return None;
         }
-        let start = self.first.find_at(text, from)?.start();
+        let start = self.first.find(Input::new(text).range(from..))?.start();
         let input = Input::new(text).range(start..).anchored(Anchored::Yes);
         let found = self.longest.find(&mut self.longest.create_cache(), input)?;
         Some((start, found.end()))

@@ -10,7 +10,7 @@ use crate::ops::{
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
-use ::regex::Regex;
+use regex_automata::meta::Regex;
 
 attributes! {
     /// Whether each text of `x: [..]` matches the pattern from its beginning to its end: `bool [..]`.

@@ -13,6 +13,7 @@ use crate::ops::{
     integers, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
+use crate::tensor::filled;
 use crate::value::Value;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -150,7 +151,7 @@ impl TfIdf {
         let vocabulary = self.vocabulary(pool)?;
         let total = rows.checked_mul(width).filter(|&total| total <= isize::MAX as usize / 4);
         let total = total.ok_or_else(|| invalid("columns", width, "a result that fits in memory"))?;
-        let mut counts = vec![0f32; total];
+        let mut counts = filled(0f32, total)?;
         let row_length = tokens.len() / rows.max(1);
         if row_length == 0 {
             return Ok(counts);

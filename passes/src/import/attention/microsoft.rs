@@ -28,9 +28,8 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
     if rotated.is_some() && heads.is_none() {
         return Err(node.refuse("attribute `rotary_embedding_dim` without `num_heads`"));
     }
-    if node.flag("is_packed_batching", false)? {
-        return Err(node.refuse("attribute `is_packed_batching` = 1"));
-    }
+    // Texts that follow each other in one row have positions of their own, as those of a batch have.
+    node.flag("is_packed_batching", false)?;
     if let Some(scale) = node.float("scale")?.filter(|scale| *scale != 1.0) {
         return Err(node.refuse(format!("attribute `scale` = {scale}")));
     }

@@ -1,5 +1,5 @@
 //! Functions of elements of `com.microsoft`, as ONNX Runtime 1.31 defines them: `Gelu`, `FastGelu`, `BiasGelu`, `QuickGelu`,
-//! `BiasSplitGelu`, `BiasAdd`, `BiasDropout`, `GatedAdd`, `ScaledSiLU`.
+//! `BiasSplitGelu`, `BiasAdd`, `BiasDropout`, `GatedAdd`, `ScaledSiLU`, `SampleOp`.
 //!
 //! They are computed in f32 (f64 for f64) and rounded once.
 
@@ -29,6 +29,7 @@ pub const ROWS: &[Row] = &[
         biased(node, ActivationFunction::Gelu)
     }),
     row("QuickGelu", quick_gelu),
+    row("SampleOp", |node| Ok(vec![node.required(0)?])),
     row("ScaledSiLU", scaled_silu),
 ];
 

@@ -1,13 +1,14 @@
 //! Normalizations of ONNX Runtime: `SkipLayerNormalization` and `SkipSimplifiedLayerNormalization` of `com.microsoft`, and
 //! `SimplifiedLayerNormalization`, which it has in the default domain.
 //!
-//! All are computed in f32 (f64 for f64) and rounded once. The statistics that they can give for training are those
-//! of `SkipLayerNormalization`; the others are refused.
+//! All are computed in f32 (f64 for f64) and rounded once. They give the statistics that training needs, too.
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{BinaryFunction, LayerNormalization, Reduce, ReduceFunction, Unary, UnaryFunction};
+use ipuc_formats::ops::{
+    BinaryFunction, Expand, LayerNormalization, Reduce, ReduceFunction, ShapeOf, Unary, UnaryFunction,
+};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -24,7 +25,6 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn simplified_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
-    node.refuse_outputs(&[(1, "inv_std_var")])?;
     // Of the statistics.
     node.ignore("stash_type");
     let axis = node.int("axis")?.unwrap_or(-1);
@@ -33,8 +33,14 @@ fn simplified_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
     let (wide, result) = (node.wide_type(0)?, node.dtype(&scale)?);
     let operands = vec![node.cast(data, wide)?, node.cast(scale, wide)?];
     let operator = LayerNormalization { axis, epsilon, center: false, stash: wide };
+    let rows = operands[0];
     let normalized = node.emit_one(operator, operands)?;
-    Ok(vec![node.cast(normalized, result)?])
+    let mut results = vec![node.cast(normalized, result)?];
+    if node.output_used(1) {
+        let axes: Vec<i64> = if axis < 0 { (axis..0).collect() } else { (axis..node.rank(&rows)? as i64).collect() };
+        results.push(statistics(node, rows, &axes, (epsilon, false))?[1]);
+    }
+    Ok(results)
 }
 
 fn skip_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -49,9 +55,6 @@ fn skip_simplified_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
 
 /// The sum of data, skip and bias: output 3; normalized: output 0.
 fn skipped(node: &mut Lowering<'_, '_>, center: bool, shift: Operand, bias: Operand) -> Lowered {
-    if !center {
-        node.refuse_outputs(&[(1, "mean"), (2, "inv_std_var")])?;
-    }
     let epsilon = node.float("epsilon")?.unwrap_or(1e-12);
     let [data, skip, scale] = [node.required(0)?, node.required(1)?, node.required(2)?];
     let (wide, result) = (node.wide_type(0)?, node.dtype(&data)?);
@@ -66,19 +69,34 @@ fn skipped(node: &mut Lowering<'_, '_>, center: bool, shift: Operand, bias: Oper
     }
     let normalized = node.emit_one(LayerNormalization { axis: -1, epsilon, center, stash: wide }, operands)?;
     let normalized = node.cast(normalized, result)?;
-    let [mean, deviation] =
-        if node.output_used(1) || node.output_used(2) { statistics(node, sum, epsilon)? } else { [Operand::Absent; 2] };
+    let [mean, deviation] = if node.output_used(1) || node.output_used(2) {
+        statistics(node, sum, &[-1], (epsilon, center))?
+    } else {
+        [Operand::Absent; 2]
+    };
     let sum = if node.output_used(3) { node.cast(sum, result)? } else { Operand::Absent };
     Ok(vec![normalized, mean, deviation, sum])
 }
 
-/// The mean of the last axis, and one by the root of the variance, in f32: `[.., 1]`.
-fn statistics(node: &mut Lowering<'_, '_>, rows: Operand, epsilon: f32) -> Result<[Operand; 2], LowerError> {
+/// The mean over these axes, and one by the root of the variance, in f32, the axes kept; a mean that nothing is centered by is 0.
+fn statistics(
+    node: &mut Lowering<'_, '_>,
+    rows: Operand,
+    axes: &[i64],
+    (epsilon, center): (f32, bool),
+) -> Result<[Operand; 2], LowerError> {
     let dtype = node.dtype(&rows)?;
-    let axis = node.integers(&[-1]);
+    let axis = node.integers(axes);
     let average = Reduce { function: ReduceFunction::Mean, keep_axes: true, keep_without_axes: false };
-    let mean = node.emit_one(average.clone(), vec![rows, axis])?;
-    let centered = node.binary(BinaryFunction::Sub, rows, mean)?;
+    let mut mean = node.emit_one(average.clone(), vec![rows, axis])?;
+    let mut centered = rows;
+    if center {
+        centered = node.binary(BinaryFunction::Sub, rows, mean)?;
+    } else {
+        let shape = node.emit_one(ShapeOf { start: 0, end: None }, vec![mean])?;
+        let zero = node.scalar(dtype, 0.0)?;
+        mean = node.emit_one(Expand {}, vec![zero, shape])?;
+    }
     let squares = node.binary(BinaryFunction::Mul, centered, centered)?;
     let variance = node.emit_one(average, vec![squares, axis])?;
     let epsilon = node.scalar(dtype, epsilon.into())?;

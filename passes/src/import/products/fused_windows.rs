@@ -1,5 +1,5 @@
-//! Convolutions and pools of ONNX Runtime: `FusedConv`, `NhwcConv`, `NhwcFusedConv`, `NhwcMaxPool` of `com.microsoft`, as ONNX
-//! Runtime 1.31 defines them.
+//! Convolutions and pools of ONNX Runtime: `FusedConv`, `NhwcConv`, `NhwcFusedConv`, `NhwcMaxPool`, `ConvTransposeWithDynamicPads` of
+//! `com.microsoft`, as ONNX Runtime 1.31 defines them.
 //!
 //! Those with channels behind the spatial axes become transpositions around the operator of ONNX; weights of `NhwcConv` and
 //! `NhwcFusedConv` are `[filters, channels, kernel..]`, as in ONNX.
@@ -8,7 +8,10 @@ use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::microsoft::applied;
 use crate::import::products::windows::{check_kernel_shape, pool, window_attributes};
 use crate::ir::Operand;
-use ipuc_formats::ops::{Arithmetic, Clamp, Convolution, PoolFunction, Program};
+use ipuc_formats::ops::{
+    Arithmetic, AutoPad, Clamp, Concat, Convolution, ConvolutionTranspose, Pad, PadMode, PoolFunction, Program, Unary,
+    UnaryFunction,
+};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
 
@@ -18,6 +21,7 @@ const fn row(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Lowered) ->
 
 /// Convolutions and pools of ONNX Runtime.
 pub const ROWS: &[Row] = &[
+    row("ConvTransposeWithDynamicPads", cropped_transpose),
     row("FusedConv", |node| fused_convolution(node, false)),
     row("NhwcConv", |node| {
         let result = convolution(node, true)?;
@@ -86,6 +90,41 @@ fn fused_convolution(node: &mut Lowering<'_, '_>, last: bool) -> Lowered {
             Ok(vec![applied(node, name, result, parameters)?])
         }
     }
+}
+
+/// The transposed convolution without padding, cut to what computed pads leave.
+fn cropped_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(4)?;
+    let (x, weights, pads, bias) = (node.required(0)?, node.required(1)?, node.input(2), node.input(3));
+    check_kernel_shape(node, &weights)?;
+    let window = window_attributes(node)?;
+    if let Some(mode) = window.auto_pad.filter(|mode| *mode != AutoPad::Valid) {
+        return Err(node.refuse(format!("attribute `auto_pad` = {mode:?} beside pads")));
+    }
+    let operator = ConvolutionTranspose {
+        auto_pad: None,
+        strides: window.strides,
+        dilations: window.dilations,
+        pads: Vec::new(),
+        output_padding: node.ints("output_padding")?.unwrap_or_default(),
+        output_shape: Vec::new(),
+        groups: node.int("group")?.unwrap_or(1),
+        arithmetic: Arithmetic::default(),
+        program: Program::default(),
+    };
+    let mut operands = vec![x, weights];
+    operands.extend(Some(bias).filter(|&bias| bias != Operand::Absent));
+    let whole = node.emit_one(operator, operands)?;
+    if pads == Operand::Absent {
+        return Ok(vec![whole]);
+    }
+    // Padding by what is negative cuts off. Batch and channels keep what they have.
+    let axes = node.rank(&x)? as i64 - 2;
+    let pads = node.emit_one(Unary { function: UnaryFunction::Neg }, vec![pads])?;
+    let (begins, ends) = (node.sliced(pads, 0, [0, axes, 1])?, node.sliced(pads, 0, [axes, 2 * axes, 1])?);
+    let kept = node.integers(&[0, 0]);
+    let pads = node.emit_one(Concat { axis: 0 }, vec![kept, begins, kept, ends])?;
+    node.emit(Pad { mode: PadMode::Constant }, vec![whole, pads])
 }
 
 fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {

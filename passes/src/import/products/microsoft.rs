@@ -1,5 +1,5 @@
 //! Matrix products that ONNX Runtime's optimizer fuses, of `com.microsoft`: `FusedMatMul`, `FusedMatMulActivation`,
-//! `TransposeMatMul`, `FusedGemm`, `GemmFastGelu`; and `Inverse`; as ONNX Runtime 1.31 defines them.
+//! `TransposeMatMul`, `FusedGemm`, `GemmFastGelu`; and `Inverse`, `SparseToDenseMatMul`; as ONNX Runtime 1.31 defines them.
 //!
 //! They are taken apart again; what follows a product is fused with it by the compiler's own passes.
 
@@ -41,6 +41,8 @@ pub const ROWS: &[Row] = &[
         }
         node.emit(Matmul::new(false, false), operands)
     }),
+    // A sparse weight is imported as a dense one.
+    row("SparseToDenseMatMul", |node| Ok(vec![scaled_matmul(node, [false; 2])?])),
     row("TransposeMatMul", |node| Ok(vec![scaled_matmul(node, [false; 2])?])),
 ];
 

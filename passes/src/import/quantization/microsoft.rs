@@ -1,5 +1,5 @@
-//! Weights of `com.microsoft` whose codes are packed in bytes: `MatMulNBits`, `GatherBlockQuantized`, as ONNX Runtime 1.31
-//! defines them.
+//! Weights of `com.microsoft` whose codes are packed in bytes: `MatMulNBits`, `MatMulFpQ4`, `GatherBlockQuantized`, as ONNX
+//! Runtime 1.31 defines them.
 //!
 //! Both become a `dequantize` of the codes, with parameters as the model has them, and a product or a gather of its result;
 //! the pass [`quantize`](crate::quantize) stores the codes. Several codes share a byte from its low bits on.
@@ -15,6 +15,7 @@ use ipuc_formats::tensor::Tensor;
 /// Quantized weights of ONNX Runtime.
 pub const ROWS: &[Row] = &[
     Row { domain: "com.microsoft", name: "GatherBlockQuantized", since: 1, lower: gather_block_quantized },
+    Row { domain: "com.microsoft", name: "MatMulFpQ4", since: 1, lower: matmul_of_blocks },
     Row { domain: "com.microsoft", name: "MatMulNBits", since: 1, lower: matmul_of_codes },
 ];
 
@@ -140,6 +141,46 @@ fn matmul_of_codes(node: &mut Lowering<'_, '_>) -> Lowered {
         Operand::Absent => Ok(vec![product]),
         bias => node.emit(Binary { function: BinaryFunction::Add }, vec![product, bias]),
     }
+}
+
+/// `MatMulFpQ4`: `a: [.., K]` by blocks of 32 inputs, those of an output one after another, as ONNX Runtime's kernels read them: a
+/// scale (f32), a zero point where the blocks have one, and 16 bytes whose low bits are the first 16 codes.
+fn matmul_of_blocks(node: &mut Lowering<'_, '_>) -> Lowered {
+    const BLOCK: i64 = 32;
+    node.at_most_inputs(3)?;
+    let parameters = match node.int("blk_quant_type")?.unwrap_or(1) {
+        0 => 4,
+        1 => 5,
+        // Blocks of 64, by the description, which ONNX Runtime does not read so.
+        other => return Err(wrong_value("blk_quant_type", other, "0 or 1")),
+    };
+    let (a, blob, shape) = (node.required(0)?, node.required(1)?, node.required(2)?);
+    let shape = node.fact(&shape).and_then(|fact| fact.elements_as_integers());
+    let Some([inputs, outputs]) = shape.as_deref() else { return Err(node.refuse("a computed `B_shape`")) };
+    let (inputs, outputs, blocks) = (*inputs, *outputs, (inputs + BLOCK - 1) / BLOCK);
+    let blob = reshaped(node, blob, &[outputs, blocks, parameters + BLOCK / 2])?;
+    let part = |node: &mut Lowering<'_, '_>, from: i64, to: i64| node.sliced(blob, 2, [from, to, 1]);
+    let scales = part(node, 0, 4)?;
+    let scales = node.emit_one(BitCast { to: DType::U32 }, vec![scales])?;
+    let scales = node.emit_one(BitCast { to: DType::F32 }, vec![scales])?;
+    let scales = reshaped(node, scales, &[outputs, blocks])?;
+    let zero_points = match parameters {
+        4 => node.constant(middle(DType::U4)?),
+        _ => {
+            let zeros = part(node, 4, 5)?;
+            let zeros = reshaped(node, zeros, &[outputs, blocks])?;
+            node.cast(zeros, DType::U4)?
+        }
+    };
+    let codes = part(node, parameters, parameters + BLOCK / 2)?;
+    let codes = node.emit_one(BitCast { to: DType::U4 }, vec![codes])?;
+    let codes = reshaped(node, codes, &[outputs, blocks, BLOCK / 2, 2])?;
+    let codes = node.transposed(codes, vec![0, 1, 3, 2])?;
+    let codes = reshaped(node, codes, &[outputs, blocks * BLOCK])?;
+    let codes = first_columns(node, codes, [blocks * BLOCK, inputs])?;
+    let dequantize = Dequantize { to: Some(DType::F32), axis: 1, block_size: BLOCK };
+    let weight = node.emit_one(dequantize, vec![codes, scales, zero_points])?;
+    node.emit(Matmul::new(false, true), vec![a, weight])
 }
 
 /// `GatherBlockQuantized`: rows of `data: [..]` (i4, u4, or codes packed in u8 along the last axis), chosen by `indices`,

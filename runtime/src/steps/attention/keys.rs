@@ -8,6 +8,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::element::f16;
 use ipuc_formats::ops::{RowScheme, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
 use ipuc_kernels::attention::{HeadElements, Heads, Pages};
 
@@ -73,7 +74,7 @@ impl<'a> Joined<'a> {
         if past.is_none() {
             return Ok(Joined::Borrowed(now));
         }
-        let mut out = vec![0.0; shape.iter().product()];
+        let mut out = filled(0.0, shape.iter().product())?;
         joined(extents, past, now, size, &mut out);
         Ok(Joined::Scratch(out))
     }

@@ -6,6 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::{Attention, integers, optional_tensor};
 use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
 use ipuc_kernels::attention::{Frontier, Mask};
 use std::borrow::Cow;
@@ -73,7 +74,7 @@ impl Positions {
         let offsets = match (first, &valid) {
             (Some(first), _) => first,
             (None, Some(valid)) => valid.iter().map(offset).collect(),
-            (None, None) => vec![extents.past as i64; extents.batch],
+            (None, None) => filled(extents.past as i64, extents.batch)?,
         };
         Ok(Some(Positions { offsets, valid }))
     }

@@ -12,6 +12,7 @@ use ipuc_formats::ops::{
     normalize_axis,
 };
 use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elementwise::{functions, map_in_place};
 use ipuc_kernels::layer_normalization::{RowNormalization, RowStatistics, normalize_rows};
@@ -148,7 +149,7 @@ impl Kernel for LayerNormalization {
             return reference(self, inputs, context);
         }
         let width: usize = extents.iter().product();
-        let mut statistics = vec![RowStatistics::default(); data.count() / width];
+        let mut statistics = filled(RowStatistics::default(), data.count() / width)?;
         let rows = LayerNormalizationRows {
             operator: self,
             values: &widened(data)?,

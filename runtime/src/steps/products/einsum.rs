@@ -7,6 +7,7 @@
 use super::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::ops::{Einsum, EinsumPlan};
+use ipuc_formats::tensor::filled;
 use ipuc_formats::tensor::{Tensor, TensorError, element_count, strides};
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, batched_product};
@@ -88,7 +89,7 @@ impl<'a> Factor<'a> {
         if lies_so && self.values.len() == count {
             return Ok(Cow::Borrowed(&self.values));
         }
-        let mut ordered = vec![0.0; count];
+        let mut ordered = filled(0.0, count)?;
         let steps: Vec<isize> = steps.into_iter().map(|step| step as isize).collect();
         Strided::new(&shape, &steps, 0).copy(&self.values, &mut ordered);
         Ok(Cow::Owned(ordered))
@@ -100,7 +101,7 @@ impl<'a> Factor<'a> {
         if gone.is_empty() {
             return Ok(self);
         }
-        let mut sums = vec![0.0; count_of(extents, &labels)?];
+        let mut sums = filled(0.0, count_of(extents, &labels)?)?;
         let kept = labels.clone();
         labels.extend(gone);
         fold_rows(Instructions::best(), Fold::Sum, &self.ordered(extents, &labels)?, &mut sums);
@@ -142,7 +143,7 @@ impl<'a> Pair<'a, '_> {
             (count(&batch)?, count(&rows)?, count(&inputs)?, count(&columns)?);
         let left = left.ordered(extents, &[&batch[..], &rows, &inputs].concat())?;
         let labels = [&batch[..], &rows, &columns].concat();
-        let mut out = vec![0.0; count(&labels)?];
+        let mut out = filled(0.0, count(&labels)?)?;
         if row_count * column_count * input_count <= SMALL_PRODUCT {
             let right = right.ordered(extents, &[batch, inputs, columns].concat())?;
             small_products(&left, &right, [row_count, input_count, column_count], &mut out);

@@ -6,6 +6,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Program, ProgramError, TypeError};
+use ipuc_formats::tensor::filled;
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
@@ -93,7 +94,7 @@ pub(in crate::steps) fn after_sums(
         return Ok(result);
     }
     let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };
-    let mut sums = vec![0.0; element_count(shape).ok_or_else(too_large)?];
+    let mut sums = filled(0.0, element_count(shape).ok_or_else(too_large)?)?;
     fill(&mut sums, None)?;
     single(program::apply(program, Accumulators::Float(&sums), shape, further, context)?)
 }

@@ -13,6 +13,7 @@ use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{IntegerMatmul, ProductPlan, Program};
+use ipuc_formats::tensor::filled;
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
@@ -135,7 +136,7 @@ pub(super) fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
 /// Zeros for the sums of a result of this shape.
 pub(super) fn sums_of(shape: &[usize]) -> Result<Vec<i32>, KernelError> {
     let too_large = || TensorError::TooLarge { dtype: DType::I32, shape: shape.to_vec() };
-    Ok(vec![0; element_count(shape).ok_or_else(too_large)?])
+    Ok(filled(0, element_count(shape).ok_or_else(too_large)?)?)
 }
 
 /// The result of a program over sums; the sums themselves without one.

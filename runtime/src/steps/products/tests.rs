@@ -3,7 +3,7 @@
 use super::fused::Fused;
 use crate::steps::testing::Heap;
 use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
-use aligned_vec::{AVec, ConstAlign};
+use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_formats::attribute::{Attribute, AttributeValue};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{
@@ -22,7 +22,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 
 /// The parts of one weight.
-struct Parts(Vec<AVec<u8, ConstAlign<64>>>, WeightRecord);
+struct Parts(Vec<AlignedBytes>, WeightRecord);
 
 impl PartSource for Parts {
     fn part(&self, _weight: u32, part: usize) -> Result<PartBytes, KernelError> {
@@ -37,7 +37,7 @@ impl PartSource for Parts {
     fn matrices(&self, _weight: u32, matrices: &[u64]) -> Result<Vec<Vec<PartBytes>>, KernelError> {
         let piece = |piece: PartBytesRange| {
             let bytes = &self.0[piece.part][piece.bytes.start as usize..piece.bytes.end as usize];
-            PartBytes::new(Arc::new(AVec::<u8, ConstAlign<64>>::from_slice(64, bytes)))
+            PartBytes::new(Arc::new(AlignedBytes::<Line>::copied(bytes).unwrap()))
         };
         let pieces = |&matrix: &u64| self.1.locate(Pick::Group(matrix)).unwrap().bytes.into_iter().map(piece).collect();
         Ok(matrices.iter().map(pieces).collect())
@@ -63,26 +63,26 @@ fn packed(encoding: Coded, dtype: DType, shape: Vec<u64>, elements: &Elements, b
     let logical = Logical { dtype, shape: &shape };
     let ranges = encoding.split(logical, budget).unwrap();
     let pack_one = |&range: &PartRange| {
-        let mut bytes = AVec::new(64);
-        bytes.resize(encoding.part_bytes(logical, range).unwrap().unwrap() as usize, 0);
+        let length = encoding.part_bytes(logical, range).unwrap().unwrap() as usize;
+        let mut bytes = AlignedBytes::zeroed(length).unwrap();
         encoding.pack(logical, range, &mut &*elements, &mut bytes).unwrap();
         bytes
     };
     let bytes = ranges.iter().map(pack_one).collect();
     let parts = ranges.iter().map(|range| range.in_extent(0)).collect();
     let (reason, sources) = (String::new(), Vec::new());
-    let record = WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None };
+    let record = WeightRecord { name: None, dtype, shape, encoding, reason, parts, sources, zeros: None, id: 0 };
     (record.clone(), Parts(bytes, record))
 }
 
 /// Parts of which none is there before it is asked for.
 struct Late {
     parts: Parts,
-    given: Mutex<Vec<Weak<AVec<u8, ConstAlign<64>>>>>,
+    given: Mutex<Vec<Weak<AlignedBytes>>>,
 }
 
 /// Bytes that show whether somebody holds them.
-struct Shown(Arc<AVec<u8, ConstAlign<64>>>);
+struct Shown(Arc<AlignedBytes>);
 
 impl Deref for Shown {
     type Target = [u8];

@@ -1,4 +1,4 @@
-//! The most probable texts of several beams: `BeamSearch`.
+//! The most probable texts of several beams: `BeamSearch`, and `WhisperBeamSearch`, which begins with what its encoder gives.
 //!
 //! Of the `2 * beams` best continuations of a text those that end it become candidates where they are among the first `beams`, and
 //! the first `beams` of the others go on. The best candidates of each text are kept, the best first; of equal ones the older
@@ -49,6 +49,7 @@ struct Settings {
     longest: Operand,
     /// `[1]`, f32; absent: 1.
     penalty: Operand,
+    temperature: Operand,
 }
 
 struct Beams {
@@ -82,11 +83,57 @@ pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
         other => return Err(node.refuse(format!("attribute `model_type` = {other}"))),
     };
     let changes = ScoreChanges::of(node, &SCORES, (marks.end, 1.0), &mut rows)?;
+    found(node, [beams, Operand::Absent], Beams { model, changes, marks, early })
+}
+
+/// What only a processor of scores reads, which is refused, and what only outputs need that are.
+const SPEECH_TOKENS: [&str; 6] = [
+    "translate_token_id",
+    "transcribe_token_id",
+    "start_of_lm_token_id",
+    "no_speech_token_id",
+    "no_timestamps_token_id",
+    "beginning_timestamp_token_id",
+];
+
+pub(super) fn speech(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(15)?;
+    node.refuse_inputs(&[(MASK, "attention_mask"), (12, "cross_qk_layer_head"), (13, "extra_decoding_ids")])?;
+    node.refuse_outputs(&[(3, "cross_qk"), (4, "non_speech_probs")])?;
+    node.only_int("model_type", 2)?;
+    node.only_int("decoder_output_cross_qk", 0)?;
+    if node.has("init_decoder") {
+        return Err(node.refuse("attribute `init_decoder`"));
+    }
+    match node.input(11) {
+        Operand::Absent => {}
+        processor
+            if node.fact(&processor).and_then(|fact| fact.elements_as_integers()).is_some_and(|kind| kind == [0]) => {}
+        _ => return Err(node.refuse("input `logits_processor` other than 0")),
+    }
+    for name in SPEECH_TOKENS {
+        node.int(name)?;
+    }
+    let marks = marks(node)?;
+    let early = node.flag("early_stopping", false)?;
+    let beams = count(node, 3)?;
+    let mut rows = |node: &mut Lowering<'_, '_>, batch: Operand| repeated_rows(node, batch, beams);
+    let start = node.int("decoder_start_token_id")?.unwrap_or(-1);
+    if start < 0 && node.input(10) == Operand::Absent {
+        return Err(LowerError::MissingAttribute("decoder_start_token_id".to_string()));
+    }
+    let model = Model::speech(node, start, 10, &mut rows)?;
+    let changes = ScoreChanges::of(node, &SCORES, (marks.end, 1.0), &mut rows)?;
+    let temperature = node.cast(node.input(14), DType::F32)?;
+    found(node, [beams, temperature], Beams { model, changes, marks, early })
+}
+
+/// The results of a search.
+fn found(node: &mut Lowering<'_, '_>, [beams, temperature]: [Operand; 2], search: Beams) -> Lowered {
     let longest = count(node, 1)?;
-    let trips = room(node, longest, model.tokens)?;
+    let trips = room(node, longest, search.model.tokens)?;
     let penalty = node.cast(node.input(PENALTY), DType::F32)?;
-    let settings = Settings { beams, longest, penalty };
-    let search = Beams { model, changes, marks, early };
+    let settings = Settings { beams, longest, penalty, temperature };
     let carried = search.begin(node, settings)?;
     let (carried, collected) = search.run(node, settings, carried, trips)?;
     search.finish(node, settings, carried, collected, trips)
@@ -131,7 +178,7 @@ impl Beams {
         let fixed = self.model.fixed.len();
         let captured = [self.changes.operands(), settings.values().to_vec(), self.model.fixed.clone()].concat();
         let (mut left, mut condition, mut collected) = (trips, Operand::Absent, Vec::new());
-        if node.has("init_decoder") {
+        if node.has("init_decoder") || self.model.first.is_some() {
             let number = node.constant(Tensor::scalar(0i64));
             let first = Iteration { number, carried: &carried, captured: &captured };
             let next = self.iterate(node, ("init_decoder", fixed), first)?;
@@ -168,12 +215,19 @@ impl Beams {
         let state = &iteration.carried[Carried::COUNT..];
         let (captured, fixed) = iteration.captured.split_at(iteration.captured.len() - fixed);
         let (changes, settings) = captured.split_at(captured.len() - Settings::COUNT);
-        let settings = Settings { beams: settings[0], longest: settings[1], penalty: settings[2] };
-        let (logits, present) = self.model.run(node, attribute, [state, fixed])?;
+        let settings =
+            Settings { beams: settings[0], longest: settings[1], penalty: settings[2], temperature: settings[3] };
+        let (logits, present) = match &self.model.first {
+            Some((logits, present)) if attribute == "init_decoder" => (*logits, present.clone()),
+            _ => self.model.run(node, attribute, [state, fixed])?,
+        };
         check_vocabulary(node, logits)?;
         let softmax = Softmax { function: SoftmaxFunction::LogSoftmax, axis: -1, trailing: false };
         let scores = node.emit_one(softmax, vec![logits])?;
-        let scores = self.changes.applied(node, changes, scores, carried.tokens, iteration.number)?;
+        let mut scores = self.changes.applied(node, changes, scores, carried.tokens, iteration.number)?;
+        if settings.temperature != Operand::Absent {
+            scores = node.binary(BinaryFunction::Div, scores, settings.temperature)?;
+        }
         let any = node.integers(&[-1]);
         let column = node.reshaped(carried.sums, &[-1, 1])?;
         let scores = node.plus(scores, column)?;
@@ -347,10 +401,10 @@ impl Carried {
 }
 
 impl Settings {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
 
     fn values(&self) -> [Operand; Settings::COUNT] {
-        [self.beams, self.longest, self.penalty]
+        [self.beams, self.longest, self.penalty, self.temperature]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Searches for texts of `com.microsoft`: `BeamSearch`, `GreedySearch` and `Sampling`, the loops around the graphs of a language model, as
+//! Searches for texts of `com.microsoft`: `BeamSearch`, `WhisperBeamSearch`, `GreedySearch` and `Sampling`, the loops around the graphs of a language model, as
 //! ONNX Runtime computes them on a processor.
 //!
 //! A search becomes a loop that carries tokens and the model's past. Behind a text that has ended are tokens of padding.
@@ -21,8 +21,12 @@ const fn row(name: &'static str, lower: fn(&mut Lowering<'_, '_>) -> Lowered) ->
 }
 
 /// Searches of ONNX Runtime.
-pub const ROWS: &[Row] =
-    &[row("BeamSearch", beams::search), row("GreedySearch", greedy::search), row("Sampling", greedy::sampling)];
+pub const ROWS: &[Row] = &[
+    row("BeamSearch", beams::search),
+    row("GreedySearch", greedy::search),
+    row("Sampling", greedy::sampling),
+    row("WhisperBeamSearch", beams::speech),
+];
 
 /// Tokens with a meaning of their own.
 struct Marks {

@@ -1,8 +1,9 @@
-//! The language model of a search: the graphs that ONNX Runtime's converter makes of GPT-2, and of T5.
+//! The language model of a search: the graphs that ONNX Runtime's converter makes of GPT-2, of T5 and of Whisper.
 //!
 //! A decoder alone takes tokens, their positions, a mask and the past (keys and values as `[2, n, h, t, d]`) of each layer, and
 //! gives the scores of next tokens and the present. A decoder behind an encoder takes tokens, the encoder's mask, its own past
-//! (keys, then values, of each layer) and the keys and values that the encoder gave.
+//! (keys, then values, of each layer) and the keys and values that the encoder gave. An encoder of sounds reads the first tokens, too,
+//! and gives the scores of the next and their present.
 
 use crate::import::lowering::{GraphPorts, LowerError, Lowering};
 use crate::ir::Operand;
@@ -23,6 +24,8 @@ pub(super) type Rows<'r> = &'r mut dyn FnMut(&mut Lowering<'_, '_>, Operand) -> 
 pub(super) enum Family {
     Decoder,
     EncoderDecoder,
+    /// A decoder behind an encoder of sounds, which reads the first tokens, too.
+    Speech,
 }
 
 /// A language model, and what it reads next.
@@ -37,13 +40,15 @@ pub(super) struct Model {
     pub fixed: Vec<Operand>,
     /// Tokens that are there: `[rows, t]`, i64.
     pub tokens: Operand,
+    /// Scores of the first token, and the present behind the tokens that are there, where the encoder gives them.
+    pub first: Option<(Operand, Vec<Operand>)>,
 }
 
 /// Values of [`Model::state`] before the past.
 fn before_past(family: Family) -> usize {
     match family {
         Family::Decoder => 4,
-        Family::EncoderDecoder => 1,
+        Family::EncoderDecoder | Family::Speech => 1,
     }
 }
 
@@ -88,7 +93,7 @@ impl Model {
         for (name, kind) in layers {
             state.push(empty_past(node, tokens, (name, kind), [2, 4])?);
         }
-        Ok(Model { family: Family::Decoder, reads_all: false, state, fixed: Vec::new(), tokens })
+        Ok(Model { family: Family::Decoder, reads_all: false, state, fixed: Vec::new(), tokens, first: None })
     }
 
     /// A decoder behind an encoder of input 0, whose texts begin with `start`.
@@ -139,7 +144,63 @@ impl Model {
             Type::Tensor { shape: Shape::Ranked(dims), .. } => dims.get(1).and_then(Dim::as_known) != Some(1),
             _ => true,
         };
-        Ok(Model { family: Family::EncoderDecoder, reads_all, state, fixed, tokens })
+        Ok(Model { family: Family::EncoderDecoder, reads_all, state, fixed, tokens, first: None })
+    }
+
+    /// A decoder behind an encoder of the features of input 0 and of the first tokens, which are those of input `first`, or `start`.
+    pub(super) fn speech(
+        node: &mut Lowering<'_, '_>,
+        start: i64,
+        first: usize,
+        rows: Rows<'_>,
+    ) -> Result<Model, LowerError> {
+        let (encoder, decoder) = (ports(node, "encoder")?, ports(node, "decoder")?);
+        let tokens: Vec<Option<DType>> =
+            encoder.inputs.iter().skip(1).map(|(_, kind)| kind.as_tensor().map(|(dtype, _)| dtype)).collect();
+        if tokens != [Some(DType::I32)] {
+            return Err(node.refuse("attribute `encoder` with other inputs than features and tokens"));
+        }
+        let own = decoder.outputs.saturating_sub(1);
+        let hidden = usize::from(decoder.inputs.get(1).is_some_and(|(name, _)| name == "encoder_hidden_states"));
+        if decoder.inputs.len() != 1 + hidden + 2 * own || encoder.outputs != 2 + 2 * own {
+            let found = format!("{} inputs behind an encoder with {} outputs", decoder.inputs.len(), encoder.outputs);
+            return Err(node.refuse(format!("attribute `decoder` with {found}")));
+        }
+        let past = &decoder.inputs[1 + hidden..];
+        if let Some((name, _)) =
+            past.iter().find(|(name, _)| !name.starts_with("past_") || name.contains("sequence_length"))
+        {
+            return Err(node.refuse(format!("input `{name}` of a graph of the search")));
+        }
+        let features = node.required(0)?;
+        let begins = match node.input(first) {
+            Operand::Absent => {
+                let batch = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![features])?;
+                let one = node.integers(&[1]);
+                let shape = node.emit_one(Concat { axis: 0 }, vec![batch, one])?;
+                let start = node.constant(Tensor::scalar(start as i32));
+                node.emit_one(Expand {}, vec![start, shape])?
+            }
+            given => given,
+        };
+        let mut results = node.in_place("encoder", &[features, begins])?;
+        let mut keys = results.split_off(2 + own);
+        let present = results.split_off(2);
+        // What the encoder gives is of the batch; beams are rows of it.
+        let logits = node.cast(results[0], DType::F32)?;
+        let scores = node.taken(logits, 1, -1)?;
+        let scores = rows(node, scores)?;
+        let present = present.into_iter().map(|layer| rows(node, layer)).collect::<Result<Vec<_>, _>>()?;
+        if hidden == 1 {
+            keys.insert(0, results[1]);
+        }
+        let fixed = keys.into_iter().map(|layer| rows(node, layer)).collect::<Result<Vec<_>, _>>()?;
+        let tokens = node.cast(begins, DType::I64)?;
+        let tokens = rows(node, tokens)?;
+        let mut state = vec![node.cast(tokens, DType::I32)?];
+        state.extend(&present);
+        let first = Some((scores, present));
+        Ok(Model { family: Family::Speech, reads_all: false, state, fixed, tokens, first })
     }
 
     /// Scores of the next token, `[rows, v]` (f32), and the present, by the graph of this attribute.
@@ -154,6 +215,11 @@ impl Model {
                 [&[*ids, *positions, *mask][..], past].concat()
             }
             (Family::EncoderDecoder, [ids, past @ ..], [mask, keys @ ..]) => [&[*ids, *mask][..], past, keys].concat(),
+            // The states of the encoder, where the decoder reads them, are one more than the keys.
+            (Family::Speech, [ids, past @ ..], fixed) => {
+                let (hidden, keys) = fixed.split_at(fixed.len() - past.len());
+                [&[*ids][..], hidden, past, keys].concat()
+            }
             _ => return Err(node.refuse("a search without its state")),
         };
         let mut outputs = node.in_place(attribute, &inputs)?;
@@ -189,7 +255,7 @@ impl Model {
                 next.extend([position, node.plus(position, one)?, mask]);
                 1
             }
-            Family::EncoderDecoder => 0,
+            Family::EncoderDecoder | Family::Speech => 0,
         };
         for layer in present {
             next.push(match sources {

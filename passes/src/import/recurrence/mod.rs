@@ -3,11 +3,17 @@
 //! Activations are named by texts in any case; parameters are taken from their lists by the functions that have them,
 //! in order, as ONNX Runtime does, with the defaults of the ONNX operators of these names (`ScaledTanh` has none).
 
+mod attention;
+pub(crate) mod cell;
+
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
 use ipuc_formats::ops::{Direction, Gru, Lstm, RecurrentActivation, RecurrentFunction, Rnn, TypeError};
 
 type Lowered = Result<Vec<Operand>, LowerError>;
+
+/// All tables of the family.
+pub const TABLES: &[&[Row]] = &[ROWS, attention::ROWS];
 
 /// Recurrent networks.
 pub const ROWS: &[Row] = &[
@@ -49,7 +55,8 @@ fn layer(node: &mut Lowering<'_, '_>, defaults: &[RecurrentFunction]) -> Result<
     })
 }
 
-fn activations(
+/// Functions of all directions, with their parameters.
+pub(crate) fn activations(
     node: &mut Lowering<'_, '_>,
     direction: Direction,
     defaults: &[RecurrentFunction],

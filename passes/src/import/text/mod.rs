@@ -1,5 +1,7 @@
 //! `StringConcat`, `StringSplit`, `RegexFullMatch` (20), `StringNormalizer` (10), `TfIdfVectorizer` (9); of `com.microsoft`
-//! `MurmurHash3`, `NGramRepeatBlock` and `Tokenizer`.
+//! `MurmurHash3`, `NGramRepeatBlock` and `Tokenizer`, and those of runs of tokens.
+
+mod tokens;
 
 use crate::import::lowering::{LowerError, Lowering, Row, row};
 use crate::ir::Operand;
@@ -8,6 +10,9 @@ use ipuc_formats::ops::{
     MurmurHash, RegexFullMatch, RepeatBlock, StringConcat, StringNormalize, StringSplit, TextCase, TfIdf, Tokenize,
     Weighting,
 };
+
+/// All tables of the family.
+pub const TABLES: &[&[Row]] = &[ROWS, tokens::ROWS];
 
 /// Texts.
 pub const ROWS: &[Row] = &[
