@@ -5,9 +5,10 @@
     python3 benches/large.py dense dense.onnx    # 102 billion parameters, all of them read for each token
     python3 benches/large.py experts experts.onnx  # 117 billion in 128 experts a layer, four of them for each token
     ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*' --dim past=4096 \\
-        --set policy.state=tier2 --set policy.weights=tier2
+        --set policy.state=tier2 --set policy.weights=tier2 --zeros 0.6
 
-The weights are in a file that does not exist: `ipuc simulate` asks for sizes only.
+`--zeros 0.6` takes that share of the inputs of all products with weights to be zero, `--zeros '*.down=0.6'` of those of the
+last product of each block only. The weights are in a file that does not exist: `ipuc simulate` asks for sizes only.
 """
 
 import argparse
@@ -39,16 +40,16 @@ class Builder:
         self.weights.append(tensor)
         return tensor.name
 
-    def node(self, operator, inputs, outputs=1, **attributes):
+    def node(self, operator, inputs, outputs=1, name=None, **attributes):
         names = [f"v{len(self.nodes)}.{index}" for index in range(outputs)]
-        self.nodes.append(helper.make_node(operator, inputs, names, name=names[0], **attributes))
+        self.nodes.append(helper.make_node(operator, inputs, names, name=name or names[0], **attributes))
         return names[0] if outputs == 1 else names
 
-    def product(self, x, inputs, outputs):
+    def product(self, x, inputs, outputs, name=None):
         codes = self.weight(TensorProto.INT4, [inputs, outputs])
         scales = self.weight(F16, [inputs // BLOCK, outputs])
         matrix = self.node("DequantizeLinear", [codes, scales], axis=0, block_size=BLOCK)
-        return self.node("MatMul", [x, matrix])
+        return self.node("MatMul", [x, matrix], name=name)
 
     def shape(self, extents):
         tensor = helper.make_tensor(f"s{len(self.weights)}", TensorProto.INT64, [len(extents)], extents)
@@ -82,13 +83,13 @@ def attention(builder, layer, x, of):
     return builder.product(result, heads * head, of["width"])
 
 
-def dense_block(builder, x, of):
-    gate, up = (builder.product(x, of["width"], of["inner"]) for _ in range(2))
+def dense_block(builder, layer, x, of):
+    gate, up = (builder.product(x, of["width"], of["inner"], f"{layer}.{name}") for name in ("gate", "up"))
     silu = builder.node("Mul", [gate, builder.node("Sigmoid", [gate])])
-    return builder.product(builder.node("Mul", [silu, up]), of["inner"], of["width"])
+    return builder.product(builder.node("Mul", [silu, up]), of["inner"], of["width"], f"{layer}.down")
 
 
-def expert_block(builder, x, of):
+def expert_block(builder, layer, x, of):
     width, inner, experts = of["width"], of["inner"], of["experts"]
     router = builder.node("MatMul", [x, builder.weight(F16, [width, experts])])
     rows = builder.node("Reshape", [x, "rows"])
@@ -100,6 +101,7 @@ def expert_block(builder, x, of):
     mixed = builder.node(
         "QMoE",
         [rows, scores, *up, *down],
+        name=f"{layer}.experts",
         domain="com.microsoft",
         activation_type="swiglu",
         swiglu_fusion=1,
@@ -131,7 +133,7 @@ def build(of):
     for layer in range(of["layers"]):
         x = builder.node("Add", [x, attention(builder, layer, builder.normalized(x, width), of)])
         block = expert_block if "experts" in of else dense_block
-        x = builder.node("Add", [x, block(builder, builder.normalized(x, width), of)])
+        x = builder.node("Add", [x, block(builder, layer, builder.normalized(x, width), of)])
     logits = builder.product(builder.normalized(x, width), width, vocabulary)
     builder.outputs.insert(0, helper.make_tensor_value_info(logits, F16, [1, 1, vocabulary]))
     graph = helper.make_graph(builder.nodes, "decoder", builder.inputs, builder.outputs, constants + builder.weights)

@@ -1,13 +1,23 @@
 //! A program on a described machine: bound to its dimensions, spread over the tiles, and run on the timeline.
 
+mod chips;
+
+use chips::Cuts;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::machine::units::Bytes;
-use ipuc_formats::machine::{CostError, Homes, Program, ProgramError, StepCost, Style, Target};
-use ipuc_formats::model::Manifest;
-use ipuc_passes::place::{Plan, place};
+use ipuc_formats::machine::units::{Bytes, Seconds};
+use ipuc_formats::machine::{
+    ActivationZeros, BoundStep, CostError, Homes, Links, Place, Program, ProgramError, StepCost, Style, Target, ZeroMap,
+};
+use ipuc_formats::model::{Manifest, OperandRecord};
+use ipuc_passes::place::{PlaceError, Plan, place};
+use ipuc_passes::round_weights::matches;
 use ipuc_passes::tile::{Placed, tile};
 use ipuc_runtime::fabric::{self, Report};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// What a simulation may be told.
@@ -19,6 +29,34 @@ pub struct SimulateOptions {
     pub dimensions: Bindings,
     /// Wider floats are held and computed in this type.
     pub numerics: Option<DType>,
+    /// Zeros of activations, which machines leave out that can.
+    pub zeros: Zeros,
+    /// How many machines share the steps: one where that is enough, else as few as are, where `None`.
+    pub chips: Option<NonZeroU32>,
+    /// For how long the machine has run the same before.
+    pub warm: Seconds,
+}
+
+/// What is known of zeros among the activations that are multiplied with weights.
+#[derive(Debug, Clone, Default)]
+pub struct Zeros {
+    /// Where values of a run were zero, by their numbers.
+    pub counted: BTreeMap<u32, Arc<ZeroMap>>,
+    /// Shares that are assumed, for steps whose names a pattern is; the last such counts, before what was counted.
+    pub assumed: Vec<(String, f64)>,
+}
+
+impl Zeros {
+    /// The zeros of a step, by its operand 0.
+    fn of(&self, manifest: &Manifest, step: &BoundStep) -> Option<ActivationZeros> {
+        let assumed = self.assumed.iter().rfind(|(pattern, _)| matches(pattern, &step.name));
+        if let Some((_, share)) = assumed {
+            return Some(ActivationZeros::Share(*share));
+        }
+        let block = &manifest.blocks[step.block as usize];
+        let Some(OperandRecord::Value(slot)) = block.steps[step.step as usize].operands.first() else { return None };
+        self.counted.get(&block.values[*slot as usize].id).cloned().map(ActivationZeros::Counted)
+    }
 }
 
 /// A simulated run, and what it was made of.
@@ -30,7 +68,8 @@ pub struct Simulated {
     pub placed: Vec<Placed>,
     /// Where weights, values and state live.
     pub homes: Homes,
-    /// Where everything lies in the memory of a tile; `None` on a machine whose tiles have caches.
+    /// Where everything lies in the memory of a tile; `None` on a machine whose tiles have caches. Of several machines, that
+    /// of the one whose tiles hold most.
     pub plan: Option<Plan>,
     /// What it took.
     pub report: Report,
@@ -45,6 +84,22 @@ pub enum SimulateError {
     /// The machine cannot run it.
     #[error(transparent)]
     Cost(#[from] CostError),
+    /// It is to run on several machines that nothing joins.
+    #[error("`{target}` has no table `links`: several of them cannot share a program")]
+    Links {
+        /// Name of the target.
+        target: String,
+    },
+    /// It does not fit into as many machines as there may be.
+    #[error("`{target}`: on {chips} of them, which is as many as may be joined, it does not fit: {reason}")]
+    Chips {
+        /// Name of the target.
+        target: String,
+        /// How many.
+        chips: u32,
+        /// What is too large.
+        reason: String,
+    },
 }
 
 /// Run a program on a machine.
@@ -52,13 +107,113 @@ pub enum SimulateError {
 /// # Errors
 /// [`SimulateError`] where dimensions are open, or the machine cannot run the program.
 pub fn simulate(manifest: &Manifest, target: &Target, options: &SimulateOptions) -> Result<Simulated, SimulateError> {
-    let program = Program::bind(manifest, options.entry.as_deref(), &options.dimensions, options.numerics)?;
+    let mut program = Program::bind(manifest, options.entry.as_deref(), &options.dimensions, options.numerics)?;
+    program.leave_out(target, |_, step| options.zeros.of(manifest, step));
+    let mut simulated = match (options.chips.map(NonZeroU32::get), &target.links) {
+        (Some(2..), None) => return Err(SimulateError::Links { target: target.name.clone() }),
+        (Some(chips @ 2..), Some(links)) => joined(manifest, program, target, links, chips..=chips)?,
+        (Some(_), _) | (None, None) => alone(manifest, program, target)?,
+        (None, Some(links)) => match alone(manifest, program.clone(), target) {
+            Ok(simulated) if simulated.excess(target).is_none() => simulated,
+            Ok(_) | Err(CostError::Capacity { .. }) => joined(manifest, program, target, links, 2..=links.most.get())?,
+            Err(error @ (CostError::Type { .. } | CostError::Memory { .. })) => return Err(error.into()),
+        },
+    };
+    fabric::bound(&mut simulated.report, target, &simulated.program, options.warm);
+    Ok(simulated)
+}
+
+impl Simulated {
+    /// Why it does not fit into the memories of the tiles, where it does not.
+    pub fn excess(&self, target: &Target) -> Option<PlaceError> {
+        self.plan.as_ref().and_then(|plan| plan.check(&self.program, target).err())
+    }
+}
+
+/// On one machine.
+fn alone(manifest: &Manifest, mut program: Program, target: &Target) -> Result<Simulated, CostError> {
     let homes = Homes::of(target, &program)?;
+    program.settle(target, &homes);
     let (placed, plan) = spread(manifest, &program, target, &homes)?;
     let costs: Vec<StepCost> = placed.iter().map(|placed| placed.cost.clone()).collect();
     let local: Vec<bool> = placed.iter().map(|placed| placed.local).collect();
     let report = fabric::simulate(target, &program, &homes, &costs, &local);
     Ok(Simulated { program, placed, homes, plan, report })
+}
+
+/// On several machines, as few of these numbers as are enough.
+fn joined(
+    manifest: &Manifest,
+    program: Program,
+    target: &Target,
+    links: &Links,
+    numbers: std::ops::RangeInclusive<u32>,
+) -> Result<Simulated, SimulateError> {
+    let cuts = Cuts::new(&program);
+    let (first, most) = (*numbers.start(), (*numbers.end()).min(links.most.get()));
+    // Fewer than hold the weights and the state are not tried.
+    let held = (program.weight_bytes + program.state_bytes) / target.sram().0;
+    let least = if target.tiers.is_empty() { held.ceil() as u32 } else { 1 };
+    let mut chips = first.max(least);
+    let mut reason = format!("weights and state need {}", Bytes(program.weight_bytes + program.state_bytes));
+    while chips <= most {
+        match try_joined(manifest, &cuts, target, links, chips)? {
+            Ok(mut simulated) => {
+                simulated.program = program.clone();
+                return Ok(simulated);
+            }
+            Err(excess) => reason = excess,
+        }
+        // What is missing is known only after everything was placed: many are tried in steps of an eighth.
+        chips += (chips / 8).max(1);
+    }
+    Err(SimulateError::Chips { target: target.name.clone(), chips: most, reason })
+}
+
+/// On at most so many machines; why it does not fit where it does not.
+fn try_joined(
+    manifest: &Manifest,
+    cuts: &Cuts<'_>,
+    target: &Target,
+    links: &Links,
+    chips: u32,
+) -> Result<Result<Simulated, String>, CostError> {
+    let parts: Vec<Range<usize>> = cuts.parts(chips as usize);
+    let received: Vec<Bytes> = parts.iter().map(|part| cuts.crossing(part.start)).collect();
+    let (mut placed, mut reports) = (Vec::new(), Vec::new());
+    let mut fullest: Option<(Homes, Option<Plan>)> = None;
+    for part in &parts {
+        let own = match alone(manifest, cuts.part(part.clone()), target) {
+            Ok(own) => own,
+            Err(error @ CostError::Capacity { .. }) => return Ok(Err(error.to_string())),
+            Err(error @ (CostError::Type { .. } | CostError::Memory { .. })) => return Err(error),
+        };
+        if let Some(excess) = own.excess(target) {
+            return Ok(Err(excess.to_string()));
+        }
+        placed.extend(own.placed);
+        reports.push(own.report);
+        let plan = own.plan.map(|plan| plan.after(part.start));
+        let needed = |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |plan| plan.needed.0);
+        let homes = fullest.as_ref().map_or(own.homes, |(homes, _)| farther(*homes, own.homes));
+        fullest = match fullest {
+            Some((_, known)) if needed(&known) >= needed(&plan) => Some((homes, known)),
+            Some(_) | None => Some((homes, plan)),
+        };
+    }
+    let Some((homes, plan)) = fullest else { return Ok(Err("it has no steps".to_string())) };
+    let report = fabric::join(target, links, reports, &received);
+    Ok(Ok(Simulated { program: Program::default(), placed, homes, plan, report }))
+}
+
+/// Where roles live on any of two machines, farther from the tiles.
+fn farther(one: Homes, other: Homes) -> Homes {
+    let of = |role: fn(&Homes) -> Place| role(&one).max(role(&other));
+    Homes {
+        weights: of(|homes| homes.weights),
+        activations: of(|homes| homes.activations),
+        state: of(|homes| homes.state),
+    }
 }
 
 /// Spread the steps and place what they need. Where what lives beside a step leaves it less memory than it takes, all are

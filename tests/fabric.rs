@@ -6,13 +6,16 @@
 mod models;
 
 use ipuc::compile::{CompileOptions, Source, describe};
-use ipuc::simulate::{SimulateError, SimulateOptions, Simulated, simulate};
+use ipuc::simulate::{SimulateError, SimulateOptions, Simulated, Zeros, simulate};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::machine::{BUILT_IN, CostError, Style, Target, built_in};
-use ipuc_formats::model::{Manifest, check_placement};
+use ipuc_formats::machine::units::{Bytes, Seconds};
+use ipuc_formats::machine::{BUILT_IN, CostError, Style, Target, ZeroMap, built_in};
+use ipuc_formats::model::{Manifest, OperandRecord, check_placement};
 use ipuc_passes::place::{PlaceError, records};
 use models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The records of a model, whose weights are in a file that does not exist.
@@ -88,8 +91,10 @@ fn check_laws(what: &str, target: &Target, simulated: &Simulated) {
     }
     // Parts of the energy.
     let steps: f64 = report.steps.iter().map(|step| step.energy.total().0).sum();
-    assert!(close(report.energy.total().0, steps + report.energy.static_energy.0), "{what}: {:?}", report.energy);
-    assert!(close(report.energy.static_energy.0, target.energy.static_power.0 * report.makespan.0), "{what}");
+    let rest = report.energy.static_energy.0 + report.energy.links.0;
+    assert!(close(report.energy.total().0, steps + rest), "{what}: {:?}", report.energy);
+    let standing = target.energy.static_power.0 * report.makespan.0 * report.chips.len() as f64;
+    assert!(close(report.energy.static_energy.0, standing), "{what}");
     // No schedule beats the peak.
     assert!(report.utilization.is_none_or(|share| share <= 1.0 + 1e-9), "{what}: {:?}", report.utilization);
 }
@@ -323,7 +328,8 @@ fn results_that_are_made_in_one_part_are_written_after_the_step() {
 fn a_machine_that_is_too_small_says_how_many_are_needed() {
     let large = described(&gemm(F16, (16, 65536, 65536), Weights::Plain), false);
     let target = built_in("groq-tsp", &[]).unwrap().unwrap();
-    let error = simulate(&large, &target, &SimulateOptions::default()).unwrap_err();
+    let single = SimulateOptions { chips: Some(NonZeroU32::MIN), ..SimulateOptions::default() };
+    let error = simulate(&large, &target, &single).unwrap_err();
     let SimulateError::Cost(CostError::Capacity { what: "weights", chips, .. }) = error else { panic!("{error}") };
     // 8 GiB on chips of 218 MiB less values.
     assert_eq!(chips, 39);
@@ -333,6 +339,147 @@ fn a_machine_that_is_too_small_says_how_many_are_needed() {
     let error = simulate(&float, &target, &SimulateOptions::default()).unwrap_err();
     let SimulateError::Cost(CostError::Type { dtype: DType::F16, known, .. }) = error else { panic!("{error}") };
     assert_eq!(known, ["i8", "u8"]);
+}
+
+fn with_options(manifest: &Manifest, target: &Target, options: SimulateOptions) -> Simulated {
+    let options = SimulateOptions { numerics: Some(DType::F16), ..options };
+    let simulated = simulate(manifest, target, &options).unwrap_or_else(|error| panic!("{}: {error}", target.name));
+    check_laws(&target.name, target, &simulated);
+    simulated
+}
+
+#[test]
+fn zeros_of_activations_are_left_out_and_the_tile_with_fewest_counts() {
+    let decoder = described(&decode(F16, 1, 100, &SMALL_DECODER, Weights::I4), true);
+    let weights = [("policy.weights".to_string(), "tier2".to_string())];
+    let edge = built_in("ipu-edge", &weights).unwrap().unwrap();
+    let with = |target: &Target, assumed: Vec<(String, f64)>| {
+        let zeros = Zeros { assumed, ..Zeros::default() };
+        with_options(&decoder, target, SimulateOptions { zeros, ..SimulateOptions::default() })
+    };
+    let dense = with(&edge, Vec::new());
+    assert_eq!(with(&edge, vec![("*".to_string(), 0.0)]).report, dense.report);
+    let sparse = with(&edge, vec![("*".to_string(), 0.6)]);
+    let weighted = |simulated: &Simulated| -> Vec<(f64, f64, f64)> {
+        let steps = simulated.program.steps.iter().zip(&simulated.placed).zip(&simulated.report.steps);
+        let steps = steps.filter(|((step, _), _)| step.operator == "matmul" && step.weight_bytes > 0.0);
+        steps.map(|((step, placed), took)| (placed.cost.macs, took.read[0].0, step.element_bytes)).collect()
+    };
+    let pairs: Vec<_> = weighted(&dense).into_iter().zip(weighted(&sparse)).collect();
+    assert!(pairs.len() >= 2 * 7, "{}", pairs.len());
+    for ((macs, read, elements), (kept, less, _)) in pairs {
+        assert!(close(kept, macs * 0.4), "{kept} of {macs}");
+        // Scales of blocks of 32 inputs are read in any case.
+        assert!(close(read - less, elements * 0.6) && elements < read, "{read} less {less}, {elements}");
+    }
+    assert!(sparse.report.energy.matrix.0 < dense.report.energy.matrix.0);
+    assert!(close(sparse.report.macs + sparse.report.left_out_macs, dense.report.macs));
+    // Weights of an input that are fewer bytes than a burst are read.
+    let mut burst = edge.clone();
+    burst.zeros.as_mut().unwrap().burst = Bytes(1e6);
+    assert_eq!(with(&burst, vec![("*".to_string(), 0.6)]).report.tiers[0].read, dense.report.tiers[0].read);
+    // Groups of four inputs are seldom zero together.
+    let mut groups = edge.clone();
+    groups.zeros.as_mut().unwrap().inputs = 4.try_into().unwrap();
+    let grouped = with(&groups, vec![("*".to_string(), 0.6)]).report.left_out_macs / sparse.report.left_out_macs;
+    assert!(close(grouped, 0.6f64.powi(4) / 0.6), "{grouped}");
+    // A machine that leaves none out.
+    let server = built_in("graphcore-mk2", &[]).unwrap().unwrap();
+    assert_eq!(with(&server, vec![("*".to_string(), 0.6)]).report, with(&server, Vec::new()).report);
+    // One node alone.
+    let name = &dense.program.steps.iter().find(|step| step.operator == "matmul").unwrap().name;
+    let one = with(&edge, vec![("*".to_string(), 0.6), ("*".to_string(), 0.0), (name.clone(), 0.5)]);
+    let left_out = one.placed.iter().zip(&dense.placed).filter(|(one, dense)| one.cost.macs < dense.cost.macs);
+    assert_eq!(left_out.count(), 1);
+}
+
+#[test]
+fn zeros_that_lie_in_the_inputs_of_one_tile_leave_the_others_at_work() {
+    let product = described(&gemm(F16, (1, 4096, 16), Weights::Plain), false);
+    let set = [("tiles.count".to_string(), "4".to_string())];
+    let edge = built_in("ipu-edge", &set).unwrap().unwrap();
+    let plain = with_options(&product, &edge, SimulateOptions::default());
+    let step = &plain.program.steps[0];
+    let Some(OperandRecord::Value(slot)) = product.blocks[0].steps[step.step as usize].operands.first() else {
+        panic!("{step:?}")
+    };
+    let number = product.blocks[0].values[*slot as usize].id;
+    let with = |zero: fn(usize) -> bool| {
+        let map = Arc::new(ZeroMap::new(&[1, 4096], (0..4096).map(zero)));
+        let zeros = Zeros { counted: [(number, map)].into(), ..Zeros::default() };
+        with_options(&product, &edge, SimulateOptions { zeros, ..SimulateOptions::default() })
+    };
+    let tiles = plain.placed[0].split.tiles[0].clone();
+    assert_eq!(tiles.iter().product::<u32>(), 4, "{tiles:?}");
+    // Every second input is zero, or the first half of them all.
+    let (even, first) = (with(|input| input % 2 == 0), with(|input| input < 2048));
+    assert!(close(even.report.macs, plain.report.macs / 2.0) && close(first.report.macs, plain.report.macs / 2.0));
+    let cycles = |simulated: &Simulated| simulated.placed[0].cost.matrix.0;
+    assert_eq!(first.placed[0].split.tiles[0], tiles);
+    // Tiles share the inputs: those of the second half have all of them.
+    assert_eq!(cycles(&first), cycles(&plain));
+    assert!(cycles(&even) < 0.6 * cycles(&plain), "{} of {}", cycles(&even), cycles(&plain));
+}
+
+#[test]
+fn several_machines_share_the_layers_where_one_is_too_small() {
+    let decoder = described(&decode(F16, 1, 100, &SMALL_DECODER, Weights::Plain), true);
+    let small = [("tiles.sram".to_string(), "8MiB".to_string())];
+    let target = built_in("groq-tsp", &small).unwrap().unwrap();
+    let many = with_options(&decoder, &target, SimulateOptions::default());
+    let chips = &many.report.chips;
+    assert!(chips.len() >= 3, "{chips:?}");
+    let held: f64 = many.program.weight_bytes + many.program.state_bytes;
+    assert!(chips.len() as f64 >= held / target.sram().0, "{} for {held}", chips.len());
+    // Each begins when what it needs has come: of the hidden state, 512 elements of two bytes, and little more.
+    assert_eq!(chips[0].received.0, 0.0);
+    for pair in chips.windows(2) {
+        assert!((1024.0..8192.0).contains(&pair[1].received.0), "{:?}", pair[1]);
+        assert!(close((pair[1].start - pair[0].end).0, 600e-9 + pair[1].received.0 / 12.5e9), "{pair:?}");
+    }
+    // One that is large enough computes the same steps without links.
+    let large = built_in("groq-tsp", &[]).unwrap().unwrap();
+    let one = with_options(&decoder, &large, SimulateOptions::default());
+    assert_eq!((one.report.chips.len(), one.report.energy.links.0), (1, 0.0));
+    let links: f64 = chips.iter().map(|chip| chip.link.0).sum();
+    // A step that would follow another at once has a start of its own where they are on two chips.
+    let added = many.report.makespan.0 - one.report.makespan.0 - links;
+    assert!((-1e-12..chips.len() as f64 * 300e-9).contains(&added), "{added}");
+    assert!(many.report.interval < one.report.interval && many.report.energy.links.0 > 0.0);
+    // As many as are asked for, where that is enough; an error where it is not, or where nothing joins them.
+    let ask = |target: &Target, chips: u32| {
+        let options =
+            SimulateOptions { numerics: Some(DType::F16), chips: NonZeroU32::new(chips), ..SimulateOptions::default() };
+        simulate(&decoder, target, &options)
+    };
+    assert!((2..=4).contains(&ask(&large, 4).unwrap().report.chips.len()));
+    assert!(matches!(ask(&target, 1).unwrap_err(), SimulateError::Cost(CostError::Capacity { .. })));
+    let error = ask(&target, 2).unwrap_err();
+    assert!(matches!(&error, SimulateError::Chips { chips: 2, .. }), "{error}");
+    let edge = built_in("ipu-edge", &[]).unwrap().unwrap();
+    let error = ask(&edge, 2).unwrap_err();
+    assert_eq!(error.to_string(), "`ipu-edge` has no table `links`: several of them cannot share a program");
+}
+
+#[test]
+fn a_machine_that_is_warm_slows_down() {
+    let decoder = described(&decode(F16, 1, 100, &SMALL_DECODER, Weights::I4), true);
+    let set = [("thermal.resistance", "18K/W"), ("policy.weights", "tier2"), ("energy.limit", "150W")];
+    let set = set.map(|(key, value)| (key.to_string(), value.to_string()));
+    let edge = built_in("ipu-edge", &set).unwrap().unwrap();
+    let after = |warm: f64| {
+        with_options(&decoder, &edge, SimulateOptions { warm: Seconds(warm), ..SimulateOptions::default() }).report
+    };
+    let cold = after(0.0);
+    let heat = cold.heat.unwrap();
+    let limit = heat.limit_after.unwrap();
+    assert!(cold.throttled.0 == 0.0 && heat.start.0 == 25.0 && heat.end < heat.steady, "{heat:?}");
+    assert_eq!(after(limit.0 * 0.5).makespan, cold.makespan);
+    let hot = after(limit.0 + 1.0);
+    assert!(close(hot.makespan.0, heat.sustained.0) && hot.makespan > cold.makespan, "{} {heat:?}", hot.makespan);
+    // 60 degrees over 18 K/W.
+    assert!(close((hot.energy.total() / hot.makespan).0, 60.0 / 18.0), "{}", hot.energy.total() / hot.makespan);
+    assert!(close(hot.heat.unwrap().start.0, 85.0) && close(hot.slowdown(), hot.makespan.0 / cold.makespan.0));
 }
 
 /// The bound is for optimized builds on two processors; this one allows for a debug build on a busy machine.
@@ -356,6 +503,40 @@ fn simulated_at_the_command_line(folder: &std::path::Path, arguments: &[&str]) -
     let output = command.output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn outputs_are_those_of_a_run_whatever_the_machine_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ppocr_v2_cls/model.onnx");
+    let call = |arguments: &[&str]| -> serde_json::Value {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        command.current_dir(folder).env("IPUC_CACHE", folder.join("cache")).arg(arguments[0]).arg(&model);
+        let output = command.args(&arguments[1..]).args(["--json", "--quiet"]).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let input = format!("x={}", model.with_file_name("test_data_set_0/input_0.pb").display());
+    let run = call(&["run", "--input", &input]);
+    for target in ["ipu-edge", "a100", "tenstorrent-n150"] {
+        let simulated = call(&["simulate", "--target", target, "--numerics", "bf16", "--input", &input]);
+        assert_eq!(simulated["outputs"], run["outputs"], "{target}");
+        let steps = simulated["steps"].as_array().unwrap();
+        let shares: Vec<f64> = steps.iter().filter_map(|step| step["zero_share"].as_f64()).collect();
+        if target != "ipu-edge" {
+            assert!(shares.is_empty() && simulated["left_out_macs"] == 0.0, "{target}: {shares:?}");
+            continue;
+        }
+        // Products behind rectifiers.
+        assert!(shares.len() > 10 && shares.iter().any(|&share| share > 0.1), "{shares:?}");
+        let plain = ["simulate", "--target", target, "--numerics", "bf16", "--input", &input, "--zeros", "0"];
+        let plain = call(&plain);
+        assert_eq!(plain["left_out_macs"], 0.0);
+        assert!(simulated["macs"].as_f64() < plain["macs"].as_f64());
+        let matrix = |result: &serde_json::Value| result["energy_joules"]["matrix"].as_f64().unwrap();
+        assert!(matrix(&simulated) < matrix(&plain), "{} {}", matrix(&simulated), matrix(&plain));
+    }
 }
 
 #[test]

@@ -113,6 +113,7 @@ fn the_page_has_every_key() {
         ("compile", "compile linear.onnx"),
         ("simulate", "simulate loop.onnx --target ipu-server"),
         ("simulate", "simulate linear.onnx --target ipu-server --dim batch=4"),
+        ("simulate", "simulate linear.onnx --target ipu-edge --random 1"),
         ("simulate --sweep", "simulate linear.onnx --target ipu-server --dim batch=4 --sweep target=ipu-edge,a100"),
         ("run", "run linear.onnx --random 1"),
         ("run", "run linear.onnx --random 1 --observe"),

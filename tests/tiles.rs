@@ -11,12 +11,14 @@ use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateOptions, simulate};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::f16;
-use ipuc_formats::machine::{BoundStep, Points, Source, Split, built_in, bytes_of_tile, is_local, layout_of};
+use ipuc_formats::machine::{
+    BoundStep, Points, Source, Split, built_in, bytes_of_tile, is_local, layout_of, rests_in_place,
+};
 use ipuc_formats::model::{KnownStep, Manifest};
 use ipuc_formats::ops::{AxisKind, NoBlocks, Op, ReferenceContext, Space};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use models::{Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
+use models::{Builder, Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -131,7 +133,8 @@ fn check_values(op: &Op, step: &BoundStep, split: &Split, operands: &[Option<Ten
     let writing = (0..step.spaces.len()).filter(|&space| step.spaces[space].writes(step.operands.len()));
     let all: Vec<(usize, Tile)> = writing
         .flat_map(|space| {
-            let tiles = tiles(step, split, space, |kind| kind == AxisKind::Reduced);
+            // Elements of a recurrent state need all others at each step.
+            let tiles = tiles(step, split, space, |kind| matches!(kind, AxisKind::Reduced | AxisKind::Recurrent));
             tiles.into_iter().map(move |tile| (space, tile))
         })
         .collect();
@@ -224,7 +227,11 @@ fn run(model: &[u8], states: bool, unfused: bool, machine: (&str, &str)) -> (usi
             parts += check_values(known.op(), step, split, &operands, &mut numbers);
             split_steps += usize::from(split.tile_count() > 1);
             let reduced = step.spaces.iter().zip(&split.tiles).any(|(space, parts)| {
-                space.axes.iter().zip(parts).any(|(axis, &parts)| axis.kind == AxisKind::Reduced && parts > 1)
+                space
+                    .axes
+                    .iter()
+                    .zip(parts)
+                    .any(|(axis, &parts)| matches!(axis.kind, AxisKind::Reduced | AxisKind::Recurrent) && parts > 1)
             });
             let (mut moved, mut dense) = (0.0, true);
             for (operand, bound) in step.operands.iter().enumerate() {
@@ -234,7 +241,10 @@ fn run(model: &[u8], states: bool, unfused: bool, machine: (&str, &str)) -> (usi
                 let exact = !own_dense || (counted - bytes).abs() <= 1e-9 * bytes;
                 assert!(exact && counted >= bytes - 1e-9, "`{}`, operand {operand}: {bytes} of {counted}", step.name);
                 let from = layouts.get(&bound.source);
+                let elsewhere =
+                    matches!(bound.source, Source::Weight(_)) && !rests_in_place(&target, step, split, operand);
                 let comes = matches!(bound.source, Source::Value(_)) && !is_local(step, split, operand, from);
+                moved += if elsewhere { bytes.min(step.weight_bytes) } else { 0.0 };
                 if comes && (split.tile_count() > 1 || from.is_some()) {
                     moved += bytes;
                     dense &= own_dense;
@@ -279,4 +289,48 @@ fn attention_over_cached_keys_is_right_tile_by_tile() {
         let (split, parts) = run(&decode(F16, 1, 40, &small, Weights::Plain), true, false, machine);
         assert!(split >= 6 && parts > 12, "{machine:?}: {split} {parts}");
     }
+}
+
+#[test]
+fn elements_of_a_recurrent_state_are_computed_tile_by_tile_and_exchanged_at_each_step() {
+    let (steps, batch, input, hidden) = (6, 2, 24, 32);
+    let mut builder = Builder::new(F16);
+    let x = builder.input("x", &[steps, batch, input]);
+    let (w, r) = (builder.input("w", &[1, 4 * hidden, input]), builder.input("r", &[1, 4 * hidden, hidden]));
+    let y = builder.node("LSTM", &[&x, &w, &r], Vec::new());
+    let model = builder.finish(&[(&y, vec![steps, 1, batch, hidden])]);
+    for machine in [("graphcore-mk2", "16"), ("cerebras-wse3", "8")] {
+        let (_, parts) = run(&model, false, false, machine);
+        assert!(parts >= 1, "{machine:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    std::fs::write(&path, &model).unwrap();
+    let manifest = describe(&[Model { entry: "main".to_string(), path }], &CompileOptions::default()).unwrap();
+    // Exchange costs nothing but its bytes, so that all tiles take part.
+    let set = [
+        ("tiles.count", "8"),
+        ("exchange.phase", "0 cycles"),
+        ("exchange.receive", "64 B/cycle"),
+        ("exchange.transfer", "0 cycles"),
+    ];
+    let set = set.map(|(key, value)| (key.to_string(), value.to_string()));
+    let target = built_in("graphcore-mk2", &set).unwrap().unwrap();
+    let simulated = simulate(&manifest, &target, &SimulateOptions::default()).unwrap();
+    let (step, placed) = (&simulated.program.steps[0], &simulated.placed[0]);
+    let recurrent = |space: usize| {
+        let axes = step.spaces[space].axes.iter().zip(&placed.split.tiles[space]);
+        axes.filter(|(axis, _)| axis.kind == AxisKind::Recurrent).map(|(_, &parts)| i64::from(parts)).product::<i64>()
+    };
+    let parts = recurrent(1);
+    assert!(parts > 1 && recurrent(0) == parts, "{:?}", placed.split.tiles);
+    // A tile has the rows of its elements in all four gates.
+    let own = hidden / parts;
+    let weights = bytes_of_tile(step, &placed.split, 2, Points::All).0;
+    assert_eq!(weights, (4 * own * hidden * 2) as f64);
+    // Once for the inputs, and at each step the elements of other tiles, of both sequences.
+    assert_eq!(placed.cost.phases, 1 + steps as u32);
+    let operands: f64 = (0..3).map(|operand| bytes_of_tile(step, &placed.split, operand, Points::All).0).sum();
+    let sequences = batch / (i64::from(placed.cost.tiles) / parts);
+    assert_eq!(placed.cost.received.0, operands + (steps * sequences * (hidden - own) * 2) as f64);
 }

@@ -54,7 +54,7 @@ use factors::Factors;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical};
 use ipuc_formats::ops::{Cast, Dequantize, Op};
-use pattern::matches;
+pub use pattern::matches;
 use scheme::{encoding, scheme};
 use std::collections::BTreeMap;
 

@@ -25,6 +25,7 @@ use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -345,7 +346,13 @@ fn placements(
             let open: BTreeSet<_> = kinds.flat_map(ipuc_formats::fact::Type::symbols).collect();
             let own = options.dimensions.iter().filter(|(symbol, _)| open.contains(*symbol));
             let dimensions: Bindings = own.map(|(symbol, value)| (symbol.clone(), value)).collect();
-            let simulated = SimulateOptions { entry: Some(entry.name.clone()), dimensions, numerics: None };
+            // A file says how steps are spread over one machine.
+            let simulated = SimulateOptions {
+                entry: Some(entry.name.clone()),
+                dimensions,
+                chips: Some(NonZeroU32::MIN),
+                ..SimulateOptions::default()
+            };
             let result = simulate(manifest, &target, &simulated)
                 .with_context(|| format!("cannot spread entry `{}` over `{name}`", entry.name))?;
             if let Some(plan) = &result.plan {

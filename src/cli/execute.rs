@@ -67,6 +67,22 @@ pub(super) struct ModelArguments {
 }
 
 impl ModelArguments {
+    /// A model and its entry, everything else as it is without further arguments.
+    pub(super) fn of(model: &Path, entry: Option<&str>) -> ModelArguments {
+        ModelArguments {
+            model: model.to_owned(),
+            entry: entry.map(str::to_string),
+            threads: None,
+            memory: None,
+            context: None,
+            spill: None,
+            resident: Resident::Copy,
+            follow: false,
+            external_data_root: Vec::new(),
+            no_cache: false,
+        }
+    }
+
     /// The same for another model.
     pub(super) fn with_model(&self, model: &Path) -> ModelArguments {
         ModelArguments { model: model.to_owned(), ..self.clone() }
@@ -107,6 +123,11 @@ pub(super) struct InputArguments {
 }
 
 impl InputArguments {
+    /// Whether any input is given, or is to be made up.
+    pub(super) fn is_given(&self) -> bool {
+        !self.input.is_empty() || self.inputs.is_some() || self.random.is_some()
+    }
+
     /// The same, with what is missing made up in any case.
     pub(super) fn or_random(&self) -> Self {
         InputArguments { random: Some(self.random.unwrap_or(0)), ..self.clone() }

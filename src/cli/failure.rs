@@ -319,7 +319,12 @@ fn of_simulate(error: &SimulateError) -> Verdict {
             let type_ = known.first().copied().unwrap_or("f16");
             (Code::Usage, Some(format!("compute it in another type, as --numerics {type_}")))
         }
-        SimulateError::Cost(CostError::Memory { .. } | CostError::Capacity { .. }) => (Code::Negative, None),
+        SimulateError::Cost(CostError::Memory { .. } | CostError::Capacity { .. }) | SimulateError::Chips { .. } => {
+            (Code::Negative, None)
+        }
+        SimulateError::Links { .. } => {
+            (Code::Usage, Some("describe how they are joined in a target file of your own".to_string()))
+        }
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
 }
 
 /// Outputs as files; all of them are made before the first gets its name.
-fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
+pub(super) fn store(outputs: &[(String, Value)], target: &Path) -> anyhow::Result<()> {
     let mut arrays = Vec::new();
     for (name, value) in outputs {
         flatten(name, value, &mut arrays)?;

@@ -8,6 +8,7 @@ use super::program::{BoundProduct, BoundStep, BoundTensor, Source};
 use super::roles::AxisRole;
 use super::target::{Style, Target};
 use super::units::{Bytes, Cycles, Joules, Seconds};
+use super::zeros::Kept;
 use crate::dtype::DType;
 use crate::ops::{AxisKind, Space, VectorClass};
 use std::ops::Range;
@@ -113,6 +114,8 @@ pub struct StepCost {
     pub sram: Bytes,
     /// Bytes that all tiles read from and write to their own memories.
     pub sram_traffic: Bytes,
+    /// Multiply-accumulates, without those that are left out.
+    pub macs: f64,
     /// Energy of multiply-accumulates.
     pub matrix_energy: Joules,
     /// Energy of operations on single elements.
@@ -142,18 +145,42 @@ impl StepCost {
     }
 }
 
-/// The cost of a step when it is spread like this and its operands lie like that.
+/// The cost of a step when it is spread like this and its operands lie like that, for all tiles alike in what they leave out
+/// of it.
 ///
 /// # Errors
 /// [`CostError::Type`] where no matrix unit takes the type of its products.
 pub fn step_cost(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout]) -> Result<StepCost, CostError> {
+    cost_of_kept(target, step, split, layouts, step.zeros.as_ref().map(|zeros| zeros.expected(step, &split.tiles)))
+}
+
+/// [`step_cost`], with the zeros that each tile has been counted.
+///
+/// # Errors
+/// As [`step_cost`].
+pub fn counted_cost(
+    target: &Target,
+    step: &BoundStep,
+    split: &Split,
+    layouts: &[Layout],
+) -> Result<StepCost, CostError> {
+    cost_of_kept(target, step, split, layouts, step.zeros.as_ref().map(|zeros| zeros.counted(step, &split.tiles)))
+}
+
+fn cost_of_kept(
+    target: &Target,
+    step: &BoundStep,
+    split: &Split,
+    layouts: &[Layout],
+    kept: Option<Kept>,
+) -> Result<StepCost, CostError> {
     let mut cost = StepCost { tiles: split.tile_count(), stages: stages(step, split), ..StepCost::default() };
     if step.view {
         cost.tiles = 0;
         return Ok(cost);
     }
     for product in &step.products {
-        product_cost(target, step, product, split, &mut cost)?;
+        product_cost(target, step, product, (split, kept), &mut cost)?;
         if target.tiles.gathers_windows {
             gather_windows(target, step, product, split, &mut cost);
         }
@@ -161,6 +188,7 @@ pub fn step_cost(target: &Target, step: &BoundStep, split: &Split, layouts: &[La
     vector_cost(target, step, split, &mut cost);
     traffic(target, step, split, layouts, &mut cost);
     reductions(target, step, split, &mut cost);
+    recurrences(step, split, &mut cost);
     let phases = f64::from(cost.phases);
     let shared = cost.shared / target.exchange.shared.unwrap_or(target.exchange.receive);
     let alone = (cost.received - cost.shared) / target.exchange.receive;
@@ -193,7 +221,7 @@ fn product_cost(
     target: &Target,
     step: &BoundStep,
     product: &BoundProduct,
-    split: &Split,
+    (split, kept): (&Split, Option<Kept>),
     cost: &mut StepCost,
 ) -> Result<(), CostError> {
     let extents = tile_extents(step, product.space, split);
@@ -204,18 +232,21 @@ fn product_cost(
     let tile = TileProduct {
         batch: of(AxisRole::Batch),
         rows: of(AxisRole::Rows),
-        inputs: of(AxisRole::Inputs),
+        // Inputs that are left out make room for others.
+        inputs: (of(AxisRole::Inputs) * kept.map_or(1.0, |kept| kept.busiest)).ceil(),
         outputs: of(AxisRole::Outputs),
     };
     let activation = product.precision.activation;
-    let Some((unit, cycles)) = matrix::fastest(target, activation, &tile) else {
+    let Some((unit, cycles)) = matrix::fastest(target, (activation, product.precision.weight), &tile) else {
         let mut known: Vec<&'static str> =
             target.matrix.iter().flat_map(|unit| &unit.types).map(|dtype| dtype.name()).collect();
         known.dedup();
         return Err(CostError::Type { step: step.name.clone(), target: target.name.clone(), dtype: activation, known });
     };
+    let macs = product.macs * kept.map_or(1.0, |kept| kept.mean);
     cost.matrix += cycles;
-    cost.matrix_energy += unit.energy.of(product.macs);
+    cost.macs += macs;
+    cost.matrix_energy += unit.energy.of(macs);
     Ok(())
 }
 
@@ -272,9 +303,27 @@ fn tile_bytes(space: &Space, extents: &[i64], tensor: usize, bound: &BoundTensor
     let tile: Vec<Range<i64>> = extents.iter().map(|&extent| 0..extent.max(1)).collect();
     let all: f64 = bound.extents.iter().map(|&extent| extent as f64).product();
     let Some(touched) = space.footprint(&tile, tensor, &bound.extents) else { return bound.bytes };
-    let own = touched.iter().zip(&bound.extents);
-    let own: f64 = own.map(|(range, &extent)| ((range.end - range.start).min(extent)).max(0) as f64).product();
+    let own = touched.iter().zip(&bound.extents).enumerate();
+    let own = own.map(|(axis, (range, &extent))| match apart(space, extents, tensor, axis) {
+        Some(positions) => positions.min(extent).max(0) as f64,
+        None => ((range.end - range.start).min(extent)).max(0) as f64,
+    });
+    let own: f64 = own.product();
     if all > 0.0 { bound.bytes * own / all } else { 0.0 }
+}
+
+/// Positions on an axis of a tensor where two axes of the space are at it and the runs of one lie apart, as the rows of a
+/// few elements in each of several gates do.
+fn apart(space: &Space, extents: &[i64], tensor: usize, axis: usize) -> Option<i64> {
+    let at = space.axes.iter().zip(extents).filter(|(_, extent)| **extent > 1);
+    let at = at.filter_map(|(own, &extent)| Some((own.at.get(tensor).copied().flatten()?, extent)));
+    let own: Vec<(i64, i64)> = at
+        .filter(|(index, _)| index.axis as usize == axis)
+        .map(|(index, extent)| (index.stride.abs(), extent))
+        .collect();
+    let [one, other] = own.as_slice() else { return None };
+    let (runs, within) = if one.0 >= other.0 { (one, other) } else { (other, one) };
+    (within.0 * within.1 < runs.0).then(|| runs.1 * within.1)
 }
 
 /// The share of the matrices of an operand that the points of a tile pick, at most one for each element of the index.
@@ -362,7 +411,13 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
         let staged = bytes_of_tile(step, split, operand, Points::Staged);
         match tensor.source {
             // Of gathered weights only the parts that are picked are there.
-            Source::Weight(_) => cost.sram += staged.min(Bytes(step.weight_bytes)),
+            Source::Weight(_) => {
+                cost.sram += staged.min(Bytes(step.weight_bytes));
+                if !rests_in_place(target, step, split, operand) {
+                    received += needed.min(Bytes(step.weight_bytes));
+                    cost.transfers += 1.0;
+                }
+            }
             // State stays in the parts that the step which uses it needs, as weights do.
             Source::State(_) if layouts.get(operand).is_none_or(Option::is_none) => cost.sram += staged,
             Source::Value(_) | Source::State(_) => {
@@ -378,7 +433,11 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
                 }
             }
         }
-        cost.sram_traffic += needed.min(Bytes(tensor.bytes)) * tiles;
+        let read = match tensor.source {
+            Source::Weight(_) if step.weight_bytes > 0.0 => step.read_weight_bytes() / step.weight_bytes,
+            Source::Weight(_) | Source::Value(_) | Source::State(_) => 1.0,
+        };
+        cost.sram_traffic += needed.min(Bytes(tensor.bytes)) * (tiles * read);
     }
     for index in 0..step.results.len() {
         let own = bytes_of_tile(step, split, step.operands.len() + index, Points::All);
@@ -394,6 +453,14 @@ fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts: &[Layout],
         cost.received += received;
         cost.exchanged += received * tiles;
     }
+}
+
+/// Whether a weight lies where the points of a step need it: the tiles have room for what each of them needs from run to
+/// run, or it comes from elsewhere than from tiles.
+pub fn rests_in_place(target: &Target, step: &BoundStep, split: &Split, operand: usize) -> bool {
+    let (Some(shares), Some(Some(tensor))) = (step.weight_shares, step.operands.get(operand)) else { return true };
+    let share = tensor.bytes / f64::from(target.tiles.count.get());
+    bytes_of_tile(step, split, operand, Points::All).0 <= share * shares
 }
 
 /// Tiles that need the same part of an operand. Of two operands, neighbours have only one in common.
@@ -454,6 +521,26 @@ fn reductions(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepC
         cost.vector += Cycles(summed / target.vector.arithmetic);
     }
     cost.sram += partial_bytes(step, split);
+}
+
+/// Tiles that share the elements of a recurrent state get those of all others once for each step of the recurrence.
+fn recurrences(step: &BoundStep, split: &Split, cost: &mut StepCost) {
+    let Some(last) = step.spaces.len().checked_sub(1) else { return };
+    let axes = || step.spaces[last].axes.iter().zip(&step.extents[last]).zip(&split.tiles[last]);
+    let shared = axes().find(|((axis, _), parts)| axis.kind == AxisKind::Recurrent && **parts > 1);
+    let Some(((_, &extent), &parts)) = shared else { return };
+    let rounds = axes().find(|((axis, _), _)| axis.kind == AxisKind::Serial).map_or(1, |((_, &extent), _)| extent);
+    let own = axes().zip(tile_extents(step, last, split));
+    let sequences = own.filter(|(((axis, _), _), _)| axis.kind == AxisKind::Parallel).map(|(_, own)| own as f64);
+    let others = extent - (extent + i64::from(parts) - 1) / i64::from(parts);
+    let Some(result) = step.results.first() else { return };
+    let elements = result.extents.iter().map(|&extent| extent as f64).product::<f64>().max(1.0);
+    let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+    let received = Bytes(sequences.product::<f64>() * others as f64 * result.bytes / elements) * f64::from(rounds);
+    cost.phases = cost.phases.saturating_add(rounds);
+    cost.received += received;
+    cost.exchanged += received * f64::from(cost.tiles);
+    cost.transfers += f64::from(parts - 1) * f64::from(rounds);
 }
 
 #[cfg(test)]

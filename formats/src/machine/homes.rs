@@ -46,6 +46,19 @@ impl Homes {
     }
 }
 
+/// Part of the memories of tiles that weights and state may take: the rest is for values and copies.
+const RESTING: f64 = 0.75;
+
+impl Program {
+    /// Note where weights rest. In the memories of tiles, each weight may take as many times an even share as there is room
+    /// for all of them: it then lies where it is needed. What does not is received by the tiles that need it, run by run.
+    pub fn settle(&mut self, target: &Target, homes: &Homes) {
+        let rest = Bytes(self.weight_bytes + self.state_bytes).max(Bytes(1.0));
+        let shares = (homes.weights == Place::Tiles).then(|| (target.sram() * RESTING / rest).max(1.0));
+        self.steps.iter_mut().for_each(|step| step.weight_shares = shares);
+    }
+}
+
 fn take(
     target: &Target,
     rooms: &mut [Bytes],

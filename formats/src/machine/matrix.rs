@@ -17,9 +17,18 @@ pub struct TileProduct {
     pub outputs: f64,
 }
 
-/// The matrix unit of a tile that is fastest, and its cycles; `None` where none takes the type.
-pub fn fastest<'a>(target: &'a Target, activation: DType, tile: &TileProduct) -> Option<(&'a Matrix, Cycles)> {
-    let units = target.matrix.iter().filter(|unit| unit.types.contains(&activation));
+/// The matrix unit of a tile that is fastest, and its cycles; `None` where none takes the types. Where there are units for
+/// weights of this type, others do not count.
+pub fn fastest<'a>(
+    target: &'a Target,
+    (activation, weight): (DType, DType),
+    tile: &TileProduct,
+) -> Option<(&'a Matrix, Cycles)> {
+    let takes = |unit: &&Matrix| unit.types.contains(&activation);
+    let own = |unit: &&Matrix| unit.weights.contains(&weight);
+    let special = target.matrix.iter().filter(takes).any(|unit| own(&unit));
+    let units = target.matrix.iter().filter(takes);
+    let units = units.filter(|unit| if special { own(unit) } else { unit.weights.is_empty() });
     let timed = units.map(|unit| (unit, unit.cycles(tile)));
     timed.min_by(|(_, left), (_, right)| left.0.total_cmp(&right.0))
 }
@@ -54,6 +63,7 @@ mod tests {
         let number = |value: u32| NonZeroU32::new(value).unwrap();
         Matrix {
             types: vec![DType::F16],
+            weights: Vec::new(),
             units: number(units),
             rows: number(rows),
             inputs: number(16),

@@ -15,14 +15,19 @@ mod target;
 #[cfg(test)]
 mod tests;
 pub mod units;
+mod zeros;
 
 pub use builtin::{BUILT_IN, built_in, built_in_text};
 pub use cost::{
-    CostError, Layout, Points, Split, StepCost, bytes_of_tile, is_local, layout_of, partial_bytes, step_cost,
+    CostError, Layout, Points, Split, StepCost, bytes_of_tile, counted_cost, is_local, layout_of, partial_bytes,
+    rests_in_place, step_cost,
 };
 pub use homes::{Homes, Place};
 pub use matrix::{TileProduct, fastest};
 pub use program::{BoundProduct, BoundStep, BoundTensor, Program, ProgramError, Source};
 pub use read::{SMALLEST_TIER, TargetError, read_target, read_target_with};
 pub use roles::AxisRole;
-pub use target::{Energy, Exchange, Home, Matrix, Overhead, Policy, Style, Target, Tier, Tiles, Vector};
+pub use target::{
+    Energy, Exchange, Home, Links, Matrix, Overhead, Policy, Style, Target, Thermal, Tier, Tiles, Vector, Zeros,
+};
+pub use zeros::{ActivationZeros, Kept, StepZeros, ZeroMap};

@@ -4,6 +4,7 @@
 //! follow the step that runs them, each with the number of times that it runs.
 
 use super::roles::{AxisRole, roles};
+use super::zeros::StepZeros;
 use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
 use crate::fact::Type;
@@ -123,8 +124,22 @@ pub struct BoundStep {
     pub appends: bool,
     /// Bytes of weights that it reads, of gathered ones only the parts that are picked.
     pub weight_bytes: f64,
+    /// Of those, bytes of elements: without their scales and zero points.
+    pub element_bytes: f64,
+    /// How many even shares of a weight a tile may hold from run to run; `None` where weights come from a tier.
+    pub weight_shares: Option<f64>,
+    /// Zeros of activations that are left out.
+    pub zeros: Option<StepZeros>,
     /// The operand of which matrices are picked, where it is a product of such.
     pub picked: Option<Picked>,
+}
+
+impl BoundStep {
+    /// Bytes of weights that it reads where weights of inputs that are zero are left out.
+    pub fn read_weight_bytes(&self) -> f64 {
+        let left_out = self.zeros.as_ref().map_or(0.0, |zeros| 1.0 - zeros.read);
+        self.weight_bytes - self.element_bytes * left_out
+    }
 }
 
 /// A program at one value of each dimension.
@@ -360,7 +375,7 @@ impl Binder<'_> {
                 macs: points * space.macs as f64,
             })
         });
-        let products = products.collect();
+        let products: Vec<BoundProduct> = products.collect();
         let mut vector = Vec::with_capacity(work.vector.len());
         for (class, count) in &work.vector {
             vector.push((*class, self.number(count, name)? as f64));
@@ -375,6 +390,7 @@ impl Binder<'_> {
             OperandRecord::Absent | OperandRecord::Value(_) => None,
         });
         weight_bytes *= stored.map_or(1.0, |dtype| narrowing(dtype, self.numerics));
+        let element_bytes = weight_bytes * self.element_share(&products, &record.operands);
         Ok(BoundStep {
             block: block as u32,
             step: position as u32,
@@ -391,8 +407,28 @@ impl Binder<'_> {
             operands,
             results,
             weight_bytes,
+            element_bytes,
+            weight_shares: None,
+            zeros: None,
             picked: known.op().picked(),
         })
+    }
+
+    /// Share of the stored bytes of the weights that products take which is elements.
+    fn element_share(&self, products: &[BoundProduct], operands: &[OperandRecord]) -> f64 {
+        let taken = products.iter().filter_map(|product| match operands.get(product.stationary)? {
+            OperandRecord::Weight(weight) => Some(*weight as usize),
+            OperandRecord::Absent | OperandRecord::Value(_) => None,
+        });
+        let (mut elements, mut stored) = (0.0, 0.0);
+        for weight in taken {
+            let record = &self.manifest.weights[weight];
+            let count: f64 = record.shape.iter().map(|&extent| extent as f64).product();
+            let bytes = stored_bytes(self.manifest, weight);
+            elements += (count * record.encoding.dtype().bits() as f64 / 8.0).min(bytes);
+            stored += bytes;
+        }
+        if stored > 0.0 { elements / stored } else { 0.0 }
     }
 
     fn precision(&self, precision: Precision) -> Precision {

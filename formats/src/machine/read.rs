@@ -91,6 +91,19 @@ fn check(target: &Target) -> Result<(), (&'static str, String)> {
         let key = if matrix.types.is_empty() { "types" } else { "pass" };
         return Err((key, "a matrix unit needs types, and a pass of more than 0 cycles".to_string()));
     }
+    if target.energy.limit.is_some_and(|limit| limit <= target.energy.static_power) {
+        return Err(("energy.limit", "what is drawn whatever happens is no less".to_string()));
+    }
+    if let Some(thermal) = &target.thermal {
+        if thermal.limit <= thermal.ambient {
+            return Err(("thermal.limit", "the surroundings are no colder".to_string()));
+        }
+        if thermal.power() <= target.energy.static_power {
+            let reason =
+                format!("what is drawn whatever happens is no less than the {} that it lets out", thermal.power());
+            return Err(("thermal.resistance", reason));
+        }
+    }
     if let Some(tier) = target.tiers.iter().find(|tier| tier.capacity < SMALLEST_TIER) {
         return Err((
             "capacity",
@@ -130,11 +143,16 @@ fn check(target: &Target) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// Where a key is assigned.
+/// Where a key is assigned, in the table that it names where it names one.
 fn find(text: &str, key: &str) -> Range<usize> {
     let mut offset = 0;
+    let (table, key) = key.split_once('.').map_or((None, key), |(table, key)| (Some(table), key));
+    let mut inside = table.is_none();
     for line in text.split_inclusive('\n') {
-        if line.split('=').next().is_some_and(|name| name.trim() == key) {
+        if let Some(table) = table.filter(|_| line.starts_with('[')) {
+            inside = line.trim().trim_matches(['[', ']']) == table;
+        }
+        if inside && line.split('=').next().is_some_and(|name| name.trim() == key) {
             return offset..offset + line.len();
         }
         offset += line.len();

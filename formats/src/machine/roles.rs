@@ -39,6 +39,7 @@ pub(super) fn roles(space: &Space, operands: usize) -> (usize, Vec<AxisRole>) {
         AxisKind::Parallel if Some(axis) == outputs => AxisRole::Outputs,
         AxisKind::Parallel if is_in(axis, stationary) => AxisRole::Batch,
         AxisKind::Parallel => AxisRole::Rows,
+        AxisKind::Recurrent => AxisRole::Outputs,
         AxisKind::Serial => match (serial.as_slice(), outputs) {
             ([_], None) => AxisRole::Outputs,
             ([_], Some(_)) => AxisRole::Inputs,

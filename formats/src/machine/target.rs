@@ -1,7 +1,8 @@
 //! The description of a machine, as its TOML file has it; `TARGETS.md` explains every key.
 
 use super::units::{
-    Bytes, BytesPerCycle, BytesPerSecond, Cycles, Hertz, JoulesPerByte, JoulesPerOperation, Seconds, Watts,
+    Bytes, BytesPerCycle, BytesPerSecond, Celsius, Cycles, Hertz, JoulesPerByte, JoulesPerKelvin, JoulesPerOperation,
+    KelvinPerWatt, Seconds, Watts,
 };
 use crate::dtype::DType;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -37,6 +38,12 @@ pub struct Target {
     /// Energies.
     #[serde(default)]
     pub energy: Energy,
+    /// How zeros of activations are left out of products; none are where it is absent.
+    pub zeros: Option<Zeros>,
+    /// How heat leaves it; its temperature has no limit where it is absent.
+    pub thermal: Option<Thermal>,
+    /// How several of it are joined; a program has to fit into one where it is absent.
+    pub links: Option<Links>,
 }
 
 /// How the parts of a machine work together.
@@ -103,6 +110,9 @@ pub struct Matrix {
     /// Types of activations that it takes.
     #[serde(with = "dtypes")]
     pub types: Vec<DType>,
+    /// Types of weights, as they are stored, that it takes; every type where there are none.
+    #[serde(default, with = "dtypes", skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<DType>,
     /// How many of these units a tile has.
     pub units: NonZeroU32,
     /// Rows of activations that pass together.
@@ -217,6 +227,8 @@ pub struct Overhead {
     pub waits_for_results: bool,
     /// All tiles meet, once before each phase.
     pub sync: Cycles,
+    /// Steps that only give their operand another shape are started as others are.
+    pub views: bool,
     /// Elementwise steps run while their operand leaves the unit that made it: they have no start of their own.
     pub chained: bool,
 }
@@ -233,6 +245,51 @@ pub struct Energy {
     pub static_power: Watts,
     /// Power that must not be exceeded, where there is a limit.
     pub limit: Option<Watts>,
+}
+
+/// How zeros of activations are left out of products with weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Zeros {
+    /// Neighbouring inputs that are left out together, where they are zero in all rows that pass together.
+    pub inputs: NonZeroU32,
+    /// What a tier gives at once: weights of inputs that are left out are not read where so many bytes of them lie together.
+    pub burst: Bytes,
+}
+
+/// Heat as one resistance and one capacity between the machine and its surroundings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thermal {
+    /// Temperature of the surroundings, and of the machine before the first run.
+    pub ambient: Celsius,
+    /// Temperature that is not exceeded: the machine slows down to the power that leaves it there.
+    pub limit: Celsius,
+    /// Between the machine and its surroundings.
+    pub resistance: KelvinPerWatt,
+    /// Of what grows warm with the machine.
+    pub capacity: JoulesPerKelvin,
+}
+
+impl Thermal {
+    /// Power at which the temperature stays at its limit.
+    pub fn power(&self) -> Watts {
+        Watts((self.limit.0 - self.ambient.0) / self.resistance.0)
+    }
+}
+
+/// How several machines are joined: each holds some of the steps with their weights, and hands its results on to the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// How many may be joined.
+    pub most: NonZeroU32,
+    /// Rate from one to the next.
+    pub bandwidth: BytesPerSecond,
+    /// From sending the first byte to its arrival.
+    pub latency: Seconds,
+    /// Energy of moving a byte.
+    pub energy: JoulesPerByte,
 }
 
 impl Target {

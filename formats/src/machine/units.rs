@@ -142,6 +142,12 @@ quantities! {
     JoulesPerOperation NotNegative ["pJ/op" = 1e-12];
     /// A power.
     Watts NotNegative ["W" = 1.0, "mW" = 1e-3, "kW" = 1e3];
+    /// A temperature.
+    Celsius NotNegative ["C" = 1.0];
+    /// A difference of temperatures for each power that flows.
+    KelvinPerWatt Positive ["K/W" = 1.0];
+    /// Heat for each difference of temperatures.
+    JoulesPerKelvin Positive ["J/K" = 1.0, "kJ/K" = 1e3];
 }
 
 impl Div<Hertz> for Cycles {

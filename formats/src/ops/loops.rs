@@ -119,7 +119,7 @@ pub fn broadcast(facts: &StepFacts<'_>, operands: usize, kind: impl Fn(usize) ->
         }
         loops = match kind(axis) {
             AxisKind::Serial => loops.serial(extent),
-            kind @ (AxisKind::Parallel | AxisKind::Reduced) => loops.axis(kind, extent, places),
+            kind @ (AxisKind::Parallel | AxisKind::Reduced | AxisKind::Recurrent) => loops.axis(kind, extent, places),
         };
     }
     vec![loops.space()]
@@ -172,7 +172,9 @@ pub fn along(facts: &StepFacts<'_>, axes: &[usize], kind: AxisKind, keep: bool) 
         loops = match (axes.contains(&axis), kind) {
             (false, _) => loops.parallel(extent, results.chain([operand(0, axis)])),
             (true, AxisKind::Serial) => loops.serial(extent),
-            (true, AxisKind::Parallel | AxisKind::Reduced) => loops.axis(kind, extent, [operand(0, axis)]),
+            (true, AxisKind::Parallel | AxisKind::Reduced | AxisKind::Recurrent) => {
+                loops.axis(kind, extent, [operand(0, axis)])
+            }
         };
     }
     vec![loops.space()]

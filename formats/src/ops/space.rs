@@ -21,6 +21,9 @@ pub enum AxisKind {
     Parallel,
     /// All points contribute to the same results: a split gives partial results, which a reduction combines.
     Reduced,
+    /// Points may be computed apart, but along the first serial axis each point needs what all of these gave at the one
+    /// before: a split exchanges results once for each point of that axis.
+    Recurrent,
     /// It is not split: points depend on one another.
     Serial,
 }

@@ -76,6 +76,19 @@ pub fn place(manifest: &Manifest, program: &Program, target: &Target, homes: &Ho
 }
 
 impl Plan {
+    /// The plan of steps that come after so many others.
+    #[must_use]
+    pub fn after(mut self, steps: usize) -> Plan {
+        for region in &mut self.regions {
+            region.step += steps;
+            region.from += steps;
+            region.to += steps;
+        }
+        self.readings.iter_mut().for_each(|reading| reading.step += steps);
+        self.fullest += steps;
+        self
+    }
+
     /// Whether it fits.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::tile::{Layouts, Placed};
 use ipuc_formats::machine::units::Bytes;
 use ipuc_formats::machine::{
     BoundStep, BoundTensor, Homes, Layout, Place, Points, Program, Source, Target, bytes_of_tile, is_local,
-    partial_bytes,
+    partial_bytes, rests_in_place,
 };
 use ipuc_formats::model::{Manifest, OperandRecord};
 use std::collections::HashMap;
@@ -182,7 +182,7 @@ struct Collector<'a> {
     readings: Vec<Reading>,
 }
 
-/// A step reads something where it rests if that puts at most so many times an even share into each of its tiles.
+/// A step reads inputs and state where they rest if that puts at most so many times an even share into each of its tiles.
 const MOST_SHARES: f64 = 2.0;
 
 impl Collector<'_> {
@@ -245,14 +245,20 @@ impl Collector<'_> {
             self.push(index, operand, Holds::Copy, copy, (ahead, index));
             return;
         }
-        self.at_rest(index, (operand, tensor), Holds::Weight, copy);
+        let in_place = rests_in_place(self.target, step, &self.placed[index].split, operand);
+        self.at_rest(index, (operand, tensor), Holds::Weight, (copy, in_place));
     }
 
     /// Something that is there before the block runs, and a copy of what a tile needs where that rests elsewhere.
-    fn at_rest(&mut self, index: usize, (operand, tensor): (usize, &BoundTensor), holds: Holds, copy: Bytes) {
+    fn at_rest(
+        &mut self,
+        index: usize,
+        (operand, tensor): (usize, &BoundTensor),
+        holds: Holds,
+        (copy, in_place): (Bytes, bool),
+    ) {
         let whole = self.bytes(index, operand, Points::All);
         let share = Bytes(tensor.bytes / f64::from(self.target.tiles.count.get()));
-        let in_place = whole <= share * MOST_SHARES;
         let root = self.lives.root(tensor.source);
         let first = !self.known.contains_key(&root);
         if first {
@@ -286,7 +292,11 @@ impl Collector<'_> {
             Some(region) if root == tensor.source && is_local(step, &self.placed[index].split, operand, from) => {
                 self.readings.push(Reading { step: index, operand, region });
             }
-            Some(_) | None => self.at_rest(index, (operand, tensor), holds, copy),
+            Some(_) | None => {
+                let share = Bytes(tensor.bytes / f64::from(self.target.tiles.count.get()));
+                let in_place = self.bytes(index, operand, Points::All) <= share * MOST_SHARES;
+                self.at_rest(index, (operand, tensor), holds, (copy, in_place));
+            }
         }
     }
 

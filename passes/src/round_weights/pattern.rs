@@ -1,7 +1,7 @@
 //! Patterns of names.
 
 /// Whether a pattern is this name: `*` stands for any text, `?` for one character.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut from) = (0, 0);
     // The last `*`, and how much of the name it stands for so far.

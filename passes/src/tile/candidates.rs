@@ -149,7 +149,7 @@ fn usable(step: &BoundStep, axis: usize, reduced: bool) -> bool {
     let allowed = |kind: AxisKind, macs: i64| match kind {
         AxisKind::Parallel => true,
         AxisKind::Reduced => reduced && macs == 0,
-        AxisKind::Serial => false,
+        AxisKind::Recurrent | AxisKind::Serial => false,
     };
     let own = allowed(step.spaces[last].axes[axis].kind, step.spaces[last].macs);
     own && step.spaces[..last].iter().all(|space| {

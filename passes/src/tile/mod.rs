@@ -12,7 +12,8 @@ mod candidates;
 
 use candidates::candidates;
 use ipuc_formats::machine::{
-    BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, layout_of, step_cost, units::Bytes,
+    BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, counted_cost, layout_of, step_cost,
+    units::Bytes,
 };
 use ipuc_formats::ops::AxisKind;
 use std::collections::HashMap;
@@ -66,7 +67,7 @@ pub fn tile(program: &Program, target: &Target, memory: Bytes) -> Result<Vec<Pla
     for step in &program.steps {
         let of_operands = layouts.of_operands(step);
         let key = key(step, &of_operands);
-        let chosen = match known.get(&key) {
+        let mut chosen = match known.get(&key) {
             Some(chosen) => chosen.clone(),
             None => {
                 let chosen = search(step, target, memory, &of_operands)?;
@@ -74,6 +75,10 @@ pub fn tile(program: &Program, target: &Target, memory: Bytes) -> Result<Vec<Pla
                 chosen
             }
         };
+        // The search takes tiles to have equally many zeros; the way that it finds is charged for the ones that each has.
+        if step.zeros.is_some() {
+            chosen.cost = counted_cost(target, step, &chosen.split, &of_operands)?;
+        }
         layouts.insert(step, &chosen.split);
         placed.push(chosen);
     }
@@ -98,8 +103,12 @@ fn key(step: &BoundStep, layouts: &[Layout]) -> String {
         step.spaces.iter().map(|space| space.axes.iter().map(|axis| axis.kind).collect()).collect();
     let strides: Vec<_> = step.spaces.iter().flat_map(|space| space.axes.iter().map(|axis| &axis.at)).collect();
     format!(
-        "{} {:?} {operands:?} {results:?} {products:?} {kinds:?} {strides:?} {:?} {:?} {layouts:?}",
-        step.operator, step.extents, step.vector, step.weight_bytes
+        "{} {:?} {operands:?} {results:?} {products:?} {kinds:?} {strides:?} {:?} {:?} {:?} {layouts:?}",
+        step.operator,
+        step.extents,
+        step.vector,
+        step.weight_bytes,
+        step.zeros.as_ref().map(|zeros| (zeros.kept, zeros.read))
     )
 }
 
@@ -146,7 +155,7 @@ fn cut(step: &BoundStep, split: &mut Split) -> bool {
         for (axis, own) in axes.axes.iter().enumerate() {
             let parts = i64::from(split.tiles[space][axis]) * i64::from(split.time[space][axis]);
             let left = step.extents[space][axis] / parts;
-            let splittable = own.kind != AxisKind::Serial && left >= 2;
+            let splittable = matches!(own.kind, AxisKind::Parallel | AxisKind::Reduced) && left >= 2;
             if splittable && longest.is_none_or(|(most, ..)| left > most) {
                 longest = Some((left, space, axis));
             }

@@ -6,9 +6,13 @@
 //! stall with its cause. For each resource, busy and idle time add up to the makespan, and the parts of the energy to the
 //! total (see the tests).
 
+mod chips;
+mod power;
 mod report;
 mod timeline;
 mod transfers;
 
-pub use report::{EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
+pub use chips::join;
+pub use power::bound;
+pub use report::{Chip, EnergyParts, Heat, Limit, Report, StepReport, TierReport, TransferReport};
 pub use timeline::simulate;

@@ -1,6 +1,6 @@
 //! What a simulated run took.
 
-use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
+use ipuc_formats::machine::units::{Bytes, Celsius, Cycles, Joules, Seconds};
 
 /// What a step waited for or was busy with most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +32,8 @@ pub struct EnergyParts {
     pub exchange: Joules,
     /// Each tier.
     pub tiers: Vec<Joules>,
+    /// Links between chips.
+    pub links: Joules,
     /// What is drawn whatever happens.
     pub static_energy: Joules,
 }
@@ -40,7 +42,7 @@ impl EnergyParts {
     /// The sum of the parts.
     pub fn total(&self) -> Joules {
         let tiers: Joules = self.tiers.iter().copied().sum();
-        self.matrix + self.vector + self.sram + self.exchange + tiers + self.static_energy
+        self.matrix + self.vector + self.sram + self.exchange + tiers + self.links + self.static_energy
     }
 }
 
@@ -97,6 +99,36 @@ pub struct TransferReport {
     pub write: bool,
 }
 
+/// One of several machines that share the steps of a program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chip {
+    /// Index in the program of its first step.
+    pub first: usize,
+    /// When its first step begins.
+    pub start: Seconds,
+    /// When its last step has ended.
+    pub end: Seconds,
+    /// What it receives from the one before.
+    pub received: Bytes,
+    /// How long that takes.
+    pub link: Seconds,
+}
+
+/// The temperature of a machine on which the same run follows itself for ever.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Heat {
+    /// At the beginning of this run.
+    pub start: Celsius,
+    /// At its end.
+    pub end: Celsius,
+    /// After very many.
+    pub steady: Celsius,
+    /// Time of runs after which the limit is reached and runs are slowed down; `None` where it never is.
+    pub limit_after: Option<Seconds>,
+    /// What a run takes when the machine is as warm as it gets.
+    pub sustained: Seconds,
+}
+
 /// A simulated run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
@@ -106,7 +138,7 @@ pub struct Report {
     pub makespan: Seconds,
     /// The same in cycles of the tiles' clock.
     pub cycles: Cycles,
-    /// The part of it that the limit on power adds.
+    /// The part of it that the limits on power and temperature add.
     pub throttled: Seconds,
     /// Time in which at least one engine was at work, summed over engines.
     pub busy: Seconds,
@@ -118,8 +150,25 @@ pub struct Report {
     pub transfers: Vec<TransferReport>,
     /// Energy.
     pub energy: EnergyParts,
-    /// Multiply-accumulates.
+    /// Multiply-accumulates that were computed.
     pub macs: f64,
+    /// Those that were left out because an activation was zero.
+    pub left_out_macs: f64,
     /// Share of the multiply-accumulates that the matrix units could have done in that time; `None` without products.
     pub utilization: Option<f64>,
+    /// The machines, in the order of their steps.
+    pub chips: Vec<Chip>,
+    /// Time from one run to the next where as many are under way as there are machines.
+    pub interval: Seconds,
+    /// Temperatures, where the machine has a limit.
+    pub heat: Option<Heat>,
+}
+
+impl Report {
+    /// How much slower everything runs because of limits on power and temperature. Times of steps and transfers are without
+    /// it.
+    pub fn slowdown(&self) -> f64 {
+        let free = (self.makespan - self.throttled).0;
+        if free > 0.0 { self.makespan.0 / free } else { 1.0 }
+    }
 }

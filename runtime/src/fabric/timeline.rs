@@ -1,6 +1,6 @@
 //! The timeline: one pass over the steps in program order.
 
-use super::report::{EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
+use super::report::{Chip, EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
 use super::transfers::{Arrival, Channel, Needs, needs};
 use ipuc_formats::machine::units::{Bytes, Joules, Seconds};
 use ipuc_formats::machine::{BoundStep, Homes, Place, Program, Source, StepCost, Style, Target};
@@ -9,7 +9,8 @@ use std::collections::HashMap;
 /// Engines that run side by side where a machine has queues: for matrices, vectors, and moves.
 const ENGINES: usize = 3;
 
-/// Run a program whose steps cost `costs` on a machine.
+/// Run a program whose steps cost `costs` on a machine, without limits on power and temperature and without what is drawn
+/// whatever happens ([`bound`](super::bound)).
 ///
 /// `costs` has one entry a step; `local` says which steps find all their operands where they compute.
 pub fn simulate(target: &Target, program: &Program, homes: &Homes, costs: &[StepCost], local: &[bool]) -> Report {
@@ -38,6 +39,7 @@ struct Run<'a> {
     ahead: Bytes,
     tiers: Vec<TierReport>,
     transfers: Vec<TransferReport>,
+    macs: f64,
 }
 
 impl<'a> Run<'a> {
@@ -60,6 +62,7 @@ impl<'a> Run<'a> {
             ahead: Bytes(0.0),
             tiers: vec![TierReport::default(); target.tiers.len()],
             transfers: Vec::new(),
+            macs: 0.0,
         }
     }
 
@@ -154,6 +157,7 @@ impl<'a> Run<'a> {
             tier_stalls[tier] = stall - waited;
             self.tiers[tier].stall += stall - waited;
         }
+        self.macs += cost.macs * step.times;
         self.account(step, own);
         self.ahead = (self.ahead - own.stored.iter().copied().sum::<Bytes>().min(self.room)).max(Bytes(0.0));
         self.engines[engine] = end;
@@ -183,9 +187,13 @@ impl<'a> Run<'a> {
         (0..ENGINES).rev().max_by(|&left, &right| parts[left].0.total_cmp(&parts[right].0)).unwrap_or(0)
     }
 
-    /// Time before a step and of its work, over all of its runs. A view takes none; a step that is chained starts with the
-    /// one before.
+    /// Time before a step and of its work, over all of its runs. A view takes none, but where it is started as other steps
+    /// are; a step that is chained starts with the one before.
     fn busy(&self, step: &BoundStep, cost: &StepCost, chained: bool) -> (Seconds, Seconds) {
+        let overhead = &self.target.overhead;
+        if step.view && overhead.views {
+            return (overhead.gap * step.times, (overhead.step + overhead.host) * step.times);
+        }
         if step.view || (step.spaces.is_empty() && step.products.is_empty()) {
             return (Seconds(0.0), Seconds(0.0));
         }
@@ -239,6 +247,7 @@ impl<'a> Run<'a> {
             tiers: tiers
                 .map(|(index, tier)| tier.energy * (own.read(index) + own.written[index]) * step.times)
                 .collect(),
+            links: Joules(0.0),
             static_energy: Joules(0.0),
         }
     }
@@ -279,32 +288,30 @@ impl<'a> Run<'a> {
         if let Some(rate) = target.overhead.results.filter(|_| target.overhead.waits_for_results) {
             makespan += Bytes(program.result_bytes) / rate;
         }
-        // Where the limit on power would be exceeded, everything runs slower.
-        let dynamic = energy.total();
-        let least = target.energy.limit.map_or(Seconds(0.0), |limit| {
-            Seconds(dynamic.0 / (limit - target.energy.static_power).0.max(f64::MIN_POSITIVE))
-        });
-        let throttled = (least - makespan).max(Seconds(0.0));
-        makespan += throttled;
-        energy.static_energy = target.energy.static_power * makespan;
         for (tier, channel) in self.tiers.iter_mut().zip(&self.channels) {
             tier.busy = channel.busy;
         }
-        let macs = program.macs();
-        let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
-        let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);
-        let utilization = (peak > 0.0 && makespan.0 > 0.0).then(|| macs / (peak * makespan.0));
         Report {
             makespan,
             cycles: makespan * target.tiles.clock,
-            throttled,
+            throttled: Seconds(0.0),
             busy: self.steps.iter().map(|step| step.busy).sum(),
             stall: self.steps.iter().map(|step| step.stall).sum(),
             tiers: self.tiers,
             transfers: self.transfers,
             energy,
-            macs,
-            utilization,
+            macs: self.macs,
+            left_out_macs: (program.macs() - self.macs).max(0.0),
+            utilization: None,
+            chips: vec![Chip {
+                first: 0,
+                start: Seconds(0.0),
+                end: makespan,
+                received: Bytes(0.0),
+                link: Seconds(0.0),
+            }],
+            interval: makespan,
+            heat: None,
             steps: self.steps,
         }
     }

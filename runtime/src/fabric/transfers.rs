@@ -31,7 +31,7 @@ pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
     if step.view {
         return needs;
     }
-    add(&mut needs.stored, homes.weights, step.weight_bytes);
+    add(&mut needs.stored, homes.weights, step.read_weight_bytes());
     // Contents that a step appends to stay where they are; only what is new is written.
     let mut appended = 0.0;
     for tensor in step.operands.iter().flatten() {

@@ -1,5 +1,6 @@
 //! `ipuc simulate`: what a run would take on a described machine.
 
+mod functional;
 mod page;
 mod present;
 mod sweep;
@@ -7,23 +8,28 @@ mod trace;
 
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, bindings};
-use super::execute::is_compiled;
+use super::execute::{InputArguments, is_compiled};
 use super::failure::in_models;
 use super::failure::{Code, Failure};
 use super::output::Output;
 use super::targets::{Replaced, target};
 use crate::compile::{CompileOptions, Source, describe};
 use crate::files::{OutputFile, SourceFile};
-use crate::simulate::{SimulateOptions, simulate};
+use crate::simulate::{SimulateOptions, Zeros, simulate};
 use anyhow::Context;
 use clap::Args;
+use functional::Computed;
 use ipuc_formats::dtype::{self, DType};
+use ipuc_formats::machine::units::Seconds;
 use ipuc_formats::model::{Manifest, read_manifest};
 use ipuc_passes::emit::Output as _;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use sweep::Swept;
 
 /// Tell what a run would take on a described machine: cycles, time, energy, bytes from each memory, stalls
+///
+/// With inputs, the outputs are computed too.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The model; of an .onnx file only shapes matter, and files of its weights may be missing
@@ -57,6 +63,22 @@ pub(super) struct Arguments {
     /// Hold and compute wider floats in this type, as f16
     #[arg(long, value_name = "TYPE", value_parser = numerics)]
     numerics: Option<DType>,
+    /// How many machines share the steps, of those that links join; as few as hold the program by default
+    #[arg(long, value_name = "N")]
+    chips: Option<NonZeroU32>,
+    /// For how long the machine has run the same before, as 600s: one that has grown warm may have to slow down
+    #[arg(long, value_name = "TIME")]
+    warm: Option<Seconds>,
+    /// Share of the activations that are zero where products with weights read them, or of those of the ONNX nodes whose
+    /// names a pattern is (`*` stands for any text), for machines that leave zeros out
+    #[arg(long, value_name = "SHARE|NODE=SHARE", value_parser = zero_share)]
+    zeros: Vec<(String, f64)>,
+    // With inputs the outputs are computed too, and zeros of activations are counted where the machine leaves them out.
+    #[command(flatten)]
+    inputs: InputArguments,
+    /// Store the outputs: as NAME.npy in a folder, in one archive, or the only one in one file
+    #[arg(long, short, value_name = "DIR|FILE.npz|FILE.npy")]
+    output: Option<PathBuf>,
     /// Of an .onnx file, an output that is the next content of an input; `auto` for the names that exporters give
     #[arg(long, value_name = "IN=OUT")]
     state: Vec<String>,
@@ -66,11 +88,44 @@ fn numerics(text: &str) -> Result<DType, String> {
     dtype::parse(text).ok_or_else(|| "expected an element type, as f16 or i8".to_string())
 }
 
+/// `0.6`, or `down*=0.6`.
+fn zero_share(text: &str) -> Result<(String, f64), String> {
+    let (pattern, share) = text.rsplit_once('=').unwrap_or(("*", text));
+    match share.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) && !pattern.is_empty() => Ok((pattern.to_string(), share)),
+        Ok(_) | Err(_) => Err("expected a share from 0 to 1, or NODE=SHARE".to_string()),
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let target = target(&arguments.target, &arguments.set)?;
-    let dimensions = bindings(&arguments.dim)?;
-    let manifest = manifest(arguments)?;
-    let options = SimulateOptions { entry: arguments.entry.clone(), dimensions, numerics: arguments.numerics };
+    let mut dimensions = bindings(&arguments.dim)?;
+    let computed = match arguments.inputs.is_given() {
+        true => Some(functional::compute(arguments, &target, output)?),
+        false if arguments.output.is_some() => {
+            let failure = Failure::usage("there are no outputs to store: no inputs are given");
+            return Err(failure
+                .with_hint("give them with --input NAME=FILE.npy, or make them up with --random SEED")
+                .into());
+        }
+        false => None,
+    };
+    if let Some(computed) = &computed {
+        dimensions = computed.bindings.clone();
+    }
+    let manifest = match &computed {
+        Some(computed) => computed.manifest.clone(),
+        None => manifest(arguments)?,
+    };
+    let counted = computed.as_ref().map_or_else(Default::default, |computed| computed.zeros.clone());
+    let options = SimulateOptions {
+        entry: arguments.entry.clone(),
+        dimensions,
+        numerics: arguments.numerics,
+        zeros: Zeros { counted, assumed: arguments.zeros.clone() },
+        chips: arguments.chips,
+        warm: arguments.warm.unwrap_or(Seconds(0.0)),
+    };
     let context = || format!("cannot simulate `{}`", arguments.model.display());
     if !arguments.sweep.is_empty() {
         let machine = (arguments.target.as_str(), arguments.set.as_slice());
@@ -91,7 +146,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let runs: Vec<_> = runs.iter().map(|(target, simulated)| (target, simulated)).collect();
         write(path, &page::page(&runs))?;
     }
-    present::show(&target, &simulated, output)?;
+    present::show(&target, &simulated, computed.as_ref().map(Computed::outputs), output)?;
     Ok(Code::Success)
 }
 

@@ -18,6 +18,7 @@ pub(super) fn page(runs: &[(&Target, &Simulated)]) -> String {
 
 fn run(target: &Target, simulated: &Simulated) -> Json {
     let Simulated { program, placed: _, homes: _, plan, report } = simulated;
+    let slowdown = report.slowdown();
     let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
     let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);
     let tiles = f64::from(target.tiles.count.get());
@@ -28,7 +29,14 @@ fn run(target: &Target, simulated: &Simulated) -> Json {
         target.tiers.iter().map(|tier| json!({"name": tier.name, "rate": tier.read.0, "capacity": tier.capacity.0})),
     );
     let transfers = report.transfers.iter().map(|transfer| {
-        json!([transfer.tier, transfer.step, transfer.start.0, transfer.end.0, transfer.bytes.0, transfer.write])
+        json!([
+            transfer.tier,
+            transfer.step,
+            transfer.start.0 * slowdown,
+            transfer.end.0 * slowdown,
+            transfer.bytes.0,
+            transfer.write
+        ])
     });
     let regions = plan.iter().flat_map(|plan| &plan.regions).map(|region| {
         let holds: &'static str = region.holds.into();
@@ -42,6 +50,14 @@ fn run(target: &Target, simulated: &Simulated) -> Json {
         "reserved_bytes": target.tiles.reserved.0,
         "peak_macs_per_second": peak,
         "memories": memories,
+        "power_limit": target.energy.limit.map(|limit| limit.0),
+        "static_power": target.energy.static_power.0,
+        "thermal": target.thermal.as_ref().map(|thermal| json!({
+            "ambient": thermal.ambient.0,
+            "limit": thermal.limit.0,
+            "resistance": thermal.resistance.0,
+            "capacity": thermal.capacity.0,
+        })),
         "transfers": transfers.collect::<Json>(),
         "regions": regions.collect::<Json>(),
     })

@@ -1,13 +1,20 @@
 //! The result of a simulation: a table by step and in total, or JSON.
 
 use crate::cli::output::Output;
+use crate::cli::present as values;
 use crate::simulate::Simulated;
 use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
 use ipuc_formats::machine::{Place, Target};
-use ipuc_runtime::fabric::{EnergyParts, Limit, Report};
+use ipuc_formats::value::Value;
+use ipuc_runtime::fabric::{EnergyParts, Heat, Limit, Report};
 use serde_json::{Value as Json, json};
 
-pub(super) fn show(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn show(
+    target: &Target,
+    simulated: &Simulated,
+    outputs: Option<&[(String, Value)]>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     let mut rows = vec![
         [
             "step",
@@ -45,7 +52,19 @@ pub(super) fn show(target: &Target, simulated: &Simulated, output: &mut Output) 
     }
     output.table(rows)?;
     totals(target, simulated, output)?;
-    output.json(&json_result(target, simulated))
+    let mut result = json_result(target, simulated);
+    if let Some(outputs) = outputs {
+        for (name, value) in outputs {
+            output.line(format_args!("{name}: {}", values::text(value)))?;
+        }
+        let outputs = outputs.iter().map(|(name, value)| {
+            let mut object = values::json(value);
+            object["name"] = json!(name);
+            object
+        });
+        result["outputs"] = outputs.collect();
+    }
+    output.json(&result)
 }
 
 fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
@@ -63,7 +82,24 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
     output.line(format_args!("  {:.1} runs a second{utilization}", 1.0 / report.makespan.0))?;
     output.line(format_args!("  at work {}, stalled {}", report.busy, report.stall))?;
     if report.throttled.0 > 0.0 {
-        output.line(format_args!("  slowed down by {} to stay within the limit on power", report.throttled))?;
+        output.line(format_args!(
+            "  slowed down by {} to stay within the limits on power and temperature",
+            report.throttled
+        ))?;
+    }
+    if let Some(heat) = &report.heat {
+        output.line(warmth(heat))?;
+    }
+    if report.chips.len() > 1 {
+        let links = report.chips.iter().map(|chip| chip.link).sum::<Seconds>();
+        let count = report.chips.len();
+        output.line(format_args!("  on {count} of them one after another, {links} between them"))?;
+        let many = 1.0 / report.interval.0;
+        output.line(format_args!("  {many:.1} runs a second where {count} are under way at once"))?;
+    }
+    if report.left_out_macs > 0.0 {
+        let share = report.left_out_macs / (report.left_out_macs + report.macs) * 100.0;
+        output.line(format_args!("  {share:.1} % of the multiply-accumulates left out, since activations are zero"))?;
     }
     output.line(format_args!(
         "  weights {} in {}, state {} in {}, values in {}",
@@ -100,6 +136,16 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
     Ok(())
 }
 
+fn warmth(heat: &Heat) -> String {
+    let Heat { start, end, steady, limit_after, sustained } = heat;
+    match limit_after {
+        None => format!("  from {start:.1} to {end:.1}, and {steady:.1} where it goes on"),
+        Some(after) => format!(
+            "  from {start:.1} to {end:.1}; where it goes on it reaches its limit after {after}, and a run then takes {sustained}"
+        ),
+    }
+}
+
 fn counted(macs: f64) -> String {
     match macs {
         macs if macs >= 1e12 => format!("{:.2} T multiply-accumulates", macs / 1e12),
@@ -134,6 +180,7 @@ pub(super) fn parts(target: &Target, energy: &EnergyParts) -> Vec<(String, Joule
         ("exchange".to_string(), energy.exchange),
     ];
     parts.extend(target.tiers.iter().map(|tier| tier.name.clone()).zip(energy.tiers.iter().copied()));
+    parts.push(("links".to_string(), energy.links));
     parts.push(("static".to_string(), energy.static_energy));
     parts
 }
@@ -145,6 +192,7 @@ fn json_energy(energy: &EnergyParts) -> Json {
         "sram": energy.sram.0,
         "exchange": energy.exchange.0,
         "tiers": energy.tiers.iter().map(|energy| energy.0).collect::<Vec<_>>(),
+        "links": energy.links.0,
         "static": energy.static_energy.0,
         "total": energy.total().0,
     })
@@ -152,6 +200,7 @@ fn json_energy(energy: &EnergyParts) -> Json {
 
 pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
     let Simulated { program, placed, homes, plan, report } = simulated;
+    let slowdown = report.slowdown();
     let steps = program.steps.iter().zip(placed).zip(&report.steps).map(|((step, placed), took)| {
         let cost = &placed.cost;
         let Cycles(exchange) = cost.exchange;
@@ -161,13 +210,14 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
             "name": step.name,
             "operator": step.operator,
             "runs": step.times,
-            "macs": step.times * step.products.iter().map(|product| product.macs).fold(0.0, |sum, macs| sum + macs),
+            "macs": step.times * cost.macs,
+            "zero_share": step.zeros.as_ref().map(|zeros| 1.0 - zeros.kept),
             "tiles": cost.tiles,
-            "start_seconds": took.start.0,
-            "end_seconds": took.end.0,
-            "busy_seconds": took.busy.0,
-            "stall_seconds": took.stall.0,
-            "tier_stall_seconds": took.tier_stalls.iter().map(|stall| stall.0).collect::<Vec<_>>(),
+            "start_seconds": took.start.0 * slowdown,
+            "end_seconds": took.end.0 * slowdown,
+            "busy_seconds": took.busy.0 * slowdown,
+            "stall_seconds": took.stall.0 * slowdown,
+            "tier_stall_seconds": took.tier_stalls.iter().map(|stall| stall.0 * slowdown).collect::<Vec<_>>(),
             "matrix_cycles": cost.matrix.0,
             "vector_cycles": cost.vector.0,
             "copy_cycles": cost.copies.0,
@@ -203,6 +253,22 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
         "stall_seconds": report.stall.0,
         "throttled_seconds": report.throttled.0,
         "macs": report.macs,
+        "left_out_macs": report.left_out_macs,
+        "interval_seconds": report.interval.0,
+        "chips": report.chips.iter().map(|chip| json!({
+            "first_step": chip.first,
+            "start_seconds": chip.start.0 * slowdown,
+            "end_seconds": chip.end.0 * slowdown,
+            "received_bytes": chip.received.0,
+            "link_seconds": chip.link.0 * slowdown,
+        })).collect::<Json>(),
+        "heat": report.heat.as_ref().map(|heat| json!({
+            "start_celsius": heat.start.0,
+            "end_celsius": heat.end.0,
+            "steady_celsius": heat.steady.0,
+            "limit_after_seconds": heat.limit_after.map(|after| after.0),
+            "sustained_seconds": heat.sustained.0,
+        })),
         "utilization": report.utilization,
         "energy_joules": json_energy(energy),
         "weights": {"bytes": program.weight_bytes, "home": place(target, homes.weights)},

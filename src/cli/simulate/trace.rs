@@ -4,7 +4,7 @@ use super::present::{limit, parts};
 use crate::simulate::Simulated;
 use ipuc_formats::machine::units::{Cycles, Seconds};
 use ipuc_formats::machine::{Style, Target};
-use ipuc_runtime::fabric::{EnergyParts, StepReport};
+use ipuc_runtime::fabric::{EnergyParts, Report, StepReport};
 use serde_json::{Value as Json, json};
 
 /// Tracks of the machine: steps on the tiles, exchange between them, then one for each tier.
@@ -15,7 +15,8 @@ const FIRST_TIER: usize = 2;
 /// The events, in the JSON format that both viewers read. Times are in microseconds.
 pub(super) fn events(target: &Target, simulated: &Simulated) -> Json {
     let mut events = names(target);
-    for ((step, placed), took) in simulated.program.steps.iter().zip(&simulated.placed).zip(&simulated.report.steps) {
+    let report = slowed(&simulated.report);
+    for ((step, placed), took) in simulated.program.steps.iter().zip(&simulated.placed).zip(&report.steps) {
         let time = took.end - took.start;
         if time.0 <= 0.0 {
             continue;
@@ -35,19 +36,35 @@ pub(super) fn events(target: &Target, simulated: &Simulated) -> Json {
             }),
         ));
         let Cycles(exchange) = placed.cost.exchange + placed.cost.sync;
-        let exchange = (Cycles(exchange) / target.tiles.clock) * step.times;
+        let exchange = (Cycles(exchange) / target.tiles.clock) * (step.times * simulated.report.slowdown());
         if exchange.0 > 0.0 {
             let args = json!({"bytes": placed.cost.exchanged.0, "phases": placed.cost.phases});
             events.push(complete(&step.name, EXCHANGE, exchange_start(target, took, exchange), exchange, &args));
         }
-        events.push(power(target, took, time));
+        events.push(power(target, (took, report.chips.len()), time));
     }
-    for transfer in &simulated.report.transfers {
+    for transfer in &report.transfers {
         let name = simulated.program.steps.get(transfer.step).map_or("", |step| step.name.as_str());
         let args = json!({"bytes": transfer.bytes.0, "direction": if transfer.write { "write" } else { "read" }});
         events.push(complete(name, FIRST_TIER + transfer.tier, transfer.start, transfer.end - transfer.start, &args));
     }
     json!({"traceEvents": events, "displayTimeUnit": "ns"})
+}
+
+/// The run with the times that limits on power and temperature make of it.
+fn slowed(report: &Report) -> Report {
+    let slowdown = report.slowdown();
+    let mut slowed = report.clone();
+    for step in &mut slowed.steps {
+        for time in [&mut step.start, &mut step.end, &mut step.busy, &mut step.stall] {
+            *time = *time * slowdown;
+        }
+    }
+    for transfer in &mut slowed.transfers {
+        transfer.start = transfer.start * slowdown;
+        transfer.end = transfer.end * slowdown;
+    }
+    slowed
 }
 
 fn names(target: &Target) -> Vec<Json> {
@@ -80,8 +97,9 @@ fn exchange_start(target: &Target, took: &StepReport, exchange: Seconds) -> Seco
 }
 
 /// Power by component while a step runs.
-fn power(target: &Target, took: &StepReport, time: Seconds) -> Json {
-    let energy = EnergyParts { static_energy: target.energy.static_power * time, ..took.energy.clone() };
+fn power(target: &Target, (took, chips): (&StepReport, usize), time: Seconds) -> Json {
+    let static_energy = target.energy.static_power * time * chips as f64;
+    let energy = EnergyParts { static_energy, ..took.energy.clone() };
     let parts = parts(target, &energy).into_iter();
     let watts: serde_json::Map<String, Json> = parts.map(|(name, energy)| (name, json!(energy.0 / time.0))).collect();
     json!({"ph": "C", "pid": 1, "tid": TILES, "name": "power (W)", "ts": micros(took.start), "args": watts})

@@ -84,6 +84,8 @@ impl Caches {
 /// Multiply-accumulates of a core in a nanosecond.
 struct Products {
     types: &'static [DType],
+    /// Types of weights that only these are for; none for all others.
+    weights: &'static [DType],
     /// Many rows pass by the same weights.
     many: f64,
     /// One row.
@@ -112,9 +114,18 @@ const TYPES: &[(DType, &[DType])] = &[
     (DType::I8, &[DType::I8, DType::U8]),
 ];
 
+/// Weights that are codes: bits, the level of accuracy that rounds activations or leaves them, types of activations and of
+/// the weights.
+type Codes = (usize, i64, &'static [DType], &'static [DType]);
+const CODES: &[Codes] = &[
+    (4, 0, &[DType::F32, DType::F16, DType::BF16], &[DType::I4, DType::U4]),
+    (4, 4, &[DType::I8], &[DType::I4, DType::U4]),
+    (8, 0, &[DType::F32, DType::F16, DType::BF16], &[DType::I8, DType::U8]),
+];
+
 impl Measured {
     fn new(folder: &Path, threads: usize, caches: &Caches, progress: impl Fn(u64, u64)) -> anyhow::Result<Measured> {
-        let all = TYPES.len() as u64 * 2 + 9;
+        let all = (TYPES.len() + CODES.len()) as u64 * 2 + 9;
         let mut done = 0;
         let mut advance = || {
             progress(done, all);
@@ -133,7 +144,16 @@ impl Measured {
                 let seconds = model.seconds(folder, threads, (result, &[rows, size]))?;
                 Ok((rows * size * size) as f64 / seconds / 1e9 / cores)
             };
-            products.push(Products { types, many: rate(256, 1024)?, one: rate(1, 512)? });
+            products.push(Products { types, weights: &[], many: rate(256, 1024)?, one: rate(1, 512)? });
+        }
+        for &(bits, accuracy, types, weights) in CODES {
+            let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
+                advance();
+                let model = Model::new(DType::F32, &[rows, size]).codes(bits, accuracy, (size, size));
+                let seconds = model.seconds(folder, threads, (DType::F32, &[rows, size]))?;
+                Ok((rows * size * size) as f64 / seconds / 1e9 / cores)
+            };
+            products.push(Products { types, weights, many: rate(256, 1024)?, one: rate(1, 1024)? });
         }
         // Elements that fit into the cache of each core.
         let elements = (caches.own as usize / 16 * threads).max(1 << 14);
@@ -158,10 +178,11 @@ impl Measured {
         let copied = Model::new(DType::F32, &[1024, 1024]).step("Transpose", None, None);
         let copies = 2.0 * 4.0 * 1024.0 * 1024.0 / copied.seconds(folder, threads, (DType::F32, &[1024, 1024]))?;
         advance();
-        let small =
-            |count: usize| Model::new(DType::F32, &[1, 16]).steps(count, "MatMul", Some((DType::F32, &[16, 16])));
-        let mut times = [1, 65].map(|count| small(count).seconds(folder, threads, (DType::F32, &[1, 16]))).into_iter();
-        let (one, many) = (times.next().context("no time")??, times.next().context("no time")??);
+        let rounds = |count: usize| {
+            let model = Model::new(DType::F32, &[SMALL, SMALL]);
+            (0..count).fold(model, small_steps).seconds(folder, threads, (DType::F32, &[SMALL, SMALL]))
+        };
+        let (one, many) = (rounds(1)?, rounds(1 + SMALL_ROUNDS)?);
         let mut weights = |bytes: u64| -> anyhow::Result<f64> {
             advance();
             // A row of 4096 by as many outputs as the bytes give.
@@ -177,12 +198,27 @@ impl Measured {
             divide,
             transcendental,
             copies: copies / 1e9 / cores,
-            step_seconds: ((many - one) / 64.0).max(1e-9),
+            step_seconds: ((many - one) / (SMALL_ROUNDS * SMALL_STEPS) as f64).max(1e-9),
             cache: weights((caches.shared / 2).max(caches.own * 2))?,
             memory: weights(caches.shared * 4)?,
             disk: disk(folder)?,
         })
     }
+}
+
+/// Rounds of small steps, and how many steps each is.
+const SMALL_ROUNDS: usize = 16;
+const SMALL_STEPS: usize = 4;
+/// Rows in them, and elements of each.
+const SMALL: usize = 16;
+
+/// Steps of which each is of another kind than the one before, as in models: the code and the data of each come anew.
+fn small_steps(model: Model, _round: usize) -> Model {
+    model
+        .step("MatMul", Some((DType::F32, &[SMALL, SMALL])), None)
+        .step("Softmax", None, None)
+        .step("Transpose", None, None)
+        .step("Tanh", None, None)
 }
 
 /// Rate of reading a file past the page cache.
@@ -245,10 +281,16 @@ transfer = "0 cycles"
         receive = measured.cache / 1e9 / threads as f64,
     );
     for products in &measured.products {
-        let names: Vec<String> = products.types.iter().map(|dtype| format!("\"{}\"", dtype.name())).collect();
+        let names = |types: &[DType]| {
+            types.iter().map(|dtype| format!("\"{}\"", dtype.name())).collect::<Vec<String>>().join(", ")
+        };
+        let weights = match products.weights {
+            [] => String::new(),
+            weights => format!("\nweights = [{}]", names(weights)),
+        };
         let kinds = [
             ("256 rows by 1024 x 1024", ROWS, ROWS * OUTPUTS / products.many),
-            ("one row by 512 x 512", 1.0, OUTPUTS / products.one),
+            ("one row by 512 x 512, or codes of 1024 x 1024", 1.0, OUTPUTS / products.one),
         ];
         for (what, rows, pass) in kinds {
             let _ = write!(
@@ -256,7 +298,7 @@ transfer = "0 cycles"
                 r#"
 # {what}. Energy is not measured.
 [[matrix]]
-types = [{}]
+types = [{}]{weights}
 units = 1
 rows = {rows}
 inputs = 1
@@ -267,7 +309,7 @@ overlapped = true
 threads = 1
 energy = "0pJ/op"
 "#,
-                names.join(", ")
+                names(products.types)
             );
         }
     }
@@ -321,8 +363,10 @@ state = "auto"
 prefetch = false
 
 [overhead]
-# What each of 64 products of 16 x 16 adds to a run.
+# What each of 64 small steps of four kinds adds to a run.
 step = "{:.1}ns"
+# Views are steps too.
+views = true
 
 [energy]
 # Not measured.
@@ -339,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_description_says_what_was_measured() {
-        let products = vec![Products { types: &[DType::I8, DType::U8], many: 64.0, one: 8.0 }];
+        let products = vec![Products { types: &[DType::I8, DType::U8], weights: &[], many: 64.0, one: 8.0 }];
         let measured = Measured {
             products,
             arithmetic: 8.0,

@@ -22,6 +22,7 @@ const LEAST_RUNS: usize = 7;
 /// A model of one input `x` that grows node by node.
 pub(super) struct Model {
     graph: GraphProto,
+    microsoft: bool,
     input: (DType, Vec<usize>),
     last: String,
 }
@@ -30,7 +31,7 @@ impl Model {
     pub(super) fn new(dtype: DType, shape: &[usize]) -> Model {
         let x = port("x", dtype, shape);
         let graph = GraphProto { name: Some("graph".to_string()), input: vec![x], ..GraphProto::default() };
-        Model { graph, input: (dtype, shape.to_vec()), last: "x".to_string() }
+        Model { graph, microsoft: false, input: (dtype, shape.to_vec()), last: "x".to_string() }
     }
 
     /// A weight of sixteenths, whose products and sums stay in range, or of ones where it has integers.
@@ -58,12 +59,7 @@ impl Model {
     pub(super) fn step(mut self, operator: &str, weight: Option<(DType, &[usize])>, to: Option<DType>) -> Model {
         let weight = weight.map(|(dtype, shape)| self.weight(dtype, shape));
         let output = format!("v{}", self.graph.node.len());
-        let cast = to.map(|dtype| AttributeProto {
-            name: Some("to".to_string()),
-            r#type: Some(INTEGER_ATTRIBUTE),
-            i: Some(i64::from(dtype.onnx_code())),
-            ..AttributeProto::default()
-        });
+        let cast = to.map(|dtype| integer("to", i64::from(dtype.onnx_code())));
         self.graph.node.push(NodeProto {
             name: Some(output.clone()),
             op_type: Some(operator.to_string()),
@@ -76,6 +72,35 @@ impl Model {
         self
     }
 
+    /// A product with codes in blocks of [`CODES_BLOCK`], whose activations are rounded to 8 bits where the level of accuracy
+    /// is 4.
+    pub(super) fn codes(mut self, bits: usize, accuracy_level: i64, (inputs, outputs): (usize, usize)) -> Model {
+        let blocks = inputs / CODES_BLOCK;
+        let bytes = CODES_BLOCK * bits / 8;
+        let codes = self.weight(DType::U8, &[outputs, blocks, bytes]);
+        let scales = self.weight(DType::F32, &[outputs * blocks]);
+        let output = format!("v{}", self.graph.node.len());
+        let attributes = [
+            ("K", inputs as i64),
+            ("N", outputs as i64),
+            ("bits", bits as i64),
+            ("block_size", CODES_BLOCK as i64),
+            ("accuracy_level", accuracy_level),
+        ];
+        self.graph.node.push(NodeProto {
+            name: Some(output.clone()),
+            op_type: Some("MatMulNBits".to_string()),
+            domain: Some(MICROSOFT.to_string()),
+            input: vec![self.last, codes, scales],
+            output: vec![output.clone()],
+            attribute: attributes.map(|(name, value)| integer(name, value)).to_vec(),
+            ..NodeProto::default()
+        });
+        self.last = output;
+        self.microsoft = true;
+        self
+    }
+
     /// The same step several times.
     pub(super) fn steps(self, count: usize, operator: &str, weight: Option<(DType, &[usize])>) -> Model {
         (0..count).fold(self, |model, _| model.step(operator, weight, None))
@@ -83,11 +108,12 @@ impl Model {
 
     /// The median of its runs, in seconds.
     pub(super) fn seconds(self, folder: &Path, threads: usize, result: (DType, &[usize])) -> anyhow::Result<f64> {
-        let Model { mut graph, input: (dtype, shape), last } = self;
+        let Model { mut graph, microsoft, input: (dtype, shape), last } = self;
         graph.output.push(port(&last, result.0, result.1));
-        let opset = OperatorSetIdProto { domain: None, version: Some(21) };
-        let model =
-            ModelProto { ir_version: Some(10), opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() };
+        let mut opset_import = vec![OperatorSetIdProto { domain: None, version: Some(21) }];
+        let other = OperatorSetIdProto { domain: Some(MICROSOFT.to_string()), version: Some(1) };
+        opset_import.extend(microsoft.then_some(other));
+        let model = ModelProto { ir_version: Some(10), opset_import, graph: Some(graph), ..ModelProto::default() };
         let (path, compiled) = (folder.join("model.onnx"), folder.join("model.ipu"));
         std::fs::write(&path, model.encode_to_vec())?;
         compile(&[Source { entry: "main".to_string(), path }], &compiled, &CompileOptions::default())?;
@@ -116,6 +142,18 @@ impl Model {
 }
 
 const INTEGER_ATTRIBUTE: i32 = 2;
+const MICROSOFT: &str = "com.microsoft";
+/// Inputs that share a scale.
+const CODES_BLOCK: usize = 32;
+
+fn integer(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(INTEGER_ATTRIBUTE),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}
 
 fn port(name: &str, dtype: DType, shape: &[usize]) -> ValueInfoProto {
     let dimension =

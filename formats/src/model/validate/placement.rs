@@ -112,7 +112,8 @@ fn check_splits(
         let space: &Space = &spaces[in_range("space", split.space, spaces.len())?];
         let axis = &space.axes[in_range("axis", split.axis, space.axes.len())?];
         match (axis.kind, step.reduction) {
-            (AxisKind::Parallel, _) | (AxisKind::Reduced, Reduction::Chain | Reduction::Tree) => {}
+            (AxisKind::Parallel | AxisKind::Recurrent, _) | (AxisKind::Reduced, Reduction::Chain | Reduction::Tree) => {
+            }
             (AxisKind::Reduced, Reduction::None) => {
                 return Err(Fault::Rule("it splits a reduced axis without a reduction"));
             }

@@ -313,12 +313,40 @@ impl Operator for Reduce {
     }
 }
 
+impl Reduce {
+    /// The axes that the shapes of operand and result tell; `None` where they leave a choice.
+    fn gone(&self, dims: &[Dim], result: &[Dim]) -> Option<Vec<usize>> {
+        /// All choices of axes are tried.
+        const MOST_AXES: usize = 10;
+        if self.keep_axes {
+            let same = dims.len() == result.len();
+            return same.then(|| (0..dims.len()).filter(|&axis| dims[axis] != result[axis]).collect());
+        }
+        if dims.len() > MOST_AXES {
+            return None;
+        }
+        let fits = |gone: &u32| {
+            let left = (0..dims.len()).filter(|axis| (gone >> axis) & 1 == 0).map(|axis| &dims[axis]);
+            left.eq(result.iter())
+        };
+        let mut choices = (0..1u32 << dims.len()).filter(fits);
+        match (choices.next(), choices.next()) {
+            (Some(only), None) => Some((0..dims.len()).filter(|axis| (only >> axis) & 1 == 1).collect()),
+            (_, _) => None,
+        }
+    }
+}
+
 impl Computes for Reduce {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
         let given = facts.operand(1).map(|_| facts.integers(1));
         let axes = match given {
-            Some(None) => return loops::serial(facts),
+            // Axes of a weight are not in the records of a file: the shapes say which have gone.
+            Some(None) => match facts.result(0).and_then(|result| self.gone(dims, result)) {
+                Some(axes) => Ok(axes),
+                None => return loops::serial(facts),
+            },
             None => self.axes(None, dims.len()),
             Some(Some(axes)) => self.axes(Some(&axes), dims.len()),
         };
@@ -424,6 +452,21 @@ mod tests {
         let mut blocks = NoBlocks;
         let results = operator.reference(&[Some(data.into()), axes], &mut ReferenceContext::new(&mut blocks)).unwrap();
         results[0].as_tensor().unwrap().clone()
+    }
+
+    #[test]
+    fn shapes_tell_which_axes_have_gone_where_they_leave_no_choice() {
+        let gone = |keep_axes: bool, dims: &[i64], result: &[i64]| {
+            let operator = Reduce { function: ReduceFunction::Mean, keep_axes, keep_without_axes: false };
+            let [dims, result] =
+                [dims, result].map(|dims| dims.iter().map(|&dim| Dim::known(dim)).collect::<Vec<Dim>>());
+            operator.gone(&dims, &result)
+        };
+        assert_eq!(gone(true, &[1, 512, 7, 7], &[1, 512, 1, 1]), Some(vec![2, 3]));
+        assert_eq!(gone(false, &[2, 512, 7, 7], &[2, 512]), Some(vec![2, 3]));
+        assert_eq!(gone(false, &[2, 7, 7], &[2, 7]), None);
+        assert_eq!(gone(false, &[2, 7], &[3]), None);
+        assert_eq!(gone(true, &[2, 7], &[2]), None);
     }
 
     #[test]

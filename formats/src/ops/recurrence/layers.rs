@@ -11,8 +11,8 @@ use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops::{self, Loops};
 use crate::ops::recurrence::recurrent_activation::{Direction, RecurrentActivation};
 use crate::ops::{
-    InferContext, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each, integers, optional,
-    optional_tensor, tensor, tensor_operand,
+    AxisKind, InferContext, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each, integers,
+    optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::tensor::filled;
@@ -154,7 +154,8 @@ impl Layer<'_> {
     }
 
     /// Loops of the products with the input, then with the hidden state, when every sequence has its full length. Steps
-    /// follow one another, and each needs all of the state before.
+    /// follow one another, and each needs all of the state before: elements of the state may be computed apart, each with
+    /// the rows of its gates.
     pub(crate) fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let (Some([_, _, input]), Some(sequence)) = (facts.dims(1), facts.result(0)) else {
             return loops::unknown(facts, 1);
@@ -173,12 +174,20 @@ impl Layer<'_> {
                 .flat_map(|own| [loops::operand(5 + own, batch_axis), loops::result(1 + own, batch_axis)])
                 .chain([loops::operand(0, batch_axis), loops::operand(4, 0)])
                 .chain([loops::result(0, if self.batch_first { 0 } else { 2 })]);
-            Loops::new(facts)
+            let nest = Loops::new(facts)
                 .parallel(&Dim::from(self.direction.count()), walks.chain(states).chain([loops::result(0, output)]))
                 .parallel(batch, sequences)
-                .serial(steps)
-                .serial(&Dim::from(self.gates))
-                .serial(hidden)
+                .serial(steps);
+            // Rows of the gates lie one gate after another, as far apart as there are elements.
+            let gates = Dim::from(self.gates);
+            let Some(apart) = hidden.as_known() else {
+                return nest.serial(&gates).serial(hidden).serial(summed).products(1);
+            };
+            let of_gates = [1, 2].map(|operand| loops::operand(operand, 1).stride(apart));
+            let of_elements = [1, 2].map(|operand| loops::operand(operand, 1));
+            let made = (0..self.states).map(|own| loops::result(1 + own, 2)).chain([loops::result(0, 3)]);
+            nest.axis(AxisKind::Serial, &gates, of_gates)
+                .axis(AxisKind::Recurrent, hidden, made.chain(of_elements))
                 .serial(summed)
                 .products(1)
         };

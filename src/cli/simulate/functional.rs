@@ -1,0 +1,60 @@
+//! The outputs of a simulated run: those of the runtime, whatever the machine is, and the zeros on the way to them.
+
+use super::Arguments;
+use crate::cli::execute::{DimensionArguments, Loaded, ModelArguments, gather};
+use crate::cli::failure::Failure;
+use crate::cli::output::Output;
+use crate::cli::run::store;
+use crate::cli::sizes::{Beginning, Sizes};
+use crate::observe::ZeroMaps;
+use ipuc_formats::dim::Bindings;
+use ipuc_formats::machine::{Target, ZeroMap};
+use ipuc_formats::model::Manifest;
+use ipuc_formats::value::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a run of the program gave.
+pub(super) struct Computed {
+    /// The program that ran.
+    pub(super) manifest: Manifest,
+    /// Sizes of the dimensions of the inputs.
+    pub(super) bindings: Bindings,
+    /// Where values were zero, for a machine that leaves zeros out.
+    pub(super) zeros: BTreeMap<u32, Arc<ZeroMap>>,
+    outputs: Vec<(String, Value)>,
+}
+
+impl Computed {
+    /// The outputs by name.
+    pub(super) fn outputs(&self) -> &[(String, Value)] {
+        &self.outputs
+    }
+}
+
+/// Run the program on the inputs that are given, and store the outputs where they are to go.
+pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Output) -> anyhow::Result<Computed> {
+    if !arguments.state.is_empty() {
+        let failure = Failure::usage("--state and inputs do not go together");
+        return Err(failure.with_hint("compile the model with --state first, and simulate the .ipu file").into());
+    }
+    let name = arguments.entry.as_deref();
+    let dimensions = DimensionArguments { dim: arguments.dim.clone() };
+    let loaded = Loaded::open(&ModelArguments::of(&arguments.model, name), &dimensions, output)?;
+    let entry = loaded.model.entry(name)?;
+    let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Fresh };
+    let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
+    let mut session = loaded.session()?;
+    let manifest = loaded.model.manifest().clone();
+    let running = output.waiting("running");
+    let mut zeros = ZeroMaps::new(&manifest);
+    let outputs = match target.zeros {
+        Some(_) => session.run_observed(name, inputs.values, &mut zeros)?,
+        None => session.run(name, inputs.values)?,
+    };
+    drop(running);
+    if let Some(target) = &arguments.output {
+        store(&outputs, target)?;
+    }
+    Ok(Computed { manifest, bindings: inputs.bindings, zeros: zeros.maps, outputs })
+}
