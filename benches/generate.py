@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Greedy text of ipuc beside onnxruntime-genai, of one folder: tokens, and tokens a second.
 
-    python benches/generate.py FOLDER [IPUC [TOKENS [THREADS]]]
+    python benches/generate.py FOLDER [IPUC [TOKENS [THREADS [LLAMA_BENCH MODEL.gguf]]]]
 
-Needs onnxruntime-genai, onnxruntime, onnx and numpy. IPUC is the program (default `ipuc`). For each prompt the continuations are
+Needs onnxruntime-genai, onnxruntime, onnx and numpy. IPUC is the program (default `ipuc`), LLAMA_BENCH llama.cpp's of that name
+(`benches/llama.py` says how it is built), which reads a file of the same model. For each prompt the continuations are
 compared up to the first token that differs. Both read the same prompts with the same number of threads, one after the other.
 Then there are medians of tokens a second, of prompts of 128 tokens and of continuations, and of eight texts side by side and one
-after the other, within a quarter of the weights. At last ipuc reads the texts of onnxruntime-genai; each position where the
+after the other, within a quarter of the weights; what guesses gain on a text that repeats itself; and how much memory a process
+has that makes 4,000 tokens within half of the weights. At last ipuc reads the texts of onnxruntime-genai; each position where the
 best tokens differ is printed with how far the two are apart, and whether rounding explains it (`scores.py`). The exit code is
 1 where it does not.
 """
@@ -51,6 +53,44 @@ def run_ipuc(program, file, prompt, tokens, threads):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def run_llama(program, model, threads):
+    """Tokens a second of llama.cpp: of a prompt of 128 tokens, and of 64 tokens."""
+    command = ["env", "OMP_WAIT_POLICY=passive", program, "-m", model, "-t", threads, "-ngl", "0", "-p", "128", "-n", "64"]
+    ran = subprocess.run([*command, "-r", "5", "-o", "json"], check=True, capture_output=True, text=True)
+    tests = json.loads(ran.stdout)
+    found = {"prompt" if test["n_gen"] == 0 else "text": statistics.median(test["samples_ts"]) for test in tests}
+    print(f"llama.cpp: prompt {found['prompt']:.0f} tokens/s, text {found['text']:.1f} tokens/s")
+
+
+REPEATED = """The committee of the harbour met on Monday. The committee of the harbour said that ships longer than ninety metres
+shall wait outside, that pilots shall be paid by the hour, and that the lamp on the northern pier shall be lit at dusk. """
+
+
+def lookup(program, file, threads):
+    """What guesses from the text gain where it repeats itself: the same tokens, faster."""
+    runs = {}
+    for guesses in ("0", "8", "0", "8", "0", "8"):
+        command = [program, "generate", file, "--prompt", REPEATED * 3, "--max-tokens", "120", "--ignore-end", "--threads", threads]
+        command += ["--temperature", "0", "--repetition-penalty", "1", "--lookup", guesses, "--json", "-q"]
+        run = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        runs.setdefault(guesses, []).append(run)
+    assert len({tuple(run["numbers"]) for each in runs.values() for run in each}) == 1
+    rate = {guesses: statistics.median(run["tokens_per_second"] for run in each) for guesses, each in runs.items()}
+    print(f"ipuc on a text that repeats itself: {rate['8'] / rate['0']:.2f} times the tokens with guesses, "
+          f"{runs['8'][0]['accepted']} of {runs['8'][0]['guessed']} right")
+
+
+def memory(program, file, threads, tokens=4000):
+    """The most memory of a process that makes many tokens within half of the weights, over its budget."""
+    inspected = subprocess.run([program, "inspect", file, "--json"], check=True, capture_output=True, text=True).stdout
+    budget = json.loads(inspected)["weights_bytes"] // 2
+    command = [program, "generate", file, "--prompt", PROMPTS[2], "--max-tokens", str(tokens), "--ignore-end", "--temperature", "0"]
+    child = subprocess.Popen([*command, "--memory", str(budget), "--threads", threads, "-q"], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    assert status == 0, f"{tokens} tokens within {budget} bytes: {status}"
+    print(f"ipuc, {tokens} tokens within {budget >> 20} MiB: {(usage.ru_maxrss << 10) - budget >> 20} MiB besides")
+
+
 def run_batch(program, file, prompts, size, memory, tokens, threads):
     command = [program, "generate", file, "--batch", prompts, "--batch-size", str(size), "--memory", str(memory)]
     command += ["--max-tokens", str(tokens), "--ignore-end", "--threads", threads, "--temperature", "0", "--json", "-q"]
@@ -88,7 +128,7 @@ def explain(scores, tokenizer, texts):
     return differences.summary()
 
 
-def main(folder, program="ipuc", tokens="200", threads="2"):
+def main(folder, program="ipuc", tokens="200", threads="2", llama=None, gguf=None):
     tokens = int(tokens)
     config = genai.Config(folder)
     config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": int(threads)}}}}))
@@ -124,7 +164,11 @@ def main(folder, program="ipuc", tokens="200", threads="2"):
             reads["ipuc"].append(run_ipuc(program, file, text, 1, threads)["prompt_tokens_per_second"])
         for name in rates:
             print(f"{name}: prompt {statistics.median(reads[name]):.0f} tokens/s, text {statistics.median(rates[name]):.1f} tokens/s")
+        if llama:
+            run_llama(llama, gguf, threads)
         batches(program, file, scratch, 64, threads)
+        lookup(program, file, threads)
+        memory(program, file, threads)
         return 0 if explain(Scores(folder, model, program, file, scratch, threads), tokenizer, texts) else 1
 
 

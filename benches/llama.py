@@ -8,13 +8,13 @@
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_CURL=OFF
     ninja -C BUILD llama-bench
     python3 benches/llama.py BUILD WORK [--limits 25,50,75] [--rounds 3] [--passes 5] [--threads 2]
+    python3 benches/llama.py BUILD WORK --layers 44 --first [--limits 50,110]
 
 WORK is a folder on the disk that is measured, with 7 GB free. It keeps the models for the next time.
 
-Theirs is a random Llama with 1.1 billion weights in float16 (the shapes of TinyLlama), mapped, which decodes token by
-token. Ours is a float16 model of the same matrices, whose external data are those very bytes: each layer's products
-q, k, v, o, gate, up and down of one row, then the output head. Attention adds q and the repeated k and v; what lies
-between the products is small on both sides. A pass and a token each use all matrices once, the embedding but by row.
+Both are a random Llama with 1.1 billion weights in float16 (the shapes of TinyLlama), which decodes token by token: theirs
+mapped, ours a folder as onnxruntime-genai has them, whose external data are those very bytes. Activations and caches are f32
+on our side, f16 caches on theirs. A token uses all matrices once, the embedding but by row.
 
 Each round starts one process of either side in a memory cgroup of its own (version 1 or 2, as root), with nothing of
 the files in the page cache. Limits are percents of the bytes of all matrices. Ours is told `--memory` of the limit less
@@ -26,7 +26,13 @@ each other without spinning, which would collapse where anything else runs. Prin
 - *llama.cpp*, *ipuc*: GB of matrices that are used a second, and the *ratio*; *least* is that of the least times, which
   leaves out what other processes, or a host that hands out fresh memory, do to either side;
 - *device*: what our passes read a second, of the raw rate;
-- *peak*: most memory that our cgroup was charged.
+- *peak*: most memory that our cgroup was charged;
+- *batch*: tokens a second of eight texts side by side, over those of one, under the same limit (`generate --batch`, without
+  the time for prompts of one token each).
+
+With --first, what is printed is the time of a process that generates one token with nothing cached, over that of reading what
+it has to read (the matrices, once) as fast as the disk gives them, at budgets that are percents of the matrices: 44 layers are
+4.1 GB.
 
 Where memory cgroups are missing, or with --reader, a process that maps the file and touches its pages in order takes
 the place of llama.cpp; it computes nothing. Without a cgroup it gives up itself what lies further back than the limit,
@@ -54,6 +60,7 @@ HEADS = 32
 KEY_HEADS = 4
 INNER_WIDTH = 5632
 VOCABULARY = 32000
+CONTEXT = 2048
 # Name in a layer, inputs, outputs.
 LAYER_MATRICES = (
     ("attn_q", WIDTH, WIDTH),
@@ -64,11 +71,12 @@ LAYER_MATRICES = (
     ("ffn_up", WIDTH, INNER_WIDTH),
     ("ffn_down", INNER_WIDTH, WIDTH),
 )
-MATRICES = [(f"blk.{layer}.{name}", *shape) for layer in range(LAYERS) for name, *shape in LAYER_MATRICES]
-MATRICES.append(("output", WIDTH, VOCABULARY))
-MATRIX_BYTES = sum(2 * inputs * outputs for _, inputs, outputs in MATRICES)
+MATRICES, MATRIX_BYTES = [], 0
 # Least ratio to llama.cpp, by percent of the weights.
-GOALS = {25: 1.4, 50: 2.0, 75: 3.0}
+GOALS = {25: 1.7, 50: 2.2, 75: 3.5}
+# Texts of a batch, and tokens of each.
+BATCH = 8
+BATCH_TOKENS = 6
 # Twice what a process was seen to have besides its budget.
 SLACK_BYTES = 32 << 20
 # What the mapping reader touches, and gives up, at a time.
@@ -79,6 +87,15 @@ RAW_BYTES = 2 << 30
 GGUF_U32, GGUF_F32, GGUF_STRING = 4, 6, 8
 TENSOR_F32, TENSOR_F16 = 0, 1
 GGUF_ALIGNMENT = 32
+
+
+def set_layers(count):
+    """Have models of so many layers."""
+    global LAYERS, MATRICES, MATRIX_BYTES
+    LAYERS = count
+    MATRICES = [(f"blk.{layer}.{name}", *shape) for layer in range(LAYERS) for name, *shape in LAYER_MATRICES]
+    MATRICES.append(("output", WIDTH, VOCABULARY))
+    MATRIX_BYTES = sum(2 * inputs * outputs for _, inputs, outputs in MATRICES)
 
 
 def gguf_header(tensors):
@@ -94,7 +111,7 @@ def gguf_header(tensors):
     fields = [
         field("general.architecture", GGUF_STRING, "llama"),
         field("llama.vocab_size", GGUF_U32, VOCABULARY),
-        field("llama.context_length", GGUF_U32, 2048),
+        field("llama.context_length", GGUF_U32, CONTEXT),
         field("llama.embedding_length", GGUF_U32, WIDTH),
         field("llama.block_count", GGUF_U32, LAYERS),
         field("llama.feed_forward_length", GGUF_U32, INNER_WIDTH),
@@ -142,47 +159,80 @@ def make_gguf(path):
     return {name.removesuffix(".weight"): len(header) + offset for name, _, _, offset in tensors}
 
 
-def make_onnx(path, data, offsets):
-    """Write the model of the same matrices, whose external data lie in the file `data` beside it."""
+def make_folder(folder, data, offsets):
+    """Write the model of the same matrices, as onnxruntime-genai has language models; its matrices lie in the file `data` there.
+
+    The bytes of a matrix are those of llama.cpp's, read as its transpose, which for random numbers is another such matrix.
+    """
     import numpy
     import onnx
     from onnx import TensorProto, helper
 
-    nodes = []
-    initializers = [onnx.numpy_helper.from_array(numpy.ones(WIDTH, numpy.float16), "norm")]
+    nodes, size = [], WIDTH // HEADS
+    angles = numpy.arange(CONTEXT)[:, None] * 10000.0 ** (-numpy.arange(size // 2) / (size // 2))
+    numbers = {"norm": numpy.ones(WIDTH, numpy.float32), "cos": numpy.cos(angles), "sin": numpy.sin(angles)}
+    numbers = {name: array.astype(numpy.float32) for name, array in numbers.items()}
+    numbers |= {"one": numpy.array([1], numpy.int64), "axis": numpy.array([1], numpy.int64)}
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in numbers.items()]
 
-    def node(operator, inputs, output, **attributes):
-        nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
-        return output
+    def node(operator, inputs, output, domain="", **attributes):
+        outputs = [output] if isinstance(output, str) else output
+        nodes.append(helper.make_node(operator, inputs, outputs, name=outputs[0], domain=domain, **attributes))
+        return outputs[0]
 
     def product(row, name):
-        return node("MatMul", [row, name], f"{name}.out")
+        return node("MatMul", [row, node("Cast", [name], f"{name}.f32", to=TensorProto.FLOAT)], f"{name}.out")
 
-    for name, inputs, outputs in MATRICES:
+    def normal(row, name):
+        return node("SimplifiedLayerNormalization", [row, "norm"], name, axis=-1, epsilon=1e-5)
+
+    for name, inputs, outputs in [("token_embd", VOCABULARY, WIDTH)] + MATRICES:
         weight = TensorProto(name=name, dims=[inputs, outputs], data_type=TensorProto.FLOAT16)
         weight.data_location = TensorProto.EXTERNAL
         for key, value in (("location", data), ("offset", offsets[name]), ("length", 2 * inputs * outputs)):
             weight.external_data.add(key=key, value=str(value))
         initializers.append(weight)
-    row = "row"
+    last = node("Sub", [node("ReduceSum", ["attention_mask", "axis"], "seen", keepdims=0), "one"], "last")
+    last = node("Cast", [last], "last_key", to=TensorProto.INT32)
+    total = node("Shape", ["attention_mask"], "total_shape", start=1, end=2)
+    total = node("Cast", [node("Squeeze", [total], "total")], "total_length", to=TensorProto.INT32)
+    row = node("Cast", [node("Gather", ["token_embd", "input_ids"], "embedded")], "row", to=TensorProto.FLOAT)
+    caches = []
     for layer in range(LAYERS):
         block = f"blk.{layer}"
-        normal = node("LayerNormalization", [row, "norm"], f"{block}.attn_norm")
-        query, key, value = (product(normal, f"{block}.attn_{name}") for name in "qkv")
-        repeated = node("Concat", [key, value] * (WIDTH // KEY_WIDTH // 2), f"{block}.repeated", axis=1)
-        attended = node("Add", [query, repeated], f"{block}.attended")
+        before = normal(row, f"{block}.attn_norm")
+        rows = [product(before, f"{block}.attn_{name}") for name in "qkv"]
+        past, present = ([f"{name}.{layer}.{kind}" for kind in ("key", "value")] for name in ("past_key_values", "present"))
+        caches.append((past, present))
+        attended = node("GroupQueryAttention", [*rows, *past, last, total, "cos", "sin"], [f"{block}.attended", *present],
+                        "com.microsoft", num_heads=HEADS, kv_num_heads=KEY_HEADS, do_rotary=1)
         row = node("Add", [row, product(attended, f"{block}.attn_output")], f"{block}.middle")
-        normal = node("LayerNormalization", [row, "norm"], f"{block}.ffn_norm")
-        gate, up = (product(normal, f"{block}.ffn_{name}") for name in ("gate", "up"))
+        before = normal(row, f"{block}.ffn_norm")
+        gate, up = (product(before, f"{block}.ffn_{name}") for name in ("gate", "up"))
         open_share = node("Sigmoid", [gate], f"{block}.open_share")
         gated = node("Mul", [node("Mul", [gate, open_share], f"{block}.swish"), up], f"{block}.gated")
         row = node("Add", [row, product(gated, f"{block}.ffn_down")], f"{block}.end")
-    head = product(node("LayerNormalization", [row, "norm"], "output_norm"), "output")
-    given = helper.make_tensor_value_info("row", TensorProto.FLOAT16, [1, WIDTH])
-    result = helper.make_tensor_value_info(head, TensorProto.FLOAT16, [1, VOCABULARY])
-    graph = helper.make_graph(nodes, "llama", [given], [result], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
+    head = product(normal(row, "output_norm"), "output")
+    node("Identity", [head], "logits")
+    port = helper.make_tensor_value_info
+    integers = [port("input_ids", TensorProto.INT64, ["batch", "sequence"])]
+    integers += [port("attention_mask", TensorProto.INT64, ["batch", "total"])]
+    cache = lambda names, extent: [port(name, TensorProto.FLOAT, ["batch", KEY_HEADS, extent, size]) for name in names]
+    inputs = integers + [one for past, _ in caches for one in cache(past, "past")]
+    outputs = [port("logits", TensorProto.FLOAT, ["batch", "sequence", VOCABULARY])]
+    outputs += [one for _, present in caches for one in cache(present, "all")]
+    graph = helper.make_graph(nodes, "llama", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    named = lambda kind: {f"{kind}_{one}_names": f"{'past_key_values' if kind == 'past' else kind}.%d.{one}" for one in ("key", "value")}
+    decoder = {"filename": "model.onnx", "outputs": {"logits": "logits", **named("present")},
+               "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **named("past")}}
+    config = {"model": {"type": "llama", "context_length": CONTEXT, "eos_token_id": 0, "decoder": decoder}, "search": {}}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    tokens = {"type": "WordLevel", "vocab": {f"w{number}": number for number in range(VOCABULARY)}, "unk_token": "w1"}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": tokens}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
 class Group:
@@ -266,12 +316,24 @@ def seconds_of_llama(given, limit, files):
 def passes_of_ipuc(given, limit, files):
     """The passes as `ipuc bench` reports them, and the peak of its memory."""
     command = [given.program, "bench", files[1], "--json", "--quiet", "--threads", given.threads]
-    command += ["--memory", limit - SLACK_BYTES, "--runs", given.passes]
+    command += ["--memory", limit - SLACK_BYTES, "--runs", given.passes, "--entry", "decode"]
+    for dimension, extent in (("batch", 1), ("sequence", 1), ("past", 0), ("total", 1)):
+        command += ["--dim", f"{dimension}={extent}"]
     if given.has_groups:
         text, peak = under_limit(limit, files, command)
         return json.loads(text)["runs"], peak
     result = json.loads(printed(command))
     return result["runs"], result["peak_rss_bytes"]
+
+
+def rate_of_batch(given, limit, files, size):
+    """Tokens a second of this many texts side by side."""
+    prompts = given.work / f"prompts.{size}.txt"
+    prompts.write_text("".join(f"w{number + 2}\n" for number in range(size)))
+    command = [given.program, "generate", files[1], "--batch", prompts, "--batch-size", size, "--json", "--quiet"]
+    command += ["--max-tokens", BATCH_TOKENS, "--ignore-end", "--threads", given.threads, "--memory", limit - SLACK_BYTES]
+    text = under_limit(limit, files, command)[0] if given.has_groups else printed(command)
+    return json.loads(text)["tokens_per_second"]
 
 
 def seconds_of_reader(given, limit, files):
@@ -352,13 +414,14 @@ class Raw:
 def compare(given, percent, files, raw, theirs):
     """Run both sides under one limit and print the row."""
     limit = MATRIX_BYTES * percent // 100
-    raw_rates, tokens, passes, peaks = [raw.rate()], {}, [], []
+    raw_rates, tokens, passes, peaks, batches = [raw.rate()], {}, [], [], []
     for _ in range(given.rounds):
         for threads, seconds in theirs(given, limit, files).items():
             tokens.setdefault(threads, []).extend(seconds)
         runs, peak = passes_of_ipuc(given, limit, files)
         passes += runs
         peaks.append(peak)
+        batches.append(rate_of_batch(given, limit, files, BATCH) / rate_of_batch(given, limit, files, 1))
         raw_rates.append(raw.rate())
     threads = min(tokens, key=lambda threads: statistics.median(tokens[threads]))
     their_median = statistics.median(tokens[threads])
@@ -371,7 +434,25 @@ def compare(given, percent, files, raw, theirs):
     cells += [threads, f"{MATRIX_BYTES / their_median / 1e9:.2f}", f"{MATRIX_BYTES / our_median / 1e9:.2f}"]
     cells += [f"{their_median / our_median:.2f}", GOALS.get(percent, "-"), f"{their_least / our_least:.2f}"]
     cells += [f"{device_rate / raw_rate:.2f}", max(peaks) >> 20 if all(peaks) else "-"]
+    cells.append(f"{statistics.median(batches):.2f}")
     row(cells)
+
+
+def first_token(given, percent, file, raw):
+    """Run a process for one token with nothing cached and print the row."""
+    ratios, times, rates = [], [], []
+    for _ in range(given.rounds):
+        before = raw.rate()
+        with open(file, "rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        command = [given.program, "generate", file, "--prompt", "w2", "--max-tokens", 1, "--threads", given.threads]
+        begun = time.perf_counter()
+        printed([*command, "--memory", MATRIX_BYTES * percent // 100, "--quiet"])
+        times.append(time.perf_counter() - begun)
+        rates.append((before + raw.rate()) / 2)
+        ratios.append(times[-1] * rates[-1] / MATRIX_BYTES)
+    cells = [f"{percent} %", f"{statistics.median(rates) / 1e9:.2f}", f"{statistics.median(times):.2f}"]
+    row([*cells, f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}", "1.2"])
 
 
 def row(cells):
@@ -385,6 +466,8 @@ def main():
     parser.add_argument("work", type=pathlib.Path, help="folder of the models")
     parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path("target/release/ipuc"))
     parser.add_argument("--limits", default="25,50,75", help="percents of the weights")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--first", action="store_true", help="time the first token of a process")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--passes", type=int, default=5, help="passes, or tokens, a side and round")
     parser.add_argument("--threads", type=int, default=2)
@@ -392,23 +475,30 @@ def main():
     parser.add_argument("--read", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--drop-behind", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    set_layers(given.layers)
     if given.read:
         json.dump(read_mapped(given.build, given.read, given.passes, given.drop_behind), sys.stdout)
         return
     given.work.mkdir(parents=True, exist_ok=True)
-    theirs_file, onnx_file, our_file = (given.work / name for name in ("llama.gguf", "llama.onnx", "llama.ipu"))
+    theirs_file, our_file = (given.work / f"llama.{given.layers}.{kind}" for kind in ("gguf", "ipu"))
     offsets = make_gguf(theirs_file)
     if not our_file.exists():
-        make_onnx(onnx_file, theirs_file.name, offsets)
-        subprocess.run([given.program, "compile", "--quiet", onnx_file, "-o", our_file], check=True)
+        make_folder(given.work, theirs_file.name, offsets)
+        subprocess.run([given.program, "compile", "--quiet", given.work, "-o", our_file], check=True)
     print(f"{MATRIX_BYTES / 1e9:.3f} GB of matrices a pass, {given.threads} threads")
     given.has_groups = has_groups()
     if not given.has_groups:
         print("no memory cgroups here: a reader that maps the file takes the place of llama.cpp")
+    if given.first:
+        raw = Raw(our_file)
+        row(["budget", "raw GB/s", "seconds", "ratio", "least", "goal"])
+        for percent in map(int, given.limits.split(",")):
+            first_token(given, percent, our_file, raw)
+        return
     with_reader = given.reader or not given.has_groups
     name, theirs = ("reader", seconds_of_reader) if with_reader else ("llama.cpp", seconds_of_llama)
     raw = Raw(our_file)
-    row(["limit", "MiB", "raw GB/s", "threads", name, "ipuc", "ratio", "goal", "least", "device", "peak MiB"])
+    row(["limit", "MiB", "raw GB/s", "threads", name, "ipuc", "ratio", "goal", "least", "device", "peak MiB", "batch"])
     for percent in map(int, given.limits.split(",")):
         compare(given, percent, [theirs_file, our_file], raw, theirs)
 

@@ -6,7 +6,7 @@ use crate::files::{Destination, ExternalFileError, ExternalFiles, OutputFile, So
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{AttachmentRecord, Manifest, PlacementRecord};
-use ipuc_formats::onnx::schema::{ModelProto, TensorProto, tensor_proto, type_proto};
+use ipuc_formats::onnx::schema::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto, type_proto};
 use ipuc_formats::onnx::{OnnxError, TensorSource, read_model};
 use ipuc_formats::ops::RowScheme;
 use ipuc_formats::read_at::ReadAt;
@@ -39,6 +39,19 @@ pub struct Source {
     pub path: PathBuf,
 }
 
+/// What an entry takes of a model that has more: a branch of a merged decoder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Branch {
+    /// The entry.
+    pub entry: String,
+    /// Inputs, scalars or of one element, that always have this value.
+    pub constant_inputs: Vec<(String, bool)>,
+    /// Extents of inputs: name, axis, and what it always is there.
+    pub extents: Vec<(String, usize, u32)>,
+    /// Inputs that nothing reads then, and outputs, which the entry does without.
+    pub left_out: Vec<String>,
+}
+
 /// What a compilation may be told.
 #[derive(Debug, Clone, Default)]
 pub struct CompileOptions {
@@ -53,8 +66,8 @@ pub struct CompileOptions {
     pub states: Vec<String>,
     /// How rows of f32 of a growing cache are stored; `None` where they stay as they are.
     pub cache: Option<RowScheme>,
-    /// Inputs, scalars or of one element, that always have this value.
-    pub constant_inputs: Vec<(String, bool)>,
+    /// What entries take of models that have more.
+    pub branches: Vec<Branch>,
     /// Inputs with a default, an initializer, that callers may give: they are optional, and steps that read them are not
     /// computed while compiling. Any other input with a default has it always.
     pub overridable: Vec<String>,
@@ -240,8 +253,9 @@ struct Opened {
 fn open(source: &Source, options: &CompileOptions) -> Result<Opened, CompileError> {
     let file = Arc::new(SourceFile::open(&source.path)?);
     let mut proto = read_model(&*file).map_err(|error| CompileError::Onnx { path: source.path.clone(), error })?;
-    for (name, value) in &options.constant_inputs {
-        fix_input(&mut proto, name, *value);
+    for branch in options.branches.iter().filter(|branch| branch.entry == source.entry) {
+        branch.constant_inputs.iter().for_each(|(name, value)| fix_input(&mut proto, name, *value));
+        branch.extents.iter().for_each(|(name, axis, extent)| fix_extent(&mut proto, name, *axis, *extent));
     }
     let external = ExternalFiles::of_model(&source.path, &options.external_data_roots)?;
     let name = source.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -264,6 +278,20 @@ fn fix_input(model: &mut ModelProto, name: &str, value: bool) {
         raw_data: Some(vec![u8::from(value)]),
         ..TensorProto::default()
     });
+}
+
+/// Make an extent of an input a number, where the model has it open.
+fn fix_extent(model: &mut ModelProto, name: &str, axis: usize, extent: u32) {
+    let input =
+        model.graph.iter_mut().flat_map(|graph| &mut graph.input).find(|input| input.name.as_deref() == Some(name));
+    let Some(type_proto::Value::TensorType(tensor)) =
+        input.and_then(|input| input.r#type.as_mut()).and_then(|kind| kind.value.as_mut())
+    else {
+        return;
+    };
+    if let Some(dim) = tensor.shape.as_mut().and_then(|shape| shape.dim.get_mut(axis)) {
+        dim.value = Some(tensor_shape_proto::dimension::Value::DimValue(extent.into()));
+    }
 }
 
 /// Import models and run all passes; gives the graph and what happened.
@@ -306,9 +334,14 @@ fn optimize(
     for (symbol, minimum, maximum) in &options.ranges {
         graph.ranges.set(symbol, *minimum, *maximum)?;
     }
+    let left_out = |branch: &Branch| {
+        let entry = branch.entry.clone();
+        branch.left_out.clone().into_iter().map(move |port| (entry.clone(), port))
+    };
     let passes = Options {
         dimensions: options.dimensions.clone(),
         states: options.states.clone(),
+        left_out: options.branches.iter().flat_map(left_out).collect(),
         cache: options.cache,
         prefill: options.prefill.clone(),
         activations: options.activations,

@@ -67,6 +67,16 @@ pub enum PassError {
         /// Why.
         reason: String,
     },
+    /// An input or output that an entry cannot do without.
+    #[error("entry `{entry}` cannot do without `{port}`: {reason}")]
+    LeftOut {
+        /// The entry.
+        entry: String,
+        /// Name of the input or output.
+        port: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A state pair that the model cannot have.
     #[error("state `{input}={output}`: {reason}")]
     State {

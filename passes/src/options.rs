@@ -200,6 +200,8 @@ pub struct Options {
     pub dimensions: Bindings,
     /// Inputs and outputs that are state, as `IN=OUT` patterns.
     pub states: Vec<String>,
+    /// Inputs and outputs that entries do without, by entry and name: nothing reads these inputs once the model is folded.
+    pub left_out: Vec<(String, String)>,
     /// How rows of f32 of growing state are stored; `None` where they stay as they are.
     pub cache: Option<RowScheme>,
     /// The output `[batch, positions, vocabulary]` of a language model for which an entry `prefill` is added, which computes

@@ -24,12 +24,16 @@
 //! entries that a pattern gives the same name are one state; an entry may have only the input or only the output. The
 //! pattern `auto` stands for the names that exporters give to caches.
 //!
+//! [`Options::left_out`] names inputs and outputs that an entry does without: of a model whose branch was chosen, the caches
+//! that only the other branch reads or makes (`left_out`).
+//!
 //! [`Options::cache`] says how rows of f32 of state that grows are rounded: `append axis=2 rows=i8`.
 //!
 //! Establishes: inputs and outputs of a state have the same element type and rank; a state grows only where every entry
 //! that reads and writes it joins it with new elements along one axis; a cache of a capacity, of which every such entry writes
 //! positions of one axis (`tensor_scatter`, or `scatter_nd` at consecutive positions), is overwritten in its pages. Leaves alone: what is replaced from run to run.
 
+mod left_out;
 mod positions;
 
 use crate::error::PassError;
@@ -64,8 +68,12 @@ const EXPORTED: &[(&str, &str)] = &[
 /// Apply [`Options::states`]; see the module.
 ///
 /// # Errors
-/// [`PassError::State`] where a pattern is malformed, names nothing, or pairs what does not fit.
+/// [`PassError::State`] where a pattern is malformed, names nothing, or pairs what does not fit, [`PassError::LeftOut`] where an
+/// entry cannot do without an input or output.
 pub fn states(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
+    for (entry, port) in &options.left_out {
+        left_out::leave_out(graph, entry, port)?;
+    }
     let before = graph.states.len();
     for pattern in &options.states {
         if pattern == AUTO {

@@ -4,7 +4,7 @@ use super::failure::Code;
 use super::language::{DraftArguments, LanguageArguments, SamplingArguments, tell};
 use super::output::Output;
 use super::{Outcome, interrupt};
-use crate::generate::{Limits, Message};
+use crate::generate::{GenerateError, Limits, Message, TextModel};
 use anyhow::Context;
 use clap::Args;
 use std::io::{self, BufRead, IsTerminal};
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
             continue;
         }
         messages.push(message("user", line));
-        let prompt = model.encode_chat(&messages)?;
+        let prompt = prompt(&model, &mut messages, output)?;
         let turn = interrupt::ends(generator.cancel());
         let mut tokens = generator.generate(&prompt, &sampling, &limits)?;
         let mut answer = String::new();
@@ -60,4 +60,26 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         messages.push(message("assistant", answer));
     }
     Ok(Code::Success)
+}
+
+/// The tokens of the chat. Where it is longer than the model has room for, its oldest turns are forgotten; what the model was
+/// told before it began, and the last turn, stay.
+fn prompt(model: &TextModel, messages: &mut Vec<Message>, output: &Output) -> Result<Vec<u32>, GenerateError> {
+    let context = model.settings().context.unwrap_or(u64::MAX);
+    let (begin, whole) = (usize::from(messages.first().is_some_and(|first| first.role == "system")), messages.len());
+    loop {
+        let tokens = model.encode_chat(messages)?;
+        if (tokens.len() as u64) < context || messages.len() == begin + 1 {
+            match whole - messages.len() {
+                0 => {}
+                forgotten => output.note(format_args!(
+                    "note: the chat is longer than the {context} tokens that the model takes: its first {forgotten} messages \
+                     are forgotten"
+                )),
+            }
+            return Ok(tokens);
+        }
+        // A turn is what the user says, and the answer to it.
+        messages.drain(begin..messages.len().min(begin + 2).min(messages.len() - 1));
+    }
 }

@@ -259,7 +259,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         ranges: arguments.dim.iter().map(range).collect(),
         states: arguments.state.clone(),
         cache: arguments.cache.and_then(CacheArgument::rows),
-        constant_inputs: Vec::new(),
+        branches: Vec::new(),
         overridable: arguments.overridable.clone(),
         prefill: None,
         attachments: Vec::new(),

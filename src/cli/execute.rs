@@ -3,7 +3,7 @@
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
 use super::failure::{Failure, in_models, with_hint};
 use super::output::{Output, Unit, bytes};
-use super::random::Generator;
+use super::random::{Generator, see_all_tokens};
 use super::scratch::{Scratch, spool};
 use super::signature::has_signature;
 use super::sizes::Sizes;
@@ -12,6 +12,7 @@ use crate::compile::folder;
 use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
 use crate::files::{SourceFile, numpy};
 use crate::generate::GeneratorOptions;
+use crate::generation::GENERATION;
 use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
@@ -448,8 +449,14 @@ pub(super) fn complete(
         output.note(format_args!("note: dimension `{symbol}` is {value}"));
     }
     let mut generator = Generator::new(seed);
+    let made = missing.len();
     for port in missing {
         given.push((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
+    }
+    let made = given.len() - made..;
+    let settings = model.manifest().attachment(GENERATION);
+    if let Some(settings) = settings.and_then(|settings| serde_json::from_slice(settings).ok()) {
+        see_all_tokens(&settings, &mut given[made]);
     }
     Ok(Inputs { values: given, bindings, made_up: open })
 }

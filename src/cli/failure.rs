@@ -232,9 +232,9 @@ fn of_compile(error: &CompileError) -> Verdict {
         | CompileError::Emit(EmitError::Constant(ConstantError::Rounding { tensor, .. })) => {
             (Code::File, Some(format!("--keep '{tensor}' leaves it as it is")))
         }
-        CompileError::Pipeline(PipelineError::Pass(PassError::Type { .. } | PassError::Constant(_))) => {
-            (Code::File, None)
-        }
+        CompileError::Pipeline(PipelineError::Pass(
+            PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. },
+        )) => (Code::File, None),
         CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. })
         | CompileError::Emit(EmitError::UnusedState { .. }) => {
             (Code::File, Some("please report this together with the model".to_string()))

@@ -143,8 +143,24 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         save(&mut generator, path)?;
     }
     tell(&usage, &model, output);
+    if let Some(unmet) = unmet(&arguments.stop, reason, usage.tokens) {
+        output.note(unmet);
+    }
     output.json(&summary(arguments, &model, load_time, text, reason, &usage, &chosen)?)?;
     Ok(Code::Success)
+}
+
+/// What to say where a text should have ended before another, and did not.
+fn unmet(stops: &[String], reason: &str, tokens: usize) -> Option<String> {
+    let quoted: Vec<String> = stops.iter().map(|stop| format!("{stop:?}")).collect();
+    let why = match reason {
+        _ if stops.is_empty() => return None,
+        "stop" => return None,
+        "end" => "the model ended the text itself",
+        "length" => "the text ended at its greatest length",
+        _ => "the text was cancelled",
+    };
+    Some(format!("note: {} did not come in {tokens} tokens: {why}", quoted.join(" or ")))
 }
 
 /// Has the encoder read its input, where there is one; gives the tokens to go on from.
@@ -241,4 +257,18 @@ fn summary(
         numbers: chosen.iter().map(|token| token.number).collect(),
         logprobs,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_that_never_came_are_told() {
+        let stops = ["END".to_string(), "\n\n".to_string()];
+        assert_eq!(unmet(&stops, "stop", 5), None);
+        assert_eq!(unmet(&[], "length", 5), None);
+        let told = unmet(&stops, "length", 5).unwrap();
+        assert_eq!(told, "note: \"END\" or \"\\n\\n\" did not come in 5 tokens: the text ended at its greatest length");
+    }
 }

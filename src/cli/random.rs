@@ -3,6 +3,7 @@
 //! Floats lie between -1 and 1. Integers are 0 or 1, which is valid wherever they are indices, lengths or flags.
 
 use super::failure::Failure;
+use crate::generation::GenerationSettings;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Number;
@@ -10,6 +11,32 @@ use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use ipuc_formats::{narrow, with_number};
+
+/// Make masks of a language model of ones and positions of consecutive numbers, up to the last one: what a text has.
+pub(super) fn see_all_tokens(settings: &GenerationSettings, made: &mut [(String, Value)]) {
+    let named = |name: &str, found: &Option<String>| found.as_deref() == Some(name);
+    let width = |value: &Value| value.as_tensor().and_then(|tensor| tensor.shape().last().copied()).unwrap_or(0);
+    let mask = made.iter().find(|(name, _)| named(name, &settings.attention_mask));
+    let end = mask.map(|(_, mask)| width(mask));
+    for (name, value) in made {
+        let (is_mask, columns) = (named(name, &settings.attention_mask), width(value).max(1));
+        if !is_mask && !named(name, &settings.position_ids) {
+            continue;
+        }
+        let first = end.unwrap_or(columns).saturating_sub(columns);
+        let number = |at: usize| if is_mask { 1 } else { (first + at % columns) as i64 };
+        let Some(tensor) = value.as_tensor() else { continue };
+        let numbers = (0..tensor.count()).map(number);
+        let tensor = match tensor.dtype() {
+            DType::I64 => Tensor::from_vec(tensor.shape(), numbers.collect::<Vec<i64>>()),
+            DType::I32 => Tensor::from_vec(tensor.shape(), numbers.map(|number| number as i32).collect::<Vec<i32>>()),
+            _ => continue,
+        };
+        if let Ok(tensor) = tensor {
+            *value = tensor.into();
+        }
+    }
+}
 
 /// Strings take memory each.
 const MOST_STRINGS: usize = 1 << 26;
@@ -126,6 +153,20 @@ mod tests {
 
     fn kind(dtype: DType) -> Type {
         Type::tensor(dtype, Shape::known(&[40]))
+    }
+
+    #[test]
+    fn a_text_is_seen_as_a_whole() {
+        let settings = r#"{"tokens": "t", "attention_mask": "m", "position_ids": "p", "logits": "l", "prefill": null,
+            "decode": "decode", "context": null, "end_tokens": [], "bos_token": null, "eos_token": null,
+            "temperature": null, "top_k": null, "top_p": null, "repetition_penalty": null}"#;
+        let zeros = |shape: &[usize]| Value::from(Tensor::zeros(DType::I64, shape).unwrap());
+        let mut made =
+            [("t", &[2, 3]), ("m", &[2, 5]), ("p", &[2, 3])].map(|(name, shape)| (name.to_string(), zeros(shape)));
+        see_all_tokens(&serde_json::from_str(settings).unwrap(), &mut made);
+        let numbers = |at: usize| made[at].1.as_tensor().unwrap().elements::<i64>().unwrap().to_vec();
+        assert_eq!((numbers(0), numbers(1)), (vec![0; 6], vec![1; 10]));
+        assert_eq!(numbers(2), [2, 3, 4, 2, 3, 4], "behind the tokens that only the mask has");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod settings;
 
 pub use files::FolderError;
 
-use super::{CompileOptions, Source};
+use super::{Branch, CompileOptions, Source};
 use crate::generation::{CHAT_TEMPLATE, GENERATION, GenerationSettings, TOKENIZER};
 use files::Files;
 use ipuc_formats::model::AttachmentRecord;
@@ -27,8 +27,8 @@ pub struct LanguageModel {
     pub sources: Vec<Source>,
     /// Patterns of past and present, as in [`CompileOptions::states`].
     pub states: Vec<String>,
-    /// Inputs that always have one value.
-    pub constant_inputs: Vec<(String, bool)>,
+    /// What entries take of a decoder that is merged of two.
+    pub branches: Vec<Branch>,
     /// Names of ports and entries, and how text is generated.
     pub settings: GenerationSettings,
     /// Tokenizer, chat template and settings.
@@ -39,7 +39,7 @@ impl LanguageModel {
     /// Have a compilation make this model; gives what it is compiled from.
     pub fn apply(self, options: &mut CompileOptions) -> Vec<Source> {
         options.states.extend(self.states);
-        options.constant_inputs.extend(self.constant_inputs);
+        options.branches.extend(self.branches);
         options.prefill = self.settings.prefill.map(|_| self.settings.logits);
         options.attachments.extend(self.attachments);
         self.sources
@@ -59,12 +59,12 @@ pub fn read(folder: &Path) -> Result<LanguageModel, FolderError> {
         Some(parts) => parts,
         None => decoder::alone(&files, genai, &tokenizer)?,
     };
-    let Parts { sources, states, constant_inputs, settings } = read;
+    let Parts { sources, states, branches, settings } = read;
     let text = serde_json::to_vec_pretty(&settings).map_err(|error| files.fault(folder, error))?;
     let attach = |name: &str, data: Vec<u8>| AttachmentRecord { name: name.to_string(), data: data.into() };
     let mut attachments = vec![attach(TOKENIZER, tokenizer), attach(GENERATION, text)];
     attachments.extend(template.map(|template| attach(CHAT_TEMPLATE, template)));
-    Ok(LanguageModel { sources, states, constant_inputs, settings, attachments })
+    Ok(LanguageModel { sources, states, branches, settings, attachments })
 }
 
 /// The template of chats; the one called `default` where there are several.

@@ -5,6 +5,7 @@ use super::error::GenerateError;
 use super::generator::{Generator, GeneratorOptions};
 use super::model::TextModel;
 use super::sampling::Sampling;
+use super::scores::Scores;
 use ipuc_runtime::PassReport;
 use std::time::Instant;
 
@@ -219,7 +220,7 @@ impl Text {
         &mut self,
         generator: &mut Generator,
         pass: &[u32],
-        rows: Vec<Vec<f32>>,
+        rows: Vec<Scores>,
         (report, texts): (Option<PassReport>, u64),
         progress: &mut Vec<Progress>,
     ) -> Result<(), GenerateError> {

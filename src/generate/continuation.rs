@@ -5,6 +5,7 @@ use super::error::GenerateError;
 use super::grammar::{Followed, Grammar};
 use super::model::TextModel;
 use super::sampling::{Chooser, Sampling, log_probabilities};
+use super::scores::Scores;
 use super::text::TextPieces;
 use ipuc_runtime::PassReport;
 use std::collections::{BTreeSet, VecDeque};
@@ -100,9 +101,9 @@ pub(super) struct Continuation {
     most: usize,
     end_tokens: Vec<u32>,
     /// Scores of the next token.
-    scores: Option<Vec<f32>>,
+    scores: Option<Scores>,
     /// Tokens that were read as if they came behind the last one, with the scores behind each.
-    guesses: VecDeque<(u32, Vec<f32>)>,
+    guesses: VecDeque<(u32, Scores)>,
     pub(super) ended: Option<Ended>,
     pub(super) usage: Usage,
 }
@@ -150,7 +151,7 @@ impl Continuation {
     ///
     /// # Errors
     /// [`GenerateError::Scores`] where there are fewer than tokens; `tokens` are before them.
-    pub(super) fn follow(&mut self, guesses: &[u32], rows: Vec<Vec<f32>>, tokens: usize) -> Result<(), GenerateError> {
+    pub(super) fn follow(&mut self, guesses: &[u32], rows: Vec<Scores>, tokens: usize) -> Result<(), GenerateError> {
         let mut rows = rows.into_iter();
         // A pass that guesses nothing may give the scores behind each of its tokens, or behind the last one.
         let scores = if guesses.is_empty() { rows.next_back() } else { rows.next() };
@@ -166,8 +167,9 @@ impl Continuation {
     /// [`GenerateError`] where scores are no numbers, or tokens have no text.
     pub(super) fn choose(&mut self, tokens: usize) -> Result<Option<Token>, GenerateError> {
         let Some(scores) = self.scores.take() else { return Ok(None) };
-        let allowed = self.followed.as_mut().map(|followed| followed.allowed(&scores)).transpose()?;
-        let number = self.chooser.choose(allowed.as_deref().unwrap_or(&scores), &self.seen);
+        let scores = scores.values();
+        let allowed = self.followed.as_mut().map(|followed| followed.allowed(scores)).transpose()?;
+        let number = self.chooser.choose(allowed.as_deref().unwrap_or(scores), &self.seen);
         let number = number.ok_or(GenerateError::Scores { tokens })?;
         self.seen.insert(number);
         self.usage.tokens += 1;
@@ -188,7 +190,7 @@ impl Continuation {
         };
         let (log_probability, likely) = match self.limits.probabilities {
             Some(count) => {
-                let (chosen, likely) = log_probabilities(&scores, number, count);
+                let (chosen, likely) = log_probabilities(scores, number, count);
                 (Some(chosen), likely)
             }
             None => (None, Vec::new()),

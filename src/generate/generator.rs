@@ -5,9 +5,7 @@ use super::error::GenerateError;
 use super::lookup;
 use super::model::TextModel;
 use super::sampling::Sampling;
-use ipuc_formats::dtype::DType;
-use ipuc_formats::element::{bf16, f16};
-use ipuc_formats::tensor::Tensor;
+use super::scores::Scores;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{CancelToken, RunError, SavedStateError, Session, SessionOptions};
 use std::io::Read;
@@ -204,7 +202,7 @@ impl Generator {
             return Err(GenerateError::Entry { entry, reason });
         }
         self.tokens.extend_from_slice(tokens);
-        Ok(scores)
+        Ok(scores.iter().map(|scores| scores.values().to_vec()).collect())
     }
 
     /// Forget the context.
@@ -247,7 +245,7 @@ impl Generator {
     }
 
     /// Read tokens into the context; gives the scores behind the last one, and fewer where cancelled.
-    fn read(&mut self, tokens: &[u32]) -> Result<Option<Vec<f32>>, GenerateError> {
+    fn read(&mut self, tokens: &[u32]) -> Result<Option<Scores>, GenerateError> {
         let chunk = self.options.prefill_tokens();
         let settings = self.model.settings();
         let (prefill, decode) =
@@ -273,7 +271,7 @@ impl Generator {
     }
 
     /// Run an entry on tokens behind those of the cache; gives its rows of scores.
-    fn pass(&mut self, entry: &str, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
+    fn pass(&mut self, entry: &str, tokens: &[u32]) -> Result<Vec<Scores>, GenerateError> {
         let rows = Generator::pass_together(&mut [self], entry, &[tokens])?;
         Ok(rows.into_iter().flatten().collect())
     }
@@ -283,7 +281,7 @@ impl Generator {
         generators: &mut [&mut Generator],
         entry: &str,
         tokens: &[&[u32]],
-    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+    ) -> Result<Vec<Vec<Scores>>, GenerateError> {
         let inputs = generators.iter().zip(tokens);
         let inputs = inputs.map(|(one, tokens)| {
             let input_tokens = one.encoded.as_ref().and_then(|encoded| encoded.tokens);
@@ -330,7 +328,7 @@ impl Generator {
     pub(super) fn guesses(&mut self, token: u32, continuation: &mut Continuation) -> Result<Vec<u32>, GenerateError> {
         // Each guess that is right is a token less to come, and the one behind them comes from the same pass.
         let left = continuation.left().saturating_sub(1);
-        if !self.shrinks || left == 0 {
+        if !self.shrinks || left == 0 || self.options.lookup == 0 && self.draft.is_none() {
             return Ok(Vec::new());
         }
         let all: Vec<u32> = self.tokens.iter().copied().chain([token]).collect();
@@ -352,7 +350,7 @@ impl Generator {
         let known = self.keep_common(all)?;
         let mut scores = self.read(&all[known..])?;
         while guesses.len() < count
-            && let Some(token) = scores.and_then(|scores| chooser.choose(&scores, &seen))
+            && let Some(token) = scores.and_then(|scores| chooser.choose(scores.values(), &seen))
             && self.model.has_token(token)
         {
             continuation.usage.read_bytes += self.session.last_pass().map_or(0, |pass| pass.bytes_read());
@@ -365,29 +363,11 @@ impl Generator {
 }
 
 /// The scores of each token that an entry gives.
-fn rows_of_scores(model: &TextModel, entry: &str, outputs: &[(String, Value)]) -> Result<Vec<Vec<f32>>, GenerateError> {
+fn rows_of_scores(model: &TextModel, entry: &str, outputs: &[(String, Value)]) -> Result<Vec<Scores>, GenerateError> {
     let logits = &model.settings().logits;
     let found = outputs.iter().find(|(name, _)| name == logits).and_then(|(_, value)| value.as_tensor());
-    let refused = |reason: String| GenerateError::Entry { entry: entry.to_string(), reason };
-    let tensor = found.ok_or_else(|| refused(format!("it gives no `{logits}`")))?;
-    let &[1, rows, vocabulary] = tensor.shape() else {
-        return Err(refused(format!("its scores have the shape {:?}", tensor.shape())));
-    };
-    let scores = scores(tensor).ok_or_else(|| refused(format!("its scores are {}", tensor.dtype())))?;
-    if rows == 0 || vocabulary == 0 {
-        return Err(refused("it gives no scores".to_string()));
-    }
-    Ok(scores.chunks_exact(vocabulary).map(<[f32]>::to_vec).collect())
-}
-
-/// Scores as f32; `None` where they are no floats.
-fn scores(tensor: &Tensor) -> Option<Vec<f32>> {
-    match tensor.dtype() {
-        DType::F32 => Some(tensor.elements::<f32>().ok()?.to_vec()),
-        DType::F16 => Some(tensor.elements::<f16>().ok()?.iter().map(|score| score.to_f32()).collect()),
-        DType::BF16 => Some(tensor.elements::<bf16>().ok()?.iter().map(|score| score.to_f32()).collect()),
-        _ => None,
-    }
+    let scores = found.ok_or_else(|| format!("it gives no `{logits}`")).and_then(Scores::of);
+    scores.map_err(|reason| GenerateError::Entry { entry: entry.to_string(), reason })
 }
 
 /// The tokens of a text, as they are chosen.

@@ -19,7 +19,7 @@
 //! A [`Batch`] generates several texts side by side: each pass reads the weights once for all of them.
 //!
 //! `model` is what is shared, `generator` the context and its passes, `batch` several of them,
-//! `continuation` the text that grows, `sampling` the choice of a token, `lookup` guesses tokens that a pass may verify, `text` cuts text into pieces as tokens come, `template` makes a prompt of a chat, and
+//! `continuation` the text that grows, `scores` what passes say of the next token, `sampling` the choice of it, `lookup` guesses tokens that a pass may verify, `text` cuts text into pieces as tokens come, `template` makes a prompt of a chat, and
 //! `context` stores what was read.
 
 mod batch;
@@ -31,6 +31,7 @@ mod grammar;
 mod lookup;
 mod model;
 mod sampling;
+mod scores;
 mod template;
 mod text;
 

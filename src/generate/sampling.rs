@@ -63,6 +63,9 @@ impl Sampling {
     }
 }
 
+/// Scores that are compared at a time.
+const LANES: usize = 32;
+
 /// Chooses tokens, one number of the sequence that its seed gives for each.
 #[derive(Debug, Clone)]
 pub(super) struct Chooser {
@@ -153,13 +156,23 @@ impl Chooser {
 
 /// The first of the greatest scores; `None` where none is a number.
 fn most_likely(scores: &[f32]) -> Option<usize> {
-    let mut best: Option<usize> = None;
-    for (token, score) in scores.iter().enumerate() {
-        if !score.is_nan() && best.is_none_or(|best| *score > scores[best]) {
-            best = Some(token);
+    // Lane by lane: a vocabulary has a hundred thousand tokens, and each waits for this.
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (vectors, rest) = scores.as_chunks::<LANES>();
+    let greater = |one: f32, other: f32| if other > one { other } else { one };
+    for vector in vectors {
+        for (greatest, &score) in lanes.iter_mut().zip(vector) {
+            *greatest = greater(*greatest, score);
         }
     }
-    best.filter(|&best| scores[best].is_finite())
+    let greatest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, greater);
+    if !greatest.is_finite() {
+        return None;
+    }
+    let vector =
+        vectors.iter().position(|vector| vector.iter().fold(false, |found, &score| found | (score == greatest)));
+    let first = vector.unwrap_or(vectors.len()) * LANES;
+    scores[first..].iter().position(|&score| score == greatest).map(|at| first + at)
 }
 
 /// The logarithm of a token's probability, and the most likely tokens with theirs, from the most likely on.
@@ -235,6 +248,19 @@ mod tests {
         assert_eq!(greedy.choose(&[f32::NAN, f32::NAN], &BTreeSet::new()), None);
         assert_eq!(greedy.choose(&[f32::NEG_INFINITY; 2], &BTreeSet::new()), None);
         assert_eq!(greedy.choose(&[], &BTreeSet::new()), None);
+    }
+
+    #[test]
+    fn the_first_of_the_greatest_is_found_anywhere() {
+        for length in [1, 31, 32, 33, 100, 200] {
+            for place in 0..length {
+                let mut scores = vec![-2.0; length];
+                scores[0] = f32::NAN;
+                scores[place..].fill(-1.0);
+                assert_eq!(most_likely(&scores), Some(place), "{place} of {length}");
+            }
+        }
+        assert_eq!(most_likely(&[1.0, f32::INFINITY]), None);
     }
 
     #[test]

@@ -13,8 +13,12 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn compiled(name: &str, folder: &Path) -> PathBuf {
+    compiled_folder(&fixture(name), folder)
+}
+
+fn compiled_folder(from: &Path, folder: &Path) -> PathBuf {
     let mut options = CompileOptions { chunk_bytes: Some(16 << 10), ..CompileOptions::default() };
-    let sources = folder::read(&fixture(name)).unwrap().apply(&mut options);
+    let sources = folder::read(from).unwrap().apply(&mut options);
     let path = folder.join("model.ipu");
     compile(&sources, &path, &options).unwrap();
     path
@@ -51,11 +55,34 @@ fn models(path: &Path) -> [TextModel; 2] {
 #[test]
 fn a_text_is_answered_as_transformers_does() {
     let folder = tempfile::tempdir().unwrap();
-    let path = compiled("t5_tiny", folder.path());
+    answers_texts(&compiled("t5_tiny", folder.path()));
+}
+
+#[test]
+fn a_decoder_that_is_merged_of_two_answers_alike() {
+    let (folder, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let copy = |from: PathBuf, name: &str| std::fs::copy(from.join(name), folder.path().join(name)).unwrap();
+    for file in ["encoder_model.onnx", "tokenizer.json", "config.json", "generation_config.json"] {
+        copy(fixture("t5_tiny"), file);
+    }
+    copy(fixture("t5_merged"), "decoder_model_merged.onnx");
+    let path = compiled_folder(folder.path(), output.path());
+    answers_texts(&path);
+    // Nothing of the choice is left, and the weights of both branches are in the file once.
+    let apart = tempfile::tempdir().unwrap();
+    let [merged, two] = [path, compiled("t5_tiny", apart.path())].map(|path| opened(&path, None));
+    let mut steps = merged.model().manifest().blocks.iter().flat_map(|block| &block.steps);
+    assert!(steps.all(|step| step.op.blocks().is_empty()));
+    let bytes = |model: &TextModel| model.model().manifest().extents.iter().map(|extent| extent.length).sum::<u64>();
+    assert_eq!(bytes(&merged), bytes(&two));
+}
+
+/// The texts and answers of `t5_tiny`.
+fn answers_texts(path: &Path) {
     let manifest_entries = |model: &TextModel| -> Vec<String> {
         model.model().manifest().entries.iter().map(|entry| entry.name.clone()).collect()
     };
-    for model in models(&path) {
+    for model in models(path) {
         assert_eq!(manifest_entries(&model), ["encode", "start", "decode"]);
         assert_eq!(model.settings().start_tokens, [0]);
         let mut generator = Generator::new(&model, &GeneratorOptions::default()).unwrap();

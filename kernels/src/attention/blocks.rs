@@ -25,6 +25,9 @@ use std::ops::Range;
 /// Keys of a block: one run of a product.
 pub const BLOCK: usize = 128;
 
+/// Bytes that memory is asked for at a time.
+const LINE_BYTES: usize = 64;
+
 /// Some queries of one head of keys.
 pub(super) struct Task<'a> {
     pub operands: &'a Attention<'a>,
@@ -202,7 +205,14 @@ impl Task<'_> {
         let heads = self.operands.key_heads;
         let keys = self.operands.key.rows(self.head, heads, block, PlainLayout::InputsInner, &decoded);
         let out = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
+        // The weights of a layer have passed through the caches since values and keys were read last: memory is asked for what
+        // comes next while there is something to compute.
+        self.operands.value.ask(simd, self.head, heads, block);
         plain_product_within(simd, queries, keys, out, Start::Zero);
+        if block.end.is_multiple_of(BLOCK) {
+            let next = block.end..self.operands.keys.min(block.end + BLOCK);
+            self.operands.key.ask(simd, self.head, heads, &next);
+        }
         self.show(Stage::Product, block, scores);
     }
 
@@ -357,7 +367,31 @@ fn add_biases<S: Simd>(simd: S, biases: &[f32], scores: &mut [f32]) -> bool {
     hidden && lanes.iter().all(|lane| *lane == f32::NEG_INFINITY)
 }
 
+/// Asks the second-level cache for rows of `width` elements.
+#[inline(always)]
+fn ask_rows<S: Simd, E>(simd: S, elements: &[E], rows: usize, width: usize, stride: usize) {
+    for row in 0..rows {
+        for element in (0..width).step_by(LINE_BYTES / size_of::<E>()) {
+            simd.prefetch_far(elements, row * stride + element);
+        }
+    }
+}
+
 impl<'a> Heads<'a> {
+    /// Asks for some keys of a head, all of one block, where they are not stored as codes.
+    #[inline(always)]
+    fn ask<S: Simd>(&self, simd: S, head: usize, heads: usize, keys: &Range<usize>) {
+        if keys.is_empty() || self.decoded_elements() > 0 {
+            return;
+        }
+        let matrix = self.rows(head, heads, keys, PlainLayout::InputsInner, &[]);
+        match matrix.elements {
+            PlainElements::F32(elements) => ask_rows(simd, elements, keys.len(), self.size, matrix.stride),
+            PlainElements::F16(elements) => ask_rows(simd, elements, keys.len(), self.size, matrix.stride),
+            PlainElements::Bf16(elements) => ask_rows(simd, elements, keys.len(), self.size, matrix.stride),
+        }
+    }
+
     /// Elements of a block of keys that are stored as codes; 0 where they are not.
     fn decoded_elements(&self) -> usize {
         match self.elements {

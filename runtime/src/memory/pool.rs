@@ -4,6 +4,8 @@ use crate::memory::budget::{Budget, Charge, Exceeded};
 use crate::versions::{PageMemory, VersionError};
 use ipuc_codes::aligned::AlignedBytes;
 use ipuc_formats::tensor::Storage;
+use ipuc_pages::Pages;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Buffers kept at a time; the smallest go first.
@@ -13,10 +15,52 @@ const LARGER_PART: usize = 8;
 /// Capacities are multiples of a cache line.
 const LEAST_STEP_BYTES: usize = 64;
 
+/// Buffers from this many bytes on are mapped, so that their memory goes back to the system when they are given up. In a heap,
+/// pages of caches that come and go leave holes in which the next ones do not fit: a process grew to seven times its budget.
+const MAPPED_BYTES: usize = 64 << 10;
+
 /// Memory of a buffer, charged to the budget; without a charge it has no bytes.
 struct Buffer {
-    bytes: AlignedBytes,
+    bytes: Bytes,
     _charge: Option<Charge>,
+}
+
+enum Bytes {
+    Heap(AlignedBytes),
+    Mapped(Pages),
+}
+
+impl Bytes {
+    fn none() -> Bytes {
+        Bytes::Heap(AlignedBytes::default())
+    }
+
+    /// Zeros; `None` where the system has no memory.
+    fn zeros(count: usize) -> Option<Bytes> {
+        if count >= MAPPED_BYTES {
+            return Pages::zeroed(count).ok().map(Bytes::Mapped);
+        }
+        AlignedBytes::zeroed(count).ok().map(Bytes::Heap)
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Heap(bytes) => bytes,
+            Bytes::Mapped(pages) => pages,
+        }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Heap(bytes) => bytes,
+            Bytes::Mapped(pages) => pages,
+        }
+    }
 }
 
 /// Why a buffer cannot be had.
@@ -121,7 +165,7 @@ impl Pool {
             self.kept().refused_bytes += exceeded.bytes;
             Refusal::Budget
         })?;
-        let bytes = AlignedBytes::zeroed(capacity).map_err(|_| Refusal::System)?;
+        let bytes = Bytes::zeros(capacity).ok_or(Refusal::System)?;
         Ok(Buffer { bytes, _charge: Some(charge) })
     }
 
@@ -225,7 +269,7 @@ impl Storage for PoolBytes {
 
 impl Drop for PoolBytes {
     fn drop(&mut self) {
-        let buffer = std::mem::replace(&mut self.buffer, Buffer { bytes: AlignedBytes::default(), _charge: None });
+        let buffer = std::mem::replace(&mut self.buffer, Buffer { bytes: Bytes::none(), _charge: None });
         let replaced = self.pool.kept().keep(buffer);
         drop(replaced);
     }
@@ -249,6 +293,18 @@ mod tests {
         for bytes in [0, 1, 64, 65, 1000, 4096, 1 << 20, (1 << 20) + 1, usize::MAX] {
             let capacity = Pool::capacity(bytes);
             assert!(capacity >= bytes && capacity - bytes <= (bytes / LARGER_PART).max(64), "{bytes}: {capacity}");
+        }
+    }
+
+    #[test]
+    fn buffers_of_any_size_are_aligned_zeros_that_can_be_written() {
+        for bytes in [1, 1000, MAPPED_BYTES / 2, MAPPED_BYTES, 3 << 20] {
+            let pool = Pool::new(Budget::new(None));
+            let mut buffer = pool.take(bytes).unwrap();
+            assert_eq!((buffer.bytes().len(), buffer.bytes().as_ptr().addr() % 64), (bytes, 0));
+            assert!(buffer.bytes().iter().all(|&byte| byte == 0));
+            buffer.bytes_mut().unwrap().fill(7);
+            assert!(buffer.bytes().iter().all(|&byte| byte == 7));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::files::{Files, FolderError, genai_file, graph, input_names, refuse_others};
 use super::settings::{DECODE, Parts, genai_states, settings};
-use crate::compile::Source;
+use crate::compile::{Branch, Source};
 use crate::generation::GenerationSettings;
 use ipuc_formats::onnx::schema::GraphProto;
 use serde_json::Value as Json;
@@ -13,8 +13,8 @@ use std::path::PathBuf;
 const DECODERS: &[&str] = &["decoder_model_merged.onnx", "decoder_with_past_model.onnx", "model.onnx"];
 /// Models without which such a decoder gives no text.
 const PARTNERS: &[(&str, &str)] = &[("embed_tokens.onnx", "a model of embeddings")];
-/// The input by which merged decoders choose the branch that reads the cache; the cache may be empty.
-const CACHE_BRANCH: &str = "use_cache_branch";
+/// The input by which merged decoders choose the branch that reads the cache; the cache of a decoder alone may be empty.
+pub(super) const CACHE_BRANCH: &str = "use_cache_branch";
 
 /// A decoder that is the whole model.
 pub(super) fn alone(files: &Files<'_>, genai: Option<Json>, tokenizer: &[u8]) -> Result<Parts, FolderError> {
@@ -24,9 +24,9 @@ pub(super) fn alone(files: &Files<'_>, genai: Option<Json>, tokenizer: &[u8]) ->
     };
     let mut settings = settings(files, &genai.unwrap_or(Json::Null), &decoder, tokenizer)?;
     let patterns = genai_states(&decoder);
-    let constant_inputs = check_ports(files, &graph(files, &path)?, &patterns, &mut settings)?;
+    let branches = check_ports(files, &graph(files, &path)?, &patterns, &mut settings)?;
     let states = if patterns.is_empty() { vec!["auto".to_string()] } else { patterns };
-    Ok(Parts { sources: vec![Source { entry: DECODE.to_string(), path }], states, constant_inputs, settings })
+    Ok(Parts { sources: vec![Source { entry: DECODE.to_string(), path }], states, branches, settings })
 }
 
 /// Path and description of the decoder of a folder of onnxruntime-genai.
@@ -66,13 +66,13 @@ fn exported_decoder(files: &Files<'_>) -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Keep the settings of inputs that the model has, and refuse inputs of no known meaning; gives those that are constant.
+/// Keep the settings of inputs that the model has, and refuse inputs of no known meaning; gives the branch that is taken.
 fn check_ports(
     files: &Files<'_>,
     graph: &GraphProto,
     patterns: &[String],
     settings: &mut GenerationSettings,
-) -> Result<Vec<(String, bool)>, FolderError> {
+) -> Result<Vec<Branch>, FolderError> {
     let inputs = input_names(graph);
     let has = |name: &str| inputs.contains(&name);
     if !has(&settings.tokens) {
@@ -92,6 +92,12 @@ fn check_ports(
     match inputs.iter().find(|name| !known(name)) {
         Some(name) => Err(files.unsupported(format!("the input `{name}`"))),
         None if !inputs.iter().any(|name| past(name)) => Err(files.unsupported("all tokens at once: it has no cache")),
-        None => Ok(inputs.iter().filter(|name| **name == CACHE_BRANCH).map(|name| (name.to_string(), true)).collect()),
+        None => Ok(inputs.contains(&CACHE_BRANCH).then(|| with_cache(DECODE, true)).into_iter().collect()),
     }
+}
+
+/// The branch of a merged decoder that reads the cache, or the other one.
+pub(super) fn with_cache(entry: &str, reads: bool) -> Branch {
+    let constant_inputs = vec![(CACHE_BRANCH.to_string(), reads)];
+    Branch { entry: entry.to_string(), constant_inputs, ..Branch::default() }
 }

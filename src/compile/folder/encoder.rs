@@ -6,12 +6,15 @@
 //! | `decoder_model.onnx` | `start` | the first tokens, the encoding | scores, caches of the answer and of the input |
 //! | `decoder_with_past_model.onnx` | `decode` | further tokens, both caches | scores, the cache of the answer |
 //!
+//! Where Optimum has merged both decoders (`decoder_model_merged.onnx`), `start` and `decode` are its two branches.
+//!
 //! The decoder of onnxruntime-genai is `decode` alone: its encoder gives the cache of
 //! the input. What an entry gives to another is state.
 
+use super::decoder::{CACHE_BRANCH, with_cache};
 use super::files::{Files, FolderError, genai_file, graph, input_names, refuse_others};
 use super::settings::{DECODE, Parts, genai_states, settings};
-use crate::compile::Source;
+use crate::compile::{Branch, Source};
 use crate::generation::{EncoderSettings, GenerationSettings};
 use ipuc_formats::onnx::schema::GraphProto;
 use serde_json::Value as Json;
@@ -24,6 +27,7 @@ const START: &str = "start";
 const ENCODER: &str = "encoder_model.onnx";
 const DECODER: &str = "decoder_model.onnx";
 const DECODER_WITH_PAST: &str = "decoder_with_past_model.onnx";
+const MERGED_DECODER: &str = "decoder_model_merged.onnx";
 /// The input of decoders for the encoding, the output of encoders, and the state that is both.
 const ENCODING: &str = "encoder_hidden_states";
 const ENCODED: &str = "last_hidden_state";
@@ -50,8 +54,15 @@ fn exported_parts(files: &Files<'_>, tokenizer: &[u8]) -> Result<Option<Parts>, 
     let find = |name: &str| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
     let Some(encoder) = find(ENCODER) else { return Ok(None) };
     let missing = |file: &str| FolderError::Missing { folder: files.folder.to_owned(), file: file.to_string() };
-    let first = find(DECODER).ok_or_else(|| missing(DECODER))?;
-    let further = find(DECODER_WITH_PAST).ok_or_else(|| missing(DECODER_WITH_PAST))?;
+    let merged = find(MERGED_DECODER);
+    let part = |name| find(name).ok_or_else(|| missing(name));
+    // Two models say more than one that is merged of them: they come first where both are there.
+    let [first, further] = match (part(DECODER), part(DECODER_WITH_PAST), merged) {
+        (Ok(first), Ok(further), _) => [first, further],
+        (_, _, Some(merged)) => [merged.clone(), merged],
+        (Err(error), _, None) | (_, Err(error), None) => return Err(error),
+    };
+    let mut branches = Vec::new();
     let mut settings = settings(files, &Json::Null, &Json::Null, tokenizer)?;
     let encoder_graph = graph(files, &encoder)?;
     let mut described = encoder_settings(&encoder_graph);
@@ -62,7 +73,10 @@ fn exported_parts(files: &Files<'_>, tokenizer: &[u8]) -> Result<Option<Parts>, 
         let graph = graph(files, path)?;
         let inputs = input_names(&graph);
         let known = |name: &str| {
-            name == settings.tokens || [ENCODING, ENCODER_MASK].contains(&name) || name.starts_with(PAST.0)
+            name == settings.tokens
+                || [ENCODING, ENCODER_MASK].contains(&name)
+                || name.starts_with(PAST.0)
+                || name == CACHE_BRANCH && first == further
         };
         if let Some(name) = inputs.iter().find(|name| !known(name)) {
             return Err(files.unsupported(format!("the input `{name}`")));
@@ -73,6 +87,9 @@ fn exported_parts(files: &Files<'_>, tokenizer: &[u8]) -> Result<Option<Parts>, 
             }
             described.decoder_mask = Some(ENCODER_MASK.to_string());
         }
+        if first == further {
+            branches = merged_branches(&graph, &settings.tokens);
+        }
     }
     described.start = Some(START.to_string());
     start_tokens(files, &mut settings)?;
@@ -80,7 +97,23 @@ fn exported_parts(files: &Files<'_>, tokenizer: &[u8]) -> Result<Option<Parts>, 
     settings.encoder = Some(described);
     let sources = vec![source(ENCODE, encoder), source(START, first), source(DECODE, further)];
     let states = vec![format!("{ENCODING}={ENCODED}"), format!("{}.*={}.*", PAST.0, PAST.1)];
-    Ok(Some(Parts { sources, states, constant_inputs: Vec::new(), settings }))
+    Ok(Some(Parts { sources, states, branches, settings }))
+}
+
+/// The branches of a decoder that is merged of two: the first tokens have no cache, and further ones come one by one and leave
+/// that of the input as it is, for which their branch gives placeholders.
+fn merged_branches(graph: &GraphProto, tokens: &str) -> Vec<Branch> {
+    let inputs = input_names(graph).into_iter().filter(|name| name.starts_with(PAST.0)).map(str::to_string);
+    let outputs = graph.output.iter().filter_map(|output| output.name.clone());
+    let of_input = |name: &String| name.strip_prefix(PAST.1).is_some_and(|rest| rest.contains(".encoder."));
+    vec![
+        Branch { left_out: inputs.collect(), ..with_cache(START, false) },
+        Branch {
+            left_out: outputs.filter(of_input).collect(),
+            extents: vec![(tokens.to_string(), 1, 1)],
+            ..with_cache(DECODE, true)
+        },
+    ]
 }
 
 /// As onnxruntime-genai has them.
@@ -111,7 +144,7 @@ fn genai_parts(files: &Files<'_>, genai: &Json, tokenizer: &[u8]) -> Result<Part
     (settings.attention_mask, settings.position_ids, settings.prefill) = (None, None, None);
     settings.encoder = Some(described);
     let sources = vec![source(ENCODE, paths.0), source(DECODE, paths.1)];
-    Ok(Parts { sources, states, constant_inputs: Vec::new(), settings })
+    Ok(Parts { sources, states, branches: Vec::new(), settings })
 }
 
 /// What an encoder reads.

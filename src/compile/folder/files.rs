@@ -122,8 +122,9 @@ pub(super) fn refuse_others(files: &Files<'_>, model: &Json) -> Result<(), Folde
             return Err(files.unsupported(format!("a model `{part}` beside its decoder")));
         }
     }
-    match model["decoder"].get("pipeline") {
-        Some(_) => Err(files.unsupported("a pipeline of several models")),
-        None => Ok(()),
-    }
+    let Some(pipeline) = model["decoder"].get("pipeline") else { return Ok(()) };
+    // A list of objects, each of which describes models by their names.
+    let parts = pipeline.as_array().into_iter().flatten().filter_map(Json::as_object);
+    let names: Vec<&str> = parts.flat_map(|part| part.keys().map(String::as_str)).collect();
+    Err(files.unsupported(format!("a pipeline of several models ({})", names.join(", "))))
 }

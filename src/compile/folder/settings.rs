@@ -1,7 +1,7 @@
 //! What the configurations of a folder say about generating, and the names of caches.
 
 use super::files::{Files, FolderError};
-use crate::compile::Source;
+use crate::compile::{Branch, Source};
 use crate::generation::GenerationSettings;
 use ipuc_passes::prefill::PREFILL;
 use serde_json::Value as Json;
@@ -14,8 +14,8 @@ pub(super) struct Parts {
     pub(super) sources: Vec<Source>,
     /// Patterns of past and present.
     pub(super) states: Vec<String>,
-    /// Inputs that always have one value.
-    pub(super) constant_inputs: Vec<(String, bool)>,
+    /// What entries take of a decoder that is merged of two.
+    pub(super) branches: Vec<Branch>,
     pub(super) settings: GenerationSettings,
 }
 

@@ -182,22 +182,29 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
         left
     }
 
-    /// Whole records by their own loop, the rest by the general tile.
+    /// Whole records, and a shorter one of whole blocks, by their own loop, the rest by the general tile.
     #[inline(always)]
     fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(self, simd: S) {
         let (cut, inputs) = (self.part.layout.cut(), self.part.end - self.part.start);
-        // The general tile begins where it reads parameters.
-        let unit = if inputs.is_multiple_of(cut) { cut } else { cut.max(BLOCK) };
-        let records = inputs / unit * (unit / cut);
-        let start = self.part.start + records * cut;
+        let block = self.stream.scale.map_or(cut, |plane| plane.block);
+        let blocks = if inputs.is_multiple_of(block) {
+            inputs / block
+        } else {
+            // The general tile begins where it reads parameters.
+            let unit = cut.max(BLOCK);
+            inputs / unit * (unit / block)
+        };
+        let start = self.part.start + blocks * block;
         // A part of the first record keeps the planes over all inputs before it.
-        let read =
-            if records == 0 { 0 } else { self.part.bytes.len() - self.bytes().len() + records * self.stream.record };
+        let read = match blocks * block / cut {
+            0 => 0,
+            records => self.part.bytes.len() - self.bytes().len() + records * self.stream.record,
+        };
         let rest = PanelPart { start, bytes: &self.part.bytes[read..], ..self.part };
         let (rows, first_row, whole, ahead) = (self.rows, self.first_row, self.whole, self.ahead);
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
-        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, records });
+        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, blocks });
         if start < rest.end {
             let panels = &[(rest, whole)];
             simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead });
@@ -250,10 +257,11 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
     }
 }
 
-/// Whole records of one plane of scales and codes.
+/// Records of one plane of scales and codes: all of `cut` inputs but the last, which may be shorter.
 struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
-    records: usize,
+    /// Blocks of all records.
+    blocks: usize,
 }
 
 impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> Routine
@@ -263,7 +271,7 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { panel, records, .. } = self;
+        let Self { panel, blocks: all, .. } = self;
         let Some(plane) = panel.stream.scale else { return };
         let layout = panel.part.layout;
         let code = layout.code();
@@ -285,11 +293,18 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
             values[row] = simd.load(&panel.state.values[row][0]);
         }
         let bytes = panel.bytes();
-        for record in 0..records {
-            let (scales, lines) =
-                bytes[record * panel.stream.record..][..panel.stream.record].split_at(panel.stream.planes);
-            let mut lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
-            for of_record in 0..blocks {
+        let mut record = 0;
+        while record * blocks < all {
+            let own = blocks.min(all - record * blocks);
+            let planes = if own == blocks {
+                panel.stream.planes
+            } else {
+                (own * plane.element.row_bytes()).next_multiple_of(LINE)
+            };
+            let (scales, lines) = bytes[record * panel.stream.record..].split_at(planes);
+            let lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
+            let mut lines = &lines[..own * groups_of_block];
+            for of_record in 0..own {
                 if panel.ahead {
                     ask(simd, &scales[of_record * plane.element.row_bytes()..]);
                 }
@@ -317,6 +332,7 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
             }
+            record += 1;
         }
         for row in 0..ROWS {
             simd.store(values[row], &mut panel.state.values[row][0]);

@@ -135,6 +135,21 @@ fn less_than_a_record() {
     }
 }
 
+/// Inputs of small decoders are whole blocks, but no whole records.
+#[test]
+fn a_last_record_that_is_shorter() {
+    for code in CODES {
+        for element in [PlaneType::F32, PlaneType::F16, PlaneType::E4m3] {
+            let planes = [plane(CodedRole::Scale, element, 32)];
+            for k in [32, 288, 576, 1056] {
+                for (m, block) in [(1, 32), (2, 0), (5, 32), (9, 32)] {
+                    check(&Coded::new(code, k, 20, &planes, Rounded::F32), &numbers(5, m * k), m, block);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
