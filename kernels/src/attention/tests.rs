@@ -221,6 +221,8 @@ fn blocks_that_the_mask_hides_are_left_out_and_counted() {
             queries: rows,
             keys,
             query: &query,
+            layout: RowLayout::ByHead,
+            scale: 1.0,
             key: heads(&key, size),
             value: heads(&value, width),
             softcap: 0.0,
