@@ -125,6 +125,20 @@ impl<'a> MatrixMut<'a> {
         MatrixMut { values, rows: *rows, columns: *columns, stride: *stride }
     }
 
+    /// Whether rows lie one behind the other.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.stride == self.columns
+    }
+
+    /// The rows one behind the other.
+    ///
+    /// # Panics
+    /// If they do not lie so.
+    pub(crate) fn into_dense(self) -> &'a mut [f32] {
+        assert!(self.is_dense(), "rows of {} values are {} apart", self.columns, self.stride);
+        &mut self.values[..self.rows * self.columns]
+    }
+
     /// The rows in order, each `[columns]`.
     pub fn into_rows(self) -> impl Iterator<Item = &'a mut [f32]> {
         let columns = self.columns;

@@ -168,6 +168,12 @@ impl Rows {
         Rows { last, inputs: window::inputs(outer), taps, ends, counts, width }
     }
 
+    /// Whether it is less to find the largest of windows of each row of the input first, which rows of outputs share.
+    fn shares_maxima(&self) -> bool {
+        let (all, kernel) = (self.taps.len(), self.last.kernel);
+        all * kernel > self.inputs * kernel + all
+    }
+
     /// Copies a plane with its padding before and behind each row.
     #[inline(always)]
     fn pad(&self, x: &[f32], padding: f32, padded: &mut [f32]) {
@@ -213,6 +219,13 @@ impl Routine for Planes<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if self.kind == PoolKind::Max && self.rows.shares_maxima() {
+            match self.rows.last.stride {
+                1 => self.row_by_row::<S, true>(simd),
+                _ => self.row_by_row::<S, false>(simd),
+            }
+            return;
+        }
         match (self.kind == PoolKind::Max, self.rows.last.stride == 1) {
             (true, true) => self.combine::<S, true, true>(simd),
             (true, false) => self.combine::<S, true, false>(simd),
@@ -223,6 +236,48 @@ impl Routine for Planes<'_> {
 }
 
 impl Planes<'_> {
+    /// The largest of each window of a row of the input, then of the rows of each window.
+    #[inline(always)]
+    fn row_by_row<S: Simd, const ADJACENT: bool>(self, simd: S) {
+        let Planes { kind, rows, x, out } = self;
+        let Rows { last, width, .. } = *rows;
+        let stride = if ADJACENT { 1 } else { 2 };
+        let (plane_inputs, vectors) = (rows.inputs * last.input, last.output.div_ceil(LANES));
+        let mut padded = scratch(rows.inputs * width);
+        let mut largest = scratch(rows.inputs * vectors * LANES);
+        for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
+            rows.pad(&x[plane * plane_inputs..][..plane_inputs], kind.start(), &mut padded);
+            for (line, largest) in padded.chunks_exact(width).zip(largest.chunks_exact_mut(vectors * LANES)) {
+                for (block, largest) in largest.as_chunks_mut().0.iter_mut().enumerate() {
+                    let line = &line[block * LANES * stride..];
+                    let mut total = simd.splat(kind.start());
+                    for place in (0..last.kernel).map(|tap| tap * last.dilation) {
+                        let values = if ADJACENT {
+                            simd.load_partial(&line[place..])
+                        } else {
+                            simd.load_every_second(&line[place..])
+                        };
+                        total = simd.maximum(total, values);
+                    }
+                    simd.store(total, largest);
+                }
+            }
+            let mut begin = 0;
+            for (row, out) in out.chunks_exact_mut(last.output).enumerate() {
+                let taps = &rows.taps[begin..rows.ends[row]];
+                begin = rows.ends[row];
+                for (block, out) in out.chunks_mut(LANES).enumerate() {
+                    let mut total = simd.splat(kind.start());
+                    for &tap in taps {
+                        let line = &largest[(tap * vectors + block) * LANES..];
+                        total = simd.maximum(total, simd.load_partial(line));
+                    }
+                    simd.store_partial(total, out);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn combine<S: Simd, const LARGEST: bool, const ADJACENT: bool>(self, simd: S) {
         let Planes { kind, rows, x, out } = self;
@@ -258,6 +313,63 @@ impl Planes<'_> {
             }
         }
     }
+}
+
+/// The largest elements of windows, as [`PoolKind::Max`], and where they are in `x`: the first of equal ones, NaN before all
+/// others; the first element of its plane for a window without elements.
+///
+/// # Panics
+/// If lengths disagree with the axes, or there are none.
+pub fn largest_with_places(axes: &[WindowAxis], x: &[f32], out: &mut [f32], places: &mut [i64]) {
+    let (inputs, outputs) = (window::inputs(axes), window::outputs(axes));
+    assert_eq!(out.len(), places.len(), "a place for each result");
+    if out.is_empty() {
+        return;
+    }
+    let planes = out.len() / outputs;
+    assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
+    let Some((last, outer)) = axes.split_last() else { panic!("pools have a spatial axis") };
+    let rows = Rows::new(outer, *last, Vec::new());
+    let taps = rows.taps.len() * last.output * last.kernel;
+    let each = planes.div_ceil(threads::parts(planes * taps, planes));
+    let tasks = out.chunks_mut(each * outputs).zip(places.chunks_mut(each * outputs)).enumerate().collect();
+    threads::each(tasks, |(part, (out, places)): (usize, (&mut [f32], &mut [i64]))| {
+        let planes = out.chunks_exact_mut(outputs).zip(places.chunks_exact_mut(outputs));
+        for (plane, (out, places)) in (part * each..).zip(planes) {
+            let x = &x[plane * inputs..][..inputs];
+            let mut begin = 0;
+            let lines = out.chunks_exact_mut(last.output).zip(places.chunks_exact_mut(last.output));
+            for (row, (out, places)) in lines.enumerate() {
+                let taps = &rows.taps[begin..rows.ends[row]];
+                begin = rows.ends[row];
+                for (output, (out, place)) in out.iter_mut().zip(places).enumerate() {
+                    let (value, at) = largest_of_window(last, taps, output, x);
+                    *out = value;
+                    *place = (plane * inputs + at) as i64;
+                }
+            }
+        }
+    });
+}
+
+/// The largest element of a window of these rows, and its place in the plane.
+#[inline(always)]
+fn largest_of_window(last: &WindowAxis, rows: &[usize], output: usize, x: &[f32]) -> (f32, usize) {
+    let columns = last.taps(output);
+    let first = |row: usize| row * last.input + last.position(output, columns.start).unwrap_or(0);
+    let (Some(&row), false) = (rows.first(), columns.is_empty()) else { return (f32::NEG_INFINITY, 0) };
+    let (mut largest, mut place) = (x[first(row)], first(row));
+    for &row in rows {
+        let first = first(row);
+        for (step, &value) in
+            x[first..(row + 1) * last.input].iter().step_by(last.dilation).take(columns.len()).enumerate()
+        {
+            if (value > largest || value.is_nan()) && !largest.is_nan() {
+                (largest, place) = (value, first + step * last.dilation);
+            }
+        }
+    }
+    (largest, place)
 }
 
 /// Elements of each window along an axis, as the average counts them.

@@ -47,6 +47,78 @@ pub fn softmax_in_place(
     });
 }
 
+/// The logarithm of the sum of exponentials of each row of `values: [rows, n]`; a largest element that is not finite is the
+/// result.
+///
+/// # Panics
+/// If the number of values is not a multiple of the number of rows.
+pub fn log_sum_exp(instructions: Instructions, values: &[f32], out: &mut [f32]) {
+    let length = values.len().checked_div(out.len()).unwrap_or(0);
+    assert_eq!(values.len(), out.len() * length, "values of {} rows", out.len());
+    let each = out.len().div_ceil(threads::parts(values.len() * COST, out.len())).max(1);
+    threads::chunks(out, each, |part, out| {
+        instructions.run(LogSums { values: &values[part * each * length..], length, out });
+    });
+}
+
+struct LogSums<'a> {
+    values: &'a [f32],
+    length: usize,
+    out: &'a mut [f32],
+}
+
+impl Routine for LogSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (lowest, zero) = (simd.splat(f32::NEG_INFINITY), simd.splat(0.0));
+        for (index, out) in self.out.iter_mut().enumerate() {
+            let row = &self.values[index * self.length..][..self.length];
+            let mut most = lowest;
+            for vector in row.chunks(LANES) {
+                most = simd.maximum(most, first_lanes(simd, simd.load_partial(vector), vector.len(), lowest));
+            }
+            let most = largest_lane(simd, most);
+            if !most.is_finite() {
+                *out = most;
+                continue;
+            }
+            let mut sums = [zero; CHAINS];
+            for (index, vector) in row.chunks(LANES).enumerate() {
+                let power = exponential(simd, simd.subtract(simd.load_partial(vector), simd.splat(most)));
+                let sum = &mut sums[index % CHAINS];
+                *sum = simd.add(*sum, first_lanes(simd, power, vector.len(), zero));
+            }
+            let sum = simd.splat(lane_sum(simd, sums));
+            let mut lanes = [0.0; LANES];
+            simd.store(logarithm(simd, sum), &mut lanes);
+            *out = lanes[0] + most;
+        }
+    }
+}
+
+/// The largest lane; NaN if there is one.
+#[inline(always)]
+fn largest_lane<S: Simd>(simd: S, vector: S::Vector) -> f32 {
+    let mut lanes = [0.0; LANES];
+    simd.store(vector, &mut lanes);
+    lanes.into_iter().reduce(|a, b| if a > b || a.is_nan() { a } else { b }).unwrap_or(f32::NEG_INFINITY)
+}
+
+/// The sum of all lanes, joined pairwise.
+#[inline(always)]
+fn lane_sum<S: Simd>(simd: S, sums: [S::Vector; CHAINS]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    simd.store(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])), &mut lanes);
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
 /// Some planes of `[length, inner]`.
 struct Task<'a> {
     kind: SoftmaxKind,
@@ -88,34 +160,45 @@ fn line<S: Simd>(simd: S, kind: SoftmaxKind, values: &mut [f32]) {
     for vector in rest.chunks(LANES) {
         most = simd.maximum(most, first_lanes(simd, simd.load_partial(vector), vector.len(), lowest));
     }
-    let mut lanes = [0.0; LANES];
-    simd.store(most, &mut lanes);
-    let most = lanes.into_iter().reduce(|a, b| if a > b || a.is_nan() { a } else { b }).unwrap_or(f32::NEG_INFINITY);
+    let most = largest_lane(simd, most);
 
     let (largest, zero) = (simd.splat(most), simd.splat(0.0));
     let mut sums = [zero; CHAINS];
-    for (index, vector) in values.chunks_mut(LANES).enumerate() {
+    let (steps, rest) = values.as_chunks_mut::<{ CHAINS * LANES }>();
+    for step in steps {
+        let vectors = step.as_chunks_mut::<LANES>().0;
+        for chain in 0..CHAINS {
+            let difference = simd.subtract(simd.load(&vectors[chain]), largest);
+            let power = exponential(simd, difference);
+            simd.store(if kind == SoftmaxKind::Softmax { power } else { difference }, &mut vectors[chain]);
+            sums[chain] = simd.add(sums[chain], power);
+        }
+    }
+    for (index, vector) in rest.chunks_mut(LANES).enumerate() {
         let difference = simd.subtract(simd.load_partial(vector), largest);
         let power = exponential(simd, difference);
         simd.store_partial(if kind == SoftmaxKind::Softmax { power } else { difference }, vector);
-        let sum = &mut sums[index % CHAINS];
-        *sum = simd.add(*sum, first_lanes(simd, power, vector.len(), zero));
+        sums[index] = simd.add(sums[index], first_lanes(simd, power, vector.len(), zero));
     }
-    simd.store(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])), &mut lanes);
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
+    let sum = simd.splat(lane_sum(simd, sums));
+    let last = match kind {
+        // A sum of exponentials is at least 1.
+        SoftmaxKind::Softmax => simd.divide(simd.splat(1.0), sum),
+        SoftmaxKind::LogSoftmax => logarithm(simd, sum),
+    };
+    let (vectors, rest) = values.as_chunks_mut::<LANES>();
+    for vector in vectors {
+        simd.store(finished(simd, kind, simd.load(vector), last), vector);
     }
-    let sum = simd.splat(lanes[0]);
-    let logarithm = logarithm(simd, sum);
-    for vector in values.chunks_mut(LANES) {
-        let value = simd.load_partial(vector);
-        let value = match kind {
-            SoftmaxKind::Softmax => simd.divide(value, sum),
-            SoftmaxKind::LogSoftmax => simd.subtract(value, logarithm),
-        };
-        simd.store_partial(value, vector);
+    simd.store_partial(finished(simd, kind, simd.load_partial(rest), last), rest);
+}
+
+/// A value times the reciprocal of the sum, or less its logarithm.
+#[inline(always)]
+fn finished<S: Simd>(simd: S, kind: SoftmaxKind, value: S::Vector, last: S::Vector) -> S::Vector {
+    match kind {
+        SoftmaxKind::Softmax => simd.multiply(value, last),
+        SoftmaxKind::LogSoftmax => simd.subtract(value, last),
     }
 }
 

@@ -5,6 +5,7 @@
 //! along its outer axes, and every element is written once, so that cuts change nothing.
 
 use crate::threads::{chunks, each, parts};
+use bytemuck::Pod;
 
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
 const TILE: usize = 32;
@@ -53,7 +54,7 @@ impl Strided {
     ///
     /// # Panics
     /// If the target has another number of elements, or the walk leaves the source.
-    pub fn copy<T: Copy + Send + Sync>(&self, source: &[T], target: &mut [T]) {
+    pub fn copy<T: Pod + Send + Sync>(&self, source: &[T], target: &mut [T]) {
         let count: usize = self.extents.iter().product();
         assert_eq!(target.len(), count, "a target of another size");
         if count > 0 {
@@ -72,7 +73,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn copy_in_parts<T: Copy + Send + Sync>(self, source: &[T], target: &mut [T], parts: usize) {
+    fn copy_in_parts<T: Pod + Send + Sync>(self, source: &[T], target: &mut [T], parts: usize) {
         let Some((&extent, inner)) = self.extents.split_first().filter(|_| parts > 1) else {
             return self.copy(source, target);
         };
@@ -94,7 +95,7 @@ impl Walk<'_> {
         });
     }
 
-    fn copy<T: Copy>(self, source: &[T], target: &mut [T]) {
+    fn copy<T: Pod>(self, source: &[T], target: &mut [T]) {
         let (Some((&length, extents)), Some((&step, strides))) = (self.extents.split_last(), self.strides.split_last())
         else {
             target[0] = source[self.base as usize];
@@ -123,7 +124,7 @@ impl Walk<'_> {
     }
 
     /// Matrices of the axis along which the source lies side by side and of the last axis, one tile after another.
-    fn transpose<T: Copy>(self, axis: usize, source: &[T], target: &mut [T]) {
+    fn transpose<T: Pod>(self, axis: usize, source: &[T], target: &mut [T]) {
         let last = self.extents.len() - 1;
         let mut target_strides = vec![1isize; last + 1];
         for at in (0..last).rev() {
@@ -157,7 +158,24 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn transpose<T: Copy>(&self, source: &[T], base: isize, target: &mut [T]) {
+    fn transpose<T: Pod>(&self, source: &[T], base: isize, target: &mut [T]) {
+        match size_of::<T>() {
+            1 => {
+                return self.transpose_in_words::<8>(
+                    bytemuck::cast_slice(source),
+                    base,
+                    bytemuck::cast_slice_mut(target),
+                );
+            }
+            2 => {
+                return self.transpose_in_words::<4>(
+                    bytemuck::cast_slice(source),
+                    base,
+                    bytemuck::cast_slice_mut(target),
+                );
+            }
+            _ => {}
+        }
         for first_row in (0..self.rows).step_by(TILE) {
             let rows = first_row..(first_row + TILE).min(self.rows);
             for first_column in (0..self.columns).step_by(TILE) {
@@ -171,6 +189,63 @@ impl Matrix {
                 }
             }
         }
+    }
+}
+
+impl Matrix {
+    /// Elements of `8 / SIDE` bytes, as many rows and columns at a time as a word of 8 bytes has elements.
+    fn transpose_in_words<const SIDE: usize>(&self, source: &[u8], base: isize, target: &mut [u8]) {
+        let width = 8 / SIDE;
+        for first_row in (0..self.rows).step_by(TILE) {
+            let rows = first_row..(first_row + TILE).min(self.rows);
+            for column in (0..self.columns).step_by(SIDE) {
+                let columns = SIDE.min(self.columns - column);
+                let begin = base + column as isize * self.column_step;
+                for row in rows.clone().step_by(SIDE) {
+                    let count = SIDE.min(rows.end - row);
+                    let mut words = [0u64; SIDE];
+                    for (at, word) in words.iter_mut().enumerate().take(columns) {
+                        let place = (begin + row as isize + at as isize * self.column_step) as usize * width;
+                        *word = match source[place..].first_chunk() {
+                            Some(bytes) if count == SIDE => u64::from_le_bytes(*bytes),
+                            Some(_) | None => word_of(&source[place..place + count * width]),
+                        };
+                    }
+                    transpose_words(&mut words);
+                    for (at, word) in words.iter().enumerate().take(count) {
+                        let place = ((row + at) * self.row_step + column) * width;
+                        target[place..place + columns * width].copy_from_slice(&word.to_le_bytes()[..columns * width]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// At most 8 bytes as a word, the first the lowest.
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Transposes a square of elements, of which each word has a row, the first element lowest.
+#[inline(always)]
+fn transpose_words<const SIDE: usize>(words: &mut [u64; SIDE]) {
+    // Halves of squares change places, then quarters of these, down to single elements.
+    let mut distance = SIDE / 2;
+    while distance > 0 {
+        let shift = distance * 64 / SIDE;
+        // The lower of each two halves of as many bits.
+        let lower = u64::MAX / ((1 << shift) + 1);
+        for first in 0..SIDE {
+            if first & distance == 0 {
+                let moved = ((words[first] >> shift) ^ words[first + distance]) & lower;
+                words[first + distance] ^= moved;
+                words[first] ^= moved << shift;
+            }
+        }
+        distance /= 2;
     }
 }
 
@@ -232,7 +307,7 @@ pub fn copy_slices<T: Copy + Send + Sync>(source: &[T], starts: &[usize], length
 ///
 /// # Panics
 /// If the target has another number of elements than the sources.
-pub fn interleave<T: Copy + Send + Sync>(sources: &[(&[T], usize)], outer: usize, target: &mut [T]) {
+pub fn interleave<T: Pod + Send + Sync>(sources: &[(&[T], usize)], outer: usize, target: &mut [T]) {
     let total: usize = sources.iter().map(|(_, length)| length).sum();
     assert_eq!(target.len(), outer * total, "a target of another size");
     if target.is_empty() {
@@ -308,6 +383,28 @@ mod tests {
         check(&[3, 70_000], &[70_000, 1], 5);
         check(&[70_000, 3], &[1, 70_000], 0);
         check(&[2, 2, 2, 30_000], &[0, 30_000, 0, 1], 0);
+    }
+
+    #[test]
+    fn narrow_elements_are_transposed_in_words() {
+        for (rows, columns) in [(1, 1), (8, 8), (7, 9), (33, 40), (64, 5), (100, 131)] {
+            let bytes: Vec<u8> = (0..rows * columns).map(|at| (at * 7919 % 251) as u8).collect();
+            let pairs: Vec<u16> = (0..rows * columns).map(|at| (at * 7919 % 65_521) as u16).collect();
+            let walk = Strided::new(&[rows, columns], &[1, rows as isize], 0);
+            let backwards = Strided::new(&[rows, columns], &[1, -(rows as isize)], rows * (columns - 1));
+            let place =
+                |at: usize, column: fn(usize, usize) -> usize| column(at % columns, columns) * rows + at / columns;
+            for (walk, column) in [
+                (walk, (|column, _| column) as fn(usize, usize) -> usize),
+                (backwards, |column, columns| columns - 1 - column),
+            ] {
+                let (mut narrow, mut wide) = (vec![0; bytes.len()], vec![0; pairs.len()]);
+                walk.copy(&bytes, &mut narrow);
+                walk.copy(&pairs, &mut wide);
+                assert_eq!(narrow, (0..bytes.len()).map(|at| bytes[place(at, column)]).collect::<Vec<u8>>());
+                assert_eq!(wide, (0..pairs.len()).map(|at| pairs[place(at, column)]).collect::<Vec<u16>>());
+            }
+        }
     }
 
     #[test]

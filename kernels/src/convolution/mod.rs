@@ -34,7 +34,7 @@ use super::{
 pub use depthwise::depthwise;
 pub use grouped::convolution;
 pub use integer::{Filters, TiledConvolution};
-pub use transposed::{TransposedShape, transposed};
+pub use transposed::{TransposedShape, add_windows, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.
 #[derive(Clone, Debug)]

@@ -205,6 +205,49 @@ impl Task<'_> {
     }
 }
 
+/// Adds windows up where they lie: `columns: [planes, taps.., outputs..]` to `out: [planes, inputs..]`, tap by tap.
+///
+/// # Panics
+/// If lengths disagree with the axes.
+pub fn add_windows(axes: &[WindowAxis], columns: &[f32], out: &mut [f32]) {
+    let (plane, positions) = (window::inputs(axes), window::outputs(axes));
+    let size = window::taps(axes) * positions;
+    let planes = out.len().checked_div(plane).unwrap_or(0);
+    assert_eq!((out.len(), columns.len()), (planes * plane, planes * size), "elements of {planes} planes of {axes:?}");
+    if out.is_empty() {
+        return;
+    }
+    let each = planes.div_ceil(threads::parts(columns.len(), planes));
+    threads::chunks(out, each * plane, |part, out| {
+        let columns = &columns[part * each * size..];
+        Instructions::best().run(Windows { axes, columns, positions, out });
+    });
+}
+
+/// Windows of some planes.
+struct Windows<'a> {
+    axes: &'a [WindowAxis],
+    columns: &'a [f32],
+    positions: usize,
+    out: &'a mut [f32],
+}
+
+impl Routine for Windows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let taps = window::taps(self.axes);
+        for (plane, out) in self.out.chunks_exact_mut(window::inputs(self.axes)).enumerate() {
+            out.fill(0.0);
+            for tap in 0..taps {
+                let values = &self.columns[(plane * taps + tap) * self.positions..][..self.positions];
+                add_tap(self.axes, tap, 0..self.positions, values, out);
+            }
+        }
+    }
+}
+
 /// Adds the values of one tap at the positions `block` to one output channel.
 #[inline(always)]
 fn add_tap(axes: &[WindowAxis], tap: usize, block: Range<usize>, values: &[f32], out: &mut [f32]) {

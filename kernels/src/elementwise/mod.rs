@@ -4,8 +4,10 @@
 //! alone: not on its place, on threads, or on the length. Functions that the compiler vectorises by itself, of any
 //! type and with broadcasting, are in [`elements`](super::elements).
 
+pub mod angles;
 pub mod functions;
 mod map;
+pub mod power;
 
 #[cfg(test)]
 mod tests;

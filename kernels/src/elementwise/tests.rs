@@ -56,8 +56,39 @@ fn transcendental_functions_are_within_their_bounds() {
     check("tanh", HyperbolicTangent {}, f64::tanh, 2.0);
     check("logistic", Logistic {}, |x| 1.0 / (1.0 + (-x).exp()), 3.0);
     check("erf", ErrorFunction {}, libm::erf, 2.0);
+    check("atan", ArcTangent {}, f64::atan, 2.0);
+    check("asin", ArcSine {}, f64::asin, 3.0);
+    check("acos", ArcCosine {}, f64::acos, 3.0);
     check("soft plus", SoftPlus {}, |x| if x.is_nan() { x } else { x.max(0.0) + (-x.abs()).exp().ln_1p() }, 3.0);
     check("elu", Elu { alpha: 1.0 }, |x| if x < 0.0 { x.exp_m1() } else { x }, 2.0);
+}
+
+#[test]
+fn angles_are_within_their_bounds() {
+    let check = |name: &str, run: Run<'_>, exact: fn(f64) -> f64, bound: f64| {
+        let mut samples = samples();
+        // Near multiples of quarter turns differences cancel.
+        samples.extend((0..40_000).map(|turns| (f64::from(turns) * std::f64::consts::FRAC_PI_2) as f32));
+        for instructions in Instructions::available() {
+            let mut out = vec![0.0; samples.len()];
+            run(instructions, &samples, &mut out);
+            let portable = f64::from(u8::from(instructions.name() == "portable"));
+            for (&sample, &value) in samples.iter().zip(&out) {
+                let error = units(value, exact(f64::from(sample)));
+                let on = instructions.name();
+                assert!(error <= bound + portable, "{name}({sample:e}) = {value:e}: {error} ULP on {on}");
+            }
+        }
+    };
+    fn run<F: VectorFunction>(function: F, exact: fn(f64) -> f64) -> impl Fn(Instructions, &[f32], &mut [f32]) {
+        move |instructions, x, out| {
+            out.copy_from_slice(x);
+            angles::apply_to_angles(instructions, function, exact, out);
+        }
+    }
+    check("sine", &run(angles::Sine {}, f64::sin), f64::sin, 2.0);
+    check("cosine", &run(angles::Cosine {}, f64::cos), f64::cos, 2.0);
+    check("tangent", &run(angles::Tangent {}, f64::tan), f64::tan, 4.0);
 }
 
 #[test]
@@ -71,6 +102,8 @@ fn exact_functions_are_exact() {
     check("reciprocal", Reciprocal {}, |x| 1.0 / x, 0.0);
     check("relu", Relu {}, |x| if x < 0.0 { 0.0 } else { x }, 0.0);
     check("leaky", LeakyRelu { slope: 0.25 }, |x| if x < 0.0 { x / 4.0 } else { x }, 0.0);
+    check("kept", KeepAbove { most: 1.0 }, |x| if x > 1.0 { x } else { 0.0 }, 0.0);
+    check("sign", Sign {}, |x| if x == 0.0 || x.is_nan() { x } else { 1f64.copysign(x) }, 0.0);
     check("cut", CutBelow { least: 1.0 }, |x| if x < 1.0 { 0.0 } else { x }, 0.0);
     let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-1.0, 6.0) };
     check("clamp", Clamp { least: -1.0, greatest: 6.0 }, clamp, 0.0);

@@ -23,6 +23,7 @@ mod plain_matrix;
 mod requantize;
 mod sparse;
 mod task;
+mod thin;
 pub(crate) mod tile;
 
 #[cfg(test)]

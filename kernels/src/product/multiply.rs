@@ -3,6 +3,7 @@
 use super::{
     Epilogue, PANEL_OUTPUTS, PanelPiece,
     task::{FEW_ROWS, MOST_VECTORS, Operand, Part, Start, Task},
+    thin,
 };
 use crate::{
     matrix::{Matrix, MatrixMut},
@@ -45,6 +46,13 @@ pub fn panels_product(
     let rows = x.rows();
     if rows == 0 || out.columns() == 0 {
         return;
+    }
+    if let [piece] = pieces
+        && piece.inputs.len() == x.columns()
+        && start == Start::Zero
+        && thin::is_thin(x, &out)
+    {
+        return thin::thin_product(instructions, x, Operand::Panels(piece.elements), out, epilogue);
     }
     let panels = pieces.iter().map(|piece| piece.panels.len()).sum();
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);

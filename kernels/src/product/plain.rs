@@ -12,6 +12,7 @@ use super::{
     Epilogue, PANEL_OUTPUTS, PlainElements, PlainLayout, PlainMatrix,
     multiply::{Cut, run_all},
     task::{Operand, Part, Start, Task},
+    thin,
 };
 use crate::{
     change::RowChange,
@@ -54,6 +55,9 @@ pub fn plain_product(
     }
     if x.rows() == 0 || out.columns() == 0 {
         return;
+    }
+    if start == Start::Zero && thin::is_thin(x, &out) {
+        return thin::thin_product(instructions, x, Operand::Plain(weight), out, epilogue);
     }
     let panels = weight.outputs.div_ceil(PANEL_OUTPUTS);
     let parts = threads::parts(x.rows() * weight.inputs * weight.outputs, usize::MAX);
@@ -138,6 +142,12 @@ pub fn batched_product(instructions: Instructions, batch: &Batch<'_>, out: &mut 
     {
         let change = epilogue.change.map(|change| RowChange { columns: batch.rows, ..change });
         return batched_product(instructions, &turned, out, Epilogue { change, ..epilogue });
+    }
+    if let ([left], [right]) = (batch.left_places, batch.right_places) {
+        let x = batch.left.get(*left..).unwrap_or_default();
+        let x = Matrix::with_stride(x, batch.rows, inputs, batch.left_stride);
+        let weight = PlainMatrix { elements: batch.right.elements.from(*right), ..batch.right };
+        return plain_product(instructions, x, weight, MatrixMut::new(out, batch.rows, outputs), Start::Zero, epilogue);
     }
     let operations = count * batch.rows * inputs * outputs;
     let parts = threads::parts(operations, usize::MAX).div_ceil(count);

@@ -14,6 +14,7 @@ use crate::{
     matrix::Matrix,
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
+    threads,
 };
 
 /// Outputs of a block that rows are added into: it stays in the first-level cache.
@@ -271,11 +272,15 @@ pub fn panels_of(instructions: Instructions, matrix: PlainMatrix<'_>) -> Vec<f32
     let PlainElements::F32(elements) = matrix.elements else { panic!("panels of f32") };
     let length = matrix.inputs * PANEL_OUTPUTS;
     let mut panels = vec![0.0; matrix.outputs.div_ceil(PANEL_OUTPUTS) * length];
-    for (index, panel) in panels.chunks_mut(length.max(1)).enumerate() {
-        let (first, inputs) = (index * PANEL_OUTPUTS, 0..matrix.inputs);
-        let wide = panel.as_chunks_mut().0;
-        instructions.run(FillPanel { matrix, elements, first, inputs, wide });
-    }
+    let count = matrix.outputs.div_ceil(PANEL_OUTPUTS);
+    let each = count.div_ceil(threads::parts(panels.len(), count)).max(1);
+    threads::chunks(&mut panels, (each * length).max(1), |part, panels| {
+        for (index, panel) in panels.chunks_mut(length).enumerate() {
+            let (first, inputs) = ((part * each + index) * PANEL_OUTPUTS, 0..matrix.inputs);
+            let wide = panel.as_chunks_mut().0;
+            instructions.run(FillPanel { matrix, elements, first, inputs, wide });
+        }
+    });
     panels
 }
 

@@ -190,3 +190,21 @@ fn places_repeat_axes_of_one() {
     assert_eq!(broadcast_places(&[], &[], 10), [0]);
     assert_eq!(broadcast_places(&[0, 2], &[1, 2], 10), [0; 0]);
 }
+
+#[test]
+fn many_rows_by_one_panel_have_the_bits_of_few() {
+    for layout in [PlainLayout::OutputsInner, PlainLayout::InputsInner] {
+        for (m, k, n) in [(64, 1, 1), (100, 8, 8), (203, 128, 15), (65, 30, 16), (1000, 9, 5)] {
+            let shape = Shape { m, k, n, gap: 1, layout };
+            let (x, weight) = (numbers(1, m * k), numbers(2, shape.length()));
+            for instructions in Instructions::available() {
+                let all = |threads| with_threads(threads, || run(instructions, shape, &x, PlainElements::F32(&weight)));
+                let out = all(1);
+                assert_eq!(out, all(3), "{shape:?}");
+                shape.check("thin", &x, &weight, &out);
+                let few = Shape { m: 3, ..shape };
+                assert_eq!(run(instructions, few, &x[..3 * k], PlainElements::F32(&weight)), out[..3 * n], "{shape:?}");
+            }
+        }
+    }
+}

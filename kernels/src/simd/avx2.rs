@@ -119,6 +119,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe {
+            let half = |half: __m256| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half);
+            _mm_storeu_si128(values.as_mut_ptr().cast(), half(vector[0]));
+            _mm_storeu_si128(values.as_mut_ptr().add(8).cast(), half(vector[1]));
+        }
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }

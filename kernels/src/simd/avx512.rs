@@ -104,6 +104,13 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]) {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
+        unsafe { _mm256_storeu_si256(values.as_mut_ptr().cast(), _mm512_cvtps_ph::<NEAREST>(vector)) }
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_add_ps(a, b) }
@@ -214,6 +221,12 @@ impl Simd for Avx512 {
             let biased = _mm512_add_epi32(_mm512_cvtps_epi32(exponent), _mm512_set1_epi32(127));
             _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))
         }
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_scalef_ps(a, exponent) }
     }
 
     #[inline(always)]

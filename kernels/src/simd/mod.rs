@@ -88,6 +88,19 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Reads the odd elements of 16 pairs of bf16, exactly.
     fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector;
 
+    /// Writes 16 lanes, each rounded to f16.
+    fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]);
+
+    /// Writes 16 lanes, each rounded to bf16.
+    #[inline(always)]
+    fn store_bf16(self, vector: Self::Vector, values: &mut [bf16; LANES]) {
+        let mut wide = [0.0; LANES];
+        self.store(self.round_to_bf16(vector), &mut wide);
+        for (value, wide) in values.iter_mut().zip(wide) {
+            *value = bf16::from_bits((wide.to_bits() >> 16) as u16);
+        }
+    }
+
     /// `a + b`.
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
@@ -139,6 +152,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// 2 to the power `exponent`, which holds integers from -126 to 127.
     fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;
+
+    /// `a * 2^exponent`, rounded once; `exponent` holds integers from -252 to 254.
+    #[inline(always)]
+    fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
+        // In two steps, as 2^exponent alone may be out of range; only the second may round.
+        let half = self.floor(self.multiply(exponent, self.splat(0.5)));
+        let scaled = self.multiply(a, self.power_of_two(half));
+        self.multiply(scaled, self.power_of_two(self.subtract(exponent, half)))
+    }
 
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;

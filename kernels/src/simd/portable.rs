@@ -91,6 +91,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]) {
+        *values = vector.map(f16::from_f32);
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane] + b[lane])
     }

@@ -385,11 +385,16 @@ fn integers_are_the_nearest_within_their_range() {
 struct RoundedHalves([f32; LANES]);
 
 impl Routine for RoundedHalves {
-    type Output = [[f32; LANES]; 2];
+    type Output = [[f32; LANES]; 4];
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> Self::Output {
-        let mut results = [[0.0; LANES]; 2];
+        let mut results = [[0.0; LANES]; 4];
+        let (mut halves, mut brains) = ([f16::ZERO; LANES], [bf16::ZERO; LANES]);
+        simd.store_f16(simd.load(&self.0), &mut halves);
+        simd.store_bf16(simd.load(&self.0), &mut brains);
+        results[2] = halves.map(f16::to_f32);
+        results[3] = brains.map(bf16::to_f32);
         simd.store(simd.round_to_f16(simd.load(&self.0)), &mut results[0]);
         simd.store(simd.round_to_bf16(simd.load(&self.0)), &mut results[1]);
         results
@@ -417,6 +422,9 @@ fn rounding_to_half_floats_is_to_even() {
                 "{}",
                 instructions.name()
             );
+            for (stored, rounded) in [(2, 0), (3, 1)] {
+                assert_eq!(bits(&results[stored]), bits(&results[rounded]), "stored, {}", instructions.name());
+            }
         }
     }
 }

@@ -4,10 +4,11 @@ use crate::steps::elementwise::{load, runs};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
-use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_code, dynamic_parameters, normalize_axis};
+use ipuc_formats::ops::{Dequantize, DynamicQuantize, Quantize, dynamic_parameters, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::elements::{Runs, map, map_block, zip, zip_block};
+use ipuc_kernels::elements::{Runs, in_parts, map, zip, zip_block};
+use ipuc_kernels::quantize::{CodeRange, QuantizeParameters, quantize};
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use ipuc_kernels::threads::each;
 use std::borrow::Cow;
@@ -25,21 +26,14 @@ fn reload_values(inputs: Vec<Option<Value>>) -> Vec<Operand> {
 
 /// An integer of 8 bits.
 trait Byte: Element {
-    const LEAST: f32;
-    const GREATEST: f32;
-    fn code(value: f32) -> Self;
+    const RANGE: CodeRange;
     fn value(self) -> i32;
     /// The elements of a tensor whose values all have this type; `None` for other tensors.
     fn elements_of(tensor: &Tensor) -> Option<Cow<'_, [Self]>>;
 }
 
 impl Byte for u8 {
-    const LEAST: f32 = 0.0;
-    const GREATEST: f32 = 255.0;
-    #[inline(always)]
-    fn code(value: f32) -> u8 {
-        value as i32 as u8
-    }
+    const RANGE: CodeRange = CodeRange { least: 0, greatest: 255 };
     #[inline(always)]
     fn value(self) -> i32 {
         self.into()
@@ -50,12 +44,7 @@ impl Byte for u8 {
 }
 
 impl Byte for i8 {
-    const LEAST: f32 = -128.0;
-    const GREATEST: f32 = 127.0;
-    #[inline(always)]
-    fn code(value: f32) -> i8 {
-        value as i32 as i8
-    }
+    const RANGE: CodeRange = CodeRange { least: -128, greatest: 127 };
     #[inline(always)]
     fn value(self) -> i32 {
         self.into()
@@ -116,6 +105,9 @@ fn parameters<T: Byte>(inputs: &[Option<Value>], axis: i64, block_size: i64) -> 
     Some((parameters(), runs(x.shape(), [x.shape(), &shape])))
 }
 
+/// About how many operations a code costs.
+const QUANTIZE_COST: usize = 4;
+
 fn quantized<T: Byte>(
     operator: &Quantize,
     inputs: &[Option<Value>],
@@ -126,13 +118,20 @@ fn quantized<T: Byte>(
     };
     let Some(x) = operand(inputs, 0) else { return Ok(None) };
     let mut result = context.allocate(0, T::DTYPE, x.shape())?;
-    let code = |x: f32, (scale, zero): Parameter| {
-        let rounded = (x / scale).round_ties_even();
-        // NaN becomes the zero point; a sum of f32 is exact wherever it is not cut off.
-        let rounded = if rounded.is_nan() { 0.0 } else { rounded };
-        T::code((rounded + zero as f32).clamp(T::LEAST, T::GREATEST))
-    };
-    zip(result.elements_mut::<T>()?, x.elements::<f32>()?, &parameters, &runs, 4, &zip_block(code));
+    let (scales, zeros): (Vec<f32>, Vec<i32>) = parameters.into_iter().unzip();
+    let (x, instructions) = (x.elements::<f32>()?, Instructions::best());
+    in_parts(result.bytes_mut(), QUANTIZE_COST, &|first, out| {
+        let mut rest = out;
+        runs.visit_runs(first..first + rest.len(), |count, [x_start, start], [_, moves]| {
+            let (run, behind) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = behind;
+            let parameters = match moves {
+                true => QuantizeParameters::Each(&scales[start..start + count], &zeros[start..start + count]),
+                false => QuantizeParameters::One(scales[start], zeros[start]),
+            };
+            quantize(instructions, &x[x_start..x_start + count], parameters, T::RANGE, run);
+        });
+    });
     Ok(Some(result))
 }
 
@@ -230,7 +229,10 @@ impl Kernel for DynamicQuantize {
             extremes.iter().fold((0f32, 0f32), |low_high, &(low, high)| (low_high.0.min(low), low_high.1.max(high)));
         let (scale, zero_point) = dynamic_parameters(minimum, maximum);
         let mut result = context.allocate(0, DType::U8, x.shape())?;
-        map(result.elements_mut::<u8>()?, elements, 4, &map_block(|x| dynamic_code(x, scale, zero_point)));
+        let parameters = QuantizeParameters::Dynamic(scale, zero_point.into());
+        map(result.elements_mut::<u8>()?, elements, QUANTIZE_COST, &|out: &mut [u8], x: &[f32]| {
+            quantize(Instructions::best(), x, parameters, u8::RANGE, out);
+        });
         Ok(vec![result.into(), Tensor::scalar(scale).into(), Tensor::scalar(zero_point).into()])
     }
 }

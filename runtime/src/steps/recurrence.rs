@@ -3,12 +3,14 @@
 //! Other types run by their reference. Sequences of different lengths walk side by side; a product covers the whole
 //! batch, and what lies behind the end of a sequence is never used.
 
+mod causal_convolution;
+
 use super::floats::computed;
 use super::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    CausalConvolution, Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
+    Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
 };
 use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
@@ -22,8 +24,6 @@ use ipuc_kernels::recurrence::{CellFunction, GruGates, GruState, LstmCell, Plain
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
 use std::ops::Range;
-
-impl Kernel for CausalConvolution {}
 
 impl Kernel for Lstm {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -150,10 +150,9 @@ impl Operator for LinearAttention {
         inputs: &[Option<Value>],
         context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
-        let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
-        let (dtype, state_type) = self.check(&facts)?;
+        let (dtype, state_type) = self.types(inputs)?;
         let sizes = self.sizes(inputs)?;
-        let Sizes { batch, steps, query_heads, heads, key, value } = sizes;
+        let LinearAttentionSizes { batch, steps, query_heads, heads, key, value } = sizes;
         let operands = Operands {
             query: widened(tensor(inputs, 0)?)?,
             key: widened(tensor(inputs, 1)?)?,
@@ -219,14 +218,21 @@ impl Product for LinearAttention {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
-    steps: usize,
-    query_heads: usize,
-    heads: usize,
-    key: usize,
-    value: usize,
+/// Extents of a [`LinearAttention`].
+#[derive(Clone, Copy, Debug)]
+pub struct LinearAttentionSizes {
+    /// Sequences.
+    pub batch: usize,
+    /// Steps of each.
+    pub steps: usize,
+    /// Heads of queries.
+    pub query_heads: usize,
+    /// Heads of keys, values and states.
+    pub heads: usize,
+    /// Elements of a key.
+    pub key: usize,
+    /// Elements of a value.
+    pub value: usize,
 }
 
 struct Operands {
@@ -238,7 +244,20 @@ struct Operands {
 }
 
 impl LinearAttention {
-    fn sizes(&self, inputs: &[Option<Value>]) -> Result<Sizes, ReferenceError> {
+    /// Element types of the output and of the state.
+    ///
+    /// # Errors
+    /// [`TypeError`] where operands do not fit the rule.
+    pub fn types(&self, inputs: &[Option<Value>]) -> Result<(DType, DType), TypeError> {
+        let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
+        self.check(&facts)
+    }
+
+    /// Extents of these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn sizes(&self, inputs: &[Option<Value>]) -> Result<LinearAttentionSizes, ReferenceError> {
         let shape = |operand: usize| tensor(inputs, operand).map(|tensor| tensor.shape().to_vec());
         let heads = |heads: i64| usize::try_from(heads).unwrap_or(usize::MAX);
         let (query_heads, key_heads) = (heads(self.query_heads), heads(self.key_heads));
@@ -251,7 +270,7 @@ impl LinearAttention {
         if packed % query_heads != 0 || packed_value % key_heads != 0 {
             return Err(misfit(if packed % query_heads != 0 { &query } else { &value }));
         }
-        let sizes = Sizes {
+        let sizes = LinearAttentionSizes {
             batch,
             steps,
             query_heads,
@@ -285,12 +304,12 @@ impl LinearAttention {
         &self,
         state: &mut [f64],
         operands: &Operands,
-        sizes: Sizes,
+        sizes: LinearAttentionSizes,
         row: usize,
         head: usize,
         context: &mut ReferenceContext<'_>,
     ) {
-        let Sizes { heads, key: key_size, value: value_size, .. } = sizes;
+        let LinearAttentionSizes { heads, key: key_size, value: value_size, .. } = sizes;
         if let Some(decay) = &operands.decay {
             // One for each head, or one for each row of the state.
             let per_head = decay.len() == sizes.batch * sizes.steps * heads;

@@ -45,24 +45,57 @@ pub enum Distribution {
 }
 impl Keyword for Distribution {}
 
+/// What each output adds to the state of a [`Generator`].
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The draws of one run of a [`Random`], which begin at any element.
+#[derive(Debug, Clone, Copy)]
+pub struct Draws {
+    random: Distribution,
+    low: f64,
+    high: f64,
+    state: u64,
+}
+
+impl Draws {
+    /// The elements from `first` on.
+    pub fn fill(&self, first: usize, out: &mut [f64]) {
+        let outputs = match self.random {
+            Distribution::Uniform => 1,
+            Distribution::Normal => 2,
+        };
+        let mut generator = Generator(self.state.wrapping_add(STEP.wrapping_mul((first as u64).wrapping_mul(outputs))));
+        match self.random {
+            Distribution::Uniform => {
+                out.iter_mut().for_each(|out| *out = self.low + (self.high - self.low) * generator.uniform());
+            }
+            Distribution::Normal => out.iter_mut().for_each(|out| *out = self.low + self.high * generator.normal()),
+        }
+    }
+}
+
 /// Random bits (SplitMix64): one state, one output a step.
 pub(crate) struct Generator(u64);
 
 impl Generator {
     /// The generator of a seed; without one, of the context's state, which it changes.
     pub(crate) fn new(seed: Option<u64>, context: &mut ReferenceContext<'_>) -> Generator {
+        Generator::begin(seed, &mut context.random_state)
+    }
+
+    fn begin(seed: Option<u64>, random_state: &mut u64) -> Generator {
         match seed {
             Some(seed) => Generator(seed),
             None => {
-                let mut generator = Generator(context.random_state);
-                context.random_state = generator.bits();
+                let mut generator = Generator(*random_state);
+                *random_state = generator.bits();
                 generator
             }
         }
     }
 
     fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -82,6 +115,12 @@ impl Generator {
 }
 
 impl Random {
+    /// The draws of a run, which changes the state where there is no seed.
+    pub fn draws(&self, random_state: &mut u64) -> Draws {
+        let generator = Generator::begin(self.seed.map(|seed| seed.to_bits().into()), random_state);
+        Draws { random: self.distribution, low: self.low.into(), high: self.high.into(), state: generator.0 }
+    }
+
     fn check(&self) -> Result<Vec<usize>, TypeError> {
         if !matches!(self.to, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
             return Err(TypeError::Unsupported(format!("random numbers of type {}", self.to)));
@@ -115,13 +154,9 @@ impl Operator for Random {
         let extents = self.check()?;
         let extents = optional_tensor(inputs, 0)?.map_or(extents, |like| like.shape().to_vec());
         let count = Tensor::zeros(self.to, &extents)?.count();
-        let mut generator = Generator::new(self.seed.map(|seed| seed.to_bits().into()), context);
-        let (low, high) = (f64::from(self.low), f64::from(self.high));
-        let mut draw = || match self.distribution {
-            Distribution::Uniform => low + (high - low) * generator.uniform(),
-            Distribution::Normal => low + high * generator.normal(),
-        };
-        let values: Vec<Scalar> = (0..count).map(|_| Scalar::Float(draw())).collect();
+        let mut values = vec![0.0; count];
+        self.draws(&mut context.random_state).fill(0, &mut values);
+        let values: Vec<Scalar> = values.into_iter().map(Scalar::Float).collect();
         Ok(vec![from_scalars(self.to, &extents, &values)?.into()])
     }
 }

@@ -23,7 +23,7 @@ attributes! {
 
 impl AffineGrid {
     /// Normalized position of an element along an axis.
-    fn position(&self, index: usize, extent: usize) -> f64 {
+    pub fn position(&self, index: usize, extent: usize) -> f64 {
         let (index, extent) = (index as f64, extent as f64);
         if !self.align_corners {
             return (2.0 * index + 1.0) / extent - 1.0;

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::products::convolution::require_multiple;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
-use crate::ops::windows::{Windows, for_each_index, for_each_tap, listed, value_error, volume};
+use crate::ops::windows::{WindowAxis, Windows, for_each_index, for_each_tap, listed, value_error, volume};
 use crate::ops::{
     Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
     integers, loops, tensor, tensor_operand,
@@ -36,6 +36,52 @@ impl Col2im {
             pads: &self.pads,
             ceil_mode: false,
         }
+    }
+}
+
+/// Where the columns of a [`Col2im`] go.
+pub struct Col2imPlan {
+    /// The spatial axes: their `output` windows are read, their `input` positions written.
+    pub axes: Vec<WindowAxis>,
+    /// Shape of the result.
+    pub shape: Vec<usize>,
+}
+
+impl Col2im {
+    /// Windows and result for these operands.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where they do not fit.
+    pub fn plan(&self, inputs: &[Option<Value>]) -> Result<Col2imPlan, ReferenceError> {
+        let x = tensor(inputs, 0)?;
+        let sizes = |operand: usize| -> Result<Vec<usize>, ReferenceError> {
+            let size = |size: i64| usize::try_from(size).map_err(|_| value_error("a size", size, "at least 0"));
+            Ok(integers(inputs, operand)?.into_iter().map(size).collect::<Result<_, _>>()?)
+        };
+        let (image, block) = (sizes(1)?, sizes(2)?);
+        if image.len() != block.len() {
+            return Err(value_error("length of the block shape", block.len(), image.len().to_string()).into());
+        }
+        let axes = self.windows().resolve(&image, &block)?;
+        let &[batch, columns, blocks] = x.shape() else {
+            return Err(TypeError::Rank { operand: 0, expected: "3".to_string(), found: x.rank() }.into());
+        };
+        let outputs: Vec<usize> = axes.iter().map(|axis| axis.output).collect();
+        let taps = volume(block.iter().copied());
+        if taps == 0 || !columns.is_multiple_of(taps) || volume(outputs.iter().copied()) != blocks {
+            return Err(TypeError::Dimension {
+                subject: "columns".to_string(),
+                left: format!("{:?}", x.shape()),
+                right: format!("blocks of {block:?} at {outputs:?} positions"),
+            }
+            .into());
+        }
+        let channels = columns / taps;
+        let shape: Vec<usize> = [batch, channels].into_iter().chain(image.iter().copied()).collect();
+        if element_count(&shape).is_none() {
+            return Err(TensorError::TooLarge { dtype: x.dtype(), shape }.into());
+        }
+        Ok(Col2imPlan { axes, shape })
     }
 }
 
@@ -131,32 +177,13 @@ impl Operator for Col2im {
     ) -> Result<Vec<Value>, ReferenceError> {
         let x = tensor(inputs, 0)?;
         require_summable(x.dtype())?;
-        let sizes = |operand: usize| -> Result<Vec<usize>, ReferenceError> {
-            let size = |size: i64| usize::try_from(size).map_err(|_| value_error("a size", size, "at least 0"));
-            Ok(integers(inputs, operand)?.into_iter().map(size).collect::<Result<_, _>>()?)
-        };
-        let (image, block) = (sizes(1)?, sizes(2)?);
-        if image.len() != block.len() {
-            return Err(value_error("length of the block shape", block.len(), image.len().to_string()).into());
-        }
-        let axes = self.windows().resolve(&image, &block)?;
-        let &[batch, columns, blocks] = x.shape() else {
+        let Col2imPlan { axes, shape } = self.plan(inputs)?;
+        let (&[_, _, blocks], [batch, channels, image @ ..]) = (x.shape(), shape.as_slice()) else {
             return Err(TypeError::Rank { operand: 0, expected: "3".to_string(), found: x.rank() }.into());
         };
         let outputs: Vec<usize> = axes.iter().map(|axis| axis.output).collect();
-        let taps = volume(block.iter().copied());
-        if taps == 0 || !columns.is_multiple_of(taps) || volume(outputs.iter().copied()) != blocks {
-            return Err(TypeError::Dimension {
-                subject: "columns".to_string(),
-                left: format!("{:?}", x.shape()),
-                right: format!("blocks of {block:?} at {outputs:?} positions"),
-            }
-            .into());
-        }
-        let channels = columns / taps;
-        let shape: Vec<usize> = [batch, channels].into_iter().chain(image.iter().copied()).collect();
-        let count = element_count(&shape);
-        let count = count.ok_or_else(|| TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() })?;
+        let taps = volume(axes.iter().map(|axis| axis.kernel));
+        let count = volume(shape.iter().copied());
         let size = volume(image.iter().copied());
         let sum_part = |part: Tensor| -> Result<Tensor, ReferenceError> {
             let elements = scalars(&part)?;

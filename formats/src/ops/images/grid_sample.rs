@@ -112,17 +112,19 @@ impl GridAxis {
         x.clamp(-COORDINATE_LIMIT, COORDINATE_LIMIT)
     }
 
-    /// Elements and their weights at a coordinate; no element is a zero.
-    fn taps(&self, x: f64, operator: &GridSample) -> Taps {
+    /// Elements and their weights at a coordinate, and how many; no element is a zero.
+    fn taps(&self, x: f64, operator: &GridSample) -> ([(Option<usize>, f64); 4], usize) {
         let base = x.floor();
         let fraction = x - base;
         let base = base as i64;
         let tap = |offset: i64, weight: f64| (self.element(base + offset, operator.padding), weight);
+        let none = (None, 0.0);
         match operator.mode {
-            ResizeMode::Nearest => vec![(self.element(x as i64, operator.padding), 1.0)],
-            ResizeMode::Linear => vec![tap(0, 1.0 - fraction), tap(1, fraction)],
+            ResizeMode::Nearest => ([(self.element(x as i64, operator.padding), 1.0), none, none, none], 1),
+            ResizeMode::Linear => ([tap(0, 1.0 - fraction), tap(1, fraction), none, none], 2),
             ResizeMode::Cubic => {
-                (-1..=2).map(|offset| tap(offset, cubic(offset as f64 - fraction, CUBIC_COEFFICIENT))).collect()
+                let weighted = |offset| tap(offset, cubic(offset as f64 - fraction, CUBIC_COEFFICIENT));
+                ([weighted(-1), weighted(0), weighted(1), weighted(2)], 4)
             }
         }
     }
@@ -170,22 +172,63 @@ impl GridSample {
         }
     }
 
-    /// The taps of every output position of one image, as flat positions and weights.
-    fn point(&self, axes: &[GridAxis], position: &[f64], wide: bool) -> Taps {
-        let mut points: Taps = vec![(Some(0), 1.0)];
-        for (axis, &position) in axes.iter().zip(position.iter().rev()) {
-            let taps = axis.taps(axis.coordinate(position, self, wide), self);
-            points = points
-                .iter()
-                .flat_map(|&(flat, weight)| {
-                    let extent = axis.extent;
-                    taps.iter().map(move |&(element, own)| {
-                        (flat.zip(element).map(|(flat, element)| flat * extent + element), weight * own)
-                    })
-                })
-                .collect();
+    /// Shape of the result for operands of these shapes.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where types or shapes do not fit, or elements would have to come from an image without any.
+    pub fn result_shape(&self, x: &Tensor, grid: &Tensor) -> Result<Vec<usize>, ReferenceError> {
+        self.check(x.dtype(), grid.dtype())?;
+        let (&[batch, channels, ref image @ ..], &[grid_batch, ref outputs @ .., positions]) =
+            (x.shape(), grid.shape())
+        else {
+            return Err(TypeError::Rank { operand: 0, expected: "at least 3".to_string(), found: x.rank() }.into());
+        };
+        if image.is_empty() || image.len() != outputs.len() || positions != image.len() || batch != grid_batch {
+            return Err(TypeError::Dimension {
+                subject: "grid".to_string(),
+                left: format!("{:?}", grid.shape()),
+                right: format!("{:?}", x.shape()),
+            }
+            .into());
         }
-        points
+        let shape: Vec<usize> = [batch, channels].into_iter().chain(outputs.iter().copied()).collect();
+        let count =
+            element_count(&shape).ok_or_else(|| TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() })?;
+        if count > 0 && image.contains(&0) {
+            return Err(value_error("extents of the image", format!("{image:?}"), "at least 1 each").into());
+        }
+        Ok(shape)
+    }
+
+    /// Elements that a sample is made of.
+    pub fn taps_per_sample(&self, axes: usize) -> Option<usize> {
+        let along: usize = match self.mode {
+            ResizeMode::Nearest => 1,
+            ResizeMode::Linear => 2,
+            ResizeMode::Cubic => 4,
+        };
+        along.checked_pow(u32::try_from(axes).ok()?)
+    }
+
+    /// Appends what the sample at `position` of a grid is made of: flat places in an image of these extents (none is a zero) and
+    /// their weights. `wide` grids are of f64.
+    pub fn taps(&self, image: &[usize], position: &[f64], wide: bool, taps: &mut GridTaps) {
+        let begin = taps.len();
+        taps.push((Some(0), 1.0));
+        for (&extent, &position) in image.iter().zip(position.iter().rev()) {
+            let axis = GridAxis::new(extent, self.align_corners);
+            let (own, count) = axis.taps(axis.coordinate(position, self, wide), self);
+            let outer = taps.len() - begin;
+            // Each becomes `count`; from the back, so that none is overwritten before it is read.
+            taps.resize(begin + outer * count, (None, 0.0));
+            for at in (0..outer).rev() {
+                let (flat, weight) = taps[begin + at];
+                for (inner, &(element, own)) in own[..count].iter().enumerate() {
+                    let flat = flat.zip(element).map(|(flat, element)| flat * extent + element);
+                    taps[begin + at * count + inner] = (flat, weight * own);
+                }
+            }
+        }
     }
 }
 
@@ -203,33 +246,19 @@ impl Operator for GridSample {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (x, grid) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
-        self.check(x.dtype(), grid.dtype())?;
-        let (&[batch, channels, ref image @ ..], &[grid_batch, ref outputs @ .., positions]) =
-            (x.shape(), grid.shape())
-        else {
-            return Err(TypeError::Rank { operand: 0, expected: "at least 3".to_string(), found: x.rank() }.into());
-        };
-        if image.is_empty() || image.len() != outputs.len() || positions != image.len() || batch != grid_batch {
-            return Err(TypeError::Dimension {
-                subject: "grid".to_string(),
-                left: format!("{:?}", grid.shape()),
-                right: format!("{:?}", x.shape()),
-            }
-            .into());
-        }
-        let shape: Vec<usize> = [batch, channels].into_iter().chain(outputs.iter().copied()).collect();
-        let too_large = || TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() };
-        let count = element_count(&shape).ok_or_else(too_large)?;
-        if count == 0 {
+        let shape = self.result_shape(x, grid)?;
+        if shape.contains(&0) {
             return Ok(vec![x.select(&shape, std::iter::empty())?.into()]);
         }
-        if image.contains(&0) {
-            return Err(value_error("extents of the image", format!("{image:?}"), "at least 1 each").into());
-        }
-        let axes: Vec<GridAxis> = image.iter().map(|&extent| GridAxis::new(extent, self.align_corners)).collect();
+        let image = &x.shape()[2..];
         let points: Vec<f64> = scalars(grid)?.into_iter().map(Scalar::to_f64).collect();
         let wide = grid.dtype() == DType::F64;
-        let taps: Vec<Taps> = points.chunks(positions).map(|position| self.point(&axes, position, wide)).collect();
+        let point = |position: &[f64]| {
+            let mut taps = GridTaps::new();
+            self.taps(image, position, wide, &mut taps);
+            taps
+        };
+        let taps: Vec<GridTaps> = points.chunks(image.len()).map(point).collect();
         Ok(vec![self.sample(x, &shape, &taps)?.into()])
     }
 }
@@ -259,12 +288,12 @@ impl Computes for GridSample {
     }
 }
 
-/// Flat positions in an image (none is a zero) and their weights.
-type Taps = Vec<(Option<usize>, f64)>;
+/// Flat places in an image (none is a zero) and their weights.
+pub type GridTaps = Vec<(Option<usize>, f64)>;
 
 impl GridSample {
     /// The result from the taps of every sample of every image.
-    fn sample(&self, x: &Tensor, shape: &[usize], taps: &[Taps]) -> Result<Tensor, ReferenceError> {
+    fn sample(&self, x: &Tensor, shape: &[usize], taps: &[GridTaps]) -> Result<Tensor, ReferenceError> {
         let (volume, samples) = (volume(x.shape()[2..].iter().copied()), volume(shape[2..].iter().copied()));
         let planes = (0..shape[0] * shape[1]).flat_map(|plane| {
             let image = plane / shape[1];
@@ -274,7 +303,7 @@ impl GridSample {
             return Ok(x.select(shape, planes.map(|(start, taps)| Some(start + taps.first()?.0?)))?);
         }
         let elements: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
-        let sum = |(start, taps): (usize, &Taps)| {
+        let sum = |(start, taps): (usize, &GridTaps)| {
             let terms = taps.iter().map(|&(flat, weight)| flat.map_or(0.0, |flat| elements[start + flat]) * weight);
             Scalar::Float(terms.sum())
         };

@@ -14,14 +14,14 @@ pub(crate) mod resize_axis;
 pub(crate) mod roi_align;
 
 pub use affine_grid::AffineGrid;
-pub use col2im::Col2im;
+pub use col2im::{Col2im, Col2imPlan};
 pub use crop_and_resize::{CropAndResize, CropMode};
 pub use decode_image::{DecodeImage, Pixels};
-pub use grid_sample::{GridPadding, GridSample};
+pub use grid_sample::{GridPadding, GridSample, GridTaps};
 pub use max_roi_pool::MaxRoiPool;
 pub use max_unpool::MaxUnpool;
 pub use non_max_suppression::NonMaxSuppression;
 pub use pool::{Pool, PoolFunction};
 pub use resize::{Resize, ResizeOperands, ResizePolicy};
 pub use resize_axis::{ResizeAxis, ResizeCoordinates, ResizeMode, ResizeNearest, ResizeTaps};
-pub use roi_align::{RoiAlign, RoiFunction};
+pub use roi_align::{RegionAxis, RoiAlign, RoiFunction};

@@ -16,6 +16,7 @@ use crate::ops::{
     Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
     integers, loops, tensor, tensor_operand,
 };
+use crate::tensor::Tensor;
 use crate::value::Value;
 
 attributes! {
@@ -51,10 +52,20 @@ impl Keyword for RoiFunction {}
 const MAXIMUM_SAMPLES: f64 = (1u32 << 20) as f64;
 
 /// A region along one axis.
-struct Span {
+pub struct RegionAxis {
     start: f64,
     bin: f64,
-    samples: usize,
+    /// Samples of a bin.
+    pub samples: usize,
+}
+
+impl RegionAxis {
+    /// The two neighbours of a sample of a bin along an axis of this extent, and the weight of the upper; `None` for a sample
+    /// outside, which is zero.
+    pub fn neighbours(&self, bin: usize, sample: usize, extent: usize) -> Option<(usize, usize, f64)> {
+        let offset = (sample as f64 + 0.5) * self.bin / self.samples as f64;
+        neighbours(self.start + bin as f64 * self.bin + offset, extent)
+    }
 }
 
 /// The two neighbours of a coordinate along an axis and the weight of the upper.
@@ -71,7 +82,7 @@ fn neighbours(coordinate: f64, extent: usize) -> Option<(usize, usize, f64)> {
 }
 
 impl RoiAlign {
-    fn span(&self, start: f64, end: f64, bins: usize) -> Result<Span, ReferenceError> {
+    fn span(&self, start: f64, end: f64, bins: usize) -> Result<RegionAxis, ReferenceError> {
         let scale = f64::from(self.spatial_scale);
         let offset = if self.half_pixel { 0.5 } else { 0.0 };
         let (start, end) = (start * scale - offset, end * scale - offset);
@@ -81,7 +92,7 @@ impl RoiAlign {
         if !(0.0..=MAXIMUM_SAMPLES).contains(&samples) {
             return Err(value_error("samples of a bin", samples, format!("at most {MAXIMUM_SAMPLES}")).into());
         }
-        Ok(Span { start, bin, samples: samples as usize })
+        Ok(RegionAxis { start, bin, samples: samples as usize })
     }
 
     fn check(&self) -> Result<(), TypeError> {
@@ -97,17 +108,38 @@ impl RoiAlign {
         Ok(())
     }
 
+    /// Shape of the result for an image, corners of regions and the indices of their images.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where types, shapes or attributes do not fit.
+    pub fn result_shape(&self, x: &Tensor, rois: &Tensor, indices: &[i64]) -> Result<[usize; 4], ReferenceError> {
+        require_float(x.dtype(), 0)?;
+        self.check()?;
+        let ([_, channels, _, _], regions) = region_extents(x.shape(), rois.shape(), 4)?;
+        if indices.len() != regions {
+            return Err(value_error("number of image indices", indices.len(), regions.to_string()).into());
+        }
+        Ok([regions, channels, self.output_height as usize, self.output_width as usize])
+    }
+
+    /// A region by its corners (x1, y1, x2, y2), along rows and columns.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where a bin would have too many samples.
+    pub fn region(&self, corners: &[f64; 4]) -> Result<[RegionAxis; 2], ReferenceError> {
+        let [left, top, right, bottom] = *corners;
+        let (height, width) = (self.output_height as usize, self.output_width as usize);
+        Ok([self.span(top, bottom, height)?, self.span(left, right, width)?])
+    }
+
     /// One element of the result.
-    fn pool(&self, plane: &[f64], extents: [usize; 2], spans: &[Span; 2], bin: [usize; 2]) -> f64 {
-        let coordinate = |span: &Span, bin: usize, sample: usize| {
-            span.start + bin as f64 * span.bin + (sample as f64 + 0.5) * span.bin / span.samples as f64
-        };
+    fn pool(&self, plane: &[f64], extents: [usize; 2], axes: &[RegionAxis; 2], bin: [usize; 2]) -> f64 {
         let mut sum = 0.0;
         let mut largest: Option<f64> = None;
-        for row in 0..spans[0].samples {
-            let rows = neighbours(coordinate(&spans[0], bin[0], row), extents[0]);
-            for column in 0..spans[1].samples {
-                let columns = neighbours(coordinate(&spans[1], bin[1], column), extents[1]);
+        for row in 0..axes[0].samples {
+            let rows = axes[0].neighbours(bin[0], row, extents[0]);
+            for column in 0..axes[1].samples {
+                let columns = axes[1].neighbours(bin[1], column, extents[1]);
                 let terms = match rows.zip(columns) {
                     None => [0.0; 4],
                     Some(((top, bottom, down), (left, right, across))) => {
@@ -126,7 +158,7 @@ impl RoiAlign {
             }
         }
         match self.function {
-            RoiFunction::Average => sum / (spans[0].samples * spans[1].samples).max(1) as f64,
+            RoiFunction::Average => sum / (axes[0].samples * axes[1].samples).max(1) as f64,
             RoiFunction::Max => largest.unwrap_or(0.0),
         }
     }
@@ -209,27 +241,20 @@ impl Operator for RoiAlign {
         _context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (x, rois) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
-        require_float(x.dtype(), 0)?;
-        self.check()?;
-        let ([batch, channels, height, width], regions) = region_extents(x.shape(), rois.shape(), 4)?;
         let indices = integers(inputs, 2)?;
-        if indices.len() != regions {
-            return Err(value_error("number of image indices", indices.len(), regions.to_string()).into());
-        }
-        let output = [self.output_height as usize, self.output_width as usize];
-        let shape = [regions, channels, output[0], output[1]];
+        let shape = self.result_shape(x, rois, &indices)?;
+        let &[batch, channels, height, width] = x.shape() else { return Ok(Vec::new()) };
         let image: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
         let corners: Vec<f64> = scalars(rois)?.into_iter().map(Scalar::to_f64).collect();
         let mut result = listed(x.dtype(), &shape)?;
-        for (region, &index) in indices.iter().enumerate() {
+        for (corners, &index) in corners.as_chunks::<4>().0.iter().zip(&indices) {
             let index = batch_index(index, batch)?;
-            let corner = &corners[region * 4..region * 4 + 4];
-            let spans = [self.span(corner[1], corner[3], output[0])?, self.span(corner[0], corner[2], output[1])?];
+            let axes = self.region(corners)?;
             for_each_index(&shape[1..], |position| {
                 let plane = (index * channels + position[0]) * height * width;
                 let plane = &image[plane..plane + height * width];
                 let bin = [position[1], position[2]];
-                result.push(Scalar::Float(self.pool(plane, [height, width], &spans, bin)));
+                result.push(Scalar::Float(self.pool(plane, [height, width], &axes, bin)));
             });
         }
         Ok(vec![from_scalars(x.dtype(), &shape, &result)?.into()])
@@ -261,7 +286,6 @@ impl Computes for RoiAlign {
 mod tests {
     use super::*;
     use crate::ops::testing::run;
-    use crate::tensor::Tensor;
 
     fn plain() -> RoiAlign {
         RoiAlign {

@@ -9,7 +9,7 @@ use crate::fact::{Fact, Shape};
 use crate::ops::loops;
 use crate::ops::products::accumulate::{Accumulator, require_same_type};
 use crate::ops::products::convolution::{
-    Grouped, add_bias, bias_additions, require_float, require_multiple, require_vector,
+    ConvolutionPlan, Grouped, add_bias, bias_additions, require_float, require_multiple, require_vector,
 };
 use crate::ops::scalar::{Scalar, from_scalars, scalars};
 use crate::ops::windows::{WindowAxis, Windows, for_each_index, listed, value_error, volume};
@@ -52,6 +52,44 @@ impl DeformableConvolution {
             ceil_mode: false,
         };
         Grouped { windows, groups: self.groups }
+    }
+
+    /// Windows and result for these operands, and in how many groups channels share displacements.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where types or shapes do not fit.
+    pub fn plan(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        offset: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<(ConvolutionPlan, usize), ReferenceError> {
+        require_float(x.dtype(), 0)?;
+        require_same_type(1, w.dtype(), x.dtype())?;
+        let plan = self.grouped().resolve(x.shape(), w.shape())?;
+        let kernel = &w.shape()[2..];
+        let taps = volume(kernel.iter().copied());
+        let channels = x.shape()[1];
+        let offset_groups = usize::try_from(self.offset_groups).ok().filter(|&groups| groups > 0);
+        let offset_groups = offset_groups
+            .filter(|groups| channels.is_multiple_of(*groups))
+            .ok_or_else(|| value_error("`offset_groups`", self.offset_groups, format!("a divisor of {channels}")))?;
+        let rank = kernel.len();
+        for (tensor, per_tap) in [(Some(offset), rank), (mask, 1)] {
+            let Some(tensor) = tensor else { continue };
+            let mut expected = plan.shape.clone();
+            expected[1] = volume([offset_groups, taps, per_tap]);
+            if tensor.shape() != expected {
+                return Err(TypeError::Dimension {
+                    subject: "displacements".to_string(),
+                    left: format!("{:?}", tensor.shape()),
+                    right: format!("{expected:?}"),
+                }
+                .into());
+            }
+        }
+        Ok((plan, offset_groups))
     }
 
     /// The loops of a convolution whose taps may lie anywhere in the image.
@@ -132,30 +170,10 @@ impl Operator for DeformableConvolution {
     ) -> Result<Vec<Value>, ReferenceError> {
         let (x, w, offset) = (tensor(inputs, 0)?, tensor(inputs, 1)?, tensor(inputs, OFFSET)?);
         let (bias, mask) = (optional_tensor(inputs, BIAS)?, optional_tensor(inputs, MASK)?);
-        require_float(x.dtype(), 0)?;
-        require_same_type(1, w.dtype(), x.dtype())?;
-        let plan = self.grouped().resolve(x.shape(), w.shape())?;
+        let (plan, offset_groups) = self.plan(x, w, offset, mask)?;
         let kernel = &w.shape()[2..];
         let taps = volume(kernel.iter().copied());
         let channels = x.shape()[1];
-        let offset_groups = usize::try_from(self.offset_groups).ok().filter(|&groups| groups > 0);
-        let offset_groups = offset_groups
-            .filter(|groups| channels.is_multiple_of(*groups))
-            .ok_or_else(|| value_error("`offset_groups`", self.offset_groups, format!("a divisor of {channels}")))?;
-        let rank = kernel.len();
-        for (tensor, per_tap) in [(Some(offset), rank), (mask, 1)] {
-            let Some(tensor) = tensor else { continue };
-            let mut expected = plan.shape.clone();
-            expected[1] = volume([offset_groups, taps, per_tap]);
-            if tensor.shape() != expected {
-                return Err(TypeError::Dimension {
-                    subject: "displacements".to_string(),
-                    left: format!("{:?}", tensor.shape()),
-                    right: format!("{expected:?}"),
-                }
-                .into());
-            }
-        }
         let displaced = Displaced {
             axes: &plan.axes,
             kernel,

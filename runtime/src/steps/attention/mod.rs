@@ -7,6 +7,7 @@
 mod cache;
 mod extents;
 mod keys;
+mod linear;
 mod rotary;
 mod seen;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_cop
 use crate::versions::Version;
 use extents::Extents;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Attention, LinearAttention, ScoreStage, optional_tensor, tensor};
+use ipuc_formats::ops::{Attention, ScoreStage, optional_tensor, tensor};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::attention::{self as kernel, RowLayout, Stage};
@@ -26,8 +27,6 @@ use ipuc_kernels::product::Skipped;
 use ipuc_kernels::simd::Instructions;
 use keys::{Cached, Joined};
 use seen::{Positions, ScoreMask};
-
-impl Kernel for LinearAttention {}
 
 impl Kernel for Attention {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {

@@ -12,6 +12,9 @@ use ipuc_formats::ops::{Binary, BinaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{Runs, ZipBlock, zip, zip_block, zip_in_place};
+use ipuc_kernels::elementwise::power::{Exponents, powers};
+use ipuc_kernels::narrow;
+use ipuc_kernels::simd::Instructions;
 
 impl Kernel for Binary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -55,10 +58,14 @@ trait Float: Element {
     fn prelu(x: Self::Wide, y: Self::Wide) -> Self::Wide;
     fn to_f64(wide: Self::Wide) -> f64;
     fn from_f64(wide: f64) -> Self::Wide;
+    /// A function over blocks, each result rounded once.
+    fn block(
+        function: impl Fn(Self::Wide, Self::Wide) -> Self::Wide + Sync,
+    ) -> impl Fn(&mut [Self], &[Self], &[Self]) + Sync;
 }
 
 macro_rules! float {
-    ($T:ty, $Wide:ty, $widen:expr, $narrow:expr) => {
+    ($T:ty, $Wide:ty, $widen:expr, $narrow:expr, $block:path) => {
         impl Float for $T {
             type Wide = $Wide;
             #[inline(always)]
@@ -106,13 +113,16 @@ macro_rules! float {
             fn from_f64(wide: f64) -> $Wide {
                 wide as $Wide
             }
+            fn block(function: impl Fn($Wide, $Wide) -> $Wide + Sync) -> impl Fn(&mut [Self], &[Self], &[Self]) + Sync {
+                $block(function)
+            }
         }
     };
 }
-float!(f32, f32, |x| x, |x| x);
-float!(f64, f64, |x| x, |x| x);
-float!(f16, f32, f16::to_f32, f16::from_f32);
-float!(bf16, f32, bf16::to_f32, bf16::from_f32);
+float!(f32, f32, |x| x, |x| x, zip_block);
+float!(f64, f64, |x| x, |x| x, zip_block);
+float!(f16, f32, f16::to_f32, f16::from_f32, narrow::zip_block);
+float!(bf16, f32, bf16::to_f32, bf16::from_f32, narrow::zip_block);
 
 /// An integer whose arithmetic wraps.
 trait Integer: Element + Ord + Default {
@@ -125,6 +135,10 @@ trait Integer: Element + Ord + Default {
     fn remainder(self, other: Self) -> Self;
     /// The divisor is not zero.
     fn modulo(self, other: Self) -> Self;
+    /// 0 where the other is negative or at least the width.
+    fn shift_left(self, other: Self) -> Self;
+    /// Keeps the sign; 0 or -1 where the other is negative or at least the width.
+    fn shift_right(self, other: Self) -> Self;
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
@@ -151,6 +165,20 @@ macro_rules! integer {
                     remainder.wrapping_add(other)
                 } else {
                     remainder
+                }
+            }
+            #[inline(always)]
+            fn shift_left(self, other: Self) -> Self {
+                // A negative number is a large one.
+                if other as u64 >= u64::from(<$T>::BITS) { 0 } else { self << other }
+            }
+            #[inline(always)]
+            fn shift_right(self, other: Self) -> Self {
+                let most = <$T>::BITS - 1;
+                if other as u64 > u64::from(most) {
+                    if Self::MIN == 0 { 0 } else { self >> most }
+                } else {
+                    self >> other
                 }
             }
             #[inline(always)]
@@ -195,9 +223,9 @@ impl Pair {
     fn wide<T: Float>(
         &mut self,
         context: &mut Context<'_>,
-        function: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy + Sync,
+        function: impl Fn(T::Wide, T::Wide) -> T::Wide + Sync,
     ) -> Outcome {
-        self.elements(context, 1, move |x: T, y: T| T::narrow(function(x.widen(), y.widen())))
+        self.bytes(context, 1, &T::block(function))
     }
 
     /// The usual exponents have cheaper forms.
@@ -206,23 +234,24 @@ impl Pair {
             [exponent] => T::to_f64(exponent.widen()),
             _ => f64::NAN,
         };
+        let power = Power::new(exponent);
+        if T::DTYPE == DType::F32 {
+            let instructions = Instructions::best();
+            return match exponent.is_nan() {
+                true => self.bytes(context, POWER_COST, &|out: &mut [f32], x: &[f32], y: &[f32]| {
+                    powers(instructions, x, Exponents::Each(y), out);
+                }),
+                false => self.bytes(context, power.cost(), &|out: &mut [f32], x: &[f32], _: &[f32]| {
+                    power.of_all(x, out);
+                }),
+            };
+        }
         if exponent.is_nan() {
             let by_f64 = |x: T, y: T| T::from_f64(T::to_f64(x.widen()).powf(T::to_f64(y.widen())));
             return self.elements(context, POWER_COST, move |x: T, y: T| T::narrow(by_f64(x, y)));
         }
-        let power = Power::new(exponent);
         let by_f64 = move |x: T, _: T| T::narrow(T::from_f64(power.of_f64(T::to_f64(x.widen()))));
-        match power {
-            Power::Square => self.elements(context, 1, |x: T, _: T| T::narrow(T::mul(x.widen(), x.widen()))),
-            // Each has a loop of its own.
-            Power::Root => self.elements(context, power.cost(), |x: T, _: T| {
-                T::narrow(T::from_f64(Power::Root.of_f64(T::to_f64(x.widen()))))
-            }),
-            Power::Cube => self.elements(context, power.cost(), |x: T, _: T| {
-                T::narrow(T::from_f64(Power::Cube.of_f64(T::to_f64(x.widen()))))
-            }),
-            Power::Of(_) => self.elements(context, power.cost(), by_f64),
-        }
+        self.elements(context, power.cost(), by_f64)
     }
 
     fn integer<T: Integer>(&mut self, function: BinaryFunction, context: &mut Context<'_>) -> Outcome {
@@ -241,7 +270,9 @@ impl Pair {
             Div => self.elements(context, 8, T::div),
             Modulo => self.elements(context, 8, T::modulo),
             Remainder => self.elements(context, 8, T::remainder),
-            Pow | Prelu | ShiftLeft | ShiftRight | And | Or | Xor => Ok(None),
+            ShiftLeft => self.elements(context, 2, T::shift_left),
+            ShiftRight => self.elements(context, 2, T::shift_right),
+            Pow | Prelu | And | Or | Xor => Ok(None),
         }
     }
 

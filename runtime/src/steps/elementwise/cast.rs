@@ -2,7 +2,6 @@
 
 use super::reload;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
@@ -10,7 +9,8 @@ use ipuc_formats::ops::Cast;
 use ipuc_formats::ops::scalar::truncated;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::elements::{map, map_block};
+use ipuc_kernels::elements::{MapBlock, map, map_block};
+use ipuc_kernels::narrow::{Narrow, narrow, widen};
 
 impl Kernel for Cast {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -42,8 +42,12 @@ impl Kernel for Cast {
 type Outcome = Result<Option<Tensor>, KernelError>;
 
 fn to<A: Element, B: Element>(input: &Tensor, context: &mut Context<'_>, convert: impl Fn(A) -> B + Sync) -> Outcome {
+    blocks(input, context, &map_block(convert))
+}
+
+fn blocks<A: Element, B: Element>(input: &Tensor, context: &mut Context<'_>, convert: &MapBlock<'_, B, A>) -> Outcome {
     let mut result = context.allocate(0, B::DTYPE, input.shape())?;
-    map(result.elements_mut::<B>()?, input.elements::<A>()?, 1, &map_block(convert));
+    map(result.elements_mut::<B>()?, input.elements::<A>()?, 1, convert);
     Ok(Some(result))
 }
 
@@ -53,15 +57,23 @@ fn to_bool<A: Element>(input: &Tensor, context: &mut Context<'_>, truth: impl Fn
     Ok(Some(result))
 }
 
+/// The low byte of what [`truncated`] gives, in operations that lanes have.
+#[inline(always)]
+fn low_byte(x: f32) -> u8 {
+    // From 2^31 on the last of the 24 bits of a float counts 256 or more. NaN becomes 0.
+    let is_multiple = x.abs() >= 2_147_483_648.0;
+    if is_multiple { 0 } else { x as i32 as u8 }
+}
+
 fn from_f32(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome {
     match dtype {
         DType::F64 => to(input, context, |x: f32| f64::from(x)),
-        DType::F16 => to(input, context, f16::from_f32),
-        DType::BF16 => to(input, context, bf16::from_f32),
+        DType::F16 => blocks(input, context, &|out: &mut [f16], x: &[f32]| narrow(x, out)),
+        DType::BF16 => blocks(input, context, &|out: &mut [bf16], x: &[f32]| narrow(x, out)),
         DType::I64 => to(input, context, |x: f32| x as i64),
         DType::I32 => to(input, context, |x: f32| x as i32),
-        DType::I8 => to(input, context, |x: f32| truncated(x.into()) as i8),
-        DType::U8 => to(input, context, |x: f32| truncated(x.into()) as u8),
+        DType::I8 => to(input, context, |x: f32| low_byte(x) as i8),
+        DType::U8 => to(input, context, low_byte),
         DType::Bool => to_bool(input, context, |x: f32| x != 0.0),
         _ => Ok(None),
     }
@@ -79,27 +91,22 @@ fn from_f64(input: &Tensor, dtype: DType, context: &mut Context<'_>) -> Outcome 
     }
 }
 
-fn from_half<A: Element>(input: &Tensor, dtype: DType, context: &mut Context<'_>, widen: fn(A) -> f32) -> Outcome
-where
-    [A]: HalfFloatSliceExt,
-{
+fn from_half<A: Element + Narrow>(
+    input: &Tensor,
+    dtype: DType,
+    context: &mut Context<'_>,
+    wide: fn(A) -> f32,
+) -> Outcome {
     match dtype {
-        DType::F32 => {
-            // Whole slices take the instructions of the processor for it.
-            let mut result = context.allocate(0, DType::F32, input.shape())?;
-            map(result.elements_mut()?, input.elements::<A>()?, 1, &|out: &mut [f32], x: &[A]| {
-                x.convert_to_f32_slice(out)
-            });
-            Ok(Some(result))
-        }
-        DType::F64 => to(input, context, |x| f64::from(widen(x))),
-        DType::F16 => to(input, context, |x| f16::from_f32(widen(x))),
-        DType::BF16 => to(input, context, |x| bf16::from_f32(widen(x))),
-        DType::I64 => to(input, context, |x| widen(x) as i64),
-        DType::I32 => to(input, context, |x| widen(x) as i32),
-        DType::I8 => to(input, context, |x| truncated(widen(x).into()) as i8),
-        DType::U8 => to(input, context, |x| truncated(widen(x).into()) as u8),
-        DType::Bool => to_bool(input, context, |x| widen(x) != 0.0),
+        DType::F32 => blocks(input, context, &|out: &mut [f32], x: &[A]| widen(x, out)),
+        DType::F64 => to(input, context, |x| f64::from(wide(x))),
+        DType::F16 => to(input, context, |x| f16::from_f32(wide(x))),
+        DType::BF16 => to(input, context, |x| bf16::from_f32(wide(x))),
+        DType::I64 => to(input, context, |x| wide(x) as i64),
+        DType::I32 => to(input, context, |x| wide(x) as i32),
+        DType::I8 => to(input, context, |x| low_byte(wide(x)) as i8),
+        DType::U8 => to(input, context, |x| low_byte(wide(x))),
+        DType::Bool => to_bool(input, context, |x| wide(x) != 0.0),
         _ => Ok(None),
     }
 }

@@ -3,12 +3,14 @@
 use super::{reload, runs};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
+use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::broadcast::broadcast_extents;
 use ipuc_formats::ops::{Compare, CompareRelation};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{ZipBlock, zip, zip_block};
+use ipuc_kernels::narrow::relation_block;
 
 impl Kernel for Compare {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -18,8 +20,8 @@ impl Kernel for Compare {
             (left_dtype, right_dtype) if left_dtype != right_dtype => None,
             (DType::F32, _) => Some(compared::<f32>(relation, &left, &right, context)?),
             (DType::F64, _) => Some(compared::<f64>(relation, &left, &right, context)?),
-            (DType::F16, _) => Some(compared::<half::f16>(relation, &left, &right, context)?),
-            (DType::BF16, _) => Some(compared::<half::bf16>(relation, &left, &right, context)?),
+            (DType::F16, _) => Some(compared::<f16>(relation, &left, &right, context)?),
+            (DType::BF16, _) => Some(compared::<bf16>(relation, &left, &right, context)?),
             (DType::I64, _) => Some(compared::<i64>(relation, &left, &right, context)?),
             (DType::I32, _) => Some(compared::<i32>(relation, &left, &right, context)?),
             (DType::U8, _) => Some(compared::<u8>(relation, &left, &right, context)?),
@@ -35,7 +37,35 @@ impl Kernel for Compare {
     }
 }
 
-fn compared<T: Pod + PartialOrd + Send + Sync>(
+/// A type whose elements are related by those of a type that the processor compares.
+trait Related: Pod + Send + Sync {
+    type Wide: PartialOrd + Copy;
+    /// A relation over blocks: 1 where it holds, else 0.
+    fn block(relation: impl Fn(Self::Wide, Self::Wide) -> bool + Sync) -> impl Fn(&mut [u8], &[Self], &[Self]) + Sync;
+}
+
+macro_rules! related {
+    (plain: $($T:ty)*) => { $(
+        impl Related for $T {
+            type Wide = $T;
+            fn block(relation: impl Fn($T, $T) -> bool + Sync) -> impl Fn(&mut [u8], &[$T], &[$T]) + Sync {
+                zip_block(move |x: $T, y: $T| u8::from(relation(x, y)))
+            }
+        }
+    )* };
+    (narrow: $($T:ty)*) => { $(
+        impl Related for $T {
+            type Wide = f32;
+            fn block(relation: impl Fn(f32, f32) -> bool + Sync) -> impl Fn(&mut [u8], &[$T], &[$T]) + Sync {
+                relation_block(relation)
+            }
+        }
+    )* };
+}
+related! { plain: f32 f64 i64 i32 u8 }
+related! { narrow: f16 bf16 }
+
+fn compared<T: Related>(
     relation: CompareRelation,
     left: &Tensor,
     right: &Tensor,
@@ -48,11 +78,11 @@ fn compared<T: Pod + PartialOrd + Send + Sync>(
     let (x, y) = (bytemuck::cast_slice::<u8, T>(left.bytes()), bytemuck::cast_slice::<u8, T>(right.bytes()));
     let mut fill = |function: &ZipBlock<'_, u8, T, T>| zip(out, x, y, &runs, 1, function);
     match relation {
-        CompareRelation::Equal => fill(&zip_block(|x: T, y: T| u8::from(x == y))),
-        CompareRelation::Less => fill(&zip_block(|x: T, y: T| u8::from(x < y))),
-        CompareRelation::LessOrEqual => fill(&zip_block(|x: T, y: T| u8::from(x <= y))),
-        CompareRelation::Greater => fill(&zip_block(|x: T, y: T| u8::from(x > y))),
-        CompareRelation::GreaterOrEqual => fill(&zip_block(|x: T, y: T| u8::from(x >= y))),
+        CompareRelation::Equal => fill(&T::block(|x, y| x == y)),
+        CompareRelation::Less => fill(&T::block(|x, y| x < y)),
+        CompareRelation::LessOrEqual => fill(&T::block(|x, y| x <= y)),
+        CompareRelation::Greater => fill(&T::block(|x, y| x > y)),
+        CompareRelation::GreaterOrEqual => fill(&T::block(|x, y| x >= y)),
     }
     Ok(result)
 }

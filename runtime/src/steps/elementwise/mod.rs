@@ -7,6 +7,7 @@ mod binary;
 mod cast;
 mod compare;
 pub(in crate::steps) mod powers;
+mod random;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ pub(in crate::steps) mod vectors;
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::ops::broadcast::{broadcast_extents, broadcast_strides};
-use ipuc_formats::ops::{BitCast, Dropout, Map, Multinomial, Random};
+use ipuc_formats::ops::{BitCast, Dropout, Map, Multinomial};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::Runs;
@@ -34,7 +35,6 @@ impl Kernel for Map {
     }
 }
 
-impl Kernel for Random {}
 impl Kernel for Multinomial {}
 impl Kernel for Dropout {}
 

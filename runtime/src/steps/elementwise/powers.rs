@@ -1,5 +1,9 @@
 //! Powers with one exponent for all elements.
 
+use ipuc_kernels::elements::map_block;
+use ipuc_kernels::elementwise::power::{Exponents, powers};
+use ipuc_kernels::simd::Instructions;
+
 /// Operations that a power costs.
 pub(in crate::steps) const POWER_COST: usize = 20;
 
@@ -48,12 +52,14 @@ impl Power {
         }
     }
 
-    /// The power of one number, rounded to f32.
-    #[inline(always)]
-    pub(in crate::steps) fn of(self, x: f32) -> f32 {
+    /// The powers of f32, each rounded once.
+    pub(in crate::steps) fn of_all(self, x: &[f32], out: &mut [f32]) {
         match self {
-            Power::Square => x * x,
-            other => other.of_f64(x.into()) as f32,
+            // Each has a loop of its own.
+            Power::Square => map_block(|x: f32| x * x)(out, x),
+            Power::Root => map_block(|x: f32| Power::Root.of_f64(x.into()) as f32)(out, x),
+            Power::Cube => map_block(|x: f32| Power::Cube.of_f64(x.into()) as f32)(out, x),
+            Power::Of(exponent) => powers(Instructions::best(), x, Exponents::One(exponent), out),
         }
     }
 }

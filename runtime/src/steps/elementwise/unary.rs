@@ -4,7 +4,6 @@ use super::vectors::{self, Change};
 use super::{load, reload};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
@@ -12,6 +11,7 @@ use ipuc_formats::ops::{Activation, Clamp, Unary, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elements::{MapBlock, in_parts, map, map_block, map_in_place};
+use ipuc_kernels::narrow::{Narrow, narrow, widen};
 
 impl Kernel for Unary {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -22,6 +22,12 @@ impl Kernel for Unary {
             DType::F32 | DType::F16 | DType::BF16 if !self.function.is_test() => {
                 let mut floats = Floats { input: &mut input, context };
                 vectors::unary(self.function).map(|change| floats.change(change)).transpose()?
+            }
+            DType::F64
+                if !self.function.is_test() && !matches!(self.function, UnaryFunction::Not | UnaryFunction::BitNot) =>
+            {
+                let function = self.function;
+                Some(elements(&mut input, context, F64_COST, move |x: f64| function.apply(x))?)
             }
             DType::I64 => integers(&mut input, self.function, context, i64::wrapping_neg, i64::wrapping_abs)?,
             DType::I32 => integers(&mut input, self.function, context, i32::wrapping_neg, i32::wrapping_abs)?,
@@ -36,6 +42,9 @@ impl Kernel for Unary {
         }
     }
 }
+
+/// About how many operations a function of f64 costs.
+const F64_COST: usize = 16;
 
 /// `function` of each element, written over the input where possible.
 fn elements<T: Pod + Send + Sync>(
@@ -77,18 +86,8 @@ impl Floats<'_, '_> {
     fn change(&mut self, Change { cost, apply }: Change) -> Result<Tensor, KernelError> {
         let change: &(dyn Fn(&mut [f32]) + Sync) = &apply;
         match self.input.dtype() {
-            DType::F16 => self.narrow::<f16>(
-                cost,
-                change,
-                |x, wide| x.convert_to_f32_slice(wide),
-                |wide, out| out.convert_from_f32_slice(wide),
-            ),
-            DType::BF16 => self.narrow::<bf16>(
-                cost,
-                change,
-                |x, wide| x.convert_to_f32_slice(wide),
-                |wide, out| out.convert_from_f32_slice(wide),
-            ),
+            DType::F16 => self.narrow::<f16>(cost, change),
+            DType::BF16 => self.narrow::<bf16>(cost, change),
             _ if self.input.is_exclusive() => {
                 in_parts(self.input.elements_mut::<f32>()?, cost, &|_, values| change(values));
                 Ok(self.input.clone())
@@ -107,12 +106,10 @@ impl Floats<'_, '_> {
         }
     }
 
-    fn narrow<T: Element>(
+    fn narrow<T: Element + Narrow>(
         &mut self,
         cost: usize,
         change: &(dyn Fn(&mut [f32]) + Sync),
-        widen: fn(&[T], &mut [f32]),
-        narrow: fn(&[f32], &mut [T]),
     ) -> Result<Tensor, KernelError> {
         let mut result = self.context.allocate(0, T::DTYPE, self.input.shape())?;
         let by_f32 = |out: &mut [T], x: &[T]| {
@@ -168,6 +165,43 @@ impl Kernel for Activation {
     }
 }
 
+/// Elements within bounds of their own type; `None` for other types.
+fn limited(
+    input: &mut Tensor,
+    bounds: &[Option<Tensor>; 2],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    if bounds.iter().flatten().any(|bound| bound.dtype() != input.dtype()) {
+        return Ok(None);
+    }
+    /// The bounds as numbers, others where one is absent.
+    fn of<T: Element>(bounds: &[Option<Tensor>; 2], [least, greatest]: [T; 2]) -> Result<[T; 2], KernelError> {
+        let number = |bound: &Option<Tensor>, absent: T| -> Result<T, KernelError> {
+            let Some(bound) = bound else { return Ok(absent) };
+            Ok(bound.elements::<T>()?.first().copied().unwrap_or(absent))
+        };
+        Ok([number(&bounds[0], least)?, number(&bounds[1], greatest)?])
+    }
+    macro_rules! of_integers {
+        ($T:ty) => {{
+            let [least, greatest] = of::<$T>(bounds, [<$T>::MIN, <$T>::MAX])?;
+            Some(elements(input, context, 1, move |x: $T| x.max(least).min(greatest))?)
+        }};
+    }
+    Ok(match input.dtype() {
+        DType::I64 => of_integers!(i64),
+        DType::I32 => of_integers!(i32),
+        DType::I8 => of_integers!(i8),
+        DType::U8 => of_integers!(u8),
+        DType::F16 => {
+            let [least, greatest] = of::<f16>(bounds, [f16::MIN, f16::MAX])?.map(f16::to_f32);
+            let usual = !least.is_nan() && !greatest.is_nan();
+            usual.then(|| Floats { input, context }.change(vectors::clamp(least, greatest))).transpose()?
+        }
+        _ => None,
+    })
+}
+
 impl Kernel for Clamp {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let mut inputs = load(operands)?;
@@ -193,6 +227,12 @@ impl Kernel for Clamp {
                 let x = if x < minimum { minimum } else { x };
                 if x > maximum { maximum } else { x }
             })?;
+            return Ok(vec![limited.into()]);
+        }
+        if usual
+            && let Some(Some(Value::Tensor(input))) = inputs.first_mut()
+            && let Some(limited) = limited(input, &bounds, context)?
+        {
             return Ok(vec![limited.into()]);
         }
         let operands = inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect();

@@ -1,6 +1,7 @@
 //! Which vector function computes a function of one element over blocks of f32.
 
 use ipuc_formats::ops::{Activation, ActivationFunction, UnaryFunction};
+use ipuc_kernels::elementwise::angles::{Cosine, Sine, Tangent, apply_to_angles};
 use ipuc_kernels::elementwise::{VectorFunction, apply, functions};
 use ipuc_kernels::simd::Instructions;
 
@@ -23,6 +24,12 @@ fn vector(function: impl VectorFunction + 'static) -> Change {
     Change { cost: function.cost(), apply: Box::new(move |values| apply(instructions, function, values)) }
 }
 
+fn angle(function: impl VectorFunction + 'static, exact: fn(f64) -> f64) -> Change {
+    let instructions = Instructions::best();
+    let apply = move |values: &mut [f32]| apply_to_angles(instructions, function, exact, values);
+    Change { cost: function.cost(), apply: Box::new(apply) }
+}
+
 fn scalar(cost: usize, function: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Change {
     let all = move |values: &mut [f32]| values.iter_mut().for_each(|value| *value = function(*value));
     Change { cost, apply: Box::new(all) }
@@ -43,12 +50,21 @@ pub(in crate::steps) fn unary(function: UnaryFunction) -> Option<Change> {
         Log => vector(functions::Logarithm {}),
         Erf => vector(functions::ErrorFunction {}),
         Tanh => vector(functions::HyperbolicTangent {}),
-        Sign => scalar(1, |x| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
-        Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh => {
-            scalar(TRANSCENDENTAL_COST, move |x| function.apply_f32(x))
-        }
+        Sign => vector(functions::Sign {}),
+        Sin => angle(Sine {}, f64::sin),
+        Cos => angle(Cosine {}, f64::cos),
+        Tan => angle(Tangent {}, f64::tan),
+        Asin => vector(functions::ArcSine {}),
+        Acos => vector(functions::ArcCosine {}),
+        Atan => vector(functions::ArcTangent {}),
+        Sinh | Cosh | Asinh | Acosh | Atanh => scalar(TRANSCENDENTAL_COST, move |x| function.apply_f32(x)),
         Not | BitNot | IsNan | IsInfinite | IsPositiveInfinity | IsNegativeInfinity => return None,
     })
+}
+
+/// Limits; NaN stays NaN.
+pub(in crate::steps) fn clamp(least: f32, greatest: f32) -> Change {
+    vector(functions::Clamp { least, greatest })
 }
 
 /// An activation of one f32.
@@ -73,6 +89,6 @@ pub(in crate::steps) fn activation(activation: &Activation) -> Change {
         Shrink => vector(functions::Shrink { alpha, beta }),
         Affine => vector(functions::Affine { scale: alpha, offset: beta }),
         ScaledTanh => vector(functions::ScaledTanh { alpha, beta }),
-        ThresholdedRelu => scalar(1, move |x| if x > alpha { x } else { 0.0 }),
+        ThresholdedRelu => vector(functions::KeepAbove { most: alpha }),
     }
 }

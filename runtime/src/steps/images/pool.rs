@@ -1,4 +1,4 @@
-//! Pools: of floats, and the largest of integers of 8 bits, in f32; indices, other integers and f64 by the reference.
+//! Pools: of floats, and the largest of integers of 8 bits, in f32; indices of these integers, and f64, by the reference.
 
 use crate::steps::products::convolution::{dtype, window};
 use crate::steps::products::floats::{computes_in_f32, produce, widened};
@@ -6,7 +6,7 @@ use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Pool, PoolFunction, TypeError};
 use ipuc_formats::value::Value;
-use ipuc_kernels::pool::{PoolKind, pool};
+use ipuc_kernels::pool::{PoolKind, largest_with_places, pool};
 use ipuc_kernels::threads::{chunks, parts};
 use ipuc_kernels::window::{self, WindowAxis};
 
@@ -42,7 +42,8 @@ impl Kernel for Pool {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let bytes =
             self.function == PoolFunction::Max && matches!(dtype(operands.first()), Some(DType::I8 | DType::U8));
-        if self.indices || !(bytes || dtype(operands.first()).is_some_and(computes_in_f32)) {
+        let indexes = self.indices && (self.column_major || bytes);
+        if indexes || !(bytes || dtype(operands.first()).is_some_and(computes_in_f32)) {
             return run_reference(self, operands, context);
         }
         let x = tensor_operand(&mut operands, 0)?;
@@ -70,10 +71,62 @@ impl Kernel for Pool {
             return Ok(vec![result.into()]);
         }
         let values = widened(&x)?;
+        if self.indices {
+            if axes.is_empty() || kind != PoolKind::Max {
+                return run_reference(self, vec![Operand::Value(x.clone().into())], context);
+            }
+            let mut places = context.allocate(1, DType::I64, &shape)?;
+            let at = places.elements_mut::<i64>()?;
+            let result = produce(context, x.dtype(), &shape, |out| {
+                largest_with_places(&axes, &values, out, at);
+                Ok(())
+            })?;
+            return Ok(vec![result.into(), places.into()]);
+        }
         let result = produce(context, x.dtype(), &shape, |out| {
             pool(kind, &axes, &values, out);
             Ok(())
         })?;
         Ok(vec![result.into()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::testing::{check, random};
+    use ipuc_formats::tensor::Tensor;
+
+    #[test]
+    fn largest_elements_and_where_they_are() {
+        let pool = |kernel: &[i64], strides: &[i64], dilations: &[i64], pads: &[i64]| Pool {
+            kernel: kernel.to_vec(),
+            strides: strides.to_vec(),
+            dilations: dilations.to_vec(),
+            pads: pads.to_vec(),
+            indices: true,
+            ..Pool::global(PoolFunction::Max)
+        };
+        // Of few different values many are equal.
+        let coarse = |shape: &[usize]| {
+            let mut values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| (at * 7919 % 5) as f32).collect();
+            values.iter_mut().step_by(11).for_each(|value| *value = f32::NEG_INFINITY);
+            values.iter_mut().step_by(17).for_each(|value| *value = f32::NAN);
+            Some(Tensor::from_elements(shape, &values).unwrap())
+        };
+        let cases: [(Pool, &[usize]); 5] = [
+            (pool(&[3, 3], &[2, 2], &[], &[1, 1, 1, 1]), &[2, 3, 9, 11]),
+            (pool(&[2, 3], &[1, 3], &[2, 1], &[0, 2, 1, 0]), &[1, 2, 8, 20]),
+            (pool(&[4], &[3], &[2], &[3, 0]), &[2, 2, 17]),
+            (pool(&[2, 2, 2], &[2, 1, 2], &[], &[]), &[1, 2, 5, 4, 6]),
+            (Pool { indices: true, ..Pool::global(PoolFunction::Max) }, &[2, 3, 5, 7]),
+        ];
+        for (operator, shape) in cases {
+            check(&operator, &[coarse(shape)], 0.0);
+            for dtype in [DType::F32, DType::F16, DType::F64] {
+                check(&operator, &[random(dtype, shape, 3)], 0.0);
+            }
+            check(&Pool { column_major: true, ..operator }, &[random(DType::F32, shape, 3)], 0.0);
+        }
     }
 }

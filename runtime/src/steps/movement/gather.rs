@@ -1,5 +1,6 @@
 //! Slices and elements chosen by index.
 
+use super::along::{Along, Indices};
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight};
 use ipuc_formats::dtype::DType;
@@ -132,12 +133,37 @@ impl Kernel for GatherNd {
 
 impl Kernel for GatherElements {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        sliced(self, load(operands)?, context, |data, inputs| {
+        let inputs = load(operands)?;
+        if let Some(result) = gathered(self, &inputs, context)? {
+            return Ok(vec![result.into()]);
+        }
+        sliced(self, inputs, context, |data, inputs| {
             let indices = tensor(inputs, 1)?;
             let starts = element_places(data.shape(), indices.shape(), self.axis, &integers(inputs, 1)?)?;
             Some(Slices { shape: indices.shape().to_vec(), starts, length: 1 })
         })
     }
+}
+
+/// The result where indices have the extents of the data along all other axes and lie inside; `None` otherwise.
+fn gathered(
+    operator: &GatherElements,
+    inputs: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    let (Some(data), Some(indices)) = (tensor(inputs, 0), tensor(inputs, 1)) else { return Ok(None) };
+    let axis = normalize_axis(operator.axis, data.rank()).ok();
+    let along = axis.and_then(|axis| Along::new(data.shape(), indices.shape(), axis));
+    let (Some(along), Some(chosen)) = (along, Indices::of(indices)) else { return Ok(None) };
+    with_words!(
+        data.dtype(),
+        T => {
+            let mut target = context.allocate(0, data.dtype(), indices.shape())?;
+            let inside = along.gather(words::<T>(data), &chosen, words_mut::<T>(&mut target));
+            Ok(Some(target).filter(|_| inside))
+        },
+        otherwise Ok(None)
+    )
 }
 
 /// Places in `data` of single elements whose coordinates are those of the indices but for one axis.
@@ -214,6 +240,23 @@ impl Kernel for ReverseSequence {
 mod tests {
     use super::*;
     use crate::steps::testing::{check, random};
+
+    #[test]
+    fn elements_along_every_axis() {
+        for (axis, extents) in [(0, [7, 4, 3]), (1, [5, 9, 3]), (-1, [5, 4, 2]), (2, [5, 4, 0]), (1, [2, 9, 3])] {
+            let count = extents.iter().product::<usize>() as i64;
+            let indices: Vec<i64> = (0..count).map(|at| at * 7919 % 6 - 3).collect();
+            let narrow: Vec<i32> = indices.iter().map(|&index| index as i32).collect();
+            let indices = Tensor::from_elements(&extents, &indices).unwrap();
+            let narrow = Tensor::from_elements(&extents, &narrow).unwrap();
+            for dtype in [DType::F32, DType::F16, DType::F64] {
+                check(&GatherElements { axis }, &[random(dtype, &[5, 4, 3], 1), Some(indices.clone())], 0.0);
+                check(&GatherElements { axis }, &[random(dtype, &[5, 4, 3], 1), Some(narrow.clone())], 0.0);
+            }
+        }
+        let far = Tensor::from_elements(&[1, 40_000], &vec![-3i64; 40_000]).unwrap();
+        check(&GatherElements { axis: 1 }, &[random(DType::F32, &[1, 3], 1), Some(far)], 0.0);
+    }
 
     #[test]
     fn sequences_in_reverse() {

@@ -1,9 +1,9 @@
-//! Tensors made from a few numbers: `Range`, `OneHot`.
+//! Tensors made from a few numbers: `Range`, `OneHot`, `EyeLike`.
 
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{OneHot, Range, normalize_axis};
+use ipuc_formats::ops::{EyeLike, OneHot, Range, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::threads::{chunks, parts};
@@ -58,6 +58,28 @@ fn one_hot(
         });
     }, otherwise return Ok(None));
     Ok(Some(result))
+}
+
+impl Kernel for EyeLike {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let inputs = load(operands)?;
+        let shape = tensor(&inputs, 0).map(|like| like.shape().to_vec()).unwrap_or_default();
+        let (&[rows, columns], DType::F32) = (shape.as_slice(), self.dtype) else {
+            return refer(self, inputs, context);
+        };
+        let mut result = context.allocate(0, self.dtype, &shape)?;
+        let out = result.elements_mut::<f32>()?;
+        out.fill(0.0);
+        // The first place of the diagonal, if the matrix has it.
+        let offset = usize::try_from(self.diagonal.unsigned_abs()).unwrap_or(usize::MAX);
+        let (row, column) = if self.diagonal < 0 { (offset, 0) } else { (0, offset) };
+        if row < rows && column < columns {
+            let length = (rows - row).min(columns - column);
+            let places = out[row * columns + column..].iter_mut().step_by(columns + 1);
+            places.take(length).for_each(|place| *place = 1.0);
+        }
+        Ok(vec![result.into()])
+    }
 }
 
 impl Kernel for Range {
@@ -121,6 +143,17 @@ mod tests {
             }
         }
         check(&OneHot { axis: -1 }, &[vector(&[0; 0]), number(4i64), vector(&[3, 8])], 0.0);
+    }
+
+    #[test]
+    fn diagonals_of_matrices() {
+        for diagonal in [0, 1, -2, 4, -5, 100, i64::MIN, i64::MAX] {
+            for shape in [[5, 4], [3, 9], [0, 3], [1, 1]] {
+                for dtype in [DType::F32, DType::I64] {
+                    check(&EyeLike { dtype, diagonal }, &[random(DType::F32, &shape, 1)], 0.0);
+                }
+            }
+        }
     }
 
     #[test]

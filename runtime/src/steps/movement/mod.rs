@@ -3,6 +3,7 @@
 //! Elements of whole bytes are moved as words of their width; text and elements that share bytes move by their
 //! references, and so does whatever a reference refuses, which then says why.
 
+mod along;
 mod arrange;
 mod gather;
 mod made;
@@ -11,11 +12,10 @@ mod scatter;
 mod select;
 #[cfg(test)]
 mod tests;
+mod unique;
 
 use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies, run_reference};
-use ipuc_formats::ops::{
-    CenterCropPad, EyeLike, Flatten, Operator, Reshape, ShapeOf, SizeOf, Squeeze, Unique, Unsqueeze,
-};
+use ipuc_formats::ops::{CenterCropPad, Flatten, Operator, Reshape, ShapeOf, SizeOf, Squeeze, Unsqueeze};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 
@@ -40,9 +40,7 @@ impl Kernel for ShapeOf {
     }
 }
 impl Kernel for SizeOf {}
-impl Kernel for EyeLike {}
 impl Kernel for CenterCropPad {}
-impl Kernel for Unique {}
 
 /// Evaluates `$body` with `$T` bound to a word of the width of the element type; `$otherwise` for text and elements that
 /// share bytes.

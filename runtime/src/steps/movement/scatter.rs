@@ -1,11 +1,14 @@
 //! Slices and elements written by index, over the data where nobody else reads it.
 
+use super::along::{Along, Indices};
 use super::gather::element_places;
 use super::{count, integers, load, position, refer, tensor, with_words, words, words_mut};
 use crate::steps::{Contents, Context, Kernel, KernelError, Operand, run_over_copies, without_versions};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::Element;
-use ipuc_formats::ops::{self, BinaryFunction, ScatterElements, ScatterNd, ScatterReduction, TensorScatter};
+use ipuc_formats::ops::{
+    self, BinaryFunction, ScatterElements, ScatterNd, ScatterReduction, TensorScatter, normalize_axis,
+};
 use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
 
@@ -104,12 +107,49 @@ fn written<K: Kernel>(
 
 impl Kernel for ScatterElements {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let mut inputs = load(operands)?;
+        if let Some(result) = scattered(self, &mut inputs, context)? {
+            return Ok(vec![result.into()]);
+        }
+        let operands = inputs.into_iter().map(|input| input.map_or(Operand::Absent, Operand::Value)).collect();
         written(self, operands, self.reduction, 2, context, |data, updates, inputs| {
             let indices = tensor(inputs, 1).filter(|indices| indices.shape() == updates.shape())?;
             let starts = element_places(data.shape(), indices.shape(), self.axis, &integers(inputs, 1)?)?;
             Some(Places { starts, length: 1 })
         })
     }
+}
+
+/// The result where indices have the extents of the data along all other axes, lie inside, and replace elements or are added to
+/// f32; `None`, and anything in the data, otherwise: an index outside is refused by the reference.
+fn scattered(
+    operator: &ScatterElements,
+    inputs: &mut [Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    let [Some(Value::Tensor(data)), Some(Value::Tensor(indices)), Some(Value::Tensor(updates))] = inputs else {
+        return Ok(None);
+    };
+    let axis = normalize_axis(operator.axis, data.rank()).ok();
+    let along = axis.and_then(|axis| Along::new(data.shape(), indices.shape(), axis));
+    let adds = operator.reduction == ScatterReduction::Add && data.dtype() == DType::F32;
+    let fits = data.dtype() == updates.dtype() && indices.shape() == updates.shape() && data.dtype().bits() >= 8;
+    let fits = fits && (adds || operator.reduction == ScatterReduction::None);
+    let (Some(along), Some(chosen), true) = (along, Indices::of(indices), fits) else { return Ok(None) };
+    if !data.is_exclusive() {
+        let mut copy = context.allocate(0, data.dtype(), data.shape())?;
+        copy.bytes_mut().copy_from_slice(data.bytes());
+        *data = copy;
+    }
+    let inside = match adds {
+        true => along.scatter(data.elements_mut::<f32>()?, &chosen, updates.elements::<f32>()?, |old, new| old + new),
+        false => with_words!(
+            data.dtype(),
+            T => along.scatter(words_mut::<T>(data), &chosen, words::<T>(updates), |_, new| new),
+            otherwise return Ok(None)
+        ),
+    };
+    Ok(inside.then(|| data.clone()))
 }
 
 impl Kernel for ScatterNd {

@@ -8,13 +8,17 @@ use ipuc_formats::element::Element;
 use ipuc_formats::ops::{NonZero, TopK, Trilu, normalize_axis};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use ipuc_kernels::simd::{Instructions, Routine, Simd};
 use ipuc_kernels::threads::{SERIAL_OPERATIONS, each};
 
 /// Candidates that are gathered beside the k best before the worst are dropped.
-const CANDIDATES: usize = 1024;
+const CANDIDATES: usize = 64;
+
+/// Elements that are compared with the worst of the k best at once.
+const COMPARED: usize = 64;
 
 /// A number type with the order of `TopK`: NaN is larger than every number and equal to NaN.
-trait Ordered: Element {
+pub(super) trait Ordered: Element + PartialOrd {
     /// A key that orders as the numbers do.
     fn key(self) -> u64;
 }
@@ -22,16 +26,19 @@ trait Ordered: Element {
 macro_rules! ordered {
     (unsigned: $($T:ident)*) => { $(
         impl Ordered for $T {
+            #[inline(always)]
             fn key(self) -> u64 { self.into() }
         }
     )* };
     (signed: $($T:ident)*) => { $(
         impl Ordered for $T {
+            #[inline(always)]
             fn key(self) -> u64 { i64::from(self) as u64 ^ 1 << 63 }
         }
     )* };
     (floats: $($T:ident)*) => { $(
         impl Ordered for $T {
+            #[inline(always)]
             fn key(self) -> u64 {
                 let wide = f64::from(self);
                 // Both zeros are one number.
@@ -89,25 +96,17 @@ fn best<T: Ordered>(
     let targets = targets.zip(places.elements_mut::<i64>()?.chunks_mut(k * inner)).enumerate();
     let fill = |(outer, (values, places)): (usize, (&mut [T], &mut [i64]))| {
         let source = &source[outer * total * inner..][..total * inner];
-        let held = total.min(k.saturating_mul(2).max(k.saturating_add(CANDIDATES)));
-        let mut line: Vec<(u64, usize)> = Vec::with_capacity(held);
+        let mut best = Best::new(k, total, top.largest);
         for within in 0..inner {
-            line.clear();
-            let mut bound = u64::MAX;
-            for (place, element) in source[within..].iter().step_by(inner).enumerate() {
-                let key = if top.largest { !element.key() } else { element.key() };
-                // The bound is the greatest of k keys before this one.
-                if key < bound || line.len() < k {
-                    line.push((key, place));
-                    if line.len() == held && held > k {
-                        line.select_nth_unstable(k - 1);
-                        line.truncate(k);
-                        bound = line[k - 1].0;
-                    }
-                }
+            best.clear();
+            if inner == 1 {
+                Instructions::best().run(Offer { best: &mut best, line: source });
+            } else {
+                let elements = source[within..].iter().step_by(inner).enumerate();
+                elements.for_each(|(place, &element)| best.offer(element, place));
             }
-            keep_least(&mut line, k, top.sorted);
-            for (at, &(_, place)) in line.iter().enumerate() {
+            keep_least(&mut best.line, k, top.sorted);
+            for (at, &(_, place)) in best.line.iter().enumerate() {
                 values[at * inner + within] = source[place * inner + within];
                 places[at * inner + within] = place as i64;
             }
@@ -119,6 +118,92 @@ fn best<T: Ordered>(
         each(targets.collect(), fill);
     }
     Ok(vec![values.into(), places.into()])
+}
+
+/// The best elements of a line so far, and some more.
+struct Best {
+    k: usize,
+    /// Elements that are gathered before the worst are dropped.
+    held: usize,
+    largest: bool,
+    /// Keys of which the least are best, and places.
+    line: Vec<(u64, usize)>,
+    /// The greatest of k keys, and its place.
+    bound: Option<(u64, usize)>,
+}
+
+impl Best {
+    fn new(k: usize, total: usize, largest: bool) -> Self {
+        let held = total.min(k.saturating_mul(2).max(k.saturating_add(CANDIDATES)));
+        Best { k, held, largest, line: Vec::with_capacity(held), bound: None }
+    }
+
+    fn clear(&mut self) {
+        self.line.clear();
+        self.bound = None;
+    }
+
+    /// Takes an element that may be among the best; places come in ascending order.
+    #[inline(always)]
+    fn offer<T: Ordered>(&mut self, element: T, place: usize) {
+        let key = if self.largest { !element.key() } else { element.key() };
+        // Of equal keys the first are better.
+        if self.bound.is_some_and(|(bound, _)| key >= bound) {
+            return;
+        }
+        self.line.push((key, place));
+        if self.line.len() == self.held && self.held > self.k {
+            self.line.select_nth_unstable(self.k - 1);
+            self.line.truncate(self.k);
+            self.bound = self.line.last().copied();
+        }
+    }
+}
+
+/// Offers all elements of a line, whole blocks of which are left out where none is better than the bound.
+struct Offer<'a, T> {
+    best: &'a mut Best,
+    line: &'a [T],
+}
+
+impl<T: Ordered> Routine for Offer<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Offer { best, line } = self;
+        for (block, elements) in line.chunks(COMPARED).enumerate() {
+            if let Some((_, place)) = best.bound {
+                let bound = line[place];
+                // Whatever compares with nothing is looked at, too.
+                let mut may_be_better = false;
+                match best.largest {
+                    true => {
+                        for &element in elements {
+                            may_be_better |= !is_at_most(element, bound);
+                        }
+                    }
+                    false => {
+                        for &element in elements {
+                            may_be_better |= !is_at_most(bound, element);
+                        }
+                    }
+                }
+                if !may_be_better {
+                    continue;
+                }
+            }
+            for (at, &element) in elements.iter().enumerate() {
+                best.offer(element, block * COMPARED + at);
+            }
+        }
+    }
+}
+
+/// Whether two elements compare, and the left one is not greater.
+#[inline(always)]
+fn is_at_most<T: PartialOrd>(left: T, right: T) -> bool {
+    left <= right
 }
 
 /// Leaves the k least keys of a line, in order or by place; of equal keys the first.

@@ -1,18 +1,19 @@
 //! Reductions, running sums, losses.
 //!
-//! Reductions of floats fold rows and columns in f32, axis group by axis group from the last one; other types run by
-//! their reference.
+//! Reductions of floats fold rows and columns in f32, axis group by axis group from the last one; those of f64 and of integers
+//! of 32 and 64 bits are in `numbers`, others run by their reference.
 
+use super::numbers;
 use crate::steps::floats::{computed, computes, widened};
-use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
-use ipuc_formats::element::Number;
-use ipuc_formats::ops::{
-    ArgReduce, NegativeLogLikelihood, Operator, Reduce, ReduceFunction, TypeError, integers, normalize_axis,
-};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{NegativeLogLikelihood, Operator, Reduce, ReduceFunction, integers};
+use ipuc_formats::tensor::{Tensor, strides};
 use ipuc_formats::value::Value;
-use ipuc_formats::with_number;
 use ipuc_kernels::reduce::{Fold, fold_columns, fold_rows};
 use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::softmax::log_sum_exp;
+use ipuc_kernels::strided::Strided;
 
 impl Kernel for NegativeLogLikelihood {}
 
@@ -96,11 +97,20 @@ impl Kernel for Reduce {
         let Some(Value::Tensor(data)) = inputs.first().and_then(Option::as_ref) else {
             return reference(self, inputs, context);
         };
-        if !computes(data.dtype()) || data.count() == 0 {
+        if data.count() == 0 {
             return reference(self, inputs, context);
         }
         let given = inputs.get(1).is_some_and(Option::is_some).then(|| integers(&inputs, 1)).transpose()?;
         let axes = self.axes(given.as_deref(), data.rank())?;
+        if !computes(data.dtype()) {
+            return match of_numbers(self, data, &axes, context)? {
+                Some(result) => Ok(vec![result.into()]),
+                None => reference(self, inputs, context),
+            };
+        }
+        if self.function == ReduceFunction::LogSumExp {
+            return Ok(vec![log_sums(self, data, &axes, context)?.into()]);
+        }
         let count = axes.iter().map(|&axis| data.shape()[axis]).product();
         let Some((fold, finish)) = folding(self.function, count) else { return reference(self, inputs, context) };
         let values = widened(data)?;
@@ -114,6 +124,57 @@ impl Kernel for Reduce {
         })?;
         Ok(vec![result.into()])
     }
+}
+
+/// The reduction of integers or f64, where there is one.
+fn of_numbers(
+    operator: &Reduce,
+    data: &Tensor,
+    axes: &[usize],
+    context: &mut Context<'_>,
+) -> Result<Option<Tensor>, KernelError> {
+    let mut result = match data.dtype() {
+        DType::F64 | DType::I32 | DType::I64 => {
+            context.allocate(0, data.dtype(), &operator.extents(data.shape(), axes))?
+        }
+        _ => return Ok(None),
+    };
+    let groups = groups(data.shape(), axes);
+    let is_done = match data.dtype() {
+        DType::F64 => numbers::reduce::<f64>(operator.function, &groups, data, &mut result)?,
+        DType::I32 => numbers::reduce::<i32>(operator.function, &groups, data, &mut result)?,
+        _ => numbers::reduce::<i64>(operator.function, &groups, data, &mut result)?,
+    };
+    Ok(is_done.then_some(result))
+}
+
+/// Logarithms of sums of exponentials, over rows of what is reduced.
+fn log_sums(
+    operator: &Reduce,
+    data: &Tensor,
+    axes: &[usize],
+    context: &mut Context<'_>,
+) -> Result<Tensor, KernelError> {
+    let values = widened(data)?;
+    let groups = groups(data.shape(), axes);
+    // Reduced axes last.
+    let extents: Vec<usize> = groups.iter().map(|&(extent, _)| extent).collect();
+    let own = strides(&extents);
+    let mut order: Vec<usize> = (0..groups.len()).collect();
+    order.sort_by_key(|&group| groups[group].1);
+    let rows = if order.is_sorted() {
+        values
+    } else {
+        let mut rows = vec![0.0; values.len()];
+        let (extents, steps): (Vec<usize>, Vec<isize>) =
+            order.iter().map(|&group| (extents[group], own[group] as isize)).unzip();
+        Strided::new(&extents, &steps, 0).copy(&values, &mut rows);
+        rows.into()
+    };
+    computed(context, 0, data.dtype(), &operator.extents(data.shape(), axes), |out| {
+        log_sum_exp(Instructions::best(), &rows, out);
+        Ok(())
+    })
 }
 
 /// All operands as values, weights loaded.
@@ -131,52 +192,10 @@ pub(in crate::steps) fn reference<K: Operator + ?Sized>(
     run_reference(operator, operands, context)
 }
 
-impl Kernel for ArgReduce {
-    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let data = tensor_operand(&mut operands, 0)?;
-        let axis = normalize_axis(self.axis, data.rank())?;
-        if data.count() == 0 {
-            return reference(self, vec![Some(data.into())], context);
-        }
-        let mut extents = data.shape().to_vec();
-        let length = extents[axis];
-        let inner: usize = extents[axis + 1..].iter().product();
-        if self.keep_axis {
-            extents[axis] = 1;
-        } else {
-            extents.remove(axis);
-        }
-        let mut result = context.allocate(0, ipuc_formats::dtype::DType::I64, &extents)?;
-        let out = result.elements_mut::<i64>()?;
-        with_number!(
-            data.dtype(),
-            T => find(self, data.elements::<T>()?, length, inner, out),
-            otherwise return Err(TypeError::Unsupported(format!("arg_reduce of {}", data.dtype())).into())
-        );
-        Ok(vec![result.into()])
-    }
-}
-
-/// The index of the chosen element of each line of `values: [outer, length, inner]`.
-fn find<T: Number>(operator: &ArgReduce, values: &[T], length: usize, inner: usize, out: &mut [i64]) {
-    for (line, out) in out.iter_mut().enumerate() {
-        let start = line / inner * length * inner + line % inner;
-        let mut best = 0;
-        for candidate in 1..length {
-            if operator.wins(values[start + candidate * inner], values[start + best * inner]) {
-                best = candidate;
-            }
-        }
-        *out = best as i64;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::steps::testing::{check, random};
-    use ipuc_formats::dtype::DType;
-    use ipuc_formats::tensor::Tensor;
     use strum::VariantArray;
 
     #[test]
@@ -186,7 +205,7 @@ mod tests {
         for &function in ReduceFunction::VARIANTS {
             for (index, axes) in axes.into_iter().enumerate() {
                 let axes = axes.map(Tensor::vector_i64);
-                for dtype in [DType::F32, DType::F16] {
+                for dtype in [DType::F32, DType::F16, DType::F64] {
                     let operator = Reduce { function, keep_axes: index % 2 == 0, keep_without_axes: index == 0 };
                     let data = random(dtype, &[3, 5, 1, 70], index as u32 + 1);
                     // Sums near zero make logarithms that no two orders agree on.
@@ -197,27 +216,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn integers_wrap_and_are_compared() {
+        let large: Vec<i64> = (0..3 * 5 * 70).map(|at| (i64::MAX / 7).wrapping_mul(at % 11) - at).collect();
+        let narrow: Vec<i32> = large.iter().map(|&value| value as i32).collect();
+        let large = Tensor::from_elements(&[3, 5, 1, 70], &large).unwrap();
+        let narrow = Tensor::from_elements(&[3, 5, 1, 70], &narrow).unwrap();
+        for &function in [ReduceFunction::Sum, ReduceFunction::Max, ReduceFunction::Min, ReduceFunction::Mean].iter() {
+            for axes in [&[-1][..], &[0], &[1], &[0, 2], &[1, 3], &[0, 1, 2, 3], &[2]] {
+                let operator = Reduce { function, keep_axes: false, keep_without_axes: false };
+                check(&operator, &[Some(large.clone()), Some(Tensor::vector_i64(axes))], 0.0);
+                check(&operator, &[Some(narrow.clone()), Some(Tensor::vector_i64(axes))], 0.0);
+            }
+        }
+    }
+
     fn positive(data: Option<Tensor>) -> Option<Tensor> {
         let mut data = data?;
         match data.dtype() {
             DType::F32 => data.elements_mut::<f32>().ok()?.iter_mut().for_each(|value| *value = value.abs() + 0.5),
+            DType::F64 => data.elements_mut::<f64>().ok()?.iter_mut().for_each(|value| *value = value.abs() + 0.5),
             _ => {
                 let elements = data.elements_mut::<half::f16>().ok()?;
                 elements.iter_mut().for_each(|value| *value = half::f16::from_f32(value.to_f32().abs() + 0.5));
             }
         }
         Some(data)
-    }
-
-    #[test]
-    fn chosen_indices_agree_with_their_references() {
-        let data = Tensor::from_elements(&[2, 3, 2], &[1i64, 5, 3, 5, 3, 0, -1, -1, -1, -1, -2, 7]).unwrap();
-        for (smallest, last, keep_axis) in [(false, false, true), (true, true, false), (false, true, false)] {
-            for axis in [0, 1, -1] {
-                check(&ArgReduce { smallest, axis, keep_axis, last }, &[Some(data.clone())], 0.0);
-                let floats = random(DType::F32, &[3, 4, 5], 3);
-                check(&ArgReduce { smallest, axis, keep_axis, last }, &[floats], 0.0);
-            }
-        }
     }
 }

@@ -55,7 +55,10 @@ fn contract(plan: &EinsumPlan, values: Vec<Cow<'_, [f32]>>, out: &mut [f32]) -> 
     for (at, factor) in factors.enumerate() {
         let later = &plan.steps[at + 2..];
         let needed = |label: usize| label < plan.shape.len() || later.iter().any(|steps| steps[label] != 0);
-        product = Pair { extents: &plan.extents, left: product, right: factor }.multiply(needed)?;
+        let target = later.is_empty().then_some(&mut *out);
+        let pair = Pair { extents: &plan.extents, left: product, right: factor };
+        let Some(next) = pair.multiply(needed, target)? else { return Ok(()) };
+        product = next;
     }
     let labels: Vec<usize> = (0..plan.shape.len()).collect();
     let product = product.summed(&plan.extents, |label| label < plan.shape.len())?;
@@ -126,8 +129,13 @@ struct Pair<'a, 'b> {
 }
 
 impl<'a> Pair<'a, '_> {
-    /// Their product, summed over the labels that are not needed.
-    fn multiply(self, needed: impl Fn(usize) -> bool) -> Result<Factor<'a>, KernelError> {
+    /// Their product, summed over the labels that are not needed; `None` where it went to the target, because its labels come out
+    /// in order.
+    fn multiply(
+        self,
+        needed: impl Fn(usize) -> bool,
+        target: Option<&mut [f32]>,
+    ) -> Result<Option<Factor<'a>>, KernelError> {
         let Pair { extents, left, right } = self;
         let has = |factor: &Factor<'_>| -> Vec<bool> { factor.steps.iter().map(|&step| step != 0).collect() };
         let (in_left, in_right) = (has(&left), has(&right));
@@ -143,11 +151,15 @@ impl<'a> Pair<'a, '_> {
             (count(&batch)?, count(&rows)?, count(&inputs)?, count(&columns)?);
         let left = left.ordered(extents, &[&batch[..], &rows, &inputs].concat())?;
         let labels = [&batch[..], &rows, &columns].concat();
-        let mut out = filled(0.0, count(&labels)?)?;
+        let size = count(&labels)?;
+        let target = target.filter(|target| labels.is_sorted() && target.len() == size);
+        let is_own = target.is_none();
+        let mut own = filled(0.0, if is_own { size } else { 0 })?;
+        let out = target.unwrap_or(&mut own);
         if row_count * column_count * input_count <= SMALL_PRODUCT {
             let right = right.ordered(extents, &[batch, inputs, columns].concat())?;
-            small_products(&left, &right, [row_count, input_count, column_count], &mut out);
-            return Ok(Factor::dense(out, extents, &labels));
+            small_products(&left, &right, [row_count, input_count, column_count], out);
+            return Ok(is_own.then(|| Factor::dense(own, extents, &labels)));
         }
         let (right, layout) = right.matrices(extents, &batch, &inputs, &columns)?;
         let places = |size: usize| -> Vec<usize> { (0..batches).map(|batch| batch * size).collect() };
@@ -159,8 +171,8 @@ impl<'a> Pair<'a, '_> {
             right: PlainMatrix::new(PlainElements::F32(&right), layout, input_count, column_count),
             right_places: &places(input_count * column_count),
         };
-        batched_product(Instructions::best(), &product, &mut out, Epilogue::default());
-        Ok(Factor::dense(out, extents, &labels))
+        batched_product(Instructions::best(), &product, out, Epilogue::default());
+        Ok(is_own.then(|| Factor::dense(own, extents, &labels)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tensors of f32, f16 and bf16 as slices of f32, in both directions.
 
+pub(in crate::steps) use crate::steps::floats::widened;
 use crate::steps::program::{self, Accumulators, WithinTasks};
 use crate::steps::{Context, KernelError};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Program, ProgramError, TypeError};
@@ -10,9 +10,10 @@ use ipuc_formats::tensor::filled;
 use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
+use ipuc_kernels::elements::map;
+use ipuc_kernels::narrow::narrow;
 use ipuc_kernels::simd::LANES;
 use ipuc_kernels::threads::{chunks, parts};
-use std::borrow::Cow;
 
 /// Sums that the second-level cache holds.
 const NEAR_SUMS: usize = 1 << 18;
@@ -20,18 +21,6 @@ const NEAR_SUMS: usize = 1 << 18;
 /// Types that are computed in f32.
 pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
-}
-
-/// The elements as f32.
-///
-/// # Errors
-/// [`KernelError`] for types other than f32, f16 and bf16.
-pub(in crate::steps) fn widened(tensor: &Tensor) -> Result<Cow<'_, [f32]>, KernelError> {
-    Ok(match tensor.dtype() {
-        DType::F16 => Cow::Owned(tensor.elements::<f16>()?.to_f32_vec()),
-        DType::BF16 => Cow::Owned(tensor.elements::<bf16>()?.to_f32_vec()),
-        _ => Cow::Borrowed(tensor.elements::<f32>()?),
-    })
 }
 
 /// Result 0 of this type and shape, filled by `fill` in f32 and rounded once. `fill` finds unspecified values.
@@ -55,8 +44,8 @@ pub(in crate::steps) fn produce(
     fill(wide.elements_mut()?)?;
     let wide = wide.elements::<f32>()?;
     match dtype {
-        DType::F16 => result.elements_mut::<f16>()?.convert_from_f32_slice(wide),
-        _ => result.elements_mut::<bf16>()?.convert_from_f32_slice(wide),
+        DType::F16 => map(result.elements_mut::<f16>()?, wide, 1, &|out, x| narrow(x, out)),
+        _ => map(result.elements_mut::<bf16>()?, wide, 1, &|out, x| narrow(x, out)),
     }
     Ok(result)
 }

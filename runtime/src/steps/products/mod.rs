@@ -4,6 +4,7 @@
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
 pub(super) mod convolution;
+mod deformable;
 mod einsum;
 mod expert_matmul;
 pub(super) mod floats;
@@ -21,8 +22,7 @@ mod transposed;
 mod tests;
 
 use crate::steps::Kernel;
-use ipuc_formats::ops::{DeformableConvolution, Determinant, Inverse};
+use ipuc_formats::ops::{Determinant, Inverse};
 
-impl Kernel for DeformableConvolution {}
 impl Kernel for Determinant {}
 impl Kernel for Inverse {}

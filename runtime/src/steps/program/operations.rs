@@ -272,7 +272,7 @@ impl Operation {
                 let bounds = least.iter().zip(greatest);
                 fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| clamped(x, y, z)));
             }
-            (Compute::Power(power), [Register::Float(x), _]) => fill(out, x[..count].iter().map(|&x| power.of(x))),
+            (Compute::Power(power), [Register::Float(x), _]) => power.of_all(&x[..count], out),
             (Compute::SelectFloats, [Register::Integer(holds), Register::Float(x), Register::Float(y)]) => {
                 choose(&holds[..count], x, y, out);
             }

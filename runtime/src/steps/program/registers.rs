@@ -213,6 +213,8 @@ impl<'a> Source<'a> {
             DType::U16 => Elements::U16(tensor.elements()?),
             DType::I8 => Elements::I8(tensor.elements()?),
             DType::U8 => Elements::U8(tensor.elements()?),
+            // A byte that is 0 or 1.
+            DType::Bool => Elements::U8(tensor.bytes()),
             _ => Elements::General(scalars(tensor)?),
         };
         let runs = Runs::new(shape, [&broadcast_strides(tensor.shape(), shape)]);

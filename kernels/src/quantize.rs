@@ -1,0 +1,148 @@
+//! Rounding of f32 to codes of 8 bits: x over a scale, to the nearest integer with halves to even, plus a zero point.
+
+use super::simd::{Instructions, LANES, Routine, Simd};
+
+/// Codes of 8 bits as integers: the least and the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeRange {
+    /// The least.
+    pub least: i32,
+    /// The greatest.
+    pub greatest: i32,
+}
+
+/// How elements become codes.
+#[derive(Clone, Copy, Debug)]
+pub enum QuantizeParameters<'a> {
+    /// All by one scale and zero point.
+    One(f32, i32),
+    /// As `One`, but NaN becomes the least code.
+    Dynamic(f32, i32),
+    /// Each by its own: scales and as many zero points.
+    Each(&'a [f32], &'a [i32]),
+}
+
+/// The low bytes of `x / scale + zero`, rounded and limited to `range`; NaN becomes the zero point, unless parameters say otherwise.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn quantize(
+    instructions: Instructions,
+    x: &[f32],
+    parameters: QuantizeParameters<'_>,
+    range: CodeRange,
+    out: &mut [u8],
+) {
+    assert_eq!(x.len(), out.len(), "elements and codes");
+    if let QuantizeParameters::Each(scales, zeros) = parameters {
+        assert_eq!((scales.len(), zeros.len()), (x.len(), x.len()), "scales and zero points of all elements");
+    }
+    instructions.run(Quantize { x, parameters, range, out });
+}
+
+struct Quantize<'a> {
+    x: &'a [f32],
+    parameters: QuantizeParameters<'a>,
+    range: CodeRange,
+    out: &'a mut [u8],
+}
+
+impl Routine for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Quantize { x, parameters, range, out } = self;
+        match parameters {
+            QuantizeParameters::One(scale, zero) => {
+                let zeros = [zero; LANES];
+                for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
+                    codes(simd, simd.divide(simd.load_partial(x), simd.splat(scale)), &zeros, range, out);
+                }
+            }
+            QuantizeParameters::Dynamic(scale, zero) => {
+                let (zeros, least) = ([zero; LANES], simd.splat((range.least - zero) as f32));
+                for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
+                    let quotient = simd.divide(simd.load_partial(x), simd.splat(scale));
+                    // NaN is not above anything.
+                    codes(simd, simd.select_less(least, quotient, quotient, least), &zeros, range, out);
+                }
+            }
+            QuantizeParameters::Each(scales, zeros) => {
+                let parameters = scales.chunks(LANES).zip(zeros.chunks(LANES));
+                for ((x, out), (scales, zeros)) in x.chunks(LANES).zip(out.chunks_mut(LANES)).zip(parameters) {
+                    let mut all = [0; LANES];
+                    all[..zeros.len()].copy_from_slice(zeros);
+                    codes(simd, simd.divide(simd.load_partial(x), simd.load_partial(scales)), &all, range, out);
+                }
+            }
+        }
+    }
+}
+
+/// The codes of a vector of quotients.
+#[inline(always)]
+fn codes<S: Simd>(simd: S, quotients: S::Vector, zeros: &[i32; LANES], range: CodeRange, out: &mut [u8]) {
+    // What is added to integers within these limits stays in the range; f32 holds them exactly.
+    let zero = simd.load_integers(zeros);
+    let least = simd.convert(simd.subtract_integers(simd.splat_integer(range.least), zero));
+    let greatest = simd.convert(simd.subtract_integers(simd.splat_integer(range.greatest), zero));
+    let limited = simd.minimum(simd.maximum(quotients, least), greatest);
+    let mut sums = [0; LANES];
+    simd.store_integers(simd.add_integers(simd.nearest_integers(limited), zero), &mut sums);
+    if let Some(out) = out.first_chunk_mut::<LANES>() {
+        for lane in 0..LANES {
+            out[lane] = sums[lane] as u8;
+        }
+        return;
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = sum as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::numbers;
+
+    #[test]
+    fn codes_are_rounded_sums_within_the_range() {
+        let range = |signed| {
+            if signed { CodeRange { least: -128, greatest: 127 } } else { CodeRange { least: 0, greatest: 255 } }
+        };
+        for (length, signed) in [(0, true), (1, false), (15, true), (16, false), (17, true), (300, false)] {
+            let mut x: Vec<f32> = numbers(3, length).iter().map(|x| (x * 400.0).round() / 2.0).collect();
+            let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38, 0.5, 1.5, -0.5];
+            x.iter_mut().zip(special).for_each(|(x, special)| *x = special);
+            let CodeRange { least, greatest } = range(signed);
+            let scales: Vec<f32> = numbers(4, length).iter().map(|scale| scale.abs() + 0.1).collect();
+            let zeros: Vec<i32> =
+                numbers(5, length).iter().map(|zero| (zero * 60.0) as i32 + (least + greatest) / 2).collect();
+            let code = |x: f32, scale: f32, zero: i32| {
+                let rounded = (x / scale).round_ties_even();
+                let rounded = if rounded.is_nan() { 0.0 } else { rounded };
+                (rounded + zero as f32).clamp(least as f32, greatest as f32) as i32 as u8
+            };
+            for instructions in Instructions::available() {
+                let mut out = vec![9; length];
+                quantize(
+                    instructions,
+                    &x,
+                    QuantizeParameters::One(0.5, zeros.first().copied().unwrap_or(0)),
+                    range(signed),
+                    &mut out,
+                );
+                let expected: Vec<u8> = x.iter().map(|&x| code(x, 0.5, zeros[0])).collect();
+                assert_eq!(out, expected, "{length} on {}", instructions.name());
+                quantize(instructions, &x, QuantizeParameters::Dynamic(0.5, 7), range(signed), &mut out);
+                let dynamic = |&x: &f32| if x.is_nan() { least as u8 } else { code(x, 0.5, 7) };
+                assert_eq!(out, x.iter().map(dynamic).collect::<Vec<u8>>(), "{length}, dynamic");
+                quantize(instructions, &x, QuantizeParameters::Each(&scales, &zeros), range(signed), &mut out);
+                let each = x.iter().zip(&scales).zip(&zeros);
+                let expected: Vec<u8> = each.map(|((&x, &scale), &zero)| code(x, scale, zero)).collect();
+                assert_eq!(out, expected, "{length} on {}, each its own", instructions.name());
+            }
+        }
+    }
+}
