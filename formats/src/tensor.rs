@@ -254,7 +254,11 @@ impl Tensor {
     /// A vector of i64, shape `[n]`.
     pub fn vector_i64(elements: &[i64]) -> Tensor {
         let storage = AlignedBytes::<Line>::from(bytemuck::cast_slice::<i64, u8>(elements));
-        Tensor { dtype: DType::I64, shape: Extents::from_slice(&[elements.len()]), data: Data::Bytes(Arc::new(storage)) }
+        Tensor {
+            dtype: DType::I64,
+            shape: Extents::from_slice(&[elements.len()]),
+            data: Data::Bytes(Arc::new(storage)),
+        }
     }
 
     /// Element type.

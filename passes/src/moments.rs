@@ -86,8 +86,9 @@ impl fmt::Debug for Moments {
         self.sums.iter().for_each(|sum| {
             hasher.update(&sum.to_le_bytes());
         });
-        let Moments { channels, rows, sums: _ } = self;
-        write!(formatter, "Moments {{ channels: {channels}, rows: {rows}, sums: {} }}", hasher.finalize())
+        let Moments { channels, rows, zeros, sums: _ } = self;
+        let sums = hasher.finalize();
+        write!(formatter, "Moments {{ channels: {channels}, rows: {rows}, zeros: {zeros}, sums: {sums} }}")
     }
 }
 

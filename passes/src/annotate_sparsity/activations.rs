@@ -51,7 +51,7 @@ pub(super) fn of_weights(
                 continue;
             }
             let sources = sources.get_or_insert_with(|| Sources::new(graph, block));
-            let known = match calibration.get(&x.0) {
+            let known = match calibration.moments.get(&x.0) {
                 Some(moments) if moments.rows() > 0 => Known::Measured(moments.zero_share()),
                 Some(_) | None => sources.of_value(*x, MOST_STEPS).map_or(Known::Unknown, Known::Constructed),
             };
