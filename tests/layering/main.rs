@@ -31,7 +31,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("options", &["moments"]),
     ("error", &["ir", "options"]),
     ("import", &["ir"]),
-    ("annotate_sparsity", &["error", "ir", "options", "rounding"]),
+    ("annotate_sparsity", &["error", "ir", "moments", "options", "rounding"]),
     ("infer", &["error", "ir", "options"]),
     ("fold_constants", &["error", "ir", "options"]),
     ("simplify", &["error", "ir", "options"]),

@@ -37,6 +37,9 @@ pub(super) struct Run<'a> {
     pub(super) bytes: &'a [u8],
 }
 
+/// Some inputs of a run of outputs, and their bytes; those of planes have no inputs.
+pub(super) type InputBytes = (Range<usize>, PartBytes);
+
 impl PanelWeight {
     /// A weight as panels, where it is stored in panels of a kind that kernels take.
     pub(super) fn of(weight: &Weight) -> Option<PanelWeight> {
@@ -106,7 +109,7 @@ impl PanelWeight {
         run: usize,
         with_planes: bool,
         inputs: &[Range<u64>],
-    ) -> Result<Option<Vec<(Range<usize>, PartBytes)>>, KernelError> {
+    ) -> Result<Option<Vec<InputBytes>>, KernelError> {
         let mut places = self.weight.place_of_inputs(run as u64, inputs)?;
         places.retain(|(range, _)| with_planes || !range.is_empty());
         let (ranges, places): (Vec<_>, Vec<_>) = places.into_iter().unzip();
