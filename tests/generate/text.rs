@@ -409,7 +409,7 @@ fn a_text_calibrates() {
     let words: Vec<String> = (0..700).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
     assert_eq!(calibrator.run_text(None, &words.join(" "), 600).unwrap(), 600);
     let by_text = calibrator.finish().unwrap();
-    assert!(!by_text.is_empty() && by_text.values().all(|moments| moments.rows() == 600));
+    assert!(!by_text.is_empty() && by_text.moments.values().all(|moments| moments.rows() == 600));
     // The same as the inputs written out.
     let mut calibrator = Calibrator::new(&sources, &options).unwrap();
     let file = folder.path().join("plain.ipu");
