@@ -153,6 +153,17 @@ impl Prediction {
         true
     }
 
+    /// Count the tokens that another has counted.
+    pub fn merge(&mut self, other: &Prediction) {
+        self.tokens += other.tokens;
+        self.same_first += other.same_first;
+        self.greatest_divergence = self.greatest_divergence.max(other.greatest_divergence);
+        self.loss += other.loss;
+        self.reference_loss += other.reference_loss;
+        self.divergence += other.divergence;
+        self.difference_squares += other.difference_squares;
+    }
+
     /// The perplexity of the text: the exponential of the mean of `-ln p` of its tokens.
     #[must_use]
     pub fn perplexity(&self) -> f64 {
@@ -216,6 +227,11 @@ mod tests {
         let (ratio, error) = prediction.log_ratio();
         assert!((ratio - 2f64.ln() / 2.0).abs() < 1e-6 && (error - 2f64.ln() / 8f64.sqrt()).abs() < 1e-6);
         assert!((prediction.greatest_divergence - divergence).abs() < 1e-6);
+        // Together as one after the other.
+        let (mut first, mut second) = (Prediction::default(), Prediction::default());
+        assert!(first.add(&[5.0, 5.0 + 3f32.ln()], &[-1.0, -1.0], 0) && second.add(&[0.0, 1.0], &[0.0, 1.0], 1));
+        first.merge(&second);
+        assert_eq!(first, prediction);
     }
 
     #[test]

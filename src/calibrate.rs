@@ -1,20 +1,26 @@
 //! Calibration: runs of a model on examples, which show what its products read.
 
+mod effects;
 #[cfg(feature = "generate")]
 mod text;
+mod windows;
 
-use crate::compile::{Activations, CompileError, CompileOptions, Source, WeightOptions, compile};
+use crate::compile::{Activations, Budget, CompileError, CompileOptions, Source, WeightOptions, compile};
 use crate::open::{OpenFileError, open};
+use effects::{Example, effect, output_error, results};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord};
 use ipuc_formats::ops::Op;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_passes::moments::{Calibration, Moments};
 use ipuc_runtime::{Model, Observer, RunError, Session, SessionOptions};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 #[cfg(feature = "generate")]
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thiserror::Error;
+use windows::Windows;
 
 /// Why a model cannot be calibrated.
 #[derive(Debug, Error)]
@@ -65,12 +71,37 @@ pub enum CalibrateError {
     /// No example showed anything.
     #[error("no example was run")]
     NoExample,
+    /// An error of outputs that no choice keeps to.
+    #[error("the outputs are off by {found} with all weights as they are, and --max-error is {most}")]
+    OutputError {
+        /// What was asked for.
+        most: f64,
+        /// The least that was found.
+        found: f64,
+    },
 }
+
+/// Examples that are kept to measure outputs with: so many at most, and bytes of their inputs and outputs.
+const KEPT_EXAMPLES: usize = 8;
+const KEPT_BYTES: usize = 256 << 20;
+
+/// Examples that show what errors of single values do: each costs a run for each weight.
+const EFFECT_EXAMPLES: usize = 2;
+
+/// How often a choice of precisions is measured, and tightened or loosened by what was found.
+const TRIES: usize = 6;
+
+/// Shares of an error that is asked for within which a measured one is good enough, and which the next try aims at.
+const ENOUGH: f64 = 0.9;
+const AIMED: f64 = 0.97;
 
 /// A value that products with weights read.
 struct Watched {
     name: String,
+    /// Elements that are multiplied with those of an output.
     channels: usize,
+    /// How convolutions read it; products of matrices read its last axis.
+    windows: Option<Windows>,
 }
 
 /// Runs examples through a model as it is, with every step on its own, and keeps the second moments of what products with
@@ -79,15 +110,22 @@ pub struct Calibrator {
     // Before the folder, which it may read.
     model: Model,
     watched: BTreeMap<u32, Watched>,
-    moments: Calibration,
+    /// Values that steps compute with weights, with the axis of their channels.
+    results: BTreeMap<u32, usize>,
+    calibration: Calibration,
     examples: usize,
+    /// With a budget: what its choice is measured with.
+    kept: Vec<Example>,
+    kept_bytes: usize,
+    sources: Vec<Source>,
+    options: CompileOptions,
     /// Tokenizer and settings of a language model.
     #[cfg(feature = "generate")]
     attachments: Vec<ipuc_formats::model::AttachmentRecord>,
     /// Where a tokenizer may be beside the model.
     #[cfg(feature = "generate")]
     source_folder: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Calibrator {
@@ -105,24 +143,33 @@ impl Calibrator {
             attachments: Vec::new(),
             activations: Activations::Keep,
             weights: WeightOptions::default(),
-            calibration: Default::default(),
+            calibration: Arc::default(),
             unfused: true,
             placements: Vec::new(),
             ..options.clone()
         };
         let compiled = compile(sources, &file, &plain)?;
+        // With a budget the model is made again and again, and run as it is run here.
+        let (activations, weights) = (options.activations, options.weights.clone());
+        let options_of_trials = CompileOptions { activations, weights, unfused: false, ..plain };
         let model = open(&file)?;
-        let watched = watched(&compiled.emitted.manifest);
+        // An opened model has no records of weights.
+        let (watched, results) = (watched(&compiled.emitted.manifest), results(&compiled.emitted.manifest));
         Ok(Calibrator {
             model,
             watched,
-            moments: Calibration::new(),
+            results,
+            calibration: Calibration::default(),
             examples: 0,
+            kept: Vec::new(),
+            kept_bytes: 0,
+            sources: sources.to_vec(),
+            options: options_of_trials,
             #[cfg(feature = "generate")]
             attachments: options.attachments.clone(),
             #[cfg(feature = "generate")]
             source_folder: sources.first().and_then(|source| source.path.parent()).unwrap_or(Path::new("")).to_owned(),
-            _folder: folder,
+            folder,
         })
     }
 
@@ -136,9 +183,19 @@ impl Calibrator {
     /// # Errors
     /// [`CalibrateError::Run`] where inputs do not fit, [`CalibrateError::NotFinite`] where a product reads NaN.
     pub fn run(&mut self, entry: Option<&str>, inputs: Vec<(String, Value)>) -> Result<(), CalibrateError> {
+        let outputs = self.observe(entry, inputs.clone())?;
+        self.keep(entry, inputs, outputs)
+    }
+
+    /// Run an example and count what products read; gives its outputs.
+    fn observe(
+        &mut self,
+        entry: Option<&str>,
+        inputs: Vec<(String, Value)>,
+    ) -> Result<Vec<(String, Value)>, CalibrateError> {
         let mut session = Session::new(&self.model, &SessionOptions::default())?;
         let mut seen = Seen { watched: &self.watched, tensors: Vec::new() };
-        session.run_observed(entry, inputs.clone(), &mut seen)?;
+        let outputs = session.run_observed(entry, inputs.clone(), &mut seen)?;
         // No step computes inputs, and products may read them.
         let record = self.model.entry(entry)?;
         let values = &self.model.manifest().blocks[record.block as usize].values;
@@ -154,38 +211,139 @@ impl Calibrator {
             if elements.iter().any(|element| !element.is_finite()) {
                 return Err(CalibrateError::NotFinite { example: self.examples, value: watched.name.clone() });
             }
-            self.moments.entry(number).or_insert_with(|| Moments::new(watched.channels)).add(elements);
+            let rows = match &watched.windows {
+                None => Cow::Borrowed(elements),
+                Some(windows) => Cow::Owned(windows.rows(tensor.shape(), elements)),
+            };
+            let moments = self.calibration.moments.entry(number);
+            moments.or_insert_with(|| Moments::new(watched.channels)).add(&rows);
         }
         self.examples += 1;
+        Ok(outputs)
+    }
+
+    /// Keep an example where a budget is to be measured with it, and there is room.
+    fn keep(
+        &mut self,
+        entry: Option<&str>,
+        inputs: Vec<(String, Value)>,
+        outputs: Vec<(String, Value)>,
+    ) -> Result<(), CalibrateError> {
+        let tensors = inputs.iter().chain(&outputs).filter_map(|(_, value)| value.as_tensor());
+        let bytes: usize = tensors.map(|tensor| tensor.bytes().len()).sum();
+        let has_room = self.kept.is_empty() || self.kept_bytes.saturating_add(bytes) <= KEPT_BYTES;
+        if self.keeps() && has_room {
+            let entry = self.model.entry(entry)?.name.clone();
+            self.kept.push(Example { entry, inputs, outputs });
+            self.kept_bytes += bytes;
+        }
         Ok(())
     }
 
-    /// What was measured, for [`CompileOptions::calibration`].
+    /// Whether a budget is to be measured, with more examples.
+    fn keeps(&self) -> bool {
+        self.options.weights.budget.is_some() && self.kept.len() < KEPT_EXAMPLES
+    }
+
+    /// What was measured, for [`CompileOptions::calibration`]. With a budget each weight's effect on outputs is measured too,
+    /// by a run of two examples for each, and an error of outputs is kept to on up to eight examples, by compiling up to six
+    /// times into a temporary folder.
     ///
     /// # Errors
-    /// [`CalibrateError::NoExample`].
+    /// [`CalibrateError::NoExample`]; with a budget [`CalibrateError::OutputError`], and what compiling and running give.
     pub fn finish(self) -> Result<Calibration, CalibrateError> {
-        if self.examples == 0 { Err(CalibrateError::NoExample) } else { Ok(self.moments) }
+        self.finish_shown(&|_, _| {})
+    }
+
+    /// [`Calibrator::finish`], with how many runs are done of how many.
+    ///
+    /// # Errors
+    /// As [`Calibrator::finish`].
+    pub fn finish_shown(mut self, progress: &dyn Fn(u64, u64)) -> Result<Calibration, CalibrateError> {
+        if self.examples == 0 {
+            return Err(CalibrateError::NoExample);
+        }
+        let Some(budget) = self.options.weights.budget else { return Ok(self.calibration) };
+        let examples = &self.kept[..self.kept.len().min(EFFECT_EXAMPLES)];
+        for (done, (&number, &channels)) in self.results.iter().enumerate() {
+            progress(done as u64, self.results.len() as u64);
+            self.calibration.effects.insert(number, effect(&self.model, examples, number, channels)?);
+        }
+        match budget {
+            Budget::Size(_) => Ok(self.calibration),
+            Budget::Error(most) => self.within(most),
+        }
+    }
+
+    /// Find the part of an error that estimates may take so that outputs keep to it.
+    fn within(self, most: f64) -> Result<Calibration, CalibrateError> {
+        let file = self.folder.path().join("tried.ipu");
+        let mut tried = Arc::new(self.calibration);
+        // Parts and errors of choices that keep to it and that do not.
+        let (mut kept, mut missed): (Option<(f64, f64)>, Option<f64>) = (None, None);
+        let mut part = 1.0;
+        let mut least = f64::INFINITY;
+        for _ in 0..TRIES {
+            Arc::make_mut(&mut tried).error_part = part;
+            let options = CompileOptions { calibration: tried.clone(), ..self.options.clone() };
+            compile(&self.sources, &file, &options)?;
+            drop(options);
+            let model = open(&file)?;
+            let error = output_error(&self.kept, |example| {
+                Session::new(&model, &SessionOptions::default())?.run(Some(&example.entry), example.inputs.clone())
+            })?;
+            least = least.min(error);
+            if error <= most {
+                kept = Some((part, error));
+                if error >= ENOUGH * most || error == 0.0 {
+                    break;
+                }
+            } else {
+                missed = Some(part);
+            }
+            let aimed = part * AIMED * most / error;
+            part = match (kept, missed) {
+                (None, _) => aimed,
+                (Some(_), None) => aimed.min(8.0 * part),
+                // Between both, nearer to what the last one says.
+                (Some((low, _)), Some(high)) if low < aimed && aimed < high => aimed,
+                (Some((low, _)), Some(high)) => (low * high).sqrt(),
+            };
+        }
+        let (part, error) = kept.ok_or(CalibrateError::OutputError { most, found: least })?;
+        let mut calibration = Arc::unwrap_or_clone(tried);
+        (calibration.error_part, calibration.output_error) = (part, Some(error));
+        Ok(calibration)
     }
 }
 
-/// The values that matrix products with weights read, by their number.
+/// The values that products of matrices and convolutions without groups read beside weights, by their number.
 fn watched(manifest: &Manifest) -> BTreeMap<u32, Watched> {
     let of_block = |block: &BlockRecord| -> Vec<(u32, Watched)> {
         let read = |step: &ipuc_formats::model::StepRecord| {
             let [OperandRecord::Value(slot), OperandRecord::Weight(weight), ..] = step.operands.as_slice() else {
                 return None;
             };
-            let matrix = step.op.weight_matrix(1, &manifest.weights[*weight as usize].shape)?;
-            let Op::Matmul(product) = &step.op else { return None };
+            let shape = &manifest.weights[*weight as usize].shape;
+            let matrix = step.op.weight_matrix(1, shape)?;
+            let windows = match &step.op {
+                Op::Matmul(product) => (!product.transpose_a).then_some(None)?,
+                Op::Convolution(convolution) => Some(Windows::of(convolution, shape)?),
+                _ => return None,
+            };
             let value = &block.values[*slot as usize];
             let name = value.name.clone().unwrap_or_else(|| step.name.clone());
             let channels = usize::try_from(matrix.inputs).ok()?;
-            (!product.transpose_a).then_some((value.id, Watched { name, channels }))
+            Some((value.id, Watched { name, channels, windows }))
         };
         block.steps.iter().filter_map(read).collect()
     };
-    manifest.blocks.iter().flat_map(of_block).collect()
+    let mut all = BTreeMap::new();
+    // Of several ways in which a value is read the first is watched.
+    for (number, watched) in manifest.blocks.iter().flat_map(of_block) {
+        all.entry(number).or_insert(watched);
+    }
+    all
 }
 
 /// Keeps what is watched of a run.
@@ -207,7 +365,7 @@ impl Observer for Seen<'_> {
 
     fn value(&mut self, number: u32, value: &Value) {
         if let (Some(watched), Some(tensor)) = (self.watched.get(&number), value.as_tensor())
-            && tensor.shape().last() == Some(&watched.channels)
+            && (watched.windows.is_some() || tensor.shape().last() == Some(&watched.channels))
         {
             self.tensors.push((number, tensor.clone()));
         }

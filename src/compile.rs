@@ -523,6 +523,7 @@ fn emit_options(options: &CompileOptions) -> EmitOptions {
     let measured = &options.calibration;
     if !measured.is_empty() {
         record("calibration", hash_of(measured).to_string());
+        measured.output_error.iter().for_each(|error| record("output_error", error.to_string()));
     }
     match options.sparsity {
         Sparsity::Measured => {}

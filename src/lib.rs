@@ -34,7 +34,7 @@
 //! all but the last and the command line. A program that only opens
 //! files builds no compiler, and a build script no runtime.
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "run")]
 pub mod accuracy;
 #[cfg(feature = "ndarray")]
 pub mod arrays;

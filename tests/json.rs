@@ -111,6 +111,7 @@ fn the_page_has_every_key() {
     let sessions = [
         ("compile", "compile all.onnx --state past=present --dim n=2 -o all.ipu"),
         ("compile", "compile linear.onnx"),
+        ("compile", "compile linear.onnx --max-error 0.01 --calibrate data -o within.ipu"),
         ("simulate", "simulate loop.onnx --target ipu-server"),
         ("simulate", "simulate linear.onnx --target ipu-server --dim batch=4"),
         ("simulate --sweep", "simulate linear.onnx --target ipu-server --dim batch=4 --sweep target=ipu-edge,a100"),
@@ -150,6 +151,18 @@ fn the_page_has_every_key() {
     let mut printed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (command, session) in sessions {
         paths(&run(session), "", printed.entry(command.to_string()).or_default());
+    }
+    // A page has what is printed, and needs nothing else.
+    for arguments in ["compare linear.ipu linear.onnx --random 1", "compare language.ipu language --text words.txt"] {
+        let result = run(&format!("{arguments} --html page.html"));
+        let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+        let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["result"], result, "{arguments}");
+        let drawn = if result["windows"].is_u64() { &data["windows"] } else { &data["samples"] };
+        assert_eq!(drawn.as_array().map(Vec::is_empty), Some(false), "{arguments}: {drawn}");
+        let elsewhere = page.match_indices("://").filter(|(at, _)| !page[at + 3..].starts_with("www.w3.org/2000/svg"));
+        assert_eq!(elsewhere.count(), 0, "{arguments}");
     }
     // [4, 3] by [3, 2].
     let bench = run("bench linear.onnx --runs 1 --per-step --dim batch=4");

@@ -133,3 +133,57 @@ fn bodies_are_seen_each_time_they_run() {
     let (outer, inner) = (numbers(0), numbers(1));
     assert!(inner.iter().all(|number| !outer.contains(number)), "{outer:?} {inner:?}");
 }
+
+/// Gives zeros in place of a value.
+struct Zeroed {
+    number: u32,
+    kept: Kept,
+}
+
+impl Observer for Zeroed {
+    fn begin(&mut self) {
+        self.kept.begin();
+    }
+
+    fn restart(&mut self) {
+        self.kept.restart();
+    }
+
+    fn block(&mut self, block: u32) {
+        self.kept.block(block);
+    }
+
+    fn value(&mut self, number: u32, value: &Value) {
+        self.kept.value(number, value);
+    }
+
+    fn replaced(&mut self, number: u32, value: &Value) -> Option<Value> {
+        let tensor = value.as_tensor().filter(|_| number == self.number)?;
+        Some(Tensor::zeros(tensor.dtype(), tensor.shape()).unwrap().into())
+    }
+}
+
+/// What is shown is what was computed, and what reads it computes from its replacement; what does not is the same.
+#[test]
+fn later_steps_read_what_an_observer_puts_in_place_of_a_value() {
+    let case = fixture("ppocr_v2_cls");
+    let model = opened(&case);
+    let session = || Session::new(&model, &SessionOptions::default()).unwrap();
+    let mut plain = Kept::default();
+    let outputs = session().run_observed(None, inputs(&model, &case), &mut plain).unwrap();
+    // The first value in the order of the model.
+    let entry = model.entry(None).unwrap();
+    let block = &model.manifest().blocks[entry.block as usize];
+    let first = block.values[block.steps[0].results[0] as usize].id;
+    let mut zeroed = Zeroed { number: first, kept: Kept::default() };
+    let changed = session().run_observed(None, inputs(&model, &case), &mut zeroed).unwrap();
+    assert_ne!(changed, outputs);
+    assert_eq!(zeroed.kept.values[&first], plain.values[&first]);
+    let differing = plain.values.iter().filter(|(number, value)| zeroed.kept.values[number] != **value).count();
+    assert!(differing > 20, "{differing} values of {} differ", plain.values.len());
+    // An output in whose place zeros are given is zero.
+    let OperandRecord::Value(slot) = block.results[0] else { panic!("a constant output") };
+    let mut zeroed = Zeroed { number: block.values[slot as usize].id, kept: Kept::default() };
+    let changed = session().run_observed(None, inputs(&model, &case), &mut zeroed).unwrap();
+    assert!(floats(&changed[0].1).iter().all(|&element| element == 0.0));
+}

@@ -3,9 +3,11 @@
 //! The executor decides *what* runs and hands slices over; what happens here is only arithmetic. The rules:
 //!
 //! - **One algorithm, several instruction sets.** Kernels are generic over [`simd::Simd`], a token that exists only where
-//!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs` and
-//!   `simd/avx512.rs` are the only files here with `unsafe`, besides `team.rs` that lends work to threads. [`simd::Instructions`] chooses at run time, once for a call.
-//! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers.
+//!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs`,
+//!   `simd/avx512.rs` and `simd/neon.rs` are the only files here with `unsafe`, besides `team.rs` that lends work to threads.
+//!   [`simd::Instructions`] chooses at run time, once for a call.
+//! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers,
+//!   NEON in four.
 //! - **Defined order.** Each output element is reduced in an order that depends on the length of its reduction only: not on
 //!   the number of threads, on how rows or columns are blocked, nor on where a weight was cut into pieces. Work is
 //!   split over outputs, never over a reduction. So the same bits come out of 1 and 16 threads, of a streamed and a

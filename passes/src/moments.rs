@@ -5,6 +5,7 @@ use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
@@ -17,11 +18,37 @@ const BAND_CHANNELS: usize = 128;
 /// A hundredth of the mean moment is added to each channel's own, so that one that was always zero has one.
 const DAMPING: f64 = 0.01;
 
-/// Moments of the values of a model, by their number.
-pub type Calibration = BTreeMap<u32, Moments>;
+/// What runs of a model on examples have shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// Moments of values that products read, by the number of the value.
+    pub moments: BTreeMap<u32, Moments>,
+    /// How far outputs follow an error of what a step with a weight computes, by the number of that value: the share of an
+    /// output's squares that is wrong over the share of the value's, of the output where it is greatest.
+    pub effects: BTreeMap<u32, f64>,
+    /// The part of an error that is asked for which estimates may take, so that what is measured keeps to it.
+    pub error_part: f64,
+    /// The error of the outputs on the examples with that, where it was measured: the root mean square of the differences
+    /// over that of the outputs, of the output where it is greatest.
+    pub output_error: Option<f64>,
+}
+
+impl Default for Calibration {
+    /// Nothing was run.
+    fn default() -> Self {
+        Calibration { moments: BTreeMap::new(), effects: BTreeMap::new(), error_part: 1.0, output_error: None }
+    }
+}
+
+impl Calibration {
+    /// Whether nothing was run.
+    pub fn is_empty(&self) -> bool {
+        self.moments.is_empty() && self.effects.is_empty()
+    }
+}
 
 /// Sums of products of the channels of a value (its last axis), over all rows that were seen.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Moments {
     channels: usize,
     rows: u64,
@@ -29,17 +56,36 @@ pub struct Moments {
     sums: Vec<f32>,
 }
 
-/// A hash of all moments.
+/// A hash of all that decides how weights are rounded.
 pub fn hash_of(calibration: &Calibration) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    for (number, moments) in calibration {
+    for (number, moments) in &calibration.moments {
         hasher.update(&number.to_le_bytes());
         hasher.update(&moments.rows.to_le_bytes());
         moments.sums.iter().for_each(|sum| {
             hasher.update(&sum.to_le_bytes());
         });
     }
+    if !calibration.effects.is_empty() {
+        hasher.update(&calibration.error_part.to_le_bytes());
+    }
+    for (number, effect) in &calibration.effects {
+        hasher.update(&number.to_le_bytes());
+        hasher.update(&effect.to_le_bytes());
+    }
     hasher.finalize()
+}
+
+/// A hash stands for the sums, which are many: options that hold moments are named by their text.
+impl fmt::Debug for Moments {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hasher = blake3::Hasher::new();
+        self.sums.iter().for_each(|sum| {
+            hasher.update(&sum.to_le_bytes());
+        });
+        let Moments { channels, rows, sums: _ } = self;
+        write!(formatter, "Moments {{ channels: {channels}, rows: {rows}, sums: {} }}", hasher.finalize())
+    }
 }
 
 impl Moments {
@@ -114,8 +160,9 @@ impl Moments {
         sums.iter().sum::<f64>().max(0.0) / seen
     }
 
-    /// The upper triangular U with UᵀU the inverse of the damped matrix of mean moments, `[channels, channels]`; where only
-    /// the moments of each channel are kept, the diagonal of U, `[channels]`.
+    /// The upper triangular U with UᵀU the inverse of the damped matrix of mean moments; below its diagonal the same part of
+    /// that matrix, and behind it the diagonal of the matrix: `[channels + 1, channels]`. Where only the moments of each channel
+    /// are kept, the diagonal of U, `[channels]`.
     ///
     /// An error e of the weight of channel j is made up for best by adding `-e / U[j, j] * U[j, k]` to those of the channels
     /// k > j, and `1 / U[j, j]²` is what its square costs then (GPTQ, Frantar et al. 2022).
@@ -138,9 +185,20 @@ impl Moments {
         }
         let mut matrix: Vec<f64> = self.sums.iter().map(|&sum| f64::from(sum) / rows).collect();
         (0..count).for_each(|channel| matrix[channel * count + channel] += damping);
+        // The sums are those of columns behind rows.
+        let moment = |row: usize, column: usize| matrix[row * count + column] as f32;
+        let below: Vec<f32> = (0..count).flat_map(|row| (0..row).map(move |column| moment(column, row))).collect();
+        let diagonal: Vec<f32> = (0..count).map(|channel| moment(channel, channel)).collect();
         let root = upper_root(matrix, count);
-        let inverse = upper_inverse(&root, count);
-        Tensor::from_elements(&[count, count], &inverse)
+        let mut factor = upper_inverse(&root, count);
+        let mut rest = below.as_slice();
+        for (row, elements) in factor.chunks_exact_mut(count.max(1)).enumerate() {
+            let (own, others) = rest.split_at(row);
+            elements[..row].copy_from_slice(own);
+            rest = others;
+        }
+        factor.extend(diagonal);
+        Tensor::from_elements(&[count + 1, count], &factor)
     }
 }
 
@@ -229,14 +287,18 @@ mod tests {
         for row in 0..21 {
             for column in 0..21 {
                 let inverse = |other: usize| -> f64 {
-                    (0..21).map(|k| f64::from(factor[k * 21 + row]) * f64::from(factor[k * 21 + other])).sum()
+                    let both = row.min(other) + 1;
+                    (0..both).map(|k| f64::from(factor[k * 21 + row]) * f64::from(factor[k * 21 + other])).sum()
                 };
                 let damped = |other: usize| mean(other, column) + if other == column { damping } else { 0.0 };
                 let product: f64 = (0..21).map(|other| inverse(other) * damped(other)).sum();
                 let expected = f64::from(u8::from(row == column));
                 assert!((product - expected).abs() < 1e-3, "{row} {column}: {product}");
             }
-            assert!((0..row).all(|column| factor[row * 21 + column] == 0.0));
+            // Below, the moments themselves.
+            let near = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 1e-2 * damping;
+            assert!((0..row).all(|column| near(factor[row * 21 + column], mean(row, column))));
+            assert!(near(factor[21 * 21 + row], mean(row, row) + damping));
         }
     }
 
@@ -281,10 +343,21 @@ mod tests {
     }
 
     #[test]
+    fn moments_are_shown_by_what_they_are() {
+        let (one, other) = (moments(300, 40).0, moments(300, 39).0);
+        assert_eq!(format!("{one:?}"), format!("{:?}", one.clone()));
+        assert_ne!(format!("{one:?}"), format!("{other:?}"));
+        assert!(format!("{one:?}").len() < 200);
+    }
+
+    #[test]
     fn channels_without_anything_have_a_factor() {
         let mut moments = Moments::new(3);
         moments.add(&[0.0; 6]);
-        assert_eq!(moments.factor().unwrap().elements::<f32>().unwrap(), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(
+            moments.factor().unwrap().elements::<f32>().unwrap(),
+            [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+        );
         moments.add(&[2.0, 0.0, 0.0]);
         let factor = moments.factor().unwrap();
         assert!(factor.elements::<f32>().unwrap().iter().all(|value| value.is_finite()));

@@ -60,17 +60,19 @@ impl Execution<'_, '_> {
             if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                 upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
             }
-            let results = self.run_step(index, step, operands)?;
+            let mut results = self.run_step(index, step, operands)?;
             if let (Some(trace), Some(begun)) = (self.trace, begun) {
                 trace.add_step((index, here), step.op.name(), &step.name, begun);
             }
             program.source.progress(Progress::StepEnds { block: index, step: here });
             if let Some(observer) = &mut self.observer {
-                for (&slot, contents) in step.results.iter().zip(&results) {
-                    observer.value(
-                        block.values[slot as usize].id,
-                        &self.memory.whole(contents).map_err(|error| failure(step, error))?,
-                    );
+                for (&slot, contents) in step.results.iter().zip(&mut results) {
+                    let number = block.values[slot as usize].id;
+                    let value = self.memory.whole(contents).map_err(|error| failure(step, error))?;
+                    observer.value(number, &value);
+                    if let Some(other) = observer.replaced(number, &value) {
+                        *contents = Contents::Value(other);
+                    }
                 }
             }
             keep(results, step, plan, &mut frame);

@@ -9,13 +9,16 @@ use ipuc_formats::model::AttachmentRecord;
 use ipuc_formats::ops::{Obligation, Relation};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_runtime::Port;
+use ipuc_runtime::{Port, Session, SessionOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
 /// Tokens of a text that a language model reads at a time.
 const WINDOW_TOKENS: usize = 512;
+
+/// Tokens of a window whose outputs are kept where a budget is measured.
+const KEPT_TOKENS: usize = 64;
 
 /// Names of inputs of models that no settings describe, as transformers and its exporters have them.
 const TOKENS: &str = "input_ids";
@@ -171,13 +174,53 @@ impl Calibrator {
         let inputs = TextInputs::new(&self.attachments, &self.source_folder)?;
         let refused = |reason: String| CalibrateError::Tokenizer { path: self.source_folder.join(TOKENIZER), reason };
         let examples = inputs.examples(text, most).map_err(refused)?;
+        self.run_tokens(entry, &inputs, &examples)
+    }
+
+    /// Run `count` tokens that are drawn evenly from all that the tokenizer has, in windows of 512. They say less of what
+    /// products read than a text does. Gives how many were run.
+    ///
+    /// # Errors
+    /// As [`Calibrator::run_text`].
+    pub fn run_random_tokens(&mut self, entry: Option<&str>, seed: u64, count: usize) -> Result<usize, CalibrateError> {
+        let inputs = TextInputs::new(&self.attachments, &self.source_folder)?;
+        let vocabulary = inputs.tokenizer.get_vocab_size(true).max(1) as u64;
+        let mut state = seed;
+        let mut token = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % vocabulary) as u32
+        };
+        let tokens: Vec<u32> = (0..count).map(|_| token()).collect();
+        let examples: Vec<Vec<u32>> = tokens.chunks(WINDOW_TOKENS).map(<[u32]>::to_vec).collect();
+        self.run_tokens(entry, &inputs, &examples)
+    }
+
+    /// Whether the model is one of language, with its tokenizer.
+    pub fn is_language_model(&self) -> bool {
+        self.attachments.iter().any(|attachment| attachment.name == TOKENIZER)
+    }
+
+    fn run_tokens(
+        &mut self,
+        entry: Option<&str>,
+        inputs: &TextInputs,
+        examples: &[Vec<u32>],
+    ) -> Result<usize, CalibrateError> {
         if examples.is_empty() {
             return Err(CalibrateError::NoExample);
         }
         let ports = self.model.inputs(self.model.entry(entry)?);
         let mut count = 0;
-        for tokens in &examples {
-            self.run(entry, inputs.inputs(&ports, &self.model.manifest().obligations, tokens)?)?;
+        for tokens in examples {
+            let given = |tokens| inputs.inputs(&ports, &self.model.manifest().obligations, tokens);
+            let (all, first) = (given(tokens)?, given(&tokens[..tokens.len().min(KEPT_TOKENS)])?);
+            self.observe(entry, all)?;
+            // Outputs of whole windows would take much room.
+            if self.keeps() {
+                let mut session = Session::new(&self.model, &SessionOptions::default())?;
+                let outputs = session.run(entry, first.clone())?;
+                self.keep(entry, first, outputs)?;
+            }
             count += tokens.len();
         }
         Ok(count)

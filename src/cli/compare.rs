@@ -1,5 +1,6 @@
 //! `ipuc compare`: how far the results of a model lie from those of another, and from which step on.
 
+mod page;
 mod text;
 
 use super::Outcome;
@@ -17,6 +18,7 @@ use ipuc_formats::ops::scalar::scalars;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Observer, Session};
+use page::{Page, Sample};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -49,6 +51,9 @@ pub(super) struct Arguments {
     /// Read no more than the first N tokens of the text
     #[arg(long, value_name = "N", requires = "text")]
     tokens: Option<usize>,
+    /// Write a page with plots: elements of outputs, signal to noise along the model, or perplexity of windows of a text
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -84,11 +89,19 @@ struct StepSummary {
     maximum: f64,
 }
 
+/// What the page draws.
+#[derive(Serialize)]
+struct Plots {
+    samples: Vec<Sample>,
+    /// Indices of the steps of the summary, in the order in which they are computed.
+    order: Vec<usize>,
+}
+
 /// What was measured of an output.
-#[derive(Default)]
 struct Measured {
     deviation: Deviation,
     ranking: Ranking,
+    sample: Sample,
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
@@ -96,7 +109,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let reference = Loaded::open(&arguments.model.with_model(&arguments.reference), &arguments.dimensions, output)?;
     let name = arguments.model.entry.as_deref();
     if let Some(path) = &arguments.text {
-        return text::run(path, (arguments.window.get(), arguments.tokens), &found, &reference, output);
+        let limits = (arguments.window.get(), arguments.tokens);
+        return text::run(path, limits, &found, &reference, arguments.html.as_deref(), output);
     }
     let (entry, reference_entry) = (found.model.entry(name)?, reference.model.entry(name)?);
     let parent = arguments.reference.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -106,9 +120,54 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         None => data_set_paths(data)?.into_iter().map(Some).collect(),
     };
     let common = Common::new(found.model.manifest(), entry, reference.model.manifest(), reference_entry);
+    let Compared { outputs, mut steps } =
+        compared(arguments, (&found, entry), (&reference, reference_entry), &common, &sets, output)?;
+    steps.sort_by(|one, other| one.deviation.signal_to_noise().total_cmp(&other.deviation.signal_to_noise()));
+    show(&outputs, &steps, arguments.steps, output)?;
+    let summary = Summary {
+        model: &found.path,
+        reference: &reference.path,
+        data_sets: sets.len(),
+        outputs: outputs.iter().map(|(name, measured)| summary(name.clone(), measured)).collect(),
+        steps: steps.iter().map(|step| step_summary(step.name, &step.deviation)).collect(),
+    };
+    if let Some(path) = &arguments.html {
+        let mut order: Vec<usize> = (0..steps.len()).collect();
+        order.sort_by_key(|&step| steps[step].computed);
+        let samples = outputs.into_values().map(|measured| measured.sample).collect();
+        Page { result: &summary, plots: Plots { samples, order } }.write(path)?;
+    }
+    output.json(&summary)?;
+    Ok(Code::Success)
+}
+
+/// What was measured over all data sets.
+struct Compared<'a> {
+    outputs: BTreeMap<String, Measured>,
+    steps: Vec<MeasuredStep<'a>>,
+}
+
+/// What was measured of a value that both models compute.
+struct MeasuredStep<'a> {
+    name: &'a String,
+    deviation: Deviation,
+    /// Its place among the values that the reference computes.
+    computed: usize,
+}
+
+fn compared<'a>(
+    arguments: &Arguments,
+    (found, entry): (&Loaded, &EntryRecord),
+    (reference, reference_entry): (&Loaded, &EntryRecord),
+    common: &'a Common,
+    sets: &[Option<PathBuf>],
+    output: &Output,
+) -> anyhow::Result<Compared<'a>> {
+    let name = arguments.model.entry.as_deref();
     let (mut session, mut reference_session) = (found.session()?, reference.session()?);
     let mut outputs: BTreeMap<String, Measured> = BTreeMap::new();
-    let mut steps = vec![Deviation::default(); common.names.len()];
+    let step = |name| MeasuredStep { name, deviation: Deviation::default(), computed: 0 };
+    let mut steps: Vec<MeasuredStep> = common.names.iter().map(step).collect();
     let bar = output.bar("comparing", Unit::Items);
     for (index, set) in sets.iter().enumerate() {
         bar.set(index as u64, sets.len() as u64);
@@ -116,36 +175,28 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
             Some(path) => read_inputs(path, &reference.model, reference_entry)?,
             None => Vec::new(),
         };
-        let given = started(&reference, reference_entry, &mut reference_session, given, arguments, output)?;
-        let mut recorder = Recorder { numbers: &common.reference, values: BTreeMap::new() };
+        let given = started(reference, reference_entry, &mut reference_session, given, arguments, output)?;
+        let mut recorder = Recorder { numbers: &common.reference, values: BTreeMap::new(), order: Vec::new() };
         let expected = reference_session.run_observed(name, given.inputs.clone(), &mut recorder)?;
         let all = given.states.into_iter().chain(given.inputs).collect();
-        let given = started(&found, entry, &mut session, all, arguments, output)?;
+        let given = started(found, entry, &mut session, all, arguments, output)?;
+        recorder.order.iter().enumerate().for_each(|(place, &step)| steps[step].computed = place);
         let expected_values = recorder.values;
         let mut comparer = Comparer { numbers: &common.found, expected: &expected_values, seen: BTreeMap::new() };
         let results = session.run_observed(name, given.inputs, &mut comparer)?;
         for (step, seen) in comparer.seen {
-            steps[step].add(&seen, &expected_values[&step].elements);
+            steps[step].deviation.add(&seen, &expected_values[&step].elements);
         }
         for (name, expected) in &expected {
             let result = results.iter().find(|(found, _)| found == name).map(|(_, value)| value);
             let result = result.ok_or_else(|| Failure::usage(format!("the first model has no output `{name}`")))?;
-            measure(name, result, expected, outputs.entry(name.clone()).or_default())?;
+            let measured = outputs.entry(name.clone()).or_insert_with(|| Measured::of(name));
+            measured.add(name, result, expected, sets.len())?;
         }
     }
     drop(bar);
-    let mut named: Vec<(&String, &Deviation)> = common.names.iter().zip(&steps).collect();
-    named.retain(|(_, deviation)| deviation.elements > 0);
-    named.sort_by(|(_, left), (_, right)| left.signal_to_noise().total_cmp(&right.signal_to_noise()));
-    show(&outputs, &named, arguments.steps, output)?;
-    output.json(&Summary {
-        model: &found.path,
-        reference: &reference.path,
-        data_sets: sets.len(),
-        outputs: outputs.into_iter().map(|(name, measured)| summary(name, &measured)).collect(),
-        steps: named.into_iter().map(|(name, deviation)| step_summary(name, deviation)).collect(),
-    })?;
-    Ok(Code::Success)
+    steps.retain(|step| step.deviation.elements > 0);
+    Ok(Compared { outputs, steps })
 }
 
 /// Values of the entries' own blocks that both models name alike.
@@ -197,15 +248,18 @@ fn numbers(tensor: &Tensor) -> Option<Numbers> {
 struct Recorder<'a> {
     numbers: &'a BTreeMap<u32, usize>,
     values: BTreeMap<usize, Numbers>,
+    /// Indices of names as their values are computed.
+    order: Vec<usize>,
 }
 
 impl Observer for Recorder<'_> {
     fn begin(&mut self) {
         self.values.clear();
+        self.order.clear();
     }
 
     fn restart(&mut self) {
-        self.values.clear();
+        self.begin();
     }
 
     fn block(&mut self, _block: u32) {}
@@ -215,6 +269,7 @@ impl Observer for Recorder<'_> {
             && let Some(numbers) = floats(value)
         {
             self.values.insert(name, numbers);
+            self.order.push(name);
         }
     }
 }
@@ -277,25 +332,32 @@ fn started(
     Ok(Given { states, inputs: inputs.values })
 }
 
-fn measure(name: &str, found: &Value, expected: &Value, measured: &mut Measured) -> anyhow::Result<()> {
-    let (Some(found), Some(expected)) = (found.as_tensor(), expected.as_tensor()) else {
-        return Err(Failure::usage(format!("output `{name}` is no tensor")).into());
-    };
-    if found.shape() != expected.shape() {
-        let (found, expected) = (found.shape(), expected.shape());
-        return Err(Failure::usage(format!("output `{name}` has shape {found:?} and {expected:?}")).into());
+impl Measured {
+    fn of(name: &str) -> Measured {
+        Measured { deviation: Deviation::default(), ranking: Ranking::default(), sample: Sample::of(name) }
     }
-    let (Some(found), Some(expected)) = (numbers(found), numbers(expected)) else {
-        return Err(Failure::usage(format!("output `{name}` holds no numbers")).into());
-    };
-    measured.deviation.add(&found.elements, &expected.elements);
-    if let Some(&length @ 2..) = expected.shape.last() {
-        measured.ranking.add(&found.elements, &expected.elements, length);
+
+    fn add(&mut self, name: &str, found: &Value, expected: &Value, data_sets: usize) -> anyhow::Result<()> {
+        let (Some(found), Some(expected)) = (found.as_tensor(), expected.as_tensor()) else {
+            return Err(Failure::usage(format!("output `{name}` is no tensor")).into());
+        };
+        if found.shape() != expected.shape() {
+            let (found, expected) = (found.shape(), expected.shape());
+            return Err(Failure::usage(format!("output `{name}` has shape {found:?} and {expected:?}")).into());
+        }
+        let (Some(found), Some(expected)) = (numbers(found), numbers(expected)) else {
+            return Err(Failure::usage(format!("output `{name}` holds no numbers")).into());
+        };
+        self.deviation.add(&found.elements, &expected.elements);
+        if let Some(&length @ 2..) = expected.shape.last() {
+            self.ranking.add(&found.elements, &expected.elements, length);
+        }
+        self.sample.add(&found.elements, &expected.elements, data_sets);
+        Ok(())
     }
-    Ok(())
 }
 
-fn summary(name: String, Measured { deviation, ranking }: &Measured) -> OutputSummary {
+fn summary(name: String, Measured { deviation, ranking, sample: _ }: &Measured) -> OutputSummary {
     OutputSummary {
         name,
         elements: deviation.elements,
@@ -321,12 +383,12 @@ fn step_summary(name: &str, deviation: &Deviation) -> StepSummary {
 
 fn show(
     outputs: &BTreeMap<String, Measured>,
-    steps: &[(&String, &Deviation)],
+    steps: &[MeasuredStep],
     most: usize,
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let mut table = vec![["maximum", "mean", "relative", "cosine", "top 1", "top 5", "output"].map(str::to_string)];
-    for (name, Measured { deviation, ranking }) in outputs {
+    for (name, Measured { deviation, ranking, sample: _ }) in outputs {
         let known = |measure: Option<f64>| measure.map_or("-".to_string(), |measure| format!("{measure:.6}"));
         let share = |count: u64| match ranking.rows {
             0 => "-".to_string(),
@@ -344,7 +406,7 @@ fn show(
     }
     output.table(table)?;
     let mut table = vec![["signal to noise, dB", "maximum", "value"].map(str::to_string)];
-    for (name, deviation) in steps.iter().take(most) {
+    for MeasuredStep { name, deviation, computed: _ } in steps.iter().take(most) {
         let noise = deviation.signal_to_noise();
         let noise = if noise == f64::INFINITY { "same".to_string() } else { format!("{noise:.1}") };
         table.push([noise, short(deviation.maximum), (*name).clone()]);

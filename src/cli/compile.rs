@@ -3,10 +3,13 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
+use super::execute::{Inputs, complete};
 use super::failure::{Code, Failure, in_models};
 use super::listing::Listing;
 use super::output::{Output, Unit, bytes, count, seconds};
+use super::random::Generator;
 use super::signature::has_signature;
+use super::sizes::{Beginning, Sizes};
 use super::targets::target;
 use super::verify::{data_set_paths, read_inputs};
 use crate::calibrate::{CalibrateError, Calibrator};
@@ -19,9 +22,10 @@ use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::{Manifest, PlacementRecord, WeightRecord};
+use ipuc_formats::model::{EntryRecord, Manifest, PlacementRecord, WeightRecord};
 use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
+use ipuc_runtime::Port;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -72,8 +76,9 @@ pub(super) struct Arguments {
     /// lower the error of results most. `inspect --layout` has reasons
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["weights", "max_error"])]
     size: Option<Size>,
-    /// Give each weight the fewest bytes with which the results of its products are off by no more than this, as 0.02:
-    /// the root mean square of the error beside that of the results
+    /// Take the fewest bytes with which the outputs of the model are off by no more than this on the examples of
+    /// --calibrate, as 0.02: the root mean square of the differences beside that of the output. Without examples it is
+    /// kept by the results of each product for itself
     #[arg(long, value_name = "SHARE", conflicts_with = "weights")]
     max_error: Option<f64>,
     /// Weights that are not rounded, by their names or those of nodes that read them; `*` stands for any text
@@ -84,10 +89,14 @@ pub(super) struct Arguments {
     weights_for: Vec<NamedPrecision>,
     /// Runs on examples that show what products read, so that rounding costs their results less: an .npz file, a data set
     /// as of ONNX, a folder of these, or a text (.txt) for a model with a tokenizer; of an entry where NAME is given
-    #[arg(long, value_name = "PATH|NAME=PATH")]
+    #[arg(long, value_name = "PATH|NAME=PATH", group = "examples")]
     calibrate: Vec<NamedModel>,
-    /// How many tokens of a text are read to calibrate
-    #[arg(long, value_name = "N", default_value = "8192", requires = "calibrate")]
+    /// Calibrate with made-up inputs, for lack of better ones: tokens of all that a language model knows, else numbers, at
+    /// the sizes of --dim
+    #[arg(long, value_name = "SEED", group = "examples")]
+    calibrate_random: Option<u64>,
+    /// How many tokens of a text are read to calibrate, or made up
+    #[arg(long, value_name = "N", default_value = "8192", requires = "examples")]
     calibrate_tokens: usize,
     /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
     /// files, and at last the steps and weights as they are in the file
@@ -155,6 +164,9 @@ struct Summary<'a> {
     entries: Vec<EntrySummary>,
     steps: usize,
     weights: usize,
+    /// With --max-error and examples: how far outputs are off on them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_error: Option<f64>,
     /// Blocks with their peak of live activations, where sizes are known.
     peaks: Vec<PeakSummary>,
     passes: Vec<PassSummary>,
@@ -194,7 +206,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
-    if !arguments.calibrate.is_empty() && !options.weights.is_rounding() {
+    let calibrates = !arguments.calibrate.is_empty() || arguments.calibrate_random.is_some();
+    if calibrates && !options.weights.is_rounding() {
         return Err(Failure::usage("--calibrate is for weights that are rounded, with --weights").into());
     }
     let folder = language_model(&arguments.models)?;
@@ -291,8 +304,8 @@ fn calibration(
     options: &CompileOptions,
     output: &Output,
 ) -> anyhow::Result<Calibration> {
-    if arguments.calibrate.is_empty() {
-        return Ok(Calibration::new());
+    if arguments.calibrate.is_empty() && arguments.calibrate_random.is_none() {
+        return Ok(Calibration::default());
     }
     let mut calibrator = Calibrator::new(sources, options).map_err(|error| match error {
         CalibrateError::Compile(error) => in_models(error, sources),
@@ -315,7 +328,43 @@ fn calibration(
             run.with_context(|| format!("cannot calibrate with `{}`", set.display()))?;
         }
     }
-    Ok(calibrator.finish()?)
+    if let Some(seed) = arguments.calibrate_random {
+        run_random(&mut calibrator, seed, arguments, output)?;
+    }
+    drop(bar);
+    let bar = output.bar("measuring what weights do to outputs", Unit::Items);
+    let finished = calibrator.finish_shown(&|done, all| bar.set(done, all));
+    drop(bar);
+    finished.map_err(|error| match error {
+        CalibrateError::Compile(error) => in_models(error, sources),
+        error => error.into(),
+    })
+}
+
+/// Examples that are made up of every entry.
+const RANDOM_EXAMPLES: u64 = 8;
+
+/// Run made-up inputs through all entries.
+fn run_random(calibrator: &mut Calibrator, seed: u64, arguments: &Arguments, output: &Output) -> anyhow::Result<()> {
+    output.note("note: made-up inputs say little of what products read in use; --calibrate takes examples");
+    let entries: Vec<EntryRecord> = calibrator.model().manifest().entries.clone();
+    for entry in entries {
+        if calibrator.is_language_model() {
+            calibrator.run_random_tokens(Some(&entry.name), seed, arguments.calibrate_tokens)?;
+            continue;
+        }
+        let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Given };
+        let Inputs { values, bindings } = complete(calibrator.model(), &entry, Vec::new(), Some(seed), sizes, output)?;
+        calibrator.run(Some(&entry.name), values)?;
+        let ports = calibrator.model().inputs(&entry);
+        for example in 1..RANDOM_EXAMPLES {
+            let mut generator = Generator::new(seed.wrapping_add(example));
+            let value = |port: &Port| Ok((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
+            let values = ports.iter().map(value).collect::<anyhow::Result<_>>()?;
+            calibrator.run(Some(&entry.name), values)?;
+        }
+    }
+    Ok(())
 }
 
 /// How the steps of all entries are spread over the tiles of each machine.
@@ -409,6 +458,11 @@ fn print(
         let chosen = compiled.emitted.budgeted.iter().map(|&weight| &manifest.weights[weight]);
         output.table(chosen.filter_map(reason).collect())?;
     }
+    let measured = manifest.provenance.options.iter().find(|(name, _)| name == "output_error");
+    let output_error: Option<f64> = measured.and_then(|(_, error)| error.parse().ok());
+    if let Some(error) = output_error {
+        output.line(format_args!("  outputs are off by {:.3} % on the examples", 100.0 * error))?;
+    }
     // Bodies come and go within the block that runs them, so that the largest tells most.
     if let Some(peak) = compiled.peaks.iter().max_by_key(|peak| peak.given_bytes) {
         let (kept, given) = (bytes(peak.kept_bytes), bytes(peak.given_bytes));
@@ -443,6 +497,7 @@ fn print(
         entries: entries.collect(),
         steps,
         weights: manifest.weights.len(),
+        output_error,
         peaks: peaks.collect(),
         passes: passes.collect(),
         cross_checks,

@@ -299,6 +299,10 @@ fn of_calibrate(error: &CalibrateError) -> Option<Verdict> {
             Some((Code::Usage, None))
         }
         CalibrateError::Tokenizer { .. } => Some((Code::File, None)),
+        CalibrateError::OutputError { .. } => {
+            let hint = "--activations keep rounds no activations; a larger error can be kept";
+            Some((Code::Usage, Some(hint.to_string())))
+        }
         // Its own cause says it.
         CalibrateError::Open(_) => None,
     }

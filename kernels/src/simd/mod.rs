@@ -1,6 +1,6 @@
 //! Vectors of 16 lanes of f32 or of i32, the same interface on every instruction set.
 //!
-//! [`Simd`] is implemented by tokens (`Portable`, `Avx2`, `Avx512`) whose existence proves that the processor has the
+//! [`Simd`] is implemented by tokens (`Portable`, `Avx2`, `Avx512`, `Neon`) whose existence proves that the processor has the
 //! instructions, so that its methods are safe. A [`Routine`] is an algorithm generic over the token; [`Instructions::run`]
 //! compiles it once for each instruction set and runs the chosen one. Everything on the path from there to a
 //! method of `Simd` is `#[inline(always)]`, or the instructions become calls: closures that iterators or `from_fn` call must
@@ -15,6 +15,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "intrinsics; the token proves that the processor has them")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+#[allow(unsafe_code, reason = "intrinsics; the token proves that the processor has them")]
+mod neon;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +30,9 @@ pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]
 pub use {avx2::Avx2, avx512::Avx512};
+
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 
 /// Lanes of a vector, on every instruction set.
 pub const LANES: usize = 16;
@@ -293,6 +299,9 @@ pub enum Instructions {
     /// AVX-512 F, BW, DQ, VL and VNNI, and all of AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 /// The environment variable that names the instruction set which kernels use in place of the fastest.
@@ -337,13 +346,18 @@ impl Instructions {
     /// All that this processor has, slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "only portable here"))]
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64")),
+            allow(unused_mut, reason = "only portable here")
+        )]
         let mut all = vec![Self::Portable(Portable)];
         #[cfg(target_arch = "x86_64")]
         {
             all.extend(Avx2::new().map(Self::Avx2));
             all.extend(Avx512::new().map(Self::Avx512));
         }
+        #[cfg(target_arch = "aarch64")]
+        all.extend(Neon::new().map(Self::Neon));
         all
     }
 
@@ -356,6 +370,8 @@ impl Instructions {
             Self::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
         }
     }
 
@@ -367,6 +383,8 @@ impl Instructions {
             Self::Avx2(simd) => simd.run(routine),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.run(routine),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.run(routine),
         }
     }
 }

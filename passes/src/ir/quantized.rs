@@ -143,8 +143,10 @@ fn parameter_block(
         return Some(0);
     }
     let rank = shape.len();
-    // Matrices that end a shape; a kernel of a convolution merges all axes but the first.
+    // Matrices that end a shape; a kernel of a convolution merges all axes but the first, or has one tap.
+    let is_pointwise = rank >= 3 && shape[1] as u64 == matrices.inputs && shape[2..].iter().all(|&extent| extent == 1);
     let (input_axis, output_axis) = match matrices.output_axis {
+        0 if is_pointwise && matrices.inputs > 1 => (Some(1), 0),
         0 if rank >= 2 && shape[rank - 1] as u64 == matrices.inputs => (Some(rank - 1), rank - 2),
         0 => (None, 0),
         _ if rank >= 2 && shape[rank - 2] as u64 == matrices.inputs => (Some(rank - 2), rank - 1),

@@ -5,8 +5,13 @@
 //! has them (and errors made up for, as they are when the weight is rounded), else with inputs that are alike and
 //! independent, where it is the share of the squares of the weight.
 //!
-//! A size is spent where a byte lowers the sum of these shares most: all weights begin with the fewest bytes, and steps to
-//! more bytes are taken in the order of what a byte of them gains, as long as they fit.
+//! Where runs on examples have shown how far the outputs of the model follow an error of each product, errors are those of
+//! outputs, and those of all weights add up, since they are independent: an error of outputs is kept by the sum. Else it is
+//! kept by each product for itself.
+//!
+//! Bytes are spent where a byte lowers the sum of these shares most: all weights begin with the fewest bytes, and steps to
+//! more bytes are taken in the order of what a byte of them gains, as long as they fit into a size, or until the sum of the
+//! errors is small enough.
 
 use super::candidates::Candidate;
 use super::choice::Choice;
@@ -47,7 +52,7 @@ const RUN_OUTPUTS: u64 = 16;
 struct Level {
     precision: Option<Precision>,
     bytes: u64,
-    /// The share of the squares of its results that is wrong.
+    /// The share of the squares that is wrong: of the model's outputs where that is known, else of the weight's results.
     error: f64,
 }
 
@@ -98,28 +103,31 @@ pub(super) fn choose(
         }
     }
     let levels: Vec<&[Level]> = free.iter().map(|(_, levels)| levels.as_slice()).collect();
+    let of_outputs = !factors.calibration.effects.is_empty();
     let chosen = match budget {
+        Budget::Error(most) if of_outputs => within_sum(&levels, (most * factors.calibration.error_part).powi(2)),
         Budget::Error(most) => levels.iter().map(|levels| within_error(levels, most)).collect(),
         Budget::Size(bytes) => within_bytes(&levels, bytes.saturating_sub(taken_bytes)).map_err(|least_bytes| {
             PassError::Size { size_bytes: bytes, least_bytes: taken_bytes.saturating_add(least_bytes) }
         })?,
     };
+    let words = if of_outputs { ["changes outputs by", "by"] } else { ["has an error of", "has"] };
     for ((index, levels), level) in free.iter().zip(chosen) {
-        choices[*index] = choice(budget, levels, level);
+        choices[*index] = choice(budget, words, levels, level);
     }
     Ok(())
 }
 
 /// A choice with its reason.
-fn choice(budget: Budget, levels: &[Level], level: usize) -> Choice {
+fn choice(budget: Budget, [own, its]: [&str; 2], levels: &[Level], level: usize) -> Choice {
     let chosen = levels[level];
     let beside = |other: Option<&Level>| match other {
-        Some(other) => format!("; {} with {} bytes has {}", other.name(), other.bytes, other.percent()),
+        Some(other) => format!("; {} with {} bytes {its} {}", other.name(), other.bytes, other.percent()),
         None => String::new(),
     };
     let less = level.checked_sub(1).and_then(|less| levels.get(less));
     let reason = |others: String| {
-        format!("{budget}, {} with {} bytes has an error of {}{others}", chosen.name(), chosen.bytes, chosen.percent())
+        format!("{budget}, {} with {} bytes {own} {}{others}", chosen.name(), chosen.bytes, chosen.percent())
     };
     match chosen.precision {
         Some(precision) => Choice::Round(precision, reason(beside(less) + &beside(levels.get(level + 1)))),
@@ -137,16 +145,8 @@ fn within_error(levels: &[Level], most: f64) -> usize {
 fn within_bytes(weights: &[&[Level]], bytes: u64) -> Result<Vec<usize>, u64> {
     let least: u64 = weights.iter().map(|levels| levels[0].bytes).sum();
     let mut left = bytes.checked_sub(least).ok_or(least)?;
-    let mut steps: Vec<(f64, usize, Range<usize>)> = Vec::new();
-    for (weight, levels) in weights.iter().enumerate() {
-        let hull = hull(levels);
-        let pairs = hull.windows(2).map(|pair| (gain(&levels[pair[0]], &levels[pair[1]]), weight, pair[0]..pair[1]));
-        steps.extend(pairs);
-    }
-    // Stable: the same gain is spent in the order of the weights. Steps of one weight gain less and less.
-    steps.sort_by(|one, other| other.0.total_cmp(&one.0));
     let mut chosen = vec![0; weights.len()];
-    for (_, weight, step) in steps {
+    for (weight, step) in steps(weights) {
         let more = weights[weight][step.end].bytes - weights[weight][step.start].bytes;
         // A weight whose step did not fit stays there.
         if chosen[weight] == step.start && more <= left {
@@ -155,6 +155,33 @@ fn within_bytes(weights: &[&[Level]], bytes: u64) -> Result<Vec<usize>, u64> {
         }
     }
     Ok(chosen)
+}
+
+/// The level of each weight so that the sum of the errors is at most this, with few bytes.
+fn within_sum(weights: &[&[Level]], most: f64) -> Vec<usize> {
+    let mut chosen = vec![0; weights.len()];
+    let sum =
+        |chosen: &[usize]| -> f64 { weights.iter().zip(chosen).map(|(levels, &level)| levels[level].error).sum() };
+    for (weight, step) in steps(weights) {
+        if sum(&chosen) <= most {
+            break;
+        }
+        chosen[weight] = step.end;
+    }
+    chosen
+}
+
+/// Steps of weights from level to level, those first of which a byte gains most.
+fn steps(weights: &[&[Level]]) -> Vec<(usize, Range<usize>)> {
+    let mut steps: Vec<(f64, usize, Range<usize>)> = Vec::new();
+    for (weight, levels) in weights.iter().enumerate() {
+        let hull = hull(levels);
+        let pairs = hull.windows(2).map(|pair| (gain(&levels[pair[0]], &levels[pair[1]]), weight, pair[0]..pair[1]));
+        steps.extend(pairs);
+    }
+    // Stable: the same gain is spent in the order of the weights. Steps of one weight gain less and less.
+    steps.sort_by(|one, other| other.0.total_cmp(&one.0));
+    steps.into_iter().map(|(_, weight, step)| (weight, step)).collect()
 }
 
 /// How far a byte of this step lowers the error.
@@ -192,6 +219,8 @@ fn frontier(mut levels: Vec<Level>) -> Vec<Level> {
 fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) -> Result<Vec<Level>, PassError> {
     let factor = factors.of(graph, candidate)?;
     let moments = factors.moments(candidate);
+    // What no run has shown is taken to reach outputs as it is.
+    let effect = factors.effect(candidate).unwrap_or(1.0);
     let graph = &*graph;
     let kept = Level { precision: None, bytes: unrounded(graph, candidate), error: 0.0 };
     let values = sample(graph, candidate, &sampled_outputs(candidate.matrix))?;
@@ -202,7 +231,7 @@ fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) 
             // Nobody can look at it: each further bit halves the error.
             None => Some(0.25f64.powf(bytes as f64 * 8.0 / candidate.elements as f64)),
         };
-        Ok(error.map(|error| Level { precision: Some(*precision), bytes, error }))
+        Ok(error.map(|error| Level { precision: Some(*precision), bytes, error: effect * error }))
     };
     let tried: Vec<Option<Level>> = TRIED.par_iter().map(level).collect::<Result<_, _>>()?;
     let smaller = tried.into_iter().flatten().filter(|level| level.bytes < kept.bytes);
@@ -364,6 +393,20 @@ mod tests {
     fn an_error_bounds_each_weight() {
         let levels = [level(4, 0.01), level(8, 0.0001), level(32, 0.0)];
         assert_eq!([0.5, 0.1, 0.05, 0.01, 0.001].map(|most| within_error(&levels, most)), [0, 0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn an_error_of_outputs_bounds_the_sum() {
+        let soft = [level(4, 0.1), level(8, 0.01), level(32, 0.0)];
+        let hard = [level(4, 0.9), level(8, 0.5), level(32, 0.0)];
+        let weights: [&[Level]; 3] = [&soft, &hard, &soft];
+        let chosen = |most| within_sum(&weights, most);
+        assert_eq!(chosen(1.2), [0, 0, 0]);
+        assert_eq!(chosen(0.75), [0, 1, 0]);
+        assert_eq!(chosen(0.65), [1, 1, 0]);
+        assert_eq!(chosen(0.53), [1, 1, 1]);
+        assert_eq!(chosen(0.1), [1, 2, 1]);
+        assert_eq!(chosen(0.0), [2, 2, 2]);
     }
 
     #[test]

@@ -20,8 +20,10 @@ pub(super) struct Candidate {
     pub(super) elements: u64,
     pub(super) matrix: WeightMatrix,
     pub(super) uses: Uses,
-    /// Numbers of the values that matrix products multiply with it; none where another product reads it too.
+    /// Numbers of the values that products multiply with it as calibration sees them; none where another reads it too.
     pub(super) inputs: Option<Vec<u32>>,
+    /// Numbers of what steps compute with it.
+    pub(super) results: Vec<u32>,
     /// Whether no other product follows one that reads it.
     is_last: bool,
 }
@@ -38,7 +40,7 @@ impl Candidate {
             Some("rows that are read alone")
         } else if self.is_last {
             Some("the last product before an output")
-        } else if self.has_merged_inputs() {
+        } else if self.has_merged_inputs() || self.is_pointwise() {
             Some("a convolution")
         } else {
             None
@@ -50,9 +52,17 @@ impl Candidate {
         let rank = self.shape.len();
         let (last, before) = (rank.checked_sub(1)?, rank.checked_sub(2)?);
         match self.matrix.output_axis {
+            0 if self.is_pointwise() => Some((1, 0)),
             0 => (self.shape[last] as u64 == self.matrix.inputs).then_some((last, before)),
             _ => Some((before, last)),
         }
+    }
+
+    /// Whether it has filters of one tap: all inputs lie along axis 1.
+    fn is_pointwise(&self) -> bool {
+        let [_, channels, taps @ ..] = self.shape.as_slice() else { return false };
+        let is_input = self.matrix.output_axis == 0 && *channels as u64 == self.matrix.inputs && self.matrix.inputs > 1;
+        is_input && !taps.is_empty() && taps.iter().all(|&extent| extent == 1)
     }
 
     /// Whether several axes are inputs.
@@ -68,7 +78,7 @@ impl Candidate {
     /// The shape of scales and zero points, and axis and size of blocks, as `Dequantize` has them.
     pub(super) fn parameters(&self, scheme: &Scheme) -> (Vec<usize>, i64, i64) {
         let Some((inputs, outputs)) = self.axes() else { return (vec![self.shape[0]], 0, 0) };
-        if scheme.block == 0 && self.matrix.groups == 1 {
+        if scheme.block == 0 && (self.matrix.groups == 1 || self.is_pointwise()) {
             return (vec![self.shape[outputs]], outputs as i64, 0);
         }
         let block = if scheme.block == 0 { self.matrix.inputs } else { scheme.block };
@@ -80,7 +90,7 @@ impl Candidate {
 
 /// All candidates of a graph, in the order of their numbers.
 pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
-    let nodes = readers(graph);
+    let readers = readers(graph);
     let last = last_weights(graph);
     let inputs = product_inputs(graph);
     let candidate = |(id, uses): (ConstantId, Uses)| {
@@ -97,24 +107,45 @@ pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
             (_, _) => return None,
         };
         let elements = matrix.groups * matrix.outputs * matrix.inputs;
-        let nodes = nodes.get(&id).cloned().unwrap_or_default();
+        let Readers { nodes, results } = readers.get(&id).cloned().unwrap_or_default();
         let name = constant.name.as_deref().or(nodes.first().map(String::as_str)).unwrap_or_default().to_string();
         let (dtype, shape) = (constant.dtype, constant.shape.clone());
         let is_last = last.contains(&id);
         let inputs = inputs.get(&id).cloned().flatten();
-        (elements > 0).then_some(Candidate { id, name, nodes, dtype, shape, elements, matrix, uses, inputs, is_last })
+        (elements > 0).then_some(Candidate {
+            id,
+            name,
+            nodes,
+            dtype,
+            shape,
+            elements,
+            matrix,
+            uses,
+            inputs,
+            results,
+            is_last,
+        })
     };
     graph.uses().into_iter().filter_map(candidate).collect()
 }
 
-/// Names of the nodes that read each constant.
-fn readers(graph: &Graph) -> BTreeMap<ConstantId, BTreeSet<String>> {
-    let mut readers: BTreeMap<ConstantId, BTreeSet<String>> = BTreeMap::new();
+/// The steps that read a constant.
+#[derive(Clone, Default)]
+struct Readers {
+    nodes: BTreeSet<String>,
+    /// Numbers of their first results.
+    results: Vec<u32>,
+}
+
+fn readers(graph: &Graph) -> BTreeMap<ConstantId, Readers> {
+    let mut readers: BTreeMap<ConstantId, Readers> = BTreeMap::new();
     for index in graph.reachable_blocks() {
         for step in &graph.block(index).steps {
             for operand in &step.operands {
                 if let Operand::Constant(id) = operand {
-                    readers.entry(*id).or_default().insert(step.name.to_string());
+                    let own = readers.entry(*id).or_default();
+                    own.nodes.insert(step.name.to_string());
+                    own.results.extend(step.results.first().map(|result| result.0));
                 }
             }
         }
@@ -122,7 +153,8 @@ fn readers(graph: &Graph) -> BTreeMap<ConstantId, BTreeSet<String>> {
     readers
 }
 
-/// The values that matrix products multiply with each weight, whose last axis are its inputs; none where one does otherwise.
+/// The values that products of matrices multiply with each weight, along their last axis, and convolutions, in windows; none
+/// where one does otherwise.
 fn product_inputs(graph: &Graph) -> BTreeMap<ConstantId, Option<Vec<u32>>> {
     let mut inputs: BTreeMap<ConstantId, Option<Vec<u32>>> = BTreeMap::new();
     for index in graph.reachable_blocks() {
@@ -130,6 +162,7 @@ fn product_inputs(graph: &Graph) -> BTreeMap<ConstantId, Option<Vec<u32>>> {
             let Some(weight) = product_weight(graph, step) else { continue };
             let read = match (&step.op, step.operands.as_slice()) {
                 (Op::Matmul(product), [Operand::Value(value), ..]) if !product.transpose_a => Some(value.0),
+                (Op::Convolution(product), [Operand::Value(value), ..]) if product.groups == 1 => Some(value.0),
                 (_, _) => None,
             };
             let all = inputs.entry(weight).or_insert_with(|| Some(Vec::new()));

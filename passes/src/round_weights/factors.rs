@@ -17,7 +17,7 @@ impl Factors<'_> {
     /// What runs have shown of all that a weight is multiplied with; `None` where they have not.
     pub(super) fn moments(&self, candidate: &Candidate) -> Option<Cow<'_, Moments>> {
         let known: Option<Vec<&Moments>> =
-            candidate.inputs.as_ref()?.iter().map(|input| self.calibration.get(input)).collect();
+            candidate.inputs.as_ref()?.iter().map(|input| self.calibration.moments.get(input)).collect();
         let known = known?;
         let fits = |moments: &&Moments| moments.channels() as u64 == candidate.matrix.inputs && moments.rows() > 0;
         // Each of several matrices reads values of its own.
@@ -28,6 +28,11 @@ impl Factors<'_> {
         let mut all = Cow::Borrowed(*first);
         others.iter().for_each(|other| all.to_mut().merge(other));
         Some(all)
+    }
+
+    /// How far outputs follow errors of what is computed with a weight; `None` where runs have not shown it.
+    pub(super) fn effect(&self, candidate: &Candidate) -> Option<f64> {
+        candidate.results.iter().map(|result| self.calibration.effects.get(result)).sum()
     }
 
     /// The factor of the inputs of a weight, where runs have shown all of them.

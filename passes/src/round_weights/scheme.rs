@@ -12,6 +12,11 @@ use std::ops::Range;
 /// Outputs of the sample.
 const SAMPLED_OUTPUTS: u64 = 16;
 
+/// Codes of 8 bits with a scale for each output get scales for blocks of so many inputs, where single weights that are far
+/// larger than the others of their output cost more than half the precision: where blocks divide the squared error by more than this.
+const OUTLIER_BLOCK: u64 = 32;
+const OUTLIER_GAIN: f64 = 8.0;
+
 /// Scales within which f16 keeps its precision.
 const F16_SCALES: Range<f32> = 6.2e-5..3.2e4;
 
@@ -41,7 +46,9 @@ pub(super) fn scheme(
         Precision::F16 | Precision::Bf16 => return Ok(Err("floats of 16 bits have no scales".to_string())),
     };
     let bits = plain.code.bits() as u32;
-    if bits == 8 && block == 0 {
+    let may_have_blocks =
+        plain.code == DType::I8 && !candidate.has_merged_inputs() && matrix.inputs >= 2 * OUTLIER_BLOCK;
+    if bits == 8 && block == 0 && !may_have_blocks {
         return Ok(Ok(plain));
     }
     let all = matrix.groups * matrix.outputs;
@@ -53,8 +60,16 @@ pub(super) fn scheme(
         Ok(region) => region,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let is_f16 = symmetric.scales().iter().all(|scale| *scale == 0.0 || F16_SCALES.contains(&scale.abs()));
-    let scale = if is_f16 { plain.scale } else { DType::F32 };
+    if bits == 8 && block == 0 {
+        let blocks = Scheme { block: OUTLIER_BLOCK, ..exact };
+        return Ok(match Region::of(blocks, 0, &values) {
+            Ok(region) if region.squared_error(&values) * OUTLIER_GAIN < symmetric.squared_error(&values) => {
+                Ok(Scheme { scale: scale_of_blocks(&region), ..blocks })
+            }
+            Ok(_) | Err(_) => Ok(plain),
+        });
+    }
+    let scale = if plain.scale == DType::F16 { scale_of_blocks(&symmetric) } else { plain.scale };
     let plain = Scheme { scale, ..plain };
     if bits == 8 {
         return Ok(Ok(plain));
@@ -69,6 +84,12 @@ pub(super) fn scheme(
     let worth = 0.25f64.powf(f64::from(bits) / inputs as f64);
     let gains = with_zero_points.squared_error(&values) < worth * symmetric.squared_error(&values);
     Ok(Ok(if gains { shifted } else { plain }))
+}
+
+/// f16 where it holds all of these scales.
+fn scale_of_blocks(region: &Region) -> DType {
+    let is_f16 = region.scales().iter().all(|scale| *scale == 0.0 || F16_SCALES.contains(&scale.abs()));
+    if is_f16 { DType::F16 } else { DType::F32 }
 }
 
 /// How codes of a candidate are stored.

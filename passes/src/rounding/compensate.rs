@@ -1,6 +1,8 @@
 //! Rounding in the order of inputs, each error made up for by the inputs that follow (GPTQ, Frantar et al. 2022).
 
 use super::block::{Fit, Parameters};
+use super::descend::{Descent, Rounded};
+use super::factor::Factor;
 use super::grid::{Codes, output_scale};
 use super::region::Region;
 use super::{RoundingError, Scheme};
@@ -8,36 +10,8 @@ use super::{RoundingError, Scheme};
 /// Outputs that are rounded at a time, so that a row of the factor is read once for all of them.
 const OUTPUTS: usize = 16;
 
-/// What [`Moments::factor`](crate::moments::Moments::factor) gives.
-#[derive(Debug, Clone, Copy)]
-pub struct Factor<'a> {
-    /// `[inputs][inputs]`, upper triangular, or its diagonal alone.
-    pub elements: &'a [f32],
-}
-
-impl Factor<'_> {
-    fn diagonal(&self, inputs: usize, input: usize) -> f32 {
-        if self.elements.len() == inputs { self.elements[input] } else { self.elements[input * inputs + input] }
-    }
-
-    /// What the square of an error costs, for each input.
-    fn importance(&self, inputs: usize) -> Vec<f32> {
-        let diagonal: Vec<f64> = (0..inputs).map(|input| f64::from(self.diagonal(inputs, input))).collect();
-        let costs: Vec<f64> = diagonal.iter().map(|own| 1.0 / (own * own)).collect();
-        let greatest = costs.iter().fold(f64::MIN_POSITIVE, |greatest, &cost| greatest.max(cost));
-        // The least share is kept above zero: an input that was never seen still has a nearest code.
-        costs.iter().map(|cost| (cost / greatest).max(1e-6) as f32).collect()
-    }
-
-    /// The elements behind the diagonal of a row; none where only the diagonal is known.
-    fn behind(&self, inputs: usize, input: usize) -> &[f32] {
-        if self.elements.len() == inputs {
-            &[]
-        } else {
-            &self.elements[input * inputs + input + 1..(input + 1) * inputs]
-        }
-    }
-}
+/// Outputs whose codes are looked at again at a time, for the same reason.
+const DESCENDING_OUTPUTS: usize = 64;
 
 impl Region {
     /// Round `values: [outputs][inputs]` as [`Region::of`] does, with errors weighed and made up for by what is known of the
@@ -53,22 +27,58 @@ impl Region {
     ) -> Result<Region, RoundingError> {
         let inputs = scheme.matrix.inputs as usize;
         let importance = factor.importance(inputs);
+        let codes = Codes::of(scheme.code, scheme.scale);
         let mut region = Region::empty(scheme, first_output);
         let mut fit = Fit::default();
-        for rows in values.chunks_mut(inputs.max(1) * OUTPUTS) {
-            region.push_compensated(rows, factor, &importance, &mut fit)?;
+        let mut descent = Descent::new(factor, inputs, scheme.block_inputs() as usize, codes);
+        for rows in values.chunks_mut(inputs.max(1) * DESCENDING_OUTPUTS) {
+            let original = if descent.is_some() { rows.to_vec() } else { Vec::new() };
+            let mut found = Compensated::default();
+            for rows in rows.chunks_mut(inputs.max(1) * OUTPUTS) {
+                found.push(scheme, rows, factor, &importance, &mut fit)?;
+            }
+            if let Some(descent) = &mut descent {
+                descent.improve(&mut Rounded {
+                    values: &original,
+                    steps: &mut found.steps,
+                    parameters: &mut found.parameters,
+                    output_scales: &found.output_scales,
+                });
+            }
+            let blocks = scheme.blocks() as usize;
+            let zero_point = |at: usize| {
+                let block = at % inputs / scheme.block_inputs() as usize;
+                found.parameters[at / inputs * blocks + block].zero_point
+            };
+            let bits: Vec<u8> =
+                found.steps.iter().enumerate().map(|(at, &step)| codes.bits_of(step, zero_point(at))).collect();
+            region.extend(&bits, &found.parameters, &found.output_scales);
         }
         Ok(region)
     }
+}
 
-    fn push_compensated(
+/// Outputs that have been rounded in the order of inputs.
+#[derive(Default)]
+struct Compensated {
+    /// `[outputs][inputs]`: codes less zero points.
+    steps: Vec<f32>,
+    /// `[outputs][blocks]`.
+    parameters: Vec<Parameters>,
+    /// `[outputs]`.
+    output_scales: Vec<f32>,
+}
+
+impl Compensated {
+    /// Round rows `[outputs][inputs]`, which become what the errors before each element leave of it.
+    fn push(
         &mut self,
+        scheme: Scheme,
         rows: &mut [f32],
         factor: Factor<'_>,
         importance: &[f32],
         fit: &mut Fit,
     ) -> Result<(), RoundingError> {
-        let scheme = self.scheme();
         let (inputs, block) = (importance.len(), scheme.block_inputs() as usize);
         let codes = Codes::of(scheme.code, scheme.scale);
         let outputs = rows.len() / inputs.max(1);
@@ -76,9 +86,9 @@ impl Region {
             true => rows.chunks_exact(inputs).map(|row| output_scale(row, codes)).collect(),
             false => vec![1.0; outputs],
         };
-        let mut parameters = vec![Parameters::default(); outputs * scheme.blocks() as usize];
         let blocks = scheme.blocks() as usize;
-        let mut found = vec![0u8; rows.len()];
+        let mut parameters = vec![Parameters::default(); outputs * blocks];
+        let mut steps = vec![0.0f32; rows.len()];
         for (number, start) in (0..inputs).step_by(block.max(1)).enumerate() {
             let own = start..inputs.min(start + block);
             for (output, row) in rows.chunks_exact(inputs).enumerate() {
@@ -91,14 +101,16 @@ impl Region {
                 for (output, row) in rows.chunks_exact_mut(inputs).enumerate() {
                     let Parameters { scale, zero_point } = parameters[output * blocks + number];
                     let scale = output_scales[output] * scale;
-                    let code = if scale == 0.0 { 0.0 } else { codes.nearest(row[input] / scale, zero_point) };
-                    found[output * inputs + input] = codes.bits_of(code, zero_point);
-                    let error = (row[input] - code * scale) / diagonal;
+                    let step = if scale == 0.0 { 0.0 } else { codes.nearest(row[input] / scale, zero_point) };
+                    steps[output * inputs + input] = step;
+                    let error = (row[input] - step * scale) / diagonal;
                     row[input + 1..].iter_mut().zip(behind).for_each(|(value, share)| *value -= error * share);
                 }
             }
         }
-        self.extend(&found, &parameters, &output_scales);
+        self.steps.extend(steps);
+        self.parameters.extend(parameters);
+        self.output_scales.extend(output_scales);
         Ok(())
     }
 }

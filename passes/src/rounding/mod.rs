@@ -5,19 +5,21 @@
 //! shares of the largest magnitude, the least-squares scale of the codes that each gives, and keeps the best. Codes are the nearest to the values under the scale as it is
 //! stored, so that an element is off by more than half a step only where its code is the least or the greatest. Where it is
 //! known what products read beside the weight, errors are weighed with that, and made up for by the inputs that follow
-//! ([`Region::compensated`]).
+//! ([`Region::compensated`]); then each code and each scale is looked at again (`descend`).
 //!
 //! Sums have a fixed order and nothing is random: the same weight gives the same bytes on every machine.
 //! Knows neither graphs nor files: elements come from a function.
 
 mod block;
 mod compensate;
+mod descend;
+mod factor;
 mod grid;
 mod narrow;
 mod region;
 mod values;
 
-pub use compensate::Factor;
+pub use factor::Factor;
 pub use narrow::narrow;
 pub use region::Region;
 

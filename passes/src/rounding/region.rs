@@ -50,11 +50,6 @@ impl Region {
         Region { scheme, first_output, codes, scales: Vec::new(), zero_points, output_scales: Vec::new() }
     }
 
-    /// How it is rounded.
-    pub(super) fn scheme(&self) -> Scheme {
-        self.scheme
-    }
-
     /// Whether scales are multiplied by one of their output.
     pub fn has_output_scales(&self) -> bool {
         self.scheme.has_output_scales()

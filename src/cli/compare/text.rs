@@ -1,5 +1,6 @@
 //! Language models compared by a text: how well each tells a token from those before it.
 
+use super::page::Page;
 use crate::accuracy::Prediction;
 use crate::cli::Outcome;
 use crate::cli::execute::Loaded;
@@ -30,11 +31,35 @@ struct Summary<'a> {
     same_first: u64,
 }
 
+/// What the page draws.
+#[derive(Serialize)]
+struct Plots {
+    windows: Vec<Window>,
+}
+
+#[derive(Serialize)]
+struct Window {
+    perplexity: f64,
+    reference_perplexity: f64,
+    divergence: f64,
+}
+
+impl Window {
+    fn of(prediction: &Prediction) -> Window {
+        Window {
+            perplexity: prediction.perplexity(),
+            reference_perplexity: prediction.reference_perplexity(),
+            divergence: prediction.divergence(),
+        }
+    }
+}
+
 pub(super) fn run(
     path: &Path,
     (window, most): (usize, Option<usize>),
     found: &Loaded,
     reference: &Loaded,
+    html: Option<&Path>,
     output: &mut Output,
 ) -> Outcome {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
@@ -53,26 +78,31 @@ pub(super) fn run(
         return Err(Failure::usage(message).with_hint("give a longer text, or larger --window and --tokens").into());
     }
     let mut prediction = Prediction::default();
+    let mut drawn = Vec::with_capacity(windows.len());
     let bar = output.bar("comparing", Unit::Items);
     for (index, window) in windows.iter().enumerate() {
         bar.set(index as u64, windows.len() as u64);
         generator.generator.clear()?;
         reference_generator.generator.clear()?;
         let last = window.len() - 1;
+        let mut own_prediction = Prediction::default();
         for first in (0..last).step_by(PASS_TOKENS) {
             let read = &window[first..last.min(first + PASS_TOKENS)];
             let scores = generator.score(read)?.into_iter().zip(reference_generator.score(read)?);
             for (place, (own, right)) in scores.enumerate() {
-                if !prediction.add(&own, &right, window[first + place + 1] as usize) {
-                    return Err(unusable(own.len(), right.len(), prediction.tokens).into());
+                if !own_prediction.add(&own, &right, window[first + place + 1] as usize) {
+                    let tokens = prediction.tokens + own_prediction.tokens;
+                    return Err(unusable(own.len(), right.len(), tokens).into());
                 }
             }
         }
+        prediction.merge(&own_prediction);
+        drawn.push(Window::of(&own_prediction));
     }
     drop(bar);
     show(&prediction, windows.len(), output)?;
     let (log_ratio, log_ratio_error) = prediction.log_ratio();
-    output.json(&Summary {
+    let summary = Summary {
         model: &found.path,
         reference: &reference.path,
         text: path,
@@ -85,7 +115,11 @@ pub(super) fn run(
         divergence: prediction.divergence(),
         greatest_divergence: prediction.greatest_divergence,
         same_first: prediction.same_first,
-    })?;
+    };
+    if let Some(path) = html {
+        Page { result: &summary, plots: Plots { windows: drawn } }.write(path)?;
+    }
+    output.json(&summary)?;
     Ok(Code::Success)
 }
 
