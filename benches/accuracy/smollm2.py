@@ -151,7 +151,7 @@ def gptq(source, text, block, scheme, mse):
 
 def compile(ipuc, source, out, name, *options):
     path = os.path.join(out, name + ".ipu")
-    subprocess.run([ipuc, "compile", source, "-o", path, "-q", *options], check=True)
+    subprocess.run([ipuc, "compile", source, "-o", path, "-q", *options], check=True, stdout=subprocess.DEVNULL)
     return path
 
 

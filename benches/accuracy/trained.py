@@ -128,7 +128,7 @@ def main(out, ipuc="ipuc", cases=None):
             continue
         _, model, path, calibration = make()
         reference = os.path.join(out, f"{name}.ipu")
-        subprocess.run([ipuc, "compile", model, "-o", reference, "-q"], check=True)
+        subprocess.run([ipuc, "compile", model, "-o", reference, "-q"], check=True, stdout=subprocess.DEVNULL)
         for kind, examples in [(kind, examples) for kind in TYPES for examples in (None, calibration)]:
             file = os.path.join(out, f"{name}-{kind}.ipu")
             options = ["--weights", kind] + (["--calibrate", examples] if examples else [])
