@@ -366,7 +366,8 @@ fn run_random(calibrator: &mut Calibrator, seed: u64, arguments: &Arguments, out
             continue;
         }
         let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Given };
-        let Inputs { values, bindings, .. } = complete(calibrator.model(), &entry, Vec::new(), Some(seed), sizes, output)?;
+        let Inputs { values, bindings, .. } =
+            complete(calibrator.model(), &entry, Vec::new(), Some(seed), sizes, output)?;
         calibrator.run(Some(&entry.name), values)?;
         let ports = calibrator.model().inputs(&entry);
         for example in 1..RANDOM_EXAMPLES {

@@ -333,7 +333,7 @@ impl<V> BlockSums<'_, V> {
         let reach = block.taps.iter().copied().max().unwrap_or(0);
         // The last tap reads whole vectors. An odd number of cache lines keeps the lines of a tile in different sets of a cache.
         let used = (reach + block.positions + SUM_COLUMNS).max(block.channel).next_multiple_of(LANES);
-        let pitch = (used / LANES | 1) * LANES;
+        let pitch = ((used / LANES) | 1) * LANES;
         let mut lines = scratch(blocks * LANES * pitch);
         let words: &mut [i32] = bytemuck::cast_slice_mut(&mut lines);
         let mut own = vec![0; LINE_CHANNELS * used];
@@ -442,7 +442,7 @@ fn fill_left<S: Simd>(simd: S, lines: &[IntegerLine], terms: &Terms, tiles: &mut
                 }
                 word
             };
-            columns[group] = simd.from_bits(word);
+            columns[group] = simd.of_bits(word);
         }
         let rows = simd.transpose(columns);
         for (row, values) in tile.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {

@@ -164,7 +164,7 @@ fn arc_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let begin = simd.select_less(near, magnitude, simd.splat(std::f32::consts::FRAC_PI_4), simd.splat(0.0));
     let begin = simd.select_less(far, magnitude, simd.splat(std::f32::consts::FRAC_PI_2), begin);
     let square = simd.multiply(r, r);
-    let p = polynomial(simd, square, [8.053_745e-2, -1.387_768_6e-1, 1.997_771_1e-1, -3.333_294_9e-1]);
+    let p = polynomial(simd, square, [8.053_745e-2, -1.387_768_6e-1, 1.997_771_1e-1, -3.333_295e-1]);
     let value = simd.add(begin, simd.fused(simd.multiply(p, square), r, r));
     simd.copy_sign(value, x)
 }
@@ -172,7 +172,7 @@ fn arc_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 /// asin(x) for x from 0 to 1/2, with `square` = x * x. Polynomial of Cephes `asinf`.
 #[inline(always)]
 fn small_arc_sine<S: Simd>(simd: S, x: S::Vector, square: S::Vector) -> S::Vector {
-    let p = polynomial(simd, square, [4.216_32e-2, 2.418_131_1e-2, 4.547_002_6e-2, 7.495_300_3e-2, 1.666_675_2e-1]);
+    let p = polynomial(simd, square, [4.216_32e-2, 2.418_131e-2, 4.547_002_6e-2, 7.495_300_3e-2, 1.666_675_2e-1]);
     simd.fused(simd.multiply(p, square), x, x)
 }
 

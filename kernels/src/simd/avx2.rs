@@ -415,7 +415,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn from_bits(self, bits: Self::Integers) -> Self::Vector {
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_castsi256_ps(bits[0]), _mm256_castsi256_ps(bits[1])] }
     }

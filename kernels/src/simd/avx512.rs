@@ -398,7 +398,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn from_bits(self, bits: Self::Integers) -> Self::Vector {
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_castsi512_ps(bits) }
     }

@@ -237,7 +237,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn bits(self, a: Self::Vector) -> Self::Integers;
 
     /// Lanes of these bits.
-    fn from_bits(self, bits: Self::Integers) -> Self::Vector;
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector;
 
     /// Writes 16 lanes.
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]);

@@ -274,7 +274,7 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn from_bits(self, bits: Self::Integers) -> Self::Vector {
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
         lanes(|lane| f32::from_bits(bits[lane].cast_unsigned()))
     }
 

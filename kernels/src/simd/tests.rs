@@ -532,7 +532,7 @@ impl Routine for Bits {
         let (mut integers, mut floats) = ([0; LANES], [0.0; LANES]);
         let bits = simd.bits(simd.load(&A));
         simd.store_integers(bits, &mut integers);
-        simd.store(simd.from_bits(bits), &mut floats);
+        simd.store(simd.of_bits(bits), &mut floats);
         (integers, floats)
     }
 }

@@ -341,7 +341,7 @@ mod tests {
             "0".repeat(64)
         );
         let graph = parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        let found = of_weights(&graph, &Calibration::new(), &Bindings::default());
+        let found = of_weights(&graph, &Calibration::default(), &Bindings::default());
         let [activations] = found.values().collect::<Vec<_>>()[..] else { panic!("{found:?}") };
         assert_eq!((activations.rows, activations.in_blocks), (3, false));
         activations.known
