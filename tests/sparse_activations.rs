@@ -185,11 +185,14 @@ fn weights_stay_in_panels_where_leaving_out_does_not_pay() {
     }
 }
 
+/// What is done to a weight.
+type Change<'a> = &'a dyn Fn(&mut [f32]);
+
 /// The NaN of a weight whose activation is zero is seen; denormals, zeros, constants and one huge outlier are numbers.
 #[test]
 fn weights_of_any_kind_keep_their_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let changes: [(&str, &dyn Fn(&mut [f32])); 6] = [
+    let changes: [(&str, Change<'_>); 6] = [
         ("NaN", &|w| w[OUTPUTS * 3 + 1] = f32::NAN),
         ("infinity", &|w| w[OUTPUTS * 9 + 1] = f32::INFINITY),
         ("denormals", &|w| w.iter_mut().for_each(|w| *w *= 1e-38)),

@@ -209,10 +209,8 @@ impl<'ast> Visit<'ast> for Found {
             "try_reserve" | "try_reserve_exact" => {
                 self.reserved.last_mut().unwrap().insert(receiver);
             }
-            "resize" | "resize_with" if call.args.len() == 2 => {
-                if !self.reserved.last().unwrap().contains(&receiver) {
-                    self.note(&call.args[0]);
-                }
+            "resize" | "resize_with" if call.args.len() == 2 && !self.reserved.last().unwrap().contains(&receiver) => {
+                self.note(&call.args[0]);
             }
             "reserve" | "reserve_exact" | "repeat" if call.args.len() == 1 => self.note(&call.args[0]),
             "collect" => {

@@ -18,9 +18,8 @@ impl Kernel for LinearAttention {
             return reference(self, inputs, context);
         }
         let LinearAttentionSizes { batch, steps, query_heads, heads, key, value } = sizes;
-        let optional = |operand: usize| -> Result<_, KernelError> {
-            Ok(optional_tensor(&inputs, operand)?.map(widened).transpose()?)
-        };
+        let optional =
+            |operand: usize| -> Result<_, KernelError> { optional_tensor(&inputs, operand)?.map(widened).transpose() };
         let (query, keys, values) =
             (widened(tensor(&inputs, 0)?)?, widened(tensor(&inputs, 1)?)?, widened(tensor(&inputs, 2)?)?);
         let (before, decay, rate) = (optional(3)?, optional(4)?, optional(5)?);

@@ -38,9 +38,10 @@ mod tests {
 
     #[test]
     fn blocks_add_up_as_in_the_reference() {
+        type Case<'a> = (Col2im, &'a [usize], &'a [i64], &'a [i64]);
         let plain = || Col2im { strides: Vec::new(), dilations: Vec::new(), pads: Vec::new() };
         let strided = Col2im { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![1, 0, 2, 1] };
-        let cases: [(Col2im, &[usize], &[i64], &[i64]); 6] = [
+        let cases: [Case<'_>; 6] = [
             (plain(), &[2, 3 * 6, 4 * 5], &[5, 7], &[2, 3]),
             (strided, &[1, 6, 4 * 6], &[6, 9], &[2, 3]),
             (plain(), &[1, 4, 3], &[6], &[4]),

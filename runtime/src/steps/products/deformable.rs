@@ -200,7 +200,8 @@ mod tests {
             groups: 2,
             offset_groups: 2,
         };
-        let cases: [(&DeformableConvolution, &[usize], &[usize], &[usize], usize); 5] = [
+        type Case<'a> = (&'a DeformableConvolution, &'a [usize], &'a [usize], &'a [usize], usize);
+        let cases: [Case<'_>; 5] = [
             (&plain, &[2, 3, 6, 7], &[4, 3, 3, 3], &[4, 5], 1),
             (&strided, &[1, 36, 6, 7], &[4, 18, 2, 3], &[3, 6], 2),
             (&plain, &[1, 2, 9], &[3, 2, 4], &[6], 1),
