@@ -1,7 +1,7 @@
 //! Weighted sums of elements of planes at computed places: what grid sampling and the pooling of regions come down to.
 //!
 //! Planes are laid out in blocks of 16, so that a vector holds one place of all planes of a block. Each sum runs over its
-//! taps in order.
+//! taps in order. Sums with weights of f64 are f64 without fused steps, rounded once: their bits depend on no instructions.
 
 use super::{
     simd::{Instructions, LANES, Routine, Simd},
@@ -12,9 +12,9 @@ use super::{
 const LEAST_SAMPLES: usize = 4 * LANES;
 
 /// One place of the planes of a block.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Place([f32; LANES]);
+pub struct Place([f32; LANES]);
 
 /// Planes of equal size in blocks of 16. Behind the places of each block is one that is zero.
 pub struct Planes {
@@ -94,22 +94,68 @@ impl Routine for Interleave<'_> {
     }
 }
 
+/// The type of weights, in which sums are computed.
+pub trait Weight: Copy + Send + Sync {
+    /// The weighted sum of some of the places. Implementations are `#[inline(always)]`.
+    fn sum<S: Simd>(simd: S, places: &[Place], taps: &[u32], weights: &[Self]) -> S::Vector;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    fn sum<S: Simd>(simd: S, places: &[Place], taps: &[u32], weights: &[f32]) -> S::Vector {
+        let mut sum = simd.splat(0.0);
+        for (place, weight) in taps.iter().zip(weights) {
+            sum = simd.fused(simd.load(&places[*place as usize].0), simd.splat(*weight), sum);
+        }
+        sum
+    }
+}
+
+impl Weight for f64 {
+    #[inline(always)]
+    fn sum<S: Simd>(simd: S, places: &[Place], taps: &[u32], weights: &[f64]) -> S::Vector {
+        // As the sums of iterators begin, so that -0 stays.
+        let mut sums = [-0.0; LANES];
+        for (place, weight) in taps.iter().zip(weights) {
+            add(&mut sums, &places[*place as usize], *weight);
+        }
+        rounded(simd, &sums)
+    }
+}
+
+/// Adds the weighted elements of a place.
+#[inline(always)]
+fn add(sums: &mut [f64; LANES], place: &Place, weight: f64) {
+    for lane in 0..LANES {
+        sums[lane] += f64::from(place.0[lane]) * weight;
+    }
+}
+
+#[inline(always)]
+fn rounded<S: Simd>(simd: S, values: &[f64; LANES]) -> S::Vector {
+    let mut narrow = [0.0; LANES];
+    for lane in 0..LANES {
+        narrow[lane] = values[lane] as f32;
+    }
+    simd.load(&narrow)
+}
+
 /// Of each sample the places whose weighted elements are added.
 #[derive(Clone, Debug, Default)]
-pub struct Taps {
+pub struct Taps<W> {
     /// Places of a sample.
     pub per_sample: usize,
     /// Those of each sample, one sample after another.
     pub places: Vec<u32>,
     /// As many weights.
-    pub weights: Vec<f32>,
+    pub weights: Vec<W>,
 }
 
 /// `out: [planes, samples]`, the samples of each plane.
 ///
 /// # Panics
 /// If lengths disagree, or a place is outside.
-pub fn sample(planes: &Planes, taps: &Taps, out: &mut [f32]) {
+pub fn sample<W: Weight>(planes: &Planes, taps: &Taps<W>, out: &mut [f32]) {
     let samples = taps.places.len().checked_div(taps.per_sample).unwrap_or(0);
     assert_eq!(taps.places.len(), taps.weights.len(), "weights of places");
     assert_eq!(out.len(), planes.count * samples, "samples of {} planes", planes.count);
@@ -130,15 +176,15 @@ pub fn sample(planes: &Planes, taps: &Taps, out: &mut [f32]) {
 }
 
 /// Samples from `first` on of the planes of a block.
-struct Sampled<'a> {
+struct Sampled<'a, W> {
     places: &'a [Place],
-    taps: &'a Taps,
+    taps: &'a Taps<W>,
     first: usize,
     /// Of each plane where they go.
     lines: Vec<&'a mut [f32]>,
 }
 
-impl Routine for Sampled<'_> {
+impl<W: Weight> Routine for Sampled<'_, W> {
     type Output = ();
 
     #[inline(always)]
@@ -149,12 +195,8 @@ impl Routine for Sampled<'_> {
             let end = length.min(begin + LANES);
             let mut rows = [simd.splat(0.0); LANES];
             for sample in begin..end {
-                let at = (first + sample) * per_sample;
-                let mut sum = simd.splat(0.0);
-                for (place, weight) in taps.places[at..at + per_sample].iter().zip(&taps.weights[at..at + per_sample]) {
-                    sum = simd.fused(simd.load(&places[*place as usize].0), simd.splat(*weight), sum);
-                }
-                rows[sample - begin] = sum;
+                let own = (first + sample) * per_sample..(first + sample + 1) * per_sample;
+                rows[sample - begin] = W::sum(simd, places, &taps.places[own.clone()], &taps.weights[own]);
             }
             let columns = simd.transpose(rows);
             for (line, column) in lines.iter_mut().zip(columns) {
@@ -170,7 +212,7 @@ pub struct RegionAxis {
     /// Samples of a bin.
     pub samples: usize,
     /// Of each sample of each bin the positions below and above and the weight of the one above; none lies outside.
-    pub neighbours: Vec<Option<(usize, usize, f32)>>,
+    pub neighbours: Vec<Option<(usize, usize, f64)>>,
 }
 
 impl RegionAxis {
@@ -178,7 +220,7 @@ impl RegionAxis {
         self.neighbours.len().checked_div(self.samples).unwrap_or(0)
     }
 
-    fn bin(&self, bin: usize) -> &[Option<(usize, usize, f32)>] {
+    fn bin(&self, bin: usize) -> &[Option<(usize, usize, f64)>] {
         &self.neighbours[bin * self.samples..][..self.samples]
     }
 }
@@ -189,57 +231,78 @@ impl RegionAxis {
 /// # Panics
 /// If lengths disagree, a position is outside or there are no samples.
 pub fn pool_region(planes: &Planes, width: usize, axes: &[RegionAxis; 2], largest: bool, out: &mut [f32]) {
-    let bins = axes[0].bins() * axes[1].bins();
+    let [rows, columns] = axes;
+    let bins = rows.bins() * columns.bins();
     assert_eq!(out.len(), planes.count * bins, "bins of {} planes", planes.count);
     if out.is_empty() {
         return;
     }
-    for (block, out) in out.chunks_mut(LANES * bins).enumerate() {
-        Instructions::best().run(Pooled { places: planes.block(block), width, axes, largest, out });
+    let mut taps = Vec::new();
+    for bin in 0..bins {
+        for row in rows.bin(bin / columns.bins()) {
+            for column in columns.bin(bin % columns.bins()) {
+                taps.extend(neighbours(*row, *column, width).unwrap_or([(planes.zero(), 0.0); NEIGHBOURS]));
+            }
+        }
     }
+    let samples = rows.samples * columns.samples;
+    for (block, out) in out.chunks_mut(LANES * bins).enumerate() {
+        Instructions::best().run(Pooled { places: planes.block(block), taps: &taps, samples, largest, out });
+    }
+}
+
+/// Elements that a sample of a region is interpolated between.
+const NEIGHBOURS: usize = 4;
+
+/// The places around a sample and their weights; none of a sample outside.
+fn neighbours(
+    row: Option<(usize, usize, f64)>,
+    column: Option<(usize, usize, f64)>,
+    width: usize,
+) -> Option<[(usize, f64); NEIGHBOURS]> {
+    let ((top, bottom, down), (left, right, across)) = row.zip(column)?;
+    Some([
+        (top * width + left, (1.0 - down) * (1.0 - across)),
+        (top * width + right, (1.0 - down) * across),
+        (bottom * width + left, down * (1.0 - across)),
+        (bottom * width + right, down * across),
+    ])
 }
 
 struct Pooled<'a> {
     places: &'a [Place],
-    width: usize,
-    axes: &'a [RegionAxis; 2],
+    /// Of all samples of all bins.
+    taps: &'a [(usize, f64)],
+    /// Those of a bin.
+    samples: usize,
     largest: bool,
     out: &'a mut [f32],
 }
 
 impl Pooled<'_> {
-    /// A bin of all planes.
     #[inline(always)]
-    fn bin<S: Simd>(&self, simd: S, bin: usize) -> S::Vector {
-        let [rows, columns] = self.axes;
-        let (row, column) = (bin / columns.bins(), bin % columns.bins());
-        let mut total = simd.splat(if self.largest { f32::NEG_INFINITY } else { 0.0 });
-        for row in rows.bin(row) {
-            for column in columns.bin(column) {
-                let (Some((top, bottom, down)), Some((left, right, across))) = (*row, *column) else {
-                    let zero = simd.splat(0.0);
-                    total = if self.largest { simd.select_less(total, zero, zero, total) } else { total };
-                    continue;
-                };
-                let terms = [
-                    (top, left, (1.0 - down) * (1.0 - across)),
-                    (top, right, (1.0 - down) * across),
-                    (bottom, left, down * (1.0 - across)),
-                    (bottom, right, down * across),
-                ];
-                for (row, column, weight) in terms {
-                    let element = simd.load(&self.places[row * self.width + column].0);
-                    if self.largest {
-                        let term = simd.multiply(element, simd.splat(weight));
-                        total = simd.select_less(total, term, term, total);
-                    } else {
-                        total = simd.fused(element, simd.splat(weight), total);
-                    }
-                }
+    fn mean<S: Simd>(&self, simd: S, taps: &[(usize, f64)]) -> S::Vector {
+        let mut sums = [0.0; LANES];
+        for (place, weight) in taps {
+            add(&mut sums, &self.places[*place], *weight);
+        }
+        for lane in 0..LANES {
+            sums[lane] /= self.samples as f64;
+        }
+        rounded(simd, &sums)
+    }
+
+    #[inline(always)]
+    fn largest<S: Simd>(&self, simd: S, taps: &[(usize, f64)]) -> S::Vector {
+        let mut largest = [f64::NEG_INFINITY; LANES];
+        for (place, weight) in taps {
+            let place = &self.places[*place];
+            for lane in 0..LANES {
+                let term = f64::from(place.0[lane]) * weight;
+                largest[lane] = if largest[lane] < term { term } else { largest[lane] };
             }
         }
-        let count = (rows.samples * columns.samples) as f32;
-        if self.largest { total } else { simd.divide(total, simd.splat(count)) }
+        rounded(simd, &largest)
     }
 }
 
@@ -248,12 +311,14 @@ impl Routine for Pooled<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let bins = self.axes[0].bins() * self.axes[1].bins();
+        let per_bin = self.samples * NEIGHBOURS;
+        let bins = self.taps.len() / per_bin;
         for begin in (0..bins).step_by(LANES) {
             let end = bins.min(begin + LANES);
             let mut rows = [simd.splat(0.0); LANES];
             for bin in begin..end {
-                rows[bin - begin] = self.bin(simd, bin);
+                let taps = &self.taps[bin * per_bin..][..per_bin];
+                rows[bin - begin] = if self.largest { self.largest(simd, taps) } else { self.mean(simd, taps) };
             }
             let columns = simd.transpose(rows);
             for (line, column) in self.out.chunks_exact_mut(bins).zip(columns) {
@@ -279,21 +344,28 @@ mod tests {
                 places: (0..samples * per_sample).map(|tap| (tap * 7919 % (volume + 1)) as u32).collect(),
                 weights: numbers(2, samples * per_sample),
             };
-            let run = |threads| {
-                let mut out = vec![9.0; count * samples];
-                with_threads(threads, || sample(&planes, &taps, &mut out));
+            fn run<W: Weight>(planes: &Planes, taps: &Taps<W>, threads: usize) -> Vec<f32> {
+                let mut out = vec![9.0; planes.count() * taps.places.len() / taps.per_sample];
+                with_threads(threads, || sample(planes, taps, &mut out));
                 out
+            }
+            let wide = Taps {
+                per_sample,
+                places: taps.places.clone(),
+                weights: taps.weights.iter().map(|&weight| f64::from(weight)).collect(),
             };
-            let out = run(1);
-            assert_eq!(out, run(3));
-            for (at, found) in out.iter().enumerate() {
+            let (out, once) = (run(&planes, &taps, 1), run(&planes, &wide, 1));
+            assert_eq!(out, run(&planes, &taps, 3));
+            assert_eq!(once, run(&planes, &wide, 3));
+            for (at, (found, once)) in out.iter().zip(once).enumerate() {
                 let (plane, sample) = (at / samples, at % samples);
                 let terms = (sample * per_sample..(sample + 1) * per_sample).map(|tap| {
                     let place = taps.places[tap] as usize;
-                    if place == volume { 0.0 } else { x[plane * volume + place] * taps.weights[tap] }
+                    if place == volume { 0.0 } else { f64::from(x[plane * volume + place]) * wide.weights[tap] }
                 });
-                let expected: f32 = terms.sum();
+                let expected = terms.sum::<f64>() as f32;
                 assert!((found - expected).abs() < 1e-6, "{count} {volume} at {at}: {found}, expected {expected}");
+                assert_eq!(once.to_bits(), expected.to_bits(), "{count} {volume} at {at}");
             }
         }
     }
@@ -318,16 +390,17 @@ mod tests {
                         terms.push(0.0);
                         continue;
                     };
-                    terms.push(plane[top * width + left] * (1.0 - down) * (1.0 - across));
-                    terms.push(plane[top * width + right] * (1.0 - down) * across);
-                    terms.push(plane[bottom * width + left] * down * (1.0 - across));
-                    terms.push(plane[bottom * width + right] * down * across);
+                    let mut push = |place: usize, weight: f64| terms.push(f64::from(plane[place]) * weight);
+                    push(top * width + left, (1.0 - down) * (1.0 - across));
+                    push(top * width + right, (1.0 - down) * across);
+                    push(bottom * width + left, down * (1.0 - across));
+                    push(bottom * width + right, down * across);
                 }
                 let expected = match largest {
-                    true => terms.into_iter().fold(f32::NEG_INFINITY, f32::max),
-                    false => terms.into_iter().sum::<f32>() / 2.0,
+                    true => terms.into_iter().fold(f64::NEG_INFINITY, f64::max),
+                    false => terms.into_iter().fold(0.0, |sum, term| sum + term) / 2.0,
                 };
-                assert!((found - expected).abs() < 1e-6, "{largest} at {at}: {found}, expected {expected}");
+                assert_eq!(*found, expected as f32, "{largest} at {at}");
             }
         }
     }

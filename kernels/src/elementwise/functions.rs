@@ -151,61 +151,6 @@ fn soft_plus<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     simd.add(simd.maximum(x, simd.splat(0.0)), simd.add(half, half))
 }
 
-/// atan(x), to 2 ULP. Polynomial of Cephes `atanf`.
-#[inline(always)]
-fn arc_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let (magnitude, one) = (simd.absolute(x), simd.splat(1.0));
-    // Beyond tan(3 pi / 8) it is pi / 2 - atan(1 / x), beyond tan(pi / 8) pi / 4 + atan((x - 1) / (x + 1)).
-    let (far, near) = (simd.splat(2.414_213_7), simd.splat(0.414_213_57));
-    let turned = simd.divide(simd.splat(-1.0), magnitude);
-    let shifted = simd.divide(simd.subtract(magnitude, one), simd.add(magnitude, one));
-    let r = simd.select_less(near, magnitude, shifted, magnitude);
-    let r = simd.select_less(far, magnitude, turned, r);
-    let begin = simd.select_less(near, magnitude, simd.splat(std::f32::consts::FRAC_PI_4), simd.splat(0.0));
-    let begin = simd.select_less(far, magnitude, simd.splat(std::f32::consts::FRAC_PI_2), begin);
-    let square = simd.multiply(r, r);
-    let p = polynomial(simd, square, [8.053_745e-2, -1.387_768_6e-1, 1.997_771_1e-1, -3.333_295e-1]);
-    let value = simd.add(begin, simd.fused(simd.multiply(p, square), r, r));
-    simd.copy_sign(value, x)
-}
-
-/// asin(x) for x from 0 to 1/2, with `square` = x * x. Polynomial of Cephes `asinf`.
-#[inline(always)]
-fn small_arc_sine<S: Simd>(simd: S, x: S::Vector, square: S::Vector) -> S::Vector {
-    let p = polynomial(simd, square, [4.216_32e-2, 2.418_131e-2, 4.547_002_6e-2, 7.495_300_3e-2, 1.666_675_2e-1]);
-    simd.fused(simd.multiply(p, square), x, x)
-}
-
-/// The arc sine of |x| up to 1/2, beyond it that of the root of (1 - |x|) / 2, which is NaN beyond 1.
-#[inline(always)]
-fn reduced_arc_sine<S: Simd>(simd: S, magnitude: S::Vector) -> S::Vector {
-    let half = simd.splat(0.5);
-    let folded = simd.multiply(half, simd.subtract(simd.splat(1.0), magnitude));
-    let square = simd.select_less(half, magnitude, folded, simd.multiply(magnitude, magnitude));
-    let r = simd.select_less(half, magnitude, simd.square_root(folded), magnitude);
-    small_arc_sine(simd, r, square)
-}
-
-/// asin(x), to 3 ULP.
-#[inline(always)]
-fn arc_sine<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let magnitude = simd.absolute(x);
-    let reduced = reduced_arc_sine(simd, magnitude);
-    let folded = simd.fused(reduced, simd.splat(-2.0), simd.splat(std::f32::consts::FRAC_PI_2));
-    simd.copy_sign(simd.select_less(simd.splat(0.5), magnitude, folded, reduced), x)
-}
-
-/// acos(x), to 3 ULP.
-#[inline(always)]
-fn arc_cosine<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let (magnitude, zero) = (simd.absolute(x), simd.splat(0.0));
-    let reduced = reduced_arc_sine(simd, magnitude);
-    let twice = simd.add(reduced, reduced);
-    let folded = simd.select_less(x, zero, simd.subtract(simd.splat(std::f32::consts::PI), twice), twice);
-    let near = simd.subtract(simd.splat(std::f32::consts::FRAC_PI_2), simd.copy_sign(reduced, x));
-    simd.select_less(simd.splat(0.5), magnitude, folded, near)
-}
-
 /// Declares functions: documentation, name and parameters, cost, and the vector expression.
 macro_rules! functions {
     ($($(#[$doc:meta])+ $name:ident($($parameter:ident),*) cost $cost:literal |$simd:ident, $x:ident| $body:expr;)+) => { $(
@@ -312,12 +257,6 @@ functions! {
         let negative = simd.multiply(alpha, exponential_less_one(simd, x));
         simd.multiply(gamma, simd.select_less(simd.splat(0.0), x, x, negative))
     };
-    /// atan(x), to 2 ULP.
-    ArcTangent() cost 24 |simd, x| arc_tangent(simd, x);
-    /// asin(x), to 3 ULP.
-    ArcSine() cost 20 |simd, x| arc_sine(simd, x);
-    /// acos(x), to 3 ULP.
-    ArcCosine() cost 20 |simd, x| arc_cosine(simd, x);
     /// x where it is above `most`, else 0 (also for NaN).
     KeepAbove(most) cost 1 |simd, x| simd.select_less(most, x, x, simd.splat(0.0));
     /// 1 where x is above 0, -1 where it is below, else x.

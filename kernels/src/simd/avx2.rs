@@ -164,6 +164,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn fused_wide(self, a: f64, b: f64, c: f64) -> f64 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
     fn select_less(
         self,
         a: Self::Vector,

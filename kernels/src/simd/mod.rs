@@ -125,6 +125,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `a * b + c`, rounded once on every instruction set.
     fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// `a * b + c` of f64, rounded once where the instructions can, else twice. The compiler makes vectors of it.
+    fn fused_wide(self, a: f64, b: f64, c: f64) -> f64;
+
     /// `then` where `a < b`, else `otherwise` (also where a lane of `a` or `b` is NaN).
     fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
     -> Self::Vector;

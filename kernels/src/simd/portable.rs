@@ -126,6 +126,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn fused_wide(self, a: f64, b: f64, c: f64) -> f64 {
+        if FUSED { a.mul_add(b, c) } else { a * b + c }
+    }
+
+    #[inline(always)]
     fn select_less(
         self,
         a: Self::Vector,

@@ -326,6 +326,24 @@ fn integers_become_floats_and_name_places() {
     }
 }
 
+struct Wide;
+
+impl Routine for Wide {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f64 {
+        simd.fused_wide(1.25, -3.5, 0.5)
+    }
+}
+
+#[test]
+fn wide_numbers_are_multiplied_and_added() {
+    for instructions in Instructions::available() {
+        assert_eq!(instructions.run(Wide), -3.875, "{}", instructions.name());
+    }
+}
+
 struct NearestIntegers([f32; LANES]);
 
 impl Routine for NearestIntegers {

@@ -196,7 +196,6 @@ fn each_direction(
     out: &mut [f32],
     run: &RunDirection<'_>,
 ) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
-    let directions = layer.direction.count();
     let mut rows: Vec<Option<&mut [f32]>> = out.chunks_mut(extents.hidden.max(1)).map(Some).collect();
     let places = |direction| {
         let times = (0..extents.steps).flat_map(move |time| (0..extents.batch).map(move |index| (time, index)));
@@ -204,10 +203,11 @@ fn each_direction(
     };
     let mut own =
         |direction| places(direction).filter_map(|place| rows.get_mut(place).and_then(Option::take)).collect();
-    if directions == 1 {
+    if layer.direction.count() == 1 {
         return Ok(vec![run(0, own(0))?]);
     }
-    let mut results: Vec<Option<Result<Vec<Vec<f32>>, KernelError>>> = (0..directions).map(|_| None).collect();
+    let mut results: Vec<Option<Result<Vec<Vec<f32>>, KernelError>>> =
+        (0..layer.direction.count()).map(|_| None).collect();
     let tasks: Vec<_> =
         results.iter_mut().enumerate().map(|(direction, result)| (direction, own(direction), result)).collect();
     each(tasks, |(direction, rows, result)| *result = Some(run(direction, rows)));

@@ -1,7 +1,8 @@
 //! Sampling at computed positions: ONNX `GridSample` (opsets 16, 20, 22), with any number of spatial axes.
 //!
 //! Positions are rounded to f32 before neighbours are chosen (unless the grid is f64), ties of `nearest` go to the even
-//! index. Interpolated integers are truncated towards zero.
+//! index. Interpolated integers are truncated towards zero. Beyond a border, cubic samples move their neighbours to it, not
+//! themselves, as PyTorch and ONNX Runtime do.
 
 use crate::attribute::Keyword;
 use crate::attributes;
@@ -16,7 +17,7 @@ use crate::ops::{
     Computes, InferContext, Operator, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each,
     loops, tensor, tensor_operand,
 };
-use crate::tensor::{Tensor, TensorError, element_count};
+use crate::tensor::{Tensor, TensorError, element_count, filled};
 use crate::value::Value;
 
 attributes! {
@@ -104,8 +105,9 @@ impl GridAxis {
         };
         let x = if wide { x } else { f64::from(x as f32) };
         let x = if operator.mode == ResizeMode::Nearest { x.round_ties_even() } else { x };
+        let moves = operator.mode != ResizeMode::Cubic && (x < self.least || x > self.greatest);
         let x = match operator.padding {
-            GridPadding::Border if x < self.least || x > self.greatest => x.clamp(0.0, (extent - 1.0).max(0.0)),
+            GridPadding::Border if moves => x.clamp(0.0, (extent - 1.0).max(0.0)),
             GridPadding::Reflection => self.reflect(x),
             GridPadding::Border | GridPadding::Zeros => x,
         };
@@ -210,24 +212,24 @@ impl GridSample {
         along.checked_pow(u32::try_from(axes).ok()?)
     }
 
-    /// Appends what the sample at `position` of a grid is made of: flat places in an image of these extents (none is a zero) and
-    /// their weights. `wide` grids are of f64.
-    pub fn taps(&self, image: &[usize], position: &[f64], wide: bool, taps: &mut GridTaps) {
-        let begin = taps.len();
-        taps.push((Some(0), 1.0));
+    /// Writes what the sample at `position` of a grid is made of into `taps`, of which there are
+    /// [`GridSample::taps_per_sample`]: flat places in an image of these extents (none is a zero) and their weights. `wide` grids
+    /// are of f64.
+    pub fn taps(&self, image: &[usize], position: &[f64], wide: bool, taps: &mut [GridTap]) {
+        taps[0] = (Some(0), 1.0);
+        let mut outer = 1;
         for (&extent, &position) in image.iter().zip(position.iter().rev()) {
             let axis = GridAxis::new(extent, self.align_corners);
             let (own, count) = axis.taps(axis.coordinate(position, self, wide), self);
-            let outer = taps.len() - begin;
             // Each becomes `count`; from the back, so that none is overwritten before it is read.
-            taps.resize(begin + outer * count, (None, 0.0));
             for at in (0..outer).rev() {
-                let (flat, weight) = taps[begin + at];
+                let (flat, weight) = taps[at];
                 for (inner, &(element, own)) in own[..count].iter().enumerate() {
                     let flat = flat.zip(element).map(|(flat, element)| flat * extent + element);
-                    taps[begin + at * count + inner] = (flat, weight * own);
+                    taps[at * count + inner] = (flat, weight * own);
                 }
             }
+            outer *= count;
         }
     }
 }
@@ -253,12 +255,14 @@ impl Operator for GridSample {
         let image = &x.shape()[2..];
         let points: Vec<f64> = scalars(grid)?.into_iter().map(Scalar::to_f64).collect();
         let wide = grid.dtype() == DType::F64;
+        let too_large = || TensorError::TooLarge { dtype: x.dtype(), shape: shape.clone() };
+        let per_sample = self.taps_per_sample(image.len()).ok_or_else(too_large)?;
         let point = |position: &[f64]| {
-            let mut taps = GridTaps::new();
+            let mut taps = filled((None, 0.0), per_sample)?;
             self.taps(image, position, wide, &mut taps);
-            taps
+            Ok(taps)
         };
-        let taps: Vec<GridTaps> = points.chunks(image.len()).map(point).collect();
+        let taps: Vec<Vec<GridTap>> = points.chunks(image.len()).map(point).collect::<Result<_, TensorError>>()?;
         Ok(vec![self.sample(x, &shape, &taps)?.into()])
     }
 }
@@ -288,12 +292,12 @@ impl Computes for GridSample {
     }
 }
 
-/// Flat places in an image (none is a zero) and their weights.
-pub type GridTaps = Vec<(Option<usize>, f64)>;
+/// A flat place in an image (none is a zero) and its weight.
+pub type GridTap = (Option<usize>, f64);
 
 impl GridSample {
     /// The result from the taps of every sample of every image.
-    fn sample(&self, x: &Tensor, shape: &[usize], taps: &[GridTaps]) -> Result<Tensor, ReferenceError> {
+    fn sample(&self, x: &Tensor, shape: &[usize], taps: &[Vec<GridTap>]) -> Result<Tensor, ReferenceError> {
         let (volume, samples) = (volume(x.shape()[2..].iter().copied()), volume(shape[2..].iter().copied()));
         let planes = (0..shape[0] * shape[1]).flat_map(|plane| {
             let image = plane / shape[1];
@@ -303,7 +307,7 @@ impl GridSample {
             return Ok(x.select(shape, planes.map(|(start, taps)| Some(start + taps.first()?.0?)))?);
         }
         let elements: Vec<f64> = scalars(x)?.into_iter().map(Scalar::to_f64).collect();
-        let sum = |(start, taps): (usize, &GridTaps)| {
+        let sum = |(start, taps): (usize, &Vec<GridTap>)| {
             let terms = taps.iter().map(|&(flat, weight)| flat.map_or(0.0, |flat| elements[start + flat]) * weight);
             Scalar::Float(terms.sum())
         };

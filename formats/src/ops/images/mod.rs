@@ -17,7 +17,7 @@ pub use affine_grid::AffineGrid;
 pub use col2im::{Col2im, Col2imPlan};
 pub use crop_and_resize::{CropAndResize, CropMode};
 pub use decode_image::{DecodeImage, Pixels};
-pub use grid_sample::{GridPadding, GridSample, GridTaps};
+pub use grid_sample::{GridPadding, GridSample, GridTap};
 pub use max_roi_pool::MaxRoiPool;
 pub use max_unpool::MaxUnpool;
 pub use non_max_suppression::NonMaxSuppression;

@@ -134,8 +134,8 @@ impl RoiAlign {
 
     /// One element of the result.
     fn pool(&self, plane: &[f64], extents: [usize; 2], axes: &[RegionAxis; 2], bin: [usize; 2]) -> f64 {
-        let mut sum = 0.0;
-        let mut largest: Option<f64> = None;
+        let (mut sum, mut largest) = (0.0, f64::NEG_INFINITY);
+        let samples = axes[0].samples * axes[1].samples;
         for row in 0..axes[0].samples {
             let rows = axes[0].neighbours(bin[0], row, extents[0]);
             for column in 0..axes[1].samples {
@@ -145,21 +145,23 @@ impl RoiAlign {
                     Some(((top, bottom, down), (left, right, across))) => {
                         let element = |row: usize, column: usize| plane[row * extents[1] + column];
                         [
-                            element(top, left) * (1.0 - down) * (1.0 - across),
-                            element(top, right) * (1.0 - down) * across,
-                            element(bottom, left) * down * (1.0 - across),
-                            element(bottom, right) * down * across,
+                            element(top, left) * ((1.0 - down) * (1.0 - across)),
+                            element(top, right) * ((1.0 - down) * across),
+                            element(bottom, left) * (down * (1.0 - across)),
+                            element(bottom, right) * (down * across),
                         ]
                     }
                 };
-                sum += terms.iter().sum::<f64>();
-                let own = terms.into_iter().fold(f64::NEG_INFINITY, f64::max);
-                largest = Some(largest.map_or(own, |found| found.max(own)));
+                for term in terms {
+                    sum += term;
+                    largest = if largest < term { term } else { largest };
+                }
             }
         }
         match self.function {
-            RoiFunction::Average => sum / (axes[0].samples * axes[1].samples).max(1) as f64,
-            RoiFunction::Max => largest.unwrap_or(0.0),
+            RoiFunction::Average => sum / samples.max(1) as f64,
+            RoiFunction::Max if samples == 0 => 0.0,
+            RoiFunction::Max => largest,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Elements that go elsewhere, of `com.microsoft`: `ExpandDims`, `GatherND`, `Pad`, `Range`, `Trilu`, `UnfoldTensor`, `Unique`, and what is
 //! composed of such: `CDist`, `GridSample`, `Rfft`, `Irfft`, as ONNX Runtime 1.31 defines them.
 
-use crate::import::definition::{float, integer, step};
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
@@ -140,38 +139,8 @@ fn grid_sample(node: &mut Lowering<'_, '_>) -> Lowered {
     };
     let padding = node.keyword("padding_mode")?.unwrap_or(GridPadding::Zeros);
     let align_corners = node.flag("align_corners", false)?;
-    let (x, mut grid) = (node.required(0)?, node.required(1)?);
-    if mode == ResizeMode::Cubic && padding == GridPadding::Border {
-        grid = within_border(node, [x, grid], align_corners)?;
-    }
-    let operands = vec![x, grid];
+    let operands = vec![node.required(0)?, node.required(1)?];
     node.emit(GridSample { mode, padding, align_corners }, operands)
-}
-
-/// ONNX moves the neighbours of a position to the border; ONNX Runtime the position, before it interpolates.
-fn within_border(
-    node: &mut Lowering<'_, '_>,
-    [x, grid]: [Operand; 2],
-    align_corners: bool,
-) -> Result<Operand, LowerError> {
-    let line = |text: &str| step(text, vec![]);
-    let mut steps = vec![step("Constant -> one", vec![float("value_float", 1.0)])];
-    if align_corners {
-        // Centers of the outer pixels are the corners.
-        steps.push(line("Identity one -> most"));
-    } else {
-        steps.extend([
-            line("Shape x -> shape"),
-            line("Gather shape places -> extents"),
-            step("Cast extents -> pixels", vec![integer("to", i64::from(DType::F32.onnx_code()))]),
-            line("Reciprocal pixels -> half"),
-            line("Sub one half -> most"),
-        ]);
-    }
-    steps.extend(["Neg most -> least", "Max grid least -> above", "Min above most -> inside"].map(line));
-    // Positions are columns, then rows.
-    let places = node.integers(&[3, 2]);
-    Ok(node.defined(&[("x", x), ("grid", grid), ("places", places)], steps, &["inside"], "inside")?[0])
 }
 
 /// Distances of the rows of `A: [m, k]` to those of `B: [n, k]`: `|a|^2 + |b|^2 - 2 a b`, not below 0, and its root.

@@ -1,9 +1,12 @@
-//! Attention by a recurrent state, in f32: two walks over the state a step, heads side by side.
+//! Attention by a recurrent state: one or two walks over the state a step, heads side by side. Sums and states are f64, in the
+//! order of the reference, so that they are the same bits whatever the instructions are.
 
 use crate::steps::floats::{computed, computes, widened};
 use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{LinearAttention, LinearAttentionSizes, optional_tensor, tensor};
+use ipuc_formats::tensor::{TensorError, element_count, filled};
 use ipuc_formats::value::Value;
 use ipuc_kernels::simd::{Instructions, Routine, Simd};
 use ipuc_kernels::strided::Strided;
@@ -30,21 +33,20 @@ impl Kernel for LinearAttention {
             values: &values,
             decay: decay.as_deref(),
             rate: rate.as_deref(),
-            scale: self.scale.unwrap_or_else(|| 1.0 / (key as f32).sqrt()),
+            scale: self.scale.map_or(1.0 / (key as f64).sqrt(), f64::from),
         };
-        let mut output = None;
+        // Head by head.
+        let shape = [batch, steps, query_heads, value];
+        let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };
+        let mut read = filled(0.0, element_count(&shape).ok_or_else(too_large)?)?;
         let state = computed(context, 1, state_type, &[batch, heads, key, value], |state| {
             match &before {
                 Some(before) => state.copy_from_slice(before),
                 None => state.fill(0.0),
             }
-            // Head by head.
-            let mut read = vec![0.0; batch * steps * query_heads * value];
             heads_of.walk(state, &mut read);
-            output = Some(read);
             Ok(())
         })?;
-        let read = output.unwrap_or_default();
         let group = query_heads / heads;
         let output = computed(context, 0, dtype, &[batch, steps, query_heads * value], |out| {
             let extents = [batch, steps, heads, group * value];
@@ -64,7 +66,7 @@ struct Heads<'a> {
     values: &'a [f32],
     decay: Option<&'a [f32]>,
     rate: Option<&'a [f32]>,
-    scale: f32,
+    scale: f64,
 }
 
 impl Heads<'_> {
@@ -105,49 +107,98 @@ impl Routine for Head<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let Head { heads: all, head, state, out } = self;
-        let LinearAttentionSizes { batch, steps, query_heads, heads, key, value } = all.sizes;
+        let LinearAttentionSizes { steps, query_heads, heads, key, value, .. } = all.sizes;
         let (sequence, head, group) = (head / heads, head % heads, query_heads / heads);
+        let mut wide: Vec<f64> = state.iter().map(|&state| f64::from(state)).collect();
+        let mut sums = vec![0.0; out.len() / steps];
         let mut added = vec![0.0; value];
         for (step, out) in out.chunks_exact_mut(group * value).enumerate() {
             let row = sequence * steps + step;
-            let keys = &all.keys[(row * heads + head) * key..][..key];
-            added.copy_from_slice(&all.values[(row * heads + head) * value..][..value]);
-            if let Some(decay) = all.decay {
-                // One for each head, or one for each row of the state.
-                let per_head = decay.len() == batch * steps * heads;
-                for (at, line) in state.chunks_exact_mut(value).enumerate() {
-                    let place = if per_head { row * heads + head } else { (row * heads + head) * key + at };
-                    let factor = decay[place].exp();
-                    for state in line {
-                        *state *= factor;
-                    }
+            let place = row * heads + head;
+            let keys = &all.keys[place * key..][..key];
+            let decays = all.decays(row, head);
+            if let Some(rate) = all.rate(row, head) {
+                added.fill(-0.0);
+                for (at, line) in wide.chunks_exact_mut(value).enumerate() {
+                    decays.apply(at, line);
+                    add(&mut added, line, keys[at].into());
+                }
+                for (added, &value) in added.iter_mut().zip(&all.values[place * value..]) {
+                    *added = rate * (f64::from(value) - *added);
+                }
+            } else {
+                for (added, &value) in added.iter_mut().zip(&all.values[place * value..]) {
+                    *added = f64::from(value);
                 }
             }
-            if let Some(rate) = all.rate {
-                let shared = rate.len() == batch * steps;
-                let rate = rate[if shared { row } else { row * heads + head }];
-                for (line, &key) in state.chunks_exact(value).zip(keys) {
-                    for (added, &state) in added.iter_mut().zip(line) {
-                        *added -= key * state;
-                    }
+            // As the sums of iterators begin, so that -0 stays.
+            sums.fill(-0.0);
+            for (at, line) in wide.chunks_exact_mut(value).enumerate() {
+                if all.rate.is_none() {
+                    decays.apply(at, line);
                 }
-                for added in &mut added {
-                    *added *= rate;
+                add(line, &added, keys[at].into());
+                for (query_head, sums) in sums.chunks_exact_mut(value).enumerate() {
+                    add(sums, line, all.query[(row * query_heads + head * group + query_head) * key + at].into());
                 }
             }
-            out.fill(0.0);
-            for (at, line) in state.chunks_exact_mut(value).enumerate() {
-                for (state, &added) in line.iter_mut().zip(&added) {
-                    *state += keys[at] * added;
-                }
-                for (query_head, out) in out.chunks_exact_mut(value).enumerate() {
-                    let query = all.query[(row * query_heads + head * group + query_head) * key + at] * all.scale;
-                    for (out, &state) in out.iter_mut().zip(&*line) {
-                        *out += query * state;
-                    }
-                }
+            for (out, &sum) in out.iter_mut().zip(&sums) {
+                *out = (all.scale * sum) as f32;
             }
         }
+        for (state, &wide) in state.iter_mut().zip(&wide) {
+            *state = wide as f32;
+        }
+    }
+}
+
+/// `sums += x * factor`, rounded twice.
+#[inline(always)]
+fn add(sums: &mut [f64], x: &[f64], factor: f64) {
+    for (sum, &x) in sums.iter_mut().zip(x) {
+        *sum += x * factor;
+    }
+}
+
+/// Factors of the rows of a state in a step.
+enum Decays<'a> {
+    None,
+    /// The same of all.
+    Head(f64),
+    /// Of each its logarithm.
+    Rows(&'a [f32]),
+}
+
+impl Decays<'_> {
+    #[inline(always)]
+    fn apply(&self, row: usize, line: &mut [f64]) {
+        let factor = match self {
+            Decays::None => return,
+            Decays::Head(factor) => *factor,
+            Decays::Rows(logarithms) => f64::from(logarithms[row]).exp(),
+        };
+        for state in line {
+            *state *= factor;
+        }
+    }
+}
+
+impl Heads<'_> {
+    fn decays(&self, row: usize, head: usize) -> Decays<'_> {
+        let LinearAttentionSizes { batch, steps, heads, key, .. } = self.sizes;
+        let place = row * heads + head;
+        match self.decay {
+            None => Decays::None,
+            Some(decay) if decay.len() == batch * steps * heads => Decays::Head(f64::from(decay[place]).exp()),
+            Some(decay) => Decays::Rows(&decay[place * key..][..key]),
+        }
+    }
+
+    fn rate(&self, row: usize, head: usize) -> Option<f64> {
+        let LinearAttentionSizes { batch, steps, heads, .. } = self.sizes;
+        let rate = self.rate?;
+        let shared = rate.len() == batch * steps;
+        Some(rate[if shared { row } else { row * heads + head }].into())
     }
 }
 
@@ -155,7 +206,6 @@ impl Routine for Head<'_> {
 mod tests {
     use super::*;
     use crate::steps::testing::{check, random};
-    use ipuc_formats::dtype::DType;
     use ipuc_formats::ops::UpdateRule;
     use strum::VariantArray;
 

@@ -1,8 +1,9 @@
 //! Which vector function computes a function of one element over blocks of f32.
 
 use ipuc_formats::ops::{Activation, ActivationFunction, UnaryFunction};
-use ipuc_kernels::elementwise::angles::{Cosine, Sine, Tangent, apply_to_angles};
-use ipuc_kernels::elementwise::{VectorFunction, apply, functions};
+use ipuc_kernels::elementwise::angles::{Cosine, Sine, Tangent};
+use ipuc_kernels::elementwise::arcs::{ArcCosine, ArcSine, ArcTangent};
+use ipuc_kernels::elementwise::{RoundedFunction, VectorFunction, apply, apply_rounded, functions};
 use ipuc_kernels::simd::Instructions;
 
 /// Operations that an exponential or the like costs.
@@ -24,10 +25,9 @@ fn vector(function: impl VectorFunction + 'static) -> Change {
     Change { cost: function.cost(), apply: Box::new(move |values| apply(instructions, function, values)) }
 }
 
-fn angle(function: impl VectorFunction + 'static, exact: fn(f64) -> f64) -> Change {
+fn rounded(function: impl RoundedFunction + 'static) -> Change {
     let instructions = Instructions::best();
-    let apply = move |values: &mut [f32]| apply_to_angles(instructions, function, exact, values);
-    Change { cost: function.cost(), apply: Box::new(apply) }
+    Change { cost: function.cost(), apply: Box::new(move |values| apply_rounded(instructions, function, values)) }
 }
 
 fn scalar(cost: usize, function: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Change {
@@ -51,12 +51,12 @@ pub(in crate::steps) fn unary(function: UnaryFunction) -> Option<Change> {
         Erf => vector(functions::ErrorFunction {}),
         Tanh => vector(functions::HyperbolicTangent {}),
         Sign => vector(functions::Sign {}),
-        Sin => angle(Sine {}, f64::sin),
-        Cos => angle(Cosine {}, f64::cos),
-        Tan => angle(Tangent {}, f64::tan),
-        Asin => vector(functions::ArcSine {}),
-        Acos => vector(functions::ArcCosine {}),
-        Atan => vector(functions::ArcTangent {}),
+        Sin => rounded(Sine {}),
+        Cos => rounded(Cosine {}),
+        Tan => rounded(Tangent {}),
+        Asin => rounded(ArcSine {}),
+        Acos => rounded(ArcCosine {}),
+        Atan => rounded(ArcTangent {}),
         Sinh | Cosh | Asinh | Acosh | Atanh => scalar(TRANSCENDENTAL_COST, move |x| function.apply_f32(x)),
         Not | BitNot | IsNan | IsInfinite | IsPositiveInfinity | IsNegativeInfinity => return None,
     })

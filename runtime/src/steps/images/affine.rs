@@ -4,7 +4,7 @@ use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{self, AffineGrid};
-use ipuc_formats::tensor::element_count;
+use ipuc_formats::tensor::{element_count, room};
 use ipuc_formats::value::Value;
 use ipuc_kernels::threads::{chunks, parts};
 
@@ -32,8 +32,12 @@ impl Kernel for AffineGrid {
             return Ok(vec![result.into()]);
         }
         let maps = theta.elements::<f32>()?;
-        let axes: Vec<Vec<f64>> =
-            spatial.iter().map(|&extent| (0..extent).map(|index| self.position(index, extent)).collect()).collect();
+        let mut axes: Vec<Vec<f64>> = Vec::new();
+        for &extent in spatial {
+            let mut positions = room(extent)?;
+            positions.extend((0..extent).map(|index| self.position(index, extent)));
+            axes.push(positions);
+        }
         let out = result.elements_mut::<f32>()?;
         let Some((columns, outer)) = axes.split_last() else { return Ok(vec![result.into()]) };
         let (line, lines) = (columns.len() * rank, out.len() / (columns.len() * rank));

@@ -19,7 +19,7 @@ impl Kernel for Col2im {
         let axes: Vec<_> = axes.iter().map(window).collect();
         let values = widened(x)?;
         let result = produce(context, x.dtype(), &shape, |out| {
-            match values.is_empty() {
+            match values.is_empty() || out.is_empty() {
                 true => out.fill(0.0),
                 false => add_windows(&axes, &values, out),
             }
@@ -41,13 +41,14 @@ mod tests {
         type Case<'a> = (Col2im, &'a [usize], &'a [i64], &'a [i64]);
         let plain = || Col2im { strides: Vec::new(), dilations: Vec::new(), pads: Vec::new() };
         let strided = Col2im { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![1, 0, 2, 1] };
-        let cases: [Case<'_>; 6] = [
+        let cases: [Case<'_>; 7] = [
             (plain(), &[2, 3 * 6, 4 * 5], &[5, 7], &[2, 3]),
             (strided, &[1, 6, 4 * 6], &[6, 9], &[2, 3]),
             (plain(), &[1, 4, 3], &[6], &[4]),
             (plain(), &[1, 8, 2 * 3 * 4], &[3, 4, 5], &[2, 2, 2]),
             (plain(), &[0, 18, 20], &[5, 7], &[2, 3]),
             (Col2im { strides: Vec::new(), dilations: Vec::new(), pads: vec![1, 1] }, &[3, 40, 40], &[41], &[4]),
+            (Col2im { strides: Vec::new(), dilations: Vec::new(), pads: vec![1, 1] }, &[1, 2, 1], &[0], &[2]),
         ];
         for (operator, x, image, block) in cases {
             for dtype in [DType::F32, DType::F16, DType::F64] {

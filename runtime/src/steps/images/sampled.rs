@@ -1,12 +1,12 @@
-//! Elements interpolated at computed positions, in f32; positions and weights are those of the reference. Other types run
-//! by their reference.
+//! Elements interpolated at computed positions, in f64 as by the reference, whose positions, weights and order they have. Types
+//! that f32 does not hold run by their reference.
 
 use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::products::floats::{computes_in_f32, produce, widened};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{self, GridSample, GridTaps, RoiAlign, RoiFunction};
-use ipuc_formats::tensor::{TensorError, element_count};
+use ipuc_formats::ops::{self, GridSample, RoiAlign, RoiFunction};
+use ipuc_formats::tensor::{TensorError, element_count, filled};
 use ipuc_formats::value::Value;
 use ipuc_kernels::sample::{Planes, RegionAxis, Taps, pool_region, sample};
 use ipuc_kernels::threads::{chunks, each, parts};
@@ -49,7 +49,7 @@ impl Kernel for GridSample {
             let samples = self::volume(&shape[2..]);
             let images = values.chunks_exact(shape[1] * volume).zip(out.chunks_exact_mut(shape[1] * samples));
             for ((x, out), grid) in images.zip(positions.chunks_exact(samples * image.len())) {
-                sample(&planes(x, volume)?, &taps(self, image, per_sample, grid), out);
+                sample(&planes(x, volume)?, &taps(self, image, per_sample, grid)?, out);
             }
             Ok(())
         })?;
@@ -58,28 +58,28 @@ impl Kernel for GridSample {
 }
 
 /// The taps of the samples of one image.
-fn taps(operator: &GridSample, image: &[usize], per_sample: usize, grid: &[f32]) -> Taps {
+fn taps(operator: &GridSample, image: &[usize], per_sample: usize, grid: &[f32]) -> Result<Taps<f64>, TensorError> {
     let (axes, zero) = (image.len(), volume(image) as u32);
     let samples = grid.len() / axes;
-    let mut taps = Taps { per_sample, places: vec![0; samples * per_sample], weights: vec![0.0; samples * per_sample] };
+    let count = samples.saturating_mul(per_sample);
+    let mut taps = Taps { per_sample, places: filled(0, count)?, weights: filled(0.0, count)? };
     let size = samples.div_ceil(parts(samples * TAPS_COST, samples)).max(1);
-    let found = taps.places.chunks_mut(size * per_sample).zip(taps.weights.chunks_mut(size * per_sample));
-    each(
-        found.zip(grid.chunks(size * axes)).collect(),
-        |((places, weights), grid): ((&mut [u32], &mut [f32]), &[f32])| {
-            let (mut found, mut position) = (GridTaps::new(), vec![0.0; axes]);
-            for (sample, narrow) in grid.chunks_exact(axes).enumerate() {
-                position.iter_mut().zip(narrow).for_each(|(wide, &narrow)| *wide = f64::from(narrow));
-                found.clear();
-                operator.taps(image, &position, false, &mut found);
-                for (tap, &(place, weight)) in found.iter().enumerate() {
-                    places[sample * per_sample + tap] = place.map_or(zero, |place| place as u32);
-                    weights[sample * per_sample + tap] = weight as f32;
-                }
+    // Of one sample at a time of each part.
+    let mut found = filled((None, 0.0), samples.div_ceil(size) * per_sample)?;
+    let own = taps.places.chunks_mut(size * per_sample).zip(taps.weights.chunks_mut(size * per_sample));
+    let tasks: Vec<_> = own.zip(found.chunks_mut(per_sample)).zip(grid.chunks(size * axes)).collect();
+    each(tasks, |(((places, weights), found), grid)| {
+        let mut position = vec![0.0; image.len()];
+        for (sample, narrow) in grid.chunks_exact(axes).enumerate() {
+            position.iter_mut().zip(narrow).for_each(|(wide, &narrow)| *wide = f64::from(narrow));
+            operator.taps(image, &position, false, found);
+            for (tap, &(place, weight)) in found.iter().enumerate() {
+                places[sample * per_sample + tap] = place.map_or(zero, |place| place as u32);
+                weights[sample * per_sample + tap] = weight;
             }
-        },
-    );
-    taps
+        }
+    });
+    Ok(taps)
 }
 
 impl Kernel for RoiAlign {
@@ -125,13 +125,10 @@ impl Kernel for RoiAlign {
     }
 }
 
-/// Of each sample of each bin its neighbours.
+/// Of each sample of each bin its neighbours: of [`MOST_SAMPLES`] at most.
 fn neighbours(axis: &ops::RegionAxis, bins: usize, extent: usize) -> RegionAxis {
-    let sample = |at: usize| {
-        let found = axis.neighbours(at / axis.samples, at % axis.samples, extent);
-        found.map(|(low, high, upper)| (low, high, upper as f32))
-    };
-    RegionAxis { samples: axis.samples, neighbours: (0..bins * axis.samples).map(sample).collect() }
+    let sample = |at: usize| axis.neighbours(at / axis.samples, at % axis.samples, extent);
+    RegionAxis { samples: axis.samples, neighbours: (0..(bins * axis.samples).min(MOST_SAMPLES)).map(sample).collect() }
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
-//! Depthwise convolution over the past, in f32: each line of a channel behind its state.
+//! Depthwise convolution over the past: each line of a channel behind its state. Sums are f64, in the order of the reference, which
+//! is exact, so that they are the same bits whatever the instructions are.
 
 use crate::steps::floats::{computed, computes, rounded, widened};
 use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
+use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{CausalConvolution, optional_tensor, tensor};
 use ipuc_formats::value::Value;
-use ipuc_kernels::elementwise::{apply, functions};
+use ipuc_kernels::elementwise::gates::SelfGated;
+use ipuc_kernels::elementwise::{RoundedFunction, round_each};
 use ipuc_kernels::simd::{Instructions, Routine, Simd};
 use ipuc_kernels::threads::{chunks, parts};
 
-/// About how many multiplications a sigmoid costs.
-const SIGMOID_COST: usize = 16;
+/// Sums that are held at once, unless a line is longer.
+const SUMS: usize = 2048;
 
 impl Kernel for CausalConvolution {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
@@ -45,14 +48,16 @@ impl Kernel for CausalConvolution {
             state: state.as_deref(),
         };
         let output = computed(context, 0, dtype, data.shape(), |out| {
-            let cost = kernel + if self.silu { SIGMOID_COST } else { 0 };
+            let cost = kernel + if self.silu { SelfGated {}.cost() } else { 0 };
             let count = batch * channels;
             let each = count.div_ceil(parts(out.len().saturating_mul(cost), count)).max(1);
+            let held = (SUMS / length.max(1)).max(1);
             chunks(out, (each * length).max(1), |part, out| {
-                Instructions::best().run(Convolved { lines: &lines, first: part * each, out });
-                rounded(dtype, out);
-                if self.silu {
-                    apply(Instructions::best(), functions::Swish { alpha: 1.0 }, out);
+                for (block, out) in out.chunks_mut(held * length).enumerate() {
+                    let mut sums = vec![0.0; out.len()];
+                    let first = part * each + block * held;
+                    Instructions::best().run(Convolved { lines: &lines, first, sums: &mut sums });
+                    finish(dtype, self.silu, &mut sums, out);
                 }
             });
             Ok(())
@@ -62,6 +67,21 @@ impl Kernel for CausalConvolution {
             Ok(())
         })?;
         Ok(vec![output.into(), present.into()])
+    }
+}
+
+/// Rounds sums, which are gated if so; of narrow types they are rounded before that, too.
+fn finish(dtype: DType, silu: bool, sums: &mut [f64], out: &mut [f32]) {
+    let is_narrow = dtype != DType::F32;
+    if !silu || is_narrow {
+        out.iter_mut().zip(&*sums).for_each(|(out, &sum)| *out = sum as f32);
+        rounded(dtype, out);
+    }
+    if silu {
+        if is_narrow {
+            sums.iter_mut().zip(&*out).for_each(|(sum, &out)| *sum = out.into());
+        }
+        round_each(Instructions::best(), SelfGated {}, sums, out);
     }
 }
 
@@ -81,22 +101,19 @@ impl Lines<'_> {
         &self.values[line * self.length..][..self.length]
     }
 
-    /// What was seen before a line.
-    #[inline(always)]
-    fn past(&self, line: usize, past: &mut [f32]) {
-        match self.state {
-            Some(state) => past.copy_from_slice(&state[line * (self.kernel - 1)..][..self.kernel - 1]),
-            None => past.fill(0.0),
-        }
+    /// What was seen before a line, unless it was zeros.
+    fn past(&self, line: usize) -> Option<&[f32]> {
+        self.state.map(|state| &state[line * (self.kernel - 1)..][..self.kernel - 1])
     }
 
     /// The last elements seen of a line and its past.
     fn present(&self, line: usize, out: &mut [f32]) {
         let own = self.length.min(out.len());
-        let mut past = vec![0.0; out.len()];
-        self.past(line, &mut past);
         let kept = out.len() - own;
-        out[..kept].copy_from_slice(&past[own..]);
+        match self.past(line) {
+            Some(past) => out[..kept].copy_from_slice(&past[own..]),
+            None => out[..kept].fill(0.0),
+        }
         out[kept..].copy_from_slice(&self.line(line)[self.length - own..]);
     }
 }
@@ -105,27 +122,35 @@ impl Lines<'_> {
 struct Convolved<'a> {
     lines: &'a Lines<'a>,
     first: usize,
-    out: &'a mut [f32],
+    sums: &'a mut [f64],
 }
 
 impl Routine for Convolved<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        let Convolved { lines, first, out } = self;
+    fn run<S: Simd>(self, simd: S) {
+        let Convolved { lines, first, sums } = self;
         let mut seen = vec![0.0; lines.kernel - 1 + lines.length];
-        for (at, out) in out.chunks_exact_mut(lines.length).enumerate() {
+        for (at, sums) in sums.chunks_exact_mut(lines.length).enumerate() {
             let line = first + at;
             let channel = line % lines.channels;
             let (past, own) = seen.split_at_mut(lines.kernel - 1);
-            lines.past(line, past);
-            own.copy_from_slice(lines.line(line));
-            out.fill(lines.bias.map_or(0.0, |bias| bias[channel]));
+            if let Some(before) = lines.past(line) {
+                for (past, &before) in past.iter_mut().zip(before) {
+                    *past = f64::from(before);
+                }
+            }
+            for (own, &value) in own.iter_mut().zip(lines.line(line)) {
+                *own = f64::from(value);
+            }
+            sums.fill(lines.bias.map_or(0.0, |bias| bias[channel].into()));
             let weights = &lines.weights[channel * lines.kernel..][..lines.kernel];
             for (tap, &weight) in weights.iter().enumerate() {
-                for (out, &value) in out.iter_mut().zip(&seen[tap..]) {
-                    *out += value * weight;
+                let weight = f64::from(weight);
+                for (sum, &value) in sums.iter_mut().zip(&seen[tap..]) {
+                    // A product of two f32 is exact in f64, fused or not.
+                    *sum = simd.fused_wide(value, weight, *sum);
                 }
             }
         }
