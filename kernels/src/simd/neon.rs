@@ -112,6 +112,22 @@ fn load_f8<const E5M2: bool>(bytes: &[u8; 4 * LANES]) -> [Floats; 4] {
     }
 }
 
+/// The bytes at the same place of four rows side by side, of places 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+#[inline(always)]
+fn interleaved(rows: Words) -> Words {
+    // SAFETY: every processor has the instructions.
+    unsafe {
+        let [first, second, third, fourth] = each(rows, |row| vreinterpretq_u8_s32(row));
+        let halves = |one, other| [vzip1q_u8(one, other), vzip2q_u8(one, other)];
+        let [upper, lower] =
+            [halves(first, second), halves(third, fourth)].map(|pairs| pairs.map(|bytes| vreinterpretq_u16_u8(bytes)));
+        let words = |one, other| [vzip1q_u16(one, other), vzip2q_u16(one, other)];
+        let [low, high] = [words(upper[0], lower[0]), words(upper[1], lower[1])]
+            .map(|pairs| pairs.map(|words| vreinterpretq_s32_u16(words)));
+        [low[0], low[1], high[0], high[1]]
+    }
+}
+
 /// The columns of 4 rows of 4 lanes.
 #[inline(always)]
 fn transposed(rows: Floats) -> Floats {
@@ -167,6 +183,14 @@ impl Simd for Neon {
     fn load_f16(self, values: &[f16; LANES]) -> Floats {
         // SAFETY: every processor has the instructions; the reference covers the bytes.
         unsafe { each([0, 4, 8, 12], |first| widened(vld1_u16(values.as_ptr().add(first).cast()))) }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, vector: Floats, values: &mut [f16; LANES]) {
+        for (quarter, lanes) in vector.into_iter().zip(values.as_chunks_mut::<4>().0) {
+            // SAFETY: every processor has the instruction; the reference covers the bytes.
+            unsafe { vst1_u16(lanes.as_mut_ptr().cast(), narrowed(quarter)) }
+        }
     }
 
     #[inline(always)]
@@ -241,6 +265,11 @@ impl Simd for Neon {
                 vfmaq_f32(c[3], a[3], b[3]),
             ]
         }
+    }
+
+    #[inline(always)]
+    fn fused_wide(self, a: f64, b: f64, c: f64) -> f64 {
+        a.mul_add(b, c)
     }
 
     #[inline(always)]
@@ -446,6 +475,25 @@ impl Simd for Neon {
     #[inline(always)]
     fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Floats; 4] {
         load_f8::<true>(bytes)
+    }
+
+    #[inline(always)]
+    fn bits(self, a: Floats) -> Words {
+        // SAFETY: every processor has the instruction.
+        each(a, |a| unsafe { vreinterpretq_s32_f32(a) })
+    }
+
+    #[inline(always)]
+    fn of_bits(self, bits: Words) -> Floats {
+        // SAFETY: every processor has the instruction.
+        each(bits, |bits| unsafe { vreinterpretq_f32_s32(bits) })
+    }
+
+    #[inline(always)]
+    fn interleave_bytes(self, rows: [Words; 4]) -> [Words; 4] {
+        // Those of a quarter of each row: places 0 to 3 of it, 4 to 7, and so on.
+        let quarters = each([0, 1, 2, 3], |quarter| interleaved(each(rows, |row| row[quarter])));
+        each([0, 1, 2, 3], |part| each(quarters, |quarter: Words| quarter[part]))
     }
 
     #[inline(always)]
