@@ -71,6 +71,9 @@ pub enum CalibrateError {
     /// No example showed anything.
     #[error("no example was run")]
     NoExample,
+    /// An error of outputs where none can be measured.
+    #[error("no output is a tensor of floats, so that --max-error cannot be measured on examples")]
+    NoFloats,
     /// An error of outputs that no choice keeps to.
     #[error("the outputs are off by {found} with all weights as they are, and --max-error is {most}")]
     OutputError {
@@ -81,11 +84,11 @@ pub enum CalibrateError {
     },
 }
 
-/// Examples that are kept to measure outputs with: so many at most, and bytes of their inputs and outputs.
+/// Examples that are kept to measure outputs with: so many at most of each entry, and bytes of their inputs and outputs.
 const KEPT_EXAMPLES: usize = 8;
 const KEPT_BYTES: usize = 256 << 20;
 
-/// Examples that show what errors of single values do: each costs a run for each weight.
+/// Examples of each entry that show what errors of single values do: each costs a run for each weight.
 const EFFECT_EXAMPLES: usize = 2;
 
 /// How often a choice of precisions is measured, and tightened or loosened by what was found.
@@ -232,17 +235,18 @@ impl Calibrator {
         let tensors = inputs.iter().chain(&outputs).filter_map(|(_, value)| value.as_tensor());
         let bytes: usize = tensors.map(|tensor| tensor.bytes().len()).sum();
         let has_room = self.kept.is_empty() || self.kept_bytes.saturating_add(bytes) <= KEPT_BYTES;
-        if self.keeps() && has_room {
-            let entry = self.model.entry(entry)?.name.clone();
+        let entry = self.model.entry(entry)?.name.clone();
+        if self.keeps(&entry) && has_room {
             self.kept.push(Example { entry, inputs, outputs });
             self.kept_bytes += bytes;
         }
         Ok(())
     }
 
-    /// Whether a budget is to be measured, with more examples.
-    fn keeps(&self) -> bool {
-        self.options.weights.budget.is_some() && self.kept.len() < KEPT_EXAMPLES
+    /// Whether a budget is to be measured, with more examples of an entry.
+    fn keeps(&self, entry: &str) -> bool {
+        let of_entry = self.kept.iter().filter(|example| example.entry == entry).count();
+        self.options.weights.budget.is_some() && of_entry < KEPT_EXAMPLES
     }
 
     /// What was measured, for [`CompileOptions::calibration`]. With a budget each weight's effect on outputs is measured too,
@@ -264,10 +268,17 @@ impl Calibrator {
             return Err(CalibrateError::NoExample);
         }
         let Some(budget) = self.options.weights.budget else { return Ok(self.calibration) };
-        let examples = &self.kept[..self.kept.len().min(EFFECT_EXAMPLES)];
+        let is_first = |(at, example): &(usize, &Example)| {
+            let before = self.kept[..*at].iter().filter(|other| other.entry == example.entry);
+            before.count() < EFFECT_EXAMPLES
+        };
+        let examples: Vec<&Example> =
+            self.kept.iter().enumerate().filter(is_first).map(|(_, example)| example).collect();
         for (done, (&number, &channels)) in self.results.iter().enumerate() {
             progress(done as u64, self.results.len() as u64);
-            self.calibration.effects.insert(number, effect(&self.model, examples, number, channels)?);
+            if let Some(effect) = effect(&self.model, &examples, number, channels)? {
+                self.calibration.effects.insert(number, effect);
+            }
         }
         match budget {
             Budget::Size(_) => Ok(self.calibration),
@@ -283,7 +294,9 @@ impl Calibrator {
         let (mut kept, mut missed): (Option<(f64, f64)>, Option<f64>) = (None, None);
         let mut part = 1.0;
         let mut least = f64::INFINITY;
-        for _ in 0..TRIES {
+        for left in (0..TRIES).rev() {
+            // The last try leaves all weights as they are.
+            part = if left == 0 && kept.is_none() { 0.0 } else { part };
             Arc::make_mut(&mut tried).error_part = part;
             let options = CompileOptions { calibration: tried.clone(), ..self.options.clone() };
             compile(&self.sources, &file, &options)?;
@@ -292,6 +305,7 @@ impl Calibrator {
             let error = output_error(&self.kept, |example| {
                 Session::new(&model, &SessionOptions::default())?.run(Some(&example.entry), example.inputs.clone())
             })?;
+            let error = error.ok_or(CalibrateError::NoFloats)?;
             least = least.min(error);
             if error <= most {
                 kept = Some((part, error));

@@ -14,6 +14,7 @@ use ipuc_formats::size::Size;
 use ipuc_passes::emit::{
     EmitError, EmitOptions, Emitted, MEMORY_BYTES, NoProgress, Progress, describe as records, emit,
 };
+use ipuc_passes::error::PassError;
 #[cfg(feature = "cross-check")]
 use ipuc_passes::import::{CrossCheck, cross_check};
 use ipuc_passes::import::{ImportError, Model, import};
@@ -23,6 +24,7 @@ use ipuc_passes::moments::hash_of;
 use ipuc_passes::options::Options;
 pub use ipuc_passes::options::{ActivationSparsity, Activations, Budget, Precision, Sparsity, WeightOptions};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
+use ipuc_passes::round_weights::stored_bytes;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -294,11 +296,18 @@ fn fix_extent(model: &mut ModelProto, name: &str, axis: usize, extent: u32) {
     }
 }
 
+/// What an attempt at a program adds to the options.
+#[derive(Clone, Copy, Default)]
+struct Attempt {
+    sizes_only: bool,
+    reserved_bytes: u64,
+}
+
 /// Import models and run all passes; gives the graph and what happened.
 fn optimize(
     opened: &[Opened],
     options: &CompileOptions,
-    sizes_only: bool,
+    Attempt { sizes_only, reserved_bytes }: Attempt,
     observe: &mut dyn FnMut(&Report, &Graph),
 ) -> Result<Graph, CompileError> {
     let openers = opened.iter().map(|model| Opener { files: &model.external, failed: OnceCell::new(), sizes_only });
@@ -349,12 +358,48 @@ fn optimize(
         sparsity: options.sparsity,
         activation_sparsity: options.activation_sparsity,
         sizes_only,
+        reserved_bytes,
         calibration: options.calibration.clone(),
         unfused: options.unfused,
         verify: options.verify,
     };
     run(&mut graph, &passes, observe)?;
     Ok(graph)
+}
+
+/// [`optimize`], with all weights within a size where one is asked for. Passes after the choice of precisions add small
+/// constants: where they do not fit, the choice is made again with room for them.
+fn optimize_to_size(
+    opened: &[Opened],
+    options: &CompileOptions,
+    observe: &mut dyn FnMut(&Report, &Graph),
+) -> Result<Graph, CompileError> {
+    let Some(Budget::Size(size_bytes)) = options.weights.budget else {
+        return optimize(opened, options, Attempt::default(), observe);
+    };
+    // The graph, bytes of its weights, and how many of them passes after the choice have added.
+    let mut attempt = |options: &CompileOptions, attempt: Attempt| -> Result<(Graph, u64, u64), CompileError> {
+        let mut chosen_bytes = 0;
+        let graph = optimize(opened, options, attempt, &mut |report, graph| {
+            if report.pass == "round_weights" {
+                chosen_bytes = stored_bytes(graph);
+            }
+            observe(report, graph);
+        })?;
+        let bytes = weights_bytes(&records(&graph, &emit_options(options))?);
+        Ok((graph, bytes, bytes.saturating_sub(chosen_bytes)))
+    };
+    match attempt(options, Attempt::default()) {
+        Ok((graph, bytes, _)) if bytes <= size_bytes => Ok(graph),
+        Ok((_, _, reserved_bytes)) => Ok(attempt(options, Attempt { reserved_bytes, ..Attempt::default() })?.0),
+        Err(CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. }))) => {
+            let mut least = options.clone();
+            least.weights.budget = Some(Budget::Size(least_bytes));
+            let (_, least_bytes, _) = attempt(&least, Attempt::default())?;
+            Err(PipelineError::from(PassError::Size { size_bytes, least_bytes }).into())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl CompileError {
@@ -421,7 +466,7 @@ pub fn compile(sources: &[Source], output: &Path, options: &CompileOptions) -> R
 /// As [`compile`].
 pub fn describe(sources: &[Source], options: &CompileOptions) -> Result<Manifest, CompileError> {
     let opened: Vec<Opened> = sources.iter().map(|source| open(source, options)).collect::<Result<_, _>>()?;
-    let graph = optimize(&opened, options, true, &mut |_, _| {})?;
+    let graph = optimize(&opened, options, Attempt { sizes_only: true, ..Attempt::default() }, &mut |_, _| {})?;
     Ok(records(&graph, &emit_options(options))?)
 }
 
@@ -462,16 +507,21 @@ impl Optimized {
         let mut reports: Vec<Report> = Vec::new();
         #[cfg(feature = "cross-check")]
         let mut cross_checks = Vec::new();
-        let graph = optimize(&opened, options, false, &mut |report, graph| {
+        let mut shown = |report: &Report, graph: &Graph| {
             // Types are known for the first time, and nothing is folded yet.
             #[cfg(feature = "cross-check")]
             if options.verify && report.pass == "infer" && cross_checks.is_empty() {
                 let check = |model: &Opened| (model.entry.clone(), cross_check(&model.proto, graph, &model.entry));
                 cross_checks = opened.iter().map(check).collect();
             }
+            // What a first attempt did that took too much does not count.
+            if report.pass == "import" {
+                reports.clear();
+            }
             reports.push(report.clone());
             observe(report, graph);
-        })?;
+        };
+        let graph = optimize_to_size(&opened, options, &mut shown)?;
         Ok(Optimized {
             opened,
             graph,
@@ -513,7 +563,7 @@ impl Optimized {
         let file = OutputFile::create(output).map_err(failure)?;
         let emitted = emit(&self.graph, &emit_options(options), &file, progress)?;
         if let Some(Budget::Size(size_bytes)) = options.weights.budget {
-            let weights_bytes = emitted.manifest.extents.iter().map(|extent| extent.length).sum();
+            let weights_bytes = weights_bytes(&emitted.manifest);
             if weights_bytes > size_bytes {
                 return Err(CompileError::Size { size_bytes, weights_bytes });
             }
@@ -533,6 +583,10 @@ impl Optimized {
             cross_checks: self.cross_checks,
         })
     }
+}
+
+fn weights_bytes(manifest: &Manifest) -> u64 {
+    manifest.extents.iter().map(|extent| extent.length).sum()
 }
 
 /// How weights become bytes; what changes them is recorded in the file.

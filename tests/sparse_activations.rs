@@ -85,15 +85,12 @@ fn run(model: &Model, count: usize) -> (Vec<Tensor>, ipuc_runtime::Skipped) {
     (outputs.into_iter().map(|(_, value)| value.as_tensor().unwrap().clone()).collect(), session.skipped())
 }
 
-/// The file in the least memory of several that is enough for it.
+/// The file in the least memory that is enough for it, and room for a run, which needs some beside what opening does.
 fn streamed(file: &Path) -> Model {
-    let length = std::fs::metadata(file).unwrap().len();
-    let within = |share: u64| {
-        // A run needs room beside what opening needs.
-        let memory_bytes = Some((length * share / 8).max(320 << 10) + (256 << 10));
-        open_with(file, OpenOptions { memory_bytes, ..OpenOptions::default() }).ok()
-    };
-    (4..16).find_map(within).unwrap()
+    let within =
+        |memory_bytes: u64| open_with(file, OpenOptions { memory_bytes: Some(memory_bytes), ..OpenOptions::default() });
+    let least = (1..64).map(|step| step << 16).find(|&memory_bytes| within(memory_bytes).is_ok()).unwrap();
+    within(least + (256 << 10)).unwrap()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::ir::ConstantError;
 use crate::options::{Budget, Precision};
 use ipuc_formats::ops::TypeError;
-use ipuc_formats::size::Size;
+use ipuc_formats::size::{NeededSize, Size};
 use thiserror::Error;
 
 /// Why a pass fails.
@@ -52,7 +52,7 @@ pub enum PassError {
         reason: &'static str,
     },
     /// A size that weights cannot have.
-    #[error("weights take at least {}, and the size is {}", Size(*least_bytes), Size(*size_bytes))]
+    #[error("weights take at least {}, and the size is {}", NeededSize(*least_bytes), Size(*size_bytes))]
     Size {
         /// What is asked for.
         size_bytes: u64,

@@ -219,6 +219,8 @@ pub struct Options {
     pub calibration: Arc<Calibration>,
     /// Only sizes are asked for: no pass reads a weight, whose files may be missing.
     pub sizes_only: bool,
+    /// Bytes of a size that weights are to take which are kept for constants that passes after `round_weights` add.
+    pub reserved_bytes: u64,
     /// Leave every step as it is, so that each value is computed and can be observed.
     pub unfused: bool,
     /// Verify after every pass in release builds too.

@@ -81,7 +81,7 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
     let mut choices: Vec<Choice> = candidates.iter().map(|candidate| asked.precision(candidate)).collect();
     let by_budget: Vec<bool> = choices.iter().map(|choice| matches!(choice, Choice::Budget)).collect();
     if let Some(budget) = options.weights.budget {
-        budget::choose(graph, budget, &candidates, &mut choices, &mut factors)?;
+        budget::choose(graph, (budget, options.reserved_bytes), &candidates, &mut choices, &mut factors)?;
     }
     for ((candidate, choice), by_budget) in candidates.iter().zip(choices).zip(by_budget) {
         let (precision, why) = match choice {
@@ -109,6 +109,11 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
     }
     asked.finish()?;
     Ok(changes)
+}
+
+/// Bytes that the constants take which steps read, with the encodings that are chosen so far.
+pub fn stored_bytes(graph: &Graph) -> u64 {
+    budget::bytes_of_others(graph, &[])
 }
 
 /// What the options ask for, and which patterns came to nothing.

@@ -6,7 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::element::{bf16, f16};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord};
 use ipuc_formats::ops::Op;
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, filled};
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Observer, RunError, Session, SessionOptions};
 use std::collections::BTreeMap;
@@ -50,6 +50,8 @@ pub(super) fn results(manifest: &Manifest) -> BTreeMap<u32, usize> {
 struct Disturbed {
     number: u32,
     channels: usize,
+    /// Whether the value was computed.
+    was_seen: bool,
 }
 
 impl Observer for Disturbed {
@@ -65,7 +67,9 @@ impl Observer for Disturbed {
         if number != self.number {
             return None;
         }
-        disturbed(value.as_tensor()?, self.channels).map(Value::from)
+        let changed = disturbed(value.as_tensor()?, self.channels)?;
+        self.was_seen = true;
+        Some(changed.into())
     }
 }
 
@@ -79,7 +83,7 @@ fn disturbed(tensor: &Tensor, channels: usize) -> Option<Tensor> {
         _ => return None,
     };
     let channel = |index: usize| index / stride.max(1) % count.max(1);
-    let mut squares = vec![0.0f64; count];
+    let mut squares = filled(0.0f64, count).ok()?;
     values.iter().enumerate().for_each(|(index, value)| squares[channel(index)] += value * value);
     let rows = (values.len() / count.max(1)).max(1) as f64;
     let sizes: Vec<f64> = squares.iter().map(|square| TRIED_ERROR * (square / rows).sqrt()).collect();
@@ -104,34 +108,46 @@ fn disturbed(tensor: &Tensor, channels: usize) -> Option<Tensor> {
     }
 }
 
-/// What an error of a value does to outputs, for one of the same share of its squares.
-pub(super) fn effect(model: &Model, examples: &[Example], number: u32, channels: usize) -> Result<f64, RunError> {
-    let error = output_error(examples, |example| {
+/// What an error of a value does to outputs, for one of the same share of its squares; `None` where no example computes it, or
+/// no output can be compared.
+pub(super) fn effect(
+    model: &Model,
+    examples: &[&Example],
+    number: u32,
+    channels: usize,
+) -> Result<Option<f64>, RunError> {
+    let mut observer = Disturbed { number, channels, was_seen: false };
+    let error = output_error(examples.iter().copied(), |example| {
         let mut session = Session::new(model, &SessionOptions::default())?;
-        session.run_observed(Some(&example.entry), example.inputs.clone(), &mut Disturbed { number, channels })
+        session.run_observed(Some(&example.entry), example.inputs.clone(), &mut observer)
     })?;
-    Ok((error / TRIED_ERROR).powi(2))
+    Ok(error.filter(|_| observer.was_seen).map(|error| (error / TRIED_ERROR).powi(2)))
 }
 
 /// The root mean square of the differences of outputs from those of the model in floats over that of the outputs, over all
-/// examples; of the output where it is greatest.
-pub(super) fn output_error(
-    examples: &[Example],
+/// examples; of the output where it is greatest, and 1 where an output has another shape. `None` where no output is of floats.
+pub(super) fn output_error<'a>(
+    examples: impl IntoIterator<Item = &'a Example>,
     mut run: impl FnMut(&Example) -> Result<Vec<(String, Value)>, RunError>,
-) -> Result<f64, RunError> {
+) -> Result<Option<f64>, RunError> {
     let mut deviations: BTreeMap<(&str, &str), Deviation> = BTreeMap::new();
+    let mut has_other_shape = false;
     for example in examples {
         let found = run(example)?;
         for (name, expected) in &example.outputs {
             let own = found.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.as_tensor());
-            let (Some(found), Some(expected)) = (own.and_then(floats), expected.as_tensor().and_then(floats)) else {
-                continue;
-            };
-            deviations.entry((&example.entry, name)).or_default().add(&found, &expected);
+            let (Some(own), Some(expected)) = (own, expected.as_tensor()) else { continue };
+            let (Some(found), Some(reference)) = (floats(own), floats(expected)) else { continue };
+            has_other_shape |= own.shape() != expected.shape();
+            deviations.entry((&example.entry, name)).or_default().add(&found, &reference);
         }
     }
+    if deviations.is_empty() {
+        return Ok(None);
+    }
     // An output that is zero cannot be off by a share.
-    Ok(deviations.values().filter_map(Deviation::relative).fold(0.0, f64::max))
+    let largest = deviations.values().filter_map(Deviation::relative).fold(0.0, f64::max);
+    Ok(Some(if has_other_shape { largest.max(1.0) } else { largest }))
 }
 
 #[cfg(test)]

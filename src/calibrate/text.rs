@@ -190,9 +190,15 @@ impl Calibrator {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             ((state >> 33) % vocabulary) as u32
         };
-        let tokens: Vec<u32> = (0..count).map(|_| token()).collect();
-        let examples: Vec<Vec<u32>> = tokens.chunks(WINDOW_TOKENS).map(<[u32]>::to_vec).collect();
-        self.run_tokens(entry, &inputs, &examples)
+        if count == 0 {
+            return Err(CalibrateError::NoExample);
+        }
+        let mut run = 0;
+        while run < count {
+            let window: Vec<u32> = (0..WINDOW_TOKENS.min(count - run)).map(|_| token()).collect();
+            run += self.run_tokens(entry, &inputs, &[window])?;
+        }
+        Ok(run)
     }
 
     /// Whether the model is one of language, with its tokenizer.
@@ -209,14 +215,15 @@ impl Calibrator {
         if examples.is_empty() {
             return Err(CalibrateError::NoExample);
         }
-        let ports = self.model.inputs(self.model.entry(entry)?);
+        let record = self.model.entry(entry)?;
+        let (name, ports) = (record.name.clone(), self.model.inputs(record));
         let mut count = 0;
         for tokens in examples {
             let given = |tokens| inputs.inputs(&ports, &self.model.manifest().obligations, tokens);
             let (all, first) = (given(tokens)?, given(&tokens[..tokens.len().min(KEPT_TOKENS)])?);
             self.observe(entry, all)?;
             // Outputs of whole windows would take much room.
-            if self.keeps() {
+            if self.keeps(&name) {
                 let mut session = Session::new(&self.model, &SessionOptions::default())?;
                 let outputs = session.run(entry, first.clone())?;
                 self.keep(entry, first, outputs)?;

@@ -214,8 +214,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         return Err(nothing.into());
     }
     let calibrates = !arguments.calibrate.is_empty() || arguments.calibrate_random.is_some();
-    if calibrates && !options.weights.is_rounding() {
-        return Err(Failure::usage("--calibrate is for weights that are rounded, with --weights").into());
+    if calibrates && !options.weights.is_rounding() && options.activation_sparsity == ActivationSparsity::Never {
+        let option = if arguments.calibrate.is_empty() { "--calibrate-random" } else { "--calibrate" };
+        let message = format!("{option} is for weights that are rounded (--weights) and for zeros of activations");
+        return Err(Failure::usage(message).into());
     }
     let folder = language_model(&arguments.models)?;
     let sources = match folder {

@@ -12,7 +12,7 @@ use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
 use similar::TextDiff;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Lines around a change that a `.diff` file shows.
 const CONTEXT_LINES: usize = 2;
@@ -22,6 +22,8 @@ pub(super) struct Listing<'a> {
     folder: Option<&'a Path>,
     /// Passes that have run.
     passes: usize,
+    /// Files of passes.
+    written: Vec<PathBuf>,
     /// The text that was written last.
     last: String,
     error: Option<io::Error>,
@@ -34,12 +36,15 @@ impl<'a> Listing<'a> {
             std::fs::create_dir_all(folder)
                 .map_err(|error| Failure::usage(format!("cannot create `{}`: {error}", folder.display())))?;
         }
-        Ok(Listing { folder, passes: 0, last: String::new(), error: None })
+        Ok(Listing { folder, passes: 0, written: Vec::new(), last: String::new(), error: None })
     }
 
     /// A pass has run; an error is told in the end.
     pub(super) fn write(&mut self, report: &Report, graph: &Graph) {
         let (Some(folder), None) = (self.folder, &self.error) else { return };
+        if report.pass == "import" {
+            self.error = self.restart().err();
+        }
         let number = self.passes;
         self.passes += 1;
         let changed = report.changes.steps > 0 || report.changes.annotations > 0;
@@ -47,6 +52,12 @@ impl<'a> Listing<'a> {
             return;
         }
         self.error = self.write_pass(&folder.join(format!("{number:03}-{}", report.pass)), report, graph).err();
+    }
+
+    /// The program is made again: files of what was made before are gone.
+    fn restart(&mut self) -> io::Result<()> {
+        (self.passes, self.last) = (0, String::new());
+        self.written.drain(..).try_for_each(std::fs::remove_file)
     }
 
     fn write_pass(&mut self, stem: &Path, report: &Report, graph: &Graph) -> io::Result<()> {
@@ -59,11 +70,17 @@ impl<'a> Listing<'a> {
             count(report.changes.annotations, "annotation")
         );
         let printed = text::print(graph);
-        std::fs::write(stem.with_extension("ir"), comment + &printed)?;
+        let mut write = |extension: &str, text: String| {
+            let path = stem.with_extension(extension);
+            std::fs::write(&path, text)?;
+            self.written.push(path);
+            io::Result::Ok(())
+        };
+        write("ir", comment + &printed)?;
         if !self.last.is_empty() {
             let diff = TextDiff::from_lines(&self.last, &printed);
             let shown = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
-            std::fs::write(stem.with_extension("diff"), shown)?;
+            write("diff", shown)?;
         }
         self.last = printed;
         Ok(())

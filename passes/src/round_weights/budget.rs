@@ -85,13 +85,13 @@ pub(super) fn check(budget: Budget, options: &Options) -> Result<(), PassError> 
 /// Choose for every weight that nothing else decides.
 pub(super) fn choose(
     graph: &mut Graph,
-    budget: Budget,
+    (budget, reserved_bytes): (Budget, u64),
     candidates: &[Candidate],
     choices: &mut [Choice],
     factors: &mut Factors<'_>,
 ) -> Result<(), PassError> {
     let mut free: Vec<(usize, Vec<Level>)> = Vec::new();
-    let mut taken_bytes = bytes_of_others(graph, candidates);
+    let mut taken_bytes = reserved_bytes + bytes_of_others(graph, candidates);
     for (index, (candidate, choice)) in candidates.iter().zip(choices.iter()).enumerate() {
         match choice {
             Choice::Budget => free.push((index, measure(graph, candidate, factors)?)),
@@ -275,7 +275,7 @@ fn error(
                 Some(id) => {
                     let factor = graph.load_constant(id)?;
                     let elements = factor.elements::<f32>().unwrap_or_default();
-                    Region::compensated(scheme, 0, values.to_vec(), Factor { elements })
+                    Region::estimated(scheme, values.to_vec(), Factor { elements })
                 }
             };
             let Ok(region) = region else { return Ok(None) };
@@ -328,7 +328,7 @@ fn rounded_bytes(graph: &Graph, candidate: &Candidate, precision: Precision) -> 
 }
 
 /// Bytes of what is no candidate, as it will be stored.
-fn bytes_of_others(graph: &Graph, candidates: &[Candidate]) -> u64 {
+pub(super) fn bytes_of_others(graph: &Graph, candidates: &[Candidate]) -> u64 {
     let bytes_of = |id: ConstantId| {
         let constant = graph.constant(id);
         let dtype = graph.constant(graph.stored_elements(id)).dtype;

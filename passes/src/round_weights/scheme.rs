@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::error::PassError;
-use crate::ir::{ConstantData, Graph};
+use crate::ir::{ConstantData, ConstantError, Graph};
 use crate::options::{Fp8, Precision};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
@@ -117,7 +117,10 @@ pub(super) fn sample(
         ConstantData::Tensor(_) => None,
         ConstantData::Stored(stored) if stored.tensor.is_direct() => None,
         ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Rounded(_) => {
-            Some(graph.load_constant(id)?)
+            match graph.load_constant(id) {
+                Err(ConstantError::Hashed { .. }) => return Ok(None),
+                loaded => Some(loaded?),
+            }
         }
     };
     // How elements are read does not depend on codes.

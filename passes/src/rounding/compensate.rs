@@ -22,15 +22,38 @@ impl Region {
     pub fn compensated(
         scheme: Scheme,
         first_output: u64,
+        values: Vec<f32>,
+        factor: Factor<'_>,
+    ) -> Result<Region, RoundingError> {
+        let descent = Descent::new(
+            factor,
+            scheme.matrix.inputs as usize,
+            scheme.block_inputs() as usize,
+            Codes::of(scheme.code, scheme.scale),
+        );
+        Region::in_order(scheme, first_output, values, factor, descent)
+    }
+
+    /// [`Region::compensated`] without the second look at codes, which takes most of the time: enough to compare schemes.
+    ///
+    /// # Errors
+    /// As [`Region::compensated`].
+    pub fn estimated(scheme: Scheme, values: Vec<f32>, factor: Factor<'_>) -> Result<Region, RoundingError> {
+        Region::in_order(scheme, 0, values, factor, None)
+    }
+
+    fn in_order(
+        scheme: Scheme,
+        first_output: u64,
         mut values: Vec<f32>,
         factor: Factor<'_>,
+        mut descent: Option<Descent<'_>>,
     ) -> Result<Region, RoundingError> {
         let inputs = scheme.matrix.inputs as usize;
         let importance = factor.importance(inputs);
         let codes = Codes::of(scheme.code, scheme.scale);
         let mut region = Region::empty(scheme, first_output);
         let mut fit = Fit::default();
-        let mut descent = Descent::new(factor, inputs, scheme.block_inputs() as usize, codes);
         for rows in values.chunks_mut(inputs.max(1) * DESCENDING_OUTPUTS) {
             let original = if descent.is_some() { rows.to_vec() } else { Vec::new() };
             let mut found = Compensated::default();
