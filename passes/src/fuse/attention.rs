@@ -24,7 +24,7 @@
 //! ```
 //!
 //! Factors of queries and of keys are factors of the scores. Masks that are added one after the other are added to each other first;
-//! scores that a condition replaces by a number that is as good as minus infinity have a mask of 0 and of that number. Keys and
+//! scores that a condition replaces by a number that is as good as minus infinity have a mask of that number there. Keys and
 //! values that are repeated for several heads (`unsqueeze`, `expand`, `reshape`) are those of a group. Results differ by
 //! the rounding of sums; a row that the mask leaves no key is 0, where the steps give NaN (or 0 where they replace NaN by it).
 //! Leaves alone: other types than f32, other ranks than 4, scores that somebody else reads.
@@ -51,7 +51,7 @@ pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
     for at in 0..steps.len() {
         let Some(written) = written_out(graph, &steps, at) else { continue };
         let keys = written.keys.operand(graph, &mut steps);
-        let mask = sums.of(graph, &mut steps, at, &written);
+        let Some(mask) = sums.of(graph, &mut steps, at, &written) else { continue };
         let op: Op = Attention { scale: Some(written.scale), ..Attention::plain() }.into();
         let operands: Vec<Operand> = [written.queries, keys, written.values].into_iter().chain(mask).collect();
         let kinds =
@@ -92,17 +92,17 @@ enum Mask {
 struct MaskSums(HashMap<Vec<Mask>, Operand>);
 
 impl MaskSums {
-    /// One operand that is added to the scores in place of all masks; what computes it comes before the step at `at`.
-    fn of(&mut self, graph: &mut Graph, steps: &mut Steps, at: usize, written: &WrittenOut) -> Option<Operand> {
+    /// One operand that is added to the scores in place of all masks, and none where there are none; what computes it comes
+    /// before the step at `at`. `None` where a step of the sum has other types than the graph could check.
+    fn of(&mut self, graph: &mut Graph, steps: &mut Steps, at: usize, written: &WrittenOut) -> Option<Option<Operand>> {
         let masks = written.masks.as_slice();
-        if let [] | [Mask::Added(_)] = masks {
-            return masks.iter().find_map(|mask| match mask {
-                Mask::Added(operand) => Some(*operand),
-                Mask::Replaced { .. } => None,
-            });
+        match masks {
+            [] => return Some(None),
+            [Mask::Added(operand)] => return Some(Some(*operand)),
+            _ => {}
         }
         if let Some(sum) = self.0.get(masks) {
-            return Some(*sum);
+            return Some(Some(*sum));
         }
         let mut put = |graph: &mut Graph, op: Op, operands: Vec<Operand>| {
             let fact = graph.inferred(&op, &operands)?.into_iter().next()?;
@@ -112,22 +112,27 @@ impl MaskSums {
         };
         let mut sum = None;
         for &mask in masks {
-            let operand = match mask {
-                Mask::Added(operand) => operand,
-                Mask::Replaced { condition, number, when } => {
-                    let zero = Tensor::from_elements(&[], &[0.0f32]).ok()?;
-                    let zero = Operand::Constant(graph.add_constant(Constant::of(zero, None)));
-                    let [yes, no] = if when { [number, zero] } else { [zero, number] };
+            sum = Some(match (mask, sum) {
+                (Mask::Added(operand), None) => operand,
+                (Mask::Added(operand), Some(sum)) => {
+                    put(graph, Binary { function: BinaryFunction::Add }.into(), vec![sum, operand])?
+                }
+                // The number takes the place of what was added before, as it does in scores.
+                (Mask::Replaced { condition, number, when }, before) => {
+                    let before = match before {
+                        Some(sum) => sum,
+                        None => {
+                            let zero = Tensor::from_elements(&[], &[0.0f32]).ok()?;
+                            Operand::Constant(graph.add_constant(Constant::of(zero, None)))
+                        }
+                    };
+                    let [yes, no] = if when { [number, before] } else { [before, number] };
                     put(graph, Select {}.into(), vec![condition, yes, no])?
                 }
-            };
-            sum = match sum {
-                None => Some(operand),
-                Some(sum) => Some(put(graph, Binary { function: BinaryFunction::Add }.into(), vec![sum, operand])?),
-            };
+            });
         }
         self.0.insert(masks.to_vec(), sum?);
-        sum
+        Some(sum)
     }
 }
 

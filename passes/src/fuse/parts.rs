@@ -115,12 +115,13 @@ fn parts(graph: &Graph, steps: &Steps, value: ValueId, count: usize) -> Option<V
             let (0, &[_, index]) = (gather.axis, step.operands.as_slice()) else { return None };
             let fact = graph.fact(index).filter(|fact| fact.rank() == Some(0))?;
             let &[index] = fact.elements_as_integers()?.as_slice() else { return None };
-            let index = usize::try_from(index.rem_euclid(count as i64)).ok()?;
+            let from_front = if index < 0 { index.checked_add(count as i64)? } else { index };
+            let index = usize::try_from(from_front).ok().filter(|&index| index < count)?;
             parts.push(Part { index, at: reader, others: BTreeSet::new() });
             continue;
         }
         let firsts: Vec<usize> = match &step.op {
-            Op::Split(split) if split.axis == 0 && split.parts == count as i64 => (0..count).collect(),
+            Op::Split(split) if split.axis == 0 && split.parts == count as i64 => (0..count.min(MOST_PARTS)).collect(),
             Op::Slice(_) => vec![sliced(graph, step, count)?],
             _ => return None,
         };
@@ -159,8 +160,9 @@ fn rewrite(graph: &mut Graph, steps: &mut Steps, at: usize, apart: &Apart) -> us
     }
     let split = Split { axis: 2, parts: apart.count as i64, even: true };
     let tensor = |graph: &mut Graph, dtype: DType, dims: Vec<Dim>| graph.add_value(Fact::tensor(dtype, dims), None);
-    let rows: Vec<ValueId> =
-        (0..apart.count).map(|_| tensor(graph, dtype, vec![batch.clone(), length.clone(), width.clone()])).collect();
+    let rows: Vec<ValueId> = (0..apart.count.min(MOST_PARTS))
+        .map(|_| tensor(graph, dtype, vec![batch.clone(), length.clone(), width.clone()]))
+        .collect();
     let name = steps.get(at).map(|step| step.name.clone()).unwrap_or_default();
     steps.insert_before(at, Step { op: split.into(), operands: vec![apart.rows], results: rows.clone(), name });
     let shape = graph.add_constant(Constant::of(Tensor::vector_i64(&[0, 0, apart.heads, apart.size]), None));

@@ -44,7 +44,7 @@ use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Binary, BinaryFunction, Op, RotaryEmbedding, Unary, UnaryFunction};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, room};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -230,5 +230,7 @@ fn constant_half(tensor: &Tensor, batch: usize, length: &Dim, size: usize) -> Op
     let same = |&(first, second): &(&[f32], &[f32])| first.iter().zip(second).all(|(x, y)| x.to_bits() == y.to_bits());
     let first: Vec<f32> =
         halves.iter().all(same).then(|| halves.iter().flat_map(|(first, _)| *first).copied().collect())?;
-    Tensor::from_elements(&[batch, *rows, size / 2], &first.repeat(batch)).ok()
+    let mut repeated = room(first.len().checked_mul(batch)?).ok()?;
+    (0..batch).for_each(|_| repeated.extend_from_slice(&first));
+    Tensor::from_vec(&[batch, *rows, size / 2], repeated).ok()
 }
