@@ -172,6 +172,8 @@ pub struct ZeroMaps {
     wanted: BTreeSet<u32>,
     /// Maps of the values, by their numbers.
     pub maps: BTreeMap<u32, Arc<ZeroMap>>,
+    /// There was no memory for one of the maps: what was counted is not complete.
+    pub is_incomplete: bool,
 }
 
 impl ZeroMaps {
@@ -187,7 +189,7 @@ impl ZeroMaps {
                 OperandRecord::Weight(_) | OperandRecord::Absent => None,
             })
         });
-        ZeroMaps { wanted: wanted.collect(), maps: BTreeMap::new() }
+        ZeroMaps { wanted: wanted.collect(), maps: BTreeMap::new(), is_incomplete: false }
     }
 }
 
@@ -205,8 +207,10 @@ impl Observer for ZeroMaps {
     fn value(&mut self, number: u32, value: &Value) {
         let Some(tensor) = value.as_tensor().filter(|_| self.wanted.contains(&number)) else { return };
         let Ok(elements) = scalars(tensor) else { return };
-        let zeros = elements.into_iter().map(|element| element.to_f64() == 0.0);
-        self.maps.insert(number, Arc::new(ZeroMap::new(tensor.shape(), zeros)));
+        match ZeroMap::new(tensor.shape(), elements.into_iter().map(|element| element.to_f64() == 0.0)) {
+            Some(map) => drop(self.maps.insert(number, Arc::new(map))),
+            None => self.is_incomplete = true,
+        }
     }
 }
 

@@ -46,10 +46,15 @@ pub struct Zeros {
     pub assumed: Vec<(String, f64)>,
 }
 
+/// Whether a pattern is the name of an ONNX node that a step computes.
+fn is_of(pattern: &str, step: &BoundStep) -> bool {
+    matches(pattern, &step.name) || step.name.split(" + ").any(|name| matches(pattern, name))
+}
+
 impl Zeros {
     /// The zeros of a step, by its operand 0.
     fn of(&self, manifest: &Manifest, step: &BoundStep) -> Option<ActivationZeros> {
-        let assumed = self.assumed.iter().rfind(|(pattern, _)| matches(pattern, &step.name));
+        let assumed = self.assumed.iter().rfind(|(pattern, _)| is_of(pattern, step));
         if let Some((_, share)) = assumed {
             return Some(ActivationZeros::Share(*share));
         }
@@ -90,6 +95,22 @@ pub enum SimulateError {
         /// Name of the target.
         target: String,
     },
+    /// A pattern for zeros is no name of a node.
+    #[error("no node's name is `{pattern}`, for which zeros are assumed")]
+    NoStep {
+        /// The pattern.
+        pattern: String,
+    },
+    /// More machines are asked for than may be joined.
+    #[error("`{target}`: at most {most} of them may be joined, not {chips}")]
+    TooMany {
+        /// Name of the target.
+        target: String,
+        /// How many are asked for.
+        chips: u32,
+        /// As many as may be joined.
+        most: u32,
+    },
     /// It does not fit into as many machines as there may be.
     #[error("`{target}`: on {chips} of them, which is as many as may be joined, it does not fit: {reason}")]
     Chips {
@@ -108,9 +129,17 @@ pub enum SimulateError {
 /// [`SimulateError`] where dimensions are open, or the machine cannot run the program.
 pub fn simulate(manifest: &Manifest, target: &Target, options: &SimulateOptions) -> Result<Simulated, SimulateError> {
     let mut program = Program::bind(manifest, options.entry.as_deref(), &options.dimensions, options.numerics)?;
+    let unused =
+        options.zeros.assumed.iter().find(|(pattern, _)| !program.steps.iter().any(|step| is_of(pattern, step)));
+    if let Some((pattern, _)) = unused {
+        return Err(SimulateError::NoStep { pattern: pattern.clone() });
+    }
     program.leave_out(target, |_, step| options.zeros.of(manifest, step));
     let mut simulated = match (options.chips.map(NonZeroU32::get), &target.links) {
         (Some(2..), None) => return Err(SimulateError::Links { target: target.name.clone() }),
+        (Some(chips), Some(links)) if chips > links.most.get() => {
+            return Err(SimulateError::TooMany { target: target.name.clone(), chips, most: links.most.get() });
+        }
         (Some(chips @ 2..), Some(links)) => joined(manifest, program, target, links, chips..=chips)?,
         (Some(_), _) | (None, None) => alone(manifest, program, target)?,
         (None, Some(links)) => match alone(manifest, program.clone(), target) {
@@ -150,22 +179,29 @@ fn joined(
     numbers: std::ops::RangeInclusive<u32>,
 ) -> Result<Simulated, SimulateError> {
     let cuts = Cuts::new(&program);
-    let (first, most) = (*numbers.start(), (*numbers.end()).min(links.most.get()));
+    let (first, mut most) = (*numbers.start(), *numbers.end());
     // Fewer than hold the weights and the state are not tried.
     let held = (program.weight_bytes + program.state_bytes) / target.sram().0;
     let least = if target.tiers.is_empty() { held.ceil() as u32 } else { 1 };
     let mut chips = first.max(least);
     let mut reason = format!("weights and state need {}", Bytes(program.weight_bytes + program.state_bytes));
+    let mut too_few = chips.saturating_sub(1);
+    let mut enough = None;
+    // What is missing is known only after everything was placed: many are tried in steps of an eighth, then between these.
     while chips <= most {
         match try_joined(manifest, &cuts, target, links, chips)? {
-            Ok(mut simulated) => {
-                simulated.program = program.clone();
-                return Ok(simulated);
-            }
-            Err(excess) => reason = excess,
+            Ok(simulated) => (most, enough) = (chips, Some(simulated)),
+            Err(excess) => (too_few, reason) = (chips, excess),
         }
-        // What is missing is known only after everything was placed: many are tried in steps of an eighth.
-        chips += (chips / 8).max(1);
+        chips = match enough {
+            Some(_) if most - too_few <= 1 => break,
+            Some(_) => too_few + (most - too_few) / 2,
+            None if chips == most => break,
+            None => (chips + (chips / 8).max(1)).min(most),
+        };
+    }
+    if let Some(simulated) = enough {
+        return Ok(Simulated { program, ..simulated });
     }
     Err(SimulateError::Chips { target: target.name.clone(), chips: most, reason })
 }
@@ -185,11 +221,13 @@ fn try_joined(
     for part in &parts {
         let own = match alone(manifest, cuts.part(part.clone()), target) {
             Ok(own) => own,
-            Err(error @ CostError::Capacity { .. }) => return Ok(Err(error.to_string())),
+            Err(CostError::Capacity { what, needed, available, .. }) => {
+                return Ok(Err(format!("the {what} of one need {needed}, and it holds {available}")));
+            }
             Err(error @ (CostError::Type { .. } | CostError::Memory { .. })) => return Err(error),
         };
         if let Some(excess) = own.excess(target) {
-            return Ok(Err(excess.to_string()));
+            return Ok(Err(excess.shortage()));
         }
         placed.extend(own.placed);
         reports.push(own.report);

@@ -206,7 +206,12 @@ fn what_does_not_fit_is_said_with_bytes_and_tiles() {
     let small = [("tiles.count", "4"), ("tiles.sram", "95KiB"), ("policy.weights", "tier2")];
     let small = small.map(|(key, value)| (key.to_string(), value.to_string()));
     let target = built_in("graphcore-mk2", &small).unwrap().unwrap();
-    let Simulated { program, plan, .. } = run(&manifest, &target).unwrap();
+    let options = |chips: u32| SimulateOptions {
+        numerics: Some(DType::F16),
+        chips: NonZeroU32::new(chips),
+        ..SimulateOptions::default()
+    };
+    let Simulated { program, plan, .. } = simulate(&manifest, &target, &options(1)).unwrap();
     let PlaceError::Memory { step, needed, available, tiles, chips, .. } =
         plan.unwrap().check(&program, &target).unwrap_err();
     assert_eq!((step.as_str(), needed.as_str(), available.as_str()), ("Attention_v4", "65.62 KiB", "35 KiB"));
@@ -405,7 +410,7 @@ fn zeros_that_lie_in_the_inputs_of_one_tile_leave_the_others_at_work() {
     };
     let number = product.blocks[0].values[*slot as usize].id;
     let with = |zero: fn(usize) -> bool| {
-        let map = Arc::new(ZeroMap::new(&[1, 4096], (0..4096).map(zero)));
+        let map = Arc::new(ZeroMap::new(&[1, 4096], (0..4096).map(zero)).unwrap());
         let zeros = Zeros { counted: [(number, map)].into(), ..Zeros::default() };
         with_options(&product, &edge, SimulateOptions { zeros, ..SimulateOptions::default() })
     };

@@ -295,6 +295,10 @@ fn of_calibrate(error: &CalibrateError) -> Option<Verdict> {
         CalibrateError::Folder(error) => Some((of_io(error), None)),
         CalibrateError::Run(error) => Some(of_run(error)),
         CalibrateError::NotFinite { .. } => Some((Code::File, None)),
+        CalibrateError::NoFloats => {
+            let hint = "choose with --size, or a precision with --weights";
+            Some((Code::Usage, Some(hint.to_string())))
+        }
         CalibrateError::NoExample | CalibrateError::NoTokenizer { .. } | CalibrateError::Input { .. } => {
             Some((Code::Usage, None))
         }
@@ -317,7 +321,9 @@ fn of_simulate(error: &SimulateError) -> Verdict {
         SimulateError::Program(ProgramError::Entry { .. }) => {
             (Code::Usage, Some("choose one with --entry NAME".to_string()))
         }
-        SimulateError::Program(ProgramError::UnknownDimension { .. }) => (Code::Usage, None),
+        SimulateError::Program(ProgramError::UnknownDimension { .. })
+        | SimulateError::NoStep { .. }
+        | SimulateError::TooMany { .. } => (Code::Usage, None),
         SimulateError::Program(ProgramError::Types { .. } | ProgramError::Extent { .. }) => (Code::File, None),
         SimulateError::Cost(CostError::Type { known, .. }) => {
             let type_ = known.first().copied().unwrap_or("f16");
@@ -384,6 +390,7 @@ fn of_run(error: &RunError) -> Verdict {
         | RunError::InputShape { .. }
         | RunError::OutOfRange { .. }
         | RunError::Obligation { .. }
+        | RunError::Replaced { .. }
         | RunError::State { .. } => (Code::Usage, None),
         RunError::Threads { .. } | RunError::Memory { .. } => (Code::Resource, None),
         RunError::Spill { .. } => (Code::Resource, Some("name another folder with --spill DIR".to_string())),

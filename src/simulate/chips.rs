@@ -22,8 +22,8 @@ impl<'a> Cuts<'a> {
     pub(super) fn new(program: &'a Program) -> Cuts<'a> {
         let count = program.steps.len();
         let uses = Uses::of(program);
-        let mut crossing = vec![0.0; count + 1];
-        let mut held = vec![false; count + 1];
+        let mut crossing = vec![0.0; program.steps.len() + 1];
+        let mut held = vec![false; program.steps.len() + 1];
         for (source, &(made, last, bytes)) in &uses.0 {
             for cut in made + 1..=last {
                 match source {

@@ -15,6 +15,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 pub mod units;
+mod zero_map;
 mod zeros;
 
 pub use builtin::{BUILT_IN, built_in, built_in_text};
@@ -30,4 +31,5 @@ pub use roles::AxisRole;
 pub use target::{
     Energy, Exchange, Home, Links, Matrix, Overhead, Policy, Style, Target, Thermal, Tier, Tiles, Vector, Zeros,
 };
-pub use zeros::{ActivationZeros, Kept, StepZeros, ZeroMap};
+pub use zero_map::{ActivationZeros, StepZeros, ZeroMap};
+pub use zeros::Kept;

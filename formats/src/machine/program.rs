@@ -4,7 +4,7 @@
 //! follow the step that runs them, each with the number of times that it runs.
 
 use super::roles::{AxisRole, roles};
-use super::zeros::StepZeros;
+use super::zero_map::StepZeros;
 use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
 use crate::fact::Type;

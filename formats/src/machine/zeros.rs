@@ -1,7 +1,7 @@
 //! Zeros of activations: which multiplications and which weights a machine leaves out for them.
 //!
 //! Inputs of a product are left out in groups of [`Zeros::inputs`] neighbours, where they are zero in all rows that pass
-//! the matrix unit together. How many groups that is follows from where zeros were in a run ([`ZeroMap`]), or from a share
+//! the matrix unit together. How many groups that is follows from where zeros were in a run ([`ZeroMap`](super::zero_map::ZeroMap)), or from a share
 //! of zeros that is assumed, each apart from its neighbours. Tiles that have fewer zeros than others take longer: the
 //! greatest share that a tile keeps counts for time, that of all tiles for energy. Weights are read for an input that is
 //! not zero in any row.
@@ -9,95 +9,11 @@
 use super::program::{BoundProduct, BoundStep, Program, Source};
 use super::roles::AxisRole;
 use super::target::{Target, Zeros};
+use super::zero_map::{ActivationZeros, StepZeros};
 use crate::dtype::DType;
 use crate::ops::AxisKind;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// The zeros among the activations that a step multiplies with weights.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ActivationZeros {
-    /// Each element is zero with this probability, whatever others are.
-    Share(f64),
-    /// Where they were in a run.
-    Counted(Arc<ZeroMap>),
-}
-
-/// Which elements of a tensor are zero.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZeroMap {
-    extents: Vec<usize>,
-    /// A bit an element, row-major: 1 where it is zero.
-    bits: Vec<u64>,
-}
-
-impl ZeroMap {
-    /// The map of a tensor of these extents; `zeros` says of each element, row-major, whether it is zero. What is missing
-    /// is not zero.
-    pub fn new(extents: &[usize], zeros: impl IntoIterator<Item = bool>) -> ZeroMap {
-        let count = extents.iter().fold(1usize, |count, &extent| count.saturating_mul(extent));
-        let mut bits = vec![0u64; count.div_ceil(64)];
-        for (element, _) in zeros.into_iter().take(count).enumerate().filter(|(_, zero)| *zero) {
-            bits[element / 64] |= 1 << (element % 64);
-        }
-        ZeroMap { extents: extents.to_vec(), bits }
-    }
-
-    fn is_zero(&self, element: usize) -> bool {
-        (self.bits[element / 64] >> (element % 64)) & 1 == 1
-    }
-
-    /// Share of the elements that are zero; 0 where there are none.
-    pub fn share(&self) -> f64 {
-        let count: usize = self.extents.iter().product();
-        let zeros: u32 = self.bits.iter().map(|word| word.count_ones()).sum();
-        if count == 0 { 0.0 } else { f64::from(zeros) / count as f64 }
-    }
-
-    /// Groups that are kept and all groups in a part of the tensor: groups of `inputs` neighbours along an axis in `rows`
-    /// rows, which are positions along all other axes, row-major. A group is left out where all of it is zero.
-    fn groups(&self, part: &[Range<usize>], axis: usize, (rows, inputs): (usize, usize)) -> (f64, f64) {
-        let Some(along) = part.get(axis) else { return (0.0, 0.0) };
-        let mut strides = vec![1usize; self.extents.len()];
-        for index in (1..self.extents.len()).rev() {
-            strides[index - 1] = strides[index] * self.extents[index];
-        }
-        let others = part.iter().enumerate().filter(|(index, _)| *index != axis);
-        let starts = others.fold(vec![0usize], |starts, (index, range)| {
-            starts
-                .iter()
-                .flat_map(|start| range.clone().map(move |at| (start, at)))
-                .map(|(start, at)| start + at * strides[index])
-                .collect()
-        });
-        let (mut kept, mut all) = (0u64, 0u64);
-        for block in starts.chunks(rows.max(1)) {
-            for first in along.clone().step_by(inputs.max(1)) {
-                let group = first..(first + inputs).min(along.end);
-                let zero = block.iter().all(|start| group.clone().all(|at| self.is_zero(start + at * strides[axis])));
-                all += 1;
-                kept += u64::from(!zero);
-            }
-        }
-        (kept as f64, all as f64)
-    }
-}
-
-/// What a step has to do with the zeros among its activations, before it is spread.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepZeros {
-    /// Where they are.
-    pub of: ActivationZeros,
-    /// Share of the groups of inputs that is multiplied.
-    pub kept: f64,
-    /// Share of the elements of weights that is read.
-    pub read: f64,
-    /// Groups that are left out together: rows and inputs.
-    group: (usize, usize),
-    /// Axis of operand 0 that inputs are along.
-    axis: usize,
-}
 
 /// Shares of the groups of inputs that tiles multiply.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -234,26 +150,4 @@ fn all_tiles(extents: &[i64], parts: &[u32]) -> Vec<Vec<Range<i64>>> {
         let own: Vec<Range<i64>> = own.filter(|part| !part.is_empty()).collect();
         tiles.iter().flat_map(|tile| own.iter().map(move |part| [tile.clone(), vec![part.clone()]].concat())).collect()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_are_left_out_where_all_of_them_are_zero() {
-        // Two rows of six; the first has zeros at 0, 1, 2, the second at 0, 1, 5.
-        let zeros = [1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1].map(|zero| zero == 1);
-        let map = ZeroMap::new(&[2, 6], zeros);
-        assert_eq!(map.share(), 0.5);
-        let whole = [0..2, 0..6];
-        assert_eq!(map.groups(&whole, 1, (1, 1)), (6.0, 12.0));
-        assert_eq!(map.groups(&whole, 1, (1, 2)), (4.0, 6.0));
-        assert_eq!(map.groups(&whole, 1, (2, 1)), (4.0, 6.0));
-        // The last group of a part is as short as the part is.
-        assert_eq!(map.groups(&[0..1, 0..3], 1, (1, 2)), (0.0, 2.0));
-        // Inputs along the first axis: both rows are one column's inputs.
-        assert_eq!(map.groups(&whole, 0, (1, 2)), (4.0, 6.0));
-        assert_eq!(ZeroMap::new(&[0, 6], []).share(), 0.0);
-    }
 }

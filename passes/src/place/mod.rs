@@ -42,9 +42,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlaceError {
     /// More lives at the same time than a tile holds.
-    #[error(
-        "`{target}`: step `{step}` and what lives beside it need {needed} of each of {tiles} tiles, which have {available}: {chips} such machines would hold it"
-    )]
+    #[error("`{target}`: {}: {chips} such machines would hold it", self.shortage())]
     Memory {
         /// Name of the target.
         target: String,
@@ -59,6 +57,14 @@ pub enum PlaceError {
         /// How many such machines would be enough, if everything were divided among them.
         chips: u64,
     },
+}
+
+impl PlaceError {
+    /// What a machine lacks, without what would help.
+    pub fn shortage(&self) -> String {
+        let PlaceError::Memory { step, needed, available, tiles, .. } = self;
+        format!("step `{step}` and what lives beside it need {needed} of each of {tiles} tiles, which have {available}")
+    }
 }
 
 /// Place the regions of a program whose steps are spread like this.

@@ -6,10 +6,12 @@ use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::cli::run::store;
 use crate::cli::sizes::{Beginning, Sizes};
+use crate::files::SourceFile;
 use crate::observe::ZeroMaps;
+use anyhow::Context;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::machine::{Target, ZeroMap};
-use ipuc_formats::model::Manifest;
+use ipuc_formats::model::{Manifest, read_manifest};
 use ipuc_formats::value::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +47,9 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
     let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Fresh };
     let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
     let mut session = loaded.session()?;
-    let manifest = loaded.model.manifest().clone();
+    // The model has given its records of weights away.
+    let (_, manifest) = read_manifest(&SourceFile::open(&loaded.file)?)
+        .with_context(|| format!("cannot open `{}`", loaded.file.display()))?;
     let running = output.waiting("running");
     let mut zeros = ZeroMaps::new(&manifest);
     let outputs = match target.zeros {
@@ -53,6 +57,10 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
         None => session.run(name, inputs.values)?,
     };
     drop(running);
+    if zeros.is_incomplete {
+        let failure = Failure::memory("there is no memory for the places of zeros among the activations");
+        return Err(failure.with_hint("state the shares of zeros with --zeros").into());
+    }
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
     }

@@ -99,6 +99,18 @@ fn zero_share(text: &str) -> Result<(String, f64), String> {
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let target = target(&arguments.target, &arguments.set)?;
+    // A sweep may go through machines with and without them.
+    if arguments.sweep.is_empty() {
+        let lacks = |table: &str, option: &str| {
+            Failure::usage(format!("`{}` has no table `{table}`, which {option} is for", target.name))
+        };
+        if !arguments.zeros.is_empty() && target.zeros.is_none() {
+            return Err(lacks("zeros", "--zeros").into());
+        }
+        if arguments.warm.is_some() && target.thermal.is_none() {
+            return Err(lacks("thermal", "--warm").into());
+        }
+    }
     let mut dimensions = bindings(&arguments.dim)?;
     let computed = match arguments.inputs.is_given() {
         true => Some(functional::compute(arguments, &target, output)?),
