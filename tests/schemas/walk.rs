@@ -313,7 +313,9 @@ fn typed(schema: &Json, bases: &[Base], variable: &str, kind: &str) -> Option<Ou
         graph(&mut model).output.iter_mut().for_each(|output| output.r#type = None);
         match imported(&model) {
             Ok(found) => {
-                let outputs = list(schema, "outputs").iter().zip(&found.outputs);
+                let named = node(&mut model).output.clone();
+                let ports = list(schema, "outputs").iter().zip(&named).filter(|(_, name)| !name.is_empty());
+                let outputs = ports.map(|(port, _)| port).zip(&found.outputs);
                 let mut of_variable = outputs.filter(|(port, _)| text(port, "variable") == variable);
                 let fits = of_variable.all(|(_, found)| found.as_ref().is_none_or(|found| innermost(found) == dtype));
                 return Some(if fits { Outcome::Honoured } else { Outcome::PassedOver });

@@ -157,6 +157,9 @@ fn matmul_of_blocks(node: &mut Lowering<'_, '_>) -> Lowered {
     let (a, blob, shape) = (node.required(0)?, node.required(1)?, node.required(2)?);
     let shape = node.fact(&shape).and_then(|fact| fact.elements_as_integers());
     let Some([inputs, outputs]) = shape.as_deref() else { return Err(node.refuse("a computed `B_shape`")) };
+    if !(1..=i64::from(i32::MAX)).contains(inputs) || !(1..=i64::from(i32::MAX)).contains(outputs) {
+        return Err(node.refuse(format!("`B_shape` = [{inputs}, {outputs}]")));
+    }
     let (inputs, outputs, blocks) = (*inputs, *outputs, (inputs + BLOCK - 1) / BLOCK);
     let blob = reshaped(node, blob, &[outputs, blocks, parameters + BLOCK / 2])?;
     let part = |node: &mut Lowering<'_, '_>, from: i64, to: i64| node.sliced(blob, 2, [from, to, 1]);

@@ -349,7 +349,7 @@ fn bifurcation(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(4)?;
     let least = node.int("min_ngram_size")?.unwrap_or(1);
     let most = node.int("max_ngram_size")?.unwrap_or(3);
-    if least < 1 || most < least || most - least >= MOST_LENGTHS {
+    if least < 1 || most < least || most > MOST_LENGTHS {
         return Err(node.refuse(format!("runs of {least} to {most} tokens")));
     }
     let (source, text, guess) = (node.required(0)?, node.required(1)?, node.input(3));

@@ -124,11 +124,22 @@ pub(super) fn speech(node: &mut Lowering<'_, '_>) -> Lowered {
     }
     let model = Model::speech(node, start, 10, &mut rows)?;
     let changes = ScoreChanges::of(node, &SCORES, (marks.end, 1.0), &mut rows)?;
-    let temperature = node.cast(node.input(14), DType::F32)?;
+    let temperature = positive_or_one(node, node.input(14))?;
     found(node, [beams, temperature], Beams { model, changes, marks, early })
 }
 
 /// The results of a search.
+/// A temperature that scores are divided by: 1 in place of one that is not positive, which ONNX Runtime leaves out.
+fn positive_or_one(node: &mut Lowering<'_, '_>, temperature: Operand) -> Result<Operand, LowerError> {
+    if temperature == Operand::Absent {
+        return Ok(temperature);
+    }
+    let temperature = node.cast(temperature, DType::F32)?;
+    let [zero, one] = [0f32, 1.0].map(|number| node.constant(Tensor::scalar(number)));
+    let positive = node.emit_one(Compare { relation: CompareRelation::Greater }, vec![temperature, zero])?;
+    node.emit_one(Select {}, vec![positive, temperature, one])
+}
+
 fn found(node: &mut Lowering<'_, '_>, [beams, temperature]: [Operand; 2], search: Beams) -> Lowered {
     let longest = count(node, 1)?;
     let trips = room(node, longest, search.model.tokens)?;

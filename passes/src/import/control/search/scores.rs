@@ -51,8 +51,8 @@ impl ScoreChanges {
         let run = node.int("no_repeat_ngram_size")?.unwrap_or(0).max(0);
         let penalty = node.input(inputs.repetition_penalty);
         let penalty = node.cast(penalty, DType::F32)?;
-        let allowed = seen(node, node.input(inputs.vocab_mask))?;
-        let mut allowed_first = seen(node, node.input(inputs.prefix_vocab_mask))?;
+        let allowed = seen(node, inputs.vocab_mask, "vocab_mask")?;
+        let mut allowed_first = seen(node, inputs.prefix_vocab_mask, "prefix_vocab_mask")?;
         if allowed_first != Operand::Absent {
             allowed_first = rows(node, allowed_first)?;
         }
@@ -123,8 +123,12 @@ impl ScoreChanges {
     }
 }
 
-/// Where a mask of integers is not 0.
-fn seen(node: &mut Lowering<'_, '_>, mask: Operand) -> Result<Operand, LowerError> {
+/// Where a mask of integers is not 0. Scores keep their known extents only beside a mask of known rank.
+fn seen(node: &mut Lowering<'_, '_>, input: usize, name: &str) -> Result<Operand, LowerError> {
+    let mask = node.input(input);
+    if mask != Operand::Absent && node.rank(&mask).is_err() {
+        return Err(node.refuse(format!("input `{name}` of unknown rank")));
+    }
     node.cast(mask, DType::Bool)
 }
 
