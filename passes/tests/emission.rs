@@ -199,8 +199,9 @@ fn too_little_memory_is_refused_by_name_of_what_is_enough() {
     let graph = graph(Arc::new(model()));
     let least = least_memory(&graph);
     emitted(&graph, &options(CHUNK_BYTES, least), 3).unwrap();
-    let error = emitted(&graph, &options(CHUNK_BYTES, least - 1), 3).unwrap_err().to_string();
-    assert!(error.contains(&format!("needs {least} bytes")), "{error}");
+    let error = emitted(&graph, &options(CHUNK_BYTES, least - 1), 3);
+    let Err(EmitError::Memory { memory_bytes, needed_bytes }) = error else { panic!("{:?}", error.err()) };
+    assert_eq!((memory_bytes, needed_bytes), (least - 1, least));
 }
 
 #[test]

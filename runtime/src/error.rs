@@ -4,7 +4,7 @@ use crate::steps::KernelError;
 use crate::versions::VersionError;
 use ipuc_formats::model::FormatError;
 use ipuc_formats::ops::TypeError;
-use ipuc_formats::size::Size;
+use ipuc_formats::size::{NeededSize, Size};
 use ipuc_kernels::simd::UnknownInstructions;
 use thiserror::Error;
 
@@ -41,7 +41,7 @@ pub enum OpenError {
         count: usize,
     },
     /// The budget is too small for the largest dimensions that the file allows, or for any.
-    #[error("a memory budget of {} is too small: {} are needed", Size(*budget_bytes), Size(*needed_bytes))]
+    #[error("a memory budget of {} is too small: {} are needed", Size(*budget_bytes), NeededSize(*needed_bytes))]
     Budget {
         /// The smallest budget that works.
         needed_bytes: u64,
@@ -49,7 +49,7 @@ pub enum OpenError {
         budget_bytes: u64,
     },
     /// Memory is short.
-    #[error("the weights need {} in memory, {} are available", Size(*needed_bytes), Size(*available_bytes))]
+    #[error("the weights need {} in memory, {} are available", NeededSize(*needed_bytes), Size(*available_bytes))]
     Memory {
         /// Bytes needed.
         needed_bytes: u64,
@@ -156,7 +156,7 @@ pub enum RunError {
         "a memory budget of {} is too small for these inputs: {} are needed, {} of them for activations, state, inputs \
          and outputs",
         Size(*budget_bytes),
-        Size(*needed_bytes),
+        NeededSize(*needed_bytes),
         Size(*working_bytes)
     )]
     Budget {
@@ -166,6 +166,12 @@ pub enum RunError {
         budget_bytes: u64,
         /// What is needed besides weights.
         working_bytes: u64,
+    },
+    /// An observer puts a value of another kind in place of a result.
+    #[error("an observer replaces the result of step `{step}` by a value of another type or shape")]
+    Replaced {
+        /// Name of the step.
+        step: String,
     },
     /// There is no memory for what a run needs besides weights.
     #[error("there is no memory for {} of activations, inputs and state", Size(*bytes))]

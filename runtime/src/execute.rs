@@ -74,6 +74,8 @@ impl Execution<'_, '_> {
                     let value = self.memory.whole(contents).map_err(|error| failure(step, error))?;
                     observer.value(number, &value);
                     if let Some(other) = observer.replaced(number, &value) {
+                        let is_alike = matches!(contents, Contents::Value(_)) && other.kind() == value.kind();
+                        is_alike.then_some(()).ok_or_else(|| RunError::Replaced { step: step.name.clone() })?;
                         *contents = Contents::Value(other);
                     }
                 }

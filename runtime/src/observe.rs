@@ -16,8 +16,8 @@ pub trait Observer: Send {
     /// A step has computed a value. Its number is the compiler's: the same in every file made from the model.
     fn value(&mut self, number: u32, value: &Value);
 
-    /// What the steps that follow read in place of a value that was shown, of the same type and shape; the value itself where
-    /// there is nothing. For trying what a change of a value does to others.
+    /// What the steps that follow read in place of a value that was shown, for trying what a change of it does to others: a
+    /// tensor of the same type and shape, or `None` for the value itself. Another kind ends the run with an error.
     fn replaced(&mut self, _number: u32, _value: &Value) -> Option<Value> {
         None
     }

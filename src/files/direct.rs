@@ -58,10 +58,10 @@ impl DirectFile {
                 let offset = self.length() / PLACES * place;
                 let mut byte = [0u8];
                 let slices = &mut [io::IoSliceMut::new(&mut byte)];
-                // A read that does not wait fails where it would have to.
+                // A read that does not wait fails where it would have to. Files that know no such reads are in memory.
                 let read =
                     rustix::io::preadv2(self.buffered.file(), slices, offset, rustix::io::ReadWriteFlags::NOWAIT);
-                read.is_ok()
+                read != Err(rustix::io::Errno::AGAIN)
             };
             (0..PLACES).filter(|&place| cached(place)).count() as u64 > PLACES / 2
         }

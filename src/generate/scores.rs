@@ -2,7 +2,7 @@
 
 use ipuc_formats::dtype::DType;
 use ipuc_formats::element::{bf16, f16};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, room};
 
 /// The score of each token of the vocabulary behind one position.
 #[derive(Debug, Clone)]
@@ -26,7 +26,9 @@ impl Scores {
         if positions == 0 || vocabulary == 0 {
             return Err("it gives no scores".to_string());
         }
-        Ok((0..positions).map(|at| Scores { all: all.clone(), place: at * vocabulary, vocabulary }).collect())
+        let mut scores = room(positions).map_err(|error| error.to_string())?;
+        scores.extend((0..positions).map(|at| Scores { all: all.clone(), place: at * vocabulary, vocabulary }));
+        Ok(scores)
     }
 
     /// One a token.

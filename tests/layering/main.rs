@@ -126,7 +126,7 @@ const PROGRAM: &[(&str, &[&str])] = &[
             "simulate",
         ],
     ),
-    ("calibrate", &["compile", "generation", "open"]),
+    ("calibrate", &["accuracy", "compare", "compile", "generation", "open"]),
     ("compile", &["files", "generation", "memory"]),
     ("generate", &["generation"]),
     ("generation", &[]),

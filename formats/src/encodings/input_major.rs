@@ -17,6 +17,7 @@ use super::units::Units;
 use crate::attributes;
 use crate::dtype::DType;
 use crate::ops::WeightMatrix;
+use crate::tensor::filled;
 use std::ops::Range;
 
 /// Planes, and the outputs of an input, begin and end on a cache line.
@@ -331,7 +332,7 @@ impl Encoding for InputMajor {
         let panel_bytes = dense.panel_bytes(inputs.clone()).and_then(|bytes| usize::try_from(bytes).ok());
         let panel_bytes = panel_bytes.ok_or_else(|| weight.too_large())?;
         let unit_bytes = from.len() / (part.end - part.start) as usize;
-        let mut bytes = vec![0; panel_bytes];
+        let mut bytes = filled(0, panel_bytes).map_err(|_| weight.too_large())?;
         for (unit, from) in (part.start..part.end).zip(from.chunks_exact(unit_bytes)) {
             for (panel, own) in self.panels_of(unit).zip(0..) {
                 bytes.fill(0);

@@ -141,14 +141,14 @@ impl SparsePanels {
         if !in_range || !self.capacity.is_multiple_of(in_line) {
             return unsupported(format!("records with room for {} values", self.capacity));
         }
+        if self.interleave > 4 {
+            return unsupported(format!("panels without zeros with {} inputs side by side", self.interleave));
+        }
         if self.in_lines && self.interleave * PANEL_OUTPUTS as u64 != in_line {
             return unsupported(format!(
                 "lines of {} elements with {} inputs side by side",
                 self.dtype, self.interleave
             ));
-        }
-        if self.interleave > 4 {
-            return unsupported(format!("panels without zeros with {} inputs side by side", self.interleave));
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Encoding for SparsePanels {
                 let (values, after) = after.split_at(record.values as usize);
                 stored = after;
                 with_zeros.extend(planes);
-                self.expand(record, mask, values, &mut with_zeros)?;
+                self.expand(weight, record, (mask, values), &mut with_zeros)?;
             }
             dense.unpack(weight, PartRange { start: panel, end: panel + 1, ..part }, &with_zeros, to)?;
         }
@@ -322,13 +322,20 @@ impl SparsePanels {
         Ok(())
     }
 
-    /// Append the elements of a record.
-    fn expand(&self, record: Record, mask: &[u8], values: &[u8], to: &mut Vec<u8>) -> Result<(), EncodingError> {
+    /// Append the elements of a record from its mask and values.
+    fn expand(
+        &self,
+        weight: Logical<'_>,
+        record: Record,
+        (mask, values): (&[u8], &[u8]),
+        to: &mut Vec<u8>,
+    ) -> Result<(), EncodingError> {
         let unit = self.unit_bytes() as usize;
         let found: u64 = mask.iter().map(|byte| u64::from(byte.count_ones())).sum();
         if found > record.capacity {
             return Err(EncodingError::Values { capacity: record.capacity, found });
         }
+        to.try_reserve(record.units as usize * unit).map_err(|_| weight.too_large())?;
         let mut values = values.chunks_exact(unit);
         for index in 0..record.units as usize {
             let is_stored = mask[index / 8] >> (index % 8) & 1 == 1;

@@ -281,7 +281,6 @@ pub struct Weight {
     pub reason: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "8")]
     pub zeros: ::core::option::Option<Zeros>,
-    /// The compiler's number of the constant.
     #[prost(uint32, tag = "9")]
     pub id: u32,
 }

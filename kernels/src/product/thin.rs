@@ -38,7 +38,7 @@ pub(super) fn thin_product(
     epilogue: Epilogue<'_>,
 ) {
     let (rows, outputs) = (out.rows(), out.columns());
-    let mut panel = vec![[0.0; LANES]; x.columns()];
+    let mut panel = vec![[0.0; LANES]; x.columns().min(RUN)];
     instructions.run(Fill { operand, panel: &mut panel });
     let rows_each = rows.div_ceil(threads::parts(rows * x.columns() * PANEL_OUTPUTS, usize::MAX));
     let rows_each = rows_each.next_multiple_of(ROWS_AT_ONCE);

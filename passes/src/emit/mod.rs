@@ -19,7 +19,7 @@ mod work;
 use crate::ir::{ConstantError, Graph};
 use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{AttachmentRecord, FormatError, Manifest, PlacementRecord, Provenance, SymbolRecord};
-use ipuc_formats::size::Size;
+use ipuc_formats::size::{NeededSize, Size};
 use std::io;
 use thiserror::Error;
 
@@ -96,7 +96,7 @@ pub enum EmitError {
     /// The bound on memory is too low for the largest piece of work.
     #[error(
         "compiling this model needs {} for weights in memory, {} are allowed",
-        Size(*needed_bytes),
+        NeededSize(*needed_bytes),
         Size(*memory_bytes)
     )]
     Memory {

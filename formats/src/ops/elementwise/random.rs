@@ -13,7 +13,7 @@ use crate::ops::{
     Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
     optional, optional_tensor, tensor_operand,
 };
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, filled};
 use crate::value::Value;
 
 attributes! {
@@ -154,7 +154,7 @@ impl Operator for Random {
         let extents = self.check()?;
         let extents = optional_tensor(inputs, 0)?.map_or(extents, |like| like.shape().to_vec());
         let count = Tensor::zeros(self.to, &extents)?.count();
-        let mut values = vec![0.0; count];
+        let mut values = filled(0.0, count)?;
         self.draws(&mut context.random_state).fill(0, &mut values);
         let values: Vec<Scalar> = values.into_iter().map(Scalar::Float).collect();
         Ok(vec![from_scalars(self.to, &extents, &values)?.into()])

@@ -129,7 +129,7 @@ mod tests {
         let costs = [0.0, 9.0, 9.0, 0.0, 9.0, 9.0, 9.0, 0.0, 0.0];
         assert_eq!(warped(&[3, 3], &costs), [0, 1, 2, 2, 0, 0, 1, 2]);
         // Of equal sums that by a column.
-        assert_eq!(warped(&[1, 2, 3], &[0.0; 6]), [0, 1, 1, 0, 1, 2]);
+        assert_eq!(warped(&[1, 2, 3], &[0.0; 6]), [0, 1, 1, 1, 0, 0, 1, 2]);
         assert_eq!(warped(&[2, 1], &[1.0, 1.0]), [0, 1, 0, 0]);
         assert_eq!(warped(&[0, 3], &[]), [0i32; 0]);
         assert_eq!(warped(&[3, 0], &[]), [0i32; 0]);

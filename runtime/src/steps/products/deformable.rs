@@ -7,7 +7,7 @@ use crate::steps::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{self, DeformableConvolution};
-use ipuc_formats::tensor::{TensorError, element_count};
+use ipuc_formats::tensor::{TensorError, element_count, filled};
 use ipuc_formats::value::Value;
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{Epilogue, PlainElements, PlainLayout, PlainMatrix, Start, plain_product};
@@ -109,17 +109,17 @@ impl Displaced<'_> {
         for (group, out) in columns.chunks_mut(channels * samples).enumerate() {
             let x = &x[(image * self.channels + group * channels) * self.volume..][..channels * self.volume];
             let planes = Planes::new(x, self.volume).ok_or_else(no_memory)?;
-            sample(&planes, &self.taps(image * self.offset_groups + group), out);
+            sample(&planes, &self.taps(image * self.offset_groups + group)?, out);
         }
         Ok(columns)
     }
 
     /// The neighbours of the taps of a group of displacements.
-    fn taps(&self, group: usize) -> Taps {
+    fn taps(&self, group: usize) -> Result<Taps<f32>, TensorError> {
         let (rank, positions) = (self.axes.len(), windows::outputs(self.axes));
         let (taps, per_sample) = (windows::taps(self.axes), 1 << rank);
-        let size = taps * positions * per_sample;
-        let mut found = Taps { per_sample, places: vec![self.volume as u32; size], weights: vec![0.0; size] };
+        let size = (taps * positions).saturating_mul(per_sample);
+        let mut found = Taps { per_sample, places: filled(self.volume as u32, size)?, weights: filled(0.0, size)? };
         let step = parts(taps * positions * NEIGHBOURS_COST, taps);
         let step = taps.div_ceil(step) * positions * per_sample;
         let tasks = found.places.chunks_mut(step).zip(found.weights.chunks_mut(step)).enumerate().collect();
@@ -138,7 +138,7 @@ impl Displaced<'_> {
                 }
             }
         });
-        found
+        Ok(found)
     }
 
     /// The elements around a tap that counts `factor` times; those outside stay the zero place.

@@ -4,6 +4,7 @@
 
 use ipuc_formats::element::Element;
 use ipuc_formats::ops::ProductPlan;
+use ipuc_formats::tensor::{TensorError, filled};
 use ipuc_kernels::simd::{Instructions, Routine, Simd};
 use ipuc_kernels::threads::{each, parts};
 use std::ops::Range;
@@ -43,29 +44,44 @@ const TILE_ROWS: usize = 4;
 /// Columns of a tile.
 const TILE_COLUMNS: usize = 16;
 
+/// Fewer columns are multiplied where they lie: tiles of them would be padding for the most part.
+const LEAST_PACKED_COLUMNS: usize = 8;
+
 /// All products of a plan into `out`.
-pub(super) fn multiply<T: Term>(plan: &ProductPlan, a: &[T], b: &[T], out: &mut [T]) {
+///
+/// # Errors
+/// [`TensorError::Room`] where there is no memory to pack the right matrix in.
+pub(super) fn multiply<T: Term>(plan: &ProductPlan, a: &[T], b: &[T], out: &mut [T]) -> Result<(), TensorError> {
     let (rows, columns, shared) = (plan.a.rows, plan.b.columns, plan.a.columns);
     if out.is_empty() {
-        return;
+        return Ok(());
     }
     // A task packs the right matrix for its rows.
     let parts = parts(out.len().saturating_mul(shared), usize::MAX).div_ceil(plan.batches.len());
     let rows_each = rows.div_ceil(parts).next_multiple_of(TILE_ROWS);
+    let packed = if columns < LEAST_PACKED_COLUMNS { 0 } else { shared };
     let mut tasks = Vec::new();
     for (out, &(a_start, b_start)) in out.chunks_mut(rows * columns).zip(&plan.batches) {
         for (part, out) in out.chunks_mut(rows_each * columns).enumerate() {
             let a = &a[(a_start + part * rows_each * plan.a.strides().0).min(a.len())..];
-            tasks.push(Rows { plan, shared, a, b: &b[b_start.min(b.len())..], out });
+            tasks.push(Rows {
+                plan,
+                panel: filled([T::ZERO; TILE_COLUMNS], packed)?,
+                a,
+                b: &b[b_start.min(b.len())..],
+                out,
+            });
         }
     }
     each(tasks, |task| Instructions::best().run(task));
+    Ok(())
 }
 
 /// Some rows of one product.
 struct Rows<'a, T> {
     plan: &'a ProductPlan,
-    shared: usize,
+    /// Columns of the right matrix that are multiplied at a time.
+    panel: Vec<[T; TILE_COLUMNS]>,
     /// From the first row on.
     a: &'a [T],
     /// From the matrix on.
@@ -77,9 +93,12 @@ impl<T: Term> Routine for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(mut self, _simd: S) {
         let columns = self.plan.b.columns;
-        let mut panel = vec![[T::ZERO; TILE_COLUMNS]; self.shared];
+        if columns < LEAST_PACKED_COLUMNS {
+            return self.multiply_unpacked();
+        }
+        let mut panel = std::mem::take(&mut self.panel);
         for first in (0..columns).step_by(TILE_COLUMNS) {
             let count = TILE_COLUMNS.min(columns - first);
             self.pack(first, count, &mut panel);
@@ -99,6 +118,20 @@ impl<T: Term> Routine for Rows<'_, T> {
 }
 
 impl<T: Term> Rows<'_, T> {
+    /// Element by element.
+    #[inline(always)]
+    fn multiply_unpacked(self) {
+        let ((a_row, a_column), (b_row, b_column)) = (self.plan.a.strides(), self.plan.b.strides());
+        for (row, out) in self.out.chunks_exact_mut(self.plan.b.columns).enumerate() {
+            for (column, out) in out.iter_mut().enumerate() {
+                let add = |sum: T, inner: usize| {
+                    sum.plus_product(self.a[row * a_row + inner * a_column], self.b[inner * b_row + column * b_column])
+                };
+                *out = (0..self.plan.a.columns).fold(T::ZERO, add);
+            }
+        }
+    }
+
     /// Lays `count` columns from `first` on side by side.
     #[inline(always)]
     fn pack(&self, first: usize, count: usize, panel: &mut [[T; TILE_COLUMNS]]) {

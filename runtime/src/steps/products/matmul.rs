@@ -7,7 +7,7 @@ use super::panels::{PanelWeight, Run, coded_pieces, run_pieces, with_panels, wit
 use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Arithmetic, Matmul, ProductPlan, TypeError};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, filled};
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
@@ -156,7 +156,7 @@ fn in_general<T: Term>(
     context: &mut Context<'_>,
 ) -> Result<Tensor, KernelError> {
     let mut result = context.allocate(0, a.dtype(), &plan.shape)?;
-    general::multiply::<T>(plan, a.elements()?, b.elements()?, result.elements_mut()?);
+    general::multiply::<T>(plan, a.elements()?, b.elements()?, result.elements_mut()?)?;
     Ok(result)
 }
 
@@ -357,7 +357,7 @@ impl PanelProduct<'_> {
                 let Some(read) = self.weight.inputs_of(run, first == 0, &together(&active[own]))? else {
                     return Ok(false);
                 };
-                let mut piece = RunInputs { run, first, planes: &[], inputs: vec![&[]; end - first] };
+                let mut piece = RunInputs { run, first, planes: &[], inputs: filled(&[][..], end - first)? };
                 for (range, bytes) in &read {
                     if range.is_empty() {
                         piece.planes = bytes;
