@@ -4,7 +4,8 @@
 //!
 //! - **One algorithm, several instruction sets.** Kernels are generic over [`simd::Simd`], a token that exists only where
 //!   the processor has the instructions. `simd/portable.rs` is plain Rust and right everywhere; `simd/avx2.rs` and
-//!   `simd/avx512.rs` are the only files here with `unsafe`, besides `team.rs` that lends work to threads. [`simd::Instructions`] chooses at run time, once for a call.
+//!   `simd/avx512.rs` are the only files here with `unsafe`, besides `simd/amx.rs`, the matrix tiles that convolutions of integers
+//!   use beside AVX-512, and `team.rs` that lends work to threads. [`simd::Instructions`] chooses at run time, once for a call.
 //! - **A vector is 16 lanes of f32 on every instruction set**, as wide as a panel of weights. AVX2 holds it in two registers.
 //! - **Defined order.** Each output element is reduced in an order that depends on the length of its reduction only: not on
 //!   the number of threads, on how rows or columns are blocked, nor on where a weight was cut into pieces. Work is

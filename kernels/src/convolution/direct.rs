@@ -102,11 +102,11 @@ pub(super) struct Finish<'a> {
 /// Some rows of outputs along the first axis.
 pub(super) struct Block {
     /// Values of a channel on its grids.
-    channel: usize,
+    pub(super) channel: usize,
     /// Positions that are computed.
-    positions: usize,
+    pub(super) positions: usize,
     /// Distance of each tap from the first.
-    taps: Vec<usize>,
+    pub(super) taps: Vec<usize>,
     /// Rows of a channel along the last axis: where they go, and where they come from if not from the padding.
     sources: Vec<(usize, Option<usize>)>,
     /// Grids along the last axis: distance from the first, and the input position that they begin with.
@@ -115,11 +115,11 @@ pub(super) struct Block {
     width: usize,
     last: WindowAxis,
     /// Where each row of outputs begins.
-    rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     /// Outputs of a row.
-    row_length: usize,
+    pub(super) row_length: usize,
     /// Where the block begins in a channel of the input that is its own grid.
-    in_place: Option<usize>,
+    pub(super) in_place: Option<usize>,
 }
 
 impl Block {
@@ -203,6 +203,22 @@ impl Block {
                         copy_row(simd, row, start, self.last.stride, line);
                     }
                     None => line.fill(0.0),
+                }
+            }
+        }
+    }
+
+    /// As [`Block::fill`], of bytes shifted by so many positions of the input along the last axis; the padding is `pad`.
+    pub(super) fn fill_bytes(&self, plane: &[u8], shift: usize, pad: u8, channel: &mut [u8]) {
+        for &(phase, start) in &self.last_phases {
+            for &(to, from) in &self.sources {
+                let line = &mut channel[phase + to..][..self.width];
+                match from {
+                    Some(from) => {
+                        let row = &plane[from * self.last.input..][..self.last.input];
+                        copy_bytes(row, start + shift as isize, self.last.stride, pad, line);
+                    }
+                    None => line.fill(pad),
                 }
             }
         }
@@ -401,5 +417,22 @@ impl<'a> Finish<'a> {
         let (least, greatest) = (simd.splat(least), simd.splat(greatest));
         let value = simd.select_less(value, least, least, value);
         simd.select_less(greatest, value, greatest, value)
+    }
+}
+
+/// Every `stride`-th byte of `row` from `start` on, `pad` outside of it.
+fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8]) {
+    let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line.len());
+    let (first, end) = (below(-start), below(row.len() as isize - start));
+    let first = first.min(end);
+    line[..first].fill(pad);
+    line[end..].fill(pad);
+    if first == end {
+        return;
+    }
+    let (line, row) = (&mut line[first..end], &row[(start + (first * stride) as isize) as usize..]);
+    match stride {
+        1 => line.copy_from_slice(&row[..line.len()]),
+        _ => line.iter_mut().zip(row.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
     }
 }

@@ -15,6 +15,8 @@ mod direct;
 mod few;
 mod gather;
 mod grouped;
+mod integer;
+mod terms;
 mod tiles;
 mod transposed;
 mod winograd;
@@ -31,6 +33,7 @@ use super::{
 
 pub use depthwise::depthwise;
 pub use grouped::convolution;
+pub use integer::{Filters, TiledConvolution};
 pub use transposed::{TransposedShape, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.

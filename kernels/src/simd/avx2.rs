@@ -399,6 +399,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn bits(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])] }
+    }
+
+    #[inline(always)]
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_castsi256_ps(bits[0]), _mm256_castsi256_ps(bits[1])] }
+    }
+
+    #[inline(always)]
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {

@@ -379,6 +379,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn bits(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_castps_si512(a) }
+    }
+
+    #[inline(always)]
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_castsi512_ps(bits) }
+    }
+
+    #[inline(always)]
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe { _mm512_storeu_si512(values.as_mut_ptr().cast(), integers) }

@@ -10,6 +10,15 @@ mod expand;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
+#[allow(
+    unsafe_code,
+    reason = "instructions that Rust has no stable intrinsics for; the token proves that the processor has them"
+)]
+pub mod amx;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "amx_absent.rs"]
+pub mod amx;
+#[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "intrinsics; the token proves that the processor has them")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -23,6 +32,7 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16};
 
+pub use amx::Amx;
 pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -195,6 +205,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Bytes as f8e5m2, exactly: vector `i` has byte `i` of the 4 of each lane.
     fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4];
 
+    /// The bits of each lane.
+    fn bits(self, a: Self::Vector) -> Self::Integers;
+
+    /// Lanes of these bits.
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector;
+
     /// Writes 16 lanes.
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]);
 
@@ -293,6 +309,9 @@ pub enum Instructions {
     /// AVX-512 F, BW, DQ, VL and VNNI, and all of AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// AVX-512, and AMX with tiles of 8-bit integers.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
 }
 
 /// The environment variable that names the instruction set which kernels use in place of the fastest.
@@ -343,6 +362,7 @@ impl Instructions {
         {
             all.extend(Avx2::new().map(Self::Avx2));
             all.extend(Avx512::new().map(Self::Avx512));
+            all.extend(Amx::new().map(Self::Amx));
         }
         all
     }
@@ -356,6 +376,20 @@ impl Instructions {
             Self::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => "amx",
+        }
+    }
+
+    /// Matrix tiles, where it has them.
+    #[must_use]
+    pub fn tiles(self) -> Option<Amx> {
+        match self {
+            Self::Portable(_) => None,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) | Self::Avx512(_) => None,
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(amx) => Some(amx),
         }
     }
 
@@ -367,6 +401,8 @@ impl Instructions {
             Self::Avx2(simd) => simd.run(routine),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.run(routine),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(tiles) => tiles.vectors().run(routine),
         }
     }
 }

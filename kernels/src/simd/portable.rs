@@ -264,6 +264,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn bits(self, a: Self::Vector) -> Self::Integers {
+        integers(|lane| a[lane].to_bits().cast_signed())
+    }
+
+    #[inline(always)]
+    fn of_bits(self, bits: Self::Integers) -> Self::Vector {
+        lanes(|lane| f32::from_bits(bits[lane].cast_unsigned()))
+    }
+
+    #[inline(always)]
     fn store_integers(self, integers: Self::Integers, values: &mut [i32; LANES]) {
         *values = integers;
     }

@@ -481,3 +481,27 @@ fn bytes_are_those_of_places_of_their_16() {
         assert_eq!(bytemuck::cast::<_, [u8; 4 * LANES]>(found), expected, "{}", instructions.name());
     }
 }
+
+struct Bits;
+
+impl Routine for Bits {
+    type Output = ([i32; LANES], [f32; LANES]);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let (mut integers, mut floats) = ([0; LANES], [0.0; LANES]);
+        let bits = simd.bits(simd.load(&A));
+        simd.store_integers(bits, &mut integers);
+        simd.store(simd.of_bits(bits), &mut floats);
+        (integers, floats)
+    }
+}
+
+#[test]
+fn bits_are_those_of_lanes() {
+    for instructions in Instructions::available() {
+        let (integers, floats) = instructions.run(Bits);
+        assert_eq!(integers.map(i32::cast_unsigned), bits(&A), "{}", instructions.name());
+        assert_eq!(bits(&floats), bits(&A), "{}", instructions.name());
+    }
+}

@@ -6,7 +6,7 @@
 use super::convolution::dtype;
 use super::floats::single;
 use super::fused;
-use super::integer_tasks::Cut;
+use super::integer_tasks::{Cut, ROWS_UNIT};
 use super::panels::{PanelWeight, Run};
 use super::requantized::{Along, Finish};
 use crate::steps::program::{self, Accumulators};
@@ -281,7 +281,7 @@ impl Product<'_> {
         out: &mut [u8],
     ) {
         let (columns, size) = (self.plan.b.columns, finish.dtype().bits() / 8);
-        let cut = Cut::new(1, x.rows(), x.inputs(), pieces);
+        let cut = Cut::new(1, x.rows(), ROWS_UNIT, x.inputs(), pieces);
         let task = |start: usize, pieces| Task {
             first: first + start,
             rows: start..x.rows().min(start + cut.rows),

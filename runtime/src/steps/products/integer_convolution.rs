@@ -10,13 +10,14 @@ use super::integer::{
     Weights, byte_types, each_zero, finished, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
     zero_points,
 };
-use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES};
+use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT};
 use super::panels::within;
 use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
 use ipuc_formats::value::Value;
+use ipuc_kernels::convolution::{ConvolutionShape, Filters, TiledConvolution};
 use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
     pack_integers,
@@ -144,7 +145,10 @@ impl Windows<'_> {
     /// Writes the results of some filters of a group for all images.
     fn finish_group(&self, group: usize, pieces: &[IntegerPiece<'_>], finish: &Finish<'_>, out: &mut [u8]) {
         let (positions, filters, size) = (self.positions(), self.filters(), finish.dtype().bits() / 8);
-        let cut = Cut::new(self.plan.shape[0], positions, self.inputs(), pieces);
+        let tiled = TiledConvolution::new(Instructions::best(), &self.shape(), self.pad);
+        let (unit, inputs) =
+            tiled.as_ref().map_or((ROWS_UNIT, self.inputs()), |tiled| (tiled.unit(), tiled.position_bytes()));
+        let cut = Cut::new(self.plan.shape[0], positions, unit, inputs, pieces);
         let per_image = positions.div_ceil(cut.rows) * cut.outputs.len();
         let mut tasks: Vec<Task<'_, '_>> = Vec::new();
         for (image, out) in out.chunks_mut(self.plan.shape[1] * positions * size).enumerate() {
@@ -161,7 +165,39 @@ impl Windows<'_> {
                 tasks.zip(results.chunks_mut(cut.rows * size)).for_each(|(task, own)| task.results.push(own));
             }
         }
-        each(tasks, |task| self.finish_task(group, task, finish));
+        match tiled {
+            Some(tiled) => each(tasks, |task| self.finish_tiled(&tiled, group, task, finish)),
+            None => each(tasks, |task| self.finish_task(group, task, finish)),
+        }
+    }
+
+    fn shape(&self) -> ConvolutionShape {
+        ConvolutionShape {
+            batch: self.plan.shape[0],
+            groups: self.plan.groups,
+            group_inputs: self.plan.group_channels,
+            group_outputs: self.filters(),
+            axes: self.axes.clone(),
+        }
+    }
+
+    fn finish_tiled(&self, tiled: &TiledConvolution, group: usize, task: Task<'_, '_>, finish: &Finish<'_>) {
+        let own = group * self.filters()..(group + 1) * self.filters();
+        let filters = Filters {
+            weight: IntegerWeight { kind: self.w_kind, zeros: &self.zeros[own.clone()] },
+            bias: self.bias.map(|bias| &bias[own.clone()]),
+            pieces: task.pieces,
+        };
+        let panels = task.pieces.iter().flat_map(|piece| piece.panels.clone());
+        let filter = |panel: usize| panel * PANEL_OUTPUTS..self.filters().min((panel + 1) * PANEL_OUTPUTS);
+        let channels: Vec<usize> = panels.flat_map(filter).map(|filter| own.start + filter).collect();
+        let (mut results, size) = (task.results, finish.dtype().bits() / 8);
+        tiled.sums(self.image(task.image, group), task.positions.clone(), filters, |index, first, sums| {
+            let channel = channels[index];
+            let first_place = (task.image * self.plan.shape[1] + channel) * self.positions() + task.positions.start;
+            let results = &mut results[index][first * size..][..sums.len() * size];
+            finish.write(channel, first_place + first, sums, results);
+        });
     }
 
     fn finish_task(&self, group: usize, task: Task<'_, '_>, finish: &Finish<'_>) {
@@ -200,10 +236,14 @@ impl Windows<'_> {
 
     /// The windows of some positions of a group of channels of an image.
     fn windows(&self, image: usize, group: usize, positions: Range<usize>) -> IntegerRows<'_> {
-        let channels = self.plan.group_channels;
-        let plane: usize = self.axes.iter().map(|axis| axis.input).product();
-        let first = (image * self.plan.groups + group) * channels * plane;
-        IntegerRows::windows(&self.axes, &self.x[first..first + channels * plane], channels, positions, self.pad)
+        let image = self.image(image, group);
+        IntegerRows::windows(&self.axes, image, self.plan.group_channels, positions, self.pad)
+    }
+
+    /// A group of channels of an image.
+    fn image(&self, image: usize, group: usize) -> &[u8] {
+        let length = self.plan.group_channels * self.axes.iter().map(|axis| axis.input).product::<usize>();
+        &self.x[(image * self.plan.groups + group) * length..][..length]
     }
 
     /// Adds what pieces of filters give, which come part by part.

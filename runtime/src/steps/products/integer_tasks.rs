@@ -12,24 +12,33 @@ const TASK_SUMS: usize = 1 << 17;
 /// Rows of a task, at least, where there are so many.
 pub(super) const FEWEST_ROWS: usize = 64;
 
+/// Rows at whose multiples operands of vectors are cut.
+pub(super) const ROWS_UNIT: usize = 8;
+
 /// How a product is cut: all parts of the outputs for the first rows, then all for the next.
 pub(super) struct Cut<'w> {
-    /// Rows of a task, but the last of a matrix: a multiple of 8.
+    /// Rows of a task, but the last of a matrix.
     pub(super) rows: usize,
     /// Pieces of the outputs of tasks of the same rows.
     pub(super) outputs: Vec<Vec<IntegerPiece<'w>>>,
 }
 
 impl<'w> Cut<'w> {
-    /// For `matrices` of `rows` of `inputs`, times what these pieces hold.
-    pub(super) fn new(matrices: usize, rows: usize, inputs: usize, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
+    /// For `matrices` of `rows` of `inputs`, cut at multiples of `unit`, times what these pieces hold.
+    pub(super) fn new(
+        matrices: usize,
+        rows: usize,
+        unit: usize,
+        inputs: usize,
+        pieces: &[IntegerPiece<'w>],
+    ) -> Cut<'w> {
         let (matrices, inputs) = (matrices.max(1), inputs.max(1));
         let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
         let outputs = panels * PANEL_OUTPUTS;
         let operations = matrices.saturating_mul(rows).saturating_mul(inputs).saturating_mul(outputs);
         let wanted = parts(operations, usize::MAX);
         let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_ROWS);
-        let each = rows.div_ceil(wanted.div_ceil(matrices)).max(FEWEST_ROWS).min(most).next_multiple_of(8);
+        let each = rows.div_ceil(wanted.div_ceil(matrices)).max(FEWEST_ROWS).min(most).next_multiple_of(unit);
         // Few rows: they are multiplied by each part of the outputs.
         let among = wanted.div_ceil((matrices * rows.div_ceil(each)).max(1)).min(panels).max(1);
         let panels_each = panels.div_ceil(among);

@@ -1,0 +1,569 @@
+//! Convolutions of integers of 8 bits by matrix tiles (AMX): exact sums that wrap around in 32 bits.
+//!
+//! Left tiles are 16 output channels by 64 input channels at a tap, right tiles the same inputs at 16 neighbouring positions, which
+//! lie side by side on padded copies of channels (`direct`) at every tap. Codes are multiplied as they are; since `(x - a) * (w - b)` sums to
+//! `x * w - a * w - b * x + a * b`, zero points cost the sum of each output's weights and, where weights have any, of each window.
+
+use std::ops::Range;
+
+use super::{ConvolutionShape, direct::Block, terms::Terms};
+use crate::{
+    product::{IntegerLine, IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Zero},
+    scratch::{Scratch, scratch},
+    simd::{
+        Instructions, LANES, Routine, Simd,
+        amx::{Amx, Right, SUM_COLUMNS, Signs, TILE_BYTES, Tile, Tiles},
+    },
+};
+
+/// Input channels of a line of a right tile.
+const LINE_CHANNELS: usize = 4;
+
+/// Input channels of a tile.
+const TILE_CHANNELS: usize = LINE_CHANNELS * LANES;
+
+/// Output channels that are multiplied together.
+const PAIR_OUTPUTS: usize = 2 * PANEL_OUTPUTS;
+
+/// Positions whose sums stay in the first-level cache with those of a pair of panels.
+const RUN_POSITIONS: usize = 256;
+
+/// A left tile while it is made.
+type TileWords = [i32; TILE_BYTES / size_of::<i32>()];
+
+/// A convolution whose filters come whole.
+pub struct TiledConvolution {
+    amx: Amx,
+    terms: Terms,
+    /// What padding holds: the zero point of the input.
+    pad: Zero,
+    /// The value of `pad`.
+    zero: i32,
+}
+
+/// The filters of a group, or some of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Filters<'a> {
+    /// The type of their codes, and the zero point of each filter of the group.
+    pub weight: IntegerWeight<'a>,
+    /// What is added to the sums of each filter of the group.
+    pub bias: Option<&'a [i32]>,
+    /// Whole panels.
+    pub pieces: &'a [IntegerPiece<'a>],
+}
+
+impl TiledConvolution {
+    /// `None` where these instructions have no tiles, or tiles would be mostly zeros.
+    #[must_use]
+    pub fn new(instructions: Instructions, shape: &ConvolutionShape, pad: Zero) -> Option<Self> {
+        let amx = instructions.tiles()?;
+        let terms = Terms::new(shape, TILE_CHANNELS)?;
+        let zero = if pad.kind.signed { i32::from(pad.code.cast_signed()) } else { i32::from(pad.code) };
+        let fits = terms.channels() >= TILE_CHANNELS / 4 && shape.group_outputs >= PANEL_OUTPUTS / 2;
+        fits.then_some(Self { amx, terms, pad, zero })
+    }
+
+    /// Sums come for positions from a multiple of so many to another or to the last.
+    #[must_use]
+    pub fn unit(&self) -> usize {
+        if self.terms.row() == 1 { SUM_COLUMNS } else { self.terms.row() }
+    }
+
+    /// Positions of a row of outputs.
+    #[cfg(test)]
+    fn row(&self) -> usize {
+        self.terms.row()
+    }
+
+    /// Bytes that a position takes while it is multiplied: its codes, and the sums of a pair of panels.
+    #[must_use]
+    pub fn position_bytes(&self) -> usize {
+        self.terms.channels() + PAIR_OUTPUTS * size_of::<i32>()
+    }
+
+    /// Calls `visit` with the number of each filter, counted over the pieces, a place among `positions`, and the filter's sums from
+    /// there on, until all places of all filters have come. `image` is the channels of the group, `[channels, positions..]`.
+    ///
+    /// # Panics
+    /// If lengths disagree, positions are not whole rows, or a piece is not of whole panels.
+    pub fn sums(
+        &self,
+        image: &[u8],
+        positions: Range<usize>,
+        filters: Filters<'_>,
+        visit: impl FnMut(usize, usize, &[i32]),
+    ) {
+        let row = self.terms.row().max(1);
+        assert!(
+            positions.start.is_multiple_of(row) && positions.end.is_multiple_of(row),
+            "rows of {row}: {positions:?}"
+        );
+        assert!(
+            filters.pieces.iter().all(|piece| piece.inputs == (0..self.terms.depth())),
+            "pieces are of whole panels"
+        );
+        if positions.is_empty() {
+            return;
+        }
+        let block = self.terms.block(positions.start / row..positions.end / row);
+        self.amx.vectors().run(BlockSums { convolution: self, image, block, filters, visit });
+    }
+}
+
+/// The sums of a block.
+struct BlockSums<'a, V> {
+    convolution: &'a TiledConvolution,
+    image: &'a [u8],
+    block: Block,
+    filters: Filters<'a>,
+    visit: V,
+}
+
+/// The codes of a block, four channels side by side.
+struct Inputs {
+    /// `[groups of four channels][pitch]`.
+    lines: Scratch,
+    /// Words of a line.
+    pitch: usize,
+    /// Where the lines of each step begin.
+    steps: Vec<usize>,
+}
+
+impl<V: FnMut(usize, usize, &[i32])> Routine for BlockSums<'_, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let inputs = self.inputs();
+        let unit = self.convolution.amx.tiles();
+        let steps = inputs.steps.len();
+        let pitch = self.block.positions.next_multiple_of(SUM_COLUMNS);
+        let mut buffers = (scratch(2 * steps * LANES * LANES), scratch(PAIR_OUTPUTS * pitch), scratch(pitch));
+        let left: &mut [i32] = bytemuck::cast_slice_mut(&mut buffers.0);
+        let left = left.as_chunks_mut::<{ TILE_BYTES / size_of::<i32>() }>().0;
+        let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut buffers.1);
+        let window_sums = self.window_sums(&unit, &inputs, left, sums, bytemuck::cast_slice_mut(&mut buffers.2));
+        let runs = self.runs();
+        let Filters { weight, pieces, .. } = self.filters;
+        let mut index = 0;
+        for piece in pieces {
+            let lines = self.convolution.terms.depth().div_ceil(LINE_CHANNELS);
+            for first in piece.panels.clone().step_by(2) {
+                let count = (piece.panels.end - first).min(2);
+                let mut weight_sums = [0; PAIR_OUTPUTS];
+                for panel in 0..count {
+                    let lines = &piece.lines[(first - piece.panels.start + panel) * lines..][..lines];
+                    let weight_sums = &mut weight_sums[panel * LANES..][..LANES];
+                    add_lines(simd, lines, self.convolution.terms.depth(), weight.kind.signed, weight_sums);
+                    fill_left(simd, lines, &self.convolution.terms, &mut left[panel * steps..][..steps]);
+                }
+                let second = if count == 2 { steps } else { 0 };
+                let left = [&left[..steps], &left[second..][..steps]];
+                let filters = first * PANEL_OUTPUTS..weight.zeros.len().min((first + count) * PANEL_OUTPUTS);
+                for run in &runs {
+                    let pitch = run.positions.len().next_multiple_of(SUM_COLUMNS);
+                    self.multiply(&unit, &inputs, (left, weight.kind.signed), run.positions.clone(), (sums, pitch));
+                    for (own, filter) in filters.clone().enumerate() {
+                        let sums = &mut sums[own * pitch..][..run.positions.len()];
+                        let windows = window_sums.filter(|_| weight.zeros[filter] != 0);
+                        let correction = Correction {
+                            constant: self.constant(filter, weight_sums[own]),
+                            windows: windows.map(|windows| (weight.zeros[filter], &windows[run.positions.clone()])),
+                        };
+                        correction.apply(sums);
+                        (self.visit)(index + own, run.first, run.side_by_side(sums));
+                    }
+                }
+                index += filters.len();
+            }
+        }
+    }
+}
+
+/// Positions of a block that are multiplied together, so that their sums stay in the first-level cache.
+struct Run {
+    /// On the grid.
+    positions: Range<usize>,
+    /// The first output, counted from those of the block.
+    first: usize,
+    /// Rows of outputs, and how far apart they lie.
+    rows: usize,
+    row_length: usize,
+    distance: usize,
+}
+
+impl Run {
+    /// The sums of outputs, moved to the beginning.
+    #[inline(always)]
+    fn side_by_side<'s>(&self, sums: &'s mut [i32]) -> &'s [i32] {
+        if self.distance > self.row_length {
+            for row in 1..self.rows {
+                let start = row * self.distance;
+                sums.copy_within(start..start + self.row_length, row * self.row_length);
+            }
+        }
+        &sums[..self.rows * self.row_length]
+    }
+}
+
+/// What zero points and the bias add to the products of a filter.
+struct Correction<'a> {
+    constant: i32,
+    /// The zero point of the filter and the sums of windows.
+    windows: Option<(i32, &'a [i32])>,
+}
+
+impl Correction<'_> {
+    #[inline(always)]
+    fn apply(&self, sums: &mut [i32]) {
+        let constant = self.constant;
+        match self.windows {
+            Some((zero, windows)) => {
+                for (sum, window) in sums.iter_mut().zip(windows) {
+                    *sum = sum.wrapping_add(constant).wrapping_sub(zero.wrapping_mul(*window));
+                }
+            }
+            None if constant == 0 => {}
+            None => {
+                for sum in sums {
+                    *sum = sum.wrapping_add(constant);
+                }
+            }
+        }
+    }
+}
+
+impl<V> BlockSums<'_, V> {
+    /// What is added to the products of a filter whose weights have this sum.
+    fn constant(&self, filter: usize, weight_sum: i32) -> i32 {
+        let TiledConvolution { zero, terms, .. } = self.convolution;
+        let terms = (terms.depth() as i32).wrapping_mul(self.filters.weight.zeros[filter]);
+        let bias = self.filters.bias.map_or(0, |bias| bias[filter]);
+        bias.wrapping_sub(zero.wrapping_mul(weight_sum.wrapping_sub(terms)))
+    }
+
+    /// The block in runs.
+    fn runs(&self) -> Vec<Run> {
+        let Block { rows, row_length, .. } = &self.block;
+        if let [start] = rows[..] {
+            let run = |first: usize| {
+                let row_length = RUN_POSITIONS.min(row_length - first);
+                let positions = start + first..start + first + row_length;
+                Run { positions, first, rows: 1, row_length, distance: row_length }
+            };
+            return (0..*row_length).step_by(RUN_POSITIONS).map(run).collect();
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for (row, &start) in rows.iter().enumerate() {
+            let end = start + row_length;
+            // Rows of a run are as far apart from each other; where another axis begins they are not.
+            if let Some(run) = runs.last_mut()
+                && end - run.positions.start <= RUN_POSITIONS
+                && (run.rows == 1 || start == run.positions.start + run.rows * run.distance)
+            {
+                run.distance = (start - run.positions.start) / run.rows;
+                run.rows += 1;
+                run.positions.end = end;
+                continue;
+            }
+            let first = row * row_length;
+            runs.push(Run { positions: start..end, first, rows: 1, row_length: *row_length, distance: *row_length });
+        }
+        runs
+    }
+
+    /// Some positions by two columns of left tiles, which are signed or not.
+    #[inline(always)]
+    fn multiply(
+        &self,
+        unit: &Tiles,
+        inputs: &Inputs,
+        (left, signed): ([&[TileWords]; 2], bool),
+        positions: Range<usize>,
+        (sums, pitch): (&mut [i32], usize),
+    ) {
+        let right = Right {
+            bytes: bytemuck::cast_slice(&inputs.lines),
+            steps: &inputs.steps,
+            pitch: inputs.pitch * size_of::<i32>(),
+        };
+        let signs = Signs { left: signed, right: self.convolution.pad.kind.signed };
+        let left: [&[Tile]; 2] = left.map(bytemuck::cast_slice);
+        for place in (0..positions.len()).step_by(SUM_COLUMNS) {
+            let base = (positions.start + place) * size_of::<i32>();
+            unit.multiply_bytes(signs, left, right, base, (&mut sums[place..], pitch));
+        }
+    }
+
+    /// The sum of the codes of each window, where any filter has a zero point: products with ones.
+    #[inline(always)]
+    fn window_sums<'s>(
+        &self,
+        unit: &Tiles,
+        inputs: &Inputs,
+        left: &mut [TileWords],
+        sums: &mut [i32],
+        windows: &'s mut [i32],
+    ) -> Option<&'s [i32]> {
+        if self.filters.weight.zeros.iter().all(|zero| *zero == 0) {
+            return None;
+        }
+        let channels = self.convolution.terms.channels();
+        let blocks = channels.div_ceil(TILE_CHANNELS);
+        let steps = inputs.steps.len();
+        for (step, tile) in left[..steps].iter_mut().enumerate() {
+            let count = (channels - step % blocks * TILE_CHANNELS).min(TILE_CHANNELS);
+            let tile: &mut [u8] = bytemuck::cast_slice_mut(tile);
+            tile.chunks_mut(TILE_CHANNELS).for_each(|row| {
+                row.fill(0);
+                row[..count].fill(1);
+            });
+        }
+        self.multiply(unit, inputs, ([&left[..steps]; 2], false), 0..windows.len(), (sums, windows.len()));
+        windows.copy_from_slice(&sums[..windows.len()]);
+        Some(windows)
+    }
+
+    /// The codes of all channels on their grids.
+    #[inline(always)]
+    fn inputs(&self) -> Inputs {
+        let (terms, block) = (&self.convolution.terms, &self.block);
+        let channels = terms.channels();
+        let blocks = channels.div_ceil(TILE_CHANNELS);
+        let reach = block.taps.iter().copied().max().unwrap_or(0);
+        // The last tap reads whole vectors. An odd number of cache lines keeps the lines of a tile in different sets of a cache.
+        let used = (reach + block.positions + SUM_COLUMNS).max(block.channel).next_multiple_of(LANES);
+        let pitch = ((used / LANES) | 1) * LANES;
+        let mut lines = scratch(blocks * LANES * pitch);
+        let words: &mut [i32] = bytemuck::cast_slice_mut(&mut lines);
+        let mut own = vec![0; LINE_CHANNELS * used];
+        let zeros = vec![0; used];
+        for (group, line) in words.chunks_mut(pitch).enumerate() {
+            let line = &mut line[..used];
+            if group * LINE_CHANNELS >= channels {
+                line.fill(0);
+                continue;
+            }
+            let mut rows = [&zeros[..]; LINE_CHANNELS];
+            for (index, (row, own)) in rows.iter_mut().zip(own.chunks_mut(used)).enumerate() {
+                let channel = group * LINE_CHANNELS + index;
+                if channel < channels {
+                    *row = self.channel_on_grid(channel, own);
+                }
+            }
+            interleave(rows, line);
+        }
+        let line = pitch * size_of::<i32>();
+        let step = |tap: usize| (0..blocks).map(move |block| block * LANES * line + tap * size_of::<i32>());
+        Inputs { pitch, steps: block.taps.iter().flat_map(|&tap| step(tap)).collect(), lines }
+    }
+
+    /// A channel on its grid.
+    #[inline(always)]
+    fn channel_on_grid<'r>(&'r self, channel: usize, row: &'r mut [u8]) -> &'r [u8] {
+        let (source, shift) = self.convolution.terms.source(channel);
+        let plane = self.convolution.terms.plane();
+        let values = &self.image[source * plane..][..plane];
+        if let Some(first) = self.block.in_place {
+            return &values[first..][..self.block.positions];
+        }
+        self.block.fill_bytes(values, shift, self.convolution.pad.code, &mut row[..self.block.channel]);
+        &row[..self.block.channel]
+    }
+}
+
+/// Four channels side by side; what is behind their ends is anything.
+#[inline(always)]
+fn interleave(rows: [&[u8]; LINE_CHANNELS], line: &mut [i32]) {
+    let count = rows.iter().map(|row| row.len()).min().unwrap_or(0).min(line.len());
+    let [a, b, c, d] = rows.map(|row| &row[..count]);
+    let (line, rest) = line.split_at_mut(count);
+    rest.fill(0);
+    let (whole, last) = line.as_chunks_mut::<LANES>();
+    let chunks = a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0);
+    let others = c.as_chunks::<LANES>().0.iter().zip(d.as_chunks::<LANES>().0);
+    let mut done = 0;
+    for (words, ((a, b), (c, d))) in whole.iter_mut().zip(chunks.zip(others)) {
+        for lane in 0..LANES {
+            words[lane] = i32::from_le_bytes([a[lane], b[lane], c[lane], d[lane]]);
+        }
+        done += LANES;
+    }
+    for (index, word) in last.iter_mut().enumerate() {
+        let place = done + index;
+        *word = i32::from_le_bytes([a[place], b[place], c[place], d[place]]);
+    }
+}
+
+/// Adds the codes of each output of a panel.
+#[inline(always)]
+fn add_lines<S: Simd>(simd: S, lines: &[IntegerLine], depth: usize, signed: bool, sums: &mut [i32]) {
+    let ones = simd.splat_integer(0x0101_0101);
+    let (mut sum, mut lanes) = (simd.splat_integer(0), [0; LANES]);
+    let whole = depth / LINE_CHANNELS;
+    for line in &lines[..whole] {
+        let line = simd.load_bytes(line);
+        sum = if signed { simd.dot(sum, ones, line) } else { simd.dot(sum, line, ones) };
+    }
+    simd.store_integers(sum, &mut lanes);
+    // Codes behind the last input may be anything.
+    for line in &lines[whole..] {
+        for (lane, codes) in lanes.iter_mut().zip(line.as_chunks::<LINE_CHANNELS>().0) {
+            let codes = codes[..depth % LINE_CHANNELS].iter();
+            *lane +=
+                codes.map(|&code| if signed { i32::from(code.cast_signed()) } else { i32::from(code) }).sum::<i32>();
+        }
+    }
+    sums.copy_from_slice(&lanes);
+}
+
+/// The left tiles `[taps][channels / 64]` of a panel.
+#[inline(always)]
+fn fill_left<S: Simd>(simd: S, lines: &[IntegerLine], terms: &Terms, tiles: &mut [TileWords]) {
+    let channels = terms.channels();
+    let blocks = channels.div_ceil(TILE_CHANNELS);
+    let whole = channels / LINE_CHANNELS;
+    for (step, tile) in tiles.iter_mut().enumerate() {
+        let (tap, first) = (step / blocks, step % blocks * TILE_CHANNELS);
+        let mut columns = [simd.splat(0.0); LANES];
+        for group in 0..LANES.min((channels - first).div_ceil(LINE_CHANNELS)) {
+            let channel = first + group * LINE_CHANNELS;
+            // Inputs that follow each other are a line.
+            let word = if terms.taps() == 1 && channel / LINE_CHANNELS < whole {
+                simd.load_bytes(&lines[channel / LINE_CHANNELS])
+            } else {
+                let mut word = simd.splat_integer(0);
+                for index in 0..LINE_CHANNELS.min(channels - channel) {
+                    let input = terms.input(channel + index, tap);
+                    let codes = simd.load_bytes(&lines[input / LINE_CHANNELS]);
+                    let upper = simd.shift_left(codes, 24 - 8 * (input % LINE_CHANNELS) as u32);
+                    let code = simd.shift_left(simd.shift_right(upper, 24), 8 * index as u32);
+                    word = simd.exclusive_or(word, code);
+                }
+                word
+            };
+            columns[group] = simd.of_bits(word);
+        }
+        let rows = simd.transpose(columns);
+        for (row, values) in tile.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            simd.store_integers(simd.bits(rows[row]), values);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        product::{ByteType, pack_integers},
+        simd::Instructions,
+        testing::numbers,
+        window::{self, WindowAxis},
+    };
+
+    fn codes(seed: u32, count: usize) -> Vec<u8> {
+        numbers(seed, count).into_iter().map(|value| (value * 128.0) as i32 as u8).collect()
+    }
+
+    fn value(kind: ByteType, code: u8) -> i32 {
+        if kind.signed { i32::from(code.cast_signed()) } else { i32::from(code) }
+    }
+
+    /// One group of one image, in the order of the definition: `[filters, positions]`.
+    fn naive(shape: &ConvolutionShape, x: (&[u8], Zero), w: (&[u8], IntegerWeight<'_>), bias: &[i32]) -> Vec<i32> {
+        let [rows, columns] = shape.axes[..] else { panic!("two axes") };
+        let ((x, pad), (w, weight)) = (x, w);
+        let zero = value(pad.kind, pad.code);
+        let mut sums = Vec::new();
+        for filter in 0..shape.group_outputs {
+            for position in 0..rows.output * columns.output {
+                let mut sum = bias[filter];
+                for input in 0..shape.depth() {
+                    let (channel, tap) = (input / window::taps(&shape.axes), input % window::taps(&shape.axes));
+                    let row = rows.position(position / columns.output, tap / columns.kernel);
+                    let column = columns.position(position % columns.output, tap % columns.kernel);
+                    let (Some(row), Some(column)) = (row, column) else { continue };
+                    let x = value(pad.kind, x[(channel * rows.input + row) * columns.input + column]) - zero;
+                    let w = value(weight.kind, w[filter * shape.depth() + input]) - weight.zeros[filter];
+                    sum = sum.wrapping_add(x * w);
+                }
+                sums.push(sum);
+            }
+        }
+        sums
+    }
+
+    fn axis() -> impl Strategy<Value = WindowAxis> {
+        (1_usize..24, 1_usize..5, 1_usize..4, 1_usize..3, 0_usize..3, 0_usize..3).prop_filter_map(
+            "a window fits",
+            |(input, kernel, stride, dilation, pad_begin, pad_end)| {
+                let span = (kernel - 1) * dilation + 1;
+                let output = (input + pad_begin + pad_end).checked_sub(span)? / stride + 1;
+                Some(WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end })
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        /// Codes of all types and zero points, at the ends of their ranges too; parts of positions; pieces of panels.
+        #[test]
+        fn sums_are_exact(
+            (channels, filters) in (1_usize..150, 8_usize..70),
+            axes in prop::array::uniform2(axis()),
+            (x_signed, w_signed) in any::<(bool, bool)>(),
+            (pad, zero, cut) in (any::<u8>(), -300_i32..300, any::<usize>()),
+        ) {
+            let Some(instructions) = Instructions::available().into_iter().find(|one| one.tiles().is_some()) else {
+                return Ok(());
+            };
+            let shape = ConvolutionShape {
+                batch: 1, groups: 1, group_inputs: channels, group_outputs: filters, axes: axes.to_vec(),
+            };
+            let (mut x, mut w) = (codes(1, shape.inputs()), codes(2, shape.depth() * filters));
+            x.iter_mut().step_by(7).for_each(|code| *code = 0x80);
+            w.iter_mut().step_by(5).for_each(|code| *code = 0xff);
+            let zeros: Vec<i32> = (0..filters as i32).map(|filter| if filter % 3 == 0 { zero } else { 0 }).collect();
+            let bias: Vec<i32> = (0..filters as i32).map(|filter| filter * 1_000_003).collect();
+            let pad = Zero { code: pad, kind: ByteType { signed: x_signed } };
+            let weight = IntegerWeight { kind: ByteType { signed: w_signed }, zeros: &zeros };
+            let Some(tiled) = TiledConvolution::new(instructions, &shape, pad) else { return Ok(()) };
+            let panels = filters.div_ceil(PANEL_OUTPUTS);
+            let lines = pack_integers(&w, [shape.depth(), filters], [1, shape.depth()]);
+            let (first, second) = lines.split_at(lines.len() / panels * (cut % panels));
+            let piece = |panels, lines| IntegerPiece { panels, inputs: 0..shape.depth(), lines };
+            let pieces = [piece(0..cut % panels, first), piece(cut % panels..panels, second)];
+            let positions = window::outputs(&shape.axes);
+            let middle = cut % (positions / tiled.row() + 1) * tiled.row();
+            let mut sums = vec![0; filters * positions];
+            for part in [0..middle, middle..positions] {
+                let own = Filters { weight, bias: Some(&bias), pieces: &pieces };
+                tiled.sums(&x, part.clone(), own, |filter, first, own| {
+                    sums[filter * positions + part.start + first..][..own.len()].copy_from_slice(own);
+                });
+            }
+            prop_assert_eq!(sums, naive(&shape, (&x, pad), (&w, weight), &bias));
+        }
+    }
+
+    #[test]
+    fn few_channels_and_other_instructions_have_no_tiles() {
+        let axis = WindowAxis { input: 5, output: 5, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let shape = |group_inputs, group_outputs| ConvolutionShape {
+            batch: 1,
+            groups: 1,
+            group_inputs,
+            group_outputs,
+            axes: vec![axis],
+        };
+        let pad = Zero { code: 0, kind: ByteType { signed: true } };
+        for instructions in Instructions::available() {
+            let tiled = |inputs, outputs| TiledConvolution::new(instructions, &shape(inputs, outputs), pad).is_some();
+            assert_eq!(tiled(16, 8), instructions.tiles().is_some(), "{}", instructions.name());
+            assert!(!tiled(15, 8) && !tiled(16, 7), "{}", instructions.name());
+        }
+    }
+}
