@@ -1,6 +1,7 @@
 //! A program on a described machine: bound to its dimensions, spread over the tiles, and run on the timeline.
 
 mod chips;
+mod zeros;
 
 use chips::Cuts;
 use ipuc_formats::dim::Bindings;
@@ -19,6 +20,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
+pub use zeros::ZeroMaps;
 
 /// What a simulation may be told.
 #[derive(Debug, Clone, Default)]

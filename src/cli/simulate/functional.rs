@@ -7,7 +7,7 @@ use crate::cli::output::Output;
 use crate::cli::run::store;
 use crate::cli::sizes::{Beginning, Sizes};
 use crate::files::SourceFile;
-use crate::observe::ZeroMaps;
+use crate::simulate::ZeroMaps;
 use anyhow::Context;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::machine::{Target, ZeroMap};

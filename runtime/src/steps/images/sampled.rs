@@ -105,8 +105,13 @@ impl Kernel for RoiAlign {
             let [rows, columns] = axes;
             regions.push([neighbours(&rows, shape[2], height), neighbours(&columns, shape[3], width)]);
         }
-        let images: Vec<Planes> =
-            values.chunks_exact(bins.1).map(|x| planes(x, height * width)).collect::<Result<_, _>>()?;
+        // Laid out anew they take up to 16 times the memory: only those that regions lie in.
+        let image = |(index, x): (usize, &[f32])| {
+            let is_used = indices.contains(&(index as i64));
+            is_used.then(|| planes(x, height * width)).transpose()
+        };
+        let images: Vec<Option<Planes>> =
+            values.chunks_exact(bins.1).enumerate().map(image).collect::<Result<_, _>>()?;
         let result = produce(context, x.dtype(), &shape, |out| {
             let size = channels * bins.0;
             let samples = |[rows, columns]: &[RegionAxis; 2]| rows.neighbours.len() * columns.neighbours.len();
@@ -115,7 +120,7 @@ impl Kernel for RoiAlign {
             chunks(out, count * size, |part, out| {
                 for (region, out) in out.chunks_exact_mut(size).enumerate() {
                     let region = part * count + region;
-                    let image = &images[indices[region] as usize];
+                    let Some(image) = &images[indices[region] as usize] else { continue };
                     pool_region(image, width, &regions[region], self.function == RoiFunction::Max, out);
                 }
             });
@@ -154,7 +159,7 @@ mod tests {
                         let operator = GridSample { mode, padding, align_corners: at % 2 == 0 };
                         // Positions of up to 1.5 lie outside, too.
                         let grid = random(DType::F32, grid, at as u32 + 3).map(|grid| scaled(&grid, 1.5));
-                        let tolerance = if dtype == DType::F16 { 1e-3 } else { 1e-6 };
+                        let tolerance = if dtype == DType::F16 { 1e-3 } else { 0.0 };
                         check(&operator, &[random(dtype, image, 7), grid], tolerance);
                     }
                 }
@@ -189,7 +194,7 @@ mod tests {
                         spatial_scale: 0.75,
                     };
                     let x = random(dtype, &[2, channels, 8, 10], 5);
-                    let tolerance = if dtype == DType::F16 { 1e-3 } else { 1e-6 };
+                    let tolerance = if dtype == DType::F16 { 1e-3 } else { 0.0 };
                     check(&operator, &[x, Some(rois.clone()), Some(indices.clone())], tolerance);
                 }
             }
