@@ -62,19 +62,20 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     Ok(Code::Success)
 }
 
-/// The tokens of the chat. Where it is longer than the model has room for, its oldest turns are forgotten; what the model was
+/// The tokens of the chat. Where they leave too little room for an answer, its oldest turns are forgotten; what the model was
 /// told before it began, and the last turn, stay.
 fn prompt(model: &TextModel, messages: &mut Vec<Message>, output: &Output) -> Result<Vec<u32>, GenerateError> {
     let context = model.settings().context.unwrap_or(u64::MAX);
     let (begin, whole) = (usize::from(messages.first().is_some_and(|first| first.role == "system")), messages.len());
     loop {
         let tokens = model.encode_chat(messages)?;
-        if (tokens.len() as u64) < context || messages.len() == begin + 1 {
+        // An answer has at least a quarter of the room.
+        if (tokens.len() as u64) < context - context / 4 || messages.len() == begin + 1 {
             match whole - messages.len() {
                 0 => {}
                 forgotten => output.note(format_args!(
-                    "note: the chat is longer than the {context} tokens that the model takes: its first {forgotten} messages \
-                     are forgotten"
+                    "note: the chat leaves too little of the {context} tokens that the model takes for an answer: its first \
+                     {forgotten} messages are forgotten"
                 )),
             }
             return Ok(tokens);

@@ -8,7 +8,7 @@ use super::failure::{Code, Failure};
 use super::language::{
     DraftArguments, GrammarArguments, LanguageArguments, SamplingArguments, ended, memory_bytes, quoted, rate, tell,
 };
-use super::output::Output;
+use super::output::{Output, count};
 use crate::files::numpy::read_npy;
 use crate::files::{OutputFile, SequentialWriter};
 use crate::generate::{ContextError, Generator, Limits, Message, TextModel, Token, Usage};
@@ -160,7 +160,7 @@ fn unmet(stops: &[String], reason: &str, tokens: usize) -> Option<String> {
         "length" => "the text ended at its greatest length",
         _ => "the text was cancelled",
     };
-    Some(format!("note: {} did not come in {tokens} tokens: {why}", quoted.join(" or ")))
+    Some(format!("note: {} did not come in {}: {why}", quoted.join(" or "), count(tokens, "token")))
 }
 
 /// Has the encoder read its input, where there is one; gives the tokens to go on from.

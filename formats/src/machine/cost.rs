@@ -179,8 +179,10 @@ fn cost_of_kept(
         cost.tiles = 0;
         return Ok(cost);
     }
-    for product in &step.products {
-        product_cost(target, step, product, (split, kept), &mut cost)?;
+    for (index, product) in step.products.iter().enumerate() {
+        // Of the others no zeros are known.
+        let own = kept.filter(|_| step.zeros.as_ref().is_some_and(|zeros| zeros.product == index));
+        product_cost(target, step, product, (split, own), &mut cost)?;
         if target.tiles.gathers_windows {
             gather_windows(target, step, product, split, &mut cost);
         }

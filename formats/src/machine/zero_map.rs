@@ -85,6 +85,8 @@ pub struct StepZeros {
     pub read: f64,
     /// Groups that are left out together: rows and inputs.
     pub(super) group: (usize, usize),
+    /// Index of the product whose inputs are left out: the first that multiplies with weights.
+    pub(super) product: usize,
     /// Axis of operand 0 that inputs are along.
     pub(super) axis: usize,
 }

@@ -36,11 +36,11 @@ impl Program {
 }
 
 fn step_zeros(target: &Target, zeros: &Zeros, step: &BoundStep, of: ActivationZeros) -> Option<StepZeros> {
-    let weighted = |product: &&BoundProduct| {
+    let weighted = |(_, product): &(usize, &BoundProduct)| {
         let operand = step.operands.get(product.stationary).and_then(Option::as_ref);
         operand.is_some_and(|tensor| matches!(tensor.source, Source::Weight(_)))
     };
-    let product = step.products.iter().find(weighted)?;
+    let (index, product) = step.products.iter().enumerate().find(weighted)?;
     // What is multiplied by further weights is made within the step: no run shows it.
     if matches!(of, ActivationZeros::Counted(_)) && step.products.len() != 1 {
         return None;
@@ -68,7 +68,7 @@ fn step_zeros(target: &Target, zeros: &Zeros, step: &BoundStep, of: ActivationZe
         }
     };
     let read = if together >= zeros.burst.0 { read } else { 1.0 };
-    Some(StepZeros { of, kept, read, group, axis })
+    Some(StepZeros { of, kept, read, group, product: index, axis })
 }
 
 /// Rows that pass the matrix units together which take them with fewest.
@@ -132,7 +132,7 @@ impl StepZeros {
 
     /// The product, and parts along each of its axes that is in operand 0 and may be split.
     fn parts<'a>(&self, step: &'a BoundStep, tiles: &[Vec<u32>]) -> Option<(&'a BoundProduct, Vec<u32>)> {
-        let product = step.products.first()?;
+        let product = step.products.get(self.product)?;
         let axes = step.spaces[product.space].axes.iter().zip(tiles.get(product.space)?);
         let own = axes.map(|(axis, &parts)| {
             let splits = axis.kind != AxisKind::Serial && axis.at.first().copied().flatten().is_some();

@@ -156,9 +156,11 @@ impl<'a> Work<'a> {
 
     /// Memory that rounding what fills an extent takes.
     fn rounding_bytes(&self, filling: &Filling) -> u64 {
-        self.scheme(filling.weight).map_or(0, |(_, scheme)| {
+        self.scheme(filling.weight).map_or(0, |(rounded, scheme)| {
             let outputs = self.outputs(filling, &scheme, filling.range);
-            Region::memory_bytes(&scheme, outputs.end - outputs.start)
+            let count = outputs.end - outputs.start;
+            let compensated = rounded.factor.map_or(0, |_| Region::compensating_bytes(&scheme, count));
+            Region::memory_bytes(&scheme, count).saturating_add(compensated)
         })
     }
 

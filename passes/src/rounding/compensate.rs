@@ -1,7 +1,7 @@
 //! Rounding in the order of inputs, each error made up for by the inputs that follow (GPTQ, Frantar et al. 2022).
 
 use super::block::{Fit, Parameters};
-use super::descend::{Descent, Rounded};
+use super::descend::{Descent, Rounded, STRIP};
 use super::factor::Factor;
 use super::grid::{Codes, output_scale};
 use super::region::Region;
@@ -40,6 +40,13 @@ impl Region {
     /// As [`Region::compensated`].
     pub fn estimated(scheme: Scheme, values: Vec<f32>, factor: Factor<'_>) -> Result<Region, RoundingError> {
         Region::in_order(scheme, 0, values, factor, None)
+    }
+
+    /// Bytes that making up for errors takes beside [`Region::memory_bytes`]: originals, steps and gradients of the outputs
+    /// that are looked at together, and a strip of moments.
+    pub fn compensating_bytes(scheme: &Scheme, outputs: u64) -> u64 {
+        let rows = 3 * outputs.min(DESCENDING_OUTPUTS as u64) + STRIP as u64;
+        rows.saturating_mul(scheme.matrix.inputs).saturating_mul(4)
     }
 
     fn in_order(

@@ -13,7 +13,7 @@ use std::ops::Range;
 const ROUNDS: usize = 2;
 
 /// Rows of the matrix of moments that are laid out at a time.
-const STRIP: usize = 64;
+pub(super) const STRIP: usize = 64;
 
 /// Outputs that have been rounded.
 pub(super) struct Rounded<'a> {

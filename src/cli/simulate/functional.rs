@@ -5,7 +5,7 @@ use crate::cli::execute::{DimensionArguments, Loaded, ModelArguments, gather};
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::cli::run::store;
-use crate::cli::sizes::{Beginning, Sizes};
+use crate::cli::sizes::{Beginning, Sizes, states};
 use crate::files::SourceFile;
 use crate::simulate::ZeroMaps;
 use anyhow::Context;
@@ -44,6 +44,12 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
     let dimensions = DimensionArguments { dim: arguments.dim.clone() };
     let loaded = Loaded::open(&ModelArguments::of(&arguments.model, name), &dimensions, output)?;
     let entry = loaded.model.entry(name)?;
+    if let Some(state) = states(loaded.model.manifest(), entry).next() {
+        let failure =
+            Failure::usage(format!("no outputs are computed of a model with state: it keeps `{}`", state.name));
+        let hint = "leave the inputs out; --dim says how many positions the state has";
+        return Err(failure.with_hint(hint).into());
+    }
     let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Fresh };
     let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
     let mut session = loaded.session()?;
@@ -52,9 +58,11 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
         .with_context(|| format!("cannot open `{}`", loaded.file.display()))?;
     let running = output.waiting("running");
     let mut zeros = ZeroMaps::new(&manifest);
-    let outputs = match target.zeros {
-        Some(_) => session.run_observed(name, inputs.values, &mut zeros)?,
-        None => session.run(name, inputs.values)?,
+    // Machines of a sweep, or beside this one, may leave zeros out where this one does not.
+    let counts = target.zeros.is_some() || !arguments.sweep.is_empty() || arguments.beside.is_some();
+    let outputs = match counts {
+        true => session.run_observed(name, inputs.values, &mut zeros)?,
+        false => session.run(name, inputs.values)?,
     };
     drop(running);
     if zeros.is_incomplete {

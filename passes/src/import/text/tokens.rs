@@ -353,8 +353,8 @@ fn bifurcation(node: &mut Lowering<'_, '_>) -> Lowered {
         return Err(node.refuse(format!("runs of {least} to {most} tokens")));
     }
     let (source, text, guess) = (node.required(0)?, node.required(1)?, node.input(3));
-    let at = node.required(2)?;
-    let at = node.reshaped(at, &[1])?;
+    let given_at = node.required(2)?;
+    let at = node.reshaped(given_at, &[1])?;
     let mut given = vec![("source", source), ("text", text), ("at", at)];
     let mut steps = vec![
         step("Constant -> none", vec![integers("value_ints", -1)]),
@@ -386,7 +386,7 @@ fn bifurcation(node: &mut Lowering<'_, '_>) -> Lowered {
     steps.push(line("Shape tokens -> tokens_length"));
     steps.extend(matched(least, most));
     let outputs = node.defined(&given, steps, &["tokens", "matched"], "matched")?;
-    let place = node.reshaped(outputs[1], &[])?;
+    let place = node.reshaped_like(outputs[1], given_at)?;
     Ok(vec![outputs[0], place])
 }
 
