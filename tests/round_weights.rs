@@ -290,8 +290,6 @@ fn an_error_of_outputs_is_measured_and_kept_to() {
     let found = largest_error(&coarse, &case.join("test_data_set_0"));
     // The reference of these is ONNX Runtime.
     assert!((found / error - 1.0).abs() < 1e-3, "{found} and {error}");
-    let (fine, _, fine_error, _) = made("fine.ipu", 0.01);
-    assert!(fine_error <= 0.01 && stored_bytes(&fine) > stored_bytes(&coarse), "{fine_error}");
     let by_command = folder.path().join("command.ipu");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));
     command.arg("compile").arg(case.join("model.onnx")).arg("-o").arg(&by_command).args(["--max-error", "0.1"]);

@@ -42,8 +42,11 @@ impl<'a> Listing<'a> {
     /// A pass has run; an error is told in the end.
     pub(super) fn write(&mut self, report: &Report, graph: &Graph) {
         let (Some(folder), None) = (self.folder, &self.error) else { return };
-        if report.pass == "import" {
-            self.error = self.restart().err();
+        if report.pass == "import"
+            && let Err(error) = self.restart()
+        {
+            self.error = Some(error);
+            return;
         }
         let number = self.passes;
         self.passes += 1;
