@@ -4,7 +4,8 @@
 //! the median.
 //!
 //! `cargo bench -p ipuc-kernels --bench kernels [-- FILTER]`; `THREADS=n` sets the number of threads (all by default),
-//! `ROUNDS=n` how often each row is measured, `IPUC_INSTRUCTIONS=name` the instruction set.
+//! `ROUNDS=n` how often each row is measured, `IPUC_INSTRUCTIONS=name` the instruction set, `INPUTS=n` the inputs of weights of
+//! codes (4096), `BLOCK=n` how many activations share a scale where they are rounded (all of a row).
 //! Run as a test (`cargo test --benches`) it takes each row once on small operands.
 
 use std::time::Instant;
@@ -89,7 +90,7 @@ impl Bench {
         if !self.wants(&name) {
             return;
         }
-        let k = if self.quick { 512 } else { 4096 };
+        let k = if self.quick { 512 } else { variable("INPUTS").unwrap_or(4096) };
         let cut = if plane.block == 0 { 256 } else { plane.block * (64 / plane.element.row_bytes()).max(1) };
         let layout = CodedLayout::new(code, k, cut, planes, Rounded::F32);
         let panel = layout.panel_bytes(&(0..k));
@@ -106,7 +107,7 @@ impl Bench {
                 let mut open = OpenPanels::default();
                 let epilogue = Epilogue::default();
                 if dynamic {
-                    let rows = DynamicRows::new(self.instructions, x, 0);
+                    let rows = DynamicRows::new(self.instructions, x, variable("BLOCK").unwrap_or(0));
                     dynamic_product(self.instructions, &rows, &layout, &pieces, &mut open, out, epilogue);
                 } else {
                     let start = Start::Zero;
@@ -236,10 +237,12 @@ impl Bench {
         drop(bytes);
         let bytes = codes(if self.quick { 512 * 256 } else { 4096 * 11008 * 12 });
         let scale = |element, block| CodedPlane { role: CodedRole::Scale, element, block };
+        let zero_point = CodedPlane { role: CodedRole::ZeroPoint, element: PlaneType::U4, block: 0 };
         for (m, dynamic) in [(1, true), (1, false), (2, true), (3, true), (4, true), (4, false)] {
             self.coded(&bytes, CodeType::I8, &[scale(PlaneType::F32, 0)], m, dynamic);
             self.coded(&bytes, CodeType::I8, &[scale(PlaneType::F16, 32)], m, dynamic);
             self.coded(&bytes, CodeType::I4, &[scale(PlaneType::F16, 32)], m, dynamic);
+            self.coded(&bytes, CodeType::U4, &[zero_point, scale(PlaneType::F32, 32)], m, dynamic);
             self.coded(&bytes, CodeType::I2, &[scale(PlaneType::F16, 64)], m, dynamic);
             self.coded(&bytes, CodeType::E2m1, &[scale(PlaneType::E8m0, 32)], m, dynamic);
             let of_output = scale(PlaneType::F32, 0);

@@ -3,15 +3,15 @@
 //!
 //! A product of few rows waits for memory only if a line of codes takes few instructions and memory is asked for early enough;
 //! where activations have blocks, their scales are as much work as the codes if sums leave the registers. So there is a loop of its
-//! own for the common layouts: codes without planes between them ([`Run`]), and records that have one plane of scales
-//! ([`Blocks`]), the blocks of which may be those of activations too. All else goes to the general tile.
+//! own for the common layouts: codes without planes between them ([`Run`]), and records that have a plane of scales and may have
+//! one of zero points ([`Blocks`]), the blocks of which may be those of activations too. All else goes to the general tile.
 
 use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
-    layout::{CodeType, CodedLayout, CodedPlane, LINE, PanelPart, Stream},
+    layout::{CodeType, CodedLayout, LINE, PanelPart, Stream},
     pieces::CodedPanels,
-    planes::{Parameters, ask, load_floats},
+    planes::{Parameters, ask, integers, load_floats},
     rows::DynamicRows,
 };
 use crate::{
@@ -45,13 +45,16 @@ pub(super) fn is_common(layout: &CodedLayout, rows: &DynamicRows) -> bool {
     let Some(stream) = layout.stream() else { return false };
     match stream.scale {
         None => rows.block() == 0 && layout.inputs() <= LONGEST_SUM,
-        Some(plane) => [0, plane.block].contains(&rows.block()) && lines_at_once(layout.code(), plane).is_some(),
+        Some(scale) => {
+            let block = layout.planes()[scale].block;
+            [0, block].contains(&rows.block()) && lines_at_once(layout.code(), block).is_some()
+        }
     }
 }
 
 /// Lines of a block that are multiplied at once; `None` where its size is none for which there is a loop.
-fn lines_at_once(code: CodeType, plane: CodedPlane) -> Option<usize> {
-    let fits = |lines: &usize| plane.block.is_multiple_of(lines * code.inputs_of_line());
+fn lines_at_once(code: CodeType, block: usize) -> Option<usize> {
+    let fits = |lines: &usize| block.is_multiple_of(lines * code.inputs_of_line());
     let few = if code.bits() == 4 { FEW_LINES } else { LINES };
     [LINES, few].into_iter().find(fits)
 }
@@ -73,7 +76,7 @@ impl DynamicFew<'_, '_, '_> {
     fn with_parts<S: Simd, const PARTS: usize, const FLOATS: bool>(mut self, simd: S) {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
-        let block = stream.scale.map_or(LONGEST_SUM, |plane| plane.block);
+        let block = stream.scale.map_or(LONGEST_SUM, |scale| self.weight.layout().planes()[scale].block);
         let of_row = |row| {
             let sum = move |first| self.x.sum(self.first_row + row, first..inputs.end.min(first + block));
             inputs.clone().step_by(block).map(move |first| sum(first).wrapping_neg())
@@ -122,10 +125,14 @@ impl DynamicFew<'_, '_, '_> {
         let panel_of = Panel { rows, first_row, part, whole, stream, shifts: own_shifts, state: &mut state, ahead };
         match stream.scale {
             None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
-            Some(plane) if PARTS == 2 && lines_at_once(part.layout.code(), plane) == Some(FEW_LINES) => {
-                panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd);
+            Some(scale) => {
+                let block = part.layout.planes()[scale].block;
+                if PARTS == 2 && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
+                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd, scale);
+                } else {
+                    panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd, scale);
+                }
             }
-            Some(_) => panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd),
         }
         for row in 0..ROWS {
             let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
@@ -164,14 +171,6 @@ struct Panel<'a, const ROWS: usize> {
 }
 
 impl<const ROWS: usize> Panel<'_, ROWS> {
-    /// The records.
-    #[inline(always)]
-    fn bytes(&self) -> &[u8] {
-        // A weight without inputs has no bytes at all.
-        let begin = if self.part.start == 0 && self.part.end > 0 { self.stream.begin } else { 0 };
-        &self.part.bytes[begin..]
-    }
-
     /// The activations of all rows from the first input of the part on, in groups of 4.
     #[inline(always)]
     fn left(&self) -> [&[i32]; ROWS] {
@@ -184,9 +183,9 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
 
     /// Whole records, and a shorter one of whole blocks, by their own loop, the rest by the general tile.
     #[inline(always)]
-    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(self, simd: S) {
-        let (cut, inputs) = (self.part.layout.cut(), self.part.end - self.part.start);
-        let block = self.stream.scale.map_or(cut, |plane| plane.block);
+    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(self, simd: S, scale: usize) {
+        let (layout, inputs) = (self.part.layout, self.part.end - self.part.start);
+        let (cut, block) = (layout.cut(), layout.planes()[scale].block);
         let blocks = if inputs.is_multiple_of(block) {
             inputs / block
         } else {
@@ -195,16 +194,12 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
             inputs / unit * (unit / block)
         };
         let start = self.part.start + blocks * block;
-        // A part of the first record keeps the planes over all inputs before it.
-        let read = match blocks * block / cut {
-            0 => 0,
-            records => self.part.bytes.len() - self.bytes().len() + records * self.stream.record,
-        };
-        let rest = PanelPart { start, bytes: &self.part.bytes[read..], ..self.part };
+        let whole_records = self.part.start..start & !(cut - 1);
+        let rest = PanelPart { start, bytes: &self.part.bytes[layout.panel_bytes(&whole_records)..], ..self.part };
         let (rows, first_row, whole, ahead) = (self.rows, self.first_row, self.whole, self.ahead);
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
-        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, blocks });
+        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, scale, blocks });
         if start < rest.end {
             let panels = &[(rest, whole)];
             simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead });
@@ -228,7 +223,11 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
         let code = panel.part.layout.code();
         let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
         let left = panel.left();
-        let (lines, rest) = panel.bytes().as_chunks::<LINE>().0.as_chunks::<LINES>();
+        // Planes over all inputs are in the first record, which a weight without inputs does not have.
+        let part = panel.part;
+        let is_first = part.start == 0 && part.end > 0;
+        let codes = part.layout.places(panel.stream, part.end - part.start, is_first).codes;
+        let (lines, rest) = part.bytes[codes..].as_chunks::<LINE>().0.as_chunks::<LINES>();
         let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
         for row in 0..ROWS {
             groups[row] = &left[row].as_chunks().0.as_chunks().0[..lines.len()];
@@ -257,9 +256,11 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
     }
 }
 
-/// Records of one plane of scales and codes: all of `cut` inputs but the last, which may be shorter.
+/// Records of planes of blocks and codes: all of `cut` inputs but the last, which may be shorter.
 struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
+    /// The plane of scales.
+    scale: usize,
     /// Blocks of all records.
     blocks: usize,
 }
@@ -271,44 +272,48 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { panel, blocks: all, .. } = self;
-        let Some(plane) = panel.stream.scale else { return };
-        let layout = panel.part.layout;
-        let code = layout.code();
+        let Self { panel, scale, blocks: all } = self;
+        let (part, stream, layout) = (panel.part, panel.stream, panel.part.layout);
+        let (code, scale_plane) = (layout.code(), layout.planes()[scale]);
+        let zero_plane = stream.zero_point.map(|plane| layout.planes()[plane]);
         let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
         let whole_scale = simd.load(&panel.whole.scale);
-        let shifted = simd.load_integers(&panel.whole.shifted);
-        let blocks = layout.cut() / plane.block;
-        let groups_of_block = plane.block / (LINES * layout.code().inputs_of_line());
+        let mut shifted = simd.load_integers(&panel.whole.shifted);
+        let offset = simd.splat_integer(code.offset());
+        let block = scale_plane.block;
+        let blocks = layout.cut() / block;
+        let groups_of_block = block / (LINES * code.inputs_of_line());
         let left = panel.left();
         let in_blocks = panel.rows.block() > 0;
         let mut own_scales = [&[][..]; ROWS];
         if in_blocks {
             for row in 0..ROWS {
-                own_scales[row] = &panel.rows.block_scales(panel.first_row + row)[panel.part.start / plane.block..];
+                own_scales[row] = &panel.rows.block_scales(panel.first_row + row)[part.start / block..];
             }
         }
         let mut values = [simd.splat(0.0); ROWS];
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
         }
-        let bytes = panel.bytes();
-        let mut record = 0;
-        while record * blocks < all {
-            let own = blocks.min(all - record * blocks);
-            let planes = if own == blocks {
-                panel.stream.planes
-            } else {
-                (own * plane.element.row_bytes()).next_multiple_of(LINE)
-            };
-            let (scales, lines) = bytes[record * panel.stream.record..].split_at(planes);
-            let lines: &[[[u8; LINE]; LINES]] = lines.as_chunks().0.as_chunks().0;
+        let whole_record = layout.places(stream, layout.cut(), false);
+        let (mut bytes, mut first) = (part.bytes, 0);
+        while first < all {
+            let own = blocks.min(all - first);
+            let is_first = part.start == 0 && first == 0;
+            let places =
+                if own < blocks || is_first { layout.places(stream, own * block, is_first) } else { whole_record };
+            let lines: &[[[u8; LINE]; LINES]] = bytes[places.codes..].as_chunks().0.as_chunks().0;
             let mut lines = &lines[..own * groups_of_block];
+            let (scales, zero_points) = (&bytes[places.scale..], &bytes[places.zero_point..]);
             for of_record in 0..own {
                 if panel.ahead {
-                    ask(simd, &scales[of_record * plane.element.row_bytes()..]);
+                    ask(simd, &scales[of_record * scale_plane.element.row_bytes()..]);
                 }
-                let block = record * blocks + of_record;
+                if let Some(plane) = zero_plane {
+                    let zero_point = simd.load_integers(&integers(plane.element, zero_points, of_record));
+                    shifted = simd.add_integers(zero_point, offset);
+                }
+                let block = first + of_record;
                 let mut sums = PairOfSums::<S, ROWS>::zero(simd);
                 let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
                 for row in 0..ROWS {
@@ -321,7 +326,8 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                     sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), digits, panel.ahead);
                 }
                 lines = rest;
-                let scale = simd.multiply(whole_scale, load_floats(simd, plane.element, scales, of_record));
+                let scale = load_floats(simd, scale_plane.element, scales, of_record);
+                let scale = simd.multiply(whole_scale, scale);
                 for row in 0..ROWS {
                     let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
                     let sum = in_units::<S, FLOATS>(simd, code, sum);
@@ -332,7 +338,8 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
             }
-            record += 1;
+            bytes = &bytes[places.end..];
+            first += own;
         }
         for row in 0..ROWS {
             simd.store(values[row], &mut panel.state.values[row][0]);

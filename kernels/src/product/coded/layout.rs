@@ -298,15 +298,34 @@ impl CodedLayout {
         self.finest
     }
 
-    /// How records lie if they can be read one after another: whole planes, if any, are all before the others.
+    /// The planes of blocks, if records can be read one after another: one of scales, and one of zero points of the same blocks.
     pub(super) fn stream(&self) -> Option<Stream> {
-        let planes = &self.planes[self.planes.iter().take_while(|plane| plane.block == 0).count()..];
-        let scale = match *planes {
-            [] => None,
-            [plane] if plane.role == CodedRole::Scale => Some(plane),
-            _ => return None,
-        };
-        Some(Stream { begin: self.whole_bytes, record: self.record_bytes(), planes: self.plane_bytes, scale })
+        let mut stream = Stream::default();
+        for (index, plane) in self.planes.iter().enumerate().filter(|(_, plane)| plane.block > 0) {
+            match plane.role {
+                CodedRole::Scale => stream.scale.replace(index).is_none().then_some(())?,
+                CodedRole::ZeroPoint => stream.zero_point = Some(index),
+                CodedRole::Sum => return None,
+            }
+        }
+        let block = |plane: usize| self.planes[plane].block;
+        stream.zero_point.is_none_or(|plane| stream.scale.map(block) == Some(block(plane))).then_some(stream)
+    }
+
+    /// Where in a record of `inputs` inputs the parts that a stream reads are.
+    pub(super) fn places(&self, stream: Stream, inputs: usize, is_first: bool) -> Places {
+        let mut places = Places::default();
+        for (index, _) in self.planes.iter().enumerate().filter(|(_, plane)| plane.block > 0 || is_first) {
+            if stream.scale == Some(index) {
+                places.scale = places.codes;
+            }
+            if stream.zero_point == Some(index) {
+                places.zero_point = places.codes;
+            }
+            places.codes += self.rows_bytes(index, inputs);
+        }
+        places.end = places.codes + self.code.lines(inputs) * LINE;
+        places
     }
 
     /// Bytes of a plane in a record of `inputs` inputs that has it.
@@ -335,17 +354,26 @@ impl CodedLayout {
     }
 }
 
-/// Records of the same form, one behind the other.
-#[derive(Clone, Copy, Debug)]
+/// The planes that differ from block to block, by their indices.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stream {
-    /// Bytes before the first record: planes over all inputs.
-    pub begin: usize,
-    /// Bytes of a record of `cut` inputs.
-    pub record: usize,
-    /// Bytes of its planes, which come first.
-    pub planes: usize,
-    /// Its only plane, or codes are all there is.
-    pub scale: Option<CodedPlane>,
+    /// Scales; without them codes are all there is.
+    pub scale: Option<usize>,
+    /// Zero points.
+    pub zero_point: Option<usize>,
+}
+
+/// Offsets in a record, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Places {
+    /// Scales of its blocks.
+    pub scale: usize,
+    /// Zero points of its blocks.
+    pub zero_point: usize,
+    /// Its codes.
+    pub codes: usize,
+    /// The next record.
+    pub end: usize,
 }
 
 /// A run of inputs of one panel.

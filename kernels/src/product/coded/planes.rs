@@ -246,25 +246,32 @@ pub(super) fn load_e8m0<S: Simd>(simd: S, bytes: &[u8; LANES]) -> S::Vector {
 #[inline(always)]
 pub(in crate::product) fn integers(element: PlaneType, bytes: &[u8], row: usize) -> [i32; LANES] {
     let bytes = &bytes[row * element.row_bytes()..][..element.row_bytes()];
-    let mut values = [0; LANES];
-    let mut unpack = |bits: usize, signed: bool| {
-        let empty = 32 - bits as u32;
-        for (lane, value) in values.iter_mut().enumerate() {
-            let moved = u32::from(bytes[lane * bits / 8]) >> (lane * bits % 8) << empty;
-            *value = if signed { (moved as i32) >> empty } else { (moved >> empty) as i32 };
-        }
-    };
     match element {
-        PlaneType::I8 => unpack(8, true),
-        PlaneType::U8 => unpack(8, false),
-        PlaneType::I4 => unpack(4, true),
-        PlaneType::U4 => unpack(4, false),
-        PlaneType::I2 => unpack(2, true),
-        PlaneType::U2 => unpack(2, false),
-        PlaneType::I32 => values = *bytemuck::from_bytes(bytes),
+        PlaneType::I8 => unpacked::<8, true>(bytes),
+        PlaneType::U8 => unpacked::<8, false>(bytes),
+        PlaneType::I4 => unpacked::<4, true>(bytes),
+        PlaneType::U4 => unpacked::<4, false>(bytes),
+        PlaneType::I2 => unpacked::<2, true>(bytes),
+        PlaneType::U2 => unpacked::<2, false>(bytes),
+        PlaneType::I32 => *bytemuck::from_bytes(bytes),
         PlaneType::F32 | PlaneType::F16 | PlaneType::Bf16 | PlaneType::E4m3 | PlaneType::E8m0 => {
             unreachable!("these are read as floats")
         }
+    }
+}
+
+/// Integers of `BITS` bits, the first the lowest.
+#[inline(always)]
+fn unpacked<const BITS: usize, const SIGNED: bool>(bytes: &[u8]) -> [i32; LANES] {
+    let mut words = [0; LANES];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    let (of_word, empty) = (32 / BITS, 32 - BITS as u32);
+    let mut values = [0; LANES];
+    for lane in 0..LANES {
+        let moved = words[lane / of_word] >> (lane % of_word * BITS) << empty;
+        values[lane] = if SIGNED { (moved as i32) >> empty } else { (moved >> empty) as i32 };
     }
     values
 }
