@@ -67,6 +67,15 @@ impl<const N: usize> Runs<N> {
         self.visit(range, |run, starts| visit(run.len(), starts, self.moves));
     }
 
+    /// Where each operand begins, and which move, if the output elements in `range` are one run.
+    #[must_use]
+    pub fn single(&self, range: &Range<usize>) -> Option<([usize; N], [bool; N])> {
+        let row = range.start.checked_div(self.length)?;
+        let mut found = [0; N];
+        (range.end <= (row + 1) * self.length).then(|| self.visit(range.clone(), |_, starts| found = starts))?;
+        Some((found, self.moves))
+    }
+
     /// Calls `visit` with each run of output elements in `range` and where each operand begins in it.
     #[inline(always)]
     fn visit(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, [usize; N])) {

@@ -4,6 +4,10 @@
 //! Windows of a row of outputs are combined tap by tap, in row-major order of the taps, so that neighbouring outputs are
 //! computed side by side. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
+mod bytes;
+
+pub use bytes::{Byte, largest_bytes};
+
 use super::{
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},

@@ -9,6 +9,7 @@
 //! The order of each sum is that of a product (see `product`), over channels and, within, taps; many windows of 3 × 3 taps are
 //! computed with fewer multiplications, from sums of their own (`winograd`).
 
+mod byte_tiles;
 mod depthwise;
 mod depthwise_lanes;
 mod direct;

@@ -440,6 +440,20 @@ impl Instructions {
         }
     }
 
+    /// Whether a vector is one register of 64 bytes, of which one instruction sums products of bytes.
+    #[must_use]
+    pub fn are_wide(self) -> bool {
+        match self {
+            Self::Portable(_) => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) | Self::Amx(_) => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => false,
+        }
+    }
+
     /// Runs `routine` compiled for this instruction set.
     pub fn run<R: Routine>(self, routine: R) -> R::Output {
         match self {

@@ -16,6 +16,8 @@ pub(in crate::steps) struct Compiled<'a> {
     pub(super) kinds: Vec<Kind<'a>>,
     pub(super) steps: Vec<Step<'a>>,
     pub(super) results: Vec<usize>,
+    /// Operands that are always read into their registers: not those that chains alone read where they lie.
+    loaded: Vec<bool>,
     types: Vec<DType>,
 }
 
@@ -50,7 +52,8 @@ impl<'a> Compiled<'a> {
         if !types.iter().copied().all(is_written) {
             return Ok(None);
         }
-        let mut compiled = Compiled { kinds: Vec::new(), steps: Vec::new(), results: Vec::new(), types };
+        let (kinds, steps, results, loaded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut compiled = Compiled { kinds, steps, results, loaded, types };
         let mut known: Vec<(Argument, usize)> = Vec::new();
         let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
@@ -98,6 +101,7 @@ impl<'a> Compiled<'a> {
             compiled.results.push(result);
         }
         compiled.join(block);
+        compiled.loaded = (0..compiled.kinds.len()).map(|register| compiled.is_read_alone(register)).collect();
         Ok(Some(compiled))
     }
 
@@ -149,9 +153,10 @@ impl<'a> Compiled<'a> {
         range: Range<usize>,
     ) -> Result<(), ReferenceError> {
         let registers = &mut registers.0;
-        for (kind, register) in self.kinds.iter().zip(registers.iter_mut()) {
+        for ((kind, register), &is_loaded) in self.kinds.iter().zip(registers.iter_mut()).zip(&self.loaded) {
             match kind {
                 Kind::Input(_) => load_accumulators(register, accumulators),
+                Kind::Operand(_, source) if !is_loaded && source.direct(&range).is_some() => {}
                 Kind::Operand(_, source) => source.load(range.clone(), register),
                 Kind::Constant(_) | Kind::Step(_) => {}
             }
@@ -159,6 +164,11 @@ impl<'a> Compiled<'a> {
         for step in &self.steps {
             // Single assignment: arguments are other registers.
             let mut result = std::mem::replace(&mut registers[step.result], Register::Integer(Vec::new()));
+            if let Some(chain) = step.operation.chain() {
+                chain.run(&self.kinds, registers, range.clone(), &mut result);
+                registers[step.result] = result;
+                continue;
+            }
             let computed = match *step.arguments.as_slice() {
                 [x] => step.operation.run(&[&registers[x]], range.len(), &mut result),
                 [x, y] => step.operation.run(&[&registers[x], &registers[y]], range.len(), &mut result),

@@ -14,9 +14,7 @@ impl<'a> Compiled<'a> {
     pub(super) fn join(&mut self, block: usize) {
         self.compute_constants(block);
         self.pass_on();
-        let mut uses = vec![0; self.kinds.len()];
-        let read = self.steps.iter().flat_map(|step| &step.arguments).chain(&self.results);
-        read.for_each(|&register| uses[register] += 1);
+        let uses = self.uses();
         let mut at = 0;
         while at < self.steps.len() {
             let found = self.dequantized(at, &uses).or_else(|| self.quantized(at, &uses));
@@ -29,6 +27,15 @@ impl<'a> Compiled<'a> {
             }
             at += 1;
         }
+        self.chain();
+    }
+
+    /// How often each register is read.
+    pub(super) fn uses(&self) -> Vec<usize> {
+        let mut uses = vec![0; self.kinds.len()];
+        let read = self.steps.iter().flat_map(|step| &step.arguments).chain(&self.results);
+        read.for_each(|&register| uses[register] += 1);
+        uses
     }
 
     /// Computes steps of which all arguments are constants. One that fails stays, so that a run says so.
@@ -90,7 +97,7 @@ impl<'a> Compiled<'a> {
     }
 
     /// The value of a constant of f32.
-    fn float(&self, register: usize) -> Option<f32> {
+    pub(super) fn float(&self, register: usize) -> Option<f32> {
         match self.constant(register)? {
             Register::Float(values) => values.first().copied(),
             Register::Integer(_) | Register::General(_) => None,

@@ -1,5 +1,6 @@
 //! Loops for the functions of programs.
 
+use super::chains::Chain;
 use super::registers::{Class, Register};
 use crate::steps::elementwise::powers::Power;
 use crate::steps::elementwise::vectors::{self, Change};
@@ -49,6 +50,8 @@ pub(super) enum Compute {
     Dequantize { zero: i32, scale: f32 },
     /// The nearest i32 of `x / scale`, within bounds, plus `zero`.
     Quantize { scale: f32, zero: i32, least: i32, greatest: i32 },
+    /// Several steps of f32.
+    Chain(Chain),
     /// As the reference does.
     General(Function),
 }
@@ -222,6 +225,48 @@ impl Operation {
         (matches!(self.compute, Compute::Widen) && self.to == DType::F32).then_some(arguments)
     }
 
+    /// What its result is rounded to.
+    pub(super) fn to(&self) -> DType {
+        self.to
+    }
+
+    /// The function of two f32 that gives f32, where it is one.
+    pub(super) fn float_pair(&self) -> Option<Arithmetic> {
+        match &self.compute {
+            Compute::Floats(function) if self.to == DType::F32 => Some(*function),
+            _ => None,
+        }
+    }
+
+    /// Whether it keeps an f32 between two others.
+    pub(super) fn clamps_floats(&self) -> bool {
+        matches!(self.compute, Compute::ClampFloats) && self.to == DType::F32
+    }
+
+    /// What is subtracted from an i32, and what the f32 of the difference is multiplied by, if anything.
+    pub(super) fn widening(&self) -> Option<(i32, Option<f32>)> {
+        match self.compute {
+            Compute::Widen if self.to == DType::F32 => Some((0, None)),
+            Compute::Dequantize { zero, scale } => Some((zero, Some(scale))),
+            _ => None,
+        }
+    }
+
+    /// Scale, zero point, and the bounds of what the zero point is added to.
+    pub(super) fn quantizing(&self) -> Option<(f32, i32, i32, i32)> {
+        match self.compute {
+            Compute::Quantize { scale, zero, least, greatest } => Some((scale, zero, least, greatest)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn chain(&self) -> Option<&Chain> {
+        match &self.compute {
+            Compute::Chain(chain) => Some(chain),
+            _ => None,
+        }
+    }
+
     /// About how many operations an element costs.
     pub(super) fn cost(&self) -> usize {
         match &self.compute {
@@ -240,6 +285,7 @@ impl Operation {
             Compute::Quantize { .. } => 6,
             Compute::ClampFloats | Compute::ClampIntegers | Compute::Truncate => 2,
             Compute::Change(change) => change.cost,
+            Compute::Chain(chain) => chain.cost(),
             Compute::General(_) => 50,
         }
     }
@@ -386,6 +432,7 @@ fn is_float_result(compute: &Compute) -> bool {
         | Compute::Truncate
         | Compute::Wrap
         | Compute::Quantize { .. }
+        | Compute::Chain(_)
         | Compute::General(_) => false,
     }
 }

@@ -188,6 +188,14 @@ pub(super) struct Source<'a> {
     runs: Runs<1>,
 }
 
+/// Elements of an operand where they lie, and whether there is one for each element of the result, or one for all.
+pub(super) enum Direct<'a> {
+    Floats(&'a [f32], bool),
+    Integers(&'a [i32], bool),
+    Unsigned(&'a [u8], bool),
+    Signed(&'a [i8], bool),
+}
+
 enum Elements<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
@@ -219,6 +227,20 @@ impl<'a> Source<'a> {
         };
         let runs = Runs::new(shape, [&broadcast_strides(tensor.shape(), shape)]);
         Ok(Source { elements, runs })
+    }
+
+    /// The elements of a block where they lie, if they lie side by side or are one; `None` for types that are read into
+    /// registers always.
+    pub(super) fn direct(&self, range: &Range<usize>) -> Option<Direct<'_>> {
+        let ([start], [moves]) = self.runs.single(range)?;
+        let own = start..start + if moves { range.len() } else { 1 };
+        match &self.elements {
+            Elements::F32(values) => Some(Direct::Floats(&values[own], moves)),
+            Elements::I32(values) => Some(Direct::Integers(&values[own], moves)),
+            Elements::U8(values) => Some(Direct::Unsigned(&values[own], moves)),
+            Elements::I8(values) => Some(Direct::Signed(&values[own], moves)),
+            Elements::F16(_) | Elements::Bf16(_) | Elements::I16(_) | Elements::U16(_) | Elements::General(_) => None,
+        }
     }
 
     /// Reads the elements of a block.

@@ -145,6 +145,49 @@ proptest! {
                 prop_assert_eq!(comparable(found), comparable(expected), "step {} of {:?}", index, program);
             }
         }
+        // With one result, steps whose results nobody asks for are chains.
+        for (index, &result) in program.results.iter().enumerate() {
+            let alone = Program { results: vec![result], ..program.clone() };
+            let found = run(&alone, accumulators, &shape, &inputs).unwrap();
+            prop_assert_eq!(comparable(&found[0]), comparable(&expected[index]), "step {} of {:?}", index, program);
+        }
+    }
+}
+
+/// `x * clamp(x + 3, 0, 6) / 6 * y + z`, with y for each channel and z for each element, is one loop.
+#[test]
+fn a_chain_reads_operands_where_they_lie() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let binary = |function, left, right| step(Function::Binary(function), &[left, right]);
+    let (float, result) = (Argument::f32, Argument::Step);
+    let program = Program::of_steps(vec![
+        binary(BinaryFunction::Add, Argument::Input, float(3.0)),
+        step(Function::Clamp, &[result(0), float(0.0), float(6.0)]),
+        binary(BinaryFunction::Mul, Argument::Input, result(1)),
+        binary(BinaryFunction::Div, result(2), float(6.0)),
+        binary(BinaryFunction::Mul, result(3), Argument::Operand(0)),
+        binary(BinaryFunction::Add, result(4), Argument::Operand(1)),
+    ])
+    .unwrap();
+    for columns in [1, 15, 64, 700, 1100] {
+        let shape = [3, columns];
+        let numbers = |count: usize, seed: usize| -> Vec<f32> {
+            (0..count).map(|at| ((at * 7919 + seed) % 1000) as f32 / 50.0 - 10.0).collect()
+        };
+        let tensor = |shape: &[usize], seed| {
+            let elements = numbers(shape.iter().product(), seed);
+            Some(Value::from(Tensor::from_elements(shape, &elements).unwrap()))
+        };
+        let inputs = [tensor(&[3, 1], 5), tensor(&shape, 11)];
+        let mut x = numbers(3 * columns, 0);
+        x[0] = f32::NAN;
+        let compiled = Compiled::new(&program, Some(DType::F32), &shape, &inputs).unwrap().unwrap();
+        assert_eq!(compiled.steps.len(), 1);
+        let elements: Vec<Scalar> = x.iter().map(|&x| Scalar::Float(x.into())).collect();
+        let expected = program.evaluate(Some((DType::F32, &elements)), &shape, &inputs).unwrap();
+        let found = run(&program, Accumulators::Float(&x), &shape, &inputs).unwrap();
+        assert_eq!(comparable(&found[0]), comparable(&expected[0]), "{columns} columns");
     }
 }
 
@@ -215,7 +258,7 @@ fn sum_of_codes(dtype: DType) -> Program {
 
 proptest! {
     #[test]
-    fn sums_of_codes_are_four_loops_with_the_bits_of_the_steps(
+    fn sums_of_codes_are_one_loop_with_the_bits_of_the_steps(
         codes in proptest::collection::vec(any::<(i16, i16)>(), 2..40),
         zeros in any::<[i16; 3]>(),
         scales in (
@@ -249,7 +292,7 @@ proptest! {
         ];
         let program = sum_of_codes(dtype);
         let compiled = Compiled::new(&program, None, &shape, &inputs).unwrap().unwrap();
-        prop_assert_eq!(compiled.steps.len(), 4, "two dequantizations, a sum and a quantization");
+        prop_assert_eq!(compiled.steps.len(), 1, "two dequantizations, a sum and a quantization");
         let expected = program.evaluate(None, &shape, &inputs).unwrap();
         let found = run(&program, Accumulators::None, &shape, &inputs).unwrap();
         prop_assert_eq!(comparable(&found[0]), comparable(&expected[0]));

@@ -1,0 +1,184 @@
+//! The largest of windows of integers of 8 bits.
+//!
+//! For each row of outputs the largest of the rows of the input that its windows have are found side by side, then those of
+//! neighbouring positions, then every so manieth of these is a result.
+
+use super::Rows;
+use crate::{
+    simd::{Instructions, Routine, Simd},
+    threads,
+    window::{self, WindowAxis},
+};
+
+/// Elements that one operation of a vector takes, about: how much less a tap of bytes costs than one of floats.
+const BYTES_OF_OPERATION: usize = 16;
+
+/// An integer of 8 bits.
+pub trait Byte: Copy + Ord + Send + Sync {
+    /// What a window without elements has.
+    const LEAST: Self;
+}
+
+impl Byte for i8 {
+    const LEAST: Self = Self::MIN;
+}
+
+impl Byte for u8 {
+    const LEAST: Self = Self::MIN;
+}
+
+/// The largest of each window, `out: [planes, outputs..]` from `x: [planes, inputs..]`; the least integer for one without elements.
+///
+/// # Panics
+/// If lengths disagree with the axes.
+pub fn largest_bytes<T: Byte>(axes: &[WindowAxis], x: &[T], out: &mut [T]) {
+    let (inputs, outputs) = (window::inputs(axes), window::outputs(axes));
+    if out.is_empty() {
+        return;
+    }
+    let planes = out.len() / outputs;
+    assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
+    let (outer, last) = match axes {
+        [outer @ .., last] => (outer, *last),
+        [] => (&[][..], WindowAxis::POINT),
+    };
+    let rows = Rows::new(outer, last, Vec::new());
+    let operations = rows.taps.len().saturating_mul(last.input + last.output * last.stride * last.kernel);
+    let parts = threads::parts(operations.saturating_mul(planes) / BYTES_OF_OPERATION, planes);
+    let planes_each = planes.div_ceil(parts);
+    threads::chunks(out, planes_each * outputs, |part, out| {
+        let x = &x[part * planes_each * inputs..][..out.len() / outputs * inputs];
+        Instructions::best().run(Planes { rows: &rows, x, out });
+    });
+}
+
+/// Some planes.
+struct Planes<'a, T> {
+    rows: &'a Rows,
+    x: &'a [T],
+    out: &'a mut [T],
+}
+
+impl<T: Byte> Routine for Planes<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Planes { rows, x, out } = self;
+        let last = rows.last;
+        let (plane_inputs, plane_outputs) = (rows.inputs * last.input, rows.ends.len() * last.output);
+        if plane_inputs == 0 {
+            return out.fill(T::LEAST);
+        }
+        // Positions of all windows' first taps, and with the padding those of all taps.
+        let begins = (last.output - 1) * last.stride + 1;
+        let reach = last.kernel.saturating_sub(1) * last.dilation;
+        let mut line = vec![T::LEAST; begins + reach];
+        let mut largest = vec![T::LEAST; begins];
+        let begin = last.pad_begin.min(line.len());
+        let count = last.input.min(line.len() - begin);
+        for (x, out) in x.chunks_exact(plane_inputs).zip(out.chunks_exact_mut(plane_outputs)) {
+            let mut taps = &rows.taps[..];
+            let mut first = 0;
+            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.ends) {
+                let (own, rest) = taps.split_at(end - first);
+                (taps, first) = (rest, end);
+                let inner = &mut line[begin..][..count];
+                inner.fill(T::LEAST);
+                for row in own {
+                    raise(inner, &x[row * last.input..][..count]);
+                }
+                largest.copy_from_slice(&line[..begins]);
+                for tap in 1..last.kernel {
+                    raise(&mut largest, &line[tap * last.dilation..][..begins]);
+                }
+                match last.stride {
+                    1 => out.copy_from_slice(&largest),
+                    2 => every_second(&largest, out),
+                    stride => {
+                        out.iter_mut().zip(largest.iter().step_by(stride)).for_each(|(out, &value)| *out = value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Raises elements to those of another row.
+#[inline(always)]
+fn raise<T: Byte>(values: &mut [T], others: &[T]) {
+    for (value, &other) in values.iter_mut().zip(others) {
+        *value = other.max(*value);
+    }
+}
+
+/// Elements 0, 2, 4 and so on.
+#[inline(always)]
+fn every_second<T: Byte>(values: &[T], out: &mut [T]) {
+    let (pairs, rest) = values.as_chunks::<2>();
+    for (out, pair) in out.iter_mut().zip(pairs) {
+        *out = pair[0];
+    }
+    if let ([last], Some(out)) = (rest, out.last_mut()) {
+        *out = *last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn axis() -> impl Strategy<Value = WindowAxis> {
+        (1_usize..9, 1_usize..4, 1_usize..4, 1_usize..3, 0_usize..4, 0_usize..9).prop_map(
+            |(input, kernel, stride, dilation, pad_begin, windows)| {
+                // Windows may lie in the padding alone.
+                let output = windows + 1;
+                WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end: 0 }
+            },
+        )
+    }
+
+    fn by_definition<T: Byte>(axes: &[WindowAxis], x: &[T]) -> Vec<T> {
+        let places = |axis: &WindowAxis, output: usize| -> Vec<usize> {
+            (0..axis.kernel).filter_map(|tap| axis.position(output, tap)).collect()
+        };
+        let mut windows = vec![vec![0]];
+        for axis in axes {
+            let of_axis = |window: &Vec<usize>, output: usize| {
+                let places = places(axis, output);
+                window.iter().flat_map(|row| places.iter().map(move |place| row * axis.input + place)).collect()
+            };
+            windows =
+                windows.iter().flat_map(|window| (0..axis.output).map(move |output| of_axis(window, output))).collect();
+        }
+        let plane = window::inputs(axes);
+        let planes = x.chunks(plane);
+        planes
+            .flat_map(|x| windows.iter().map(|window| window.iter().map(|&place| x[place]).max().unwrap_or(T::LEAST)))
+            .collect()
+    }
+
+    #[test]
+    fn windows_without_elements_have_the_least() {
+        let axis = WindowAxis { input: 0, output: 3, kernel: 2, stride: 1, dilation: 1, pad_begin: 2, pad_end: 2 };
+        let mut out = [1_i8; 6];
+        largest_bytes(&[axis], &[], &mut out);
+        assert_eq!(out, [i8::MIN; 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn largest_are_those_of_the_definition(axes in prop::collection::vec(axis(), 0..4), seed in any::<u8>()) {
+            let count = 3 * window::inputs(&axes);
+            let codes: Vec<u8> = (0..count).map(|index| (index as u8).wrapping_mul(seed | 1) ^ seed).collect();
+            let mut out = vec![0; 3 * window::outputs(&axes)];
+            largest_bytes(&axes, &codes, &mut out);
+            prop_assert_eq!(&out, &by_definition(&axes, &codes));
+            let codes: Vec<i8> = codes.into_iter().map(u8::cast_signed).collect();
+            let mut out = vec![0; out.len()];
+            largest_bytes(&axes, &codes, &mut out);
+            prop_assert_eq!(&out, &by_definition(&axes, &codes));
+        }
+    }
+}
