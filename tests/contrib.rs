@@ -61,7 +61,7 @@ fn every_case_agrees_with_onnx_runtime() {
     let mut cases: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|path| path.extension().is_some_and(|extension| extension == "onnx"));
     cases.sort();
-    assert!(cases.len() > 220, "{} cases", cases.len());
+    assert!(cases.len() > 300, "{} cases", cases.len());
     let wrong: Vec<String> = cases.iter().filter_map(|case| disagreement(case).err()).collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
@@ -153,7 +153,6 @@ fn what_is_not_computed_is_refused_by_name() {
         ("causal_conv_plain", "ndim", 2),
         ("causal_conv_plain", "dilation", 0),
         ("linear_attention_linear", "state_window", 2),
-        ("moe_silu", "use_sparse_mixer", 1),
         ("qmoe_rows", "weights_prepacked", 1),
         ("qmoe_rows", "fc1_expert_weight_bits", 3),
         ("bnb4_0", "training_mode", 1),
@@ -190,16 +189,12 @@ fn what_is_not_computed_is_refused_by_name() {
     });
     assert!(error.contains("k_scale"), "{error}");
     for (case, input, name) in [
-        ("beams_encoder_plain", 10, "decoder_input_ids"),
-        ("sampling_share", 7, "presence_mask"),
-        ("beams_encoder_plain", 11, "logits_processor"),
         ("mha_plain", 8, "past_sequence_length"),
         ("mha_plain", 9, "cache_indirection"),
         ("mha_buffer_steps", 9, "cache_indirection"),
         ("decoder_buffer", 8, "beam_width"),
         ("decoder_buffer_mask", 9, "cache_indirection"),
         ("gqa_without_past", 16, "query_seqlens"),
-        ("attention_plain", 6, "past_sequence_length"),
         ("moe_silu", 6, "fc3_experts_weights"),
         ("qmoe_rows", 15, "fc1_global_scale"),
         ("router_plain", 2, "projection_weight"),

@@ -35,8 +35,12 @@ pub const NOTES: &[Note] = &[
         "Loop",
         "as the text says, the condition that the body gives is ignored where the operand is left out (ONNX Runtime honours it); without trip count and condition it would never end and is refused",
     ),
+    note(
+        "LayerNormalization",
+        "before opset 17, where ONNX has it not, as ONNX Runtime: the data may have another type than scale, bias and result",
+    ),
+    note("MeanVarianceNormalization", "until opset 8 of 2 to 4 axes"),
     note("Resize", "`tf_half_pixel_for_nn` is refused after opset 11"),
-    note("Scan", "`sequence_lens` of opset 8 is refused"),
     note("Shrink", "NaN gives 0, as the text says"),
     note(
         "StringNormalizer",
@@ -56,18 +60,21 @@ pub const NOTES: &[Note] = &[
         "two classes with votes for the first only have one score, and give scores as ONNX Runtime does; `post_transform` is NONE or LOGISTIC there; votes for the second only are refused",
     ),
     Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
-    microsoft("Attention", "`do_rotary`, `past_present_share_buffer` and `past_sequence_length` are refused"),
+    microsoft(
+        "Attention",
+        "`do_rotary` and `past_present_share_buffer`, which ONNX Runtime has on no processor, are refused; `past_sequence_length` says nothing without the latter",
+    ),
     microsoft(
         "BeamSearch",
-        "`model_type` 0 and 1; `decoder_input_ids` and `logits_processor` are refused; the graphs have the inputs that ONNX Runtime's converter writes, without buffers that past and present share",
+        "`model_type` 0 and 1; `decoder_input_ids` and `logits_processor` change nothing, as in ONNX Runtime; the graphs have the inputs that ONNX Runtime's converter writes, without buffers that past and present share",
     ),
     microsoft("CausalConvWithState", "`state_window` and more than one spatial axis are refused"),
-    microsoft("ConvTransposeWithDynamicPads", "`auto_pad` of SAME is refused"),
+    microsoft("ConvTransposeWithDynamicPads", "with `auto_pad` of SAME pads do not count, as in ONNX Runtime"),
     microsoft("CropAndResize", "`crop_size` must be a constant"),
     microsoft("DecoderMaskedMultiHeadAttention", "beams need a buffer that past and present share"),
     microsoft(
         "GatedDeltaNet",
-        "`cu_seqlens`, captured updates (`state_update`) and an `initial_state` of unknown shape are refused",
+        "`cu_seqlens`, captured updates (`state_update`) and an `initial_state` of unknown shape are refused; ONNX Runtime 1.31 has it on no processor",
     ),
     microsoft(
         "GreedySearch",
@@ -77,22 +84,32 @@ pub const NOTES: &[Note] = &[
         "GroupQueryAttention",
         "rows that ONNX Runtime leaves open (of padding, or behind a window's) are zero; `query_seqlens` is bounded by its range; `qk_output` with `sliding_window_cache` is refused",
     ),
+    microsoft("MRotaryEmbedding", "`is_packed_batching` is refused"),
     microsoft("MatMulFpQ4", "`blk_quant_type` 0 and 1; `B_shape` must be a constant"),
     microsoft(
+        "MatMulNBits",
+        "with `g_idx` packed zero points count, which ONNX Runtime passes over on a processor; `weight_prepacked` is refused",
+    ),
+    microsoft(
+        "MaxpoolWithMask",
+        "one mask for all planes: of several ONNX Runtime takes elements from wrong places; `kernel_shape` of at most 256 along the last axis",
+    ),
+    microsoft(
         "MoE",
-        "`use_sparse_mixer` (which ONNX Runtime passes over on a processor) and a third matrix of the experts are refused",
+        "`use_sparse_mixer` takes two experts and changes nothing, as in ONNX Runtime on a processor; a third matrix of the experts is refused",
     ),
     microsoft("MoEGroupRouter", "`projection_weight` is refused"),
     microsoft("MultiHeadAttention", "`cache_indirection` needs one query and a buffer that past and present share"),
     microsoft("QGemm", "several scales or zero points of A are refused"),
     microsoft(
         "QMoE",
-        "experts of 2, 4 and 8 bits; `use_sparse_mixer`, prepacked weights, a third matrix and global scales are refused",
+        "experts of 2, 4 and 8 bits; `use_sparse_mixer` as in `MoE`; prepacked weights, a third matrix and global scales are refused",
     ),
     microsoft(
         "Sampling",
-        "as `GreedySearch`; the numbers are those of ONNX Runtime on Linux for the same `seed`, which must be given; `presence_mask` and the output `filtered_logits` are refused",
+        "as `GreedySearch`; the numbers are those of ONNX Runtime on Linux for the same `seed`, which must be given; `presence_penalty`, which ONNX Runtime computes wrongly on a processor, is refused, without which `presence_mask` changes nothing; so is the output `filtered_logits`, which ONNX Runtime does not fill",
     ),
+    microsoft("RotaryEmbedding", "`scale` changes nothing, as in ONNX Runtime on a processor"),
     microsoft(
         "SparseAttention",
         "texts of several lengths in a batch are each computed as alone, where ONNX Runtime's results differ",
