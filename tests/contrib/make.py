@@ -17,6 +17,7 @@ from further import further
 from fused import fused
 from generation import generation
 from group_query import GroupQuery, NormalizedGroupQuery
+from options import options
 from rare import rare
 from removed import removed
 
@@ -133,3 +134,4 @@ if __name__ == "__main__":
     branches()
     rare()
     removed()
+    options()
