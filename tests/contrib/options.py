@@ -62,6 +62,7 @@ def gathered_weights():
     case("4", codes(4, 16), scales(4, 2), block_size=16)
     case("4_points", codes(4, 16), scales(4, 2), codes(4, 1), block_size=16)
     case("8_points", codes(4, 40), scales(4, 3), codes(4, 3), bits=8, block_size=16)
+    case("axes", codes(4, 3, 16), scales(4, 3, 2), codes(4, 3, 1), block_size=16, gather_axis=0, quantize_axis=2)
     case("8_i32", codes(4, 32), scales(4, 2, dtype=HALF), indices=indices.astype(np.int32), bits=8, block_size=16)
 
 
@@ -163,6 +164,8 @@ def windows():
             "lower": {"auto_pad": "SAME_LOWER"},
         }.items():
             conv(f"{title}_{name}", operator, attributes, leaky, bias=name != "group", **more)
+    hard = {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]}
+    conv("nhwc_fused_conv_hard", "NhwcFusedConv", {}, lambda x: np.clip(0.3 * x + 0.4, 0, 1), addend=True, **hard)
     one("nhwc_max_pool_dilations", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 2], dilations=[2, 2])
     one("nhwc_max_pool_upper", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 2], auto_pad="SAME_UPPER", strides=[2, 2])
     single = lambda value: np.array(value, SINGLE)
@@ -171,6 +174,8 @@ def windows():
     pooled = {"X": codes(1, 2, 7, 6)} | ends | results
     for mode in ["SAME_UPPER", "SAME_LOWER", "VALID"]:
         one(f"qaverage_{mode.lower()}", "QLinearAveragePool", pooled, kernel_shape=[3, 2], auto_pad=mode, strides=[2, 1])
+    one("qaverage_valid_ceil", "QLinearAveragePool", pooled, kernel_shape=[2, 3], auto_pad="VALID", strides=[2, 2], ceil_mode=1)
+    one("nhwc_max_pool_valid_ceil", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[2, 3], auto_pad="VALID", strides=[2, 2], ceil_mode=1)
     for name, more in {
         "group": {"group": 2, "kernel_shape": [3, 3]}, "dilations": {"dilations": [2, 1]}, "upper": {"auto_pad": "SAME_UPPER"},
     }.items():  # fmt: skip
@@ -219,6 +224,9 @@ def experts():
         made = Case(f"qmoe_{name}", "QMoE", operands, ["output"], weights=weights, k=2, **attributes)
         made.add(input=floats(tokens, size), router_probs=floats(tokens, count))
 
+    operands = ["input", "router_probs", "fc1", "", "fc2"]
+    weights = {"input": floats(tokens, 8), "fc1": floats(count, 6, 8), "fc2": floats(count, 8, 6)}
+    Case("moe_stored", "MoE", operands, ["output"], weights=weights, k=2, activation_type="silu").add(router_probs=floats(tokens, count))
     gated = {"activation_type": "swiglu", "swiglu_fusion": 1, "expert_weight_bits": 4}
     case("limit", (4, 4), **gated, activation_alpha=1.3, activation_beta=0.5, swiglu_limit=1.0)
     case("kind", (4, 4), **gated, quant_type="int", weights_prepacked=0, accuracy_level=1, use_sparse_mixer=1)
