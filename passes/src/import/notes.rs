@@ -57,7 +57,11 @@ pub const NOTES: &[Note] = &[
     classical("SVMRegressor", "one target, no `post_transform`"),
     classical(
         "TreeEnsembleClassifier",
-        "two classes with votes for the first only have one score, and give scores as ONNX Runtime does; `post_transform` is NONE or LOGISTIC there; votes for the second only are refused",
+        "two classes with votes for the first only have one score, and give scores as ONNX Runtime does; `post_transform` is NONE or LOGISTIC there; votes for the second only are refused; of more classes one without votes has a score of 0, which ONNX Runtime passes over where all others are less",
+    ),
+    classical(
+        "TreeEnsembleRegressor",
+        "a target without votes is its base value, where ONNX Runtime of several targets gives 0",
     ),
     Note { domain: "ai.onnx.preview.training", name: "Gradient", text: "refused: it differentiates a graph" },
     microsoft(

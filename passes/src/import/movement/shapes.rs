@@ -181,7 +181,7 @@ fn pad_by_attributes(node: &mut Lowering<'_, '_>) -> Lowered {
 fn pad(node: &mut Lowering<'_, '_>) -> Lowered {
     let mode = node.keyword("mode")?.unwrap_or(PadMode::Constant);
     if mode == PadMode::Wrap && node.since() < 19 {
-        return Err(node.refuse("mode \"wrap\" before opset 19"));
+        return Err(node.refuse("attribute `mode` = \"wrap\" before opset 19"));
     }
     let (data, pads) = (node.required(0)?, node.required(1)?);
     let value = if mode == PadMode::Constant { node.input(2) } else { Operand::Absent };
