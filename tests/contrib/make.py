@@ -63,6 +63,7 @@ def group_query():
         case.weights |= {"q_norm_weight": floats(8), "k_norm_weight": floats(8)}
         case.decode(prompt=2, steps=0)
     GroupQuery("gqa_half", size=16, rotary=8, dtype=np.float16, batch=2).step([5, 3], 5).step([6, 4], 1)
+    case = GroupQuery("gqa_half_options", dtype=np.float16, softcap=2.0, local_window_size=3)
     case.weights["head_sink"] = floats(4, dtype=np.float16)
     case.step([5], 5, attention_bias=floats(1, 4, 5, 5, dtype=np.float16))
 
