@@ -76,9 +76,11 @@ def node_of_template(graph):
         attributes = [attribute for attribute in attributes.values() if graph.random.random() < 0.8]
         del node.attribute[:]
         node.attribute.extend(attributes)
-    # Of rows behind a text ONNX Runtime leaves what was in memory: lengths stay what they are.
-    lengths = operator in ["GroupQueryAttention", "SparseAttention"]
-    fixed = {name for name, value in values.items() if graph.random.random() > 0.7 or (lengths and value.dtype.kind == "i")}
+    # Of rows behind a text ONNX Runtime leaves what was in memory: lengths stay what they are, and bytes that hold floats.
+    kept = operator in ["GroupQueryAttention", "SparseAttention", "MatMulFpQ4"]
+    fixed = {name for name, value in values.items() if graph.random.random() > 0.7 or (kept and value.dtype.kind in "iu")}
+    if operator in ["Resize", "Upsample"] and any(attribute.s == b"align_corners" for attribute in node.attribute):
+        return False  # Of scales ONNX takes the product with the extent, ONNX Runtime the whole part of it.
     values = {name: value if name in fixed else changed(graph, value) for name, value in values.items()}
     if graph.random.random() < 0.15:
         to = graph.pick(DOUBLE, HALF)
