@@ -6,7 +6,7 @@
 
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::microsoft::applied;
-use crate::import::products::windows::{check_kernel_shape, pool, window_attributes};
+use crate::import::products::windows::{check_kernel_shape, pool_of_runtime, window_attributes};
 use crate::ir::Operand;
 use ipuc_formats::ops::{
     Arithmetic, AutoPad, Clamp, Concat, Convolution, ConvolutionTranspose, Pad, PadMode, PoolFunction, Program, Unary,
@@ -128,7 +128,7 @@ fn cropped_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
 
 fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(1)?;
-    let pool = pool(node, PoolFunction::Max)?;
+    let pool = pool_of_runtime(node, PoolFunction::Max)?;
     let x = node.required(0)?;
     let x = channels_first(node, x)?;
     let result = node.emit_one(pool, vec![x])?;
