@@ -14,7 +14,7 @@
 mod change;
 mod walk;
 
-use ipuc_passes::import::NOT_IMPORTED;
+use ipuc_passes::import::{NOT_IMPORTED, NOTES, Note};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -95,6 +95,13 @@ fn everything_in_the_schemas_is_honoured_or_refused_by_name() {
         ("without_case.txt", "in no case of tests/contrib", &report.without_case),
     ] {
         wrong.extend(compare(list, what, found, &excused(list)));
+    }
+    for (operator, part) in &report.refused {
+        let of_operator = |note: &&Note| format!("{}.{}", note.domain, note.name).trim_start_matches('.') == operator;
+        let note = NOTES.iter().find(of_operator).map_or("", |note| note.text);
+        if !note.contains(&format!("`{part}`")) {
+            wrong.push(format!("{operator} `{part}`: it is refused, and the list of operators does not say so"));
+        }
     }
     assert!(wrong.is_empty(), "{} disagree:\n{}", wrong.len(), wrong.join("\n"));
     assert!(report.parts > 6000, "only {} parts are walked", report.parts);

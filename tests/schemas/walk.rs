@@ -24,6 +24,8 @@ pub struct Report {
     pub without_model: BTreeSet<String>,
     /// Attributes of `com.microsoft` that no checked-in case has.
     pub without_case: BTreeSet<String>,
+    /// Attributes, inputs and outputs that are refused: operator, and name.
+    pub refused: BTreeSet<(String, String)>,
     /// Operators that are in no table.
     pub not_imported: BTreeSet<String>,
     /// Types of each variable that are honoured, by operator.
@@ -81,6 +83,7 @@ pub fn walk(written: &Path, contrib: &Path) -> Report {
         parts: 0,
         without_model: BTreeSet::new(),
         without_case: without_case(&schemas, contrib),
+        refused: BTreeSet::new(),
         not_imported: BTreeSet::new(),
         types: BTreeMap::new(),
     };
@@ -112,6 +115,9 @@ pub fn walk(written: &Path, contrib: &Path) -> Report {
         writeln!(report.table, "{operator} | {}", texts.join(" | ")).unwrap();
         for tally in tallies {
             report.parts += tally.count();
+            let named = tally.refused.iter().filter(|part| !part.starts_with("type ") && *part != "one more input");
+            let names = named.filter_map(|part| part.split(' ').nth(1));
+            report.refused.extend(names.map(|part| (format!("{domain}{dot}{name}"), part.to_string())));
             report.passed_over.extend(tally.passed_over.iter().map(|part| format!("{domain}{dot}{name} {part}")));
         }
     }
