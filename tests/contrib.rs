@@ -3,6 +3,10 @@
 //! `tests/contrib/make.py` says what a case is, and writes them.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+#[path = "support/folding.rs"]
+mod folding;
+
+use folding::Elements;
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::dtype::DType;
@@ -13,7 +17,7 @@ use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, ModelProto, NodePro
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Session, SessionOptions};
 use prost::Message as _;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -56,12 +60,17 @@ fn tolerance(value: &Value) -> Tolerance {
     Tolerance { relative: Some(bound), absolute: Some(bound), ..Tolerance::default() }
 }
 
-#[test]
-fn every_case_agrees_with_onnx_runtime() {
+fn all_cases() -> Vec<PathBuf> {
     let mut cases: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|path| path.extension().is_some_and(|extension| extension == "onnx"));
     cases.sort();
-    assert!(cases.len() > 220, "{} cases", cases.len());
+    cases
+}
+
+#[test]
+fn every_case_agrees_with_onnx_runtime() {
+    let cases = all_cases();
+    assert!(cases.len() > 550, "{} cases", cases.len());
     let wrong: Vec<String> = cases.iter().filter_map(|case| disagreement(case).err()).collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
@@ -95,6 +104,93 @@ fn disagreement(case: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Operators whose sums, roots and exponentials a compilation takes exactly and rounds once, while a run adds in f32.
+const ROUNDED_ONCE: &[&str] = &[
+    "Attention",
+    "AttnLSTM",
+    "BeamSearch",
+    "BiasGelu",
+    "BiasSoftmax",
+    "BiasSplitGelu",
+    "BranchwiseRMSNorm",
+    "CDist",
+    "ConvTransposeWithDynamicPads",
+    "DecoderMaskedMultiHeadAttention",
+    "EmbedLayerNormalization",
+    "EngramGate",
+    "FastGelu",
+    "FusedConv",
+    "FusedGemm",
+    "FusedMatMul",
+    "FusedMatMulActivation",
+    "GatedDeltaNet",
+    "GatedRMSNorm",
+    "Gelu",
+    "GemmFastGelu",
+    "GroupNorm",
+    "GroupQueryAttention",
+    "HyperConnectionPostMix",
+    "HyperConnectionPreMix",
+    "LayerNormalization",
+    "LinearAttentionGate",
+    "MatMulBnb4",
+    "MatMulFpQ4",
+    "MatMulNBits",
+    "MeanVarianceNormalization",
+    "MoE",
+    "MoEGroupRouter",
+    "MultiHeadAttention",
+    "NhwcConv",
+    "NhwcFusedConv",
+    "PackedAttention",
+    "ParametricSoftplus",
+    "QAttention",
+    "QEmbedLayerNormalization",
+    "QMoE",
+    "QuickGelu",
+    "Rfft",
+    "SVMClassifier",
+    "SVMRegressor",
+    "ScaledSiLU",
+    "SimplifiedLayerNormalization",
+    "SkipGroupNorm",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    "SparseAttention",
+    "SparseToDenseMatMul",
+    "TransposeMatMul",
+    "WhisperBeamSearch",
+    "WordConvEmbedding",
+];
+
+/// What is computed while compiling is what a run computes: the first set of each case, stored in its model.
+#[test]
+fn a_case_that_is_computed_while_compiling_is_the_same() {
+    let (mut wrong, rounded) = (Vec::new(), std::sync::Mutex::new(BTreeSet::new()));
+    for case in all_cases() {
+        let name = case.file_stem().unwrap().to_str().unwrap();
+        // Of a row of nothing but padding scores lie near -10000, where f32 has steps of a thousandth.
+        if name == "decoder_beams_mask" {
+            continue;
+        }
+        let bytes = std::fs::read(&case).unwrap();
+        let model = compiled(&bytes).unwrap();
+        let data = Data::load(&format!("{name}.data"));
+        let ports = model.inputs(model.entry(None).unwrap());
+        let inputs = ports.iter().map(|port| (port.name.clone(), data.get(0, "in", &port.name, &port.kind).unwrap()));
+        let inputs: Vec<_> = inputs.collect();
+        for elements in [Elements::AsGiven, Elements::Hard, Elements::Large] {
+            if let Err(error) = folding::note(folding::check(&bytes, inputs.clone(), elements), &rounded) {
+                wrong.push(format!("{name}, {elements:?}: {error}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+    let rounded = rounded.into_inner().unwrap();
+    let new: Vec<&String> = rounded.iter().filter(|name| !ROUNDED_ONCE.contains(&name.as_str())).collect();
+    assert!(new.is_empty(), "folded results have other bits than those of a run: {new:?}");
 }
 
 /// The model of a case with a change of its node.
@@ -153,7 +249,6 @@ fn what_is_not_computed_is_refused_by_name() {
         ("causal_conv_plain", "ndim", 2),
         ("causal_conv_plain", "dilation", 0),
         ("linear_attention_linear", "state_window", 2),
-        ("moe_silu", "use_sparse_mixer", 1),
         ("qmoe_rows", "weights_prepacked", 1),
         ("qmoe_rows", "fc1_expert_weight_bits", 3),
         ("bnb4_0", "training_mode", 1),
@@ -190,16 +285,12 @@ fn what_is_not_computed_is_refused_by_name() {
     });
     assert!(error.contains("k_scale"), "{error}");
     for (case, input, name) in [
-        ("beams_encoder_plain", 10, "decoder_input_ids"),
-        ("sampling_share", 7, "presence_mask"),
-        ("beams_encoder_plain", 11, "logits_processor"),
         ("mha_plain", 8, "past_sequence_length"),
         ("mha_plain", 9, "cache_indirection"),
         ("mha_buffer_steps", 9, "cache_indirection"),
         ("decoder_buffer", 8, "beam_width"),
         ("decoder_buffer_mask", 9, "cache_indirection"),
         ("gqa_without_past", 16, "query_seqlens"),
-        ("attention_plain", 6, "past_sequence_length"),
         ("moe_silu", 6, "fc3_experts_weights"),
         ("qmoe_rows", 15, "fc1_global_scale"),
         ("router_plain", 2, "projection_weight"),

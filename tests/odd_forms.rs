@@ -316,3 +316,54 @@ fn values_of_maps_are_looked_up() {
     let sparse = with(&[text("map_form", "SPARSE"), int("max_map", 5)], node("CastMap", &["x"], &["y"]));
     assert_eq!(computed(I64, sparse, entries()), (vec![1, 5], vec![0.0, 0.25, 0.0, 0.5, 0.0]));
 }
+
+/// Branches of one graph may use the same names for their values and nodes; exporters also write a name of outside again.
+#[test]
+fn names_of_subgraphs_are_their_own() {
+    let output = |name: &str| ValueInfoProto { name: Some(name.to_string()), ..ValueInfoProto::default() };
+    let branch = |operator: &str| {
+        let nodes = vec![node(operator, &["x"], &["inner"]), node("Add", &["inner", "x"], &["result"])];
+        support::graph(Vec::new(), Vec::new(), nodes, vec![output("result")])
+    };
+    let condition = with(
+        &[graph_of("then_branch", branch("Neg")), graph_of("else_branch", branch("Abs"))],
+        node("If", &["c"], &["y"]),
+    );
+    // `inner` is a value of the main graph, too.
+    let nodes = vec![node("Relu", &["x"], &["inner"]), condition, node("Sub", &["y", "inner"], &["z"])];
+    let ports = vec![support::truth("c"), port("x", &["2"])];
+    let model = model(17, support::graph(ports, Vec::new(), nodes, vec![port("z", &["2"])]));
+    for (taken, expected) in [(true, [0.0, -3.0]), (false, [0.0, 3.0])] {
+        let x = Tensor::from_elements(&[2], &[-2.0f32, 3.0]).unwrap();
+        let outputs = run(&model, vec![("c", Tensor::scalar_bool(taken).into()), ("x", x.into())]).unwrap();
+        assert_eq!(elements(outputs[0].1.as_tensor().unwrap()), expected, "{taken}");
+    }
+}
+
+fn graph_of(name: &str, graph: GraphProto) -> AttributeProto {
+    let (kind, g) = (attribute_proto::AttributeType::Graph as i32, Some(Box::new(graph)));
+    AttributeProto { name: Some(name.to_string()), r#type: Some(kind), g, ..AttributeProto::default() }
+}
+
+/// Operator sets that no node uses may be of any version; the default domain is empty, left out, or `ai.onnx`.
+#[test]
+fn imports_that_nothing_uses_and_spellings_of_the_default_domain_do_not_matter() {
+    let import = |domain: Option<&str>, version: i64| OperatorSetIdProto {
+        domain: domain.map(str::to_string),
+        version: Some(version),
+    };
+    let unused = [("ai.onnx.training", 7), ("com.example", 3), ("ai.onnx.ml", 99), ("", 17)];
+    let unused: Vec<OperatorSetIdProto> =
+        unused.iter().map(|(domain, version)| import(Some(domain), *version)).collect();
+    for imports in [unused, vec![import(None, 17)], vec![import(Some("ai.onnx"), 17)], vec![import(Some(""), 17)]] {
+        for domain in [None, Some(""), Some("ai.onnx")] {
+            let negated = NodeProto { domain: domain.map(str::to_string), ..node("Neg", &["x"], &["y"]) };
+            let graph = support::graph(vec![port("x", &["2"])], Vec::new(), vec![negated], vec![port("y", &["2"])]);
+            let model = ModelProto { opset_import: imports.clone(), ..model(17, graph) };
+            let x = Tensor::from_elements(&[2], &[1.0f32, -2.0]).unwrap();
+            let outputs =
+                run(&model, vec![("x", x.into())]).unwrap_or_else(|error| panic!("{imports:?}, {domain:?}: {error}"));
+            assert_eq!(elements(outputs[0].1.as_tensor().unwrap()), [-1.0, 2.0]);
+        }
+    }
+}

@@ -10,7 +10,9 @@ use std::path::Path;
 fn page() -> String {
     let mut text = String::from(
         "# Operators\n\nWritten from the tables by `BLESS=1 cargo test --test operators`.\n\n## ONNX operators that are imported\n\n\
-         Versions are those in which an operator changed; each holds until the next.\n\n| operator | versions | what is refused or differs |\n| --- | --- | --- |\n",
+         Versions are those in which an operator changed; each holds until the next. Types are those that are taken, by the names that the \
+         specification gives its type variables; a type that is not named is refused by its name.\n\n\
+         | operator | versions | types | what is refused or differs |\n| --- | --- | --- | --- |\n",
     );
     let mut versions: BTreeMap<(&str, &str), Vec<i64>> = BTreeMap::new();
     for row in ipuc_passes::import::rows() {
@@ -21,7 +23,13 @@ fn page() -> String {
         let since: Vec<String> = since.iter().map(i64::to_string).collect();
         let note = ipuc_passes::import::NOTES.iter().find(|note| (note.domain, note.name) == (domain, name));
         let note = note.map_or("", |note| note.text);
-        writeln!(text, "| {domain}{dot}{name} | {} | {note} |", since.join(", ")).unwrap();
+        let types = ipuc_passes::import::element_types(domain, name).unwrap_or_default();
+        writeln!(text, "| {domain}{dot}{name} | {} | {types} | {note} |", since.join(", ")).unwrap();
+    }
+    text.push_str("\n## Operators that are not imported\n\n| operator | why |\n| --- | --- |\n");
+    for note in ipuc_passes::import::NOT_IMPORTED {
+        let dot = if note.domain.is_empty() { "" } else { "." };
+        writeln!(text, "| {}{dot}{} | {} |", note.domain, note.name, note.text).unwrap();
     }
     text.push_str("\n## Operators of `.ipu` files\n\n| code | operator | revision | attributes (number name) |\n| --- | --- | --- | --- |\n");
     for row in ipuc_formats::ops::TABLE {

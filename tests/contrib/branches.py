@@ -6,7 +6,7 @@ a state, of embeddings in codes, and of statistics as outputs.
 They draw from numbers of their own, so that they can be written alone."""
 
 import numpy as np
-from case import Case, numbers, one
+from case import Case, Formula, numbers, one
 
 random, floats = numbers(4)
 
@@ -35,10 +35,39 @@ def gates():
     one("linear_gate_decay", "LinearAttentionGate", inputs, ["decay"])
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def router(top_k, n_group=1, topk_group=1, group_topk=2, router_sentinel=-10000.0):
+    """Logarithms of the sigmoids of the best experts in the best groups; or scores with and without their bias."""
+
+    def formula(logits, bias):
+        plain = sigmoid(logits.astype(np.float64))
+        scores = plain + bias
+        grouped = scores.reshape(len(scores), n_group, -1)
+        best = np.sort(grouped, -1)[..., -min(group_topk, grouped.shape[-1]) :].sum(-1)
+        for row, order in enumerate(np.argsort(-best, 1, kind="stable")):
+            grouped[row, order[topk_group:]] = -np.inf
+        result = np.full(scores.shape, router_sentinel)
+        for row, order in enumerate(np.argsort(-grouped.reshape(scores.shape), 1, kind="stable")[:, :top_k]):
+            result[row, order] = np.log(np.maximum(plain[row, order], 1e-20))
+        return result.astype(logits.dtype)
+
+    return formula
+
+
 def routers():
-    route = lambda name, experts=8, results=("Y",), dtype=np.float32, **more: one(
-        f"router_{name}", "MoEGroupRouter", {"logits": floats(5, experts, dtype=dtype), "w_bias": floats(experts)}, results, **more
-    )
+    """The packages of ONNX Runtime up to 1.31 do not have the operator: its results are those of a formula."""
+
+    def route(name, experts=8, results=("Y",), dtype=np.float32, **more):
+        both = lambda logits, bias: ((sigmoid(logits) + bias).astype(np.float32), sigmoid(logits).astype(np.float32))
+        formula = router(**more) if len(results) == 1 else both
+        made = Formula(f"router_{name}", "MoEGroupRouter", ["logits", "bias"], list(results), formula, weights={"bias": None}, **more)
+        logits = floats(5, experts, dtype=dtype)
+        made.weights["bias"] = floats(experts)
+        made.add(logits=logits)
+
     route("plain", top_k=2)
     route("groups", 12, top_k=3, n_group=4, topk_group=2)
     route("groups_three", 12, top_k=2, n_group=3, topk_group=1, group_topk=3, router_sentinel=-5.0)
@@ -78,7 +107,49 @@ def tokens():
     case("nothing", x=np.array(["", " "], object), separators=[" "], mark=1)
 
 
+def delta_net(update_rule="gated_delta", scale=0.0, gate_activation="none", gate_lower_bound=-5.0, beta_activation="none", qk_l2_norm=0):
+    """What GatedDeltaNet computes, by its description: a state of each head that decays, is corrected, and is read."""
+    gated, corrected = "gated" in update_rule, "delta" in update_rule
+
+    def formula(query, key, value, _, decay, beta, state, a_log=None, dt_bias=None):
+        (batch, heads, width, size), dtype = state.shape, query.dtype
+        if key is None:
+            shared = (query.shape[1] - heads * width) // (2 * size)
+            query, key, value = np.split(query, np.cumsum([shared * size, shared * size]), 1)
+            query, key, value = query.reshape(-1, shared, size), key.reshape(-1, shared, size), value.reshape(-1, heads, width)
+        shape = value.shape
+        steps = value.size // (batch * heads * width)
+        of_heads = lambda x, count: x.astype(np.float64).reshape(batch, steps, heads, count)
+        repeat = lambda x: of_heads(np.repeat(x, heads // x.shape[-2], -2), size)
+        query, key, value = repeat(query), repeat(key), of_heads(value, width)
+        if qk_l2_norm:
+            query, key = [x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-12) for x in (query, key)]
+        if gated:
+            decay = of_heads(decay, -1)
+            if gate_activation != "none":
+                decay, factor = decay + dt_bias.reshape(heads, -1), np.exp(a_log.astype(np.float64))[:, None]
+                softplus = gate_activation in ["softplus", "qwen"]
+                decay = -factor * np.logaddexp(0, decay) if softplus else gate_lower_bound * sigmoid(decay * factor)
+            decay = np.exp(decay)
+        if corrected:
+            beta = of_heads(beta, 1)
+            beta = sigmoid(beta) if beta_activation == "sigmoid" else beta
+        state, rows = state.astype(np.float64), np.zeros(value.shape)
+        for step in range(steps):
+            if gated:
+                state = state * decay[:, step, :, None, :]
+            own = value[:, step]
+            if corrected:
+                own = beta[:, step] * (own - np.einsum("bhvk,bhk->bhv", state, key[:, step]))
+            state = state + own[..., None] * key[:, step, :, None, :]
+            rows[:, step] = np.einsum("bhvk,bhk->bhv", state, query[:, step]) * (scale or size**-0.5)
+        return rows.reshape(shape).astype(dtype), state.astype(np.float32)
+
+    return formula
+
+
 def states():
+    """GatedDeltaNet has no kernel for processors in ONNX Runtime 1.31."""
     tokens, heads, key_heads, keys, values = 10, 4, 2, 8, 6
 
     def case(name, packed=False, results=("Y", "final"), shape=(tokens,), dtype=np.float32, **more):
@@ -96,7 +167,7 @@ def states():
         weights = {name[2:]: value for name, value in inputs.items() if name.startswith("w_")}
         inputs = {name: value for name, value in inputs.items() if not name.startswith("w_")}
         operands = [name.removeprefix("w_") for name in operands]
-        Case(name, "GatedDeltaNet", operands, list(results), weights=weights, **attributes).add(**inputs)
+        Formula(name, "GatedDeltaNet", operands, list(results), delta_net(**attributes), weights=weights, **attributes).add(**inputs)
 
     decay, beta = -abs(floats(tokens, heads)), abs(floats(tokens, heads))
     wide = floats(tokens, heads, keys)

@@ -31,10 +31,10 @@ def run(model, inputs, outputs):
 class Case:
     """A model of one node; its first set of inputs says which inputs there are, and their types."""
 
-    def __init__(self, name, operator, operands, results, domain=MICROSOFT, weights=(), dims=None, **attributes):
+    def __init__(self, name, operator, operands, results, domain=MICROSOFT, weights=(), dims=None, version=21, **attributes):
         self.name, self.operator, self.domain = name, operator, domain
         self.operands, self.results, self.attributes = operands, results, attributes
-        self.weights, self.dims, self.data = dict(weights), dims or {}, []
+        self.weights, self.dims, self.version, self.data = dict(weights), dims or {}, version, []
 
     def model(self, inputs):
         given = inputs.keys() | self.weights.keys()
@@ -59,7 +59,7 @@ class Case:
             ],
             [numpy_helper.from_array(value, name) for name, value in self.weights.items()],
         )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        opsets = [helper.make_opsetid("", self.version), helper.make_opsetid(MICROSOFT, 1)]
         if self.domain == MACHINE_LEARNING:
             opsets.append(helper.make_opsetid(MACHINE_LEARNING, 3))
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)

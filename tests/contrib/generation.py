@@ -229,7 +229,7 @@ def greedy():
     case("vocabulary", vocab_mask=integers(*[1, 0] * 6), vocab_size=VOCABULARY)
     case("first", prefix_vocab_mask=integers([0, 1] * 6, [1, 0] * 6))
     case("least", eos_token_id=8, min_length=integers(8), open_ends=True)
-    case("two_graphs", graphs={"decoder": decoder(), "init_decoder": decoder(9)})
+    case("two_graphs", graphs={"decoder": decoder(), "init_decoder": decoder(9)}, decoder_start_token_id=-1)
     case("all", repetition_penalty=floats(2.0), no_repeat_ngram_size=2, vocab_mask=integers(*[1, 1, 1, 0] * 3),
          prefix_vocab_mask=integers([0, 1] * 6, [1, 0] * 6), min_length=integers(9), eos_token_id=5, max_length=integers(9))  # fmt: skip
 
@@ -249,6 +249,10 @@ def sampling():
     # The token of padding is none that may be drawn.
     case("masks", top_p=0.9, temperature=4.0, eos_token_id=2, pad_token_id=11, open_ends=True, **masks)
     case("seed", top_p=0.95, temperature=6.0, seed=integers(2147483647))
+    case("two_graphs", top_p=0.9, graphs={"decoder": decoder(), "init_decoder": decoder(9)}, vocab_size=VOCABULARY)
+    # Without a penalty the mask of presence changes nothing.
+    presence = {"presence_mask": integers([0, 1] * 6, [1, 0] * 6), "presence_penalty": 0.0}
+    case("presence", top_p=0.9, decoder_start_token_id=-1, **presence)
 
 
 def beams():
@@ -281,6 +285,8 @@ def beams():
     behind("ends", eos_token_id=10, no_repeat_ngram_size=3)
     behind("mask", attention_mask=integers([1, 0, 1], [1, 1, 0]), early_stopping=1, eos_token_id=1)
     behind("least", min_length=integers(6), eos_token_id=10, vocab_mask=integers(*[1, 1, 0] * 4))
+    # What only Whisper reads.
+    behind("inputs", decoder_input_ids=integers([3, 1], [1, 5]), logits_processor=integers(1), vocab_size=VOCABULARY)
 
 
 def speech():
@@ -301,6 +307,9 @@ def speech():
     case("ends", eos_token_id=5, no_repeat_ngram_size=2, length_penalty=floats(0.5))
     case("masks", vocab_mask=integers(*[1, 1, 0] * 4), repetition_penalty=floats(1.5), eos_token_id=8, early_stopping=1)
     case("one", num_beams=integers(1), num_return_sequences=integers(1), min_length=integers(6), logits_processor=integers(0))
+    # Tokens that only a processor of scores reads.
+    names = "translate transcribe start_of_lm no_speech no_timestamps beginning_timestamp".split()
+    case("tokens", vocab_size=VOCABULARY, **{f"{name}_token_id": 3 + number for number, name in enumerate(names)})
 
 
 def generation():

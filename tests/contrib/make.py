@@ -17,7 +17,9 @@ from further import further
 from fused import fused
 from generation import generation
 from group_query import GroupQuery, NormalizedGroupQuery
+from options import options
 from rare import rare
+from removed import removed
 
 
 def group_query():
@@ -132,3 +134,5 @@ if __name__ == "__main__":
     generation()
     branches()
     rare()
+    removed()
+    options()

@@ -1,9 +1,9 @@
 """Further operators of random graphs: places and pieces, images, spectra, attention, and those that ONNX Runtime has beside ONNX."""
 
 import numpy as np
+from graph import BOOL, FLOAT, INTEGER  # noqa: F401
 from onnx import TensorProto, helper
 
-FLOAT, INTEGER, BOOL = np.float32, np.int64, np.bool_
 MICROSOFT = {"domain": "com.microsoft"}
 
 
@@ -27,6 +27,8 @@ def arithmetic(graph):
         return graph.emit(operator, [x, by], direction=graph.pick("LEFT", "RIGHT"))
     if operator == "Clip":
         x = graph.value()
+        if graph.opset < 11:
+            return graph.emit(operator, [x], **graph.pick({"min": -0.5, "max": 0.7}, {"min": -0.5}, {"max": 0.7}, {}))
         bounds = [graph.constant(np.array(bound, FLOAT)) for bound in (-0.5, 0.7)]
         return graph.emit(operator, [x, *graph.pick(bounds, bounds[:1], ["", bounds[1]])])
     if operator.startswith("Is"):
@@ -71,7 +73,7 @@ def places(graph):
         dtype = graph.pick(FLOAT, INTEGER)
         return graph.emit(operator, [graph.constant(np.array(number, dtype)) for number in graph.pick((0, 7, 2), (5, -3, -2), (1, 1, 1))])
     if operator == "Squeeze":
-        ones = [name for name, value in graph.values.items() if 1 in value.shape]
+        ones = [name for name, value in graph.tensors() if 1 in value.shape]
         return bool(ones) and graph.emit(operator, [graph.pick(*ones)])
     if operator == "CenterCropPad":
         x = graph.value(ranks=[2, 3])

@@ -81,11 +81,15 @@ pub fn of_wrong_type(name: &str, kind: &str) -> AttributeProto {
     AttributeProto { tp: Some(Box::new(tensor)), ..attribute(name, AttributeType::TypeProto) }
 }
 
-/// Values of an attribute of a schema's type.
-pub fn values(name: &str, kind: &str) -> Vec<AttributeProto> {
+/// An attribute that is a text.
+pub fn worded(name: &str, text: &str) -> AttributeProto {
+    AttributeProto { s: Some(text.into()), ..attribute(name, AttributeType::String) }
+}
+
+/// Values of an attribute of a schema's type, with texts that it may be.
+pub fn values(name: &str, kind: &str, texts: &[&str]) -> Vec<AttributeProto> {
     let ints = |ints: &[i64]| AttributeProto { ints: ints.to_vec(), ..attribute(name, AttributeType::Ints) };
     let floats = |floats: &[f32]| AttributeProto { floats: floats.to_vec(), ..attribute(name, AttributeType::Floats) };
-    let text = |text: &str| AttributeProto { s: Some(text.into()), ..attribute(name, AttributeType::String) };
     match kind {
         "INT" => [0, 1, 2, 3, -1, 7]
             .map(|value| AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) })
@@ -93,7 +97,7 @@ pub fn values(name: &str, kind: &str) -> Vec<AttributeProto> {
         "FLOAT" => [0.25, 2.0, 0.0]
             .map(|value| AttributeProto { f: Some(value), ..attribute(name, AttributeType::Float) })
             .to_vec(),
-        "STRING" => vec![text("none of these"), text("")],
+        "STRING" => ["none of these", ""].iter().chain(texts).map(|text| worded(name, text)).collect(),
         "INTS" => vec![ints(&[1]), ints(&[2, 2]), ints(&[1, 1, 2, 2]), ints(&[])],
         "FLOATS" => vec![floats(&[0.25]), floats(&[0.5, 2.0]), floats(&[])],
         "STRINGS" => {

@@ -2,7 +2,8 @@
 
     IPUC_PYTHON=venv/bin/python cargo test --test schemas
 
-DIR/schemas.json holds the schemas of the package `onnx`, every version, and of the domain `com.microsoft` of ONNX Runtime.
+DIR/schemas.json holds the schemas of the package `onnx`, every version, and of ONNX Runtime those of the domain `com.microsoft`
+and those that only it has in the default domain.
 DIR/models holds the cases of the ONNX backend suite that are one node, the smallest of each operator.
 """
 
@@ -30,6 +31,15 @@ FURTHER = [
     "float[2,4] x = TopK <k = 2> (x)",
     "float[1,2,4,4] x = Upsample <height_scale = 2.0, width_scale = 2.0> (x)",
     "float[1,2,4,4] x = Upsample <scales = [1.0, 1.0, 2.0, 2.0]> (x)",
+    "float[2,4] x = Affine <alpha = 2.0, beta = 0.5> (x)",
+    "float[2,4] x = ScaledTanh <alpha = 2.0, beta = 0.5> (x)",
+    "float[1,2,4,4] x = ImageScaler <bias = [1.0, 2.0], scale = 2.0> (x)",
+    "float[2,1,3] x, float[2,12,3] w, float[2,12,4] r = GRU <hidden_size = 4, direction = \"bidirectional\"> (x, w, r)",
+    "float[1,2,4,4] x, float[8] r, float[4] s = Resize <coordinate_transformation_mode = \"tf_crop_and_resize\"> (x, r, s)",
+    "int64 n, bool c, float[2] x = Loop <body = b (int64 i, bool d, float[2] v) => (bool e, float[2] w) "
+    "{ e = Identity (d) w = Add (v, v) }> (n, c, x)",
+    "map(int64, float) x = ai.onnx.ml.CastMap <map_form = \"SPARSE\", max_map = 3> (x)",
+    "map(int64, float) x = ai.onnx.ml.DictVectorizer <int64_vocabulary = [1, 2]> (x)",
     "float[2,4] x = Pad <paddings = [0, 1, 1, 0]> (x)",
     "float[2,4] x = Pad <pads = [0, 1, 1, 0]> (x)",
     "float[2,4] x = Reshape <shape = [4, 2]> (x)",
@@ -75,6 +85,65 @@ FURTHER = [
 ]  # fmt: skip
 
 
+# Texts that attributes may be, by operator and attribute, or by attribute.
+TEXTS = {
+    "activation": ["Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"],
+    "CausalConvWithState activation": ["none", "silu", "swish"],
+    "GatedRMSNorm activation": ["silu", "swish", "sigmoid"],
+    "activation_type": ["identity", "relu", "gelu", "silu", "swiglu"],
+    "aggregate_function": ["SUM", "AVERAGE", "MIN", "MAX"],
+    "approximate": ["none", "tanh"],
+    "auto_pad": ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"],
+    "beta_activation": ["none", "sigmoid"],
+    "case_change_action": ["NONE", "LOWER", "UPPER"],
+    "cast_to": ["TO_FLOAT", "TO_STRING", "TO_INT64"],
+    "coordinate_transformation_mode": ["half_pixel", "output_half_pixel"],
+    "Resize coordinate_transformation_mode": ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+                                              "asymmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"],
+    "default_string": ["other"],
+    "delimiter": ["-"],
+    "direction": ["forward", "reverse", "bidirectional"],
+    "BitShift direction": ["LEFT", "RIGHT"],
+    "gate_activation": ["none", "qwen"],
+    "k_quant_type": ["NONE", "PER_TENSOR", "PER_CHANNEL"],
+    "v_quant_type": ["NONE", "PER_TENSOR", "PER_CHANNEL"],
+    "keep_aspect_ratio_policy": ["stretch", "not_larger", "not_smaller"],
+    "kernel_type": ["LINEAR", "POLY", "RBF", "SIGMOID"],
+    "map_form": ["DENSE", "SPARSE"],
+    "metric": ["sqeuclidean", "euclidean"],
+    "mode": ["constant", "reflect", "edge", "wrap"],
+    "CropAndResize mode": ["bilinear", "nearest"],
+    "DepthToSpace mode": ["DCR", "CRD"],
+    "SpaceToDepth mode": ["DCR", "CRD"],
+    "GridSample mode": ["linear", "nearest", "cubic", "bilinear", "bicubic"],
+    "Momentum mode": ["standard", "nesterov"],
+    "Resize mode": ["nearest", "linear", "cubic"],
+    "RoiAlign mode": ["avg", "max"],
+    "TensorScatter mode": ["linear", "circular"],
+    "TfIdfVectorizer mode": ["TF", "IDF", "TFIDF"],
+    "Upsample mode": ["nearest", "linear", "bilinear"],
+    "nearest_mode": ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
+    "norm": ["MAX", "L1", "L2"],
+    "pad_value": ["#"],
+    "padding_mode": ["zeros", "border", "reflection"],
+    "pattern": ["[a-z]+"],
+    "pixel_format": ["RGB", "BGR", "Grayscale"],
+    "post_transform": ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"],
+    "quant_type": ["int"],
+    "reduction": ["none", "mean", "sum"],
+    "ScatterElements reduction": ["none", "add", "mul", "max", "min"],
+    "ScatterND reduction": ["none", "add", "mul", "max", "min"],
+    "round_mode": ["up", "down", "nearest"],
+    "to": ["DOUBLE", "INT32", "BOOL", "FLOAT16"],
+    "tokenexp": ["[a-z]+"],
+    "update_rule": ["linear", "gated", "delta", "gated_delta"],
+}  # fmt: skip
+
+
+def texts(operator, attribute):
+    return TEXTS.get(f"{operator} {attribute}", TEXTS.get(attribute, []))
+
+
 def tensor_types(constraints, kind):
     return constraints.get(kind, [kind])
 
@@ -91,7 +160,10 @@ def of_onnx(schema):
         "domain": schema.domain,
         "name": schema.name,
         "since": schema.since_version,
-        "attributes": [{"name": a.name, "type": a.type.name, "required": a.required} for a in schema.attributes.values()],
+        "attributes": [
+            {"name": a.name, "type": a.type.name, "required": a.required, "texts": texts(schema.name, a.name)}
+            for a in schema.attributes.values()
+        ],
         "inputs": [port(one) for one in schema.inputs],
         "outputs": [port(one) for one in schema.outputs],
     }
@@ -110,7 +182,8 @@ def of_runtime(schema):
         "name": schema.name,
         "since": schema.since_version,
         "attributes": [
-            {"name": name, "type": a.type.name, "required": a.required} for name, a in schema.attributes.items()
+            {"name": name, "type": a.type.name, "required": a.required, "texts": texts(schema.name, name)}
+            for name, a in schema.attributes.items()
         ],
         "inputs": [port(one) for one in schema.inputs],
         "outputs": [port(one) for one in schema.outputs],
@@ -128,7 +201,9 @@ def further(text):
 def main(target):
     warnings.simplefilter("ignore")
     schemas = [of_onnx(s) for s in onnx.defs.get_all_schemas_with_history() if not s.deprecated]
-    schemas += [of_runtime(s) for s in get_all_operator_schema() if s.domain == "com.microsoft" and not s.deprecated]
+    known = {schema["name"] for schema in schemas if schema["domain"] == ""}
+    own = [s for s in get_all_operator_schema() if s.domain == "com.microsoft" or (s.domain == "" and s.name not in known)]
+    schemas += [of_runtime(s) for s in own if not s.deprecated]
     schemas.sort(key=lambda schema: (schema["domain"], schema["name"], schema["since"]))
     (target / "schemas.json").write_text(json.dumps(schemas))
     models = collections.defaultdict(list)

@@ -20,6 +20,16 @@ pub struct Report {
     pub passed_over: BTreeSet<String>,
     /// Attributes, inputs, outputs and types that were looked at.
     pub parts: usize,
+    /// Operators, with their version, of which no model is imported.
+    pub without_model: BTreeSet<String>,
+    /// Attributes of `com.microsoft` that no checked-in case has.
+    pub without_case: BTreeSet<String>,
+    /// Attributes, inputs and outputs that are refused: operator, and name.
+    pub refused: BTreeSet<(String, String)>,
+    /// Operators that are in no table.
+    pub not_imported: BTreeSet<String>,
+    /// Types of each variable that are honoured, by operator.
+    pub types: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
 
 /// A model of one node, and what it becomes.
@@ -71,6 +81,11 @@ pub fn walk(written: &Path, contrib: &Path) -> Report {
         table: String::from("operator | attributes | inputs | outputs | types\n"),
         passed_over: BTreeSet::new(),
         parts: 0,
+        without_model: BTreeSet::new(),
+        without_case: without_case(&schemas, contrib),
+        refused: BTreeSet::new(),
+        not_imported: BTreeSet::new(),
+        types: BTreeMap::new(),
     };
     let known: BTreeSet<(&str, &str)> = ipuc_passes::import::rows().iter().map(|row| (row.domain, row.name)).collect();
     for schema in schemas.as_array().unwrap() {
@@ -80,28 +95,59 @@ pub fn walk(written: &Path, contrib: &Path) -> Report {
         let operator = format!("{domain}{dot}{name}-{since}");
         if !known.contains(&(domain, name)) {
             writeln!(report.table, "{operator} | refused: it is in no table").unwrap();
+            report.not_imported.insert(format!("{domain}{dot}{name}"));
             continue;
         }
         let models = models.get(&(domain.to_string(), name.to_string())).map_or(&[][..], Vec::as_slice);
         let bases = bases(models, domain, since);
         if bases.is_empty() {
             writeln!(report.table, "{operator} | no model of this version is imported").unwrap();
+            report.without_model.insert(operator);
             continue;
         }
         let tallies = [
             attributes(schema, &bases),
             optional_inputs(schema, &bases),
             optional_outputs(schema, &bases),
-            types(schema, &bases),
+            types(schema, &bases, report.types.entry(format!("{domain}{dot}{name}")).or_default()),
         ];
         let texts: Vec<String> = tallies.iter().map(Tally::text).collect();
         writeln!(report.table, "{operator} | {}", texts.join(" | ")).unwrap();
         for tally in tallies {
             report.parts += tally.count();
+            let named = tally.refused.iter().filter(|part| !part.starts_with("type ") && *part != "one more input");
+            let names = named.filter_map(|part| part.split(' ').nth(1));
+            report.refused.extend(names.map(|part| (format!("{domain}{dot}{name}"), part.to_string())));
             report.passed_over.extend(tally.passed_over.iter().map(|part| format!("{domain}{dot}{name} {part}")));
         }
     }
     report
+}
+
+/// Attributes of operators of `com.microsoft` that are imported and that no case of one node has.
+fn without_case(schemas: &Json, contrib: &Path) -> BTreeSet<String> {
+    let mut given: BTreeSet<(String, String)> = BTreeSet::new();
+    for ((domain, name), models) in models(&[contrib]) {
+        for mut model in models {
+            let attributes = node(&mut model).attribute.iter();
+            given.extend(attributes.map(|attribute| (format!("{domain}.{name}"), attribute.name().to_string())));
+        }
+    }
+    let known: BTreeSet<(&str, &str)> = ipuc_passes::import::rows().iter().map(|row| (row.domain, row.name)).collect();
+    let mut missing = BTreeSet::new();
+    for schema in schemas.as_array().unwrap() {
+        let (domain, name) = (text(schema, "domain"), text(schema, "name"));
+        if domain != "com.microsoft" || !known.contains(&(domain, name)) {
+            continue;
+        }
+        for attribute in list(schema, "attributes") {
+            let part = (format!("{domain}.{name}"), text(attribute, "name").to_string());
+            if !given.contains(&part) {
+                missing.insert(format!("{} attribute {}", part.0, part.1));
+            }
+        }
+    }
+    missing
 }
 
 fn text<'a>(json: &'a Json, field: &str) -> &'a str {
@@ -159,7 +205,8 @@ fn attributes(schema: &Json, bases: &[Base]) -> Tally {
             Err(error) => error.contains(&quoted),
         });
         // A value for which a model is refused that is imported without it counts: it is looked at.
-        let values = values(name, kind);
+        let texts: Vec<&str> = list(attribute, "texts").iter().filter_map(Json::as_str).collect();
+        let values = values(name, kind, &texts);
         let (mut changes, mut refused) = (values.is_empty(), false);
         for (base, value) in bases.iter().flat_map(|base| values.iter().map(move |value| (base, value))) {
             match imported(&with_attribute(&base.model, value)) {
@@ -176,8 +223,23 @@ fn attributes(schema: &Json, bases: &[Base]) -> Tally {
             _ => Outcome::PassedOver,
         };
         tally.add(&format!("attribute {name}"), &outcome);
+        for text in texts {
+            tally.add(&format!("attribute {name} {text}"), &worded(bases, name, text));
+        }
     }
     tally
+}
+
+/// A text that an attribute may be: some model has it, or it is refused by name.
+fn worded(bases: &[Base], name: &str, text: &str) -> Outcome {
+    let mut refused = false;
+    for base in bases {
+        match imported(&with_attribute(&base.model, &crate::change::worded(name, text))) {
+            Ok(_) => return Outcome::Honoured,
+            Err(error) => refused |= error.contains(&format!("`{name}`")),
+        }
+    }
+    if refused { Outcome::Refused } else { Outcome::PassedOver }
 }
 
 /// Optional inputs, and one more than there may be: read or refused.
@@ -258,7 +320,7 @@ fn optional_outputs(schema: &Json, bases: &[Base]) -> Tally {
 }
 
 /// Types of each variable: what is inferred is what the schema says, or the type is refused by its name.
-fn types(schema: &Json, bases: &[Base]) -> Tally {
+fn types(schema: &Json, bases: &[Base], honoured: &mut BTreeMap<String, BTreeSet<String>>) -> Tally {
     let mut tally = Tally::default();
     // Bodies say themselves which types they take.
     if list(schema, "attributes").iter().any(|attribute| text(attribute, "type") == "GRAPH") {
@@ -272,10 +334,23 @@ fn types(schema: &Json, bases: &[Base]) -> Tally {
     for (variable, types) in variables {
         for kind in types {
             let Some(outcome) = typed(schema, bases, variable, kind) else { continue };
+            if matches!(outcome, Outcome::Honoured) {
+                honoured.entry(variable.to_string()).or_default().insert(short(kind));
+            }
             tally.add(&format!("type {variable} {kind}"), &outcome);
         }
     }
     tally
+}
+
+/// A type as this project writes it: `f32`, `seq(f32)`.
+fn short(kind: &str) -> String {
+    if let Some((around, inner)) = kind.split_once('(').filter(|(around, _)| *around != "tensor") {
+        return format!("{around}({})", short(inner.strip_suffix(')').unwrap_or(inner)));
+    }
+    let element = kind.strip_prefix("tensor(").and_then(|kind| kind.strip_suffix(')')).unwrap_or(kind);
+    let dtype = crate::change::element_type(element).and_then(DType::from_onnx);
+    dtype.map_or_else(|| element.to_string(), |dtype| dtype.name().to_string())
 }
 
 /// `None` where no model has an operand of the variable.

@@ -17,6 +17,7 @@ mod functions;
 mod importer;
 mod lower_error;
 mod lowering;
+mod not_imported;
 mod notes;
 mod opsets;
 mod order;
@@ -44,8 +45,9 @@ pub use cross_check::{CrossCheck, Disagreement, cross_check};
 pub use expansion::ExpansionError;
 pub use lower_error::LowerError;
 pub use lowering::{Body, Lowering, Row, row};
+pub use not_imported::NOT_IMPORTED;
 pub use notes::{NOTES, Note};
-pub use registry::{NEWEST_OPSET, all as rows};
+pub use registry::{NEWEST_OPSET, all as rows, element_types};
 
 use crate::ir::{Entry, Graph, Source};
 use functions::Functions;

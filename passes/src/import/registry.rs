@@ -34,6 +34,16 @@ pub fn all() -> Vec<&'static Row> {
     rows
 }
 
+/// Element types that an operator takes, by the names of the specification's type variables: `T: f32 f64; I: i32 i64`.
+pub fn element_types(domain: &str, name: &str) -> Option<&'static str> {
+    static TYPES: LazyLock<HashMap<&'static str, &'static str>> = LazyLock::new(|| {
+        let lines = include_str!("element_types.txt").lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| line.split_once("  ")).collect()
+    });
+    let dot = if domain.is_empty() { "" } else { "." };
+    TYPES.get(format!("{domain}{dot}{name}").as_str()).copied()
+}
+
 /// Refuse versions of the default operator set that are newer than what is known. Older ones are for the rows: an
 /// operator that has not changed since is the same.
 pub fn check_opset(domain: &str, opset: i64) -> Result<(), LowerError> {

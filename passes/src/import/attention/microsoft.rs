@@ -30,9 +30,8 @@ fn rotary_embedding(node: &mut Lowering<'_, '_>) -> Lowered {
     }
     // Texts that follow each other in one row have positions of their own, as those of a batch have.
     node.flag("is_packed_batching", false)?;
-    if let Some(scale) = node.float("scale")?.filter(|scale| *scale != 1.0) {
-        return Err(node.refuse(format!("attribute `scale` = {scale}")));
-    }
+    // ONNX Runtime reads it and computes without it.
+    node.float("scale")?;
     let [data, positions, cos, sin] = [node.required(0)?, node.required(1)?, node.required(2)?, node.required(3)?];
     let (heads, steps_axis) = heads_and_steps(node, data, cos, heads)?;
     let positions = match node.fact(&positions).as_ref().and_then(Fact::rank) {

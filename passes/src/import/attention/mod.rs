@@ -6,6 +6,7 @@ mod group_query;
 mod microsoft;
 mod multi_head;
 mod multimodal;
+mod packed;
 mod packed_state;
 mod recurrent;
 mod shared_buffer;
@@ -21,6 +22,7 @@ pub(super) const TABLES: &[&[Row]] = &[
     microsoft::ROWS,
     multi_head::ROWS,
     multimodal::ROWS,
+    packed::ROWS,
     packed_state::ROWS,
     recurrent::ROWS,
     sparse::ROWS,

@@ -300,9 +300,10 @@ fn split_product(
 
 fn attention(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(7)?;
-    node.refuse_inputs(&[(6, "past_sequence_length")])?;
-    node.only_int("do_rotary", 0)?;
+    // Of a buffer that past and present share, which ONNX Runtime does not have on a processor.
     node.only_int("past_present_share_buffer", 0)?;
+    node.ignore_input(6);
+    node.only_int("do_rotary", 0)?;
     node.only_int("rotary_embedding_dim", 0)?;
     let (settings, sizes) = (settings(node)?, node.ints("qkv_hidden_sizes")?);
     let (input, weights, bias) = (node.required(0)?, node.required(1)?, node.input(2));

@@ -52,9 +52,7 @@ fn three_positions(node: &mut Lowering<'_, '_>) -> Lowered {
         return Err(node.refuse("attribute `rotary_embedding_dim` without `num_heads`"));
     }
     node.only_int("is_packed_batching", 0)?;
-    if let Some(scale) = node.float("scale")?.filter(|scale| *scale != 1.0) {
-        return Err(node.refuse(format!("attribute `scale` = {scale}")));
-    }
+    let scale = node.float("scale")?.unwrap_or(1.0);
     let [data, positions, cos, sin] = [node.required(0)?, node.required(1)?, node.required(2)?, node.required(3)?];
     let (heads, _) = heads_and_steps(node, data, cos, heads)?;
     let columns = cache_columns(node, cos)?;
@@ -69,7 +67,8 @@ fn three_positions(node: &mut Lowering<'_, '_>) -> Lowered {
             let is_other = node.constant(Tensor::from_bools(&[streams.len()], &is_other)?);
             chosen = node.emit_one(Select {}, vec![is_other, other, chosen])?;
         }
-        *cache = chosen;
+        // What is rotated is multiplied; other channels are not.
+        *cache = node.times(chosen, scale)?;
     }
     node.emit(RotaryEmbedding { interleaved, rotated, heads }, vec![data, caches[0], caches[1]])
 }

@@ -9,7 +9,9 @@ use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::{Fact, Shape};
 use ipuc_formats::ops::control::join::widen;
-use ipuc_formats::ops::{If, Loop, Scan, TypeError, normalize_axis};
+use ipuc_formats::ops::{
+    BinaryFunction, Concat, If, Loop, Pad, PadMode, Scan, ShapeOf, Split, TypeError, normalize_axis,
+};
 
 /// Branches, loops, scans.
 pub const ROWS: &[Row] =
@@ -150,11 +152,61 @@ fn scan(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
 
 /// Opset 8: every tensor has a batch axis in front, input 0 are lengths of the sequences.
 fn batched_scan(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
-    if node.input(0) != Operand::Absent {
-        return Err(node.refuse("input `sequence_lens` of opset 8"));
-    }
+    let lengths = node.input(0);
     let operands = node.inputs().get(1..).unwrap_or_default().to_vec();
     let scanned = Scanned::new(node, operands)?;
     let directions = node.ints("directions")?.unwrap_or_default();
-    scanned.emit(node, (true, Vec::new()), [Vec::new(), directions, Vec::new()])
+    if lengths == Operand::Absent {
+        return scanned.emit(node, (true, Vec::new()), [Vec::new(), directions, Vec::new()]);
+    }
+    scan_of_lengths(node, lengths, scanned, directions)
+}
+
+/// A scan over the batch, each of which scans the first `lengths` slices of its inputs; behind them its outputs are 0.
+fn scan_of_lengths(
+    node: &mut Lowering<'_, '_>,
+    lengths: Operand,
+    scanned: Scanned,
+    directions: Vec<i64>,
+) -> Result<Vec<Operand>, LowerError> {
+    let states = scanned.states.len();
+    let operands = [vec![lengths], scanned.states, scanned.inputs].concat();
+    let mut slices = Vec::new();
+    for (operand, fact) in facts(node, &operands)?.iter().enumerate() {
+        slices.push(drop_axes(fact, operand, &[0])?);
+    }
+    let body = node.block(slices, |node, parameters| {
+        let [length, parameters @ ..] = parameters else { return Err(node.refuse("a scan without lengths")) };
+        let (own, inputs) = parameters.split_at(states.min(parameters.len()));
+        let length = node.cast(*length, DType::I64)?;
+        let length = node.reshaped(length, &[1])?;
+        let (mut firsts, mut rest) = (Vec::new(), length);
+        for &input in inputs {
+            let whole = node.emit_one(ShapeOf { start: 0, end: Some(1) }, vec![input])?;
+            rest = node.binary(BinaryFunction::Sub, whole, length)?;
+            // A length that is negative or exceeds the input is an error of the split.
+            let sizes = node.emit_one(Concat { axis: 0 }, vec![length, rest])?;
+            firsts.push(node.emit_one(Split { axis: 0, parts: 2, even: false }, vec![input, sizes])?);
+        }
+        let scanned = Scanned { states: own.to_vec(), inputs: firsts };
+        let mut results = scanned.emit(node, (false, Vec::new()), [Vec::new(), directions, Vec::new()])?;
+        for result in results.iter_mut().skip(states) {
+            let axes = node.rank(result)?;
+            let [before, after] = [axes, axes - 1].map(|count| node.integers(&vec![0; count]));
+            let pads = node.emit_one(Concat { axis: 0 }, vec![before, rest, after])?;
+            *result = node.emit_one(Pad { mode: PadMode::Constant }, vec![*result, pads])?;
+        }
+        Ok(results)
+    })?;
+    let operator = Scan {
+        body: body.block,
+        states: 0,
+        scan_inputs: operands.len() as i64,
+        input_axes: Vec::new(),
+        output_axes: Vec::new(),
+        input_directions: Vec::new(),
+        output_directions: Vec::new(),
+        batched: false,
+    };
+    node.emit(operator, [operands, body.captures].concat())
 }

@@ -1,7 +1,8 @@
 //! Functions of two operands as they were until opset 6: `Add`, `Sub`, `Mul`, `Div` (1, 6), `Pow`, `And`, `Or`, `Xor`,
 //! `Equal`, `Greater`, `Less` (1), whose second operand broadcasts where `broadcast` is 1, from `axis` on; `PRelu` (1, 6), whose
 //! slope has one element or one a channel; `Cast` (1), which names its type. And what was experimental before opset 9, which
-//! old converters wrote and ONNX Runtime has: `Affine`, `ScaledTanh`, `ThresholdedRelu`, `ImageScaler`.
+//! old converters wrote and ONNX Runtime has: `Affine`, `ScaledTanh`, `ThresholdedRelu`, `ImageScaler`, `ParametricSoftplus`,
+//! `Scale`.
 
 use super::functions::{activation, cast_to};
 use crate::import::lowering::{LowerError, Lowering, Row, row};
@@ -37,6 +38,11 @@ pub const ROWS: &[Row] = rows! {
     "ScaledTanh" 1 => |node| activation(node, ActivationFunction::ScaledTanh, Some("alpha"), Some("beta"));
     "ThresholdedRelu" 1 => |node| activation(node, ActivationFunction::ThresholdedRelu, Some("alpha"), None);
     "ImageScaler" 1 => image_scaler;
+    "ParametricSoftplus" 1 => parametric_softplus;
+    "Scale" 1 => |node| {
+        let (x, scale) = (node.required(0)?, node.float("scale")?.unwrap_or(1.0));
+        Ok(vec![node.times(x, scale)?])
+    };
 };
 
 fn binary(node: &mut Lowering<'_, '_>, function: BinaryFunction) -> Lowered {
@@ -95,6 +101,16 @@ fn image_scaler(node: &mut Lowering<'_, '_>) -> Lowered {
     let bias = node.constant(Tensor::from_elements(&[bias.len(), 1, 1], &bias)?);
     let bias = node.cast(bias, dtype)?;
     Ok(vec![node.plus(scaled, bias)?])
+}
+
+/// `alpha * softplus(beta * x)`.
+fn parametric_softplus(node: &mut Lowering<'_, '_>) -> Lowered {
+    let x = node.required(0)?;
+    let mut factor = |name: &str| node.float(name)?.ok_or_else(|| LowerError::MissingAttribute(name.to_string()));
+    let (alpha, beta) = (factor("alpha")?, factor("beta")?);
+    let scaled = node.times(x, beta)?;
+    let softplus = node.activated(scaled, ActivationFunction::Softplus)?;
+    Ok(vec![node.times(softplus, alpha)?])
 }
 
 fn prelu(node: &mut Lowering<'_, '_>) -> Lowered {

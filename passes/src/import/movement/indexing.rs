@@ -91,7 +91,7 @@ fn reduction(node: &mut Lowering<'_, '_>) -> Result<ScatterReduction, LowerError
     let reduction = reduction.unwrap_or(ScatterReduction::None);
     match reduction {
         ScatterReduction::Max | ScatterReduction::Min if node.since() < 18 => {
-            Err(node.refuse("reductions \"max\" and \"min\" before opset 18"))
+            Err(node.refuse("attribute `reduction` of max or min before opset 18"))
         }
         ScatterReduction::None
         | ScatterReduction::Add

@@ -49,9 +49,6 @@ fn gather_nd(node: &mut Lowering<'_, '_>) -> Lowered {
 fn pad(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(3)?;
     let mode = node.keyword("mode")?.unwrap_or(PadMode::Constant);
-    if mode == PadMode::Wrap {
-        return Err(node.refuse("attribute `mode` = \"wrap\""));
-    }
     let (data, pads) = (node.required(0)?, node.required(1)?);
     let pads = node.reshaped(pads, &[-1])?;
     let mut operands = vec![data, pads];

@@ -3,6 +3,8 @@
 //! 25), `Shape`, `Size` (1 to 25), `Slice` (1 to 13), `SpaceToDepth` (1 to 28), `Split` (1 to 18), `Squeeze`, `Unsqueeze`
 //! (1 to 25), `Tile` (1 to 13), `Transpose` (1 to 25).
 //!
+//! `Crop` and `DynamicSlice` were experimental before opset 10; ONNX Runtime still has them.
+//!
 //! Shapes, axes, pads and sizes are attributes in old versions and operands in new ones; here they are always operands.
 //! Later versions of most operators only take more element types.
 
@@ -12,7 +14,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars};
 use ipuc_formats::ops::{
     CenterCropPad, ChannelOrder, Concat, DepthToSpace, Expand, Flatten, Pad, PadMode, Range, Reshape, ScatterElements,
-    ScatterReduction, ShapeOf, SizeOf, Slice, SpaceToDepth, Split, Squeeze, Tile, Transpose, Unsqueeze,
+    ScatterReduction, ShapeOf, SizeOf, Slice, SpaceToDepth, Split, Squeeze, Tile, Transpose, TypeError, Unsqueeze,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -28,7 +30,12 @@ pub const ROWS: &[Row] = rows! {
     "CenterCropPad" 18 => center_crop_pad;
     "Concat" 1 4 11 13 => concat;
     "ConstantOfShape" 9 20 21 23 24 25 => constant_of_shape;
+    "Crop" 1 => crop;
     "DepthToSpace" 1 11 13 28 => depth_to_space;
+    "DynamicSlice" 1 => |node| {
+        node.at_most_inputs(4)?;
+        operands(node, Slice {}, 3)
+    };
     "Expand" 8 13 => |node| operands(node, Expand {}, 2);
     "Flatten" 1 9 11 13 21 23 24 25 => flatten;
     "Pad" 1 2 => pad_by_attributes;
@@ -87,6 +94,40 @@ fn concat(node: &mut Lowering<'_, '_>) -> Lowered {
     operands(node, Concat { axis }, node.input_count().max(1))
 }
 
+/// `x: [n, c, h, w]` without a border of these rows and columns; with `scale` so many rows and columns are left.
+fn crop(node: &mut Lowering<'_, '_>) -> Lowered {
+    node.at_most_inputs(1)?;
+    let x = node.required(0)?;
+    let rank = node.rank(&x)?;
+    if rank != 4 {
+        return Err(TypeError::Rank { operand: 0, expected: "4".to_string(), found: rank }.into());
+    }
+    let border = node.ints("border")?.ok_or_else(|| LowerError::MissingAttribute("border".to_string()))?;
+    let &[left, top, right, bottom] = &border[..] else {
+        return Err(node.refuse(format!("attribute `border` = {border:?}")));
+    };
+    if border.iter().any(|&border| border < 0) {
+        return Err(node.refuse(format!("attribute `border` = {border:?}")));
+    }
+    let Some(scale) = node.ints("scale")? else {
+        // Padding by what is negative cuts off, and fails where there is less.
+        let pads = node.integers(&[0, 0, -top, -left, 0, 0, -bottom, -right]);
+        return node.emit(Pad { mode: PadMode::Constant }, vec![x, pads]);
+    };
+    let refused = || node.refuse(format!("attribute `scale` = {scale:?}"));
+    let &[height, width] = &scale[..] else { return Err(refused()) };
+    let (Some(end_row), Some(end_column)) = (top.checked_add(height), left.checked_add(width)) else {
+        return Err(refused());
+    };
+    if height < 0 || width < 0 {
+        return Err(refused());
+    }
+    let rows = node.sliced(x, 2, [top, end_row, 1])?;
+    let region = node.sliced(rows, 3, [left, end_column, 1])?;
+    // Fails where the input has fewer.
+    Ok(vec![node.reshaped(region, &[0, 0, height, width])?])
+}
+
 /// A scalar, expanded.
 fn constant_of_shape(node: &mut Lowering<'_, '_>) -> Lowered {
     let shape = node.required(0)?;
@@ -140,7 +181,7 @@ fn pad_by_attributes(node: &mut Lowering<'_, '_>) -> Lowered {
 fn pad(node: &mut Lowering<'_, '_>) -> Lowered {
     let mode = node.keyword("mode")?.unwrap_or(PadMode::Constant);
     if mode == PadMode::Wrap && node.since() < 19 {
-        return Err(node.refuse("mode \"wrap\" before opset 19"));
+        return Err(node.refuse("attribute `mode` = \"wrap\" before opset 19"));
     }
     let (data, pads) = (node.required(0)?, node.required(1)?);
     let value = if mode == PadMode::Constant { node.input(2) } else { Operand::Absent };

@@ -1,6 +1,6 @@
-//! Normalizations and losses: `LayerNormalization` (opset 17), `RMSNormalization` (23), `BatchNormalization` (1 to 15),
+//! Normalizations and losses: `LayerNormalization` (opset 17; ONNX Runtime has it in all earlier ones), `RMSNormalization` (23), `BatchNormalization` (1 to 15),
 //! `InstanceNormalization` (1 to 22), `GroupNormalization` (18, 21), `LRN` (1, 13), `LpNormalization` (1, 22),
-//! `MeanVarianceNormalization` (9, 13), `NegativeLogLikelihoodLoss` (12, 13, 22), `SoftmaxCrossEntropyLoss` (12, 13).
+//! `MeanVarianceNormalization` (1, 9, 13), `NegativeLogLikelihoodLoss` (12, 13, 22), `SoftmaxCrossEntropyLoss` (12, 13).
 //!
 //! Before opset 14 `BatchNormalization` trains where it has more than one output; that mode is refused, since its
 //! saved statistics are not defined. `LpNormalization` and `MeanVarianceNormalization` are composed of reductions.
@@ -19,6 +19,7 @@ type Lowered = Result<Vec<Operand>, LowerError>;
 
 /// Normalizations.
 pub const ROWS: &[Row] = &[
+    row("LayerNormalization", 1, early_layer_normalization),
     row("LayerNormalization", 17, layer_normalization),
     row("RMSNormalization", 23, rms_normalization),
     row("BatchNormalization", 1, batch_normalization),
@@ -36,6 +37,7 @@ pub const ROWS: &[Row] = &[
     row("LRN", 13, local_response_normalization),
     row("LpNormalization", 1, lp_normalization),
     row("LpNormalization", 22, lp_normalization),
+    row("MeanVarianceNormalization", 1, mean_variance_normalization_by_flags),
     row("MeanVarianceNormalization", 9, mean_variance_normalization),
     row("MeanVarianceNormalization", 13, mean_variance_normalization),
     row("NegativeLogLikelihoodLoss", 12, negative_log_likelihood_loss),
@@ -60,6 +62,24 @@ fn layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
     let (epsilon, stash) = (epsilon(node)?, stash(node)?);
     let operands = vec![node.required(0)?, node.required(1)?, node.input(2)];
     node.emit(LayerNormalization { axis, epsilon, center: true, stash }, operands)
+}
+
+/// Before opset 17, where ONNX Runtime's optimizer writes it: the data may have another type than scale, bias and result.
+fn early_layer_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
+    let (data, scale) = (node.required(0)?, node.required(1)?);
+    if node.dtype(&data)? == node.dtype(&scale)? {
+        return layer_normalization(node);
+    }
+    let axis = node.int("axis")?.unwrap_or(-1);
+    let (epsilon, stash) = (epsilon(node)?, stash(node)?);
+    let (wide, result) = (node.wide_type(0)?, node.dtype(&scale)?);
+    let mut operands = vec![data, scale, node.input(2)];
+    for operand in &mut operands {
+        *operand = node.cast(*operand, wide)?;
+    }
+    let mut results = node.emit(LayerNormalization { axis, epsilon, center: true, stash }, operands)?;
+    results[0] = node.cast(results[0], result)?;
+    Ok(results)
 }
 
 fn rms_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -184,6 +204,32 @@ fn mean_variance_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
         let least = scalar(node, wide, 1e-9);
         let deviation = node.emit_one(binary(BinaryFunction::Add), vec![deviation, least])?;
         node.emit_one(binary(BinaryFunction::Div), vec![distance, deviation])
+    })
+}
+
+/// Opset 1: over all axes but the channels, or over them too with `across_channels`; nothing guards the division.
+fn mean_variance_normalization_by_flags(node: &mut Lowering<'_, '_>) -> Lowered {
+    let across = node.flag("across_channels", false)?;
+    let divides = node.flag("normalize_variance", true)?;
+    let x = node.required(0)?;
+    let rank = node.rank(&x)? as i64;
+    if !(2..=4).contains(&rank) {
+        // ONNX Runtime leaves out the fifth axis, which no text says.
+        return Err(TypeError::Rank { operand: 0, expected: "2 to 4".to_string(), found: rank as usize }.into());
+    }
+    let axes: Vec<i64> = (0..rank).filter(|&axis| across || axis != 1).collect();
+    let mean = Reduce { function: ReduceFunction::Mean, keep_axes: true, keep_without_axes: false };
+    widened(node, |node, input, _| {
+        let axes = node.integers(&axes);
+        let center = node.emit_one(mean.clone(), vec![input, axes])?;
+        let distance = node.binary(BinaryFunction::Sub, input, center)?;
+        if !divides {
+            return Ok(distance);
+        }
+        let square = node.binary(BinaryFunction::Mul, distance, distance)?;
+        let variance = node.emit_one(mean, vec![square, axes])?;
+        let deviation = node.emit_one(Unary { function: UnaryFunction::Sqrt }, vec![variance])?;
+        node.binary(BinaryFunction::Div, distance, deviation)
     })
 }
 

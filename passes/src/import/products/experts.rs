@@ -174,8 +174,11 @@ fn dequantized(
 
 /// The experts of each token, and what their results are multiplied with: `[tokens, k]` both.
 fn routed(node: &mut Lowering<'_, '_>, weights: Operand, normalize: bool) -> Result<[Operand; 2], LowerError> {
-    node.only_int("use_sparse_mixer", 0)?;
     let count = node.int("k")?.unwrap_or(1);
+    // On a processor ONNX Runtime routes as without it, and takes two experts only.
+    if node.flag("use_sparse_mixer", false)? && count != 2 {
+        return Err(node.refuse(format!("attribute `use_sparse_mixer` with `k` = {count}")));
+    }
     let scores = node.required(1)?;
     let scores = node.cast(scores, DType::F32)?;
     let experts = node.extent(&scores, -1, "scores of experts")?;

@@ -6,7 +6,7 @@
 
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::import::products::microsoft::applied;
-use crate::import::products::windows::{check_kernel_shape, pool, window_attributes};
+use crate::import::products::windows::{check_kernel_shape, pool_of_runtime, window_attributes};
 use crate::ir::Operand;
 use ipuc_formats::ops::{
     Arithmetic, AutoPad, Clamp, Concat, Convolution, ConvolutionTranspose, Pad, PadMode, PoolFunction, Program, Unary,
@@ -98,11 +98,10 @@ fn cropped_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
     let (x, weights, pads, bias) = (node.required(0)?, node.required(1)?, node.input(2), node.input(3));
     check_kernel_shape(node, &weights)?;
     let window = window_attributes(node)?;
-    if let Some(mode) = window.auto_pad.filter(|mode| *mode != AutoPad::Valid) {
-        return Err(node.refuse(format!("attribute `auto_pad` = {mode:?} beside pads")));
-    }
+    // Where extents say how much is padded, computed pads do not count.
+    let same = window.auto_pad.filter(|mode| *mode != AutoPad::Valid);
     let operator = ConvolutionTranspose {
-        auto_pad: None,
+        auto_pad: same,
         strides: window.strides,
         dilations: window.dilations,
         pads: Vec::new(),
@@ -115,7 +114,7 @@ fn cropped_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
     let mut operands = vec![x, weights];
     operands.extend(Some(bias).filter(|&bias| bias != Operand::Absent));
     let whole = node.emit_one(operator, operands)?;
-    if pads == Operand::Absent {
+    if pads == Operand::Absent || same.is_some() {
         return Ok(vec![whole]);
     }
     // Padding by what is negative cuts off. Batch and channels keep what they have.
@@ -129,7 +128,7 @@ fn cropped_transpose(node: &mut Lowering<'_, '_>) -> Lowered {
 
 fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(1)?;
-    let pool = pool(node, PoolFunction::Max)?;
+    let pool = pool_of_runtime(node, PoolFunction::Max)?;
     let x = node.required(0)?;
     let x = channels_first(node, x)?;
     let result = node.emit_one(pool, vec![x])?;

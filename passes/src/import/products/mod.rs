@@ -13,7 +13,7 @@ mod word_windows;
 pub(super) use fused_windows::{channels_first, channels_last};
 pub(super) use integer_floats::with_scalars;
 pub(super) use quantized::is_single;
-pub(super) use windows::pool;
+pub(super) use windows::{pool, pool_of_runtime};
 
 use crate::import::Row;
 

@@ -164,6 +164,13 @@ pub(crate) fn pool(node: &mut Lowering<'_, '_>, function: PoolFunction) -> Resul
     Ok(Pool { kernel, auto_pad, strides, dilations, pads, ceil_mode, ..Pool::global(function) })
 }
 
+/// A pool of `com.microsoft`: with `auto_pad` of VALID the number of windows is rounded up, too, where `ceil_mode` says so.
+pub(crate) fn pool_of_runtime(node: &mut Lowering<'_, '_>, function: PoolFunction) -> Result<Pool, LowerError> {
+    let pool = pool(node, function)?;
+    let counted_up = pool.ceil_mode && pool.auto_pad == Some(AutoPad::Valid);
+    Ok(if counted_up { Pool { auto_pad: None, ..pool } } else { pool })
+}
+
 fn average_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     let pool = Pool { count_include_pad: node.flag("count_include_pad", false)?, ..pool(node, PoolFunction::Average)? };
     let x = node.required(0)?;

@@ -6,7 +6,7 @@
 //! code may be the one beside where the value lies within a float rounding of the middle between two.
 
 use crate::import::lowering::{LowerError, Lowering, Row};
-use crate::import::products::{channels_first, channels_last, pool};
+use crate::import::products::{channels_first, channels_last, pool_of_runtime};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
@@ -134,7 +134,7 @@ fn pooled(node: &mut Lowering<'_, '_>, pool: Pool, last: bool) -> Lowered {
 fn average_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     let last = node.flag("channels_last", false)?;
     let count_include_pad = node.flag("count_include_pad", false)?;
-    let pool = Pool { count_include_pad, ..pool(node, PoolFunction::Average)? };
+    let pool = Pool { count_include_pad, ..pool_of_runtime(node, PoolFunction::Average)? };
     pooled(node, pool, last)
 }
 

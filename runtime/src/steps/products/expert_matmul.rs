@@ -85,13 +85,13 @@ impl Kernel for ExpertMatmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let dynamic = self.arithmetic.dynamic_block();
         let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1), PanelWeight::of));
-        let Some(Operand::Value(Value::Tensor(a))) = operands.first() else {
-            return Err(TypeError::MissingOperand { operand: 0 }.into());
-        };
+        // Rows may be stored, too.
+        let a = tensor_operand(&mut operands, 0)?;
         if !known || !computes_in_f32(a.dtype()) {
+            operands[0] = Operand::Value(a.into());
             return run_reference(self, operands, context);
         }
-        let (a, index) = (tensor_operand(&mut operands, 0)?, tensor_operand(&mut operands, 2)?);
+        let index = tensor_operand(&mut operands, 2)?;
         let weight = std::mem::take(&mut operands[1]);
         if let Operand::Weight(weight) = &weight
             && weight.dtype() == a.dtype()

@@ -61,8 +61,9 @@ struct Beams {
 
 pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(12)?;
-    // ONNX Runtime reads both for Whisper only.
-    node.refuse_inputs(&[(10, "decoder_input_ids"), (11, "logits_processor")])?;
+    // `decoder_input_ids` and `logits_processor`, which ONNX Runtime reads for Whisper only.
+    node.ignore_input(10);
+    node.ignore_input(11);
     let marks = marks(node)?;
     let early = node.flag("early_stopping", false)?;
     let beams = count(node, 3)?;

@@ -23,7 +23,8 @@ pub(super) fn search(node: &mut Lowering<'_, '_>) -> Lowered {
 
 pub(super) fn sampling(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(9)?;
-    node.refuse_inputs(&[(7, "presence_mask")])?;
+    // What the presence penalty is multiplied with, which is none.
+    node.ignore_input(7);
     if let Some(penalty) = node.float("presence_penalty")?.filter(|penalty| *penalty != 0.0) {
         return Err(node.refuse(format!("attribute `presence_penalty` = {penalty}")));
     }
