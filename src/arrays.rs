@@ -17,7 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::handle::Array;
+use crate::handle::{Array, ArrayElement};
 use ipuc_formats::element::Element;
 use ipuc_formats::tensor::{Tensor, TensorError};
 use ndarray::{ArrayD, ArrayViewD, Dimension, ShapeError};
@@ -62,19 +62,19 @@ fn row_major<T: Clone, D: Dimension>(array: ndarray::Array<T, D>) -> Vec<T> {
 
 macro_rules! ranks {
     ($($rank:literal $Dim:ident)*) => { $(
-        impl<T: Clone> From<ndarray::Array<T, ndarray::$Dim>> for Array<T, $rank> {
+        impl<T: ArrayElement> From<ndarray::Array<T, ndarray::$Dim>> for Array<T, $rank> {
             fn from(array: ndarray::Array<T, ndarray::$Dim>) -> Self {
                 let mut shape = [0; $rank];
                 shape.copy_from_slice(array.shape());
-                Array { shape, elements: row_major(array) }
+                Array::new(shape, row_major(array))
             }
         }
 
-        impl<T> TryFrom<Array<T, $rank>> for ndarray::Array<T, ndarray::$Dim> {
+        impl<T: ArrayElement> TryFrom<Array<T, $rank>> for ndarray::Array<T, ndarray::$Dim> {
             type Error = ShapeError;
 
             fn try_from(array: Array<T, $rank>) -> Result<Self, ShapeError> {
-                ndarray::Array::from_shape_vec(ndarray::Dim(array.shape), array.elements)
+                ndarray::Array::from_shape_vec(ndarray::Dim(array.shape), array.elements.into_vec())
             }
         }
     )* };
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((array.shape, array.elements[5]), ([2, 3, 4], 11));
         let back: Array3<i64> = array.try_into().unwrap();
         assert_eq!(back, counted());
-        let short = Array { shape: [2, 2], elements: vec![1f32] };
+        let short = Array::new([2, 2], vec![1f32]);
         let error = ndarray::Array2::try_from(short).unwrap_err();
         assert_eq!(error.kind(), ndarray::ErrorKind::OutOfBounds);
     }

@@ -1,24 +1,28 @@
 //! Compiled files that are kept for later: a model that is run as `.onnx` again is not compiled again.
 //!
-//! What is kept lies in a folder of the user (see [`Cache::of_user`]), under a name that tells the program, the models'
-//! paths and the options apart. A record beside each file says what it was made from: a file of up to 16 MiB by its
-//! contents, a larger one by length, times and identity on its disk. Where any of it has changed, the model is compiled
-//! anew in its place.
+//! What is kept lies in a folder of the user (see [`Cache::of_user`]), under a name that is a hash of all that it is made from:
+//! the program, the options, what each model is without its large tensors, and each file that these lie in: one of up to
+//! 16 MiB by its contents, a larger one by length, times and identity on its disk. So a model is found wherever it lies, and
+//! one that has changed is another. A record beside each file says for people which models it was made from.
+//!
+//! What calibration showed is kept in the same way (`results`).
 
-use crate::compile::{CompileOptions, Compiled, Source};
+mod key;
+mod results;
+
+use crate::compile::{Calibration, CompileOptions, Compiled, Source};
 use crate::files::SourceFile;
 use crate::files::unfinished::remove_left_over;
 use ipuc_formats::model::{Manifest, read_manifest};
+use key::Key;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// Names the folder in place of the system's; there is no cache where it is empty.
 pub const FOLDER_VARIABLE: &str = "IPUC_CACHE";
-/// Files up to this length are known by their contents.
-const CONTENT_BYTES: u64 = 16 << 20;
 /// What was changed so shortly before a compilation may change again without its time telling.
 const SETTLED: Duration = Duration::from_secs(2);
 /// The longest record that is read.
@@ -32,36 +36,15 @@ pub struct Cache {
     folder: PathBuf,
 }
 
-/// What a compiled file was made from.
+/// What a file was made from.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     /// Names of the models, for people.
     models: Vec<PathBuf>,
-    /// BLAKE3 of the manifest of the compiled file.
+    /// BLAKE3 of the manifest of a compiled file, or of what is in another.
     root_hash: [u8; 32],
-    inputs: Vec<Input>,
-}
-
-/// A file that a compiled file was made from.
-#[derive(Debug, Serialize, Deserialize)]
-struct Input {
-    path: PathBuf,
-    fingerprint: Fingerprint,
-}
-
-/// What tells that a file is still the same.
-#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
-enum Fingerprint {
-    /// BLAKE3 of all bytes.
-    Content([u8; 32]),
-    /// Of a large file.
-    Identity {
-        length: u64,
-        /// Time since 1970 of the last change of its contents, where the system has it.
-        modified: Option<Duration>,
-        /// Device, number on it, and the last change of anything about it, where the system has them.
-        inode: Option<(u64, u64, i64, i64)>,
-    },
+    /// Real paths of all files.
+    inputs: Vec<PathBuf>,
 }
 
 /// Where a compiled file is written to be kept.
@@ -69,8 +52,19 @@ enum Fingerprint {
 pub struct Place {
     /// The file.
     pub path: PathBuf,
+    key: Key,
+    options: CompileOptions,
     /// Before any input was read.
     begun: SystemTime,
+}
+
+/// What models are calibrated with.
+#[derive(Debug, Clone, Default)]
+pub struct Examples {
+    /// Files, and folders of them.
+    pub paths: Vec<PathBuf>,
+    /// What else decides what is run, as text.
+    pub choices: String,
 }
 
 /// A compiled file that is kept.
@@ -132,22 +126,15 @@ impl Cache {
     /// The file that these models were compiled into with these options, where nothing of it has changed.
     #[must_use]
     pub fn find(&self, sources: &[Source], options: &CompileOptions) -> Option<Kept> {
-        let path = self.path(sources, options).ok()?;
+        let Key { name, inputs } = key::key(sources, options, &[], "").ok()?;
+        let path = self.compiled(&name);
         let record = read_record(&path.with_extension("json")).ok()?;
-        let unchanged = |input: &Input| fingerprint(&input.path).is_ok_and(|found| found == input.fingerprint);
-        if !record.inputs.iter().all(unchanged) {
-            return None;
-        }
         let (superblock, manifest) = read_manifest(&SourceFile::open(&path).ok()?).ok()?;
         if superblock.root_hash != record.root_hash {
             return None;
         }
-        // The time of the record tells when the file was used last; where it cannot be set, the file leaves earlier.
-        let _ = File::options()
-            .write(true)
-            .open(path.with_extension("json"))
-            .and_then(|file| file.set_modified(SystemTime::now()));
-        Some(Kept { path, manifest, inputs: record.inputs.into_iter().map(|input| input.path).collect() })
+        note_use(&path);
+        Some(Kept { path, manifest, inputs: inputs.into_iter().collect() })
     }
 
     /// Where the compiled file of these models is to be written, before they are read; the folder is made.
@@ -156,10 +143,10 @@ impl Cache {
     /// Where a model is not there, or the folder cannot be made.
     pub fn place(&self, sources: &[Source], options: &CompileOptions) -> io::Result<Place> {
         let begun = SystemTime::now();
-        let path = self.path(sources, options)?;
+        let key = key::key(sources, options, &[], "")?;
         std::fs::create_dir_all(&self.folder)?;
         remove_left_over(&self.folder);
-        Ok(Place { path, begun })
+        Ok(Place { path: self.compiled(&key.name), key, options: options.clone(), begun })
     }
 
     /// Keep the file at a place, which these models were compiled into; what was used least recently leaves.
@@ -170,22 +157,79 @@ impl Cache {
     /// # Errors
     /// Where the record cannot be written.
     pub fn keep(&self, place: &Place, sources: &[Source], compiled: &Compiled) -> io::Result<()> {
-        let mut inputs = Vec::with_capacity(compiled.inputs.len());
-        for path in &compiled.inputs {
-            let path = path.canonicalize()?;
-            let fingerprint = fingerprint(&path)?;
-            let modified = std::fs::metadata(&path)?.modified()?;
-            if place.begun.duration_since(modified).is_ok_and(|age| age > SETTLED) {
-                inputs.push(Input { path, fingerprint });
-            } else {
-                return Ok(());
-            }
+        let inputs = compiled.inputs.iter().map(|path| path.canonicalize()).collect::<io::Result<Vec<_>>>()?;
+        let known = inputs.iter().all(|path| place.key.inputs.contains(path));
+        let unchanged = known && key::key(sources, &place.options, &[], "")? == place.key;
+        if !unchanged || !are_settled(&inputs, place.begun, SETTLED)? {
+            return Ok(());
         }
         let models = sources.iter().map(|source| source.path.canonicalize()).collect::<io::Result<_>>()?;
-        let record = Record { models, root_hash: compiled.emitted.root_hash, inputs };
+        self.write_record(&place.path, &Record { models, root_hash: compiled.emitted.root_hash, inputs })?;
+        self.remove_beyond(MOST_BYTES, Some(&place.path)).map(|_| ())
+    }
+
+    fn write_record(&self, path: &Path, record: &Record) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-        file.write_all(&serde_json::to_vec(&record)?)?;
-        file.persist(place.path.with_extension("json")).map_err(|error| error.error)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        file.persist(path.with_extension("json")).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// What calibration of these models with these examples showed, where nothing of it has changed.
+    #[must_use]
+    pub fn find_calibration(
+        &self,
+        sources: &[Source],
+        options: &CompileOptions,
+        examples: &Examples,
+    ) -> Option<Calibration> {
+        let path = self.place_calibration(sources, options, examples).ok()?.path;
+        let calibration = results::read(&path)?;
+        note_use(&path);
+        Some(calibration)
+    }
+
+    /// Where what calibration shows is kept, before examples are read.
+    ///
+    /// # Errors
+    /// Where a model or an example is not there, or the folder cannot be made.
+    pub fn place_calibration(
+        &self,
+        sources: &[Source],
+        options: &CompileOptions,
+        examples: &Examples,
+    ) -> io::Result<Place> {
+        let begun = SystemTime::now();
+        let mut paths = examples.paths.clone();
+        // A text is read by the tokenizer that lies beside the model.
+        let beside = sources.iter().filter_map(|source| Some(source.path.parent()?.join("tokenizer.json")));
+        paths.extend(beside.filter(|path| path.is_file()));
+        let key = key::key(sources, options, &paths, &format!("calibration {}", examples.choices))?;
+        std::fs::create_dir_all(&self.folder)?;
+        let path = self.folder.join(&key.name).with_extension(results::EXTENSION);
+        Ok(Place { path, key, options: options.clone(), begun })
+    }
+
+    /// Keep what calibration showed; what was used least recently leaves. As with compiled files, nothing is kept where an input
+    /// was changed shortly before, or since.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn keep_calibration(
+        &self,
+        place: &Place,
+        sources: &[Source],
+        examples: &Examples,
+        calibration: &Calibration,
+    ) -> io::Result<()> {
+        let unchanged = self.place_calibration(sources, &place.options, examples)?.key == place.key;
+        if !unchanged || !are_settled(&place.key.inputs, place.begun, SETTLED)? {
+            return Ok(());
+        }
+        let Some(root_hash) = results::write(&self.folder, &place.path, calibration)? else { return Ok(()) };
+        let models = sources.iter().map(|source| source.path.canonicalize()).collect::<io::Result<_>>()?;
+        let record = Record { models, root_hash, inputs: place.key.inputs.iter().cloned().collect() };
+        self.write_record(&place.path, &record)?;
         self.remove_beyond(MOST_BYTES, Some(&place.path)).map(|_| ())
     }
 
@@ -201,7 +245,7 @@ impl Cache {
         let mut listed = Vec::new();
         for entry in entries {
             let path = entry?.path();
-            if path.extension().is_none_or(|extension| extension != "ipu") {
+            if path.extension().is_none_or(|extension| extension != "ipu" && extension != results::EXTENSION) {
                 continue;
             }
             // Another program may remove it meanwhile.
@@ -245,52 +289,37 @@ impl Cache {
         Ok(removed)
     }
 
-    /// The file for these models and options, as this very program compiles them.
-    fn path(&self, sources: &[Source], options: &CompileOptions) -> io::Result<PathBuf> {
-        let mut hasher = blake3::Hasher::new();
-        let mut add = |text: &str| {
-            hasher.update(&(text.len() as u64).to_le_bytes());
-            hasher.update(text.as_bytes());
-        };
-        add(env!("CARGO_PKG_VERSION"));
-        // Programs of the same version may differ while they are developed.
-        add(&format!("{:?}", identity(&std::fs::metadata(std::env::current_exe()?)?)));
-        add(&format!("{options:?}"));
-        for source in sources {
-            add(&source.entry);
-            add(&format!("{:?}", source.path.canonicalize()?));
-        }
-        let name: String = hasher.finalize().to_hex().chars().take(32).collect();
-        Ok(self.folder.join(name).with_extension("ipu"))
+    fn compiled(&self, name: &str) -> PathBuf {
+        self.folder.join(name).with_extension("ipu")
     }
+}
+
+/// Whether all files were changed this long before: what was changed later may have changed again without its time telling.
+fn are_settled<'a>(
+    files: impl IntoIterator<Item = &'a PathBuf>,
+    begun: SystemTime,
+    settled: Duration,
+) -> io::Result<bool> {
+    for path in files {
+        let modified = std::fs::metadata(path)?.modified()?;
+        if begun.duration_since(modified).is_ok_and(|age| age > settled) {
+            continue;
+        }
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// The time of the record tells when a file was used last; where it cannot be set, the file leaves earlier.
+fn note_use(path: &Path) {
+    let record = File::options().write(true).open(path.with_extension("json"));
+    let _ = record.and_then(|file| file.set_modified(SystemTime::now()));
 }
 
 fn read_record(path: &Path) -> io::Result<Record> {
     let mut bytes = Vec::new();
     File::open(path)?.take(RECORD_BYTES).read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
-}
-
-fn fingerprint(path: &Path) -> io::Result<Fingerprint> {
-    let metadata = std::fs::metadata(path)?;
-    if metadata.len() > CONTENT_BYTES {
-        return Ok(identity(&metadata));
-    }
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(path)?.take(CONTENT_BYTES + 1))?;
-    Ok(Fingerprint::Content(*hasher.finalize().as_bytes()))
-}
-
-fn identity(metadata: &Metadata) -> Fingerprint {
-    let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    #[cfg(unix)]
-    let inode = {
-        use std::os::unix::fs::MetadataExt as _;
-        Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
-    };
-    #[cfg(not(unix))]
-    let inode = None;
-    Fingerprint::Identity { length: metadata.len(), modified, inode }
 }
 
 #[cfg(test)]
@@ -365,6 +394,16 @@ mod tests {
         assert!(cache.find(&sources(&model), &options).is_none(), "another model of the same length");
         write_model(&model, "Relu");
         assert!(cache.find(&sources(&model), &options).is_some(), "contents count");
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::copy(&model, elsewhere.join("model.onnx")).unwrap();
+        let found = cache.find(&sources(&elsewhere.join("model.onnx")), &options).unwrap();
+        assert_eq!(
+            (found.path, found.inputs),
+            (kept.path.clone(), vec![elsewhere.canonicalize().unwrap().join("model.onnx")])
+        );
+        std::fs::copy(&model, elsewhere.join("other.onnx")).unwrap();
+        assert!(cache.find(&sources(&elsewhere.join("other.onnx")), &options).is_none(), "the name is recorded");
         let mut bytes = std::fs::read(&kept.path).unwrap();
         bytes[5000] ^= 1;
         std::fs::write(&kept.path, bytes).unwrap();
@@ -392,7 +431,7 @@ mod tests {
         for (index, model) in models.iter().enumerate() {
             write_model(model, "Relu");
             compile_and_keep(&cache, model, &options);
-            let record = cache.path(&sources(model), &options).unwrap().with_extension("json");
+            let record = cache.place(&sources(model), &options).unwrap().path.with_extension("json");
             let used = SystemTime::now() - Duration::from_secs(100 - 10 * index as u64);
             File::options().write(true).open(record).unwrap().set_modified(used).unwrap();
         }

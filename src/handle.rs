@@ -3,8 +3,13 @@
 //! An [`Array`] has its element type and its number of axes in its Rust type, so that a wrong one does not compile. What
 //! has no Rust type of its own (sequences, tensors of unknown rank, elements of less than a byte) stays a [`Value`].
 
-use ipuc_formats::element::{bf16, f16};
-use ipuc_formats::tensor::{Tensor, TensorError};
+mod element;
+mod elements;
+
+pub use element::ArrayElement;
+pub use elements::Elements;
+
+use ipuc_formats::tensor::TensorError;
 use ipuc_formats::value::Value;
 use ipuc_runtime::RunError;
 use std::path::PathBuf;
@@ -17,26 +22,26 @@ use thiserror::Error;
 /// assert_eq!(array.elements[1 * 3 + 2], 6.0);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Array<T, const RANK: usize> {
+pub struct Array<T: ArrayElement, const RANK: usize> {
     /// Extent of each axis.
     pub shape: [usize; RANK],
     /// The elements; the last axis runs fastest.
-    pub elements: Vec<T>,
+    pub elements: Elements<T>,
 }
 
-impl<T, const RANK: usize> Array<T, RANK> {
-    /// An array of these elements. That they fill the shape is checked when a model runs.
+impl<T: ArrayElement, const RANK: usize> Array<T, RANK> {
+    /// An array of these elements, which are not copied. That they fill the shape is checked when a model runs.
     #[must_use]
-    pub fn new(shape: [usize; RANK], elements: Vec<T>) -> Self {
-        Array { shape, elements }
+    pub fn new(shape: [usize; RANK], elements: impl Into<Elements<T>>) -> Self {
+        Array { shape, elements: elements.into() }
     }
 }
 
-impl<T> Array<T, 0> {
+impl<T: ArrayElement> Array<T, 0> {
     /// One element with no axes.
     #[must_use]
     pub fn scalar(element: T) -> Self {
-        Array { shape: [], elements: vec![element] }
+        Array::new([], vec![element])
     }
 }
 
@@ -79,50 +84,6 @@ pub enum HandleError {
     },
 }
 
-/// A Rust type of elements.
-pub trait ArrayElement: Sized {
-    /// A tensor of these elements.
-    ///
-    /// # Errors
-    /// [`TensorError::Size`] where they do not fill the shape.
-    fn into_tensor(shape: &[usize], elements: Vec<Self>) -> Result<Tensor, TensorError>;
-
-    /// The elements of a tensor; `None` where it holds another type.
-    fn of_tensor(tensor: &Tensor) -> Option<Vec<Self>>;
-}
-
-macro_rules! numeric_elements {
-    ($($Element:ty)*) => { $(
-        impl ArrayElement for $Element {
-            fn into_tensor(shape: &[usize], elements: Vec<Self>) -> Result<Tensor, TensorError> {
-                Tensor::from_vec(shape, elements)
-            }
-            fn of_tensor(tensor: &Tensor) -> Option<Vec<Self>> {
-                Some(tensor.elements::<$Element>().ok()?.to_vec())
-            }
-        }
-    )* };
-}
-numeric_elements! { u8 i8 u16 i16 u32 i32 u64 i64 f16 bf16 f32 f64 }
-
-impl ArrayElement for bool {
-    fn into_tensor(shape: &[usize], elements: Vec<Self>) -> Result<Tensor, TensorError> {
-        Tensor::from_bools(shape, &elements)
-    }
-    fn of_tensor(tensor: &Tensor) -> Option<Vec<Self>> {
-        tensor.bools().ok()
-    }
-}
-
-impl ArrayElement for String {
-    fn into_tensor(shape: &[usize], elements: Vec<Self>) -> Result<Tensor, TensorError> {
-        Tensor::from_strings(shape, elements)
-    }
-    fn of_tensor(tensor: &Tensor) -> Option<Vec<Self>> {
-        Some(tensor.strings().ok()?.to_vec())
-    }
-}
-
 /// What a generated handle gives to a model and takes from it.
 pub trait Port: Sized {
     /// The value for a run.
@@ -146,11 +107,15 @@ impl Port for Value {
 
 impl<T: ArrayElement, const RANK: usize> Port for Array<T, RANK> {
     fn into_value(self) -> Result<Value, TensorError> {
-        T::into_tensor(&self.shape, self.elements).map(Value::Tensor)
+        let tensor = match self.elements.into_parts() {
+            Ok(elements) => T::into_tensor(&self.shape, elements)?,
+            Err(tensor) => tensor.reshaped(&self.shape)?,
+        };
+        Ok(Value::Tensor(tensor))
     }
     fn of_value(value: Value) -> Option<Self> {
-        let tensor = value.as_tensor()?;
-        Some(Array { shape: tensor.shape().try_into().ok()?, elements: T::of_tensor(tensor)? })
+        let Value::Tensor(tensor) = value else { return None };
+        Some(Array { shape: tensor.shape().try_into().ok()?, elements: Elements::of_tensor(tensor)? })
     }
 }
 
@@ -190,6 +155,27 @@ mod tests {
         assert_eq!(Array::of_value(words.clone().into_value().unwrap()), Some(words));
         let truth = Array::scalar(true);
         assert_eq!(Array::of_value(truth.clone().into_value().unwrap()), Some(truth));
+    }
+
+    #[test]
+    fn elements_lie_where_they_were_made() {
+        let elements = vec![1.5f32, -2.0, 3.0, 4.0];
+        let place = elements.as_ptr();
+        let value = Array::new([2, 2], elements).into_value().unwrap();
+        assert_eq!(value.as_tensor().unwrap().elements::<f32>().unwrap().as_ptr(), place);
+        // An output is the memory of the model, and goes back as it is.
+        let array = Array::<f32, 2>::of_value(value).unwrap();
+        assert_eq!(array.elements.as_ptr(), place);
+        let mut other = Array::new([4], array.elements.clone());
+        assert_eq!(other.elements.as_ptr(), place);
+        let value = other.clone().into_value().unwrap();
+        assert_eq!(value.as_tensor().unwrap().elements::<f32>().unwrap().as_ptr(), place);
+        // Who writes has elements of its own.
+        other.elements[0] = 9.0;
+        assert_eq!(other.elements, [9.0, -2.0, 3.0, 4.0]);
+        assert_eq!(array.elements, vec![1.5, -2.0, 3.0, 4.0]);
+        assert!(array.elements.iter().eq(&[1.5, -2.0, 3.0, 4.0]));
+        assert!(Array::<f32, 1>::new([3], array.elements).into_value().is_err(), "they do not fill the shape");
     }
 
     #[test]

@@ -72,14 +72,18 @@ pub mod simulate;
 #[cfg(feature = "compile")]
 pub use compile::compile;
 #[cfg(feature = "run")]
-pub use handle::{Array, HandleError};
+pub use handle::{Array, ArrayElement, Elements, HandleError};
 /// The contract: what is in files, and what operators mean.
 pub use ipuc_formats as formats;
-pub use ipuc_formats::dim::{Bindings, Dim};
+pub use ipuc_formats::attribute::AttributeError;
+pub use ipuc_formats::dim::{Bindings, Dim, DimError, DimParseError, Ranges, Refusal};
 pub use ipuc_formats::dtype::DType;
 pub use ipuc_formats::element::{Element, bf16, f16};
-pub use ipuc_formats::fact::{Shape, Type};
-pub use ipuc_formats::model::{EntryRecord, Manifest};
+pub use ipuc_formats::encodings::{EncodingError, PartRange, PartRecord};
+pub use ipuc_formats::fact::{Fact, Shape, Type};
+pub use ipuc_formats::model::{ChunkDigest, EntryRecord, Fault, FormatError, Manifest, WireFault};
+pub use ipuc_formats::ops::{ProgramError, ReferenceError, TypeError};
+pub use ipuc_formats::read_at::ReadAt;
 pub use ipuc_formats::tensor::{Storage, Tensor, TensorError};
 pub use ipuc_formats::value::Value;
 /// The compiler.
@@ -90,8 +94,9 @@ pub use ipuc_passes as passes;
 pub use ipuc_runtime as runtime;
 #[cfg(feature = "run")]
 pub use ipuc_runtime::{
-    CancelToken, MemoryUse, Model, Observer, OpenError, PassReport, Port, Residency, RunError, SavedStateError,
-    Session, SessionOptions, Span, StepStall, Threads, Trace, Track,
+    CancelToken, CompletedRead, Limits, MemoryUse, Model, ModelOptions, Observer, OpenError, PassReport, Port,
+    ReadQueue, Residency, RunError, SavedStateError, Session, SessionOptions, SharedBytes, Skipped, Span, StepCounter,
+    StepStall, Threads, Trace, Track, UnknownInstructions, VersionError, WeightFile, steps::KernelError,
 };
 #[cfg(any(feature = "compile", feature = "run"))]
 pub use memory::available_bytes;

@@ -3,7 +3,7 @@
 //! Without a budget the weights are kept in memory where they fit in what the machine has available; else they are streamed
 //! within most of it.
 
-use crate::files::{ArrivingFile, DirectFile, SourceFile, SourceFileError};
+use crate::files::{ArrivingFile, BegunPipe, DirectFile, SourceFile, SourceFileError};
 use crate::memory;
 use ipuc_formats::limits;
 use ipuc_formats::model::read_manifest;
@@ -137,20 +137,30 @@ pub fn open_pair(
     Ok((open(path.as_ref(), Some(&smaller))?, smaller))
 }
 
-/// Open what a pipe brings: a run begins as soon as the first weights are there.
+/// Open what a pipe brings: a run begins as soon as the first weights are there. Where half of the budget, or of the memory
+/// that is available, has room for the whole file, weights stay in memory; else the file is kept in the folder for temporary
+/// files, since a later pass may have to read again what has left the memory.
 ///
 /// # Errors
 /// [`OpenFileError`] where the pipe ends early or brings no sound file, or the budget is too small.
 pub fn open_pipe(pipe: impl Read + Send + 'static, options: OpenOptions) -> Result<Model, OpenFileError> {
     let name = "the pipe".to_string();
-    let arriving = ArrivingFile::from_pipe(pipe);
-    let arriving = arriving.map_err(|error| OpenFileError::Arriving { name: name.clone(), error })?;
+    let failed = |error| OpenFileError::Arriving { name: name.clone(), error };
+    let begun = BegunPipe::new(pipe).map_err(failed)?;
+    let memory_bytes = options.memory_bytes.or_else(memory::available_bytes);
+    if memory_bytes.is_none_or(|memory_bytes| begun.total_bytes() <= memory_bytes / 2) {
+        let opened = Model::open_stream(begun.whole(), options.memory_bytes);
+        return opened.map_err(|error| OpenFileError::Model { path: PathBuf::from(name), error });
+    }
+    let arriving = ArrivingFile::from_pipe(begun).map_err(failed)?;
     open_arriving(arriving, &name, options)
 }
 
 fn open_arriving(file: ArrivingFile, name: &str, options: OpenOptions) -> Result<Model, OpenFileError> {
-    // Twice the file is room for all weights and for whatever a run of it needs besides.
-    let memory_bytes = options.memory_bytes.or(Some(file.length().saturating_mul(2).max(ROOM_BYTES)));
+    // Twice the file is room for all weights and for whatever a run of it needs besides; a part is left to others.
+    let enough_bytes = file.length().saturating_mul(2).max(ROOM_BYTES);
+    let most_bytes = memory::available_bytes().map_or(u64::MAX, |available| available / 10 * 8);
+    let memory_bytes = options.memory_bytes.or(Some(enough_bytes.min(most_bytes)));
     Model::open_with(Arc::new(file), streaming(options, memory_bytes))
         .map_err(|error| OpenFileError::Model { path: PathBuf::from(name), error })
 }

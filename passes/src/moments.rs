@@ -4,6 +4,7 @@ use ipuc_formats::tensor::{Tensor, TensorError};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::Sum;
@@ -19,7 +20,7 @@ const BAND_CHANNELS: usize = 128;
 const DAMPING: f64 = 0.01;
 
 /// What runs of a model on examples have shown.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Moments of values that products read, by the number of the value.
     pub moments: BTreeMap<u32, Moments>,
@@ -48,7 +49,8 @@ impl Calibration {
 }
 
 /// Sums of products of the channels of a value (its last axis), over all rows that were seen.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StoredMoments")]
 pub struct Moments {
     channels: usize,
     rows: u64,
@@ -56,6 +58,32 @@ pub struct Moments {
     zeros: u64,
     /// `[channels][channels]`, of which the part with column >= row counts; `[channels]` where only these are kept.
     sums: Vec<f32>,
+}
+
+/// [`Moments`] as a file has them, whose sums may be more or fewer than its channels have.
+#[derive(Deserialize)]
+struct StoredMoments {
+    channels: usize,
+    rows: u64,
+    zeros: u64,
+    sums: Vec<f32>,
+}
+
+impl TryFrom<StoredMoments> for Moments {
+    type Error = String;
+
+    fn try_from(stored: StoredMoments) -> Result<Moments, String> {
+        let StoredMoments { channels, rows, zeros, sums } = stored;
+        if sum_count(channels) != Some(sums.len()) {
+            return Err(format!("{} sums are none of {channels} channels", sums.len()));
+        }
+        Ok(Moments { channels, rows, zeros, sums })
+    }
+}
+
+/// How many sums are kept of so many channels.
+fn sum_count(channels: usize) -> Option<usize> {
+    if channels <= MOST_PAIRED_CHANNELS { channels.checked_mul(channels) } else { Some(channels) }
 }
 
 /// A hash of all that decides how weights are rounded.
@@ -334,6 +362,16 @@ mod tests {
                     assert!(error <= 1e-5 * size, "{row} {column}: off by {error}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn moments_with_other_sums_than_channels_are_refused() {
+        let (moments, _) = moments(3, 5);
+        let stored = |channels| StoredMoments { channels, rows: 5, zeros: 0, sums: moments.sums.clone() };
+        assert!(Moments::try_from(stored(3)).unwrap() == Moments { zeros: 0, ..moments.clone() });
+        for channels in [0, 2, 4, MOST_PAIRED_CHANNELS + 1, usize::MAX] {
+            assert!(Moments::try_from(stored(channels)).is_err(), "{channels}");
         }
     }
 

@@ -11,6 +11,7 @@ use ipuc_formats::dim::{Equality, Ranges, equality};
 use ipuc_formats::fact::{Contents, Fact, Shape, Type};
 use ipuc_formats::model::{
     BlockRecord, Fault, FormatError, Manifest, OperandRecord, StepRecord, ValueRecord, read_manifest,
+    read_manifest_from,
 };
 use ipuc_formats::ops::{BlockInference, InferContext, TypeError};
 use ipuc_formats::read_at::ReadAt;
@@ -29,6 +30,16 @@ pub(crate) struct CheckedManifest {
 /// [`OpenError`] where the file is not sound up to the stream, or a step does not fit its operator.
 pub(crate) fn checked_manifest(file: &dyn ReadAt) -> Result<CheckedManifest, OpenError> {
     let (superblock, manifest) = read_manifest(file)?;
+    check(&manifest)?;
+    Ok(CheckedManifest { manifest, root_hash: superblock.root_hash })
+}
+
+/// The same from the beginning of a stream, which is left at the first byte of the weights.
+///
+/// # Errors
+/// As [`checked_manifest`].
+pub(crate) fn checked_manifest_from(stream: &mut dyn std::io::Read) -> Result<CheckedManifest, OpenError> {
+    let (superblock, manifest) = read_manifest_from(stream)?;
     check(&manifest)?;
     Ok(CheckedManifest { manifest, root_hash: superblock.root_hash })
 }

@@ -8,6 +8,7 @@
 pub(crate) mod joint;
 
 use crate::cancel::CancelToken;
+use crate::counter::StepCounter;
 use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::observe::Observer;
@@ -35,6 +36,8 @@ pub(crate) struct Execution<'a, 'o> {
     pub(crate) skipped: Skipped,
     pub(crate) trace: Option<&'a Trace>,
     pub(crate) cancel: Option<&'a CancelToken>,
+    /// What counts the steps, and the block of the entry.
+    pub(crate) counter: Option<(&'a StepCounter, u32)>,
     pub(crate) observer: Option<&'a mut (dyn Observer + 'o)>,
 }
 
@@ -81,6 +84,9 @@ impl Execution<'_, '_> {
                 }
             }
             keep(results, step, plan, &mut frame);
+            if let Some((counter, entry)) = self.counter {
+                counter.count(index == entry);
+            }
         }
         let end = block.steps.len() as u32;
         program.source.progress(Progress::StepBegins { block: index, step: end });

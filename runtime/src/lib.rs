@@ -7,6 +7,7 @@
 mod bind;
 mod cancel;
 mod check;
+mod counter;
 mod error;
 mod execute;
 #[cfg(feature = "fabric")]
@@ -30,10 +31,12 @@ mod working;
 
 pub use bind::follow_equations;
 pub use cancel::CancelToken;
+pub use counter::StepCounter;
 pub use error::{OpenError, RunError};
 pub use file::{CompletedRead, ReadQueue, WeightFile};
 pub use ipuc_kernels::limits::Limits;
 pub use ipuc_kernels::product::Skipped;
+pub use ipuc_kernels::simd::UnknownInstructions;
 pub use model::{MemoryUse, Model, ModelOptions, Port};
 pub use observe::Observer;
 pub use resident::SharedBytes;

@@ -1,6 +1,6 @@
 //! The way in: a file becomes a model.
 
-use crate::check::checked_manifest;
+use crate::check::{checked_manifest, checked_manifest_from};
 use crate::error::{OpenError, RunError};
 use crate::file::WeightFile;
 use crate::memory::Budget;
@@ -13,6 +13,7 @@ use ipuc_formats::fact::Type;
 use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Tensor;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,6 +81,16 @@ impl Model {
         let bytes: &[u8] = &file;
         let manifest = checked_manifest(&bytes)?;
         Ok(Model::over(Program::mapped(manifest, file)?))
+    }
+
+    /// Open what a stream brings, from its first byte on. Weights stay in memory, where steps wait for those that are not
+    /// there yet; each is checked when it is used first. With a budget, all of them are charged to it.
+    ///
+    /// # Errors
+    /// [`OpenError`] where the file is malformed up to its weights, or these do not fit.
+    pub fn open_stream(mut stream: impl Read + Send + 'static, memory_bytes: Option<u64>) -> Result<Model, OpenError> {
+        let manifest = checked_manifest_from(&mut stream)?;
+        Ok(Model::over(Program::arriving(manifest, stream, memory_bytes)?))
     }
 
     fn over(program: Program) -> Model {

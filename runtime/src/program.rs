@@ -12,6 +12,7 @@ use crate::versions::{PageMemory, SpillFolder, VersionError};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Storage;
+use std::io::Read;
 use std::sync::Arc;
 
 /// A validated file with a source of weights.
@@ -56,6 +57,26 @@ impl Program {
         let manifest = Arc::new(manifest);
         let source = Arc::new(Resident::over_file(manifest.clone(), weights.clone(), file));
         Ok(Program::new(manifest, root_hash, weights, source, None, Budget::new(None)))
+    }
+
+    /// Weights that a stream brings, which stay in memory; the next byte is the first of the first chunk.
+    ///
+    /// # Errors
+    /// [`OpenError::Budget`] where the weights do not fit, [`OpenError::Memory`] where no thread can be started.
+    pub(crate) fn arriving(
+        checked: CheckedManifest,
+        stream: impl Read + Send + 'static,
+        memory_bytes: Option<u64>,
+    ) -> Result<Self, OpenError> {
+        let CheckedManifest { mut manifest, root_hash } = checked;
+        let weights = records(&mut manifest)?;
+        let manifest = Arc::new(manifest);
+        let budget = Budget::new(memory_bytes);
+        let needed_bytes = manifest.chunks.iter().map(|chunk| chunk.length).sum();
+        let short = |_| OpenError::Budget { needed_bytes, budget_bytes: memory_bytes.unwrap_or(u64::MAX) };
+        let charge = budget.charge(needed_bytes).map_err(short)?;
+        let source = Arc::new(Resident::arriving(manifest.clone(), weights.clone(), stream, charge)?);
+        Ok(Program::new(manifest, root_hash, weights, source, None, budget))
     }
 
     /// Weights within a budget.

@@ -1,27 +1,32 @@
-//! Weights that are wholly in memory: copied into huge pages, or mapped and shared with other processes.
+//! Weights that are wholly in memory: copied into huge pages, mapped and shared with other processes, or on their way there
+//! from a stream (`arriving`).
+
+mod arriving;
+mod shared;
+
+pub use shared::SharedBytes;
 
 use crate::error::OpenError;
-use crate::memory::Arena;
+use crate::memory::{Arena, Charge};
 use crate::steps::{Decoding, KernelError, PartBytes, PartSource};
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::{Storage, Tensor};
+use std::io::Read;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use arriving::Arrivals;
+use shared::Copied;
+
 /// Threads that read weights when a file is opened.
 const READERS: usize = 6;
 
-/// Bytes that outlive whoever reads them.
-pub type SharedBytes = Arc<dyn Deref<Target = [u8]> + Send + Sync>;
-
 /// The stream of a file.
 pub(crate) struct Resident {
-    bytes: SharedBytes,
-    /// Where in the file they begin.
-    start: u64,
+    stream: Stream,
     manifest: Arc<Manifest>,
     weights: Vec<Arc<WeightRecord>>,
     /// Extents whose checksums have been verified.
@@ -30,14 +35,12 @@ pub(crate) struct Resident {
     tensors: Vec<OnceLock<Tensor>>,
 }
 
-/// A copy on huge pages.
-struct Copied<S: Storage>(S);
-
-impl<S: Storage> Deref for Copied<S> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        self.0.bytes()
-    }
+/// Where the bytes of the stream are.
+enum Stream {
+    /// One after another; where in the file they begin.
+    Whole(SharedBytes, u64),
+    /// Each chunk for itself, once it is there.
+    Arriving(Arc<Arrivals>),
 }
 
 impl Resident {
@@ -76,41 +79,60 @@ impl Resident {
             None if length == 0 => Arc::new(Vec::new()),
             None => return Err(short()),
         };
-        let resident = Resident::over(manifest, weights, bytes, start);
+        let resident = Resident::over(manifest, weights, Stream::Whole(bytes, start));
         resident.checked.iter().for_each(|checked| checked.store(true, Ordering::Relaxed));
         Ok(resident)
     }
 
     /// Over the bytes of a whole file, each extent checked when it is used first.
     pub(crate) fn over_file(manifest: Arc<Manifest>, weights: Vec<Arc<WeightRecord>>, file: SharedBytes) -> Self {
-        Resident::over(manifest, weights, file, 0)
+        Resident::over(manifest, weights, Stream::Whole(file, 0))
     }
 
-    fn over(manifest: Arc<Manifest>, weights: Vec<Arc<WeightRecord>>, bytes: SharedBytes, start: u64) -> Self {
+    /// Over what a stream brings, whose next byte is the first of the first chunk; each extent is checked when it is used
+    /// first. Memory for all of it is charged already.
+    ///
+    /// # Errors
+    /// [`OpenError::Memory`] where no thread can be started.
+    pub(crate) fn arriving(
+        manifest: Arc<Manifest>,
+        weights: Vec<Arc<WeightRecord>>,
+        stream: impl Read + Send + 'static,
+        charge: Charge,
+    ) -> Result<Self, OpenError> {
+        let arrivals = Arrivals::begin(&manifest, stream, charge)?;
+        Ok(Resident::over(manifest, weights, Stream::Arriving(arrivals)))
+    }
+
+    fn over(manifest: Arc<Manifest>, weights: Vec<Arc<WeightRecord>>, stream: Stream) -> Self {
         let tensors = weights.iter().map(|_| OnceLock::new()).collect();
         let checked = manifest.extents.iter().map(|_| AtomicBool::new(false)).collect();
-        Resident { bytes, start, manifest, weights, checked, tensors }
+        Resident { stream, manifest, weights, checked, tensors }
     }
 
-    fn extent(&self, index: u32) -> ExtentBytes {
+    /// The bytes of an extent once they are there, or why they never will be.
+    fn extent(&self, index: u32) -> Result<ExtentBytes, String> {
         let extent = &self.manifest.extents[index as usize];
         // Validation has checked that an extent lies inside its chunk, and chunks inside the file.
-        let start = (extent.offset - self.start) as usize;
-        ExtentBytes { bytes: self.bytes.clone(), start, end: start + extent.length as usize }
-    }
-
-    fn check(&self, index: u32) -> Result<(), OpenError> {
-        self.manifest.extents[index as usize].check(index, &self.extent(index))?;
-        self.checked[index as usize].store(true, Ordering::Relaxed);
-        Ok(())
+        let (bytes, begin) = match &self.stream {
+            Stream::Whole(bytes, begin) => (bytes.clone(), *begin),
+            Stream::Arriving(arrivals) => {
+                (arrivals.chunk(extent.chunk)?, self.manifest.chunks[extent.chunk as usize].offset)
+            }
+        };
+        let start = (extent.offset - begin) as usize;
+        Ok(ExtentBytes { bytes, start, end: start + extent.length as usize })
     }
 
     /// The bytes of a part, whose checksums match.
     fn checked(&self, weight: u32, index: u32) -> Result<ExtentBytes, KernelError> {
+        let bytes = self.extent(index).map_err(|reason| self.failure(weight, &reason))?;
         if !self.checked[index as usize].load(Ordering::Relaxed) {
-            self.check(index).map_err(|error| self.failure(weight, &error.to_string()))?;
+            let matches = self.manifest.extents[index as usize].check(index, &bytes);
+            matches.map_err(|error| self.failure(weight, &error.to_string()))?;
+            self.checked[index as usize].store(true, Ordering::Relaxed);
         }
-        Ok(self.extent(index))
+        Ok(bytes)
     }
 
     /// Rows of a weight that does not lie in memory as steps see it; the others are not decoded.

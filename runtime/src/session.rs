@@ -7,6 +7,7 @@ mod together;
 
 use crate::bind::{Declared, bind_symbols, follow_equations};
 use crate::cancel::CancelToken;
+use crate::counter::StepCounter;
 use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::model::{Model, join};
@@ -50,6 +51,7 @@ pub struct Session {
     unplanned_bytes: u64,
     trace: Option<Arc<Trace>>,
     cancel: Option<CancelToken>,
+    counter: Option<StepCounter>,
 }
 
 impl Session {
@@ -79,6 +81,7 @@ impl Session {
             unplanned_bytes: 0,
             trace: None,
             cancel: None,
+            counter: None,
         })
     }
 
@@ -96,12 +99,18 @@ impl Session {
             unplanned_bytes: 0,
             trace: None,
             cancel: self.cancel.clone(),
+            counter: None,
         }
     }
 
     /// Have runs end before their next step once this token is cancelled, or have none end so.
     pub fn set_cancel(&mut self, token: Option<CancelToken>) {
         self.cancel = token;
+    }
+
+    /// Count the steps of the runs to come, or no more; runs together with other sessions are not counted.
+    pub fn set_counter(&mut self, counter: Option<StepCounter>) {
+        self.counter = counter;
     }
 
     /// What products have left out in the last run, since activations were zero; of a run with other sessions, what belongs to all

@@ -49,6 +49,7 @@ use generate::Copied;
 use ipuc_formats::model::Manifest;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Why a model cannot be compiled for a build.
@@ -126,12 +127,14 @@ fn compile_for(name: &str, models: &[Source], options: &CompileOptions, embedded
     // Said first, so that a model that does not compile is tried again once it has changed.
     models.iter().for_each(|model| rerun_if_changed(&model.path));
     let file = folder.join(format!("{name}.ipu"));
+    let begun = Instant::now();
     let (manifest, inputs) = compile_or_copy(models, options, &file)?;
+    let elapsed = begun.elapsed();
     inputs.iter().for_each(|path| rerun_if_changed(path));
     let written = |path: &Path, error| BuildError::Write { path: path.to_owned(), error };
     let bytes = std::fs::metadata(&file).map_err(|error| written(&file, error))?.len();
-    if bytes > EMBEDDED_BYTES {
-        hint();
+    if let Some(hint) = hint(bytes, elapsed, &std::env::var("PROFILE").unwrap_or_default()) {
+        warn(&hint);
     }
     let copied = if bytes > embedded_bytes { Copied::Beside } else { Copied::Inside };
     // `target/PROFILE/build/PACKAGE/out`
@@ -153,15 +156,25 @@ fn leave(file: &Path, beside: &Path) -> std::io::Result<()> {
     std::fs::hard_link(file, beside).or_else(|_| std::fs::copy(file, beside).map(|_| ()))
 }
 
-/// Say how a large model compiles faster, where this code is not optimized.
-#[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]
-fn hint() {
-    if cfg!(debug_assertions) {
-        println!(
-            "cargo:warning=a large model compiles much faster with optimized build scripts: `opt-level = 3` in \
-             [profile.dev.build-override]"
-        );
+/// Bytes that are compiled in a second at least where code is optimized: it reads, packs and writes some hundred megabytes.
+const OPTIMIZED_BYTES: f64 = (40 << 20) as f64;
+
+/// How a large model compiles faster, where it took so long that this code is not optimized: build scripts are not, in release
+/// builds either, and nothing else tells them so.
+fn hint(bytes: u64, elapsed: Duration, profile: &str) -> Option<String> {
+    if bytes <= EMBEDDED_BYTES || bytes as f64 >= OPTIMIZED_BYTES * elapsed.as_secs_f64() {
+        return None;
     }
+    let profile = if profile == "release" { "release" } else { "dev" };
+    Some(format!(
+        "a large model compiles much faster with optimized build scripts: write `opt-level = 3` below \
+         [profile.{profile}.build-override] into Cargo.toml"
+    ))
+}
+
+#[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]
+fn warn(text: &str) {
+    println!("cargo:warning={text}");
 }
 
 /// Write the compiled file; gives what is in it, and what it was made from.
@@ -192,4 +205,20 @@ fn compile_or_copy(
 #[allow(clippy::print_stdout, reason = "stdout is how a build script talks to cargo")]
 fn rerun_if_changed(path: &Path) {
     println!("cargo:rerun-if-changed={}", path.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_model_that_takes_long_has_a_hint() {
+        let gigabyte = 1 << 30;
+        // As measured: unoptimized and optimized.
+        let slow = hint(gigabyte, Duration::from_secs(101), "release").unwrap();
+        assert!(slow.contains("[profile.release.build-override]"), "{slow}");
+        assert!(hint(gigabyte, Duration::from_secs(101), "debug").unwrap().contains("[profile.dev.build-override]"));
+        assert_eq!(hint(gigabyte, Duration::from_millis(1500), "release"), None);
+        assert_eq!(hint(EMBEDDED_BYTES, Duration::from_secs(101), "release"), None);
+    }
 }

@@ -4,8 +4,9 @@ use super::Outcome;
 use super::arguments::times;
 use super::execute::{DimensionArguments, InputArguments, Inputs, Loaded, ModelArguments, gather, result_types};
 use super::failure::{Code, Failure};
-use super::output::{Output, Unit, bytes, count, seconds};
+use super::output::{Output, bytes, count, seconds};
 use super::profile;
+use super::progress::running;
 use super::random::Generator;
 use super::sizes::{Beginning, Sizes, states};
 use super::steps::{self, StepTime, seconds_at_limits, step_times};
@@ -124,15 +125,14 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let timed = timed(session, entry, &states, inputs.values.clone());
         timed.map_err(|error| Inputs::failure(&inputs.bindings, &inputs.made_up, error))
     };
+    let running = running(output, &mut session, "first run, which is not counted");
     let first = timed(&mut session)?;
     let total = arguments.runs;
-    let bar = output.bar("running", Unit::Items);
     let mut runs = Vec::new();
-    for index in 0..total {
-        bar.set(u64::from(index), u64::from(total));
+    for index in 1..=total {
+        running.say(format_args!("run {index} of {total}"));
         runs.push(timed(&mut session)?);
     }
-    drop(bar);
     profile::end(&mut session, trace, target)?;
     let latency = Latency::of(&runs);
     output.line(format_args!("{}: {latency}, first {}", count(runs.len(), "run"), first.time()))?;
@@ -147,10 +147,16 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let noted = if arguments.per_step { total } else { 1 };
     let trace = Arc::new(Trace::default());
     session.set_trace(Some(trace.clone()));
-    (0..noted).try_for_each(|_| timed(&mut session).map(|_| ()))?;
+    for index in 1..=noted {
+        running.say(format_args!("run {index} of {noted} in which each step is noted"));
+        timed(&mut session)?;
+    }
     session.set_trace(None);
+    session.set_counter(None);
+    running.say("measuring the limits of the machine");
     let has_room = memory::available_bytes().is_none_or(|available| available / 2 >= LIMIT_BYTES as u64);
     let limits = has_room.then(|| session.threads().measure(LIMIT_BYTES)).flatten();
+    drop(running);
     let whole = loaded.model.whole_manifest();
     let times = step_times(&trace.spans(), noted as usize, &whole, &inputs.bindings, limits.as_ref());
     let limit_share = limits.map(|_| seconds_at_limits(&times) / latency.median.as_secs_f64().max(1e-12));

@@ -1,4 +1,4 @@
-//! `ipuc cache`: compiled files of `.onnx` models that were run.
+//! `ipuc cache`: compiled files of `.onnx` models that were run, and what calibration showed.
 
 use super::Outcome;
 use super::arguments::Size;
@@ -13,11 +13,12 @@ use std::time::Duration;
 /// What is kept, below the options.
 const KEPT: &str = "\
 `run`, `verify`, `compare`, `bench` and build scripts keep what they compile in
-a folder of the user, and use it again until the model, its data, the options
-or the program change. IPUC_CACHE names another folder; where it is empty,
+a folder of the user, and `compile --calibrate` what the examples showed. It is
+used again until the model, its data, the examples, the options or the program
+change. IPUC_CACHE names another folder; where it is empty,
 nothing is kept. At most 32 GiB are: what was used least recently leaves.";
 
-/// List or remove compiled files that are kept of .onnx models
+/// List or remove compiled files that are kept of .onnx models, and results of calibration
 #[derive(Debug, Args)]
 #[command(after_help = KEPT)]
 pub(super) struct Arguments {

@@ -6,8 +6,9 @@ mod text;
 use super::Outcome;
 use super::execute::{DimensionArguments, Loaded, ModelArguments, complete};
 use super::failure::{Code, Failure};
-use super::output::{Output, Unit, count};
+use super::output::{Output, count};
 use super::present::short;
+use super::progress::{Bar, Unit};
 use super::sizes::{Beginning, Sizes};
 use super::verify::{data_set_paths, read_inputs};
 use crate::accuracy::{Deviation, Ranking};
@@ -168,7 +169,7 @@ fn compared<'a>(
     let mut outputs: BTreeMap<String, Measured> = BTreeMap::new();
     let step = |name| MeasuredStep { name, deviation: Deviation::default(), computed: 0 };
     let mut steps: Vec<MeasuredStep> = common.names.iter().map(step).collect();
-    let bar = output.bar("comparing", Unit::Items);
+    let bar = Bar::new(output, "comparing", Unit::Items);
     for (index, set) in sets.iter().enumerate() {
         bar.set(index as u64, sets.len() as u64);
         let given = match set {

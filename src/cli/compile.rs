@@ -3,30 +3,26 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
-use super::execute::{Inputs, complete};
+use super::examples::{ExampleArguments, calibration};
 use super::failure::{Code, Failure, in_models};
 use super::listing::Listing;
-use super::output::{Output, Unit, bytes, count, seconds};
-use super::random::Generator;
+use super::output::{Output, bytes, count, seconds};
+use super::progress::{Bar, Passes, Unit, waiting};
 use super::signature::has_signature;
-use super::sizes::{Beginning, Sizes};
 use super::targets::target;
-use super::verify::{data_set_paths, read_inputs};
-use crate::calibrate::{CalibrateError, Calibrator};
 use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
-    ActivationSparsity, Activations, Budget, Calibration, CompileOptions, Compiled, Optimized, Precision, Source,
-    Sparsity, WeightOptions,
+    ActivationSparsity, Activations, Budget, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity,
+    WeightOptions,
 };
 use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
-use ipuc_formats::model::{EntryRecord, Manifest, PlacementRecord, WeightRecord};
+use ipuc_formats::model::{Manifest, PlacementRecord, WeightRecord};
 use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
-use ipuc_runtime::Port;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -94,17 +90,8 @@ pub(super) struct Arguments {
     /// Weights that are rounded otherwise than --weights says; the last pattern that matches counts
     #[arg(long, value_name = "PATTERN=TYPE[:BLOCK]")]
     weights_for: Vec<NamedPrecision>,
-    /// Runs on examples that show what products read, so that rounding costs their results less: an .npz file, a data set
-    /// as of ONNX, a folder of these, or a text (.txt) for a model with a tokenizer; of an entry where NAME is given
-    #[arg(long, value_name = "PATH|NAME=PATH", group = "examples")]
-    calibrate: Vec<NamedModel>,
-    /// Calibrate with made-up inputs, for lack of better ones: tokens of all that a language model knows, else numbers, at
-    /// the sizes of --dim
-    #[arg(long, value_name = "SEED", group = "examples")]
-    calibrate_random: Option<u64>,
-    /// How many tokens of a text are read to calibrate, or made up
-    #[arg(long, value_name = "N", default_value = "8192", requires = "examples")]
-    calibrate_tokens: usize,
+    #[command(flatten)]
+    examples: ExampleArguments,
     /// Write the program after each pass that changes it into numbered files in this folder, with what changed in .diff
     /// files, and at last the steps and weights as they are in the file
     #[arg(long, value_name = "DIR")]
@@ -213,9 +200,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
         return Err(nothing.into());
     }
-    let calibrates = !arguments.calibrate.is_empty() || arguments.calibrate_random.is_some();
-    if calibrates && !options.weights.is_rounding() && options.activation_sparsity == ActivationSparsity::Never {
-        let option = if arguments.calibrate.is_empty() { "--calibrate-random" } else { "--calibrate" };
+    if let Some(option) = arguments.examples.option()
+        && !options.weights.is_rounding()
+        && options.activation_sparsity == ActivationSparsity::Never
+    {
         let message = format!("{option} is for weights that are rounded (--weights) and for zeros of activations");
         return Err(Failure::usage(message).into());
     }
@@ -235,21 +223,26 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     if to_stdout && output.is_json() {
         return Err(Failure::usage("the file and --json cannot both go to stdout").into());
     }
-    options.calibration = Arc::new(calibration(arguments, &sources, &options, output)?);
+    options.calibration = Arc::new(calibration(&arguments.examples, &arguments.dim, &sources, &options, output)?);
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
-    let bar = output.bar("writing weights", Unit::Bytes);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
     let compiled = threads.context("cannot start threads")?.install(|| {
-        let optimized = Optimized::new(&sources, &options, &mut |report, graph| listing.write(report, graph));
+        let mut passes = Passes::begin(output);
+        let optimized = Optimized::new(&sources, &options, &mut |report, graph| {
+            passes.done(report.pass);
+            listing.write(report, graph);
+        });
         let optimized = optimized.map_err(|error| in_models(error, &sources))?;
+        drop(passes);
         if !arguments.target.is_empty() {
+            let _placing = waiting(output, "spreading steps over tiles");
             let manifest = optimized.records(&options).map_err(|error| in_models(error, &sources))?;
             options.placements = placements(&arguments.target, &manifest, &options)?;
         }
         let destination = if to_stdout { Destination::Stdout } else { Destination::Path(&written) };
+        let bar = Bar::new(output, "writing weights", Unit::Bytes);
         optimized.write(destination, &options, &bar).map_err(|error| in_models(error, &sources))
     });
-    drop(bar);
     let compiled = compiled?;
     listing.finish(&compiled.emitted.manifest)?;
     if to_stdout {
@@ -309,77 +302,6 @@ fn options(arguments: &Arguments) -> CompileOptions {
         memory: arguments.memory.map(|size| size.bytes),
         placements: Vec::new(),
     }
-}
-
-/// What the examples show.
-fn calibration(
-    arguments: &Arguments,
-    sources: &[Source],
-    options: &CompileOptions,
-    output: &Output,
-) -> anyhow::Result<Calibration> {
-    if arguments.calibrate.is_empty() && arguments.calibrate_random.is_none() {
-        return Ok(Calibration::default());
-    }
-    let mut calibrator = Calibrator::new(sources, options).map_err(|error| match error {
-        CalibrateError::Compile(error) => in_models(error, sources),
-        error => error.into(),
-    })?;
-    let bar = output.bar("calibrating", Unit::Items);
-    for NamedModel { name, path } in &arguments.calibrate {
-        let entry = calibrator.model().entry(name.as_deref())?.clone();
-        if path.extension().is_some_and(|extension| extension == "txt") {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-            let run = calibrator.run_text(Some(&entry.name), &text, arguments.calibrate_tokens);
-            run.with_context(|| format!("cannot calibrate with `{}`", path.display()))?;
-            continue;
-        }
-        let sets = data_set_paths(path)?;
-        for (index, set) in sets.iter().enumerate() {
-            bar.set(index as u64, sets.len() as u64);
-            let inputs = read_inputs(set, calibrator.model(), &entry)?;
-            let run = calibrator.run(Some(&entry.name), inputs);
-            run.with_context(|| format!("cannot calibrate with `{}`", set.display()))?;
-        }
-    }
-    if let Some(seed) = arguments.calibrate_random {
-        run_random(&mut calibrator, seed, arguments, output)?;
-    }
-    drop(bar);
-    let bar = output.bar("measuring what weights do to outputs", Unit::Items);
-    let finished = calibrator.finish_shown(&|done, all| bar.set(done, all));
-    drop(bar);
-    finished.map_err(|error| match error {
-        CalibrateError::Compile(error) => in_models(error, sources),
-        error => error.into(),
-    })
-}
-
-/// Examples that are made up of every entry.
-const RANDOM_EXAMPLES: u64 = 8;
-
-/// Run made-up inputs through all entries.
-fn run_random(calibrator: &mut Calibrator, seed: u64, arguments: &Arguments, output: &Output) -> anyhow::Result<()> {
-    output.note("note: made-up inputs say little of what products read in use; --calibrate takes examples");
-    let entries: Vec<EntryRecord> = calibrator.model().manifest().entries.clone();
-    for entry in entries {
-        if calibrator.is_language_model() {
-            calibrator.run_random_tokens(Some(&entry.name), seed, arguments.calibrate_tokens)?;
-            continue;
-        }
-        let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Given };
-        let Inputs { values, bindings, .. } =
-            complete(calibrator.model(), &entry, Vec::new(), Some(seed), sizes, output)?;
-        calibrator.run(Some(&entry.name), values)?;
-        let ports = calibrator.model().inputs(&entry);
-        for example in 1..RANDOM_EXAMPLES {
-            let mut generator = Generator::new(seed.wrapping_add(example));
-            let value = |port: &Port| Ok((port.name.clone(), generator.value(&port.name, &port.kind, &bindings)?));
-            let values = ports.iter().map(value).collect::<anyhow::Result<_>>()?;
-            calibrator.run(Some(&entry.name), values)?;
-        }
-    }
-    Ok(())
 }
 
 /// How the steps of all entries are spread over the tiles of each machine.

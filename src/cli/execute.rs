@@ -2,18 +2,19 @@
 
 use super::arguments::{Dimension, NamedFile, Size, check_once, threads};
 use super::failure::{Failure, in_models, with_hint};
-use super::output::{Output, Unit, bytes};
+use super::opening;
+use super::output::Output;
+use super::progress::{Bar, Passes, Unit};
 use super::random::{Generator, see_all_tokens};
 use super::scratch::{Scratch, spool};
 use super::signature::has_signature;
 use super::sizes::Sizes;
 use crate::cache::Cache;
 use crate::compile::folder;
-use crate::compile::{CompileError, CompileOptions, Source, compile_observed};
+use crate::compile::{CompileError, CompileOptions, Optimized, Source};
 use crate::files::{SourceFile, numpy};
 use crate::generate::GeneratorOptions;
 use crate::generation::GENERATION;
-use crate::memory::available_bytes;
 use crate::open::{OpenFileError, OpenOptions, open_pipe, open_with};
 use anyhow::Context;
 use clap::Args;
@@ -164,15 +165,6 @@ impl Loaded {
         output: &Output,
     ) -> anyhow::Result<Loaded> {
         check_once(&dimensions.dim)?;
-        if let (Some(given), Some(available_bytes)) = (arguments.memory, available_bytes())
-            && given.bytes > available_bytes
-        {
-            output.note(format_args!(
-                "warning: --memory {} is more than the {} that this process can have; it may be killed",
-                bytes(given.bytes),
-                bytes(available_bytes)
-            ));
-        }
         let mut scratch = None;
         let mut path = arguments.model.clone();
         let options = OpenOptions {
@@ -183,6 +175,7 @@ impl Loaded {
             follow: arguments.follow.then_some(PATIENCE),
         };
         if path == Path::new("-") {
+            let loading = opening::begin(arguments.memory, output);
             let mut first = Vec::new();
             let signature_bytes = superblock::SIGNATURE.len() as u64;
             io::stdin().take(signature_bytes).read_to_end(&mut first).context("cannot read stdin")?;
@@ -190,6 +183,7 @@ impl Loaded {
             let pipe = io::Cursor::new(first).chain(io::stdin());
             if signed {
                 let model = open_pipe(pipe, options)?;
+                opening::end(loading, arguments.memory, &model, output);
                 let threads = arguments.threads.unwrap_or(0);
                 return Ok(Loaded { model, path: path.clone(), file: path, threads, _scratch: None });
             }
@@ -204,19 +198,12 @@ impl Loaded {
             let message = format!("dimension `{}` needs one size: the model is compiled already", range.name);
             return Err(Failure::usage(message).into());
         }
-        let loading = output.waiting("loading");
+        let loading = opening::begin(arguments.memory, output);
         let model = open_with(&path, options).map_err(|error| match error {
             OpenFileError::Model { error, .. } => OpenFileError::Model { path: shown(&arguments.model), error },
             error @ (OpenFileError::Source(_) | OpenFileError::Arriving { .. }) => error,
         })?;
-        drop(loading);
-        if let (None, Some(residency)) = (arguments.memory, model.residency()) {
-            output.note(format_args!(
-                "note: the weights ({}) do not fit into the memory that is available and are streamed within {}",
-                bytes(residency.weights_bytes),
-                bytes(residency.budget_bytes)
-            ));
-        }
+        opening::end(loading, arguments.memory, &model, output);
         let threads = arguments.threads.unwrap_or(0);
         Ok(Loaded { model, path: arguments.model.clone(), file: path, threads, _scratch: scratch })
     }
@@ -251,8 +238,10 @@ fn compiled_for_run(
     };
     let shown = [Source { path: shown(&arguments.model), ..sources[0].clone() }];
     let compile_to = |target: &Path| {
-        let bar = output.bar("compiling", Unit::Bytes);
-        compile_observed(&sources, target, &options, &bar, &mut |_, _| {})
+        let mut passes = Passes::begin(output);
+        let optimized = Optimized::new(&sources, &options, &mut |report, _| passes.done(report.pass))?;
+        drop(passes);
+        optimized.write(target, &options, &Bar::new(output, "compiling", Unit::Bytes))
     };
     let failed = |error| in_models(renamed(error, &shown[0].path), &shown);
     // What a pipe brought is gone afterwards.

@@ -223,7 +223,7 @@ fn of_compile(error: &CompileError) -> Verdict {
             | PassError::Prefill { .. },
         )) => (Code::Usage, None),
         CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. })) => {
-            (Code::Usage, Some(format!("give it at least --size {least_bytes}")))
+            (Code::Usage, Some(format!("give it at least --size {}", at_least(*least_bytes))))
         }
         CompileError::Size { .. } => (Code::Usage, Some("give a smaller --size".to_string())),
         CompileError::Pipeline(PipelineError::Pass(PassError::Constant(ConstantError::Rounding {

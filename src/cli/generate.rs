@@ -9,6 +9,7 @@ use super::language::{
     DraftArguments, GrammarArguments, LanguageArguments, SamplingArguments, ended, memory_bytes, quoted, rate, tell,
 };
 use super::output::{Output, count};
+use super::progress::waiting;
 use crate::files::numpy::read_npy;
 use crate::files::{OutputFile, SequentialWriter};
 use crate::generate::{ContextError, Generator, Limits, Message, TextModel, Token, Usage};
@@ -106,7 +107,7 @@ struct Likely {
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let grammar = arguments.grammar.grammar()?;
-    let (model, mut generator, load_time) = arguments.draft.generator(&arguments.language)?;
+    let (model, mut generator, load_time) = arguments.draft.generator(&arguments.language, output)?;
     let limits = Limits {
         tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
@@ -127,15 +128,18 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         generator.restore(&mut BufReader::new(file)).with_context(context)?;
     }
     let prompt = prompt(arguments, &model, &mut generator)?;
+    let mut reading = Some(waiting(output, format_args!("reading {}", count(prompt.len(), "token"))));
     let mut tokens = generator.generate(&prompt, &sampling, &limits)?;
     let mut text = String::new();
     let mut chosen: Vec<Token> = Vec::new();
     for token in tokens.by_ref() {
         let token = token?;
+        drop(reading.take());
         output.piece(&token.text)?;
         text.push_str(&token.text);
         chosen.push(token);
     }
+    drop(reading);
     output.line("")?;
     let (usage, reason) = (tokens.usage(), ended(tokens.ended()));
     drop(tokens);

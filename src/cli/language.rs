@@ -1,6 +1,7 @@
 //! What `generate`, `chat` and `serve` share: opening a language model, choosing tokens, and telling what a text took.
 
 use super::arguments::{Size, threads};
+use super::opening;
 use super::output::{Output, bytes, seconds};
 use crate::generate::{Ended, Generator, GeneratorOptions, Grammar, Sampling, TextModel, Usage};
 use crate::open::{OpenOptions, open_pair, open_with};
@@ -43,8 +44,11 @@ impl LanguageArguments {
         }
     }
 
-    pub(super) fn open(&self) -> anyhow::Result<TextModel> {
-        Ok(TextModel::new(open_with(&self.model, self.open_options())?)?)
+    pub(super) fn open(&self, output: &Output) -> anyhow::Result<TextModel> {
+        let loading = opening::begin(self.memory, output);
+        let model = TextModel::new(open_with(&self.model, self.open_options())?)?;
+        opening::end(loading, self.memory, model.model(), output);
+        Ok(model)
     }
 
     pub(super) fn generator_options(&self) -> GeneratorOptions {
@@ -69,15 +73,21 @@ pub(super) struct DraftArguments {
 
 impl DraftArguments {
     /// The model, a generator for it, and the time that opening took.
-    pub(super) fn generator(&self, language: &LanguageArguments) -> anyhow::Result<(TextModel, Generator, Duration)> {
+    pub(super) fn generator(
+        &self,
+        language: &LanguageArguments,
+        output: &Output,
+    ) -> anyhow::Result<(TextModel, Generator, Duration)> {
         let begun = Instant::now();
         let options = language.generator_options();
         let Some(draft) = &self.draft else {
-            let model = language.open()?;
+            let model = language.open(output)?;
             return Ok((model.clone(), Generator::new(&model, &options)?, begun.elapsed()));
         };
+        let loading = opening::begin(language.memory, output);
         let (model, draft) = open_pair(&language.model, draft, language.open_options())?;
         let (model, draft) = (TextModel::new(model)?, TextModel::new(draft)?);
+        opening::end(loading, language.memory, model.model(), output);
         let mut generator = Generator::new(&model, &options)?;
         generator.set_draft(&draft, usize::from(self.draft_tokens.get()))?;
         Ok((model, generator, begun.elapsed()))

@@ -1,8 +1,9 @@
 //! `compile --emit-ir`: what each pass made of the program, as files.
 //!
-//! Numbers of files are those of the passes, so that one that changed nothing leaves a gap. The last two files have the
-//! program and its weights as they are in the `.ipu` file, with the numbers of steps and the names of values that
-//! `ipuc inspect` and traces have.
+//! Numbers of files are those of the passes, so that one that changed nothing leaves a gap. Steps stand after their numbers at
+//! that point: once they are in their final order, those that `ipuc inspect` and traces have. A `.diff` leaves the numbers out,
+//! as one step that goes changes those of all behind it. The last two files have the program and its weights as they are in
+//! the `.ipu` file.
 
 use super::failure::Failure;
 use super::inspect::{layout, program};
@@ -72,14 +73,15 @@ impl<'a> Listing<'a> {
             count(report.steps, "step"),
             count(report.changes.annotations, "annotation")
         );
-        let printed = text::print(graph);
+        let numbered = text::print_numbered(graph);
+        let printed = without_numbers(&numbered);
         let mut write = |extension: &str, text: String| {
             let path = stem.with_extension(extension);
             std::fs::write(&path, text)?;
             self.written.push(path);
             io::Result::Ok(())
         };
-        write("ir", comment + &printed)?;
+        write("ir", comment + &numbered)?;
         if !self.last.is_empty() {
             let diff = TextDiff::from_lines(&self.last, &printed);
             let shown = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
@@ -105,4 +107,18 @@ impl<'a> Listing<'a> {
             }
         }
     }
+}
+
+/// The text without the numbers of steps, which stand at the begin of lines: `  0:2 %y : f32[2] = ..`.
+fn without_numbers(numbered: &str) -> String {
+    let line = |line: &str| -> String {
+        let step = line.strip_prefix("  ").and_then(|step| step.split_once(' '));
+        match step {
+            Some((number, step)) if number.bytes().all(|byte| byte.is_ascii_digit() || byte == b':') => {
+                format!("  {step}\n")
+            }
+            Some(_) | None => format!("{line}\n"),
+        }
+    };
+    numbered.lines().map(line).collect()
 }

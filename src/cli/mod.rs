@@ -1,8 +1,8 @@
 //! The command line: one file a command, each a set of arguments and one function `run`.
 //!
 //! Shared by commands: `arguments` (what flags hold), `execute` (opening models and gathering inputs), `random` (inputs
-//! that are made up), `sizes` (of open dimensions), `language` (opening language models), `interrupt` (Ctrl-C), `output` (stdout, JSON, progress) and
-//! `failure` (which error is which exit code). Data goes to
+//! that are made up), `sizes` (of open dimensions), `language` (opening language models), `opening` (what is said of it), `interrupt` (Ctrl-C), `output` (stdout, JSON),
+//! `progress` (what is under way) and `failure` (which error is which exit code). Data goes to
 //! stdout, everything else to stderr.
 
 mod arguments;
@@ -13,6 +13,7 @@ mod compare;
 mod compile;
 mod completions;
 mod cross_check;
+mod examples;
 mod execute;
 mod failure;
 mod generate;
@@ -22,10 +23,12 @@ mod language;
 mod listing;
 mod man;
 mod observed;
+mod opening;
 mod ops;
 mod output;
 mod present;
 mod profile;
+mod progress;
 mod random;
 mod run;
 mod scratch;

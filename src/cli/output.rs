@@ -1,14 +1,10 @@
-//! What commands print: results on stdout as text or JSON, notes and progress on stderr.
+//! What commands print: results on stdout as text or JSON, notes on stderr.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ipuc_formats::size::Size;
-use ipuc_passes::emit::Progress;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
-use std::sync::{OnceLock, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where a command prints.
 pub(super) struct Output {
@@ -80,33 +76,9 @@ impl Output {
         Ok(self.stdout.flush()?)
     }
 
-    /// Says on a terminal what is going on and for how long, from the second second on, until it is dropped.
-    pub(super) fn waiting(&self, label: &'static str) -> Waiting {
-        if self.quiet || !io::stderr().is_terminal() {
-            return Waiting { ended: None, thread: None };
-        }
-        let (ended, end) = mpsc::channel::<()>();
-        let show = move || {
-            if end.recv_timeout(SILENCE) != Err(mpsc::RecvTimeoutError::Timeout) {
-                return;
-            }
-            let spinner = ProgressBar::new_spinner().with_elapsed(SILENCE);
-            let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
-            // The template is fixed; without it the plain one will do.
-            let spinner = style.map_or(spinner.clone(), |style| spinner.with_style(style));
-            spinner.set_message(label);
-            spinner.enable_steady_tick(TICK);
-            // Nothing is sent: the channel ends.
-            let _ = end.recv();
-            spinner.finish_and_clear();
-        };
-        Waiting { ended: Some(ended), thread: std::thread::Builder::new().spawn(show).ok() }
-    }
-
-    /// A bar that appears on a terminal once the work has taken a second.
-    pub(super) fn bar(&self, label: &'static str, unit: Unit) -> Bar {
-        let shown = !self.quiet && io::stderr().is_terminal();
-        Bar { shown, label, unit, start: Instant::now(), bar: OnceLock::new() }
+    /// Whether what is under way is shown: on a terminal, unless the user wants quiet.
+    pub(super) fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
     }
 }
 
@@ -123,90 +95,6 @@ pub(super) fn aligned<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> Vec
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     };
     rows.into_iter().map(line).collect()
-}
-
-/// How long a piece of work is silent.
-const SILENCE: Duration = Duration::from_secs(1);
-/// How often a spinner moves.
-const TICK: Duration = Duration::from_millis(100);
-
-/// A message on the terminal for as long as this lives.
-pub(super) struct Waiting {
-    ended: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        drop(self.ended.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that failed has shown nothing.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What a bar counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
-    Bytes,
-    Items,
-}
-
-/// Progress of one piece of work.
-pub(super) struct Bar {
-    shown: bool,
-    label: &'static str,
-    unit: Unit,
-    start: Instant,
-    bar: OnceLock<ProgressBar>,
-}
-
-impl Bar {
-    /// So much is done, of so much.
-    pub(super) fn set(&self, done: u64, total: u64) {
-        let elapsed = self.start.elapsed();
-        if !self.shown || elapsed < SILENCE {
-            return;
-        }
-        let bar = self.bar.get_or_init(|| {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let counts = match self.unit {
-                Unit::Bytes => "{bytes}/{total_bytes} ({msg})",
-                Unit::Items => "{pos}/{len} ({msg})",
-            };
-            let style = ProgressStyle::with_template(&format!("{} [{{bar:30}}] {counts}", self.label));
-            // The template is fixed; without it the plain bar will do.
-            style.map_or(bar.clone(), |style| bar.with_style(style.progress_chars("=> ")))
-        });
-        bar.set_position(done);
-        bar.set_message(pace(self.unit, done, total, elapsed));
-    }
-}
-
-/// `1.5 MiB/s, 12 s left`, over the whole time of the work: the bar itself comes later.
-fn pace(unit: Unit, done: u64, total: u64, elapsed: Duration) -> String {
-    let rate = done as f64 / elapsed.as_secs_f64().max(1e-9);
-    let left = total.saturating_sub(done) as f64 / rate.max(1e-9);
-    let left = format!("{} left", seconds(Duration::try_from_secs_f64(left.round()).unwrap_or(Duration::MAX)));
-    match unit {
-        Unit::Bytes => format!("{}/s, {left}", bytes(rate as u64)),
-        Unit::Items => left,
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if let Some(bar) = self.bar.get() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Progress for Bar {
-    fn written(&self, bytes: u64, total_bytes: u64) {
-        self.set(bytes, total_bytes);
-    }
 }
 
 /// Bytes with a unit, for people: `1.50 MiB`.
@@ -241,13 +129,6 @@ pub(super) fn count(number: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pace_counts_from_the_beginning_of_the_work() {
-        let four_seconds = Duration::from_secs(4);
-        assert_eq!(pace(Unit::Bytes, 4 << 20, 12 << 20, four_seconds), "1.00 MiB/s, 8.00 s left");
-        assert_eq!(pace(Unit::Items, 1, 3, four_seconds), "8.00 s left");
-    }
 
     #[test]
     fn sizes_are_said_as_the_flags_take_them() {

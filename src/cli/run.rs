@@ -7,6 +7,7 @@ use super::observed;
 use super::output::{Output, count, seconds};
 use super::present;
 use super::profile;
+use super::progress::running;
 use super::sizes::{Beginning, Sizes};
 use crate::files::{OutputFile, SequentialWriter, numpy};
 use crate::observe::{Granularity, Statistics};
@@ -67,7 +68,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);
     let start = Instant::now();
-    let running = output.waiting("running");
+    let running = running(output, &mut session, "running");
     let mut statistics = arguments.observe.map(Statistics::new);
     let outputs = match &mut statistics {
         Some(statistics) => session.run_observed(name, inputs, statistics),

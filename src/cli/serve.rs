@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
-    let model = arguments.language.open()?;
+    let model = arguments.language.open(output)?;
     let stem = arguments.language.model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let key = match std::env::var(&arguments.key_variable) {
         Ok(key) if key.is_empty() => None,

@@ -2,6 +2,8 @@
 
 use super::execute::{Loaded, state_outputs};
 use super::failure::Failure;
+use super::output::count;
+use super::progress::Waiting;
 use crate::open::{OpenFileError, OpenOptions, open_with};
 use ipuc_formats::model::EntryRecord;
 use ipuc_formats::value::Value;
@@ -41,12 +43,13 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Run at every budget.
-    pub(super) fn trials(&self) -> anyhow::Result<Vec<Trial>> {
+    /// Run at every budget, and say at which.
+    pub(super) fn trials(&self, shown: &Waiting) -> anyhow::Result<Vec<Trial>> {
         let weights: u64 = self.loaded.model.manifest().chunks.iter().map(|chunk| chunk.length).sum();
         let mut trials = Vec::new();
         for percent in PERCENT {
             for threads in THREADS {
+                shown.say(format_args!("verifying within {percent} % of the weights, {}", count(threads, "thread")));
                 let mut budget_bytes = self.working_bytes + weights / 100 * percent;
                 let trial = loop {
                     match self.trial(percent, budget_bytes, threads) {

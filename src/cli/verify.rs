@@ -9,8 +9,9 @@ use super::execute::{
     DimensionArguments, Loaded, ModelArguments, complete, fitted, read_archive, result_types, state_outputs,
 };
 use super::failure::{Code, Failure};
-use super::output::{Output, Unit, bytes, count, seconds};
+use super::output::{Output, bytes, count, seconds};
 use super::present::short;
+use super::progress::{Waiting, running};
 use super::sizes::{Beginning, Sizes};
 use super::streamed::{Run, Trial};
 use crate::compare::{Tolerance, compare};
@@ -107,15 +108,15 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let names = data_set_paths(data)?;
     let mut session = loaded.session()?;
     let mut checked = Vec::with_capacity(names.len());
-    let bar = output.bar("verifying", Unit::Items);
+    let shown = running(output, &mut session, "verifying");
     for (index, path) in names.iter().enumerate() {
-        bar.set(index as u64, names.len() as u64);
+        shown.say(format_args!("verifying: data set {} of {}", index + 1, names.len()));
         let set = read_data_set(path, &loaded, entry)?;
-        let result = check(set, &loaded, entry, &mut session, arguments, output)?;
+        let result = check(set, &loaded, entry, &mut session, arguments, (output, &shown))?;
         print(&result, output)?;
         checked.push(result);
     }
-    drop(bar);
+    drop(shown);
     let agreeing = checked.iter().filter(|set| set.agree).count();
     let (agree, differing) = (agreeing == checked.len(), checked.len() - agreeing);
     output.line(match (agreeing, differing) {
@@ -148,7 +149,7 @@ fn check(
     entry: &EntryRecord,
     session: &mut Session,
     arguments: &Arguments,
-    output: &Output,
+    (output, shown): (&Output, &Waiting),
 ) -> anyhow::Result<Checked> {
     let sizes = Sizes { dimensions: &arguments.dimensions.dim, beginning: Beginning::Given };
     let context = || format!("data set `{}`", set.name);
@@ -170,7 +171,7 @@ fn check(
     if arguments.streamed {
         let working_bytes = session.working_bytes();
         let run = Run { loaded, entry, states: &states, inputs: &inputs, expected: &found, working_bytes };
-        streamed = run.trials().with_context(context)?;
+        streamed = run.trials(shown).with_context(context)?;
     }
     let mut outputs = Vec::with_capacity(set.outputs.len());
     let precisions = precision::of_outputs(&loaded.model, entry);

@@ -1,11 +1,12 @@
 //! A file that is still arriving: from a pipe, or written by somebody else. Reads wait for the bytes that they need.
 //!
-//! What comes through a pipe is kept in a temporary file, so that it can be read again in later passes, whatever the
-//! budget. The superblock is judged first; it says how much is kept, and room for that is reserved.
+//! What comes through a pipe and does not stay in memory is kept in a temporary file, so that it can be read again in later
+//! passes, whatever the budget. The superblock is judged first; it says how much is kept, and room for that is reserved.
 
 use super::source::read_file_at;
 use ipuc_formats::model::{SUPERBLOCK_BYTES, Superblock};
 use ipuc_formats::read_at::ReadAt;
+use ipuc_formats::size::Size;
 use ipuc_runtime::{ReadQueue, WeightFile};
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -78,6 +79,40 @@ struct Growth {
     last: Mutex<(u64, Instant)>,
 }
 
+/// A pipe whose first bytes are those of a sound file.
+#[derive(Debug)]
+pub struct BegunPipe<Pipe> {
+    head: [u8; SUPERBLOCK_BYTES],
+    pipe: Pipe,
+    total_bytes: u64,
+}
+
+impl<Pipe: Read> BegunPipe<Pipe> {
+    /// Read the superblock and judge it.
+    ///
+    /// # Errors
+    /// What the pipe reports; `InvalidData` where the superblock is not sound.
+    pub fn new(mut pipe: Pipe) -> io::Result<Self> {
+        let mut head = [0; SUPERBLOCK_BYTES];
+        pipe.read_exact(&mut head).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the pipe ends before the file does"),
+            kind => io::Error::new(kind, format!("the pipe fails: {error}")),
+        })?;
+        let total_bytes = total_bytes(&head)?;
+        Ok(BegunPipe { head, pipe, total_bytes })
+    }
+
+    /// The length of the file, as it says.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// All bytes of the file, from the first one on.
+    pub fn whole(self) -> impl Read + use<Pipe> {
+        io::Cursor::new(self.head).chain(self.pipe)
+    }
+}
+
 /// An `.ipu` file of which a part may be missing yet.
 #[derive(Debug)]
 pub struct ArrivingFile {
@@ -87,17 +122,12 @@ pub struct ArrivingFile {
 }
 
 impl ArrivingFile {
-    /// What a pipe brings. Gives the file once its superblock is there.
+    /// What a pipe brings, kept in a temporary file.
     ///
     /// # Errors
-    /// What the pipe or the temporary folder report; `InvalidData` where the superblock is not sound.
-    pub fn from_pipe(mut pipe: impl Read + Send + 'static) -> io::Result<Self> {
-        let mut head = [0; SUPERBLOCK_BYTES];
-        pipe.read_exact(&mut head).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the pipe ends before the file does"),
-            kind => io::Error::new(kind, format!("the pipe fails: {error}")),
-        })?;
-        let total_bytes = total_bytes(&head)?;
+    /// What the temporary folder reports.
+    pub fn from_pipe(begun: BegunPipe<impl Read + Send + 'static>) -> io::Result<Self> {
+        let BegunPipe { head, mut pipe, total_bytes } = begun;
         let file = spool(total_bytes).map_err(unkept)?;
         let arrival = Arc::new(Arrival::default());
         let (mut spool, told) = (file.try_clone()?, arrival.clone());
@@ -110,7 +140,7 @@ impl ArrivingFile {
                 match pipe.read(&mut block) {
                     Ok(0) => break "the pipe ends before the file does".to_string(),
                     Ok(count) if count as u64 > left => {
-                        break format!("the pipe brings more than the {total_bytes} bytes of the file");
+                        break format!("the pipe brings more than the {} of the file", Size(total_bytes));
                     }
                     Ok(count) => match spool.write_all(&block[..count]) {
                         Ok(()) => {
@@ -172,7 +202,7 @@ impl ArrivingFile {
             if length > last.0 {
                 *last = (length, Instant::now());
             } else if last.1.elapsed() > *patience {
-                let reason = format!("the file has {length} bytes and has not grown for {} s", patience.as_secs());
+                let reason = format!("the file has {} and has not grown for {} s", Size(length), patience.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             drop(last);
@@ -256,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_pipe_is_judged_before_anything_is_kept() {
-        let error = ArrivingFile::from_pipe(io::repeat(b'x')).unwrap_err();
+        let error = BegunPipe::new(io::repeat(b'x')).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        let error = ArrivingFile::from_pipe(&b"IPU"[..]).unwrap_err();
+        let error = BegunPipe::new(&b"IPU"[..]).unwrap_err();
         assert_eq!(error.to_string(), "the pipe ends before the file does");
     }
 }

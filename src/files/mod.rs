@@ -20,7 +20,7 @@ pub mod source;
 pub mod unfinished;
 
 #[cfg(feature = "run")]
-pub use arriving::ArrivingFile;
+pub use arriving::{ArrivingFile, BegunPipe};
 #[cfg(feature = "run")]
 pub use direct::DirectFile;
 #[cfg(feature = "compile")]

@@ -14,7 +14,6 @@ use crate::files::unfinished::{self, Unfinished};
 use ipuc_passes::emit::Output;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
@@ -175,7 +174,7 @@ impl OutputFile {
         let whole =
             offset.is_multiple_of(BLOCK_BYTES as u64) && aligned(bytes.len()) && aligned(bytes.as_ptr() as usize);
         let Some(direct) = self.direct.get().filter(|_| whole) else { return Ok(false) };
-        match direct.write_all_at(bytes, offset) {
+        match write_file_at(direct, offset, bytes) {
             // The file system took the flag but not the write.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
             written => written.map(|()| true),
@@ -227,7 +226,7 @@ fn locked_file(folder: &Path) -> io::Result<(NamedTempFile, Unfinished)> {
             }
             kind => kind.into(),
         })?;
-        match Unfinished::remember(temporary.path()) {
+        match Unfinished::remember_file(temporary.path(), temporary.as_file()) {
             Ok(unfinished) => return Ok((temporary, unfinished)),
             // Taken for left over in the moment before it was locked.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -236,10 +235,51 @@ fn locked_file(folder: &Path) -> io::Result<(NamedTempFile, Unfinished)> {
     }
 }
 
-/// Temporary files are private; the result has the permissions of any new file.
+/// Write all bytes to a place in a file, by any number of threads at once.
+#[cfg(unix)]
+fn write_file_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+/// As on Unix.
+#[cfg(windows)]
+fn write_file_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
+    use std::os::windows::fs::FileExt as _;
+    while !bytes.is_empty() {
+        match file.seek_write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// As on Unix; where the system writes at the place of the file only, threads take turns.
+#[cfg(not(any(unix, windows)))]
+fn write_file_at(mut file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    use std::io::{Seek as _, Write as _};
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    file.seek(io::SeekFrom::Start(offset))?;
+    file.write_all(bytes)
+}
+
+/// Temporary files are private; the result has the permissions of any new file. Elsewhere than on Unix files have those of
+/// their folder anyway.
+#[cfg(unix)]
 fn set_default_permissions(file: &std::fs::File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn set_default_permissions(_file: &std::fs::File) -> io::Result<()> {
+    Ok(())
 }
 
 /// Writes to a file from its beginning on.
@@ -277,7 +317,7 @@ impl Output for OutputFile {
         if self.write_directly_at(offset, bytes)? {
             return Ok(());
         }
-        self.temporary.as_file().write_all_at(bytes, offset)?;
+        write_file_at(self.temporary.as_file(), offset, bytes)?;
         let length = bytes.len() as u64;
         let before = self.written_bytes.fetch_add(length, Ordering::Relaxed);
         if before / FLUSHED_BYTES == (before + length) / FLUSHED_BYTES {
@@ -318,6 +358,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[test]
     fn links_stay_links() {
         let folder = tempfile::tempdir().unwrap();

@@ -24,14 +24,27 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Remember a file or folder, and lock it against those who remove what is left over.
+    /// Remember a folder, and lock it against those who remove what is left over; where the system opens no folders
+    /// (Windows), nobody removes them either.
     ///
     /// # Errors
     /// `NotFound` where somebody has removed it before it was locked.
-    pub fn remember(path: &Path) -> io::Result<Self> {
+    pub fn remember(folder: &Path) -> io::Result<Self> {
+        Unfinished::locked(folder, File::open(folder).ok())
+    }
+
+    /// The same of a file, by the handle that it is written through: on Windows a lock keeps all other handles from writing.
+    ///
+    /// # Errors
+    /// `NotFound` where somebody has removed it before it was locked; what the system reports.
+    pub fn remember_file(path: &Path, file: &File) -> io::Result<Self> {
+        Unfinished::locked(path, Some(file.try_clone()?))
+    }
+
+    fn locked(path: &Path, file: Option<File>) -> io::Result<Self> {
         PATHS.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
-        let mut unfinished = Unfinished { path: path.to_owned(), _locked: None };
-        unfinished._locked = File::open(path).ok().filter(|file| file.try_lock().is_ok());
+        let locked = file.filter(|file| file.try_lock().is_ok());
+        let unfinished = Unfinished { path: path.to_owned(), _locked: locked };
         if path.exists() { Ok(unfinished) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 }
@@ -79,7 +92,7 @@ mod tests {
         let path = folder.path().join("a");
         std::fs::write(&path, "").unwrap();
         let remembered = || PATHS.lock().unwrap().contains(&path);
-        let unfinished = Unfinished::remember(&path).unwrap();
+        let unfinished = Unfinished::remember_file(&path, &File::open(&path).unwrap()).unwrap();
         assert!(remembered());
         drop(unfinished);
         assert!(!remembered());
@@ -96,7 +109,8 @@ mod tests {
         }
         std::fs::create_dir(path(".ipuc-folder.partial")).unwrap();
         std::fs::write(path(".ipuc-folder.partial").join("model.ipu"), "").unwrap();
-        let held = Unfinished::remember(&path(".ipuc-held.partial")).unwrap();
+        let held = path(".ipuc-held.partial");
+        let held = Unfinished::remember_file(&held, &File::open(&held).unwrap()).unwrap();
         remove_left_over(folder.path());
         let names = || {
             let entries = std::fs::read_dir(folder.path()).unwrap();

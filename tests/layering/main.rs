@@ -4,6 +4,7 @@
 //! A new edge is a decision; it is made here, where a reviewer sees it.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+mod face;
 mod modules;
 
 use modules::{Crate, Use};
@@ -82,6 +83,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("observe", &[]),
     ("bind", &["error"]),
     ("cancel", &[]),
+    ("counter", &[]),
     ("check", &["error"]),
     ("state", &["error", "steps", "versions"]),
     ("saved", &["error", "program", "state", "steps", "versions"]),
@@ -90,14 +92,14 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("resident", &["error", "memory", "steps"]),
     ("program", &["check", "error", "file", "memory", "resident", "state", "steps", "stream", "versions"]),
     ("threads", &["error"]),
-    ("execute", &["cancel", "error", "memory", "observe", "program", "steps", "trace", "versions"]),
+    ("execute", &["cancel", "counter", "error", "memory", "observe", "program", "steps", "trace", "versions"]),
     ("working", &["memory", "steps", "versions"]),
     ("model", &["check", "error", "file", "memory", "program", "resident", "stream", "versions", "working"]),
     (
         "session",
         &[
-            "bind", "cancel", "error", "execute", "memory", "model", "observe", "program", "saved", "state", "steps",
-            "stream", "threads", "trace", "versions", "working",
+            "bind", "cancel", "counter", "error", "execute", "memory", "model", "observe", "program", "saved", "state",
+            "steps", "stream", "threads", "trace", "versions", "working",
         ],
     ),
 ];

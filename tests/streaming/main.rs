@@ -243,3 +243,29 @@ fn a_trace_shows_reads_beside_steps() {
     run(None);
     assert_eq!(trace.spans().len(), count, "nothing is noted after the trace has ended");
 }
+
+/// Reads of a slow file, one after another: steps wait, and say for what.
+#[test]
+fn waits_name_the_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = chain(folder.path(), 8);
+    let memory_bytes = Some(stream_bytes(&path) / 2 + (128 << 10));
+    let options = ipuc_runtime::ModelOptions { memory_bytes, ..ipuc_runtime::ModelOptions::default() };
+    let model = Model::open_with(Arc::new(watched::Watched::queued(&path)), options).unwrap();
+    let mut session = session(&model, 1);
+    let trace = Arc::new(ipuc_runtime::Trace::default());
+    session.set_trace(Some(trace.clone()));
+    session.run(None, chain_inputs()).unwrap();
+    let spans = trace.spans();
+    let waits: Vec<&str> =
+        spans.iter().filter(|span| span.track == ipuc_runtime::Track::Stalls).map(|span| span.name.as_str()).collect();
+    assert!(waits.iter().any(|wait| wait.ends_with(" of w0")), "the first weight is waited for: {waits:?}");
+    let names_weight = |wait: &&str| {
+        let (part, weight) = wait.strip_prefix("part ").unwrap().split_once(" of w").unwrap();
+        part.parse::<usize>().is_ok() && weight.parse::<usize>().is_ok_and(|weight| weight < 8)
+    };
+    assert!(waits.iter().all(names_weight), "{waits:?}");
+    // Steps that waited are told by number, which `--program` shows.
+    let stalls = session.last_pass().unwrap().stalls;
+    assert!(stalls.iter().any(|stall| (stall.block, stall.step) == (0, 0)), "{stalls:?}");
+}

@@ -14,6 +14,7 @@ mod elements;
 mod error;
 mod external;
 mod fields;
+mod locations;
 #[allow(
     missing_docs,
     clippy::all,
@@ -35,6 +36,7 @@ pub use element_reader::ElementReader;
 pub use error::OnnxError;
 pub use external::{ExternalData, ExternalDataError};
 use fields::Message;
+pub use locations::external_locations;
 use schema::{ModelProto, TensorProto};
 pub use sparse::{SparseError, dense_tensor};
 pub use tensor::TensorSource;
@@ -61,6 +63,14 @@ pub fn read_model(source: &dyn ReadAt) -> Result<ModelProto, OnnxError> {
         return Err(OnnxError::NoGraph);
     }
     Ok(model)
+}
+
+/// The bytes of a model without its large tensors, of which they say where in the file they lie.
+///
+/// # Errors
+/// [`OnnxError`] when the bytes are no ONNX model.
+pub fn read_skeleton(source: &dyn ReadAt) -> Result<Vec<u8>, OnnxError> {
+    walker::skeleton(source, &fields::MODEL, MODEL).map_err(|error| with_format(source, MODEL, error))
 }
 
 /// Reads a file that holds one tensor.

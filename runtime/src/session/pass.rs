@@ -130,12 +130,17 @@ fn attempt(
     let alone = sessions.len() == 1;
     let (trace, threads) = (sessions[0].trace.clone(), sessions[0].threads.clone());
     let cancel = sessions[0].cancel.clone().filter(|_| alone);
+    let counter = sessions[0].counter.clone().filter(|_| alone);
+    if let Some(counter) = &counter {
+        counter.begin(program.manifest.blocks[entry.block as usize].steps.len());
+    }
     let mut observer = observer.filter(|_| alone);
     let execution = |(session, memory)| {
         let session: &&mut Session = session;
         let (random_state, trace, cancel) = (session.random_state, trace.as_deref(), cancel.as_ref());
         let (skipped, observer) = (Skipped::default(), observer.take());
-        Execution { program: &program, memory, random_state, skipped, trace, cancel, observer }
+        let counter = counter.as_ref().map(|counter| (counter, entry.block));
+        Execution { program: &program, memory, random_state, skipped, trace, cancel, counter, observer }
     };
     let mut executions: Vec<Execution<'_, '_>> = sessions.iter().zip(&memories).map(execution).collect();
     program.source.progress(Progress::PassBegins { block: entry.block });

@@ -64,11 +64,18 @@ impl Boundary {
         self.plan.residency.ring_bytes
     }
 
-    /// Makes room for a pass that is about to begin, and for the growth of those after it.
+    /// Makes room for a pass that is about to begin, and for the growth of those after it. Before weights leave for it, that is
+    /// told.
     ///
     /// # Errors
     /// The smallest budget that works, where this one does not.
-    pub(super) fn make_room(&mut self, loader: &Loader, rows: &BlockCache, need: Need) -> Result<(), u64> {
+    pub(super) fn make_room(
+        &mut self,
+        loader: &Loader,
+        rows: &BlockCache,
+        need: Need,
+        weights_leave: &mut dyn FnMut(&mut Locked<'_>),
+    ) -> Result<(), u64> {
         let mut loads = loader.lock();
         let unpinned_bytes = loads.unpinned_bytes();
         let working = self.note_working(need.bytes, unpinned_bytes);
@@ -83,6 +90,7 @@ impl Boundary {
         if possible < need.bytes {
             return Err(self.budget.limit_bytes() - possible + need.bytes);
         }
+        weights_leave(&mut loads);
         let wanted = wanted.saturating_add(if self.ring_bytes() == 0 { self.plan.usual_ring_bytes } else { 0 });
         if had_ring {
             self.unpin(&mut loads, wanted);

@@ -156,6 +156,17 @@ impl<B> Loads<B> {
         }
     }
 
+    /// The bytes of all chunks, where all are to stay and have been read, and nothing is held for a pass any more: what was
+    /// planned is forgotten then.
+    pub(super) fn settle(&mut self) -> Option<Vec<Arc<B>>> {
+        if !self.to_read.is_empty() || self.in_flight > 0 || !self.current.is_empty() {
+            return None;
+        }
+        let all = (0..self.chunks.len() as u32).map(|chunk| self.pinned_bytes(chunk)).collect::<Option<Vec<_>>>()?;
+        self.forget();
+        Some(all)
+    }
+
     /// Bytes of chunks that are unpinned and not dropped yet.
     pub(super) fn unpinned_bytes(&self) -> u64 {
         self.unpinned_bytes

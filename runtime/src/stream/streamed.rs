@@ -1,7 +1,7 @@
 //! The source of parts that kernels read from, within a budget.
 
 use super::boundary::{Boundary, Need};
-use super::loader::{ChunkMemory, Loader};
+use super::loader::{ChunkMemory, Loader, Locked};
 use super::loads::{Loads, Status};
 use super::report::{PassReport, Residency};
 use super::residency::{Shortage, picked_bytes, plan, whole_bytes};
@@ -17,7 +17,7 @@ use ipuc_formats::encodings::PartBytesRange;
 use ipuc_formats::model::{Manifest, WeightRecord};
 use ipuc_formats::tensor::{Storage, Tensor};
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub(crate) struct Streamed {
     loader: Arc<Loader>,
     threads: Vec<JoinHandle<()>>,
     boundary: Mutex<Boundary>,
+    /// All chunks, while all of them stay and are there: then a pass needs neither order nor bookkeeping.
+    settled: RwLock<Option<Vec<Arc<ChunkBytes>>>>,
     block_cache: BlockCache,
     /// For weights that a step takes as whole tensors, and for matrices that it picks.
     _copies: Charge,
@@ -56,6 +58,8 @@ pub(crate) struct Streamed {
 #[derive(Default)]
 struct Timing {
     begun: Option<Instant>,
+    /// The block of the entry that ran last.
+    entry: Option<u32>,
     last: Option<PassReport>,
 }
 
@@ -104,6 +108,7 @@ impl Streamed {
             threads: loader.start(options.readers),
             loader,
             boundary: Mutex::new(boundary),
+            settled: RwLock::default(),
             block_cache: BlockCache::new(rows_bytes),
             _copies: charge(copied_bytes)?,
             picked_bytes,
@@ -145,10 +150,31 @@ impl Streamed {
     /// # Errors
     /// The smallest budget that works, where this one does not.
     pub(crate) fn make_room(&self, need: Need) -> Result<(), u64> {
-        self.boundary().make_room(&self.loader, &self.block_cache, need)
+        let mut weights_leave = |loads: &mut Locked<'_>| {
+            let settled = self.settled.write().unwrap_or_else(PoisonError::into_inner).take();
+            let timing = self.timing();
+            // Between passes: what the next one uses is used once more. Within one, nobody knows how far it is.
+            if let (Some(_), Some(entry), None) = (settled, timing.entry, timing.begun) {
+                loads.begin_pass(&self.loader.source.schedule, entry);
+            }
+        };
+        self.boundary().make_room(&self.loader, &self.block_cache, need, &mut weights_leave)
+    }
+
+    /// A chunk, where all are there to stay.
+    fn settled(&self, chunk: u32) -> Option<Arc<ChunkBytes>> {
+        let settled = self.settled.read().unwrap_or_else(PoisonError::into_inner);
+        settled.as_ref().map(|chunks| chunks[chunk as usize].clone())
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settled.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn begin_pass(&self, entry: u32) {
+        if self.is_settled() {
+            return;
+        }
         let mut loads = self.loader.lock();
         if !loads.is_aligned(entry) {
             loads = self.loader.drop_reads_ahead(loads);
@@ -167,7 +193,13 @@ impl Streamed {
     }
 
     fn end_pass(&self) {
-        let mut report = self.loader.lock().end_pass();
+        let is_settled = self.is_settled();
+        let mut loads = self.loader.lock();
+        let mut report = loads.end_pass();
+        if !is_settled && let Some(chunks) = loads.settle() {
+            *self.settled.write().unwrap_or_else(PoisonError::into_inner) = Some(chunks);
+        }
+        drop(loads);
         let mut timing = self.timing();
         report.duration = timing.begun.take().map_or(Duration::ZERO, |begun| begun.elapsed());
         timing.last = Some(report);
@@ -216,6 +248,12 @@ impl Streamed {
 
     /// The bytes of a part once they are there.
     fn held(&self, weight: u32, part: usize) -> Result<Held, KernelError> {
+        let source = &self.loader.source;
+        let record = source.weights[weight as usize].parts.get(part);
+        let record = record.ok_or_else(|| source.failure(weight, "a part is missing"))?;
+        if let Some(chunk) = self.settled(source.manifest.extents[record.extent as usize].chunk) {
+            return Ok(Held { chunk, range: source.range(weight, part)?, _access: None });
+        }
         let Some(load) = self.loader.lock().take(weight, part as u32) else { return self.direct(weight, part) };
         let access = Some(HeldAccess { loader: self.loader.clone(), load });
         match self.wait_for(load, weight, part)? {
@@ -257,7 +295,7 @@ impl PartSource for Streamed {
         let record = &source.weights[weight as usize];
         let (true, [part]) = (record.is_one_canonical_part(), record.parts.as_slice()) else { return Ok(None) };
         let chunk = source.manifest.extents[part.extent as usize].chunk;
-        if !self.loader.lock().is_pinned(chunk) {
+        if !self.is_settled() && !self.loader.lock().is_pinned(chunk) {
             return Ok(None);
         }
         let shape: Vec<usize> = record.shape.iter().map(|&extent| extent as usize).collect();
@@ -307,9 +345,15 @@ impl PartSource for Streamed {
     fn progress(&self, progress: Progress) {
         match progress {
             Progress::PassBegins { block } => {
-                self.timing().begun = Some(Instant::now());
+                let mut timing = self.timing();
+                (timing.begun, timing.entry) = (Some(Instant::now()), Some(block));
+                drop(timing);
                 self.begin_pass(block);
             }
+            Progress::PassEnds => self.end_pass(),
+            // Nothing is waited for, and nothing is over.
+            Progress::BlockBegins { .. } | Progress::StepBegins { .. } | Progress::StepEnds { .. }
+                if self.is_settled() => {}
             Progress::BlockBegins { block } => {
                 let mut loads = self.loader.lock();
                 loads.enter_block(&self.loader.source.schedule, block);
@@ -321,7 +365,6 @@ impl PartSource for Streamed {
                 }
             }
             Progress::StepEnds { block, step } => self.end_step(block, step),
-            Progress::PassEnds => self.end_pass(),
         }
     }
 }

@@ -5,7 +5,8 @@ use crate::accuracy::Prediction;
 use crate::cli::Outcome;
 use crate::cli::execute::Loaded;
 use crate::cli::failure::{Code, Failure};
-use crate::cli::output::{Output, Unit, count};
+use crate::cli::output::{Output, count};
+use crate::cli::progress::{Bar, Unit};
 use crate::generate::{GenerateError, Generator, TextModel};
 use anyhow::Context;
 use serde::Serialize;
@@ -79,7 +80,7 @@ pub(super) fn run(
     }
     let mut prediction = Prediction::default();
     let mut drawn = Vec::with_capacity(windows.len());
-    let bar = output.bar("comparing", Unit::Items);
+    let bar = Bar::new(output, "comparing", Unit::Items);
     for (index, window) in windows.iter().enumerate() {
         bar.set(index as u64, windows.len() as u64);
         generator.generator.clear()?;

@@ -3,7 +3,8 @@
 use crate::cli::Outcome;
 use crate::cli::failure::Code;
 use crate::cli::language::{ended, memory_bytes, quoted, rate};
-use crate::cli::output::{Output, bytes, seconds};
+use crate::cli::output::{Output, bytes, count, seconds};
+use crate::cli::progress::{Waiting, waiting};
 use crate::generate::{Batch, Ended, GeneratorOptions, Limits, Sampling, TextModel, Usage};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -95,6 +96,7 @@ impl BatchArguments {
         texts.resize_with(prompts.len(), Growing::default);
         let mut running: BTreeMap<u64, usize> = BTreeMap::new();
         let (mut next, mut printed) = (0, 0);
+        let mut shown = Some(begin(output, 0, texts.len()));
         while printed < texts.len() {
             while next < prompts.len()
                 && let Some(number) = batch.begin(&prompts[next], sampling, limits)?
@@ -111,14 +113,25 @@ impl BatchArguments {
                 }
                 (text.ended, text.usage) = (progress.ended, progress.usage);
             }
+            if texts.get(printed).is_none_or(|text| text.ended.is_none()) {
+                continue;
+            }
+            // Texts are printed where the line was.
+            drop(shown.take());
             while let Some(text) = texts.get(printed).filter(|text| text.ended.is_some()) {
                 printed += 1;
                 output.line(format_args!("[{printed}] {}", text.text))?;
             }
             output.flush()?;
+            shown = Some(begin(output, printed, texts.len()));
         }
+        drop(shown);
         tell(&batch, &texts, model, begun.elapsed(), output)
     }
+}
+
+fn begin(output: &Output, printed: usize, all: usize) -> Waiting {
+    waiting(output, format_args!("generating: {printed} of {} done", count(all, "text")))
 }
 
 fn tell(batch: &Batch, texts: &[Growing], model: &TextModel, time: Duration, output: &mut Output) -> Outcome {

@@ -5,7 +5,8 @@
 use super::hex;
 use crate::cli::Outcome;
 use crate::cli::failure::Code;
-use crate::cli::output::{Output, Unit, bytes, count};
+use crate::cli::output::{Output, bytes, count};
+use crate::cli::progress::{Bar, Unit};
 use crate::files::SourceFile;
 use anyhow::Context;
 use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest};
@@ -47,7 +48,7 @@ pub(super) fn run(file: &SourceFile, output: &mut Output) -> Outcome {
 /// What is wrong with each damaged chunk.
 fn damaged_chunks(file: &SourceFile, manifest: &Manifest, output: &Output) -> Vec<String> {
     let total: u64 = manifest.chunks.iter().map(|chunk| chunk.length).sum();
-    let bar = output.bar("checking", Unit::Bytes);
+    let bar = Bar::new(output, "checking", Unit::Bytes);
     let mut damage = Vec::new();
     let mut done = 0;
     // Chunks have a limited length, so that one buffer serves all.

@@ -4,6 +4,7 @@ use super::Arguments;
 use crate::cli::execute::{DimensionArguments, Loaded, ModelArguments, gather};
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
+use crate::cli::progress::running;
 use crate::cli::run::store;
 use crate::cli::sizes::{Beginning, Sizes, states};
 use crate::files::SourceFile;
@@ -56,7 +57,7 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
     // The model has given its records of weights away.
     let (_, manifest) = read_manifest(&SourceFile::open(&loaded.file)?)
         .with_context(|| format!("cannot open `{}`", loaded.file.display()))?;
-    let running = output.waiting("running");
+    let running = running(output, &mut session, "running");
     let mut zeros = ZeroMaps::new(&manifest);
     // Machines of a sweep, or beside this one, may leave zeros out where this one does not.
     let counts = target.zeros.is_some() || !arguments.sweep.is_empty() || arguments.beside.is_some();

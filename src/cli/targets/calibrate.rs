@@ -7,7 +7,8 @@ use super::microbenchmarks::Model;
 use crate::cli::Outcome;
 use crate::cli::arguments::threads;
 use crate::cli::failure::{Code, Failure};
-use crate::cli::output::{Output, Unit};
+use crate::cli::output::Output;
+use crate::cli::progress::{Bar, Unit};
 use crate::files::{DirectFile, OutputFile};
 use anyhow::Context;
 use clap::Args;
@@ -38,7 +39,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     };
     let caches = Caches::of_this_machine()?;
     let folder = tempfile::tempdir().context("no folder for temporary files")?;
-    let bar = output.bar("measuring", Unit::Items);
+    let bar = Bar::new(output, "measuring", Unit::Items);
     let measured = Measured::new(folder.path(), threads, &caches, |done, all| bar.set(done, all))?;
     drop(bar);
     let text = description(threads, &caches, &measured);

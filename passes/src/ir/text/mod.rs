@@ -24,6 +24,8 @@
 //! the one that was printed, and asking for its bytes is an error. Of sources the text has the names, so that stored
 //! constants cannot be read either; what is parsed can be printed, typed, simplified and ordered.
 //!
+//! A step may stand after its number, as in `0:2 %y : f32[batch, 64] = ..` ([`print_numbered`]), which says nothing.
+//!
 //! Blocks keep their numbers. Numbers of values and constants only tell them apart: what is parsed counts them anew.
 
 mod constants;
@@ -35,5 +37,5 @@ mod types;
 
 pub use label::Labels;
 pub use parse::{ParseError, parse};
-pub use print::print;
+pub use print::{print, print_numbered};
 pub use types::parse_type;

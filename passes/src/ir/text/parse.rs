@@ -212,6 +212,11 @@ impl Parser {
             self.open = None;
             return Ok(());
         }
+        // The number of a step is its place, whatever it says.
+        let line = match line.split_once(' ') {
+            Some((number, rest)) if is_number_of_step(number) => rest,
+            Some(_) | None => line,
+        };
         if let Some(rest) = line.strip_prefix("return") {
             let (results, rest) = self.operands(rest.trim_start())?;
             end(rest)?;
@@ -305,6 +310,12 @@ fn port(rest: &str) -> Parsed<(Option<usize>, &str)> {
         Ok(rest) => Ok((None, rest)),
         Err(_) => integer(rest).map(|(port, rest)| (Some(port), rest)),
     }
+}
+
+/// `0:2`: block, colon, index.
+fn is_number_of_step(text: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once(':').is_some_and(|(block, index)| is_number(block) && is_number(index))
 }
 
 #[cfg(test)]

@@ -3,20 +3,29 @@
 use crate::ir::text::constants::print_data;
 use crate::ir::text::label::Labels;
 use crate::ir::{Block, ConstantData, ConstantId, Graph, Operand, Step, ValueId};
-use ipuc_formats::attribute::AttributeValue;
+use ipuc_formats::attribute::{AttributeValue, BlockIndex};
 use ipuc_formats::attribute_text::{print as print_attribute, quote};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Contents, Fact};
 use ipuc_formats::model::Growth;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 /// Print a graph: what entries reach, in order. [`parse`](super::parse) gives an equal graph back.
 pub fn print(graph: &Graph) -> String {
-    let names = Names::new(graph);
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = print_graph(graph, &names, &mut text);
+    let _ = print_graph(graph, &Names::new(graph), &mut text);
+    text
+}
+
+/// [`print()`], with the numbers that blocks have in a file, and each step after its own: block, colon, index. Of a graph in its
+/// final order these are the numbers that the steps have in the file.
+pub fn print_numbered(graph: &Graph) -> String {
+    let blocks = graph.reachable_blocks().into_iter().zip(0..).collect();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = print_graph(graph, &Names { blocks: Some(blocks), ..Names::new(graph) }, &mut text);
     text
 }
 
@@ -24,6 +33,8 @@ struct Names {
     values: Labels<ValueId>,
     constants: Labels<ConstantId>,
     constant_order: Vec<ConstantId>,
+    /// Numbers of blocks, where they and the steps in them are counted.
+    blocks: Option<HashMap<BlockIndex, u32>>,
 }
 
 impl Names {
@@ -43,7 +54,12 @@ impl Names {
         }
         let constant_order = order.order;
         let constants = constant_order.iter().map(|&id| (id, id.0, graph.constant(id).name.as_deref()));
-        Names { values: Labels::new('%', values), constants: Labels::new('@', constants), constant_order }
+        let (values, constants) = (Labels::new('%', values), Labels::new('@', constants));
+        Names { values, constants, constant_order, blocks: None }
+    }
+
+    fn block(&self, index: BlockIndex) -> u32 {
+        self.blocks.as_ref().and_then(|blocks| blocks.get(&index).copied()).unwrap_or(index.0)
     }
 
     fn operand(&self, operand: &Operand) -> String {
@@ -116,7 +132,7 @@ fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Res
     for entry in entries {
         let list = |given: &[String]| given.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ");
         let (name, inputs, outputs) = (quote(&entry.name), list(&entry.inputs), list(&entry.outputs));
-        write!(text, "entry {name}({inputs}) -> ({outputs}) = block {}", entry.block.0)?;
+        write!(text, "entry {name}({inputs}) -> ({outputs}) = block {}", names.block(entry.block))?;
         for used in &entry.states {
             let port = |port: Option<usize>| port.map_or("_".to_string(), |port| port.to_string());
             write!(text, " state {} {}={}", used.state, port(used.input), port(used.output))?;
@@ -124,17 +140,21 @@ fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Res
         text.push('\n');
     }
     for index in graph.reachable_blocks() {
-        print_block(graph, index.0, graph.block(index), names, text)?;
+        print_block(graph, names.block(index), graph.block(index), names, text)?;
     }
     for peak in peaks {
-        writeln!(text, "peak {} given {} kept {}", peak.block.0, peak.given_bytes, peak.kept_bytes)?;
+        writeln!(text, "peak {} given {} kept {}", names.block(peak.block), peak.given_bytes, peak.kept_bytes)?;
     }
     Ok(())
 }
 
 fn print_block(graph: &Graph, number: u32, block: &Block, names: &Names, text: &mut String) -> std::fmt::Result {
     writeln!(text, "block {number}({}) {{", definitions(graph, &block.parameters, names))?;
-    for step in &block.steps {
+    for (at, step) in block.steps.iter().enumerate() {
+        text.push_str("  ");
+        if names.blocks.is_some() {
+            write!(text, "{number}:{at} ")?;
+        }
         print_step(graph, step, names, text)?;
     }
     writeln!(text, "  return {}", names.operands(&block.results))?;
@@ -142,7 +162,10 @@ fn print_block(graph: &Graph, number: u32, block: &Block, names: &Names, text: &
 }
 
 fn print_step(graph: &Graph, step: &Step, names: &Names, text: &mut String) -> std::fmt::Result {
-    write!(text, "  {} = {}", definitions(graph, &step.results, names), step.op)?;
+    let blocks: Vec<BlockIndex> = step.op.blocks().into_iter().map(|block| BlockIndex(names.block(block))).collect();
+    let renumbered = step.op.with_bodies(&blocks);
+    let op = renumbered.as_ref().unwrap_or(&step.op);
+    write!(text, "{} = {op}", definitions(graph, &step.results, names))?;
     if !step.operands.is_empty() {
         write!(text, " {}", names.operands(&step.operands))?;
     }

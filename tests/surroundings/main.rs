@@ -1,8 +1,13 @@
-//! What a command meets around it: devices and pipes, full disks, signals, little memory, models made to take much.
+//! What a command meets around it: devices and pipes, full disks, signals, little memory, models made to take much; terminals
+//! (`shown`), folders of compiled files (`cached`) and of listings (`written`).
 #![cfg(all(unix, feature = "cli"))]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod cached;
+mod shown;
+#[path = "../support/mod.rs"]
 mod support;
+mod written;
 
 use ipuc_formats::onnx::schema::{
     AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
@@ -114,16 +119,32 @@ fn a_full_temporary_folder_is_named_and_ends_with_4() {
     let weight = TensorProto { raw_data: Some(vec![0; 8 << 20]), ..tensor("w", &[1024, 2048], &[]) };
     write(folder, "large.onnx", &model(graph(inputs, vec![weight], nodes, vec![port("y", &["1", "2048"])])));
     assert!(run(folder, "compile large.onnx -q").status.success());
-    for model in ["large.onnx", "large.ipu"] {
-        let limited = r#"trap "" XFSZ; ulimit -f 1024; exec "$0" run - --random 1"#;
+    // Twice the weights would be room for all of them without a file.
+    for (model, memory) in [("large.onnx", ""), ("large.ipu", "--memory 12MiB")] {
+        let limited = format!(r#"trap "" XFSZ; ulimit -f 1024; exec "$0" run - --random 1 {memory}"#);
         let stdin = fs::File::open(folder.join(model)).unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", limited, env!("CARGO_BIN_EXE_ipuc")]).env("TMPDIR", folder).stdin(stdin);
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_ipuc")]).env("TMPDIR", folder).stdin(stdin);
         let output = command.output().unwrap();
         let text = errors(&output);
         assert_eq!(output.status.code(), Some(4), "{model}: {text}");
         assert!(text.contains(&format!("`{}`", folder.display())), "{model}: {text}");
         assert_eq!(others(folder, &["linear.onnx", "large.onnx", "large.ipu", "weights.bin"]), [""; 0]);
+    }
+}
+
+/// Without a budget, and with one that has room for the weights twice.
+#[test]
+fn a_pipe_that_fits_needs_no_file() {
+    let folder = folder_with_model();
+    assert!(run(folder.path(), "compile linear.onnx -q").status.success());
+    let expected = run(folder.path(), "run linear.ipu --random 1").stdout;
+    for memory in ["", "--memory 64KiB"] {
+        let mut command = ipuc(folder.path());
+        command.env("TMPDIR", folder.path().join("nowhere")).args(["run", "-", "--random", "1"]);
+        command.args(memory.split_whitespace()).stdin(fs::File::open(folder.path().join("linear.ipu")).unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stdout == expected, "{memory}: {}", errors(&output));
     }
 }
 
@@ -338,55 +359,4 @@ fn an_empty_result_of_large_extents_is_made() {
         let (code, text) = run_large(folder.path(), name, &given, "", "--threads 1");
         assert_eq!(code, Some(0), "{text}");
     }
-}
-
-#[test]
-fn a_model_is_compiled_once() {
-    let folder = folder_with_model();
-    let folder = folder.path();
-    let old = std::time::SystemTime::now() - Duration::from_secs(60);
-    fs::File::options().write(true).open(folder.join("linear.onnx")).unwrap().set_modified(old).unwrap();
-    let cached = |arguments: &str| {
-        let mut command = ipuc(folder);
-        command.env("IPUC_CACHE", folder.join("cache")).args(arguments.split_whitespace());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{arguments}: {}", errors(&output));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let files = || {
-        let entries = fs::read_dir(folder.join("cache")).map_or_else(|_| Vec::new(), Iterator::collect);
-        let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.unwrap().path()).collect();
-        paths.sort();
-        paths
-    };
-    let uncached = cached("run linear.onnx --random 1 --no-cache -q");
-    assert_eq!(files(), [""; 0].map(std::path::PathBuf::from));
-    assert_eq!(cached("run linear.onnx --random 1 -q"), uncached);
-    let kept = files();
-    assert_eq!(kept.len(), 2, "a compiled file and its record: {kept:?}");
-    let made = fs::metadata(&kept[0]).unwrap().modified().unwrap();
-    assert_eq!(cached("run linear.onnx --random 1 -q"), uncached);
-    cached("bench linear.onnx --runs 1");
-    assert_eq!(files(), kept);
-    assert_eq!(fs::metadata(&kept[0]).unwrap().modified().unwrap(), made, "it was not written again");
-    assert!(cached("cache list").contains("linear.onnx"));
-    // Another weight in a file of the same length and time.
-    let mut weight = linear_weight();
-    weight.raw_data.as_mut().unwrap()[3] ^= 0x80;
-    write(folder, "linear.onnx", &linear(weight));
-    fs::File::options().write(true).open(folder.join("linear.onnx")).unwrap().set_modified(old).unwrap();
-    assert_ne!(cached("run linear.onnx --random 1 -q"), uncached);
-    assert!(cached("cache clear").starts_with("removed 1 file, "));
-    assert_eq!(files(), [""; 0].map(std::path::PathBuf::from));
-}
-
-/// A folder that cannot be written to is no reason not to run.
-#[test]
-fn a_cache_that_cannot_be_used_is_left_out() {
-    let folder = folder_with_model();
-    let mut command = ipuc(folder.path());
-    command.env("IPUC_CACHE", folder.path().join("linear.onnx")).args(["run", "linear.onnx", "--random", "1"]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", errors(&output));
-    assert_eq!(others(folder.path(), &["linear.onnx"]), [""; 0]);
 }
