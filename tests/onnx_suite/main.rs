@@ -120,7 +120,7 @@ fn read(set: &Path, role: &str, index: usize, kind: &Type) -> Option<Result<Valu
 
 /// A line that is seen also where the output of passing tests is not.
 fn report(line: &str) {
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// Write all cases; `None` where that cannot be, with the reason printed.
