@@ -89,6 +89,8 @@ class Graph:
             return False  # No code stands for NaN; quotients of f16 are often in the middle between two codes.
         if operator in ["ReduceLogSumExp", "ReduceLogSum"] and arrays[0].dtype.kind != "f":
             return False  # ONNX Runtime truncates each exponential.
+        if operator == "Cast" and arrays and arrays[0].dtype.kind == "f" and (abs(arrays[0].astype(np.float64)) > 2e9).any():
+            return False  # No integer stands for it.
         if operator in STEPS and any(near_a_step(value) for name, value in given.items() if name in self.computed):
             return False
         if operator in CHOICES and arrays and nearly_tied(arrays[0]):
