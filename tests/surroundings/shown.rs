@@ -170,9 +170,13 @@ fn more_memory_than_there_is_is_warned_about() {
 /// Sizes in hints are those that flags take.
 #[test]
 fn sizes_in_hints_can_be_given() {
-    let folder = folder_with_model();
-    let text = errors(&run(folder.path(), "compile linear.onnx --size 1"));
+    let folder = tempfile::tempdir().unwrap();
+    let elements: Vec<f32> = (0..64 * 64).map(|at| ((at * 7 % 31) as f32 - 15.0) / 16.0).collect();
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    let (inputs, outputs) = (vec![port("x", &["1", "64"])], vec![port("y", &["1", "64"])]);
+    write(folder.path(), "wide.onnx", &model(graph(inputs, vec![tensor("w", &[64, 64], &elements)], nodes, outputs)));
+    let text = errors(&run(folder.path(), "compile wide.onnx --size 1"));
     let (_, enough) = text.split_once("hint: give it at least --size ").unwrap_or_else(|| panic!("{text}"));
-    assert_eq!(enough, "1KiB\n");
-    assert!(run(folder.path(), &format!("compile linear.onnx --size {}", enough.trim())).status.success());
+    assert_eq!(enough, "2KiB\n");
+    assert!(run(folder.path(), &format!("compile wide.onnx --size {}", enough.trim())).status.success());
 }
