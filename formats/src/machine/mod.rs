@@ -6,6 +6,7 @@
 
 mod builtin;
 mod cost;
+mod exchange;
 mod homes;
 mod matrix;
 mod program;
@@ -20,9 +21,9 @@ mod zeros;
 
 pub use builtin::{BUILT_IN, built_in, built_in_text};
 pub use cost::{
-    CostError, Layout, Points, Split, StepCost, bytes_of_tile, counted_cost, is_local, layout_of, partial_bytes,
-    rests_in_place, step_cost,
+    CostError, Layout, Points, Split, StepCost, bytes_of_tile, counted_cost, layout_of, partial_bytes, step_cost,
 };
+pub use exchange::{Traffic, exchange_cycles, is_local, rests_in_place};
 pub use homes::{Homes, Place};
 pub use matrix::{TileProduct, fastest};
 pub use program::{BoundProduct, BoundStep, BoundTensor, Program, ProgramError, Source};
