@@ -6,6 +6,8 @@
 
 use anyhow::Context;
 
+mod experts;
+mod layers;
 mod models;
 mod report;
 mod rows;
