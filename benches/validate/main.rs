@@ -8,6 +8,7 @@ use anyhow::Context;
 
 mod experts;
 mod layers;
+#[allow(dead_code, reason = "tests use the rest")]
 mod models;
 mod report;
 mod rows;

@@ -160,7 +160,7 @@ impl Builder {
     }
 
     /// A convolution with a bias; normalization is folded into it.
-    fn convolution(&mut self, x: &str, channels: (i64, i64), kernel: i64, stride: i64, relu: bool) -> String {
+    pub fn convolution(&mut self, x: &str, channels: (i64, i64), kernel: i64, stride: i64, relu: bool) -> String {
         let (from, to) = channels;
         let name = format!("w{}", self.graph.initializer.len());
         let weight = self.weight(&name, self.element, &[to, from, kernel, kernel]);

@@ -9,7 +9,9 @@ mod chips;
 mod command_line;
 mod costs;
 mod laws;
+mod page;
 mod placing;
+mod random;
 mod zeros;
 
 use ipuc::compile::{CompileOptions, Source, describe};
@@ -73,6 +75,14 @@ fn check_laws(what: &str, target: &Target, simulated: &Simulated) {
         }
         assert!(close(report.busy.0 + report.stall.0, end), "{what}: {} + {} is not {end}", report.busy, report.stall);
     }
+    // Each engine is at work, waits for a step, or has no steps left.
+    let free = report.makespan.0 - report.throttled.0;
+    for engine in &report.engines {
+        let all = engine.busy.0 + engine.stall.0 + engine.idle.0;
+        assert!(close(all, free) && engine.idle.0 >= 0.0, "{what}: {engine:?} is not {free}");
+    }
+    let on_engines: f64 = report.engines.iter().map(|engine| engine.busy.0).sum();
+    assert!(report.chips.len() > 1 || close(on_engines, report.busy.0), "{what}: {:?}", report.engines);
     // Transfers of a tier follow one another, and are all that it does.
     for (index, tier) in report.tiers.iter().enumerate() {
         let own: Vec<_> = report.transfers.iter().filter(|transfer| transfer.tier == index).collect();

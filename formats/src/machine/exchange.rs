@@ -3,11 +3,12 @@
 //! It follows from the loops of the step, how they are split, and the parts that values lie in: bytes and separate transfers
 //! of the busiest receiver and the busiest sender, and what crosses the middle of the machine.
 
-use super::cost::{
-    Layout, PARTIAL, Points, Split, StepCost, bytes_of_tile, kept_points, layout_of, needed_extents, partial_bytes,
+use super::program::{BoundStep, BoundTensor, Source};
+use super::split::{
+    Layout, PARTIAL, Points, Split, bytes_of_tile, kept_points, layout_of, needed_extents, partial_bytes,
     reduced_parts, tile_extents,
 };
-use super::program::{BoundStep, BoundTensor, Source};
+use super::step_cost::StepCost;
 use super::target::{Style, Target};
 use super::units::{Bytes, Cycles};
 use crate::ops::AxisKind;
@@ -109,13 +110,19 @@ pub(super) fn traffic(target: &Target, step: &BoundStep, split: &Split, layouts:
         cost.sram += bytes_of_tile(step, split, step.operands.len() + index, Points::Staged);
         cost.sram_traffic += own * tiles;
         if step.moves {
-            // Elements that were received in another order are put in place.
-            let runs = target.tiles.run * (own / run_bytes(step, split, index));
-            cost.copies += (own * 2.0 / target.tiles.bandwidth).max(runs);
+            // Elements that were received in another order are put in place, each on one tile, also where it is not known
+            // which.
+            let whole = Bytes(step.results[index].bytes);
+            let moved = if own < whole { own } else { whole * (1.0 / tiles) };
+            let runs = target.tiles.run * (moved / run_bytes(step, split, index).min(moved.max(Bytes(1.0))));
+            cost.copies += (moved * 2.0 / target.tiles.bandwidth).max(runs);
         }
     }
     flow.into_cost(target, cost);
 }
+
+/// Weights are not taken apart further than this: a run of it moves as one.
+const SMALLEST_PART: Bytes = Bytes(64.0);
 
 /// What the operands of a step bring about.
 #[derive(Default)]
@@ -128,11 +135,11 @@ struct Flow {
 impl Flow {
     /// A weight lies in even parts in all tiles, and each part goes once to all that need it.
     fn add_weight(&mut self, target: &Target, tensor: &BoundTensor, needed: Bytes, tiles: u32) {
-        let share = Bytes(tensor.bytes / f64::from(target.tiles.count.get()));
+        let share = Bytes(tensor.bytes / f64::from(target.tiles.count.get())).max(SMALLEST_PART);
         let all = Bytes(tensor.bytes).min(needed * f64::from(tiles));
         self.all.add(&Traffic {
             received: needed,
-            transfers: if share.0 > 0.0 { (needed / share).ceil() } else { 0.0 },
+            transfers: (needed / share).ceil(),
             sent: share.min(all),
             transfers_sent: 1.0,
             crossing: all,

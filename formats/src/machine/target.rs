@@ -244,6 +244,8 @@ pub struct Overhead {
     pub gap: Seconds,
     /// Of every step on the host, where the host starts each.
     pub host: Seconds,
+    /// The host starts steps ahead of the device: a step takes at least what the host takes to start one.
+    pub host_ahead: bool,
     /// Rate at which the host reads the results of a run after its last step.
     pub results: Option<BytesPerSecond>,
     /// A run ends when the host has its results, not when they are computed.
