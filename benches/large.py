@@ -4,6 +4,7 @@
     pip install onnx
     python3 benches/large.py dense dense.onnx    # 102 billion parameters, all of them read for each token
     python3 benches/large.py experts experts.onnx  # 117 billion in 128 experts a layer, four of them for each token
+    python3 benches/large.py table --program target/release/ipuc    # the table of the README
     ipuc simulate dense.onnx --target ipu-edge --numerics bf16 --state 'past.*=present.*' --dim past=4096 \\
         --set policy.state=tier2 --set policy.weights=tier2 --zeros 0.6
 
@@ -12,7 +13,10 @@ last product of each block only. The weights are in a file that does not exist: 
 """
 
 import argparse
+import json
 import pathlib
+import subprocess
+import tempfile
 
 import onnx
 from onnx import TensorProto, helper
@@ -141,11 +145,43 @@ def build(of):
     return helper.make_model(graph, opset_imports=opsets, ir_version=11)
 
 
+def table(program):
+    """Tokens a second, power and energy on `ipu-edge` by model, by where weights live, and by the share of zeros."""
+    print("| model | weights live in | zeros | tokens a second | power | energy a token | what limits |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, said in (("dense", "dense, 102 B"), ("experts", "experts, 117 B")):
+            model = pathlib.Path(folder) / f"{name}.onnx"
+            model.write_bytes(build(MODELS[name]).SerializeToString())
+            for home, memory in (("tier2", "HBM4"), ("tier3", "UFS 4.0")):
+                for zeros in (0, 0.6, 0.8):
+                    print("| " + " | ".join([said, memory, f"{zeros * 100:.0f} %", *row(program, model, home, zeros)]) + " |")
+
+
+def row(program, model, home, zeros):
+    command = [program, "simulate", model, "--target", "ipu-edge", "--numerics", "bf16", "--state", "past.*=present.*"]
+    command += ["--dim", "past=4096", "--set", "policy.state=tier2", "--set", f"policy.weights={home}"]
+    command += ["--zeros", zeros, "--json", "--quiet"]
+    result = json.loads(subprocess.run([str(part) for part in command], check=True, capture_output=True).stdout)
+    seconds, joules = result["seconds"], result["energy_joules"]["total"]
+    free = seconds - result["throttled_seconds"]
+    read = sum(tier["read_bytes"] for tier in result["tiers"])
+    limit = f"reading {read / 2**30:.1f} GiB a token"
+    if seconds > free * 1.01:
+        limit = f"power; {1 / free:.3g} tokens a second without the limit"
+    return [f"{1 / seconds:.2g}", f"{joules / seconds:.2g} W", f"{joules:.3g} J", limit]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("model", choices=[*MODELS, "table"])
+    parser.add_argument("output", type=pathlib.Path, nargs="?")
+    parser.add_argument("--program", default="target/release/ipuc")
     arguments = parser.parse_args()
+    if arguments.model == "table":
+        return table(arguments.program)
+    if arguments.output is None:
+        parser.error("a file to write is missing")
     arguments.output.write_bytes(build(MODELS[arguments.model]).SerializeToString())
 
 

@@ -71,6 +71,7 @@ fn write_placed(folder: &Path) {
         tiles: vec![Range { start: 0, end: 2 }],
         regions: vec![region],
         reduction: Reduction::None,
+        reason: "the only way".to_string(),
     };
     let bindings = vec![("batch".to_string(), 1)];
     let (target, target_hash) = ("fabric".to_string(), [0; 32]);

@@ -36,6 +36,7 @@ fn placement() -> PlacementRecord {
                 tiles: vec![0..2, 4..6],
                 regions: vec![region(OperandRecord::Weight(0), 0, 12, 0, 0), product],
                 reduction: Reduction::None,
+                reason: "the only way".to_string(),
             },
             StepPlacementRecord {
                 step: 1,
@@ -44,6 +45,7 @@ fn placement() -> PlacementRecord {
                 tiles: vec![0..2, 4..6],
                 regions: vec![product, region(sum, 0, 8, 1, 1)],
                 reduction: Reduction::None,
+                reason: "the only way".to_string(),
             },
         ],
         bindings: vec![("batch".to_string(), 4)],

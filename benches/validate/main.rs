@@ -6,6 +6,9 @@
 
 use anyhow::Context;
 
+mod experts;
+mod layers;
+#[allow(dead_code, reason = "tests use the rest")]
 mod models;
 mod report;
 mod rows;

@@ -10,9 +10,13 @@ use prost::Message;
 /// ONNX element types.
 pub const F16: i32 = 10;
 pub const BF16: i32 = 16;
+/// Bytes of codes.
+pub const U8: i32 = 2;
 const I8: i32 = 3;
 const I64: i32 = 7;
 const I4: i32 = 22;
+/// The domain of operators beside ONNX.
+const CONTRIBUTED: &str = "com.microsoft";
 const FLOAT_ATTRIBUTE: i32 = 1;
 const INTEGER_ATTRIBUTE: i32 = 2;
 const TEXT_ATTRIBUTE: i32 = 3;
@@ -55,7 +59,7 @@ impl Builder {
         self.graph.output.push(port(name, self.element, shape));
     }
 
-    fn fresh(&self) -> String {
+    pub fn fresh(&self) -> String {
         format!("v{}", self.graph.node.len())
     }
 
@@ -78,12 +82,27 @@ impl Builder {
         });
     }
 
+    /// A node with one result whose operator ONNX does not have.
+    pub fn contributed(&mut self, operator: &str, inputs: &[&str], attributes: Vec<AttributeProto>) -> String {
+        let output = self.node(operator, inputs, attributes);
+        if let Some(node) = self.graph.node.last_mut() {
+            node.domain = Some(CONTRIBUTED.to_string());
+        }
+        output
+    }
+
+    /// Codes of weights, or their scales, under a name of their own.
+    pub fn codes(&mut self, element: i32, shape: &[i64]) -> String {
+        let name = format!("w{}", self.graph.initializer.len());
+        self.weight(&name, element, shape)
+    }
+
     /// A weight in the missing file.
     fn weight(&mut self, name: &str, element: i32, shape: &[i64]) -> String {
         let count: i64 = shape.iter().product();
         let length = match element {
             I4 => (count + 1) / 2,
-            I8 => count,
+            I8 | U8 => count,
             _ => count * 2,
         };
         let entry =
@@ -106,7 +125,7 @@ impl Builder {
     }
 
     /// A shape.
-    fn constant(&mut self, name: &str, shape: &[i64]) -> String {
+    pub fn constant(&mut self, name: &str, shape: &[i64]) -> String {
         self.graph.initializer.push(TensorProto {
             name: Some(name.to_string()),
             data_type: Some(I64),
@@ -135,13 +154,13 @@ impl Builder {
         self.node("MatMul", &[x, &matrix], Vec::new())
     }
 
-    fn vector(&mut self, length: i64) -> String {
+    pub fn vector(&mut self, length: i64) -> String {
         let name = format!("w{}", self.graph.initializer.len());
         self.weight(&name, self.element, &[length])
     }
 
     /// A convolution with a bias; normalization is folded into it.
-    fn convolution(&mut self, x: &str, channels: (i64, i64), kernel: i64, stride: i64, relu: bool) -> String {
+    pub fn convolution(&mut self, x: &str, channels: (i64, i64), kernel: i64, stride: i64, relu: bool) -> String {
         let (from, to) = channels;
         let name = format!("w{}", self.graph.initializer.len());
         let weight = self.weight(&name, self.element, &[to, from, kernel, kernel]);
@@ -161,9 +180,10 @@ impl Builder {
         for (name, shape) in outputs {
             builder.output(name, shape);
         }
-        let opset = OperatorSetIdProto { domain: None, version: Some(23) };
+        let set = |domain: Option<String>, version| OperatorSetIdProto { domain, version: Some(version) };
+        let sets = vec![set(None, 23), set(Some(CONTRIBUTED.to_string()), 1)];
         let graph = Some(builder.graph);
-        let model = ModelProto { ir_version: Some(11), opset_import: vec![opset], graph, ..ModelProto::default() };
+        let model = ModelProto { ir_version: Some(11), opset_import: sets, graph, ..ModelProto::default() };
         model.encode_to_vec()
     }
 }
@@ -176,7 +196,7 @@ fn port(name: &str, element: i32, shape: &[i64]) -> ValueInfoProto {
     ValueInfoProto { name: Some(name.to_string()), r#type: Some(kind), ..ValueInfoProto::default() }
 }
 
-fn integer(name: &str, value: i64) -> AttributeProto {
+pub fn integer(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(INTEGER_ATTRIBUTE),
@@ -185,7 +205,7 @@ fn integer(name: &str, value: i64) -> AttributeProto {
     }
 }
 
-fn float(name: &str, value: f32) -> AttributeProto {
+pub fn float(name: &str, value: f32) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(FLOAT_ATTRIBUTE),
@@ -194,7 +214,7 @@ fn float(name: &str, value: f32) -> AttributeProto {
     }
 }
 
-fn text(name: &str, value: &str) -> AttributeProto {
+pub fn text(name: &str, value: &str) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(TEXT_ATTRIBUTE),
@@ -203,7 +223,7 @@ fn text(name: &str, value: &str) -> AttributeProto {
     }
 }
 
-fn integers(name: &str, values: &[i64]) -> AttributeProto {
+pub fn integers(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(INTEGERS_ATTRIBUTE),
@@ -326,7 +346,7 @@ pub fn encoder_in_steps(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
     builder.finish(&[(&x, shape.to_vec())])
 }
 
-fn normalized(builder: &mut Builder, x: &str, width: i64) -> String {
+pub fn normalized(builder: &mut Builder, x: &str, width: i64) -> String {
     let (scale, bias) = (builder.vector(width), builder.vector(width));
     builder.node("LayerNormalization", &[x, &scale, &bias], vec![float("epsilon", 1e-6)])
 }
@@ -346,32 +366,22 @@ pub struct Decoder {
 /// keys, and the scores of all tokens. Choosing one of them is not in it.
 pub fn decode(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weights) -> Vec<u8> {
     let mut builder = Builder::new(element);
-    let tokens = builder.input_of("tokens", I64, &[batch, 1]);
-    let embedding = builder.weight("embedding", element, &[of.vocabulary, of.width]);
-    let mut x = builder.node("Gather", &[&embedding, &tokens], Vec::new());
-    let (cos, sin) = (builder.input("cos", &[batch, 1, of.head / 2]), builder.input("sin", &[batch, 1, of.head / 2]));
-    let cache = [batch, of.key_heads, past, of.head];
-    let grown = vec![batch, of.key_heads, past + 1, of.head];
+    let x = builder.embedded(batch, of);
+    layers(builder, x, (batch, past), of, weights)
+}
+
+/// The same where the host looks up the rows of the embedding.
+pub fn decode_embedded(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weights) -> Vec<u8> {
+    let mut builder = Builder::new(element);
+    let x = builder.input("x", &[batch, 1, of.width]);
+    builder.angles(batch, of);
+    layers(builder, x, (batch, past), of, weights)
+}
+
+fn layers(mut builder: Builder, mut x: String, (batch, past): (i64, i64), of: &Decoder, weights: Weights) -> Vec<u8> {
     let mut outputs = Vec::new();
     for layer in 0..of.layers {
-        let (keys, values) = (
-            builder.input(&format!("past.{layer}.key"), &cache),
-            builder.input(&format!("past.{layer}.value"), &cache),
-        );
-        let y = root_normalized(&mut builder, &x, of.width);
-        let q = builder.product(&y, of.width, of.heads * of.head, weights);
-        let k = builder.product(&y, of.width, of.key_heads * of.head, weights);
-        let v = builder.product(&y, of.width, of.key_heads * of.head, weights);
-        let rotated = |heads: i64| vec![integer("num_heads", heads)];
-        let q = builder.node("RotaryEmbedding", &[&q, &cos, &sin], rotated(of.heads));
-        let k = builder.node("RotaryEmbedding", &[&k, &cos, &sin], rotated(of.key_heads));
-        let heads = vec![integer("q_num_heads", of.heads), integer("kv_num_heads", of.key_heads)];
-        let y = builder.fresh();
-        let present = [format!("present.{layer}.key"), format!("present.{layer}.value")];
-        builder.node_to("Attention", &[&q, &k, &v, "", &keys, &values], &[&y, &present[0], &present[1]], heads);
-        outputs.extend(present);
-        let y = builder.product(&y, of.heads * of.head, of.width, weights);
-        x = builder.node("Add", &[&x, &y], Vec::new());
+        x = builder.attended(&x, (batch, past, layer), of, weights, &mut outputs);
         let y = root_normalized(&mut builder, &x, of.width);
         let gate = builder.product(&y, of.width, of.inner, weights);
         let up = builder.product(&y, of.width, of.inner, weights);
@@ -381,14 +391,72 @@ pub fn decode(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weight
         let y = builder.product(&y, of.inner, of.width, weights);
         x = builder.node("Add", &[&x, &y], Vec::new());
     }
-    let y = root_normalized(&mut builder, &x, of.width);
-    let logits = builder.product(&y, of.width, of.vocabulary, weights);
-    let mut results = vec![(logits.as_str(), vec![batch, 1, of.vocabulary])];
-    results.extend(outputs.iter().map(|name| (name.as_str(), grown.clone())));
-    builder.finish(&results)
+    builder.scored(&x, (batch, past), of, weights, &outputs)
 }
 
-fn root_normalized(builder: &mut Builder, x: &str, width: i64) -> String {
+impl Builder {
+    /// Rows of the embedding for one token of each user, and the angles of positions as inputs.
+    pub fn embedded(&mut self, batch: i64, of: &Decoder) -> String {
+        let tokens = self.input_of("tokens", I64, &[batch, 1]);
+        let embedding = self.weight("embedding", self.element, &[of.vocabulary, of.width]);
+        let x = self.node("Gather", &[&embedding, &tokens], Vec::new());
+        self.angles(batch, of);
+        x
+    }
+
+    /// Angles of positions, by which queries and keys are rotated.
+    fn angles(&mut self, batch: i64, of: &Decoder) {
+        self.input("cos", &[batch, 1, of.head / 2]);
+        self.input("sin", &[batch, 1, of.head / 2]);
+    }
+
+    /// Attention over the caches of a layer, added to its input; its new caches are among the outputs.
+    pub fn attended(
+        &mut self,
+        x: &str,
+        (batch, past, layer): (i64, i64, usize),
+        of: &Decoder,
+        weights: Weights,
+        outputs: &mut Vec<String>,
+    ) -> String {
+        let cache = [batch, of.key_heads, past, of.head];
+        let (keys, values) =
+            (self.input(&format!("past.{layer}.key"), &cache), self.input(&format!("past.{layer}.value"), &cache));
+        let y = root_normalized(self, x, of.width);
+        let q = self.product(&y, of.width, of.heads * of.head, weights);
+        let k = self.product(&y, of.width, of.key_heads * of.head, weights);
+        let v = self.product(&y, of.width, of.key_heads * of.head, weights);
+        let rotated = |heads: i64| vec![integer("num_heads", heads)];
+        let q = self.node("RotaryEmbedding", &[&q, "cos", "sin"], rotated(of.heads));
+        let k = self.node("RotaryEmbedding", &[&k, "cos", "sin"], rotated(of.key_heads));
+        let heads = vec![integer("q_num_heads", of.heads), integer("kv_num_heads", of.key_heads)];
+        let y = self.fresh();
+        let present = [format!("present.{layer}.key"), format!("present.{layer}.value")];
+        self.node_to("Attention", &[&q, &k, &v, "", &keys, &values], &[&y, &present[0], &present[1]], heads);
+        outputs.extend(present);
+        let y = self.product(&y, of.heads * of.head, of.width, weights);
+        self.node("Add", &[x, &y], Vec::new())
+    }
+
+    /// The scores of all tokens, and the model.
+    pub fn scored(
+        mut self,
+        x: &str,
+        (batch, past): (i64, i64),
+        of: &Decoder,
+        weights: Weights,
+        caches: &[String],
+    ) -> Vec<u8> {
+        let y = root_normalized(&mut self, x, of.width);
+        let logits = self.product(&y, of.width, of.vocabulary, weights);
+        let grown = vec![batch, of.key_heads, past + 1, of.head];
+        let mut results = vec![(logits.as_str(), vec![batch, 1, of.vocabulary])];
+        results.extend(caches.iter().map(|name| (name.as_str(), grown.clone())));
+        self.finish(&results)
+    }
+}
+
+pub fn root_normalized(builder: &mut Builder, x: &str, width: i64) -> String {
     let scale = builder.vector(width);
     builder.node("RMSNormalization", &[x, &scale], vec![float("epsilon", 1e-5)])
 }

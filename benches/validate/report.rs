@@ -1,10 +1,11 @@
 //! Predicted beside measured.
 
-use crate::rows::{Quantity, ROWS, Row};
+use crate::rows::{Quantity, Row, rows};
 use ipuc::compile::{CompileOptions, Source, describe};
 use ipuc::simulate::{SimulateOptions, Simulated, simulate};
-use ipuc_formats::machine::{Target, built_in};
+use ipuc_formats::machine::{Target, built_in, exchange_cycles};
 use std::fmt::Write as _;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 /// A row with what was predicted.
@@ -39,10 +40,10 @@ pub fn run(folder: &Path, row: &Row) -> anyhow::Result<(Target, Simulated)> {
     let plain = CompileOptions { unfused: row.unfused, ..CompileOptions::default() };
     let options = CompileOptions { states: vec!["past.*=present.*".to_string()], ..plain.clone() };
     let source = Source { entry: "main".to_string(), path };
-    let states = row.quantity == Quantity::PerSecond(1.0);
-    let options = if states { options } else { plain };
+    let options = if row.states { options } else { plain };
     let manifest = describe(&[source], &options)?;
-    let options = SimulateOptions { numerics: row.numerics, ..SimulateOptions::default() };
+    let chips = row.chips.and_then(NonZeroU32::new);
+    let options = SimulateOptions { numerics: row.numerics, chips, ..SimulateOptions::default() };
     let simulated = simulate(&manifest, &target, &options)?;
     Ok((target, simulated))
 }
@@ -52,19 +53,30 @@ pub fn judge() -> anyhow::Result<Vec<Judged>> {
     let folder = tempfile::tempdir()?;
     let one = |row: &'static Row| -> anyhow::Result<Judged> {
         use anyhow::Context;
-        let (_, simulated) = run(folder.path(), row).with_context(|| format!("{}: {}", row.target, row.name))?;
-        let report = &simulated.report;
-        let predicted = match row.quantity {
-            Quantity::Microseconds => report.makespan.0 * 1e6,
-            Quantity::MatrixCycles => simulated.placed.iter().map(|placed| placed.cost.matrix.0).sum(),
-            Quantity::Cycles => report.cycles.0,
-            Quantity::PerSecond(items) => items / report.makespan.0,
-            Quantity::Watts => (report.energy.total() / report.makespan).0,
-            Quantity::WeightBandwidth => simulated.program.weight_bytes / report.makespan.0 / 1e9,
-        };
-        Ok(Judged { row, predicted })
+        Ok(Judged {
+            row,
+            predicted: predict(folder.path(), row).with_context(|| format!("{}: {}", row.target, row.name))?,
+        })
     };
-    ROWS.iter().map(one).collect()
+    rows().map(one).collect()
+}
+
+fn predict(folder: &Path, row: &Row) -> anyhow::Result<f64> {
+    if let Some(traffic) = &row.traffic {
+        return Ok(exchange_cycles(&target(row)?, traffic).0);
+    }
+    let (_, simulated) = run(folder, row)?;
+    let report = &simulated.report;
+    Ok(match row.quantity {
+        Quantity::Microseconds => report.makespan.0 * 1e6,
+        Quantity::MatrixCycles => simulated.placed.iter().map(|placed| placed.cost.matrix.0).sum(),
+        Quantity::ExchangeCycles => simulated.placed.iter().map(|placed| placed.cost.exchange.0).sum(),
+        Quantity::Cycles => report.cycles.0,
+        Quantity::PerSecond(items) => items / report.makespan.0,
+        Quantity::PerSecondTogether(items) => items / report.interval.0,
+        Quantity::Watts => (report.energy.total() / report.makespan).0,
+        Quantity::WeightBandwidth => simulated.program.weight_bytes / report.makespan.0 / 1e9,
+    })
 }
 
 fn number(value: f64) -> String {
@@ -75,19 +87,31 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The middle of the errors, and how many are within 25 % and within a factor of two.
-fn summary(errors: &mut [f64]) -> String {
+/// The middle of errors in order; `None` where there are none.
+pub fn median(errors: &[f64]) -> Option<f64> {
+    let last = errors.len().checked_sub(1)?;
+    Some((errors[last / 2] + errors[errors.len() / 2]) / 2.0)
+}
+
+/// The errors of the rows that judge a machine, or all of them, in order.
+pub fn errors(judged: &[Judged], target: Option<&str>) -> Vec<f64> {
+    let own = judged.iter().filter(|row| !row.row.calibrates && target.is_none_or(|target| row.row.target == target));
+    let mut errors: Vec<f64> = own.map(Judged::error).collect();
     errors.sort_by(f64::total_cmp);
+    errors
+}
+
+/// The middle of the errors, and how many are within 25 % and within a factor of two.
+fn summary(errors: &[f64]) -> String {
+    let (Some(median), Some(greatest)) = (median(errors), errors.last()) else { return "no rows".to_string() };
     let count = errors.len();
-    let Some(last) = count.checked_sub(1) else { return "no rows".to_string() };
-    let median = (errors[last / 2] + errors[count / 2]) / 2.0;
     let within = |limit: f64| errors.iter().filter(|&&error| error <= limit).count();
     format!(
         "median error {:.1} %, {} of {count} within 25 %, {} of {count} within a factor of two, greatest {:.0} %",
         median * 100.0,
         within(0.25),
         within(1.0),
-        errors[last] * 100.0
+        greatest * 100.0
     )
 }
 
@@ -101,20 +125,18 @@ pub fn page(judged: &[Judged]) -> String {
          marked *calibrates* and judges nothing. The error is how far the greater of prediction and measurement is above\n\
          the other. Rows that are missed stay, with a sentence.\n\n",
     );
-    let judging = |row: &&Judged| !row.row.calibrates;
-    let mut all: Vec<f64> = judged.iter().filter(judging).map(Judged::error).collect();
-    let _ = writeln!(page, "In all: {}.\n", summary(&mut all));
+    let _ = writeln!(page, "In all: {}.\n", summary(&errors(judged, None)));
     let mut targets: Vec<&str> = judged.iter().map(|row| row.row.target).collect();
     targets.dedup();
     for target in targets {
         let own = || judged.iter().filter(move |row| row.row.target == target);
-        let mut errors: Vec<f64> = own().filter(judging).map(Judged::error).collect();
-        let _ = writeln!(page, "## {target}\n\n{}\n", summary(&mut errors));
+        let _ = writeln!(page, "## {target}\n\n{}\n", summary(&errors(judged, Some(target))));
         page.push_str("| what | with | predicted | measured | unit | ratio | source |\n| --- | --- | --- | --- | --- | --- | --- |\n");
         for row in own() {
             let (predicted, measured, ratio) = (number(row.predicted), number(row.row.measured), row.ratio());
             let mut with: Vec<String> = row.row.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
             with.extend(row.row.numerics.map(|dtype| format!("numerics {dtype}")));
+            with.extend(row.row.chips.map(|chips| format!("{chips} of them")));
             let calibrates = if row.row.calibrates { " *calibrates*" } else { "" };
             let _ = writeln!(
                 page,

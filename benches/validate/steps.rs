@@ -1,7 +1,7 @@
 //! What the time of a row is made of: its steps, those that are equal together.
 
 use crate::report::run;
-use crate::rows::ROWS;
+use crate::rows::rows;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ struct Sum {
 pub fn page(target: &str) -> anyhow::Result<String> {
     let folder = tempfile::tempdir()?;
     let mut page = String::new();
-    for row in ROWS.iter().filter(|row| row.target == target) {
+    for row in rows().filter(|row| row.target == target && row.traffic.is_none()) {
         let (target, simulated) = run(folder.path(), row)?;
         let total = simulated.report.makespan.0 * 1e6;
         let _ = writeln!(page, "{}: {total:.1} us", row.name);
@@ -27,7 +27,7 @@ pub fn page(target: &str) -> anyhow::Result<String> {
         {
             let cost = &placed.cost;
             let kind = format!(
-                "{} {:?} split {:?}: matrix {:.0} vector {:.0} copies {:.0} exchange {:.0} latency {:.0} cycles, {} phases",
+                "{} {:?} split {:?}: matrix {:.0} vector {:.0} copies {:.0} exchange {:.0} (other layout {:.0}, {:.0} pieces) latency {:.0} cycles, {} phases",
                 step.operator,
                 step.extents,
                 placed.split.tiles,
@@ -35,6 +35,8 @@ pub fn page(target: &str) -> anyhow::Result<String> {
                 cost.vector.0,
                 cost.copies.0,
                 (cost.exchange + cost.sync).0,
+                cost.relayout.0,
+                cost.transfers.max(cost.transfers_sent),
                 cost.latency(&target).0,
                 cost.phases
             );

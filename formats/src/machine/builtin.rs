@@ -26,6 +26,7 @@ built_in!(
     "trainium2",
     "a100",
     "h100",
+    "dgx-spark",
     "apple-m1-max",
 );
 

@@ -44,9 +44,9 @@ impl Matrix {
         let units = f64::from(self.units.get());
         let rounds = (blocks / units).floor();
         let rest = blocks - rounds * units;
-        let pass = self.pass * groups;
+        let pass = self.group() * groups;
         let shared =
-            if rest > 0.0 { self.pass * (groups / (units / rest).floor().max(1.0)).ceil() } else { Cycles(0.0) };
+            if rest > 0.0 { self.group() * (groups / (units / rest).floor().max(1.0)).ceil() } else { Cycles(0.0) };
         let block = |pass: Cycles| if self.overlapped { pass.max(self.load) } else { pass + self.load };
         let last = if rest > 0.0 { block(shared) } else { Cycles(0.0) };
         block(pass) * rounds + last + if self.overlapped { self.load } else { Cycles(0.0) }
@@ -68,7 +68,9 @@ mod tests {
             rows: number(rows),
             inputs: number(16),
             outputs: number(16),
-            pass: Cycles(4.0),
+            pass: Cycles(1.0),
+            phase: Cycles(1.5),
+            fidelity: number(2),
             load: Cycles(load),
             overlapped,
             threads: number(threads),

@@ -6,11 +6,14 @@
 
 mod builtin;
 mod cost;
+mod exchange;
 mod homes;
 mod matrix;
 mod program;
 mod read;
 mod roles;
+mod split;
+mod step_cost;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -19,15 +22,15 @@ mod zero_map;
 mod zeros;
 
 pub use builtin::{BUILT_IN, built_in, built_in_text};
-pub use cost::{
-    CostError, Layout, Points, Split, StepCost, bytes_of_tile, counted_cost, is_local, layout_of, partial_bytes,
-    rests_in_place, step_cost,
-};
+pub use cost::{CostError, counted_cost, step_cost};
+pub use exchange::{Traffic, exchange_cycles, is_local, rests_in_place};
 pub use homes::{Homes, Place};
 pub use matrix::{TileProduct, fastest};
 pub use program::{BoundProduct, BoundStep, BoundTensor, Program, ProgramError, Source};
 pub use read::{SMALLEST_TIER, TargetError, read_target, read_target_with};
 pub use roles::AxisRole;
+pub use split::{Layout, Points, Split, bytes_of_tile, layout_of, partial_bytes};
+pub use step_cost::{ENGINES, StepCost};
 pub use target::{
     Energy, Exchange, Home, Links, Matrix, Overhead, Policy, Style, Target, Thermal, Tier, Tiles, Vector, Zeros,
 };

@@ -1,7 +1,8 @@
 //! From the text of a target file to a [`Target`], with errors that name file, line and key.
 
-use super::target::{Home, Target};
+use super::target::{Home, Matrix, Target};
 use super::units::Bytes;
+use std::collections::HashMap;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -35,7 +36,7 @@ pub fn read_target(file: &str, text: &str) -> Result<Target, TargetError> {
         let span = error.span().unwrap_or(0..0);
         error_at(file, text, span, error.message().trim().replace('\n', ", "))
     })?;
-    check(&target).map_err(|(key, reason)| error_at(file, text, find(text, key), reason))?;
+    check(&target).map_err(|(key, reason)| error_at(file, text, find(text, &key), reason))?;
     Ok(target)
 }
 
@@ -79,41 +80,50 @@ fn slot<'a>(table: &'a mut toml::Value, key: &str) -> Option<&'a mut toml::Value
     })
 }
 
-/// What the types do not say: keys and reasons.
-fn check(target: &Target) -> Result<(), (&'static str, String)> {
+/// What the types do not say: keys, as `--set` names them, and reasons.
+fn check(target: &Target) -> Result<(), (String, String)> {
+    let failure = |key: &str, reason: &str| Err((key.to_string(), reason.to_string()));
     if target.name.is_empty() {
-        return Err(("name", "it is empty".to_string()));
+        return failure("name", "it is empty");
     }
     if target.tiles.reserved >= target.tiles.sram {
-        return Err(("reserved", "nothing of the memory of a tile is left".to_string()));
+        return failure("tiles.reserved", "nothing of the memory of a tile is left");
     }
-    if let Some(matrix) = target.matrix.iter().find(|matrix| matrix.types.is_empty() || matrix.pass.0 <= 0.0) {
-        let key = if matrix.types.is_empty() { "types" } else { "pass" };
-        return Err((key, "a matrix unit needs types, and a pass of more than 0 cycles".to_string()));
+    let unusable = |matrix: &Matrix| matrix.types.is_empty() || matrix.group().0 <= 0.0;
+    if let Some(index) = target.matrix.iter().position(unusable) {
+        let key = if target.matrix[index].types.is_empty() { "types" } else { "pass" };
+        return failure(
+            &format!("matrix.{index}.{key}"),
+            "a matrix unit needs types, and a pass of more than 0 cycles",
+        );
     }
     if target.energy.limit.is_some_and(|limit| limit <= target.energy.static_power) {
-        return Err(("energy.limit", "what is drawn whatever happens is no less".to_string()));
+        return failure("energy.limit", "what is drawn whatever happens is no less");
     }
     if let Some(thermal) = &target.thermal {
         if thermal.limit <= thermal.ambient {
-            return Err(("thermal.limit", "the surroundings are no colder".to_string()));
+            return failure("thermal.limit", "the surroundings are no colder");
         }
         if thermal.power() <= target.energy.static_power {
             let reason =
                 format!("what is drawn whatever happens is no less than the {} that it lets out", thermal.power());
-            return Err(("thermal.resistance", reason));
+            return failure("thermal.resistance", &reason);
         }
     }
-    if let Some(tier) = target.tiers.iter().find(|tier| tier.capacity < SMALLEST_TIER) {
-        return Err((
-            "capacity",
-            format!("tier `{}` is smaller than one panel of weights ({SMALLEST_TIER})", tier.name),
-        ));
+    check_memories(target)
+}
+
+/// That each tier holds something, and that what lives in one has it.
+fn check_memories(target: &Target) -> Result<(), (String, String)> {
+    if let Some(index) = target.tiers.iter().position(|tier| tier.capacity < SMALLEST_TIER) {
+        let name = &target.tiers[index].name;
+        let reason = format!("tier `{name}` is smaller than one panel of weights ({SMALLEST_TIER})");
+        return Err((format!("tiers.{index}.capacity"), reason));
     }
     let homes = [
-        ("weights", target.policy.weights),
-        ("activations", target.policy.activations),
-        ("state", target.policy.state),
+        ("policy.weights", target.policy.weights),
+        ("policy.activations", target.policy.activations),
+        ("policy.state", target.policy.state),
     ];
     for (key, home) in homes {
         let needed = match home {
@@ -122,42 +132,44 @@ fn check(target: &Target) -> Result<(), (&'static str, String)> {
             Home::Tier3 => 2,
         };
         if target.tiers.len() < needed {
-            return Err((
-                key,
-                format!(
-                    "there {} only",
-                    match target.tiers.len() {
-                        0 => "is the memory of tiles".to_string(),
-                        _ => "are tiles and tier 2".to_string(),
-                    }
-                ),
-            ));
+            let reason = match target.tiers.len() {
+                0 => "there is the memory of tiles only",
+                _ => "there are tiles and tier 2 only",
+            };
+            return Err((key.to_string(), reason.to_string()));
         }
     }
     if !target.tiles.holds_weights && target.tiers.is_empty() {
-        return Err((
-            "holds_weights",
-            "weights have no place: tiles do not hold them and there is no tier".to_string(),
-        ));
+        let reason = "weights have no place: tiles do not hold them and there is no tier";
+        return Err(("tiles.holds_weights".to_string(), reason.to_string()));
     }
     Ok(())
 }
 
-/// Where a key is assigned, in the table that it names where it names one.
+/// Where a key is assigned, which names its tables, and numbers those of an array; where it is not, its table begins.
 fn find(text: &str, key: &str) -> Range<usize> {
-    let mut offset = 0;
-    let (table, key) = key.split_once('.').map_or((None, key), |(table, key)| (Some(table), key));
-    let mut inside = table.is_none();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let (mut table, mut offset, mut begun) = (String::new(), 0, 0..0);
     for line in text.split_inclusive('\n') {
-        if let Some(table) = table.filter(|_| line.starts_with('[')) {
-            inside = line.trim().trim_matches(['[', ']']) == table;
-        }
-        if inside && line.split('=').next().is_some_and(|name| name.trim() == key) {
-            return offset..offset + line.len();
-        }
+        let span = offset..offset + line.len();
         offset += line.len();
+        let content = line.split('#').next().unwrap_or("").trim();
+        if let Some(name) = content.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]")) {
+            let count = counts.entry(name.trim()).or_insert(0);
+            table = format!("{}.{count}.", name.trim());
+            *count += 1;
+        } else if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            table = format!("{}.", name.trim());
+        } else if content.split_once('=').is_some_and(|(name, _)| key.strip_prefix(&table) == Some(name.trim())) {
+            return span;
+        } else {
+            continue;
+        }
+        if key.starts_with(&table) {
+            begun = span;
+        }
     }
-    0..0
+    begun
 }
 
 fn error_at(file: &str, text: &str, span: Range<usize>, reason: String) -> TargetError {

@@ -79,6 +79,9 @@ pub struct Tiles {
     pub holds_weights: bool,
     /// Rate at which a tile reads or writes its own memory.
     pub bandwidth: BytesPerCycle,
+    /// Of each separate run of elements in a copy that changes their order, beside which its bytes move.
+    #[serde(default)]
+    pub run: Cycles,
     /// The windows of a convolution are copied out one by one before the matrix unit takes them; others read them where
     /// they are.
     #[serde(default)]
@@ -95,12 +98,26 @@ pub struct Exchange {
     pub phase: Cycles,
     /// For one hop between neighbouring tiles.
     pub hop: Cycles,
-    /// For each separate transfer that a tile receives.
+    /// Control of each separate transfer that a tile sends or receives, beside which its bytes move.
     pub transfer: Cycles,
+    /// Bytes of the blocks that values lie in, which move whole; transfers are as small as they come where there are none.
+    pub block: Option<Bytes>,
+    /// Share of the rate that a schedule of transfers reaches which must not collide.
+    #[serde(default = "Exchange::everything", deserialize_with = "share")]
+    pub efficiency: f64,
+    /// What tiles that do the same work arrive apart at a phase, so that the first waits for the last.
+    #[serde(default)]
+    pub skew: Cycles,
     /// What one tile may receive of data that its neighbour receives at the same time, where they share a bus.
     pub shared: Option<BytesPerCycle>,
     /// Bytes that may cross the middle of the machine, where that is less than what all tiles may receive.
     pub bisection: Option<BytesPerCycle>,
+}
+
+impl Exchange {
+    fn everything() -> f64 {
+        1.0
+    }
 }
 
 /// A matrix unit: it holds a block of weights and passes rows of activations by it.
@@ -121,8 +138,14 @@ pub struct Matrix {
     pub inputs: NonZeroU32,
     /// Outputs of the block, side by side.
     pub outputs: NonZeroU32,
-    /// From one group of rows to the next.
+    /// From one group of rows to the next, besides its phases.
     pub pass: Cycles,
+    /// Of each phase in which a group of rows passes, some bits of the operands at a time.
+    #[serde(default)]
+    pub phase: Cycles,
+    /// Phases of a pass: more of them, more bits of the operands that count.
+    #[serde(default = "Matrix::one_phase")]
+    pub fidelity: NonZeroU32,
     /// To bring in the next block of weights, beside which nothing runs.
     pub load: Cycles,
     /// Loading the next block runs beside the passes of this one.
@@ -221,12 +244,16 @@ pub struct Overhead {
     pub gap: Seconds,
     /// Of every step on the host, where the host starts each.
     pub host: Seconds,
+    /// The host starts steps ahead of the device: a step takes at least what the host takes to start one.
+    pub host_ahead: bool,
     /// Rate at which the host reads the results of a run after its last step.
     pub results: Option<BytesPerSecond>,
     /// A run ends when the host has its results, not when they are computed.
     pub waits_for_results: bool,
     /// All tiles meet, once before each phase.
     pub sync: Cycles,
+    /// An engine waits for what another one has computed (`queues`).
+    pub semaphore: Seconds,
     /// Steps that only give their operand another shape are started as others are.
     pub views: bool,
     /// Elementwise steps run while their operand leaves the unit that made it: they have no start of their own.
@@ -318,7 +345,16 @@ impl Matrix {
     /// Multiply-accumulates of all units of a tile in each cycle.
     pub fn macs_per_cycle(&self) -> f64 {
         let block = [self.units, self.rows, self.inputs, self.outputs].map(|factor| f64::from(factor.get()));
-        block.iter().product::<f64>() / self.pass.0
+        block.iter().product::<f64>() / self.group().0
+    }
+
+    /// From one group of rows to the next: all phases.
+    pub fn group(&self) -> Cycles {
+        self.pass + self.phase * f64::from(self.fidelity.get())
+    }
+
+    fn one_phase() -> NonZeroU32 {
+        NonZeroU32::MIN
     }
 }
 
@@ -328,6 +364,14 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
         return Ok(number);
     }
     Err(serde::de::Error::custom(format!("`{number}` is not a positive number")))
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number > 0.0 && number <= 1.0 {
+        return Ok(number);
+    }
+    Err(serde::de::Error::custom(format!("`{number}` is no share: it must be more than 0 and at most 1")))
 }
 
 /// Element types by their names.

@@ -43,12 +43,43 @@ fn each_mistake_is_one_error_with_file_line_and_key() {
     }
 }
 
+/// Several tables have the key: the error is at the one that is meant.
 #[test]
-fn a_tier_holds_at_least_a_panel() {
-    let text = built_in_text("a100").unwrap().replacen("capacity = \"80GB\"", "capacity = \"4KiB\"", 1);
-    let error = read_target("a100.toml", &text).unwrap_err();
-    assert_eq!(error.key, "capacity");
-    assert!(error.reason.contains("smaller than one panel"), "{error}");
+fn a_key_that_several_tables_have_is_told_by_its_own_line() {
+    let edge = built_in_text("ipu-edge").unwrap();
+    // The line of the last assignment of a key to a value, and the text with another value there.
+    let last = |text: &str, key: &str, value: &str| {
+        let assigns = |line: &&str| line.split('=').next().is_some_and(|name| name.trim() == key);
+        let at = text.lines().count() - text.lines().rev().position(|line| assigns(&line)).unwrap();
+        let lines = text.lines().enumerate();
+        let changed = lines.map(|(index, line)| if index + 1 == at { format!("{key} = {value}") } else { line.into() });
+        (at, changed.collect::<Vec<String>>().join("\n"))
+    };
+    let (line, small) = last(edge, "capacity", "\"4KiB\"");
+    // The thermal table has a capacity as well, behind those of the tiers.
+    assert!(read_target("edge.toml", &small).unwrap_err().reason.contains("J/K"), "line {line}");
+    let thermal = edge.find("[thermal]").unwrap();
+    let tiers = &edge[..thermal];
+    let (line, small) = last(tiers, "capacity", "\"4KiB\"");
+    let error = read_target("edge.toml", &format!("{small}\n{}", &edge[thermal..])).unwrap_err();
+    assert_eq!((error.line, error.key.as_str()), (line, "capacity"), "{error}");
+    assert!(error.reason.contains("`UFS 4.0` is smaller than one panel"), "{error}");
+    // Matrix units for weights of a type name it as the policy names where weights live.
+    let text = built_in_text("graphcore-c600").unwrap();
+    let units = text.replacen("types = [\"f16\"]", "types = [\"f16\"]\nweights = [\"i4\"]", 1);
+    let (line, nowhere) = last(&units, "weights", "\"tier3\"");
+    let error = read_target("machine.toml", &nowhere).unwrap_err();
+    assert_eq!((error.line, error.key.as_str()), (line, "weights"), "{error}");
+    assert_eq!(nowhere.lines().nth(line - 1), Some("weights = \"tier3\""));
+    // The second unit of several.
+    let (line, idle) = last(text, "pass", "\"0 cycles\"");
+    let error = read_target("machine.toml", &idle).unwrap_err();
+    assert_eq!((error.line, error.key.as_str()), (line, "pass"), "{error}");
+    // Energies and temperatures have limits.
+    let (_, drawn) = last(edge, "static_power", "\"3W\"");
+    let limit = drawn.lines().position(|line| line == "limit = \"15W\"").unwrap() + 1;
+    let error = read_target("edge.toml", &drawn.replacen("limit = \"15W\"", "limit = \"2W\"", 1)).unwrap_err();
+    assert_eq!((error.line, error.key.as_str()), (limit, "limit"), "{error}");
 }
 
 #[test]

@@ -390,6 +390,7 @@ fn step_placement(step: schema::StepPlacement) -> Result<StepPlacementRecord, Fa
         tiles: step.tiles.into_iter().map(|tiles| tiles.start..tiles.end).collect(),
         regions: step.regions.into_iter().map(region).collect::<Result<_, Fault>>()?,
         reduction,
+        reason: step.reason,
     })
 }
 

@@ -336,5 +336,6 @@ fn step_placement(step: &StepPlacementRecord) -> schema::StepPlacement {
         tiles: step.tiles.iter().map(|tiles| schema::TileRange { start: tiles.start, end: tiles.end }).collect(),
         regions: step.regions.iter().map(region).collect(),
         reduction: reduction.into(),
+        reason: step.reason.clone(),
     }
 }

@@ -394,6 +394,7 @@ pub(super) static STEP_PLACEMENT: Message = Message {
         Field { number: 4, name: "tiles", repeated: true, union: false, kind: Kind::Message(&TILE_RANGE) },
         Field { number: 5, name: "regions", repeated: true, union: false, kind: Kind::Message(&REGION) },
         Field { number: 6, name: "reduction", repeated: false, union: false, kind: Kind::Varint { maximum: i32::MAX as u64 } },
+        Field { number: 7, name: "reason", repeated: false, union: false, kind: Kind::Bytes },
     ],
 };
 

@@ -302,6 +302,8 @@ pub struct StepPlacementRecord {
     pub regions: Vec<RegionRecord>,
     /// How partial results are combined.
     pub reduction: Reduction,
+    /// What it was compared with, for people; may be empty.
+    pub reason: String,
 }
 
 /// The points along an axis in parts of equal length, but for a shorter last one.

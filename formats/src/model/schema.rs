@@ -408,6 +408,8 @@ pub struct StepPlacement {
     pub regions: ::prost::alloc::vec::Vec<Region>,
     #[prost(enumeration = "Reduction", tag = "6")]
     pub reduction: i32,
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Split {

@@ -41,6 +41,7 @@ pub fn records(
             regions,
             reduction: if reduces { Reduction::Tree } else { Reduction::None },
             splits,
+            reason: placed.reason.clone(),
         };
         blocks.entry(step.block).or_default().insert(step.step, record);
     }

@@ -13,7 +13,7 @@ mod candidates;
 use candidates::candidates;
 use ipuc_formats::machine::{
     BoundStep, CostError, Layout, Program, Source, Split, StepCost, Target, counted_cost, layout_of, step_cost,
-    units::Bytes,
+    units::{Bytes, Cycles, Seconds},
 };
 use ipuc_formats::ops::AxisKind;
 use std::collections::HashMap;
@@ -114,6 +114,8 @@ fn key(step: &BoundStep, layouts: &[Layout]) -> String {
 
 fn search(step: &BoundStep, target: &Target, available: Bytes, layouts: &[Layout]) -> Result<Placed, CostError> {
     let mut best: Option<Placed> = None;
+    // The fastest of the ways that were not taken.
+    let mut next: Option<Seconds> = None;
     let mut tried = 0;
     for split in candidates(step, target, layouts) {
         let mut split = split;
@@ -123,29 +125,56 @@ fn search(step: &BoundStep, target: &Target, available: Bytes, layouts: &[Layout
         }
         tried += 1;
         let exceeds_memory = cost.sram > available;
+        let local = cost.received.0 == 0.0;
+        let placed = Placed { split, cost, reason: String::new(), exceeds_memory, local };
         let rank = |placed: &Placed| {
             (placed.exceeds_memory, placed.cost.duration(target).0, placed.cost.sram.0, placed.cost.tiles)
         };
-        let local = cost.received.0 == 0.0;
-        let placed = Placed { split, cost, reason: String::new(), exceeds_memory, local };
         let better = best
             .as_ref()
             .is_none_or(|best| rank(&placed).partial_cmp(&rank(best)).is_some_and(std::cmp::Ordering::is_lt));
-        if better {
-            best = Some(placed);
-        }
+        let left = if better { best.replace(placed) } else { Some(placed) };
+        let left = left.filter(|left| !left.exceeds_memory).map(|left| left.cost.duration(target));
+        next = match (next, left) {
+            (Some(one), Some(other)) => Some(if other < one { other } else { one }),
+            (one, other) => one.or(other),
+        };
     }
     let whole = Split::whole(step);
-    let mut best = match best {
-        Some(best) => best,
-        None => {
-            let cost = step_cost(target, step, &whole, layouts)?;
-            Placed { split: whole.clone(), local: true, cost, reason: String::new(), exceeds_memory: false }
-        }
-    };
-    let alone = step_cost(target, step, &whole, layouts)?.duration(target);
-    best.reason = format!("{} of {tried} ways, {alone} on one tile", best.cost.duration(target));
+    let alone = step_cost(target, step, &whole, layouts)?;
+    let mut best = best.unwrap_or_else(|| {
+        let (split, cost) = (whole, alone.clone());
+        Placed { split, local: true, cost, reason: String::new(), exceeds_memory: false }
+    });
+    best.reason = reason(target, &best, tried, next, alone.duration(target));
     Ok(best)
+}
+
+/// What a way was compared with, and what its time goes to.
+fn reason(target: &Target, best: &Placed, tried: usize, next: Option<Seconds>, alone: Seconds) -> String {
+    let cost = &best.cost;
+    let parts = [
+        ("products", cost.matrix),
+        ("vectors and copies", cost.vector + cost.copies),
+        ("exchange", cost.exchange + cost.sync),
+    ];
+    let all: f64 = parts.iter().map(|(_, cycles)| cycles.0).sum();
+    let own =
+        |&(name, cycles): &(&str, Cycles)| (cycles.0 > 0.0).then(|| format!("{name} {:.0} %", 100.0 * cycles.0 / all));
+    let spent: Vec<String> = parts.iter().filter_map(own).collect();
+    let mut text = cost.duration(target).to_string();
+    if best.exceeds_memory {
+        text.push_str(&format!(", the least memory of {tried} ways: none fits"));
+    } else if let Some(next) = next {
+        text.push_str(&format!(", the fastest of {tried} ways (the next {next})"));
+    }
+    if !spent.is_empty() {
+        text.push_str(&format!("; {}", spent.join(", ")));
+    }
+    if cost.tiles > 1 {
+        text.push_str(&format!("; {alone} on one tile"));
+    }
+    text
 }
 
 /// Cut the longest axis that may be cut in twice as many parts in time; whether there was one.

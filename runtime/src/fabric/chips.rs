@@ -15,6 +15,7 @@ pub fn join(target: &Target, links: &Links, parts: Vec<Report>, received: &[Byte
         throttled: Seconds(0.0),
         busy: Seconds(0.0),
         stall: Seconds(0.0),
+        engines: Vec::new(),
         tiers: vec![TierReport::default(); target.tiers.len()],
         transfers: Vec::new(),
         energy: none,

@@ -14,5 +14,5 @@ mod transfers;
 
 pub use chips::join;
 pub use power::bound;
-pub use report::{Chip, EnergyParts, Heat, Limit, Report, StepReport, TierReport, TransferReport};
+pub use report::{Chip, EnergyParts, EngineReport, Heat, Limit, Report, StepReport, TierReport, TransferReport};
 pub use timeline::simulate;

@@ -69,6 +69,19 @@ pub struct StepReport {
     pub limit: Limit,
 }
 
+/// What works off steps in order: all tiles together, or one of the engines of a machine with queues.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineReport {
+    /// What it is.
+    pub name: &'static str,
+    /// Time at work.
+    pub busy: Seconds,
+    /// Time that it waited for data or for another engine before a step of its own.
+    pub stall: Seconds,
+    /// Time after its last step.
+    pub idle: Seconds,
+}
+
 /// One tier in a simulated run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TierReport {
@@ -140,10 +153,12 @@ pub struct Report {
     pub cycles: Cycles,
     /// The part of it that the limits on power and temperature add.
     pub throttled: Seconds,
-    /// Time in which at least one engine was at work, summed over engines.
+    /// Time at work, summed over engines.
     pub busy: Seconds,
     /// Time in which engines waited for data or for one another while they had steps left.
     pub stall: Seconds,
+    /// What worked off the steps; empty where several machines share them.
+    pub engines: Vec<EngineReport>,
     /// The tiers.
     pub tiers: Vec<TierReport>,
     /// All transfers, in the order in which they were issued.

@@ -1,13 +1,28 @@
 //! The timeline: one pass over the steps in program order.
 
-use super::report::{Chip, EnergyParts, Limit, Report, StepReport, TierReport, TransferReport};
+use super::report::{Chip, EnergyParts, EngineReport, Limit, Report, StepReport, TierReport, TransferReport};
 use super::transfers::{Arrival, Channel, Needs, needs};
 use ipuc_formats::machine::units::{Bytes, Joules, Seconds};
-use ipuc_formats::machine::{BoundStep, Homes, Place, Program, Source, StepCost, Style, Target};
+use ipuc_formats::machine::{BoundStep, ENGINES, Homes, Place, Program, Source, StepCost, Style, Target};
 use std::collections::HashMap;
 
-/// Engines that run side by side where a machine has queues: for matrices, vectors, and moves.
-const ENGINES: usize = 3;
+/// What works off its steps in order.
+#[derive(Debug, Clone, Copy, Default)]
+struct Engine {
+    /// When its last step ends.
+    free: Seconds,
+    busy: Seconds,
+    stall: Seconds,
+}
+
+impl Engine {
+    /// A step of so much work, which it is through with at `end`.
+    fn run(&mut self, busy: Seconds, end: Seconds) {
+        self.stall += (end - self.free - busy).max(Seconds(0.0));
+        self.busy += busy;
+        self.free = end;
+    }
+}
 
 /// Run a program whose steps cost `costs` on a machine, without limits on power and temperature and without what is drawn
 /// whatever happens ([`bound`](super::bound)).
@@ -26,9 +41,9 @@ pub fn simulate(target: &Target, program: &Program, homes: &Homes, costs: &[Step
 struct Run<'a> {
     target: &'a Target,
     channels: Vec<Channel>,
-    engines: [Seconds; ENGINES],
-    /// When each value is computed.
-    ready: HashMap<Source, Seconds>,
+    engines: [Engine; ENGINES.len()],
+    /// When each value is computed, and by which engines.
+    ready: HashMap<Source, (Seconds, Vec<usize>)>,
     /// Room in the tiles for transfers that are ahead.
     room: Bytes,
     steps: Vec<StepReport>,
@@ -53,7 +68,7 @@ impl<'a> Run<'a> {
         Run {
             target,
             channels: vec![Channel::default(); target.tiers.len()],
-            engines: [Seconds(0.0); ENGINES],
+            engines: [Engine::default(); ENGINES.len()],
             ready: HashMap::new(),
             room,
             steps: Vec::with_capacity(program.steps.len()),
@@ -113,46 +128,45 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, step: &BoundStep, cost: &StepCost, needs: &[Needs], index: usize, chained: bool) {
         let own = &needs[index];
-        let prefetches = self.target.policy.prefetch;
-        let engine = self.engine(cost);
-        let free = self.engines[engine];
-        let operands = step.operands.iter().flatten();
-        let computed =
-            operands.filter_map(|tensor| self.ready.get(&tensor.source)).fold(Seconds(0.0), |a, &b| a.max(b));
-        let earliest = free.max(computed);
         let (gap, work) = self.busy(step, cost, chained);
         let busy = gap + work;
-        let mut arrivals = if prefetches {
-            self.prefetch(needs, index, earliest);
-            self.arrivals[index].clone()
-        } else {
-            self.transfer(index, &own.stored, step.times, earliest + gap)
-        };
-        // Results of earlier steps are not there before they are computed.
-        let of_results = self.transfer(index, &own.computed, step.times, earliest + gap);
-        for (arrival, other) in arrivals.iter_mut().zip(of_results) {
-            *arrival = Arrival { first: arrival.first.max(other.first), last: arrival.last.max(other.last) };
-        }
+        let parts = self.parts(step, cost, work);
+        let used: Vec<usize> = (0..parts.len()).filter(|&engine| parts[engine].0 > 0.0).collect();
+        // The engine that it takes longest stands for it in the report.
+        let longest = used.iter().rev().copied().max_by(|&left, &right| parts[left].0.total_cmp(&parts[right].0));
+        let engine = longest.unwrap_or(0);
+        let free = self.engines[engine].free;
+        let computed = self.computed(step, &used);
+        let earliest = used.iter().fold(free.max(computed), |latest, &engine| latest.max(self.engines[engine].free));
+        let arrivals = self.arrivals_of(step, needs, index, (earliest, gap));
         let first = arrivals.iter().map(|arrival| arrival.first).fold(Seconds(0.0), Seconds::max);
-        let start = (earliest + gap).max(first);
-        let mut end = start + work;
-        let mut late = vec![Seconds(0.0); arrivals.len()];
-        for (tier, arrival) in arrivals.iter().enumerate() {
-            if arrival.last > end {
-                end = arrival.last;
-            }
-            late[tier] = arrival.first.max(arrival.last - work);
+        let queues = self.target.style == Style::Queues;
+        let start = if queues { (computed + gap).max(first) } else { (earliest + gap).max(first) };
+        let mut end = arrivals.iter().fold(start + work, |end, arrival| end.max(arrival.last));
+        if queues {
+            end = used.iter().fold(end, |end, &engine| end.max(self.engines[engine].free.max(start) + parts[engine]));
         }
+        let late = arrivals.iter().map(|arrival| arrival.first.max(arrival.last - work));
+        let slowest = late.enumerate().max_by(|(_, left), (_, right)| left.0.total_cmp(&right.0)).map(|(tier, _)| tier);
         // Further runs of a body read their bytes again, and later; results are written when they are computed.
-        if prefetches && step.times > 1.0 {
+        if self.target.policy.prefetch && step.times > 1.0 {
             let again = self.transfer(index, &own.stored, step.times - 1.0, start);
             end = again.iter().fold(end, |end, arrival| end.max(arrival.last));
         }
         end = self.write(index, own, step.times, (start, end), cost.stages);
-        let stall = (end - free - busy).max(Seconds(0.0));
-        let slowest = (0..late.len()).max_by(|&left, &right| late[left].0.total_cmp(&late[right].0));
+        // An engine with a queue goes on to its next instruction; all tiles together wait for the end of a step.
+        let before = self.engines[engine].stall;
+        if queues {
+            for &engine in &used {
+                let own = &mut self.engines[engine];
+                own.run(parts[engine], own.free.max(start) + parts[engine]);
+            }
+        } else {
+            self.engines[engine].run(busy, end);
+        }
+        let stall = self.engines[engine].stall - before;
         let waited = (computed - free).max(Seconds(0.0)).min(stall);
-        let mut tier_stalls = vec![Seconds(0.0); late.len()];
+        let mut tier_stalls = vec![Seconds(0.0); arrivals.len()];
         if let Some(tier) = slowest {
             tier_stalls[tier] = stall - waited;
             self.tiers[tier].stall += stall - waited;
@@ -160,9 +174,8 @@ impl<'a> Run<'a> {
         self.macs += cost.macs * step.times;
         self.account(step, own);
         self.ahead = (self.ahead - own.stored.iter().copied().sum::<Bytes>().min(self.room)).max(Bytes(0.0));
-        self.engines[engine] = end;
         for result in &step.results {
-            self.ready.insert(result.source, end);
+            self.ready.insert(result.source, (end, used.clone()));
         }
         let limit = self.limit(cost, busy, stall - waited, slowest);
         self.steps.push(StepReport {
@@ -178,13 +191,63 @@ impl<'a> Run<'a> {
         });
     }
 
-    /// The engine that a step takes longest on; all of them are one where there are no queues.
-    fn engine(&self, cost: &StepCost) -> usize {
-        if self.target.style != Style::Queues {
-            return 0;
+    /// When everything is there that a step needs of earlier ones; but for what one engine alone made for itself, engines wait
+    /// for it with a semaphore.
+    fn computed(&self, step: &BoundStep, used: &[usize]) -> Seconds {
+        let semaphore = self.target.overhead.semaphore;
+        let operands = step.operands.iter().flatten().filter_map(|tensor| self.ready.get(&tensor.source));
+        let times = operands
+            .map(|(end, by)| if used.is_empty() || (used.len() == 1 && by == used) { *end } else { *end + semaphore });
+        times.fold(Seconds(0.0), Seconds::max)
+    }
+
+    /// When the bytes arrive that a step reads from each tier.
+    fn arrivals_of(
+        &mut self,
+        step: &BoundStep,
+        needs: &[Needs],
+        index: usize,
+        (earliest, gap): (Seconds, Seconds),
+    ) -> Vec<Arrival> {
+        let own = &needs[index];
+        let mut arrivals = if self.target.policy.prefetch {
+            self.prefetch(needs, index, earliest);
+            self.arrivals[index].clone()
+        } else {
+            self.transfer(index, &own.stored, step.times, earliest + gap)
+        };
+        // Results of earlier steps are not there before they are computed.
+        let of_results = self.transfer(index, &own.computed, step.times, earliest + gap);
+        for (arrival, other) in arrivals.iter_mut().zip(of_results) {
+            *arrival = Arrival { first: arrival.first.max(other.first), last: arrival.last.max(other.last) };
         }
-        let parts = [cost.matrix, cost.vector, cost.copies + cost.exchange];
-        (0..ENGINES).rev().max_by(|&left, &right| parts[left].0.total_cmp(&parts[right].0)).unwrap_or(0)
+        arrivals
+    }
+
+    /// What a step takes of each engine; all of them are one where there are no queues.
+    fn parts(&self, step: &BoundStep, cost: &StepCost, work: Seconds) -> [Seconds; ENGINES.len()] {
+        let mut parts = [Seconds(0.0); ENGINES.len()];
+        if self.target.style != Style::Queues || work.0 == 0.0 {
+            parts[0] = work;
+            return parts;
+        }
+        let overhead = &self.target.overhead;
+        for (part, cycles) in parts.iter_mut().zip(cost.engines()) {
+            if cycles.0 > 0.0 {
+                *part = (cycles / self.target.tiles.clock + overhead.step) * step.times;
+            }
+        }
+        // The host starts all of a step.
+        let longest = parts.iter().copied().fold(Seconds(0.0), Seconds::max);
+        parts
+            .iter_mut()
+            .filter(|part| part.0 > 0.0)
+            .for_each(|part| *part = *part + (work - longest).max(Seconds(0.0)));
+        if parts.iter().all(|part| part.0 == 0.0) {
+            // It is started, and does nothing.
+            parts[ENGINES.len() - 1] = work;
+        }
+        parts
     }
 
     /// Time before a step and of its work, over all of its runs. A view takes none, but where it is started as other steps
@@ -272,7 +335,8 @@ impl<'a> Run<'a> {
 
     fn finish(mut self, program: &Program) -> Report {
         let target = self.target;
-        let mut makespan = self.engines.iter().copied().fold(Seconds(0.0), Seconds::max);
+        let ends = self.engines.iter().map(|engine| engine.free).chain(self.steps.iter().map(|step| step.end));
+        let mut makespan = ends.fold(Seconds(0.0), Seconds::max);
         // Writes that no step waited for.
         makespan = self.channels.iter().map(|channel| channel.free).fold(makespan, Seconds::max);
         let mut energy = EnergyParts { tiers: vec![Joules(0.0); target.tiers.len()], ..EnergyParts::default() };
@@ -291,12 +355,21 @@ impl<'a> Run<'a> {
         for (tier, channel) in self.tiers.iter_mut().zip(&self.channels) {
             tier.busy = channel.busy;
         }
+        let names: &[&'static str] = if target.style == Style::Queues { &ENGINES } else { &["tiles"] };
+        let engines = names.iter().zip(&self.engines).map(|(&name, engine)| EngineReport {
+            name,
+            busy: engine.busy,
+            stall: engine.stall,
+            idle: makespan - engine.free,
+        });
+        let engines: Vec<EngineReport> = engines.collect();
         Report {
             makespan,
             cycles: makespan * target.tiles.clock,
             throttled: Seconds(0.0),
-            busy: self.steps.iter().map(|step| step.busy).sum(),
-            stall: self.steps.iter().map(|step| step.stall).sum(),
+            busy: engines.iter().map(|engine| engine.busy).sum(),
+            stall: engines.iter().map(|engine| engine.stall).sum(),
+            engines,
             tiers: self.tiers,
             transfers: self.transfers,
             energy,

@@ -21,8 +21,9 @@ pub(super) fn show(manifest: &Manifest, target: Option<(u32, Size)>, output: &mu
         let bindings = placement.bindings.iter().map(|(symbol, value)| format!(" {symbol}={value}"));
         let (block, name, hash) = (placement.block, &placement.target, hex(&placement.target_hash));
         output.line(format_args!("block {block} on {name}{}, target {hash}", bindings.collect::<String>()))?;
-        let mut table =
-            vec![["step", "operator", "splits", "tiles", "stationary", "reduction", "regions"].map(str::to_string)];
+        let mut table = vec![
+            ["step", "operator", "splits", "tiles", "stationary", "reduction", "regions", "reason"].map(str::to_string),
+        ];
         let record = &manifest.blocks[block as usize];
         for step in &placement.steps {
             let reduction: &'static str = step.reduction.into();
@@ -35,6 +36,7 @@ pub(super) fn show(manifest: &Manifest, target: Option<(u32, Size)>, output: &mu
                 step.stationary.map_or_else(|| "-".to_string(), |operand| format!("operand {operand}")),
                 reduction.to_string(),
                 cells(step.regions.iter().map(|region| region_text(&names, record, region)).collect()),
+                if step.reason.is_empty() { "-".to_string() } else { step.reason.clone() },
             ]);
         }
         output.table(table)?;
@@ -106,6 +108,7 @@ fn json_placement(manifest: &Manifest, names: &Names, placement: &PlacementRecor
             "tiles": step.tiles.iter().map(|tiles| json!({"start": tiles.start, "end": tiles.end})).collect::<Json>(),
             "regions": step.regions.iter().map(region).collect::<Json>(),
             "reduction": reduction,
+            "reason": step.reason,
         })
     });
     json!({

@@ -2,8 +2,9 @@
 
 use super::present::json_result;
 use crate::simulate::Simulated;
-use ipuc_formats::machine::Target;
+use ipuc_formats::machine::{Place, Program, Source, Target};
 use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 
 /// The page, with the data of the runs in place of [`MARK`].
 const PAGE: &str = include_str!("page.html");
@@ -17,7 +18,7 @@ pub(super) fn page(runs: &[(&Target, &Simulated)]) -> String {
 }
 
 fn run(target: &Target, simulated: &Simulated) -> Json {
-    let Simulated { program, placed: _, homes: _, plan, report } = simulated;
+    let Simulated { program, placed: _, homes, plan, report } = simulated;
     let slowdown = report.slowdown();
     let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
     let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);
@@ -60,5 +61,29 @@ fn run(target: &Target, simulated: &Simulated) -> Json {
         })),
         "transfers": transfers.collect::<Json>(),
         "regions": regions.collect::<Json>(),
+        "values": match homes.activations {
+            Place::Tiles => Vec::new(),
+            Place::Tier(_) => values(program),
+        },
     })
+}
+
+/// Bytes of each result of a step, the step that makes it and the last one that reads it.
+fn values(program: &Program) -> Vec<Json> {
+    let mut lives: BTreeMap<u32, (f64, usize, usize)> = BTreeMap::new();
+    for (index, step) in program.steps.iter().enumerate() {
+        for tensor in step.operands.iter().flatten() {
+            if let Source::Value(value) = tensor.source
+                && let Some((_, _, last)) = lives.get_mut(&value)
+            {
+                *last = index;
+            }
+        }
+        for tensor in step.results.iter().filter(|_| !step.view) {
+            if let Source::Value(value) = tensor.source {
+                lives.insert(value, (tensor.bytes, index, index));
+            }
+        }
+    }
+    lives.into_values().map(|(bytes, from, to)| json!([bytes, from, to])).collect()
 }

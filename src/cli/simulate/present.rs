@@ -4,9 +4,10 @@ use crate::cli::output::Output;
 use crate::cli::present as values;
 use crate::simulate::Simulated;
 use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
-use ipuc_formats::machine::{Place, Target};
+use ipuc_formats::machine::{BoundStep, Place, Target};
 use ipuc_formats::value::Value;
-use ipuc_runtime::fabric::{EnergyParts, Heat, Limit, Report};
+use ipuc_passes::tile::Placed;
+use ipuc_runtime::fabric::{EnergyParts, Heat, Limit, Report, StepReport};
 use serde_json::{Value as Json, json};
 
 pub(super) fn show(
@@ -23,8 +24,11 @@ pub(super) fn show(
             "tiles",
             "cycles",
             "time",
+            "of the peak",
             "stall",
+            "waits for",
             "exchanged",
+            "relayout",
             "from tiers",
             "energy",
             "limit",
@@ -42,8 +46,12 @@ pub(super) fn show(
             placed.cost.tiles.to_string(),
             format!("{:.0}", (time * target.tiles.clock).0),
             time.to_string(),
+            utilization(target, step, placed.cost.macs, took)
+                .map_or_else(|| "-".to_string(), |share| format!("{:.1} %", share * 100.0)),
             took.stall.to_string(),
+            waits_for(target, took),
             (placed.cost.exchanged * step.times).to_string(),
+            (placed.cost.relayout_bytes * step.times).to_string(),
             took.read.iter().copied().sum::<Bytes>().to_string(),
             took.energy.total().to_string(),
             limit(target, took.limit),
@@ -161,6 +169,28 @@ fn place(target: &Target, place: Place) -> String {
     }
 }
 
+/// Share of the multiply-accumulates that the matrix units could have done in the time of a step.
+fn utilization(target: &Target, step: &BoundStep, macs: f64, took: &StepReport) -> Option<f64> {
+    let peaks = step.products.iter().filter_map(|product| target.peak_macs_per_second(product.precision.activation));
+    let peak = peaks.reduce(f64::max)?;
+    let Seconds(time) = took.busy + took.stall;
+    (time > 0.0).then(|| macs * step.times / (peak * time))
+}
+
+/// What a step waited for longest: a tier, or results of other steps.
+fn waits_for(target: &Target, took: &StepReport) -> String {
+    if took.stall.0 <= 0.0 {
+        return "-".to_string();
+    }
+    let tiers = took.tier_stalls.iter().zip(&target.tiers);
+    let longest = tiers.max_by(|(left, _), (right, _)| left.0.total_cmp(&right.0));
+    let of_tiers: Seconds = took.tier_stalls.iter().copied().sum();
+    match longest {
+        Some((stall, tier)) if stall.0 > 0.0 && of_tiers.0 * 2.0 >= took.stall.0 => tier.name.clone(),
+        Some(_) | None => "results".to_string(),
+    }
+}
+
 pub(super) fn limit(target: &Target, limit: Limit) -> String {
     match limit {
         Limit::Matrix => "matrix".to_string(),
@@ -198,43 +228,51 @@ fn json_energy(energy: &EnergyParts) -> Json {
     })
 }
 
+fn json_step(target: &Target, step: &BoundStep, placed: &Placed, (took, slowdown): (&StepReport, f64)) -> Json {
+    let cost = &placed.cost;
+    let Cycles(exchange) = cost.exchange;
+    json!({
+        "block": step.block,
+        "step": step.step,
+        "name": step.name,
+        "operator": step.operator,
+        "runs": step.times,
+        "macs": step.times * cost.macs,
+        "zero_share": step.zeros.as_ref().map(|zeros| 1.0 - zeros.kept),
+        "tiles": cost.tiles,
+        "start_seconds": took.start.0 * slowdown,
+        "end_seconds": took.end.0 * slowdown,
+        "busy_seconds": took.busy.0 * slowdown,
+        "stall_seconds": took.stall.0 * slowdown,
+        "tier_stall_seconds": took.tier_stalls.iter().map(|stall| stall.0 * slowdown).collect::<Vec<_>>(),
+        "matrix_cycles": cost.matrix.0,
+        "vector_cycles": cost.vector.0,
+        "copy_cycles": cost.copies.0,
+        "exchange_cycles": exchange,
+        "sync_cycles": cost.sync.0,
+        "exchange_bytes": cost.exchanged.0,
+        "exchange_transfers": cost.transfers,
+        "relayout_cycles": cost.relayout.0,
+        "relayout_bytes": cost.relayout_bytes.0,
+        "relayout_transfers": cost.relayout_transfers,
+        "exchange_phases": cost.phases,
+        "tile_memory_bytes": cost.sram.0,
+        "sram_bytes": cost.sram_traffic.0 * step.times,
+        "tier_read_bytes": took.read.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
+        "tier_written_bytes": took.written.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
+        "energy_joules": json_energy(&took.energy),
+        "limit": limit(target, took.limit),
+        "utilization": utilization(target, step, cost.macs, took).map(|share| share / slowdown),
+        "waits_for": waits_for(target, took),
+        "chosen": placed.reason,
+    })
+}
+
 pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
     let Simulated { program, placed, homes, plan, report } = simulated;
     let slowdown = report.slowdown();
-    let steps = program.steps.iter().zip(placed).zip(&report.steps).map(|((step, placed), took)| {
-        let cost = &placed.cost;
-        let Cycles(exchange) = cost.exchange;
-        json!({
-            "block": step.block,
-            "step": step.step,
-            "name": step.name,
-            "operator": step.operator,
-            "runs": step.times,
-            "macs": step.times * cost.macs,
-            "zero_share": step.zeros.as_ref().map(|zeros| 1.0 - zeros.kept),
-            "tiles": cost.tiles,
-            "start_seconds": took.start.0 * slowdown,
-            "end_seconds": took.end.0 * slowdown,
-            "busy_seconds": took.busy.0 * slowdown,
-            "stall_seconds": took.stall.0 * slowdown,
-            "tier_stall_seconds": took.tier_stalls.iter().map(|stall| stall.0 * slowdown).collect::<Vec<_>>(),
-            "matrix_cycles": cost.matrix.0,
-            "vector_cycles": cost.vector.0,
-            "copy_cycles": cost.copies.0,
-            "exchange_cycles": exchange,
-            "sync_cycles": cost.sync.0,
-            "exchange_bytes": cost.exchanged.0,
-            "exchange_transfers": cost.transfers,
-            "exchange_phases": cost.phases,
-            "tile_memory_bytes": cost.sram.0,
-            "sram_bytes": cost.sram_traffic.0 * step.times,
-            "tier_read_bytes": took.read.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
-            "tier_written_bytes": took.written.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
-            "energy_joules": json_energy(&took.energy),
-            "limit": limit(target, took.limit),
-            "chosen": placed.reason,
-        })
-    });
+    let steps = program.steps.iter().zip(placed).zip(&report.steps);
+    let steps = steps.map(|((step, placed), took)| json_step(target, step, placed, (took, slowdown)));
     let Report { makespan: Seconds(makespan), energy, .. } = report;
     let tiers = target.tiers.iter().zip(&report.tiers).map(|(tier, took)| {
         json!({
@@ -249,6 +287,12 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
         "target": target.name,
         "seconds": makespan,
         "cycles": report.cycles.0,
+        "engines": report.engines.iter().map(|engine| json!({
+            "name": engine.name,
+            "busy_seconds": engine.busy.0,
+            "stall_seconds": engine.stall.0,
+            "idle_seconds": engine.idle.0,
+        })).collect::<Json>(),
         "busy_seconds": report.busy.0,
         "stall_seconds": report.stall.0,
         "throttled_seconds": report.throttled.0,

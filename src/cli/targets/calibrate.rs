@@ -22,12 +22,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Measure this machine, some seconds long, and print its description, to simulate programs on it
+///
+/// It is kept in the folder of compiled models (IPUC_CACHE names another one), where `--target host` finds it.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Threads that a run shares; all cores by default
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
-    /// Write the description to a file
+    /// Write the description to this file, and keep none
     #[arg(long, short, value_name = "HOST.toml")]
     output: Option<PathBuf>,
 }
@@ -45,16 +47,28 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let text = description(threads, &caches, &measured);
     let target = read_target_with("host.toml", &text, &[])?;
     match &arguments.output {
-        Some(path) => {
-            let context = || format!("cannot write `{}`", path.display());
-            let file = OutputFile::create(path).with_context(context)?;
-            file.write_at(0, text.as_bytes()).with_context(context)?;
-            file.finish().with_context(context)?;
+        Some(path) => write(path, &text)?,
+        None => {
+            output.line(text.trim_end())?;
+            if let Some(path) = super::host_file() {
+                path.parent().map_or(Ok(()), std::fs::create_dir_all).with_context(|| cannot_write(&path))?;
+                write(&path, &text)?;
+                output.note(format_args!("kept as `host` in `{}`", path.display()));
+            }
         }
-        None => output.line(text.trim_end())?,
     }
     output.json(&json!({"targets": [target]}))?;
     Ok(Code::Success)
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let file = OutputFile::create(path).with_context(|| cannot_write(path))?;
+    file.write_at(0, text.as_bytes()).with_context(|| cannot_write(path))?;
+    file.finish().with_context(|| cannot_write(path))
 }
 
 /// Bytes of the caches of a core, and of the one that all share.

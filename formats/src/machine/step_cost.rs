@@ -1,0 +1,93 @@
+//! What a step takes of the parts of a machine.
+
+use super::target::{Style, Target};
+use super::units::{Bytes, Cycles, Joules, Seconds};
+
+/// Engines of a machine with queues: products; arithmetic and conversions; divisions and special functions; copies.
+pub const ENGINES: [&str; 4] = ["tensor", "vector", "scalar", "moves"];
+
+/// What a step costs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepCost {
+    /// Tiles that take part.
+    pub tiles: u32,
+    /// Of the busiest tile in its matrix units.
+    pub matrix: Cycles,
+    /// Of the busiest tile in its vector unit.
+    pub vector: Cycles,
+    /// Of those, for divisions and special functions.
+    pub special: Cycles,
+    /// Of the busiest tile in copies within its own memory.
+    pub copies: Cycles,
+    /// Of all exchange phases.
+    pub exchange: Cycles,
+    /// Meetings of all tiles.
+    pub sync: Cycles,
+    /// Exchange phases.
+    pub phases: u32,
+    /// Parts in which the results are made, one after another.
+    pub stages: u32,
+    /// Bytes that the busiest tile receives.
+    pub received: Bytes,
+    /// Of those, bytes that its neighbour receives at the same time.
+    pub shared: Bytes,
+    /// Bytes that all tiles receive.
+    pub exchanged: Bytes,
+    /// Separate transfers that the busiest tile receives.
+    pub transfers: f64,
+    /// Bytes that the busiest of the tiles sends which hold operands.
+    pub sent: Bytes,
+    /// Separate transfers that it sends.
+    pub transfers_sent: f64,
+    /// Bytes that cross the middle of the machine.
+    pub crossing: Bytes,
+    /// The part of the exchange that brings values into other parts than those that they were computed in.
+    pub relayout: Cycles,
+    /// Bytes that all tiles receive for it.
+    pub relayout_bytes: Bytes,
+    /// Separate transfers that the busiest tile receives for it.
+    pub relayout_transfers: f64,
+    /// Memory of a tile that it needs at once.
+    pub sram: Bytes,
+    /// Bytes that all tiles read from and write to their own memories.
+    pub sram_traffic: Bytes,
+    /// Multiply-accumulates, without those that are left out.
+    pub macs: f64,
+    /// Energy of multiply-accumulates.
+    pub matrix_energy: Joules,
+    /// Energy of operations on single elements.
+    pub vector_energy: Joules,
+}
+
+impl StepCost {
+    /// How long it runs when all data is there.
+    pub fn duration(&self, target: &Target) -> Seconds {
+        let Cycles(matrix) = self.matrix;
+        let Cycles(vector) = self.vector + self.copies;
+        let exchange = (self.exchange + self.sync).0;
+        let cycles = match target.style {
+            Style::Bsp => matrix + vector + exchange,
+            Style::Static => matrix.max(vector).max(exchange),
+            Style::Queues => self.engines().into_iter().fold(0.0, |most: f64, cycles| most.max(cycles.0)),
+            Style::Packet | Style::Roofline => (matrix + vector).max(exchange),
+        };
+        // Packets arrive late by the way that they have come, which no computation hides.
+        let latency = if target.style == Style::Packet { self.latency(target).0 } else { 0.0 };
+        let device = Cycles(cycles + latency) / target.tiles.clock + target.overhead.step;
+        match target.overhead.host_ahead {
+            true => device.max(target.overhead.host),
+            false => device + target.overhead.host,
+        }
+    }
+
+    /// Cycles on each engine of a machine with queues, in the order of [`ENGINES`].
+    pub fn engines(&self) -> [Cycles; ENGINES.len()] {
+        [self.matrix, self.vector - self.special, self.special, self.copies + self.exchange + self.sync]
+    }
+
+    /// Of hops from one end to the other of the square of tiles that take part, once a phase.
+    pub fn latency(&self, target: &Target) -> Cycles {
+        let side = f64::from(self.tiles).sqrt();
+        target.exchange.hop * (f64::from(self.phases) * 2.0 * side)
+    }
+}
