@@ -499,7 +499,9 @@ fn interleave(rows: [&[u8]; LINE_CHANNELS], flip: i32, line: &mut [i32]) {
     let mut done = 0;
     for (words, ((a, b), (c, d))) in whole.iter_mut().zip(chunks.zip(others)) {
         for lane in 0..LANES {
-            words[lane] = i32::from_le_bytes([a[lane], b[lane], c[lane], d[lane]]) ^ flip;
+            // Shifts become operations of vectors, which putting bytes together does not.
+            let [a, b, c, d] = [a[lane], b[lane], c[lane], d[lane]].map(u32::from);
+            words[lane] = (a | b << 8 | c << 16 | d << 24).cast_signed() ^ flip;
         }
         done += LANES;
     }
