@@ -239,10 +239,7 @@ impl<'a> Run<'a> {
         }
         // The host starts all of a step.
         let longest = parts.iter().copied().fold(Seconds(0.0), Seconds::max);
-        parts
-            .iter_mut()
-            .filter(|part| part.0 > 0.0)
-            .for_each(|part| *part = *part + (work - longest).max(Seconds(0.0)));
+        parts.iter_mut().filter(|part| part.0 > 0.0).for_each(|part| *part += (work - longest).max(Seconds(0.0)));
         if parts.iter().all(|part| part.0 == 0.0) {
             // It is started, and does nothing.
             parts[ENGINES.len() - 1] = work;
