@@ -4,14 +4,12 @@
 //! Each step has the bits that it has alone. A step is part of a chain where nothing outside reads it but for the last one;
 //! dequantized integers are read as such, and quantizing may end a chain.
 
-use super::compiled::{Compiled, Kind, Step};
-use super::operations::{Arithmetic, Compute, Operation};
 use super::registers::{Direct, Register};
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use std::ops::Range;
 
 /// The most registers that a chain reads: the first slots.
-const MOST_FEEDS: usize = 8;
+pub(super) const MOST_FEEDS: usize = 8;
 
 /// Slots of what is read and of the results of steps.
 const SLOTS: usize = 24;
@@ -26,32 +24,32 @@ const TOGETHER: usize = VECTORS * LANES;
 #[derive(Clone, Default)]
 pub(super) struct Chain {
     /// What it reads: the first slots.
-    feeds: Vec<Feed>,
+    pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
     links: Vec<Link>,
     /// The slot of the result, or of what is quantized.
-    result: usize,
-    quantized: Option<Quantized>,
+    pub(super) result: usize,
+    pub(super) quantized: Option<Quantized>,
 }
 
 /// A register that a chain reads.
 #[derive(Clone, Copy, PartialEq)]
-struct Feed {
-    register: usize,
+pub(super) struct Feed {
+    pub(super) register: usize,
     /// What makes f32 of its integers.
-    widened: Option<Widened>,
+    pub(super) widened: Option<Widened>,
 }
 
 /// `(x - zero) * scale`; without a scale x itself.
 #[derive(Clone, Copy, PartialEq)]
-struct Widened {
-    zero: i32,
-    scale: Option<f32>,
+pub(super) struct Widened {
+    pub(super) zero: i32,
+    pub(super) scale: Option<f32>,
 }
 
 /// A step: its arguments are slots.
 #[derive(Clone, Copy)]
-enum Link {
+pub(super) enum Link {
     Add(usize, usize),
     Sub(usize, usize),
     Mul(usize, usize),
@@ -62,105 +60,15 @@ enum Link {
 
 /// The nearest integer of `x / scale`, within bounds, plus `zero`.
 #[derive(Clone, Copy)]
-struct Quantized {
-    scale: f32,
-    zero: i32,
-    least: i32,
-    greatest: i32,
-}
-
-/// The result of a step of a chain.
-struct Known {
-    register: usize,
-    slot: usize,
-    /// How often later steps of the chain read it.
-    reads: usize,
-}
-
-impl<'a> Compiled<'a> {
-    /// Makes chains of steps.
-    pub(super) fn chain(&mut self) {
-        let uses = self.uses();
-        let mut first = 0;
-        while first < self.steps.len() {
-            if let Some((chain, count)) = self.longest_chain(first, &uses) {
-                let arguments = chain.feeds.iter().map(|feed| feed.register).collect();
-                let last = &self.steps[first + count - 1];
-                let operation = Operation::new(Compute::Chain(chain), last.operation.to());
-                self.steps[first] = Step { function: last.function, operation, arguments, result: last.result };
-                self.steps.drain(first + 1..first + count);
-            }
-            first += 1;
-        }
-    }
-
-    /// Whether something else than a chain reads a register.
-    pub(super) fn is_read_alone(&self, register: usize) -> bool {
-        let reads = |step: &Step<'_>| step.operation.chain().is_none() && step.arguments.contains(&register);
-        self.steps.iter().any(reads) || self.results.contains(&register)
-    }
-
-    /// The longest chain that begins at a step, and how many steps it has: several.
-    fn longest_chain(&self, first: usize, uses: &[usize]) -> Option<(Chain, usize)> {
-        let (mut chain, mut known) = (Chain::default(), Vec::new());
-        let mut best = None;
-        for (index, step) in self.steps[first..].iter().enumerate() {
-            if chain.quantized.is_some() || self.append(&mut chain, &mut known, step).is_none() {
-                break;
-            }
-            let is_inner = |known: &Known| uses[known.register] == known.reads;
-            let is_whole = known.split_last().is_some_and(|(_, others)| others.iter().all(is_inner));
-            if index > 0 && is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
-                best = Some((chain.clone(), index + 1));
-            }
-        }
-        best
-    }
-
-    /// Adds a step; `None` where it cannot be part of the chain, which is of no use then.
-    fn append(&self, chain: &mut Chain, known: &mut Vec<Known>, step: &Step<'a>) -> Option<()> {
-        if let Some(function) = step.operation.float_pair() {
-            let &[left, right] = step.arguments.as_slice() else { return None };
-            let (left, right) = (self.slot(chain, known, left)?, self.slot(chain, known, right)?);
-            chain.link(match function {
-                Arithmetic::Add => Link::Add(left, right),
-                Arithmetic::Sub => Link::Sub(left, right),
-                Arithmetic::Mul => Link::Mul(left, right),
-                Arithmetic::Div => Link::Div(left, right),
-                Arithmetic::Min | Arithmetic::Max | Arithmetic::Prelu => return None,
-            })?;
-        } else if step.operation.clamps_floats() {
-            let &[x, least, greatest] = step.arguments.as_slice() else { return None };
-            let (least, greatest) = (self.float(least)?, self.float(greatest)?);
-            let x = self.slot(chain, known, x)?;
-            (!least.is_nan() && !greatest.is_nan()).then_some(())?;
-            chain.link(Link::Clamp(x, least, greatest))?;
-        } else if let Some((zero, scale)) = step.operation.widening() {
-            let &[register] = step.arguments.as_slice() else { return None };
-            known.iter().all(|known| known.register != register).then_some(())?;
-            chain.result = chain.feed(Feed { register, widened: Some(Widened { zero, scale }) })?;
-        } else {
-            let (scale, zero, least, greatest) = step.operation.quantizing()?;
-            let &[x] = step.arguments.as_slice() else { return None };
-            chain.result = self.slot(chain, known, x)?;
-            chain.quantized = Some(Quantized { scale, zero, least, greatest });
-        }
-        known.push(Known { register: step.result, slot: chain.result, reads: 0 });
-        Some(())
-    }
-
-    /// The slot of a register of f32.
-    fn slot(&self, chain: &mut Chain, known: &mut [Known], register: usize) -> Option<usize> {
-        if let Some(known) = known.iter_mut().find(|known| known.register == register) {
-            known.reads += 1;
-            return Some(known.slot);
-        }
-        chain.feed(Feed { register, widened: None })
-    }
+pub(super) struct Quantized {
+    pub(super) scale: f32,
+    pub(super) zero: i32,
+    pub(super) least: i32,
+    pub(super) greatest: i32,
 }
 
 impl Chain {
-    fn feed(&mut self, feed: Feed) -> Option<usize> {
+    pub(super) fn feed(&mut self, feed: Feed) -> Option<usize> {
         if let Some(slot) = self.feeds.iter().position(|other| *other == feed) {
             return Some(slot);
         }
@@ -168,7 +76,7 @@ impl Chain {
         Some(self.feeds.len() - 1)
     }
 
-    fn link(&mut self, link: Link) -> Option<()> {
+    pub(super) fn link(&mut self, link: Link) -> Option<()> {
         (MOST_FEEDS + self.links.len() < SLOTS).then(|| self.links.push(link))?;
         self.result = MOST_FEEDS + self.links.len() - 1;
         Some(())
@@ -179,18 +87,12 @@ impl Chain {
         self.feeds.len() + self.links.len() + if self.quantized.is_some() { 6 } else { 0 }
     }
 
-    /// Computes the elements `range`, of which operands that lie side by side are read where they are.
-    pub(super) fn run(&self, kinds: &[Kind<'_>], registers: &[Register], range: Range<usize>, result: &mut Register) {
+    /// Computes `count` elements of what `input` gives for a register.
+    pub(super) fn run<'r>(&self, count: usize, input: impl Fn(usize) -> Input<'r>, result: &mut Register) {
         let mut inputs = [Input::One(0.0); MOST_FEEDS];
-        for (input, feed) in inputs.iter_mut().zip(&self.feeds) {
-            *input = match &kinds[feed.register] {
-                Kind::Operand(_, source) => source.direct(&range).map(Input::of_operand),
-                Kind::Constant(Register::Float(values)) => values.first().copied().map(Input::One),
-                Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
-            }
-            .unwrap_or_else(|| Input::of_register(&registers[feed.register], range.len()));
+        for (own, feed) in inputs.iter_mut().zip(&self.feeds) {
+            *own = input(feed.register);
         }
-        let count = range.len();
         let out = match result {
             Register::Float(out) => {
                 out.resize(count, 0.0);
@@ -209,7 +111,7 @@ impl Chain {
 
 /// The elements of a feed.
 #[derive(Clone, Copy)]
-enum Input<'a> {
+pub(super) enum Input<'a> {
     One(f32),
     OneInteger(i32),
     Floats(&'a [f32]),
@@ -219,7 +121,7 @@ enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    fn of_operand(direct: Direct<'a>) -> Input<'a> {
+    pub(super) fn of_operand(direct: Direct<'a>) -> Input<'a> {
         match direct {
             Direct::Floats([one], false) => Input::One(*one),
             Direct::Floats(values, _) => Input::Floats(values),
@@ -232,7 +134,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn of_register(register: &'a Register, count: usize) -> Input<'a> {
+    pub(super) fn of_register(register: &'a Register, count: usize) -> Input<'a> {
         match register {
             Register::Float(values) => Input::Floats(&values[..count]),
             Register::Integer(values) => Input::Integers(&values[..count]),

@@ -1,5 +1,6 @@
 //! A program with its operands, and which loop computes each of its steps.
 
+use super::chains::Input;
 use super::operations::{Operation, operation};
 use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
@@ -165,7 +166,7 @@ impl<'a> Compiled<'a> {
             // Single assignment: arguments are other registers.
             let mut result = std::mem::replace(&mut registers[step.result], Register::Integer(Vec::new()));
             if let Some(chain) = step.operation.chain() {
-                chain.run(&self.kinds, registers, range.clone(), &mut result);
+                chain.run(range.len(), |register| self.input(registers, register, &range), &mut result);
                 registers[step.result] = result;
                 continue;
             }
@@ -182,6 +183,16 @@ impl<'a> Compiled<'a> {
             computed?;
         }
         Ok(())
+    }
+
+    /// The elements `range` of a register that a chain reads: operands that lie side by side are read where they are.
+    fn input<'r>(&'r self, registers: &'r [Register], register: usize, range: &Range<usize>) -> Input<'r> {
+        let direct = match &self.kinds[register] {
+            Kind::Operand(_, source) => source.direct(range).map(Input::of_operand),
+            Kind::Constant(Register::Float(values)) => values.first().copied().map(Input::One),
+            Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
+        };
+        direct.unwrap_or_else(|| Input::of_register(&registers[register], range.len()))
     }
 
     /// The only result, where it is a float that f32 holds.

@@ -7,6 +7,7 @@
 mod chains;
 mod compiled;
 mod joined;
+mod linked;
 mod operations;
 mod registers;
 mod within_tasks;

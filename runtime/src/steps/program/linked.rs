@@ -1,0 +1,95 @@
+//! Which steps of a program are a chain (`chains`).
+
+use super::chains::{Chain, Feed, Link, MOST_FEEDS, Quantized, Widened};
+use super::compiled::{Compiled, Step};
+use super::operations::{Arithmetic, Compute, Operation};
+
+/// The result of a step of a chain.
+struct Known {
+    register: usize,
+    slot: usize,
+    /// How often later steps of the chain read it.
+    reads: usize,
+}
+
+impl<'a> Compiled<'a> {
+    /// Makes chains of steps.
+    pub(super) fn chain(&mut self) {
+        let uses = self.uses();
+        let mut first = 0;
+        while first < self.steps.len() {
+            if let Some((chain, count)) = self.longest_chain(first, &uses) {
+                let arguments = chain.feeds.iter().map(|feed| feed.register).collect();
+                let last = &self.steps[first + count - 1];
+                let operation = Operation::new(Compute::Chain(chain), last.operation.to());
+                self.steps[first] = Step { function: last.function, operation, arguments, result: last.result };
+                self.steps.drain(first + 1..first + count);
+            }
+            first += 1;
+        }
+    }
+
+    /// Whether something else than a chain reads a register.
+    pub(super) fn is_read_alone(&self, register: usize) -> bool {
+        let reads = |step: &Step<'_>| step.operation.chain().is_none() && step.arguments.contains(&register);
+        self.steps.iter().any(reads) || self.results.contains(&register)
+    }
+
+    /// The longest chain that begins at a step, and how many steps it has: several.
+    fn longest_chain(&self, first: usize, uses: &[usize]) -> Option<(Chain, usize)> {
+        let (mut chain, mut known) = (Chain::default(), Vec::new());
+        let mut best = None;
+        for (index, step) in self.steps[first..].iter().enumerate() {
+            if chain.quantized.is_some() || self.append(&mut chain, &mut known, step).is_none() {
+                break;
+            }
+            let is_inner = |known: &Known| uses[known.register] == known.reads;
+            let is_whole = known.split_last().is_some_and(|(_, others)| others.iter().all(is_inner));
+            if index > 0 && is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
+                best = Some((chain.clone(), index + 1));
+            }
+        }
+        best
+    }
+
+    /// Adds a step; `None` where it cannot be part of the chain, which is of no use then.
+    fn append(&self, chain: &mut Chain, known: &mut Vec<Known>, step: &Step<'a>) -> Option<()> {
+        if let Some(function) = step.operation.float_pair() {
+            let &[left, right] = step.arguments.as_slice() else { return None };
+            let (left, right) = (self.slot(chain, known, left)?, self.slot(chain, known, right)?);
+            chain.link(match function {
+                Arithmetic::Add => Link::Add(left, right),
+                Arithmetic::Sub => Link::Sub(left, right),
+                Arithmetic::Mul => Link::Mul(left, right),
+                Arithmetic::Div => Link::Div(left, right),
+                Arithmetic::Min | Arithmetic::Max | Arithmetic::Prelu => return None,
+            })?;
+        } else if step.operation.clamps_floats() {
+            let &[x, least, greatest] = step.arguments.as_slice() else { return None };
+            let (least, greatest) = (self.float(least)?, self.float(greatest)?);
+            let x = self.slot(chain, known, x)?;
+            (!least.is_nan() && !greatest.is_nan()).then_some(())?;
+            chain.link(Link::Clamp(x, least, greatest))?;
+        } else if let Some((zero, scale)) = step.operation.widening() {
+            let &[register] = step.arguments.as_slice() else { return None };
+            known.iter().all(|known| known.register != register).then_some(())?;
+            chain.result = chain.feed(Feed { register, widened: Some(Widened { zero, scale }) })?;
+        } else {
+            let (scale, zero, least, greatest) = step.operation.quantizing()?;
+            let &[x] = step.arguments.as_slice() else { return None };
+            chain.result = self.slot(chain, known, x)?;
+            chain.quantized = Some(Quantized { scale, zero, least, greatest });
+        }
+        known.push(Known { register: step.result, slot: chain.result, reads: 0 });
+        Some(())
+    }
+
+    /// The slot of a register of f32.
+    fn slot(&self, chain: &mut Chain, known: &mut [Known], register: usize) -> Option<usize> {
+        if let Some(known) = known.iter_mut().find(|known| known.register == register) {
+            known.reads += 1;
+            return Some(known.slot);
+        }
+        chain.feed(Feed { register, widened: None })
+    }
+}
