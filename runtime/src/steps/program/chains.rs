@@ -168,10 +168,10 @@ impl Routine for Loop<'_> {
             let count = TOGETHER.min(self.count - start);
             let vectors = count.div_ceil(LANES);
             for (slot, feed) in self.chain.feeds.iter().enumerate() {
-                for vector in 0..vectors {
+                for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
                     let first = vector * LANES;
                     let own = start + first..start + count.min(first + LANES);
-                    slots[slot][vector] = widened(simd, self.inputs[slot], own, feed.widened);
+                    *value = widened(simd, self.inputs[slot], own, feed.widened);
                 }
             }
             for (index, link) in self.chain.links.iter().enumerate() {
@@ -273,8 +273,8 @@ fn store_quantized<S: Simd>(simd: S, x: S::Vector, quantized: Quantized, out: &m
     let Quantized { scale, zero, least, greatest } = quantized;
     let mut lanes = [0; LANES];
     simd.store_integers(simd.nearest_integers(simd.divide(x, simd.splat(scale))), &mut lanes);
-    for lane in 0..LANES {
-        lanes[lane] = lanes[lane].max(least).min(greatest) + zero;
+    for lane in &mut lanes {
+        *lane = (*lane).max(least).min(greatest) + zero;
     }
     match out.first_chunk_mut() {
         Some(out) => *out = lanes,
