@@ -71,7 +71,7 @@ pub struct CompileOptions {
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
     pub verify: bool,
     /// Most bytes of weights in memory at a time while they are written; the file does not depend on it. By default
-    /// [`MEMORY_BYTES`], and for a larger constant that is computed what the machine has available.
+    /// [`ipuc_passes::emit::MEMORY_BYTES`], and for a larger constant that is computed what the machine has available.
     pub memory: Option<u64>,
     /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file
     /// (`ipuc inspect --program` of the file without them shows these).
