@@ -43,10 +43,14 @@ pub fn largest_bytes<T: Byte>(axes: &[WindowAxis], x: &[T], out: &mut [T]) -> bo
     }
     let planes = out.len() / outputs;
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
-    let (outer, last) = match axes {
+    let (outer, mut last) = match axes {
         [outer @ .., last] => (outer, *last),
         [] => (&[][..], WindowAxis::POINT),
     };
+    if last.output == 1 {
+        // A single window is at no distance from others, however large the model says that it is.
+        last.stride = 1;
+    }
     if padded(&last).is_none_or(|length| length > MOST_PADDING.saturating_mul(last.input + last.output)) {
         return false;
     }
@@ -186,6 +190,15 @@ mod tests {
     fn windows_that_are_wide_for_their_rows_are_left_to_others() {
         let axis = WindowAxis { input: 3, output: 2, kernel: 2, stride: 1, dilation: 90, pad_begin: 90, pad_end: 90 };
         assert!(!largest_bytes(&[axis], &[1_u8, 2, 3], &mut [0; 2]));
+    }
+
+    #[test]
+    fn a_single_window_may_have_any_stride() {
+        let (stride, dilation) = (usize::MAX / 2, 1);
+        let axis = WindowAxis { input: 3, output: 1, kernel: 2, stride, dilation, pad_begin: 0, pad_end: 0 };
+        let mut out = [0_u8];
+        assert!(largest_bytes(&[axis], &[1, 2, 3], &mut out));
+        assert_eq!(out, [2]);
     }
 
     proptest! {
