@@ -279,7 +279,7 @@ fn joined_present(node: &mut Lowering<'_, '_>, results: &[Operand]) -> Result<Op
 }
 
 /// Heads of a joint product `[b, s, d + d + e]`.
-fn split_product(
+pub(super) fn split_product(
     node: &mut Lowering<'_, '_>,
     product: Operand,
     sizes: Option<Vec<i64>>,

@@ -3,12 +3,13 @@
 //!
 //! Offsets of tokens are their places in the rows of a padded batch: first those of all tokens, then those of all padding.
 
+use super::multi_head::split_product;
 use crate::import::lowering::{LowerError, Lowering, Row};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     Attention, BinaryFunction, Compare, CompareRelation, Concat, Cumulative, CumulativeFunction, Expand, Gather,
-    NonZero, Reduce, ReduceFunction, Reshape, ScatterNd, ScatterReduction, ShapeOf, Slice, Split, TypeError, Unary,
+    NonZero, Reduce, ReduceFunction, Reshape, ScatterNd, ScatterReduction, ShapeOf, Slice, TypeError, Unary,
     UnaryFunction,
 };
 
@@ -104,22 +105,6 @@ fn remove_padding(node: &mut Lowering<'_, '_>) -> Lowered {
     Ok(results)
 }
 
-/// The parts of a joint product `[b, s, d + d + e]` as heads: `[b, h, s, d]`.
-fn in_heads(node: &mut Lowering<'_, '_>, product: Operand, heads: i64) -> Result<[Operand; 3], LowerError> {
-    let (even, sizes) = match node.ints("qkv_hidden_sizes")?.filter(|sizes| !sizes.is_empty()) {
-        None => (true, Operand::Absent),
-        Some(sizes) if sizes.len() == 3 => (false, node.integers(&sizes)),
-        Some(sizes) => return Err(node.refuse(format!("attribute `qkv_hidden_sizes` = {sizes:?}"))),
-    };
-    let parts = node.emit(Split { axis: 2, parts: 3, even }, vec![product, sizes])?;
-    let mut separate = [Operand::Absent; 3];
-    for (place, part) in separate.iter_mut().zip(parts) {
-        let part = node.reshaped(part, &[0, 0, heads, -1])?;
-        *place = node.transposed(part, vec![0, 2, 1, 3])?;
-    }
-    Ok(separate)
-}
-
 /// Each token of `[t, n]` attends to those of its text, whose lengths are differences of sums.
 fn attention(node: &mut Lowering<'_, '_>) -> Lowered {
     node.at_most_inputs(6)?;
@@ -132,7 +117,8 @@ fn attention(node: &mut Lowering<'_, '_>) -> Lowered {
     let product = node.product(rows?, weights?, false)?;
     let product = node.plus(product, bias?)?;
     let padded = restored(node, product, offsets)?;
-    let [query, key, value] = in_heads(node, padded, heads)?;
+    let sizes = node.ints("qkv_hidden_sizes")?;
+    let [query, key, value] = split_product(node, padded, sizes, heads)?;
     let sums = node.cast(sums, DType::I64)?;
     let (ends, begins) = (node.sliced(sums, 0, [1, i64::MAX, 1])?, node.sliced(sums, 0, [0, -1, 1])?);
     let lengths = node.binary(BinaryFunction::Sub, ends, begins)?;
