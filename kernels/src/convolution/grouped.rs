@@ -319,7 +319,7 @@ pub(super) fn multiply_panel<S: Simd>(
     let mut vectors = packed.chunks(PANEL_INPUTS);
     let mut first = 0;
     while let Some(vector) = vectors.next() {
-        if S::TILE_VECTORS == 3
+        if const { S::TILE_VECTORS == 3 }
             && let Some([second, third]) = next_two(&mut vectors)
         {
             column_of_tiles::<S, 3>(simd, weight, [vector, second, third], length, out, first);
@@ -355,8 +355,8 @@ fn column_of_tiles<S: Simd, const VECTORS: usize>(
         let rows = tile::tile_rows::<S>(out.len() - row);
         let (weight, out) = (&weight[row..], &mut out[row..row + rows]);
         match rows {
-            8 if S::TILE_ROWS == 8 => one_tile::<S, 8, VECTORS>(simd, weight, vectors, length, out, first),
-            6 if S::TILE_ROWS == 6 => one_tile::<S, 6, VECTORS>(simd, weight, vectors, length, out, first),
+            8 if const { S::TILE_ROWS == 8 } => one_tile::<S, 8, VECTORS>(simd, weight, vectors, length, out, first),
+            6 if const { S::TILE_ROWS == 6 } => one_tile::<S, 6, VECTORS>(simd, weight, vectors, length, out, first),
             4 => one_tile::<S, 4, VECTORS>(simd, weight, vectors, length, out, first),
             2 => one_tile::<S, 2, VECTORS>(simd, weight, vectors, length, out, first),
             _ => one_tile::<S, 1, VECTORS>(simd, weight, vectors, length, out, first),

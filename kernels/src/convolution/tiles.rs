@@ -32,7 +32,7 @@ pub(super) fn columns<S: Simd>(positions: usize) -> impl Iterator<Item = Column>
         // Four are better shared out evenly.
         let count = match vectors - vector {
             0 => return None,
-            _ if S::TILE_VECTORS == 1 => 1,
+            _ if const { S::TILE_VECTORS == 1 } => 1,
             rest @ 1..=2 => rest,
             4 => 2,
             _ => 3,
@@ -108,8 +108,12 @@ impl Operands<'_> {
                 let asked = if index == 0 { &out[row.min(out.len())..out.len().min(row + count)] } else { &[] };
                 let out = (asked, place);
                 match count {
-                    8 if S::TILE_ROWS == 8 => simd.run(Tile::<8, VECTORS> { operands, row, first, sums: own, out }),
-                    6 if S::TILE_ROWS == 6 => simd.run(Tile::<6, VECTORS> { operands, row, first, sums: own, out }),
+                    8 if const { S::TILE_ROWS == 8 } => {
+                        simd.run(Tile::<8, VECTORS> { operands, row, first, sums: own, out })
+                    }
+                    6 if const { S::TILE_ROWS == 6 } => {
+                        simd.run(Tile::<6, VECTORS> { operands, row, first, sums: own, out })
+                    }
                     4 => simd.run(Tile::<4, VECTORS> { operands, row, first, sums: own, out }),
                     2 => simd.run(Tile::<2, VECTORS> { operands, row, first, sums: own, out }),
                     _ => simd.run(Tile::<1, VECTORS> { operands, row, first, sums: own, out }),

@@ -258,7 +258,7 @@ impl Routine for PanelTask<'_> {
         let panels = self.zeros.len().div_ceil(PANEL_OUTPUTS);
         let mut panel = 0;
         while panel < panels {
-            if S::TILE_VECTORS == 3 && panel + TILE_PANELS <= panels {
+            if const { S::TILE_VECTORS == 3 } && panel + TILE_PANELS <= panels {
                 self.column_of_tiles::<S, TILE_PANELS>(simd, panel);
                 panel += TILE_PANELS;
             } else {
@@ -293,7 +293,7 @@ impl<'a> PanelTask<'a> {
             let rows = if S::TILE_VECTORS == 3 { block.rows } else { block.rows.min(4) };
             for first in (0..block.rows).step_by(rows) {
                 match rows {
-                    BLOCK_ROWS => self.tile::<S, BLOCK_ROWS, PANELS>(
+                    BLOCK_ROWS if const { S::TILE_VECTORS == 3 } => self.tile::<S, BLOCK_ROWS, PANELS>(
                         simd,
                         (block, first),
                         panel,

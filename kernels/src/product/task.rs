@@ -330,8 +330,8 @@ impl Task<'_> {
             let place = Place { ahead: if row == 0 { place.ahead } else { 0 }, ..place };
             let rows = tile::tile_rows::<S>(x.rows() - row);
             match rows {
-                8 if S::TILE_ROWS == 8 => self.row_of_tiles::<S, W, 8>(simd, x, row, place, weights),
-                6 if S::TILE_ROWS == 6 => self.row_of_tiles::<S, W, 6>(simd, x, row, place, weights),
+                8 if const { S::TILE_ROWS == 8 } => self.row_of_tiles::<S, W, 8>(simd, x, row, place, weights),
+                6 if const { S::TILE_ROWS == 6 } => self.row_of_tiles::<S, W, 6>(simd, x, row, place, weights),
                 4 => self.row_of_tiles::<S, W, 4>(simd, x, row, place, weights),
                 2 => self.row_of_tiles::<S, W, 2>(simd, x, row, place, weights),
                 _ => self.row_of_tiles::<S, W, 1>(simd, x, row, place, weights),
@@ -356,7 +356,9 @@ impl Task<'_> {
         }
         let (left, length) = (RowsLeft(left), x.columns());
         let out = &mut self.out[row..row + ROWS];
-        if let (3, &[first, second, third]) = (S::TILE_VECTORS, weights) {
+        if const { S::TILE_VECTORS == 3 }
+            && let &[first, second, third] = weights
+        {
             let panels = [first, second, third];
             simd.run(AddTile::<W, _, ROWS, 3> { left, panels, length, out, first: output, ahead, fresh });
             return;
@@ -386,7 +388,7 @@ impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
         }
         let mut panel = 0;
         // Rows too short for two runs at once: two panels keep as many additions in flight.
-        while S::TILE_VECTORS > 1 && rows[0].len() < BLOCK && panel + 2 <= task.part.panels {
+        while const { S::TILE_VECTORS > 1 } && rows[0].len() < BLOCK && panel + 2 <= task.part.panels {
             two_panels(simd, task, rows, elements, panel);
             panel += 2;
         }

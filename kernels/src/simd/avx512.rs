@@ -40,6 +40,7 @@ impl Simd for Avx512 {
 
     const TILE_ROWS: usize = 8;
     const TILE_VECTORS: usize = 3;
+    const HAS_OWN_LOOPS: bool = true;
 
     // Or a routine with all that it runs would become one function, too large to keep the sums of inner loops in registers.
     // `inline(never)` on a function with `target_feature` has no effect.

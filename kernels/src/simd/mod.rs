@@ -64,11 +64,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 16 lanes of i32, or of 4 bytes each, the first of them the lowest.
     type Integers: Copy;
 
+    // Conditions on these are `const { .. }` where they choose a kernel: one that these instructions never run is not compiled.
     /// Rows of a register tile of a product.
     const TILE_ROWS: usize;
 
     /// Vectors in a row of a register tile of a product.
     const TILE_VECTORS: usize;
+
+    /// Whether common layouts of codes have loops of their own, beside those that take any layout and give the same bits.
+    const HAS_OWN_LOOPS: bool;
 
     /// Compiles `routine` with these instructions enabled and runs it.
     fn run<R: Routine>(self, routine: R) -> R::Output;

@@ -151,6 +151,7 @@ impl Simd for Neon {
 
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 1;
+    const HAS_OWN_LOOPS: bool = true;
 
     // As for AVX2.
     #[inline(never)]

@@ -1,4 +1,7 @@
 //! Vectors as arrays, for processors without a module of their own. The compiler vectorises the loops as it can.
+//!
+//! What takes more than a few instructions for each lane is a function that is called: inlined into every kernel it would be a
+//! large part of the program, for processors that hardly anyone has.
 
 use half::{bf16, f16};
 
@@ -49,6 +52,7 @@ impl Simd for Portable {
 
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
+    const HAS_OWN_LOOPS: bool = false;
 
     // Not forced inline: routines within routines keep stack frames of their own in unoptimised builds.
     fn run<R: Routine>(self, routine: R) -> R::Output {
@@ -70,7 +74,7 @@ impl Simd for Portable {
         *values = vector;
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_f16(self, values: &[f16; LANES]) -> Self::Vector {
         lanes(|lane| values[lane].to_f32())
     }
@@ -80,17 +84,17 @@ impl Simd for Portable {
         lanes(|lane| values[lane].to_f32())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_bf16_even(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
         lanes(|lane| f32::from_bits(u32::from(pairs[2 * lane].to_bits()) << 16))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_bf16_odd(self, pairs: &[bf16; 2 * LANES]) -> Self::Vector {
         lanes(|lane| f32::from_bits(u32::from(pairs[2 * lane + 1].to_bits()) << 16))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn store_f16(self, vector: Self::Vector, values: &mut [f16; LANES]) {
         *values = vector.map(f16::from_f32);
     }
@@ -120,7 +124,7 @@ impl Simd for Portable {
         if FUSED { lanes(|lane| a[lane].mul_add(b[lane], c[lane])) } else { lanes(|lane| a[lane] * b[lane] + c[lane]) }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn fused_exactly(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
@@ -130,7 +134,7 @@ impl Simd for Portable {
         if FUSED { a.mul_add(b, c) } else { a * b + c }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn select_less(
         self,
         a: Self::Vector,
@@ -141,12 +145,12 @@ impl Simd for Portable {
         lanes(|lane| if a[lane] < b[lane] { then[lane] } else { otherwise[lane] })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         lanes(|lane| if a[lane] > b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn minimum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         lanes(|lane| if a[lane] < b[lane] || a[lane].is_nan() { a[lane] } else { b[lane] })
     }
@@ -156,17 +160,17 @@ impl Simd for Portable {
         lanes(|lane| a[lane].sqrt())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn floor(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].floor())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn ceil(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].ceil())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector) {
         let mantissa = lanes(|lane| f32::from_bits(a[lane].to_bits() & 0x007f_ffff | 0x3f80_0000));
         (mantissa, lanes(|lane| (a[lane].to_bits() >> 23) as f32 - 127.0))
@@ -177,27 +181,27 @@ impl Simd for Portable {
         lanes(|lane| a[lane].abs())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn copy_sign(self, magnitude: Self::Vector, sign: Self::Vector) -> Self::Vector {
         lanes(|lane| magnitude[lane].copysign(sign[lane]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| a[lane].round_ties_even())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
         lanes(|lane| f32::from_bits(((exponent[lane] as i32 + 127) as u32) << 23))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
         lanes(|lane| values[2 * lane])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES] {
         let mut columns = rows;
         for (column, values) in columns.iter_mut().enumerate() {
@@ -206,22 +210,22 @@ impl Simd for Portable {
         columns
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round_to_f16(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| f16::from_f32(a[lane]).to_f32())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round_to_bf16(self, a: Self::Vector) -> Self::Vector {
         lanes(|lane| bf16::from_f32(a[lane]).to_f32())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn lookup(self, table: Self::Vector, places: Self::Integers) -> Self::Vector {
         lanes(|lane| table[(places[lane] & 15) as usize])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn lookup_bytes(self, table: Self::Integers, places: Self::Integers) -> Self::Integers {
         let table: [[u8; 4]; LANES] = table.map(i32::to_le_bytes);
         integers(|lane| {
@@ -231,12 +235,12 @@ impl Simd for Portable {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn convert(self, a: Self::Integers) -> Self::Vector {
         lanes(|lane| a[lane] as f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn nearest_integers(self, a: Self::Vector) -> Self::Integers {
         std::array::from_fn(|lane| a[lane].round_ties_even() as i32)
     }
@@ -257,7 +261,7 @@ impl Simd for Portable {
         integers(|lane| i32::from_le_bytes(words[lane]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_e4m3(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
         quarters(bytes, |byte| {
             let magnitude = u32::from(byte & 0x7f);
@@ -268,7 +272,7 @@ impl Simd for Portable {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_e5m2(self, bytes: &[u8; 4 * LANES]) -> [Self::Vector; 4] {
         quarters(bytes, |byte| f16::from_bits(u16::from(byte) << 8).to_f32())
     }
@@ -298,7 +302,7 @@ impl Simd for Portable {
         integers(|lane| a[lane].wrapping_sub(b[lane]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn multiply_integers(self, a: Self::Integers, b: Self::Integers) -> Self::Integers {
         integers(|lane| a[lane].wrapping_mul(b[lane]))
     }
@@ -328,19 +332,19 @@ impl Simd for Portable {
         integers(|lane| a[lane] >> bits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         let product =
             |lane: usize, byte: u32| (unsigned[lane] >> (8 * byte) & 255) * (signed[lane] << (24 - 8 * byte) >> 24);
         integers(|lane| (0..4).fold(sum[lane], |sum, byte| sum.wrapping_add(product(lane, byte))))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn dot_narrow(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         self.dot(sum, unsigned, signed)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn interleave_bytes(self, rows: [Self::Integers; 4]) -> [Self::Integers; 4] {
         let mut words = [[0; LANES]; 4];
         for (vector, lanes) in words.iter_mut().enumerate() {

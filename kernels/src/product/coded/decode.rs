@@ -273,7 +273,7 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
                 simd.store(simd.load_partial(&self.out[row][first..]), &mut totals[row]);
             }
             let (mut rest, mut input) = (rows, self.first_input);
-            if part.layout.rounded() == Rounded::F32 {
+            if const { S::HAS_OWN_LOOPS } && part.layout.rounded() == Rounded::F32 {
                 let length = rest[0].len() & !(BLOCK - 1);
                 let blocks = rest.map(|row| &row[..length]);
                 whole_blocks(

@@ -99,7 +99,7 @@ impl Routine for DynamicTask<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let in_registers = self.out.len() <= FEW_ROWS || self.x.block() > 0;
-        if in_registers && is_common(self.weight.layout(), self.x) {
+        if const { S::HAS_OWN_LOOPS } && in_registers && is_common(self.weight.layout(), self.x) {
             let Self { x, first_row, weight, panels, ref mut out, .. } = self;
             DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut() }.run(simd);
         } else {
@@ -127,10 +127,10 @@ impl DynamicTask<'_> {
     /// All rows by all panels; a line has `PARTS` times 4 inputs of an output, codes of which stand for floats where `FLOATS`.
     #[inline(always)]
     fn multiply<S: Simd, const PARTS: usize, const FLOATS: bool>(&mut self, simd: S) {
-        let wide = S::TILE_VECTORS == 3 && self.out.len() > FEW_ROWS;
+        let several = self.out.len() > FEW_ROWS;
         let mut panel = 0;
         while panel < self.panels {
-            if wide && panel + 3 <= self.panels {
+            if const { S::TILE_VECTORS == 3 } && several && panel + 3 <= self.panels {
                 self.column_of_tiles::<S, PARTS, FLOATS, 3>(simd, panel);
                 panel += 3;
             } else {
@@ -158,7 +158,9 @@ impl DynamicTask<'_> {
             let largest = if S::TILE_VECTORS == 3 { TILE_ROWS } else { 4 };
             let rows = [largest, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1);
             match rows {
-                TILE_ROWS => self.tile::<S, PARTS, FLOATS, TILE_ROWS, PANELS>(simd, row, panel, &panels),
+                TILE_ROWS if const { S::TILE_VECTORS == 3 } => {
+                    self.tile::<S, PARTS, FLOATS, TILE_ROWS, PANELS>(simd, row, panel, &panels)
+                }
                 4 => self.tile::<S, PARTS, FLOATS, 4, PANELS>(simd, row, panel, &panels),
                 2 => self.tile::<S, PARTS, FLOATS, 2, PANELS>(simd, row, panel, &panels),
                 _ => self.tile::<S, PARTS, FLOATS, 1, PANELS>(simd, row, panel, &panels),

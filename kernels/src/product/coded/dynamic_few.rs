@@ -92,7 +92,7 @@ impl DynamicFew<'_, '_, '_> {
                     1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel),
                     2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel),
                     3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd, panel),
-                    8.. if S::TILE_VECTORS == 3 => self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel),
+                    8.. if const { S::TILE_VECTORS == 3 } => self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel),
                     _ => self.with_rows::<S, PARTS, FLOATS, 4>(simd, panel),
                 };
             }
