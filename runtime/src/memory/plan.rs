@@ -2,7 +2,8 @@
 
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
-use ipuc_formats::model::{BlockRecord, OperandRecord};
+use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
+use ipuc_formats::ops::Op;
 use std::collections::BTreeMap;
 
 /// Places begin at cache lines.
@@ -44,10 +45,10 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemor
 
 /// The values of a block that have places, in the order in which steps make them.
 fn held(block: &BlockRecord, bindings: &Bindings) -> Vec<Held> {
-    let ends = ends(block);
+    let ends = ends(block, bindings);
     let mut held = Vec::new();
     for (at, step) in block.steps.iter().enumerate() {
-        if step.op.view_of().is_some() {
+        if viewed(block, step, bindings).is_some() {
             continue;
         }
         for &slot in &step.results {
@@ -133,7 +134,18 @@ enum End {
     Result,
 }
 
-fn ends(block: &BlockRecord) -> Vec<End> {
+/// The operand whose bytes are those of the result: that of a view, or of a transpose that leaves elements in order at these
+/// dimensions.
+fn viewed(block: &BlockRecord, step: &StepRecord, bindings: &Bindings) -> Option<usize> {
+    let Op::Transpose(transpose) = &step.op else { return step.op.view_of() };
+    let Some(OperandRecord::Value(slot)) = step.operands.first() else { return None };
+    let Type::Tensor { shape: Shape::Ranked(dims), .. } = &block.values[*slot as usize].kind else { return None };
+    let extent = |dim: &Dim| usize::try_from(dim.evaluate(bindings).ok()?).ok();
+    let extents: Option<Vec<usize>> = dims.iter().map(extent).collect();
+    transpose.keeps_order(&extents?).then_some(0)
+}
+
+fn ends(block: &BlockRecord, bindings: &Bindings) -> Vec<End> {
     let mut ends = vec![End::Unread; block.values.len()];
     for operand in &block.results {
         if let OperandRecord::Value(slot) = operand {
@@ -142,7 +154,7 @@ fn ends(block: &BlockRecord) -> Vec<End> {
     }
     // Backwards, so that a view's end is known when what it views is met.
     for (at, step) in block.steps.iter().enumerate().rev() {
-        let viewed = step.op.view_of();
+        let viewed = viewed(block, step, bindings);
         let view_end = step.results.first().map_or(End::Unread, |&slot| ends[slot as usize]);
         for (index, operand) in step.operands.iter().enumerate() {
             let OperandRecord::Value(slot) = operand else { continue };
@@ -222,8 +234,8 @@ impl FreeRanges {
 mod tests {
     use super::*;
     use ipuc_formats::dtype::DType;
-    use ipuc_formats::model::{Role, StepRecord, ValueRecord};
-    use ipuc_formats::ops::Append;
+    use ipuc_formats::model::{Role, ValueRecord};
+    use ipuc_formats::ops::{Append, Transpose};
     use proptest::prelude::*;
 
     #[test]
@@ -260,6 +272,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_transpose_has_a_place_of_its_own_where_it_moves_elements() {
+        let value = |dims: [Dim; 3]| ValueRecord {
+            kind: Type::tensor(DType::F32, Shape::Ranked(dims.to_vec())),
+            contents: None,
+            role: Role::Activations,
+            id: 0,
+            name: None,
+        };
+        let (rows, heads, size) = (Dim::symbol("rows"), Dim::from(8i64), Dim::from(16i64));
+        let step = |op: Op, operand: u32| StepRecord {
+            op,
+            operands: vec![OperandRecord::Value(operand)],
+            results: vec![operand + 1],
+            reads: Vec::new(),
+            name: String::new(),
+        };
+        let by_query = [rows.clone(), heads.clone(), size.clone()];
+        let by_head = [heads, rows, size];
+        let block = BlockRecord {
+            values: vec![value(by_query.clone()), value(by_query), value(by_head.clone()), value(by_head)],
+            parameters: 1,
+            steps: vec![
+                step(Append { axis: 0, rows: None }.into(), 0),
+                step(Transpose { permutation: vec![1, 0, 2] }.into(), 1),
+                step(Append { axis: 0, rows: None }.into(), 2),
+            ],
+            results: vec![OperandRecord::Value(3)],
+        };
+        let places = |rows: i64| {
+            let plan = plan_block(&block, &[("rows", rows)].into_iter().collect());
+            plan.places.into_iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(places(1), [None, Some(512), None, None]);
+        assert_eq!(places(2), [None, Some(1024), Some(1024), None]);
     }
 
     #[test]

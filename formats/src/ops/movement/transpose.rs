@@ -34,6 +34,12 @@ impl Transpose {
         }
         distinct_axes(&self.permutation, rank)
     }
+
+    /// Whether the elements of an operand of these extents stay in their order, since only axes of extent 1 move.
+    pub fn keeps_order(&self, extents: &[usize]) -> bool {
+        let Ok(axes) = self.axes(extents.len()) else { return false };
+        axes.into_iter().filter(|&axis| extents[axis] != 1).is_sorted()
+    }
 }
 
 impl Operator for Transpose {
@@ -108,6 +114,14 @@ mod tests {
         assert_eq!(result.elements::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
         let nibbles = Tensor::from_codes(DType::I4, &[2, 2], &[1, 2, 3, 4]).unwrap();
         assert_eq!(first(&Transpose { permutation: vec![] }, &[&nibbles]).codes(), [1, 3, 2, 4]);
+    }
+
+    #[test]
+    fn elements_stay_in_order_where_only_axes_of_extent_1_move() {
+        let heads = Transpose { permutation: vec![0, 2, 1, 3] };
+        assert!(heads.keeps_order(&[2, 1, 3, 4]) && heads.keeps_order(&[2, 3, 1, 4]));
+        assert!(!heads.keeps_order(&[2, 3, 2, 4]) && !heads.keeps_order(&[2, 3]));
+        assert!(Transpose { permutation: vec![] }.keeps_order(&[1, 5, 1]));
     }
 
     #[test]

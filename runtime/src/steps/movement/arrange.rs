@@ -46,11 +46,10 @@ fn signed(strides: &[usize]) -> Vec<isize> {
 /// One result by its arrangement; the reference where there is none.
 fn arranged<K: Kernel>(
     operator: &K,
-    operands: Vec<Operand>,
+    inputs: Vec<Option<Value>>,
     context: &mut Context<'_>,
     arrangement: impl Fn(&Tensor, &[Option<Value>]) -> Option<Arrangement>,
 ) -> Result<Vec<Value>, KernelError> {
-    let inputs = load(operands)?;
     // Without elements strides say nothing, and may not even fit.
     if let Some(data) = tensor(&inputs, 0).filter(|data| data.count() > 0)
         && let Some(arrangement) = arrangement(data, &inputs)
@@ -63,7 +62,12 @@ fn arranged<K: Kernel>(
 
 impl Kernel for Transpose {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, _| {
+        let inputs = load(operands)?;
+        if let Some(data) = tensor(&inputs, 0).filter(|data| self.keeps_order(data.shape())) {
+            let shape: Vec<usize> = self.axes(data.rank())?.into_iter().map(|axis| data.shape()[axis]).collect();
+            return Ok(vec![data.reshaped(&shape)?.into()]);
+        }
+        arranged(self, inputs, context, |data, _| {
             let axes = self.axes(data.rank()).ok()?;
             let own = strides(data.shape());
             let shape = axes.iter().map(|&axis| data.shape()[axis]).collect();
@@ -75,7 +79,7 @@ impl Kernel for Transpose {
 
 impl Kernel for Expand {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, inputs| {
+        arranged(self, load(operands)?, context, |data, inputs| {
             let target = integers(inputs, 1)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>().ok()?;
             let shape = broadcast_extents(&[data.shape(), &target]).ok()?;
             element_count(&shape)?;
@@ -87,7 +91,7 @@ impl Kernel for Expand {
 
 impl Kernel for Slice {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, inputs| {
+        arranged(self, load(operands)?, context, |data, inputs| {
             let ranges = Slice::operand_ranges(inputs).ok()?;
             let own = strides(data.shape());
             let shape: Vec<usize> = ranges.iter().map(|range| range.extent).collect();
@@ -106,7 +110,7 @@ impl Kernel for Slice {
 
 impl Kernel for Tile {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, inputs| {
+        arranged(self, load(operands)?, context, |data, inputs| {
             let repeats = integers(inputs, 1)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>().ok()?;
             if repeats.len() != data.rank() {
                 return None;
@@ -133,7 +137,7 @@ fn blocks(data: &Tensor, block: i64) -> Option<([usize; 4], usize, usize)> {
 
 impl Kernel for DepthToSpace {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, _| {
+        arranged(self, load(operands)?, context, |data, _| {
             let ([batch, depth, height, width], block, area) = blocks(data, self.block)?;
             if !depth.is_multiple_of(area) {
                 return None;
@@ -151,7 +155,7 @@ impl Kernel for DepthToSpace {
 
 impl Kernel for SpaceToDepth {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        arranged(self, operands, context, |data, _| {
+        arranged(self, load(operands)?, context, |data, _| {
             let ([batch, channels, height, width], block, area) = blocks(data, self.block)?;
             if !height.is_multiple_of(block) || !width.is_multiple_of(block) {
                 return None;
