@@ -73,14 +73,14 @@ fn model(weights: &Weights) -> GraphProto {
 }
 
 /// The codes that a compiled model gives, and the names of its operators.
-fn run(folder: &Path, activations: Activations, x: &[f32]) -> (Vec<i32>, Vec<&'static str>) {
+fn run(folder: &Path, activations: Activations, shape: &[usize], x: &[f32]) -> (Vec<i32>, Vec<&'static str>) {
     let ipu = folder.join(format!("{activations:?}.ipu"));
     let source = Source { entry: "main".to_string(), path: folder.join("model.onnx") };
     compile(&[source], &ipu, &CompileOptions { activations, ..CompileOptions::default() }).unwrap();
     let model = open(&ipu).unwrap();
     let steps = model.manifest().blocks[0].steps.iter().map(|step| step.op.name()).collect();
     let mut session = Session::new(&model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
-    let x = Value::from(Tensor::from_elements(&[ROWS, INPUTS], x).unwrap());
+    let x = Value::from(Tensor::from_elements(shape, x).unwrap());
     let outputs = session.run(None, vec![("x".to_string(), x)]).unwrap();
     let values = outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap();
     (values.iter().map(|value| (value / Y_SCALE).round() as i32 + i32::from(Y_ZERO)).collect(), steps)
@@ -119,9 +119,9 @@ fn integers_are_within_a_code_of_floats_and_as_near_to_the_exact_result() {
     std::fs::write(folder.path().join("model.onnx"), onnx.encode_to_vec()).unwrap();
     let mut random = Random::new(9);
     let x: Vec<f32> = (0..ROWS * INPUTS).map(|_| random.below(20_000) as f32 / 2000.0 - 5.0).collect();
-    let (integers, steps) = run(folder.path(), Activations::Model, &x);
+    let (integers, steps) = run(folder.path(), Activations::Model, &[ROWS, INPUTS], &x);
     assert_eq!(steps, ["quantize", "integer_matmul", "dequantize"]);
-    let (floats, steps) = run(folder.path(), Activations::Keep, &x);
+    let (floats, steps) = run(folder.path(), Activations::Keep, &[ROWS, INPUTS], &x);
     assert!(steps.contains(&"matmul") && !steps.contains(&"integer_matmul"), "{steps:?}");
     let exact = exact(&weights, &x);
     let mut different = 0;
@@ -152,10 +152,10 @@ fn activations_of_products_with_codes_are_rounded_where_asked() {
     std::fs::write(folder.path().join("model.onnx"), onnx.encode_to_vec()).unwrap();
     let mut random = Random::new(3);
     let x: Vec<f32> = (0..ROWS * INPUTS).map(|_| random.below(20_000) as f32 / 4000.0 - 2.5).collect();
-    let (floats, steps) = run(folder.path(), Activations::Model, &x);
+    let (floats, steps) = run(folder.path(), Activations::Model, &[ROWS, INPUTS], &x);
     assert!(steps.contains(&"matmul"), "{steps:?}");
-    assert_eq!(run(folder.path(), Activations::Keep, &x).0, floats);
-    let rounded = run(folder.path(), Activations::I8, &x).0;
+    assert_eq!(run(folder.path(), Activations::Keep, &[ROWS, INPUTS], &x).0, floats);
+    let rounded = run(folder.path(), Activations::I8, &[ROWS, INPUTS], &x).0;
     assert!(rounded != floats, "8 bits are fewer than 24");
     let largest = rounded.iter().zip(&floats).map(|(rounded, float)| (rounded - float).abs()).max();
     assert!(largest.is_some_and(|largest| largest <= 2), "{largest:?}");
@@ -208,4 +208,77 @@ fn codes_that_a_model_decodes_step_by_step_stay_codes() {
         let steps = vec![cast, node("Mul", &operands, &["d"])];
         assert_eq!(decoded_by(folder.path(), &codes, &x, steps), (expected.clone(), stored.clone()), "{operands:?}");
     }
+}
+
+const CHANNELS: usize = 12;
+const SIDE: usize = 9;
+
+/// `x` to codes and back, a convolution of each channel with its own filter and a bias, a bound, and to codes and back.
+fn depthwise_model(codes: Vec<u8>, scales: &[f32], bias: &[f32]) -> GraphProto {
+    let channels = CHANNELS as i64;
+    let initializers = vec![
+        tensor("xs", &[], &[X_SCALE]),
+        bytes("xz", &[], 2, vec![X_ZERO]),
+        bytes("w", &[channels, 1, 3, 3], 3, codes),
+        tensor("ws", &[channels], scales),
+        tensor("b", &[channels], bias),
+        tensor("least", &[], &[0.0]),
+        tensor("greatest", &[], &[6.0]),
+        tensor("ys", &[], &[Y_SCALE]),
+        bytes("yz", &[], 3, vec![Y_ZERO as u8]),
+    ];
+    let integers = |name: &str, values: &[i64]| AttributeProto {
+        name: Some(name.to_string()),
+        ints: values.to_vec(),
+        r#type: Some(attribute_proto::AttributeType::Ints as i32),
+        ..AttributeProto::default()
+    };
+    let integer = |name: &str, value: i64| AttributeProto {
+        name: Some(name.to_string()),
+        i: Some(value),
+        r#type: Some(attribute_proto::AttributeType::Int as i32),
+        ..AttributeProto::default()
+    };
+    let weight = NodeProto { attribute: vec![integer("axis", 0)], ..node("DequantizeLinear", &["w", "ws"], &["wd"]) };
+    let attribute = vec![integer("group", channels), integers("pads", &[1; 4]), integers("strides", &[2, 1])];
+    let nodes = vec![
+        node("QuantizeLinear", &["x", "xs", "xz"], &["xq"]),
+        node("DequantizeLinear", &["xq", "xs", "xz"], &["xd"]),
+        weight,
+        NodeProto { attribute, ..node("Conv", &["xd", "wd", "b"], &["c"]) },
+        node("Clip", &["c", "least", "greatest"], &["r"]),
+        node("QuantizeLinear", &["r", "ys", "yz"], &["yq"]),
+        node("DequantizeLinear", &["yq", "ys", "yz"], &["y"]),
+    ];
+    let [channels, side, rows] = [CHANNELS, SIDE, SIDE.div_ceil(2)].map(|extent| extent.to_string());
+    let x = port("x", &["n", &channels, &side, &side]);
+    graph(vec![x], initializers, nodes, vec![port("y", &["n", &channels, &rows, &side])])
+}
+
+#[test]
+fn channels_with_filters_of_their_own_are_integers_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new(17);
+    let codes = (0..CHANNELS * 9).map(|_| random.below(256) as u8).collect();
+    let scales: Vec<f32> = (0..CHANNELS).map(|_| (random.below(900) + 100) as f32 / 100_000.0).collect();
+    let bias: Vec<f32> = (0..CHANNELS).map(|_| random.below(2000) as f32 / 1000.0 - 1.0).collect();
+    let opset = OperatorSetIdProto { domain: None, version: Some(21) };
+    let onnx = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![opset],
+        graph: Some(depthwise_model(codes, &scales, &bias)),
+        ..ModelProto::default()
+    };
+    std::fs::write(folder.path().join("model.onnx"), onnx.encode_to_vec()).unwrap();
+    let x: Vec<f32> = (0..2 * CHANNELS * SIDE * SIDE).map(|_| random.below(20_000) as f32 / 2000.0 - 5.0).collect();
+    let shape = [2, CHANNELS, SIDE, SIDE];
+    let (integers, steps) = run(folder.path(), Activations::Model, &shape, &x);
+    assert_eq!(steps, ["quantize", "integer_convolution", "dequantize"]);
+    let (floats, steps) = run(folder.path(), Activations::Keep, &shape, &x);
+    assert!(steps.contains(&"convolution") && !steps.contains(&"integer_convolution"), "{steps:?}");
+    let different = integers.iter().zip(&floats).filter(|(integer, float)| integer != float).count();
+    assert!(integers.iter().zip(&floats).all(|(integer, float)| (integer - float).abs() <= 1));
+    assert!(different * 1000 < integers.len(), "{different} of {} codes differ", integers.len());
+    let distinct: std::collections::BTreeSet<i32> = integers.iter().copied().collect();
+    assert!(distinct.len() > 50, "{distinct:?}");
 }

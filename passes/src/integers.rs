@@ -43,7 +43,7 @@
 //! at most one code, where they lie within a few float roundings of the middle between two. `map` and moves have the bits
 //! of the floats. Establishes: no product of an entry or body has codes of 8 bits, dequantized with scales of tensors and
 //! outputs, on both sides, unless activations are kept as floats ([`Activations`]). Leaves alone: products in groups of
-//! less than 8 outputs, scales that are not constants (but for sums that are integers already), weights of less than 8 bits.
+//! several channels and less than 8 outputs, scales that are not constants (but for sums that are integers already), weights of less than 8 bits.
 //! Cost: one visit a step, and the parameters of those that change.
 
 mod moves;

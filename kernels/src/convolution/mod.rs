@@ -11,6 +11,7 @@
 
 mod byte_tiles;
 mod depthwise;
+mod depthwise_bytes;
 mod depthwise_lanes;
 mod direct;
 mod few;
@@ -33,6 +34,7 @@ use super::{
 };
 
 pub use depthwise::depthwise;
+pub use depthwise_bytes::ByteDepthwise;
 pub use grouped::convolution;
 pub use integer::{Filters, TiledConvolution};
 pub use transposed::{TransposedShape, add_windows, transposed};

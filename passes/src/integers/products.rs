@@ -11,7 +11,7 @@ use ipuc_formats::ops::{
 };
 use ipuc_formats::tensor::Tensor;
 
-/// Filters of a group that integers are worth: those of fewer leave most of a panel empty.
+/// Filters of a group of several channels that integers are worth: those of fewer leave most of a panel empty.
 const LEAST_FILTERS: usize = 8;
 
 /// A product whose operands are codes.
@@ -167,7 +167,8 @@ fn without_bias(graph: &Graph, readers: &Readers, steps: &[Step], step: &Step) -
     } else if let (Op::Convolution(product), &[filters, ..], Some(rank @ 3..)) = (&step.op, shape.as_slice(), rank) {
         let groups = usize::try_from(product.groups).unwrap_or(1).max(1);
         let plain = product.arithmetic == Arithmetic::default() && product.program.is_empty();
-        if !plain || filters / groups < LEAST_FILTERS {
+        let are_worth = shape.get(1) == Some(&1) || filters / groups >= LEAST_FILTERS;
+        if !plain || !are_worth {
             return Ok(None);
         }
         (ProductOp::Convolution(product.clone()), 0, rank - 2)

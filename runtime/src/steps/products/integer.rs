@@ -48,7 +48,8 @@ pub(super) fn zero_points(operands: &mut [Operand], operand: usize) -> Result<Op
     }
 }
 
-fn numbers(bytes: &[u8], kind: ByteType) -> Vec<i32> {
+/// The numbers that codes stand for.
+pub(super) fn numbers(bytes: &[u8], kind: ByteType) -> Vec<i32> {
     let number = |&byte: &u8| if kind.signed { i32::from(byte as i8) } else { i32::from(byte) };
     bytes.iter().map(number).collect()
 }

@@ -7,7 +7,7 @@
 use super::convolution::window;
 use super::fused;
 use super::integer::{
-    Weights, byte_types, each_zero, finished, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
+    Weights, byte_types, each_zero, finished, numbers, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
     zero_points,
 };
 use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT};
@@ -17,7 +17,7 @@ use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
 use ipuc_formats::value::Value;
-use ipuc_kernels::convolution::{ConvolutionShape, Filters, TiledConvolution};
+use ipuc_kernels::convolution::{ByteDepthwise, ConvolutionShape, Filters, TiledConvolution};
 use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
     pack_integers,
@@ -62,7 +62,12 @@ impl Kernel for IntegerConvolution {
         {
             let mut result = context.allocate(0, finish.dtype(), &plan.shape)?;
             if result.count() > 0 {
-                convolution.finish_all(&weights, &finish, result.bytes_mut())?;
+                match &weights {
+                    Weights::Plain(weights) if ByteDepthwise::takes(&convolution.shape()) => {
+                        convolution.finish_channels(weights.bytes(), &finish, result.bytes_mut());
+                    }
+                    weights => convolution.finish_all(weights, &finish, result.bytes_mut())?,
+                }
             }
             finish.finish()?;
             return Ok(vec![result.into()]);
@@ -135,6 +140,19 @@ impl Windows<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Writes the results of groups of one input channel.
+    fn finish_channels(&self, weights: &[u8], finish: &Finish<'_>, out: &mut [u8]) {
+        let taps = self.inputs();
+        let filters = numbers(weights, self.w_kind);
+        let centred = |(filter, zero): (&[i32], &i32)| filter.iter().map(|number| (number - zero) as f32).collect();
+        let weight: Vec<f32> = filters.chunks(taps.max(1)).zip(self.zeros).flat_map::<Vec<f32>, _>(centred).collect();
+        let shape = self.shape();
+        let convolution = ByteDepthwise { shape: &shape, x: self.x, zero: self.pad, weight: &weight, bias: self.bias };
+        convolution.finish(Instructions::best(), finish.dtype().bits() / 8, out, |channel, place, sums, results| {
+            finish.write(channel, place, sums, results);
+        });
     }
 
     /// Writes the results of all filters, which come whole.
