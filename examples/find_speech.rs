@@ -6,9 +6,7 @@
 
 use anyhow::{Context, Result, bail};
 use ipuc::compile::{CompileOptions, Source, compile};
-use ipuc_formats::tensor::Tensor;
-use ipuc_formats::value::Value;
-use ipuc_runtime::{Session, SessionOptions};
+use ipuc::{Session, SessionOptions, Tensor, Value};
 
 const SAMPLES_PER_SECOND: usize = 16_000;
 /// The model looks at a window of new samples behind some of the window before.

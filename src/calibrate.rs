@@ -122,6 +122,8 @@ pub struct Calibrator {
     kept_bytes: usize,
     sources: Vec<Source>,
     options: CompileOptions,
+    /// How examples are run.
+    session: SessionOptions,
     /// Tokenizer and settings of a language model.
     #[cfg(feature = "generate")]
     attachments: Vec<ipuc_formats::model::AttachmentRecord>,
@@ -152,9 +154,15 @@ impl Calibrator {
             ..options.clone()
         };
         let compiled = compile(sources, &file, &plain)?;
-        // With a budget the model is made again and again, and run as it is run here.
-        let (activations, weights) = (options.activations, options.weights.clone());
-        let options_of_trials = CompileOptions { activations, weights, unfused: false, ..plain };
+        // With a budget the model is made again and again, as it is asked for but for entries of its own.
+        let options_of_trials = CompileOptions {
+            states: options.states.clone(),
+            cache: options.cache,
+            activations: options.activations,
+            weights: options.weights.clone(),
+            unfused: options.unfused,
+            ..plain
+        };
         let model = open(&file)?;
         // An opened model has no records of weights.
         let (watched, results) = (watched(&compiled.emitted.manifest), results(&compiled.emitted.manifest));
@@ -168,12 +176,18 @@ impl Calibrator {
             kept_bytes: 0,
             sources: sources.to_vec(),
             options: options_of_trials,
+            session: SessionOptions::default(),
             #[cfg(feature = "generate")]
             attachments: options.attachments.clone(),
             #[cfg(feature = "generate")]
             source_folder: sources.first().and_then(|source| source.path.parent()).unwrap_or(Path::new("")).to_owned(),
             folder,
         })
+    }
+
+    /// Have examples run on so many threads, on all cores where 0.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.session.threads = threads;
     }
 
     /// The model that runs examples, for the names and types of its inputs.
@@ -196,7 +210,7 @@ impl Calibrator {
         entry: Option<&str>,
         inputs: Vec<(String, Value)>,
     ) -> Result<Vec<(String, Value)>, CalibrateError> {
-        let mut session = Session::new(&self.model, &SessionOptions::default())?;
+        let mut session = Session::new(&self.model, &self.session)?;
         let mut seen = Seen { watched: &self.watched, tensors: Vec::new() };
         let outputs = session.run_observed(entry, inputs.clone(), &mut seen)?;
         // No step computes inputs, and products may read them.
@@ -276,7 +290,7 @@ impl Calibrator {
             self.kept.iter().enumerate().filter(is_first).map(|(_, example)| example).collect();
         for (done, (&number, &channels)) in self.results.iter().enumerate() {
             progress(done as u64, self.results.len() as u64);
-            if let Some(effect) = effect(&self.model, &examples, number, channels)? {
+            if let Some(effect) = effect(&self.model, &self.session, &examples, number, channels)? {
                 self.calibration.effects.insert(number, effect);
             }
         }
@@ -302,9 +316,7 @@ impl Calibrator {
             compile(&self.sources, &file, &options)?;
             drop(options);
             let model = open(&file)?;
-            let error = output_error(&self.kept, |example| {
-                Session::new(&model, &SessionOptions::default())?.run(Some(&example.entry), example.inputs.clone())
-            })?;
+            let error = output_error(&self.kept, |example| example.run(&model, &self.session))?;
             let error = error.ok_or(CalibrateError::NoFloats)?;
             least = least.min(error);
             if error <= most {

@@ -3,11 +3,9 @@
 //! An [`Array`] has its element type and its number of axes in its Rust type, so that a wrong one does not compile. What
 //! has no Rust type of its own (sequences, tensors of unknown rank, elements of less than a byte) stays a [`Value`].
 
-mod element;
 mod elements;
 
-pub use element::ArrayElement;
-pub use elements::Elements;
+pub use elements::{ArrayElement, Elements};
 
 use ipuc_formats::tensor::TensorError;
 use ipuc_formats::value::Value;
@@ -143,6 +141,7 @@ pub fn output<P: Port>(name: &'static str, outputs: &mut Vec<(String, Value)>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipuc_formats::tensor::Tensor;
 
     #[test]
     fn arrays_round_trip() {
@@ -151,6 +150,10 @@ mod tests {
         assert_eq!(Array::<f32, 2>::of_value(value.clone()), Some(array));
         assert_eq!(Array::<f32, 1>::of_value(value.clone()), None);
         assert_eq!(Array::<i64, 2>::of_value(value), None);
+        let numbers = Tensor::vector_i64(&[1, 2]);
+        assert!(
+            Elements::<u64>::of_tensor(numbers.clone()).is_none() && Elements::<bool>::of_tensor(numbers).is_none()
+        );
         let words = Array::new([1], vec!["a".to_string()]);
         assert_eq!(Array::of_value(words.clone().into_value().unwrap()), Some(words));
         let truth = Array::scalar(true);

@@ -356,6 +356,17 @@ impl Tensor {
         }
     }
 
+    /// The strings as a vector, copied where another tensor has them too.
+    ///
+    /// # Errors
+    /// [`TensorError::ElementType`] where the tensor holds another type.
+    pub fn into_strings(self) -> Result<Vec<String>, TensorError> {
+        match self.data {
+            Data::Strings(strings) => Ok(Arc::unwrap_or_clone(strings)),
+            Data::Bytes(_) => Err(TensorError::ElementType { expected: DType::String, found: self.dtype }),
+        }
+    }
+
     fn expect_dtype(&self, expected: DType) -> Result<(), TensorError> {
         if self.dtype == expected { Ok(()) } else { Err(TensorError::ElementType { expected, found: self.dtype }) }
     }

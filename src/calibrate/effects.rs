@@ -21,6 +21,33 @@ pub(super) struct Example {
     pub(super) outputs: Vec<(String, Value)>,
 }
 
+impl Example {
+    /// The outputs of a model that may keep as state what the example gives it and has as outputs: those that are state are what
+    /// the run leaves behind.
+    pub(super) fn run(&self, model: &Model, options: &SessionOptions) -> Result<Vec<(String, Value)>, RunError> {
+        let entry = model.entry(Some(&self.entry))?;
+        let name_of = |state: u32| model.manifest().states[state as usize].name.as_str();
+        let mut session = Session::new(model, options)?;
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for (name, value) in &self.inputs {
+            let index = entry.inputs.iter().position(|input| input == name);
+            match index.and_then(|index| entry.state_of_input(index)) {
+                Some(state) => session.set_state(name_of(state), value.clone())?,
+                None => inputs.push((name.clone(), value.clone())),
+            }
+        }
+        let mut outputs = session.run(Some(&self.entry), inputs)?;
+        for (index, name) in entry.outputs.iter().enumerate() {
+            if let Some(state) = entry.state_of_output(index)
+                && let Some(value) = session.state(name_of(state))?
+            {
+                outputs.push((name.clone(), value));
+            }
+        }
+        Ok(outputs)
+    }
+}
+
 /// Values that steps compute with a weight, by their number, and the axis of their channels.
 pub(super) fn results(manifest: &Manifest) -> BTreeMap<u32, usize> {
     let of_block = |block: &BlockRecord| -> Vec<(u32, usize)> {
@@ -112,13 +139,14 @@ fn disturbed(tensor: &Tensor, channels: usize) -> Option<Tensor> {
 /// no output can be compared.
 pub(super) fn effect(
     model: &Model,
+    options: &SessionOptions,
     examples: &[&Example],
     number: u32,
     channels: usize,
 ) -> Result<Option<f64>, RunError> {
     let mut observer = Disturbed { number, channels, was_seen: false };
     let error = output_error(examples.iter().copied(), |example| {
-        let mut session = Session::new(model, &SessionOptions::default())?;
+        let mut session = Session::new(model, options)?;
         session.run_observed(Some(&example.entry), example.inputs.clone(), &mut observer)
     })?;
     Ok(error.filter(|_| observer.was_seen).map(|error| (error / TRIED_ERROR).powi(2)))

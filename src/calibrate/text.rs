@@ -9,7 +9,7 @@ use ipuc_formats::model::AttachmentRecord;
 use ipuc_formats::ops::{Obligation, Relation};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_runtime::{Port, Session, SessionOptions};
+use ipuc_runtime::{Port, Session};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tokenizers::Tokenizer;
@@ -224,7 +224,7 @@ impl Calibrator {
             self.observe(entry, all)?;
             // Outputs of whole windows would take much room.
             if self.keeps(&name) {
-                let mut session = Session::new(&self.model, &SessionOptions::default())?;
+                let mut session = Session::new(&self.model, &self.session)?;
                 let outputs = session.run(entry, first.clone())?;
                 self.keep(entry, first, outputs)?;
             }

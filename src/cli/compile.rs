@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::arguments::{Dimension, NamedModel, NamedPrecision, Size, check_once, threads};
 use super::cross_check::{CrossCheckSummary, cross_checks};
-use super::examples::{ExampleArguments, calibration};
+use super::examples::{Calibrating, ExampleArguments};
 use super::failure::{Code, Failure, in_models};
 use super::listing::Listing;
 use super::output::{Output, bytes, count, seconds};
@@ -223,10 +223,20 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     if to_stdout && output.is_json() {
         return Err(Failure::usage("the file and --json cannot both go to stdout").into());
     }
-    options.calibration = Arc::new(calibration(&arguments.examples, &arguments.dim, &sources, &options, output)?);
+    let count = arguments.threads.unwrap_or(0);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(count).build().context("cannot start threads")?;
+    let calibrating = Calibrating {
+        arguments: &arguments.examples,
+        dimensions: &arguments.dim,
+        sources: &sources,
+        options: &options,
+        threads: count,
+        output,
+    };
+    let calibration = threads.install(|| calibrating.calibration())?;
+    options.calibration = Arc::new(calibration);
     let mut listing = Listing::new(arguments.emit_ir.as_deref())?;
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.unwrap_or(0)).build();
-    let compiled = threads.context("cannot start threads")?.install(|| {
+    let compiled = threads.install(|| {
         let mut passes = Passes::begin(output);
         let optimized = Optimized::new(&sources, &options, &mut |report, graph| {
             passes.done(report.pass);

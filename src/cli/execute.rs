@@ -340,6 +340,10 @@ pub(super) fn gather(
     output: &Output,
 ) -> anyhow::Result<Inputs> {
     let ports = loaded.model.inputs(entry);
+    let mut names = BTreeSet::new();
+    if let Some(twice) = arguments.input.iter().find(|file| !names.insert(&file.name)) {
+        return Err(Failure::usage(format!("input `{}` is given twice", twice.name)).into());
+    }
     let mut given = Vec::new();
     if let Some(path) = &arguments.inputs {
         for (name, tensor) in read_archive(path)? {

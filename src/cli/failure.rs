@@ -225,7 +225,9 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. })) => {
             (Code::Usage, Some(format!("give it at least --size {}", at_least(*least_bytes))))
         }
-        CompileError::Size { .. } => (Code::Usage, Some("give a smaller --size".to_string())),
+        CompileError::Size { weights_bytes, .. } => {
+            (Code::Usage, Some(format!("give it at least --size {}", at_least(*weights_bytes))))
+        }
         CompileError::Pipeline(PipelineError::Pass(PassError::Constant(ConstantError::Rounding {
             tensor, ..
         })))

@@ -7,6 +7,7 @@ use crate::generate::{Ended, Generator, GeneratorOptions, Grammar, Sampling, Tex
 use crate::open::{OpenOptions, open_pair, open_with};
 use anyhow::Context;
 use clap::Args;
+use ipuc_runtime::Model;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ impl LanguageArguments {
 
     pub(super) fn open(&self, output: &Output) -> anyhow::Result<TextModel> {
         let loading = opening::begin(self.memory, output);
-        let model = TextModel::new(open_with(&self.model, self.open_options())?)?;
+        let model = language_model(&self.model, open_with(&self.model, self.open_options())?)?;
         opening::end(loading, self.memory, model.model(), output);
         Ok(model)
     }
@@ -58,6 +59,11 @@ impl LanguageArguments {
             lookup: usize::from(self.lookup),
         }
     }
+}
+
+/// What a file has for text.
+pub(super) fn language_model(path: &Path, model: Model) -> anyhow::Result<TextModel> {
+    TextModel::new(model).with_context(|| format!("cannot make text with `{}`", path.display()))
 }
 
 /// A model that guesses.
@@ -80,13 +86,13 @@ impl DraftArguments {
     ) -> anyhow::Result<(TextModel, Generator, Duration)> {
         let begun = Instant::now();
         let options = language.generator_options();
-        let Some(draft) = &self.draft else {
+        let Some(draft_path) = &self.draft else {
             let model = language.open(output)?;
             return Ok((model.clone(), Generator::new(&model, &options)?, begun.elapsed()));
         };
         let loading = opening::begin(language.memory, output);
-        let (model, draft) = open_pair(&language.model, draft, language.open_options())?;
-        let (model, draft) = (TextModel::new(model)?, TextModel::new(draft)?);
+        let (model, draft) = open_pair(&language.model, draft_path, language.open_options())?;
+        let (model, draft) = (language_model(&language.model, model)?, language_model(draft_path, draft)?);
         opening::end(loading, language.memory, model.model(), output);
         let mut generator = Generator::new(&model, &options)?;
         generator.set_draft(&draft, usize::from(self.draft_tokens.get()))?;
@@ -98,7 +104,7 @@ impl DraftArguments {
 #[derive(Debug, Args)]
 pub(super) struct SamplingArguments {
     /// Divide scores by T before a token is drawn; 0 takes the most likely token always [default: as the model says, else 0]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Draw from the K most likely tokens; 0 for all
     #[arg(long, value_name = "K")]

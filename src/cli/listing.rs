@@ -11,7 +11,9 @@ use super::output::{count, seconds};
 use ipuc_formats::model::Manifest;
 use ipuc_passes::ir::{Graph, text};
 use ipuc_passes::pipeline::Report;
-use similar::TextDiff;
+use similar::algorithms::{Capture, Compact, Replace, myers};
+use similar::udiff::UnifiedHunkHeader;
+use similar::{DiffOp, group_diff_ops};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -83,9 +85,7 @@ impl<'a> Listing<'a> {
         };
         write("ir", comment + &numbered)?;
         if !self.last.is_empty() {
-            let diff = TextDiff::from_lines(&self.last, &printed);
-            let shown = diff.unified_diff().context_radius(CONTEXT_LINES).to_string();
-            write("diff", shown)?;
+            write("diff", differences(&self.last, &printed))?;
         }
         self.last = printed;
         Ok(())
@@ -107,6 +107,30 @@ impl<'a> Listing<'a> {
             }
         }
     }
+}
+
+/// What differs between two texts, with a few lines around it. (One algorithm over lines: all that the package has for texts is
+/// several hundred functions.)
+fn differences(old: &str, new: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+    let mut found = Compact::new(Replace::new(Capture::new()), &old, &new);
+    let Ok(()) = myers::diff(&mut found, &old, 0..old.len(), &new, 0..new.len());
+    let mut shown = Vec::new();
+    for hunk in group_diff_ops(found.into_inner().into_inner().into_ops(), CONTEXT_LINES) {
+        shown.push(UnifiedHunkHeader::new(&hunk).to_string());
+        for change in hunk {
+            let signed =
+                |sign: char, lines: &[&str]| lines.iter().map(|line| format!("{sign}{line}")).collect::<Vec<_>>();
+            let (before, after) = (&old[change.old_range()], &new[change.new_range()]);
+            match change {
+                DiffOp::Equal { .. } => shown.extend(signed(' ', before)),
+                DiffOp::Delete { .. } | DiffOp::Insert { .. } | DiffOp::Replace { .. } => {
+                    shown.extend(signed('-', before).into_iter().chain(signed('+', after)));
+                }
+            }
+        }
+    }
+    shown.into_iter().map(|line| line + "\n").collect()
 }
 
 /// The text without the numbers of steps, which stand at the begin of lines: `  0:2 %y : f32[2] = ..`.

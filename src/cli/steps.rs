@@ -48,7 +48,8 @@ pub(super) struct StepTime {
 
 /// The time that a run takes at least, as far as the work of its steps is known.
 pub(super) fn seconds_at_limits(steps: &[StepTime]) -> f64 {
-    steps.iter().filter_map(|step| Some(step.limit_share? * step.seconds)).sum()
+    // (A sum of nothing is -0.)
+    steps.iter().filter_map(|step| Some(step.limit_share? * step.seconds)).fold(0.0, |sum, seconds| sum + seconds)
 }
 
 /// What bounds so many multiply-accumulates and bytes, and the seconds that it allows.

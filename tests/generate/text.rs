@@ -5,13 +5,15 @@ use crate::support::language::{CONTEXT, write_folder};
 use crate::support::{linear, linear_weight, write};
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::folder::{self, FolderError};
-use ipuc::compile::{CompileOptions, Source, compile};
+use ipuc::compile::{Activations, Budget, CompileOptions, Source, WeightOptions, compile};
 use ipuc::generate::{
     ContextError, Ended, GenerateError, Generator, GeneratorOptions, Limits, Message, Sampling, TextModel, Token, Usage,
 };
-use ipuc::{DType, OpenFileError, OpenOptions, Tensor, open_with};
+use ipuc::{DType, OpenFileError, OpenOptions, Session, SessionOptions, Tensor, Value, open, open_with};
+use ipuc_formats::ops::RowScheme;
 use ipuc_runtime::{OpenError, SavedStateError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Tokens of a continuation: more than a page of the cache.
 const TOKENS: usize = 130;
@@ -439,4 +441,56 @@ fn a_text_calibrates() {
     std::fs::copy(folder.path().join("tokenizer.json"), alone.path().join("tokenizer.json")).unwrap();
     let error = calibrator.run_text(None, "w10", 10).unwrap_err().to_string();
     assert_eq!(error, "a text gives no value to input `x`: give examples of all inputs instead (.npz)");
+}
+
+/// What outputs are off by is measured as the file will run: with its state, and rows of caches rounded as it rounds them.
+#[test]
+fn an_error_is_measured_with_the_caches_that_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(folder.path());
+    let words: Vec<String> = (0..48).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
+    let mut options = CompileOptions {
+        cache: Some(RowScheme::I8),
+        weights: WeightOptions { budget: Some(Budget::Error(0.02)), ..WeightOptions::default() },
+        ..CompileOptions::default()
+    };
+    let sources = folder::read(folder.path()).unwrap().apply(&mut options);
+    let mut calibrator = Calibrator::new(&sources, &options).unwrap();
+    calibrator.set_threads(1);
+    calibrator.run_text(None, &words.join(" "), words.len()).unwrap();
+    let entry = calibrator.model().entry(None).unwrap().name.clone();
+    options.calibration = Arc::new(calibrator.finish().unwrap());
+    let path = folder.path().join("within.ipu");
+    compile(&sources, &path, &options).unwrap();
+    let as_it_is = CompileOptions { unfused: true, activations: Activations::Keep, ..CompileOptions::default() };
+    let floats = folder.path().join("floats.ipu");
+    compile(&sources, &floats, &as_it_is).unwrap();
+
+    let text = opened(&path, None);
+    let inputs = text.inputs(0, &text.encode(&words.join(" ")).unwrap(), None).unwrap();
+    let mut given = inputs.clone();
+    let reference = open(&floats).unwrap();
+    for port in reference.inputs(reference.entry(None).unwrap()) {
+        if port.name.starts_with("past") {
+            given.push((port.name, Tensor::zeros(DType::F32, &[1, 2, 0, 32]).unwrap().into()));
+        }
+    }
+    let expected = Session::new(&reference, &SessionOptions::default()).unwrap().run(None, given).unwrap();
+    let model = open(&path).unwrap();
+    let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+    let mut found = session.run(Some(&entry), inputs).unwrap();
+    for name in expected.iter().filter_map(|(name, _)| name.strip_prefix("present.")) {
+        let state = session.state(&format!("past_key_values.{name}")).unwrap();
+        found.push((format!("present.{name}"), state.unwrap()));
+    }
+    let error = expected.iter().map(|(name, expected)| {
+        let own = found.iter().find(|(own, _)| own == name).unwrap();
+        let of = |value: &Value| value.as_tensor().unwrap().elements::<f32>().unwrap().to_vec();
+        let (own, expected) = (of(&own.1), of(expected));
+        let difference = own.iter().zip(&expected).map(|(own, expected)| f64::from(own - expected).powi(2));
+        (difference.sum::<f64>() / expected.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>()).sqrt()
+    });
+    let (found, measured) = (error.fold(0.0, f64::max), options.calibration.output_error.unwrap());
+    assert_eq!(expected.len(), 5, "scores and two caches of each layer");
+    assert!((found / measured - 1.0).abs() < 1e-6, "{found} and {measured}");
 }

@@ -5,9 +5,10 @@ use crate::accuracy::Prediction;
 use crate::cli::Outcome;
 use crate::cli::execute::Loaded;
 use crate::cli::failure::{Code, Failure};
+use crate::cli::language::language_model;
 use crate::cli::output::{Output, count};
 use crate::cli::progress::{Bar, Unit};
-use crate::generate::{GenerateError, Generator, TextModel};
+use crate::generate::{GenerateError, Generator};
 use anyhow::Context;
 use serde::Serialize;
 use std::path::Path;
@@ -133,7 +134,7 @@ struct Scorer<'a> {
 
 impl Scorer<'_> {
     fn new<'a>(loaded: &'a Loaded, text: &str, window: usize) -> anyhow::Result<Scorer<'a>> {
-        let model = TextModel::new(loaded.model.clone())?;
+        let model = language_model(&loaded.path, loaded.model.clone())?;
         let context = model.settings().context.unwrap_or(u64::MAX);
         if window as u64 > context {
             let message =
