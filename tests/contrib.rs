@@ -17,7 +17,7 @@ use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, ModelProto, NodePro
 use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, Session, SessionOptions};
 use prost::Message as _;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -110,14 +110,7 @@ fn disagreement(case: &Path) -> Result<(), String> {
 #[test]
 fn a_case_that_is_computed_while_compiling_is_the_same() {
     let mut wrong = Vec::new();
-    for case in all_cases() {
-        let name = case.file_stem().unwrap().to_str().unwrap();
-        let bytes = std::fs::read(&case).unwrap();
-        let model = compiled(&bytes).unwrap();
-        let data = Data::load(&format!("{name}.data"));
-        let ports = model.inputs(model.entry(None).unwrap());
-        let inputs = ports.iter().map(|port| (port.name.clone(), data.get(0, "in", &port.name, &port.kind).unwrap()));
-        let inputs: Vec<_> = inputs.collect();
+    for (name, bytes, inputs) in folding::beside_onnx() {
         for &elements in Elements::ALL {
             if let Err(error) = folding::check(&bytes, inputs.clone(), elements) {
                 wrong.push(format!("{name}, {elements:?}: {error}"));

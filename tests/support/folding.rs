@@ -1,10 +1,11 @@
 //! What is computed while compiling is what a run computes, bit by bit: cases whose inputs are stored in the model.
 
 use ipuc::compile::{CompileOptions, Optimized, Source, compile};
+use ipuc::passes::ir::Graph;
 use ipuc::{Session, SessionOptions, Tensor, Value, bf16, f16};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::onnx::schema::{ModelProto, TensorProto};
-use ipuc_passes::ir::Graph;
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::onnx::schema::{GraphProto, ModelProto, TensorProto};
 use prost::Message as _;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,6 +37,27 @@ impl Elements {
 
 /// A value by its name.
 pub type Named = (String, Value);
+
+/// The cases of `tests/contrib`: name, model, and the first set of inputs.
+pub fn beside_onnx() -> Vec<(String, Vec<u8>, Vec<Named>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contrib");
+    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    let case = |path: std::path::PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let scratch = tempfile::tempdir().ok()?;
+        let (bytes, data) = (read(&path), GraphProto::decode(&read(&path.with_extension("data"))[..]).ok()?);
+        let model = opened(&bytes, scratch.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let given = |port: ipuc::Port| {
+            let tensor = data.initializer.iter().find(|tensor| tensor.name() == format!("0.in.{}", port.name))?;
+            Some((port.name, read_value(&tensor.encode_to_vec(), &port.kind).ok()?))
+        };
+        let inputs = model.inputs(model.entry(None).ok()?).into_iter().map(given).collect::<Option<Vec<Named>>>();
+        Some((name.clone(), bytes, inputs.unwrap_or_else(|| panic!("{name} has no inputs"))))
+    };
+    models.filter_map(case).collect()
+}
 
 /// Check a model of one node with these inputs, of which those of floats change; gives the operators of `.ipu` files that were
 /// computed while compiling.
@@ -123,7 +145,12 @@ fn folded(model: &[u8]) -> Result<BTreeSet<&'static str>, String> {
     let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (mut imported, mut left) = (BTreeSet::new(), BTreeSet::new());
     let operators = |graph: &Graph| -> BTreeSet<&'static str> {
-        graph.reachable_blocks().into_iter().flat_map(|block| &graph.block(block).steps).map(|step| step.op.name()).collect()
+        graph
+            .reachable_blocks()
+            .into_iter()
+            .flat_map(|block| &graph.block(block).steps)
+            .map(|step| step.op.name())
+            .collect()
     };
     let options = CompileOptions { unfused: true, ..CompileOptions::default() };
     Optimized::new(&[source(model, scratch.path())?], &options, &mut |report, graph| {
@@ -161,7 +188,10 @@ fn difference(found: &Value, expected: &Value) -> Option<String> {
         };
         let pairs = found.iter().zip(expected).map(|(&one, &two)| (number(one), number(two)));
         let differ = |(one, two): &(f64, f64)| one.to_bits() != two.to_bits() && !(one.is_nan() && two.is_nan());
-        pairs.enumerate().find(|(_, pair)| differ(pair)).map(|(at, (one, two))| format!("element {at}: {one:e}, not {two:e}"))
+        pairs
+            .enumerate()
+            .find(|(_, pair)| differ(pair))
+            .map(|(at, (one, two))| format!("element {at}: {one:e}, not {two:e}"))
     }
     match found.dtype() {
         DType::F32 => first::<f32>(found, expected, f64::from),

@@ -5,8 +5,8 @@
 
 use crate::import::definition::{integer, step};
 use crate::import::lowering::{LowerError, Lowering, Row};
-use crate::import::recurrence::{activations, microsoft_parameters};
 use crate::import::recurrence::cell::{Cell, joined, zeros};
+use crate::import::recurrence::{activations, microsoft_parameters};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::onnx::schema::NodeProto;
