@@ -11,6 +11,20 @@ from case import Case, floats, random
 from group_query import GroupQuery
 
 
+def clear_scores(outputs, inputs):
+    """Scores behind the end of a text are whatever was in memory."""
+    for row, length in enumerate(inputs["seqlens_k"]):
+        if "output_qk" in outputs:
+            outputs["output_qk"][row, :, :, int(length) + 1 :] = 0
+
+
+class Scores(GroupQuery):
+    def compute(self, model, inputs):
+        outputs = super().compute(model, inputs)
+        clear_scores(outputs, inputs)
+        return outputs
+
+
 class Chunks(GroupQuery):
     """What ONNX Runtime leaves open is zero: rows of the cache behind those that stay, and results of queries that are padding."""
 
@@ -25,8 +39,7 @@ class Chunks(GroupQuery):
         for row, length in enumerate(inputs["seqlens_k"]):
             for name in ["present_key", "present_value"]:
                 outputs[name][row, :, self.resident(int(length) + 1) :] = 0
-            if "output_qk" in outputs:
-                outputs["output_qk"][row, :, :, int(length) + 1 :] = 0
+        clear_scores(outputs, inputs)
         return outputs
 
     def by_rows(self, inputs):
@@ -73,7 +86,7 @@ def scores():
         make = lambda name, **more: GroupQuery(f"gqa_scores_{stage}_{name}", qk_output=stage, **more)
         make("growing").decode()
         make("window", local_window_size=2, softcap=2.0).step([4], 4, **bias(4, 4)).step([5], 1, **bias(5, 1))
-        ragged = Chunks(f"gqa_scores_{stage}_ragged", qk_output=stage, batch=2, capacity=6)
+        ragged = Scores(f"gqa_scores_{stage}_ragged", qk_output=stage, batch=2, capacity=6)
         ragged.step([4, 2], 4).step([5, 3], 1)
         make("both_sides", causal=0, batch=2, capacity=6).step([5, 3], 5)
         make("smooth", smooth_softmax=1, dtype=np.float16).decode()

@@ -78,9 +78,9 @@ def recurrent():
     lstm("functions", ["lengths", "P", "initial"], 2, direction="bidirectional", activations=both, clip=2.0, **parameters)
     lstm("functions_more", activations=["LeakyRelu", "Elu", "Relu"], activation_alpha=[0.2, 0.7])
     for name, functions in WITHOUT_PARAMETERS.items():
-        lstm(f"without_{name}", activations=functions)
-    lstm("empty", activations=WITHOUT_PARAMETERS["usual"])
-    lstm("empty_functions")
+        lstm(f"without_{name}", activations=functions, kind=np.uint8)
+    lstm("empty", activations=WITHOUT_PARAMETERS["usual"], kind=np.uint8)
+    lstm("empty_functions", kind=np.uint8)
 
 
 def attentive():
