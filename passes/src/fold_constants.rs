@@ -24,7 +24,7 @@
 //! dequantized codes of matrices of any size are recipes, those too that an exporter scales by steps of its own
 //! (`Mul(Cast(codes), scale)`). Parameters of bodies whose contents are known are constants too.
 //! Values are those that [`Graph::evaluator`] gives: where the runtime's kernels are handed in, the bits of a run.
-//! Leaves alone: random steps and steps whose bodies hold such, sequences; it runs no bodies.
+//! Leaves alone: products with codes; random steps and steps whose bodies hold such, sequences; it runs no bodies.
 //! Cost: one visit a step, plus the work of each folded one.
 
 mod dequantization;
@@ -39,7 +39,7 @@ use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::is_code;
 use ipuc_formats::fact::{Contents, Fact, Shape};
-use ipuc_formats::ops::{Effect, Op};
+use ipuc_formats::ops::{Class, Effect, Op};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use std::collections::{HashMap, HashSet};
@@ -105,6 +105,11 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
         return Ok(None);
     }
     let Some(operands) = constant_operands(step) else { return Ok(None) };
+    // A run multiplies codes as they are, and rounds otherwise than a product of floats.
+    let of_codes = |id: &ConstantId| graph.quantized(*id).is_some();
+    if matches!(step.op.class(), Class::Product(_)) && operands.iter().flatten().any(of_codes) {
+        return Ok(None);
+    }
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
     if let Some(constant) = dequantization(graph, step, &operands) {

@@ -111,6 +111,7 @@ def check_folded(program, graph, folder):
     if not inputs or not outputs or any(value.dtype.kind not in "fiub" for value in inputs.values()):
         return None
     folder.mkdir(parents=True, exist_ok=True)
+    inputs = {name: value.copy() for name, value in inputs.items()}
     for value in inputs.values():
         if value.dtype.kind == "f" and value.size and graph.random.random() < 0.7:
             places = graph.random.integers(0, value.size, 1 + value.size // 3)
