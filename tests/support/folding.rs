@@ -63,6 +63,8 @@ pub fn beside_onnx() -> Vec<(String, Vec<u8>, Vec<Named>)> {
 /// computed while compiling.
 pub fn check(bytes: &[u8], mut inputs: Vec<Named>, elements: Elements) -> Result<BTreeSet<&'static str>, String> {
     let model = ModelProto::decode(bytes).map_err(|error| error.to_string())?;
+    // Steps of several nodes may be fused where they are run, and are not where they are computed.
+    let [_] = &model.graph.as_ref().ok_or("no graph")?.node[..] else { return Ok(BTreeSet::new()) };
     if elements != Elements::AsGiven {
         let changes = inputs.iter_mut().enumerate().map(|(at, (_, value))| mix(value, at, elements.numbers()));
         if changes.filter(|changed| *changed).count() == 0 {
