@@ -28,11 +28,12 @@
 //! | `ipuc-codes` | the formulas of quantized values that the contract and the kernels share, memory at borders | everything else |
 //! | `ipuc-pages` | memory for direct reads and writes | everything else |
 //!
-//! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them.
+//! Compiler and runtime depend on the contract and never on one another: the file is all that passes between them. This crate
+//! hands the runtime's kernels to the compiler, so that what is computed while compiling has the bits of a run.
 //! Features: `compile` and `run` bring one half each, `generate` text from language models, `serve` that behind HTTP,
 //! `images` the decoding of files of images (`ImageDecoder`), `ndarray` its arrays as inputs and outputs, `cli` (the default)
 //! all but the last and the command line. A program that only opens
-//! files builds no compiler, and a build script no runtime.
+//! files builds no compiler.
 
 #[cfg(feature = "run")]
 pub mod accuracy;

@@ -1,16 +1,25 @@
-//! Fourier transforms of many lines: `rustfft` in f64 for all types of elements, lines spread over threads.
+//! Fourier transforms of many lines: `rustfft` in f64 for all types of elements but complex signals of f32 (`single.rs`), lines
+//! spread over threads.
 //!
 //! Each line is transformed by one thread in one way, so the number of threads does not change a bit. Against the sum in
 //! f64 the error of a line is within `length * epsilon` of the norm of its spectrum.
 
+mod single;
+
 use crate::threads;
 pub use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
+use single::Single;
 use std::sync::Arc;
 
 /// A prepared transform of one length and direction.
 pub struct Plan {
-    transform: Arc<dyn Fft<f64>>,
+    transform: Transform,
+}
+
+enum Transform {
+    Double(Arc<dyn Fft<f64>>),
+    Single(Single),
 }
 
 impl Plan {
@@ -22,7 +31,49 @@ impl Plan {
     pub fn new(length: usize, inverse: bool) -> Self {
         assert!(length > 0, "a transform of no points");
         let mut planner = FftPlanner::new();
-        Plan { transform: if inverse { planner.plan_fft_inverse(length) } else { planner.plan_fft_forward(length) } }
+        let transform = if inverse { planner.plan_fft_inverse(length) } else { planner.plan_fft_forward(length) };
+        Plan { transform: Transform::Double(transform) }
+    }
+
+    /// As [`Plan::new`], for complex signals of f32: computed in f32, as their reference is, where the length has no prime factor
+    /// above 5.
+    ///
+    /// # Panics
+    /// Where the length is 0.
+    #[must_use]
+    pub fn of_complex_singles(length: usize, inverse: bool) -> Self {
+        assert!(length > 0, "a transform of no points");
+        match Single::new(length, inverse) {
+            Some(single) => Plan { transform: Transform::Single(single) },
+            None => Plan::new(length, inverse),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match &self.transform {
+            Transform::Double(transform) => transform.len(),
+            Transform::Single(single) => single.length(),
+        }
+    }
+
+    /// Transforms one line after the other, in memory of its own.
+    fn processor(&self) -> impl FnMut(&mut [Complex<f64>]) + '_ {
+        let (doubles, singles) = match &self.transform {
+            Transform::Double(transform) => (transform.get_inplace_scratch_len(), 0),
+            Transform::Single(single) => (0, single.length()),
+        };
+        let mut scratch = vec![Complex::default(); doubles];
+        let (mut narrow, mut other) = (vec![Complex::default(); singles], vec![Complex::default(); singles]);
+        move |points| match &self.transform {
+            Transform::Double(transform) => transform.process_with_scratch(points, &mut scratch),
+            Transform::Single(single) => {
+                let pairs = narrow.iter_mut().zip(&*points);
+                pairs.for_each(|(narrow, point)| *narrow = Complex::new(point.re as f32, point.im as f32));
+                single.process(&mut narrow, &mut other);
+                let pairs = points.iter_mut().zip(&narrow);
+                pairs.for_each(|(point, narrow)| *point = Complex::new(narrow.re.into(), narrow.im.into()));
+            }
+        }
     }
 
     /// Transforms one line for each `line_values` elements of `target`: `load` fills the points of line `n`, `store`
@@ -42,16 +93,16 @@ impl Plan {
             "{} elements in lines of {line_values}",
             target.len()
         );
-        let length = self.transform.len();
+        let length = self.length();
         let lines = target.len() / line_values;
         let operations = lines.saturating_mul(length).saturating_mul(length.ilog2() as usize + 1);
         let lines_per_part = lines.div_ceil(threads::parts(operations, lines)).max(1);
         threads::chunks(target, lines_per_part * line_values, |part, target| {
             let mut points = vec![Complex::default(); length];
-            let mut scratch = vec![Complex::default(); self.transform.get_inplace_scratch_len()];
+            let mut process = self.processor();
             for (line, target) in target.chunks_exact_mut(line_values).enumerate() {
                 load(part * lines_per_part + line, &mut points);
-                self.transform.process_with_scratch(&mut points, &mut scratch);
+                process(&mut points);
                 store(&points, target);
             }
         });

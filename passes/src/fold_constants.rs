@@ -23,8 +23,9 @@
 //! emitted, so that the weight behind it is stored once; larger text stays a step;
 //! dequantized codes of matrices of any size are recipes, those too that an exporter scales by steps of its own
 //! (`Mul(Cast(codes), scale)`). Parameters of bodies whose contents are known are constants too.
-//! Leaves alone: sums of numbers so large that a run may overflow; random steps and steps whose bodies hold such, sequences; it runs no bodies.
-//! Cost: one visit a step, plus the reference of each folded one.
+//! Values are those that [`Graph::evaluator`] gives: where the runtime's kernels are handed in, the bits of a run.
+//! Leaves alone: products with codes; random steps and steps whose bodies hold such, sequences; it runs no bodies.
+//! Cost: one visit a step, plus the work of each folded one.
 
 mod dequantization;
 
@@ -34,12 +35,11 @@ use crate::ir::{
 };
 use crate::options::Options;
 use dequantization::{dequantization, is_part};
-use half::bf16;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::is_code;
 use ipuc_formats::fact::{Contents, Fact, Shape};
-use ipuc_formats::ops::{Class, Effect, NoBlocks, Op, ReferenceContext};
+use ipuc_formats::ops::{Class, Effect, Op};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use std::collections::{HashMap, HashSet};
@@ -105,6 +105,11 @@ fn fold(graph: &mut Graph, step: &Step) -> Result<Option<Vec<Operand>>, PassErro
         return Ok(None);
     }
     let Some(operands) = constant_operands(step) else { return Ok(None) };
+    // A run multiplies codes as they are, and rounds otherwise than a product of floats.
+    let of_codes = |id: &ConstantId| graph.quantized(*id).is_some();
+    if matches!(step.op.class(), Class::Product(_)) && operands.iter().flatten().any(of_codes) {
+        return Ok(None);
+    }
     let sizes: Option<Vec<(Vec<usize>, usize)>> = step.results.iter().map(|&result| size(graph, result)).collect();
     let Some(sizes) = sizes else { return Ok(None) };
     if let Some(constant) = dequantization(graph, step, &operands) {
@@ -192,26 +197,6 @@ fn size(graph: &Graph, value: ValueId) -> Option<(Vec<usize>, usize)> {
     Some((extents, bytes))
 }
 
-/// Numbers whose squares a run may not add up in f32, while a reference adds in f64.
-const LARGE: f32 = (1u64 << 56) as f32;
-
-/// Whether an operator that adds up might overflow where it is run: it is left to the run, so that both are the same.
-fn sums_may_overflow(op: &Op, inputs: &[Option<Value>]) -> bool {
-    let adds = matches!(op.class(), Class::Computes(_) | Class::Product(_) | Class::Serial(_));
-    let large = |tensor: &Tensor| match tensor.dtype() {
-        DType::F32 => tensor.elements::<f32>().is_ok_and(|elements| elements.iter().any(|element| is_large(*element))),
-        DType::BF16 => {
-            tensor.elements::<bf16>().is_ok_and(|elements| elements.iter().any(|element| is_large(element.to_f32())))
-        }
-        _ => false,
-    };
-    adds && inputs.iter().flatten().filter_map(Value::as_tensor).any(large)
-}
-
-fn is_large(element: f32) -> bool {
-    element.is_finite() && element.abs() >= LARGE
-}
-
 fn evaluate(
     graph: &Graph,
     op: &Op,
@@ -222,12 +207,7 @@ fn evaluate(
         .iter()
         .map(|operand| operand.map(|id| graph.load_constant(id).map(Value::Tensor)).transpose())
         .collect::<Result<_, _>>()?;
-    if sums_may_overflow(op, &inputs) {
-        return Ok(None);
-    }
-    let mut blocks = NoBlocks;
-    let mut context = ReferenceContext::new(&mut blocks);
-    let results = op.operator().reference(&inputs, &mut context).map_err(|error| ConstantError::Recipe {
+    let results = graph.evaluator.results(op, &inputs).map_err(|error| ConstantError::Recipe {
         tensor: step.to_string(),
         operator: op.name(),
         error,

@@ -251,6 +251,44 @@ fn the_hash_of_weights_is_that_of_their_tensors() {
     assert_eq!(found, *hasher.finalize().as_bytes());
 }
 
+/// A fill and what is computed element by element, each of more than a mebibyte, read across rows and along them.
+fn computed_model() -> Vec<u8> {
+    let with = |node: NodeProto, attribute| NodeProto { attribute: vec![attribute], ..node };
+    let nodes = vec![
+        node("ConstantOfShape", &["shape"], "filled"),
+        node("MatMul", &["x", "filled"], "a"),
+        node("Mul", &["stored", "factor"], "scaled"),
+        node("Sigmoid", &["scaled"], "bent"),
+        node("Reshape", &["bent", "shape"], "matrix"),
+        node("MatMul", &["a", "matrix"], "b"),
+        with(node("Cast", &["matrix"], "half"), integer("to", 10)),
+        with(node("Cast", &["half"], "rough"), integer("to", 1)),
+        node("Add", &["b", "rough"], "y"),
+    ];
+    let shape = TensorProto { int64_data: vec![600, 600], ..tensor("shape", 7, &[2]) };
+    let weights = vec![
+        TensorProto { int32_data: Vec::new(), ..shape },
+        tensor("stored", FLOAT, &[360, 1000]),
+        tensor("factor", FLOAT, &[1]),
+    ];
+    encoded(nodes, weights, vec![value("x", FLOAT, &[1, 600])])
+}
+
+#[test]
+fn large_constants_are_computed_in_pieces() {
+    let graph = graph(Arc::new(computed_model()));
+    let recipes = graph.constants.iter().filter(|constant| matches!(constant.data, ConstantData::Recipe { .. }));
+    let most = recipes.map(|constant| constant.byte_count()).max().unwrap();
+    assert!(most >= 600 * 600 * 4, "{most} bytes");
+    let least = least_memory(&graph);
+    assert!(least < most, "{least} bytes are needed for constants of {most}");
+    let (_, whole) = emitted(&graph, &options(CHUNK_BYTES, 1 << 30), 1).unwrap();
+    for (memory_bytes, threads) in [(least, 1), (least, 3), (2 * least, 2)] {
+        let (_, pieces) = emitted(&graph, &options(CHUNK_BYTES, memory_bytes), threads).unwrap();
+        assert!(pieces == whole, "{memory_bytes} bytes, {threads} threads");
+    }
+}
+
 /// A model's bytes, and where they have been read.
 struct Watched {
     bytes: Vec<u8>,

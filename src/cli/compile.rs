@@ -105,8 +105,8 @@ pub(super) struct Arguments {
     /// A folder outside of the models' own whose files they may use as external data
     #[arg(long, value_name = "DIR")]
     external_data_root: Vec<PathBuf>,
-    /// Most memory for weights while they are written, as 512MiB; the file does not depend on it [default: 272MiB, and
-    /// for a larger constant that is computed what the machine has available]
+    /// Most memory for weights while they are written, as 512MiB; the file does not depend on it [default: four fifths of
+    /// what the machine or its control group has available, of which 272MiB are used unless one constant needs more]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Threads that share the work [default: all cores]

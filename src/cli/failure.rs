@@ -424,6 +424,7 @@ fn of_reference(error: &ReferenceError) -> Code {
             Some(error) => of_run(error).0,
             None => Code::File,
         },
+        ReferenceError::Kernel(error) => error.downcast_ref::<KernelError>().map_or(Code::File, of_step),
     }
 }
 

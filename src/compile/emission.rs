@@ -13,10 +13,11 @@ pub(super) fn weights_bytes(manifest: &Manifest) -> u64 {
 
 /// How weights become bytes; what changes them is recorded in the file.
 pub(super) fn emit_options(options: &CompileOptions) -> EmitOptions {
-    let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES);
-    // A part of what the machine has is left to others.
-    let available_bytes = || crate::memory::available_bytes().map_or(MEMORY_BYTES, |available| available / 10 * 8);
+    // A part of what the machine has is left to others. Where it is not known the system refuses what it does not have.
+    let available_bytes = || crate::memory::available_bytes().map_or(u64::MAX, |available| available / 10 * 8);
     let piece_bytes = options.memory.unwrap_or_else(available_bytes);
+    // What may be used need not be: more is no faster.
+    let memory_bytes = options.memory.unwrap_or(MEMORY_BYTES.min(piece_bytes));
     let placements = options.placements.clone();
     let attachments = options.attachments.clone();
     let mut emit_options = EmitOptions { memory_bytes, piece_bytes, placements, attachments, ..EmitOptions::default() };

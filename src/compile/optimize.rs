@@ -7,7 +7,7 @@ use super::options::{Branch, CompileOptions};
 use ipuc_passes::emit::describe as records;
 use ipuc_passes::error::PassError;
 use ipuc_passes::import::{ImportError, Model, import};
-use ipuc_passes::ir::{Changes, Graph};
+use ipuc_passes::ir::{Changes, Evaluator, Graph};
 use ipuc_passes::options::{Budget, Options};
 use ipuc_passes::pipeline::{PipelineError, Report, run};
 use ipuc_passes::round_weights::stored_bytes;
@@ -57,6 +57,7 @@ pub(super) fn optimize(
             (error, _) => error.into(),
         }
     })?;
+    graph.evaluator = Evaluator(ipuc_runtime::steps::evaluate);
     check_dimensions(&graph, options)?;
     let time = start.elapsed();
     observe(&Report { pass: "import", time, changes: Changes::default(), steps: graph.step_count() }, &graph);

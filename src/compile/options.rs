@@ -70,8 +70,9 @@ pub struct CompileOptions {
     pub unfused: bool,
     /// Verify after every pass in release builds too, and compare shapes with those that tract derives (feature `cross-check`).
     pub verify: bool,
-    /// Most bytes of weights in memory at a time while they are written; the file does not depend on it. By default
-    /// [`ipuc_passes::emit::MEMORY_BYTES`], and for a larger constant that is computed what the machine has available.
+    /// Most bytes of weights in memory at a time while they are written; the file does not depend on it. By default four
+    /// fifths of what the machine or its control group has available, of which no more than
+    /// [`ipuc_passes::emit::MEMORY_BYTES`] are used unless a constant that is computed as a whole needs them.
     pub memory: Option<u64>,
     /// How steps are spread over the tiles of targets, with the numbers that blocks and steps have in the file
     /// (`ipuc inspect --program` of the file without them shows these).

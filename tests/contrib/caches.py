@@ -11,6 +11,20 @@ from case import Case, floats, random
 from group_query import GroupQuery
 
 
+def clear_scores(outputs, inputs):
+    """Scores behind the end of a text are whatever was in memory."""
+    for row, length in enumerate(inputs["seqlens_k"]):
+        if "output_qk" in outputs:
+            outputs["output_qk"][row, :, :, int(length) + 1 :] = 0
+
+
+class Scores(GroupQuery):
+    def compute(self, model, inputs):
+        outputs = super().compute(model, inputs)
+        clear_scores(outputs, inputs)
+        return outputs
+
+
 class Chunks(GroupQuery):
     """What ONNX Runtime leaves open is zero: rows of the cache behind those that stay, and results of queries that are padding."""
 
@@ -21,12 +35,41 @@ class Chunks(GroupQuery):
         return tokens - group * -(-max(tokens - self.capacity, 0) // group)
 
     def compute(self, model, inputs):
-        outputs = super().compute(model, inputs)
+        outputs = self.by_rows(inputs) if "query_seqlens" in inputs else super().compute(model, inputs)
         for row, length in enumerate(inputs["seqlens_k"]):
             for name in ["present_key", "present_value"]:
                 outputs[name][row, :, self.resident(int(length) + 1) :] = 0
-            if "query_seqlens" in inputs:
-                outputs["output"][row, inputs["query_seqlens"][row] :] = 0
+        clear_scores(outputs, inputs)
+        return outputs
+
+    def by_rows(self, inputs):
+        """ONNX Runtime 1.31 has no `query_seqlens`: each of the batch is run alone, with the queries that it has."""
+        steps, total = inputs["query"].shape[1], int(inputs["total_sequence_length"][0])
+        sliding = self.attributes.get("sliding_window_cache")
+        outputs = {"output": np.zeros((self.batch, steps, 4 * self.size), self.dtype)}
+        for kind in ["key", "value"]:
+            past = inputs[f"past_{kind}"]
+            rows = past.shape[2] if sliding else max(past.shape[2], total)
+            outputs[f"present_{kind}"] = np.pad(past, [(0, 0), (0, 0), (0, rows - past.shape[2]), (0, 0)])
+        if self.attributes.get("qk_output"):
+            outputs["output_qk"] = np.zeros((self.batch, 4, steps, total), self.dtype)
+        for row, count in enumerate(inputs["query_seqlens"]):
+            if count == 0:
+                continue
+            one = slice(row, row + 1)
+            own = {"query": inputs["query"][one, :count], "seqlens_k": inputs["seqlens_k"][one]}
+            own["total_sequence_length"] = inputs["total_sequence_length"]
+            own |= {f"past_{kind}": outputs[f"present_{kind}"][one] for kind in ["key", "value"]}
+            if "position_ids" in inputs:
+                own["position_ids"] = inputs["position_ids"][one, :count]
+            if "attention_bias" in inputs:
+                own["attention_bias"] = inputs["attention_bias"][:, :, :count]
+            alone = super().compute(self.model(own), own)
+            outputs["output"][row, :count] = alone["output"]
+            for name in ["present_key", "present_value"]:
+                outputs[name][one] = alone[name]
+            if "output_qk" in alone:
+                outputs["output_qk"][row, :, :count] = alone["output_qk"]
         return outputs
 
 
@@ -43,7 +86,8 @@ def scores():
         make = lambda name, **more: GroupQuery(f"gqa_scores_{stage}_{name}", qk_output=stage, **more)
         make("growing").decode()
         make("window", local_window_size=2, softcap=2.0).step([4], 4, **bias(4, 4)).step([5], 1, **bias(5, 1))
-        make("ragged", batch=2, capacity=6).step([4, 2], 4).step([5, 3], 1)
+        ragged = Scores(f"gqa_scores_{stage}_ragged", qk_output=stage, batch=2, capacity=6)
+        ragged.step([4, 2], 4).step([5, 3], 1)
         make("both_sides", causal=0, batch=2, capacity=6).step([5, 3], 5)
         make("smooth", smooth_softmax=1, dtype=np.float16).decode()
 

@@ -8,6 +8,8 @@ They draw from numbers of their own, so that they can be written alone."""
 import numpy as np
 import onnxruntime as ort
 from case import Case, numbers, one
+from onnx import AttributeProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 random, floats = numbers(7)
 
@@ -18,6 +20,28 @@ class OneThread(ort.SessionOptions):
     def __init__(self):
         super().__init__()
         self.intra_op_num_threads = 1
+
+
+# Functions of gates without their parameters: what ONNX Runtime takes is 0 where it has nothing.
+WITHOUT_PARAMETERS = {
+    "usual": ["HardSigmoid", "Elu", "LeakyRelu"],
+    "threshold": ["Sigmoid", "ThresholdedRelu", "Tanh"],
+    "line": ["Sigmoid", "Tanh", "Affine"],
+    "bent": ["Sigmoid", "ScaledTanh", "Tanh"],
+}
+
+
+class EmptyLists(Case):
+    """With lists of parameters and of functions that are there, and empty."""
+
+    def model(self, inputs):
+        model = super().model(inputs)
+        node = model.graph.node[0]
+        for name in ["activation_alpha", "activation_beta"]:
+            node.attribute.append(helper.make_attribute(name, [], attr_type=AttributeProto.FLOATS))
+        if "activations" not in self.attributes:
+            node.attribute.append(helper.make_attribute("activations", [], attr_type=AttributeProto.STRINGS))
+        return model
 
 
 def recurrent():
@@ -40,7 +64,9 @@ def recurrent():
         names = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"]
         names += ["W_scale", "W_zero_point", "R_scale", "R_zero_point"]
         results = ["Y", "Y_h", "Y_c"]
-        Case(f"dynamic_lstm_{name}", "DynamicQuantizeLSTM", names, results, weights=weights, hidden_size=hidden, **attributes).add(**given)
+        kind_of_case = EmptyLists if name.startswith("empty") else Case
+        made = kind_of_case(f"dynamic_lstm_{name}", "DynamicQuantizeLSTM", names, results, weights=weights, hidden_size=hidden, **attributes)
+        made.add(**given)
 
     lstm("clip", clip=0.3)
     lstm("coupled", input_forget=1)
@@ -51,6 +77,10 @@ def recurrent():
     parameters = {"activation_alpha": [0.3, 0.5], "activation_beta": [0.4, 0.1]}
     lstm("functions", ["lengths", "P", "initial"], 2, direction="bidirectional", activations=both, clip=2.0, **parameters)
     lstm("functions_more", activations=["LeakyRelu", "Elu", "Relu"], activation_alpha=[0.2, 0.7])
+    for name, functions in WITHOUT_PARAMETERS.items():
+        lstm(f"without_{name}", activations=functions, kind=np.uint8)
+    lstm("empty", activations=WITHOUT_PARAMETERS["usual"], kind=np.uint8)
+    lstm("empty_functions", kind=np.uint8)
 
 
 def attentive():
@@ -72,13 +102,19 @@ def attentive():
         if "memory" in inputs:
             given["memory_seq_lens"] = np.array([6, 3], np.int32)
         results = ["Y", "Y_h", "Y_c"]
-        Case(f"attentive_{name}", "AttnLSTM", names, results, weights=weights, hidden_size=hidden, **attributes).add(**given)
+        kind_of_case = EmptyLists if name.startswith("empty") else Case
+        made = kind_of_case(f"attentive_{name}", "AttnLSTM", names, results, weights=weights, hidden_size=hidden, **attributes)
+        made.add(**given)
 
     lstm("plain", ["B"])
     lstm("memory", ["B", "P", "memory", "initial"], clip=1.5)
     lstm("layer", ["memory"], layer=5, input_forget=1)
     lstm("reverse", ["B", "lengths", "memory"], direction="reverse", activations=["Sigmoid", "Softsign", "Relu"])
     lstm("both", ["B", "lengths", "initial"], 2, layer=4, direction="bidirectional")
+    for name, functions in WITHOUT_PARAMETERS.items():
+        lstm(f"without_{name}", ["B"], activations=functions)
+    lstm("empty", ["B"], activations=WITHOUT_PARAMETERS["usual"])
+    lstm("empty_functions", ["B"])
 
 
 def hashes():
@@ -170,6 +206,23 @@ def others():
     one("skip_simplified_statistics", "SkipSimplifiedLayerNormalization", inputs, results, epsilon=1e-5)
 
 
+class Blocks(Case):
+    """A product with blocks of 4 bits, which ONNX Runtime has on some processors only: a formula where it refuses it."""
+
+    def compute(self, model, inputs):
+        try:
+            return super().compute(model, inputs)
+        except Fail:
+            kind, (rows, columns) = self.attributes["blk_quant_type"], self.weights["B_shape"]
+            head = 4 + kind
+            stored = self.weights["B"].reshape(columns, -1, head + 16)
+            scales = stored[..., :4].copy().view(np.float32)
+            points = stored[..., 4:5].astype(np.float32) if kind else np.float32(8)
+            codes = np.concatenate([stored[..., head:] & 15, stored[..., head:] >> 4], -1)
+            weights = ((codes - points) * scales).reshape(columns, -1)[:, :rows]
+            return {"Y": inputs["A"] @ weights.T}
+
+
 def blocks():
     inputs, outputs = 70, 3
     for kind in [0, 1]:
@@ -177,8 +230,15 @@ def blocks():
         for _ in range(outputs * ((inputs + 31) // 32)):
             blob += random.random(1).astype(np.float32).tobytes()
             blob += bytes(random.integers(0, 16, kind).tolist()) + bytes(random.integers(0, 256, 16).tolist())
-        given = {"A": floats(2, inputs), "w_B": np.frombuffer(blob, np.uint8), "w_B_shape": np.array([inputs, outputs])}
-        one(f"matmul_blocks_{kind}", "MatMulFpQ4", given, blk_quant_type=kind)
+        weights = {"B": np.frombuffer(blob, np.uint8), "B_shape": np.array([inputs, outputs])}
+        made = Blocks(f"matmul_blocks_{kind}", "MatMulFpQ4", ["A", *weights], ["Y"], weights=weights, blk_quant_type=kind)
+        made.add(A=floats(2, inputs))
+
+
+def regions():
+    rois = np.array([[0, 0, 0, 8, 8], [1, 2, 2, 10, 6], [0, 3, 1, 3, 1]], np.float32)
+    made = Case("max_roi_pool", "MaxRoiPool", ["X", "rois"], ["Y"], "", pooled_shape=[2, 3], spatial_scale=0.5)
+    made.add(X=floats(2, 2, 6, 7), rois=rois)
 
 
 def rare():
@@ -189,6 +249,7 @@ def rare():
     hashes()
     guesses()
     others()
+    regions()
     ort.SessionOptions = before
 
 

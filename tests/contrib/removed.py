@@ -87,8 +87,8 @@ def ignored():
     inputs |= {"w_cos": floats(12, 4), "w_sin": floats(12, 4)}
     sections = {"mrope_section": [2, 1, 1], "num_heads": 2, "rotary_embedding_dim": 8}
     one("mrotary_scale", "MRotaryEmbedding", inputs, ["output"], scale=-1.5, **sections)
-    given = {"input": inputs["input"], "router_probs": inputs["router_probs"]}
-    weights = {"fc1": inputs["w_fc1"], "fc2": inputs["w_fc2"]}
+    given = {"input": floats(5, 8), "router_probs": floats(5, 4)}
+    weights = {"fc1": floats(4, 6, 8), "fc2": floats(4, 8, 6)}
     operands = ["input", "router_probs", "fc1", "", "fc2"]
     mixed = Case("moe_sparse_mixer", "MoE", operands, ["output"], weights=weights, k=2, use_sparse_mixer=1, activation_type="silu")
     mixed.add(**given)

@@ -1,10 +1,11 @@
-//! What is computed while compiling is what a run computes: cases whose inputs are stored in the model.
+//! What is computed while compiling is what a run computes, bit by bit: cases whose inputs are stored in the model.
 
-use ipuc::compare::{Tolerance, compare};
-use ipuc::compile::{CompileOptions, Source, compile};
-use ipuc::{Session, SessionOptions, Tensor, Value};
+use ipuc::compile::{CompileOptions, Optimized, Source, compile};
+use ipuc::passes::ir::Graph;
+use ipuc::{Session, SessionOptions, Tensor, Value, bf16, f16};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::onnx::schema::{ModelProto, TensorProto};
+use ipuc_formats::onnx::read_value;
+use ipuc_formats::onnx::schema::{GraphProto, ModelProto, TensorProto};
 use prost::Message as _;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,94 +14,96 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Elements {
     AsGiven,
-    /// Floats of the first input with NaN, an infinity, the smallest numbers and -0 among them. The largest are left out:
-    /// sums of f32 overflow where the exact sum, which is then rounded, does not.
+    /// Floats of every input with NaN, infinities, the smallest numbers and -0 among them.
     Hard,
-    /// The largest floats among those of the first input, for normalizations, whose sums of squares overflow.
+    /// The largest floats among those of every input: sums and squares overflow.
     Large,
 }
 
-/// Operators that divide by what they sum.
-const NORMALIZATIONS: &[&str] = &[
-    "BatchNormalization",
-    "BranchwiseRMSNorm",
-    "GatedRMSNorm",
-    "GroupNorm",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LRN",
-    "LayerNormalization",
-    "LogSoftmax",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
-    "SkipGroupNorm",
-    "SkipLayerNormalization",
-    "SkipSimplifiedLayerNormalization",
-    "Softmax",
-];
+impl Elements {
+    /// All of them.
+    pub const ALL: &[Elements] = &[Elements::AsGiven, Elements::Hard, Elements::Large];
 
-const LARGE: &[f32] = &[3e38, 1.0, -3.2e38, f32::MAX, 2.9e38, -1e38];
-const HARD: &[f32] = &[-0.0, 1.0, f32::NAN, 0.5, 0.0, 1e-40, -2.0, f32::INFINITY, -0.5, -1e-42, 3.0];
-
-/// Operators whose kernels leave out products with 0 and what is masked, whose NaN the exact sums keep.
-const NAN_ELSEWHERE: &[&str] =
-    &["Attention", "DFT", "GroupQueryAttention", "Irfft", "MultiHeadAttention", "Rfft", "STFT", "SparseAttention"];
+    fn numbers(self) -> &'static [f64] {
+        match self {
+            Elements::AsGiven => &[],
+            Elements::Hard => {
+                &[-0.0, 1.0, f64::NAN, 0.5, 0.0, 1e-40, -2.0, f64::INFINITY, -0.5, -1e-42, 3.0, f64::NEG_INFINITY, 3e-8]
+            }
+            Elements::Large => &[3e38, 1.0, -3.2e38, f32::MAX as f64, 6e4, 2.9e38, -1e38, -65504.0],
+        }
+    }
+}
 
 /// A value by its name.
 pub type Named = (String, Value);
 
-/// Check a model of one node with these inputs, of which the first one changes; `Some` operator whose results have other bits
-/// where it is computed while compiling.
-pub fn check(bytes: &[u8], mut inputs: Vec<Named>, elements: Elements) -> Result<Option<String>, String> {
-    let model = ModelProto::decode(bytes).map_err(|error| error.to_string())?;
-    let graph = model.graph.as_ref().ok_or("no graph")?;
-    let [node] = &graph.node[..] else { return Ok(None) };
-    let operator = node.op_type();
-    let numbers = match elements {
-        Elements::AsGiven => None,
-        Elements::Hard if NAN_ELSEWHERE.contains(&operator) => return Ok(None),
-        Elements::Hard => Some(HARD),
-        Elements::Large if !NORMALIZATIONS.contains(&operator) => return Ok(None),
-        Elements::Large => Some(LARGE),
-    };
-    if let Some(numbers) = numbers {
-        let changed = match inputs.first() {
-            Some((_, Value::Tensor(tensor))) => mixed(tensor, numbers),
-            _ => None,
+/// The cases of `tests/contrib`: name, model, and the first set of inputs.
+pub fn beside_onnx() -> Vec<(String, Vec<u8>, Vec<Named>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contrib");
+    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    let case = |path: std::path::PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let scratch = tempfile::tempdir().ok()?;
+        let (bytes, data) = (read(&path), GraphProto::decode(&read(&path.with_extension("data"))[..]).ok()?);
+        let model = opened(&bytes, scratch.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let given = |port: ipuc::Port| {
+            let tensor = data.initializer.iter().find(|tensor| tensor.name() == format!("0.in.{}", port.name))?;
+            Some((port.name, read_value(&tensor.encode_to_vec(), &port.kind).ok()?))
         };
-        let (Some(changed), Some(first)) = (changed, inputs.first_mut()) else { return Ok(None) };
-        first.1 = changed.into();
+        let inputs = model.inputs(model.entry(None).ok()?).into_iter().map(given).collect::<Option<Vec<Named>>>();
+        Some((name.clone(), bytes, inputs.unwrap_or_else(|| panic!("{name} has no inputs"))))
+    };
+    models.filter_map(case).collect()
+}
+
+/// Check a model of one node with these inputs, of which those of floats change; gives the operators of `.ipu` files that were
+/// computed while compiling.
+pub fn check(bytes: &[u8], mut inputs: Vec<Named>, elements: Elements) -> Result<BTreeSet<&'static str>, String> {
+    let model = ModelProto::decode(bytes).map_err(|error| error.to_string())?;
+    // Steps of several nodes may be fused where they are run, and are not where they are computed.
+    let [_] = &model.graph.as_ref().ok_or("no graph")?.node[..] else { return Ok(BTreeSet::new()) };
+    if elements != Elements::AsGiven {
+        let changes = inputs.iter_mut().enumerate().map(|(at, (_, value))| mix(value, at, elements.numbers()));
+        if changes.filter(|changed| *changed).count() == 0 {
+            return Ok(BTreeSet::new());
+        }
     }
     let stored = stored(&model, &inputs).encode_to_vec();
     // What is not run, as shapes of the largest numbers, need not be compiled.
-    let Ok(expected) = run(bytes, inputs) else { return Ok(None) };
+    let Ok(expected) = run(bytes, inputs) else { return Ok(BTreeSet::new()) };
+    let folded = folded(&stored)?;
     let found = run(&stored, Vec::new())?;
-    let mut differs = None;
     for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-        if !same(found, expected) {
-            differs = Some(operator.to_string());
-            compare(name, found, expected, Tolerance::default()).map_err(|mismatch| mismatch.to_string())?;
+        if let Some(place) = difference(found, expected) {
+            return Err(format!("output `{name}` has other bits when it is computed while compiling: {place}"));
         }
     }
-    Ok(differs)
+    Ok(folded)
 }
 
-/// Add what `check` found to operators whose results have other bits.
-pub fn note(found: Result<Option<String>, String>, rounded: &std::sync::Mutex<BTreeSet<String>>) -> Result<(), String> {
-    if let Some(operator) = found? {
-        rounded.lock().map_err(|error| error.to_string())?.insert(operator);
+/// Put these numbers among the floats of a tensor; `false` where there are none.
+fn mix(value: &mut Value, first: usize, numbers: &[f64]) -> bool {
+    fn mixed<T: ipuc::Element + Copy>(tensor: &Tensor, place: impl Fn(usize) -> Option<T>) -> Option<Tensor> {
+        let own = tensor.elements::<T>().ok()?;
+        let elements: Vec<T> = own.iter().enumerate().map(|(at, &own)| place(at).unwrap_or(own)).collect();
+        Tensor::from_elements(tensor.shape(), &elements).ok()
     }
-    Ok(())
-}
-
-/// The tensor with these numbers among its elements; `None` where they are no f32.
-fn mixed(tensor: &Tensor, numbers: &[f32]) -> Option<Tensor> {
-    let own = tensor.elements::<f32>().ok()?;
-    let pairs = own.iter().zip(numbers.iter().cycle()).enumerate();
-    let elements: Vec<f32> = pairs.map(|(index, (&own, &number))| if index % 3 == 1 { number } else { own }).collect();
-    Tensor::from_elements(tensor.shape(), &elements).ok()
+    let Value::Tensor(tensor) = value else { return false };
+    let place = |at: usize| (at % 3 == 1).then(|| numbers[(first * 5 + at) % numbers.len()]);
+    let changed = match tensor.dtype() {
+        DType::F32 => mixed(tensor, |at| place(at).map(|number| number as f32)),
+        DType::F64 => mixed(tensor, place),
+        DType::F16 => mixed(tensor, |at| place(at).map(f16::from_f64)),
+        DType::BF16 => mixed(tensor, |at| place(at).map(bf16::from_f64)),
+        _ => None,
+    };
+    changed.is_some_and(|changed| {
+        *tensor = changed;
+        true
+    })
 }
 
 /// The model with its inputs stored in it.
@@ -125,13 +128,41 @@ fn stored(model: &ModelProto, inputs: &[Named]) -> ModelProto {
     model
 }
 
+/// A model in memory, as a source for the compiler.
+fn source(model: &[u8], folder: &Path) -> Result<Source, String> {
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, model).map_err(|error| error.to_string())?;
+    Ok(Source { entry: "main".to_string(), path })
+}
+
 /// A model in memory, compiled and opened.
 pub fn opened(model: &[u8], folder: &Path) -> Result<ipuc::Model, String> {
-    let (path, output) = (folder.join("model.onnx"), folder.join("model.ipu"));
-    std::fs::write(&path, model).map_err(|error| error.to_string())?;
-    let source = Source { entry: "main".to_string(), path };
-    compile(&[source], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
+    let output = folder.join("model.ipu");
+    compile(&[source(model, folder)?], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
     ipuc::open(&output).map_err(|error| error.to_string())
+}
+
+/// Operators of the steps that are there after the import and of which none is left at the end.
+fn folded(model: &[u8]) -> Result<BTreeSet<&'static str>, String> {
+    let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (mut imported, mut left) = (BTreeSet::new(), BTreeSet::new());
+    let operators = |graph: &Graph| -> BTreeSet<&'static str> {
+        graph
+            .reachable_blocks()
+            .into_iter()
+            .flat_map(|block| &graph.block(block).steps)
+            .map(|step| step.op.name())
+            .collect()
+    };
+    let options = CompileOptions { unfused: true, ..CompileOptions::default() };
+    Optimized::new(&[source(model, scratch.path())?], &options, &mut |report, graph| {
+        if report.pass == "import" {
+            imported = operators(graph);
+        }
+        left = operators(graph);
+    })
+    .map_err(|error| error.to_string())?;
+    Ok(imported.difference(&left).copied().collect())
 }
 
 fn run(model: &[u8], inputs: Vec<Named>) -> Result<Vec<Named>, String> {
@@ -142,20 +173,33 @@ fn run(model: &[u8], inputs: Vec<Named>) -> Result<Vec<Named>, String> {
     session.run(None, inputs).map_err(|error| error.to_string())
 }
 
-/// The same bits, but for those of NaN.
-fn same(found: &Value, expected: &Value) -> bool {
+/// Where the bits of two values differ; those of NaN may.
+fn difference(found: &Value, expected: &Value) -> Option<String> {
     if found == expected {
-        return true;
+        return None;
     }
-    let (Value::Tensor(found), Value::Tensor(expected)) = (found, expected) else { return false };
-    if (found.dtype(), found.shape()) != (expected.dtype(), expected.shape()) || found.dtype() == DType::String {
-        return false;
+    let (Value::Tensor(found), Value::Tensor(expected)) = (found, expected) else {
+        return Some("other values".to_string());
+    };
+    if (found.dtype(), found.shape()) != (expected.dtype(), expected.shape()) {
+        return Some(format!("{} {:?}, not {} {:?}", found.dtype(), found.shape(), expected.dtype(), expected.shape()));
     }
-    match (found.elements::<f32>(), expected.elements::<f32>()) {
-        (Ok(found), Ok(expected)) => {
-            let same = |(one, two): (&f32, &f32)| one.to_bits() == two.to_bits() || (one.is_nan() && two.is_nan());
-            found.iter().zip(expected).all(same)
-        }
-        _ => false,
+    fn first<T: ipuc::Element + Copy>(found: &Tensor, expected: &Tensor, number: impl Fn(T) -> f64) -> Option<String> {
+        let (Ok(found), Ok(expected)) = (found.elements::<T>(), expected.elements::<T>()) else {
+            return Some("other elements".to_string());
+        };
+        let pairs = found.iter().zip(expected).map(|(&one, &two)| (number(one), number(two)));
+        let differ = |(one, two): &(f64, f64)| one.to_bits() != two.to_bits() && !(one.is_nan() && two.is_nan());
+        pairs
+            .enumerate()
+            .find(|(_, pair)| differ(pair))
+            .map(|(at, (one, two))| format!("element {at}: {one:e}, not {two:e}"))
+    }
+    match found.dtype() {
+        DType::F32 => first::<f32>(found, expected, f64::from),
+        DType::F64 => first::<f64>(found, expected, |number| number),
+        DType::F16 => first::<f16>(found, expected, f16::to_f64),
+        DType::BF16 => first::<bf16>(found, expected, bf16::to_f64),
+        _ => Some("other elements".to_string()),
     }
 }

@@ -54,7 +54,8 @@ pub struct AttachmentRecord {
     pub data: Arc<[u8]>,
 }
 
-/// What a file was made from. No paths, no times: the same model and options give the same bytes.
+/// What a file was made from. No paths, no times: the same model and options give the same bytes, with the same instruction set
+/// where constants are computed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
     /// Names of source files, without folders.

@@ -29,6 +29,9 @@ pub enum ReferenceError {
     /// A body failed.
     #[error("in the body: {0}")]
     Block(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What computes the operator in place of its reference failed.
+    #[error(transparent)]
+    Kernel(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Runs blocks for a control-flow operator.

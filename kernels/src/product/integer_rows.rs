@@ -344,13 +344,15 @@ fn sources(axes: &[WindowAxis], tap: usize, windows: Range<usize>) -> Vec<Source
             None => start..start,
         };
         for range in [start..inside.start, inside.clone(), inside.end.max(inside.start)..end] {
+            if range.is_empty() {
+                continue;
+            }
+            // What is inside lies behind the padding.
             let from =
                 row.filter(|_| range == inside).map(|row| row + range.start * inner.stride + shift - inner.pad_begin);
             // Indices count from the first window of the row, places from the first that is asked for.
             let place = |index: usize| window + index - start - windows.start;
-            if !range.is_empty() {
-                sources.push(Source { windows: place(range.start)..place(range.end), from });
-            }
+            sources.push(Source { windows: place(range.start)..place(range.end), from });
         }
         window += end - start;
     }
@@ -398,4 +400,36 @@ fn outer_place(outer: &[WindowAxis], mut position: usize, mut tap: usize) -> Opt
         stride *= axis.input;
     }
     Some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a kernel that is wider than its row, some taps read nothing but padding.
+    #[test]
+    fn sources_are_what_each_window_reads() {
+        for (input, kernel, stride, dilation, pads) in [
+            (5, 3, 1, 1, [1, 1]),
+            (4, 9, 1, 1, [6, 2]),
+            (2, 5, 3, 2, [7, 4]),
+            (7, 2, 2, 3, [0, 3]),
+            (3, 4, 1, 1, [0, 9]),
+        ] {
+            let [pad_begin, pad_end] = pads;
+            let output = (input + pad_begin + pad_end - (kernel - 1) * dilation - 1) / stride + 1;
+            let axis = WindowAxis { input, output, kernel, stride, dilation, pad_begin, pad_end };
+            for tap in 0..kernel {
+                let mut places = vec![None; output];
+                for Source { windows, from } in sources(&[axis], tap, 0..output) {
+                    let Some(from) = from else { continue };
+                    for (step, window) in windows.enumerate() {
+                        places[window] = Some(from + step * stride);
+                    }
+                }
+                let expected: Vec<_> = (0..output).map(|window| axis.position(window, tap)).collect();
+                assert_eq!(places, expected, "tap {tap} of {axis:?}");
+            }
+        }
+    }
 }

@@ -107,7 +107,7 @@ pub enum EmitError {
     },
 }
 
-/// What weights may take in memory, unless told otherwise: on two processors, room for four matrices of 4096 × 4096 f32
+/// What weights take in memory at most, where more is to be had and nothing needs it: on two processors, room for four matrices of 4096 × 4096 f32
 /// that are packed as a whole.
 pub const MEMORY_BYTES: u64 = 272 << 20;
 

@@ -64,10 +64,13 @@ impl WeightReader for Reader<'_> {
                 }
                 Ok(())
             }
-            ConstantData::Tensor(_)
-            | ConstantData::Recipe { .. }
-            | ConstantData::Rounded(_)
-            | ConstantData::Hashed(_) => Err(io::ErrorKind::NotFound.into()),
+            ConstantData::Recipe { .. } => self.graph.read_computed(self.constant, offset, to).map_err(|error| {
+                self.failure = Some(error);
+                io::Error::from(io::ErrorKind::Other)
+            }),
+            ConstantData::Tensor(_) | ConstantData::Rounded(_) | ConstantData::Hashed(_) => {
+                Err(io::ErrorKind::NotFound.into())
+            }
         }
     }
 

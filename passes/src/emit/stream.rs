@@ -76,7 +76,7 @@ fn write_chunks(
         run_bytes: options.memory_bytes / (processors + WAITING_WORKERS) as u64,
         whole_bytes: options.memory_bytes / (processors + WAITING_WHOLE) as u64,
     };
-    let work = Work::new(graph, plan.manifest(), numbering);
+    let work = Work::new(graph, plan.manifest(), numbering, room.whole_bytes);
     let Division { pieces, hashed } = divide(&work, room);
     let needed_bytes = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let most_bytes = options.memory_bytes.max(options.piece_bytes);

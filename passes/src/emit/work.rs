@@ -41,10 +41,12 @@ pub(super) struct Work<'a> {
     pub(super) extents: Vec<Range<usize>>,
     /// Chunks that each weight fills, of those with the same bytes the first.
     pub(super) spans: Vec<Range<usize>>,
+    /// Most that a constant takes which is computed at once though it can be computed in parts.
+    whole_bytes: u64,
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(graph: &'a Graph, manifest: &'a Manifest, numbering: &Numbering) -> Self {
+    pub(super) fn new(graph: &'a Graph, manifest: &'a Manifest, numbering: &Numbering, whole_bytes: u64) -> Self {
         let made_of: Vec<Vec<ConstantId>> = numbering.constants.iter().map(|&id| made_of(graph, id)).collect();
         let mut fillings: Vec<Option<Filling>> = vec![None; manifest.extents.len()];
         for (weight, record) in manifest.weights.iter().enumerate() {
@@ -63,7 +65,7 @@ impl<'a> Work<'a> {
             *span = if span.end == 0 { chunk } else { span.start }..chunk + 1;
         }
         let sources = seen_once(graph, &made_of.concat());
-        Work { graph, manifest, fillings, made_of, sources, extents, spans }
+        Work { graph, manifest, fillings, made_of, sources, extents, spans, whole_bytes }
     }
 
     pub(super) fn chunk_bytes(&self, chunk: usize) -> u64 {
@@ -148,7 +150,12 @@ impl<'a> Work<'a> {
         let constant = self.graph.constant(id);
         match &constant.data {
             ConstantData::Tensor(_) => false,
-            ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => true,
+            // One at once is faster, and fills are as fast in parts.
+            ConstantData::Recipe { .. } => {
+                let fits = || self.loaded_bytes(id) <= self.whole_bytes && !self.graph.is_fill(id);
+                !self.graph.is_computed_in_parts(id) || fits()
+            }
+            ConstantData::Rounded(_) | ConstantData::Hashed(_) => true,
             // Varints have no places of their own.
             ConstantData::Stored(stored) => !stored.tensor.is_direct() || constant.dtype == DType::String,
         }

@@ -41,6 +41,9 @@ pub enum LowerError {
     /// A combination that is not supported.
     #[error("{0} is not supported")]
     Unsupported(String),
+    /// An operator that is not imported, with the reason.
+    #[error("this operator is not supported: {0}")]
+    NotImported(&'static str),
     /// A name that nothing defines.
     #[error("nothing defines `{0}`")]
     Undefined(String),

@@ -19,6 +19,14 @@ const fn microsoft(name: &'static str, text: &'static str) -> Note {
     Note { domain: "com.microsoft", name, text }
 }
 
+/// Weights of its convolutions lie in blocks of channels, and the model does not say of how many.
+const BLOCKS: &str = "in the layout of the processor on which ONNX Runtime optimized the model, which does not say how wide the blocks are: \
+                      store it with ORT_ENABLE_EXTENDED in place of ORT_ENABLE_ALL";
+
+const fn blocked(name: &'static str) -> Note {
+    Note { domain: "com.microsoft.nchwc", name, text: BLOCKS }
+}
+
 /// Operators that are not imported, by domain and name.
 pub const NOT_IMPORTED: &[Note] = &[
     absent("DisentangledAttention_TRT", PLUGIN),
@@ -65,6 +73,14 @@ pub const NOT_IMPORTED: &[Note] = &[
     microsoft("SparsePagedAttention", NO_KERNEL),
     microsoft("TorchEmbedding", NOWHERE),
     microsoft("VarlenCausalConvWithState", NO_KERNEL),
+    blocked("AveragePool"),
+    blocked("Conv"),
+    blocked("GlobalAveragePool"),
+    blocked("GlobalMaxPool"),
+    blocked("MaxPool"),
+    blocked("ReorderInput"),
+    blocked("ReorderOutput"),
+    blocked("Upsample"),
 ];
 
 #[cfg(test)]

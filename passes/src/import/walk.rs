@@ -6,6 +6,7 @@ use crate::import::functions::FunctionKey;
 use crate::import::importer::{Binding, Frame, Importer};
 use crate::import::lower_error::LowerError;
 use crate::import::lowering::{Body, Lowering, Row};
+use crate::import::not_imported::NOT_IMPORTED;
 use crate::import::opsets::{Opsets, canonical_domain};
 use crate::import::order::{OrderError, run_order};
 use crate::import::{ImportError, registry};
@@ -193,9 +194,12 @@ impl Importer<'_> {
             return Err(LowerError::Unsupported(format!("an operator of domain `{domain}`, which is not imported,")));
         };
         registry::check_opset(domain, opset)?;
-        let row =
-            registry::find(domain, name, opset).ok_or_else(|| LowerError::Unsupported("this operator".to_string()))?;
-        Ok((row, opset))
+        let known = NOT_IMPORTED.iter().find(|note| (note.domain, note.name) == (domain, name));
+        match (registry::find(domain, name, opset), known) {
+            (Some(row), _) => Ok((row, opset)),
+            (None, Some(note)) => Err(LowerError::NotImported(note.text)),
+            (None, None) => Err(LowerError::Unsupported("this operator".to_string())),
+        }
     }
 
     /// Open a block whose parameters have these facts and no names; steps go to it until it is closed.

@@ -24,16 +24,20 @@ pub(super) fn absorbed(graph: &mut Graph, index: BlockIndex) -> Result<usize, Pa
         .collect();
     let mut kept: Vec<Option<Step>> = block.steps.iter().cloned().map(Some).collect();
     let mut changes = 0;
+    // Of two products that a step joins, the first takes it.
+    let mut taken = vec![false; block.steps.len()];
     for (place, step) in block.steps.iter().enumerate() {
         let Some(mut chain) = Chain::new(step) else { continue };
         let mut own = place;
         while let [result] = chain.step.results.as_slice()
             && readers.reads.get(result) == Some(&1)
             && let Some(&reader) = reader_of.get(result)
+            && !taken[reader]
             && chain.take(graph, &block.steps[reader])?
         {
             kept[own] = None;
             own = reader;
+            taken[reader] = true;
             changes += 1;
         }
         if own != place {

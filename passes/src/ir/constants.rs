@@ -6,7 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Zeros};
 use ipuc_formats::fact::{Fact, Shape};
 use ipuc_formats::onnx::{TensorDataError, TensorSource};
-use ipuc_formats::ops::{NoBlocks, Op, ReferenceContext, ReferenceError};
+use ipuc_formats::ops::{Op, ReferenceError};
 use ipuc_formats::tensor::{Tensor, element_count};
 use ipuc_formats::value::Value;
 use std::sync::Arc;
@@ -206,11 +206,9 @@ impl Graph {
                     .iter()
                     .map(|operand| operand.map(|id| self.load_constant(id).map(Value::Tensor)).transpose())
                     .collect::<Result<_, _>>()?;
-                let mut blocks = NoBlocks;
-                let mut context = ReferenceContext::new(&mut blocks);
                 let failure =
                     |error| ConstantError::Recipe { tensor: constant.label().to_string(), operator: op.name(), error };
-                let results = op.operator().reference(&inputs, &mut context).map_err(failure)?;
+                let results = self.evaluator.results(op, &inputs).map_err(failure)?;
                 let result = ipuc_formats::ops::tensor(&results.into_iter().map(Some).collect::<Vec<_>>(), 0)
                     .map_err(failure)?
                     .clone();

@@ -74,8 +74,18 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     fn graphs(&mut self) -> Same {
         // A new field has to be compared.
-        let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks, states } =
-            self.left;
+        let Graph {
+            entries,
+            blocks: _,
+            values: _,
+            constants: _,
+            ranges,
+            obligations,
+            sources,
+            peaks,
+            states,
+            evaluator: _,
+        } = self.left;
         same(states, &self.right.states, || "states".to_string())?;
         same(entries, &self.right.entries, || "entries".to_string())?;
         same(ranges, &self.right.ranges, || "ranges".to_string())?;

@@ -16,9 +16,11 @@
 //!
 //! This module knows no ONNX and no file format.
 
+mod computed;
 mod constants;
 mod dependencies;
 mod equality;
+mod evaluator;
 mod quantized;
 mod rounded;
 pub mod text;
@@ -27,6 +29,7 @@ mod uses;
 
 pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Rounded, RoundedTo, Stored};
 pub use dependencies::{Dependencies, substitute};
+pub use evaluator::Evaluator;
 pub use quantized::Quantized;
 pub use rounded::widened;
 pub use typing::BlockTyping;
@@ -170,6 +173,8 @@ pub struct Graph {
     pub peaks: Vec<Peak>,
     /// What sessions keep from run to run.
     pub states: Vec<State>,
+    /// How steps with constant operands are computed.
+    pub evaluator: Evaluator,
 }
 
 /// Peak live activation bytes of a block in the order that it was given and in the order that was kept.

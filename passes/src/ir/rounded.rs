@@ -56,6 +56,12 @@ impl Graph {
                 widened(constant.dtype, &bytes, to);
                 Ok(())
             }
+            ConstantData::Recipe { .. } if self.is_computed_in_parts(id) => {
+                let mut bytes = vec![0; to.len() * width];
+                self.read_computed(id, start, &mut bytes)?;
+                widened(constant.dtype, &bytes, to);
+                Ok(())
+            }
             ConstantData::Tensor(_)
             | ConstantData::Recipe { .. }
             | ConstantData::Rounded(_)

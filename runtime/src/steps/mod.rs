@@ -13,6 +13,7 @@ mod classical;
 mod context;
 mod control;
 mod elementwise;
+mod evaluate;
 mod floats;
 mod images;
 mod movement;
@@ -29,6 +30,7 @@ mod testing;
 mod text;
 
 pub use context::{Allocate, Context};
+pub use evaluate::evaluate;
 pub(crate) use operand::Decoding;
 pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, Weight};
 pub(crate) use stacked::{Stacked, stack};

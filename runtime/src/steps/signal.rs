@@ -89,7 +89,8 @@ fn transform<T: Real>(
             store_complex(points, scale, target);
         }
     };
-    let plan = Plan::new(length, operator.inverse);
+    let singles = T::DTYPE == DType::F32 && parts == 2 && result_parts == 2;
+    let plan = if singles { Plan::of_complex_singles } else { Plan::new }(length, operator.inverse);
     let target = result.elements_mut::<T>()?;
     if inner == 1 {
         plan.lines(target, bins * result_parts, load, store);

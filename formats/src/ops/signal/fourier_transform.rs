@@ -1,6 +1,7 @@
 //! Discrete Fourier transforms: ONNX `DFT` (opsets 17, 20).
 //!
-//! Computed in f64 by the sum that defines it.
+//! Computed in f64 by the sum that defines it. A kernel may transform complex signals of f32 in f32, as the reference of ONNX
+//! (NumPy) does.
 
 use crate::attributes;
 use crate::dim::Dim;

@@ -5,8 +5,8 @@
 
 use crate::import::definition::{integer, step};
 use crate::import::lowering::{LowerError, Lowering, Row};
-use crate::import::recurrence::activations;
 use crate::import::recurrence::cell::{Cell, joined, zeros};
+use crate::import::recurrence::{activations, microsoft_parameters};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::onnx::schema::NodeProto;
@@ -41,7 +41,7 @@ fn product(value: &str, weight: &str, result: &str) -> Vec<NodeProto> {
 fn dynamic_quantize_lstm(node: &mut Lowering<'_, '_>) -> Lowered {
     let kind: Direction = node.keyword("direction")?.unwrap_or(Direction::Forward);
     let usual = [RecurrentFunction::Sigmoid, RecurrentFunction::Tanh, RecurrentFunction::Tanh];
-    let functions = activations(node, kind, &usual)?;
+    let functions = activations(node, kind, &usual, microsoft_parameters)?;
     let coupled = node.flag("input_forget", false)?;
     // A bound of 0 is none.
     let clip = node.float("clip")?.filter(|&clip| clip != 0.0);

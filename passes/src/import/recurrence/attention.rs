@@ -3,8 +3,8 @@
 
 use crate::import::definition::{float, integer, integers, step};
 use crate::import::lowering::{LowerError, Lowering, Row};
-use crate::import::recurrence::activations;
 use crate::import::recurrence::cell::{Cell, joined, zeros};
+use crate::import::recurrence::{activations, microsoft_parameters};
 use crate::ir::Operand;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::onnx::schema::NodeProto;
@@ -104,7 +104,7 @@ fn attentive(node: &mut Lowering<'_, '_>) -> Result<Vec<Operand>, LowerError> {
     node.at_most_inputs(14)?;
     let kind: Direction = node.keyword("direction")?.unwrap_or(Direction::Forward);
     let usual = [RecurrentFunction::Sigmoid, RecurrentFunction::Tanh, RecurrentFunction::Tanh];
-    let functions = activations(node, kind, &usual)?;
+    let functions = activations(node, kind, &usual, microsoft_parameters)?;
     let coupled = node.flag("input_forget", false)?;
     let clip = node.float("clip")?.filter(|&clip| clip != 0.0);
     let [x, w, r] = [node.required(0)?, node.required(1)?, node.required(2)?];

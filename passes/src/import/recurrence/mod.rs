@@ -1,7 +1,8 @@
 //! Recurrent layers: `LSTM`, `GRU`, `RNN` (opset 1 to 22).
 //!
 //! Activations are named by texts in any case; parameters are taken from their lists by the functions that have them,
-//! in order, as ONNX Runtime does, with the defaults of the ONNX operators of these names (`ScaledTanh` has none).
+//! in order, as ONNX Runtime does. Where a list ends they are those of the ONNX operators of these names (`ScaledTanh` has
+//! none); in `com.microsoft` what ONNX Runtime takes there, 0 for functions for which it has nothing.
 
 mod attention;
 pub(crate) mod cell;
@@ -48,7 +49,7 @@ fn layer(node: &mut Lowering<'_, '_>, defaults: &[RecurrentFunction]) -> Result<
     }
     Ok(Layer {
         direction,
-        activations: activations(node, direction, defaults)?,
+        activations: activations(node, direction, defaults, parameters)?,
         clip: node.float("clip")?,
         batch_first: node.since() >= 14 && node.flag("layout", false)?,
         hidden_size: node.int("hidden_size")?,
@@ -60,9 +61,10 @@ pub(crate) fn activations(
     node: &mut Lowering<'_, '_>,
     direction: Direction,
     defaults: &[RecurrentFunction],
+    parameters: fn(RecurrentFunction) -> (Parameter, Parameter),
 ) -> Result<Vec<RecurrentActivation>, LowerError> {
     let wanted = defaults.len() * direction.count();
-    let functions: Vec<RecurrentFunction> = match node.texts("activations")? {
+    let functions: Vec<RecurrentFunction> = match node.texts("activations")?.filter(|names| !names.is_empty()) {
         None => defaults.repeat(direction.count()),
         Some(names) if names.len() == wanted => {
             names.iter().map(|name| function(node, name)).collect::<Result<_, _>>()?
@@ -111,7 +113,7 @@ fn function(node: &Lowering<'_, '_>, name: &str) -> Result<RecurrentFunction, Lo
 
 /// Whether a function has a parameter.
 #[derive(Clone, Copy)]
-enum Parameter {
+pub(crate) enum Parameter {
     Unused,
     Default(f32),
     Required,
@@ -131,6 +133,23 @@ fn parameters(function: RecurrentFunction) -> (Parameter, Parameter) {
         RecurrentFunction::ThresholdedRelu | RecurrentFunction::Elu => (Default(1.0), Unused),
         RecurrentFunction::ScaledTanh => (Required, Required),
         RecurrentFunction::HardSigmoid => (Default(0.2), Default(0.5)),
+    }
+}
+
+/// The parameters of a function where ONNX Runtime defines the operator.
+pub(crate) fn microsoft_parameters(function: RecurrentFunction) -> (Parameter, Parameter) {
+    use Parameter::Default;
+    match function {
+        RecurrentFunction::Affine | RecurrentFunction::ScaledTanh => (Default(0.0), Default(0.0)),
+        RecurrentFunction::ThresholdedRelu => (Default(0.0), Parameter::Unused),
+        RecurrentFunction::Relu
+        | RecurrentFunction::Tanh
+        | RecurrentFunction::Sigmoid
+        | RecurrentFunction::Softsign
+        | RecurrentFunction::Softplus
+        | RecurrentFunction::LeakyRelu
+        | RecurrentFunction::Elu
+        | RecurrentFunction::HardSigmoid => parameters(function),
     }
 }
 

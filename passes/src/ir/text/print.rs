@@ -100,7 +100,18 @@ impl ConstantOrder<'_> {
 }
 
 fn print_graph(graph: &Graph, names: &Names, text: &mut String) -> std::fmt::Result {
-    let Graph { entries, blocks: _, values: _, constants: _, ranges, obligations, sources, peaks, states } = graph;
+    let Graph {
+        entries,
+        blocks: _,
+        values: _,
+        constants: _,
+        ranges,
+        obligations,
+        sources,
+        peaks,
+        states,
+        evaluator: _,
+    } = graph;
     for (symbol, (minimum, maximum)) in ranges.iter() {
         writeln!(text, "symbol {} {minimum}..={maximum}", Dim::symbol(symbol))?;
     }
