@@ -1,4 +1,4 @@
-//! Fourier transforms of many lines: `rustfft` in f64 for all types of elements but complex signals of f32 ([`single`]), lines
+//! Fourier transforms of many lines: `rustfft` in f64 for all types of elements but complex signals of f32 (`single.rs`), lines
 //! spread over threads.
 //!
 //! Each line is transformed by one thread in one way, so the number of threads does not change a bit. Against the sum in

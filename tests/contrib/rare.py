@@ -235,6 +235,12 @@ def blocks():
         made.add(A=floats(2, inputs))
 
 
+def regions():
+    rois = np.array([[0, 0, 0, 8, 8], [1, 2, 2, 10, 6], [0, 3, 1, 3, 1]], np.float32)
+    made = Case("max_roi_pool", "MaxRoiPool", ["X", "rois"], ["Y"], "", pooled_shape=[2, 3], spatial_scale=0.5)
+    made.add(X=floats(2, 2, 6, 7), rois=rois)
+
+
 def rare():
     blocks()
     ort.SessionOptions, before = OneThread, ort.SessionOptions
@@ -243,6 +249,7 @@ def rare():
     hashes()
     guesses()
     others()
+    regions()
     ort.SessionOptions = before
 
 
