@@ -117,6 +117,9 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
         place(target, homes.state),
         place(target, homes.activations)
     ))?;
+    if program.resident_bytes > 0.0 {
+        output.line(format_args!("  of the weights {} stay in the tiles", Bytes(program.resident_bytes)))?;
+    }
     for (tier, took) in target.tiers.iter().zip(&report.tiers) {
         output.line(format_args!(
             "  {}: {} read, {} written, busy {}, waited for {}",
@@ -315,7 +318,11 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
         })),
         "utilization": report.utilization,
         "energy_joules": json_energy(energy),
-        "weights": {"bytes": program.weight_bytes, "home": place(target, homes.weights)},
+        "weights": {
+            "bytes": program.weight_bytes,
+            "home": place(target, homes.weights),
+            "resident_bytes": program.resident_bytes,
+        },
         "state": {"bytes": program.state_bytes, "home": place(target, homes.state)},
         "values": {"home": place(target, homes.activations)},
         "tile_memory": plan.as_ref().map(|plan| json!({
