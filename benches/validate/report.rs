@@ -3,7 +3,7 @@
 use crate::rows::{Quantity, Row, rows};
 use ipuc::compile::{CompileOptions, Source, describe};
 use ipuc::simulate::{SimulateOptions, Simulated, simulate};
-use ipuc_formats::machine::{BoundStep, BoundTensor, Target, built_in, exchange_cycles};
+use ipuc_formats::machine::{Target, built_in, exchange_cycles};
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -43,8 +43,7 @@ pub fn run(folder: &Path, row: &Row) -> anyhow::Result<(Target, Simulated)> {
     let options = if row.states { options } else { plain };
     let manifest = describe(&[source], &options)?;
     let chips = row.chips.and_then(NonZeroU32::new);
-    let options =
-        SimulateOptions { numerics: row.numerics, products: row.products, chips, ..SimulateOptions::default() };
+    let options = SimulateOptions { numerics: row.numerics, chips, ..SimulateOptions::default() };
     let simulated = simulate(&manifest, &target, &options)?;
     Ok((target, simulated))
 }
@@ -71,13 +70,6 @@ fn predict(folder: &Path, row: &Row) -> anyhow::Result<f64> {
     Ok(match row.quantity {
         Quantity::Microseconds => report.makespan.0 * 1e6,
         Quantity::MatrixCycles => simulated.placed.iter().map(|placed| placed.cost.matrix.0).sum(),
-        Quantity::CopyCycles => {
-            let elements = |step: &BoundStep| step.results.first().map_or(0.0, BoundTensor::elements);
-            let most = simulated.program.steps.iter().map(elements).fold(0.0, f64::max);
-            let steps = simulated.program.steps.iter().zip(&simulated.placed);
-            let steps = steps.filter(|(step, _)| step.products.is_empty() && elements(step) == most);
-            steps.map(|(_, placed)| placed.cost.copies.0).sum()
-        }
         Quantity::ExchangeCycles => simulated.placed.iter().map(|placed| placed.cost.exchange.0).sum(),
         Quantity::Cycles => report.cycles.0,
         Quantity::PerSecond(items) => items / report.makespan.0,
@@ -173,7 +165,6 @@ pub fn page(judged: &[Judged]) -> String {
             let (predicted, measured, ratio) = (number(row.predicted), number(row.row.measured), row.ratio());
             let mut with: Vec<String> = row.row.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
             with.extend(row.row.numerics.map(|dtype| format!("numerics {dtype}")));
-            with.extend(row.row.products.map(|dtype| format!("products {dtype}")));
             with.extend(row.row.chips.map(|chips| format!("{chips} of them")));
             let calibrates = if row.row.calibrates { " *calibrates*" } else { "" };
             let _ = writeln!(

@@ -15,7 +15,7 @@ mod placing;
 mod random;
 mod zeros;
 
-use ipuc::compile::{CompileOptions, Source, describe};
+use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateError, SimulateOptions, Simulated, simulate};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::{CostError, Place, Source, Style, Target, built_in};
@@ -28,7 +28,7 @@ fn described(model: &[u8], states: bool) -> Manifest {
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, model).unwrap();
     let states = if states { vec!["past.*=present.*".to_string()] } else { Vec::new() };
-    let source = Source { entry: "main".to_string(), path };
+    let source = Model { entry: "main".to_string(), path };
     describe(&[source], &CompileOptions { states, ..CompileOptions::default() }).unwrap()
 }
 

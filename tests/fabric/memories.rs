@@ -1,7 +1,7 @@
 //! What lives where: weights of which some stay in tiles, inputs and outputs, types in which values are held.
 
 use super::{SMALL_DECODER, close, described, run_with, with_options};
-use crate::models::{F16, Weights, decode, gemm};
+use crate::models::{Decoder, F16, Weights, decode, gemm};
 use ipuc::simulate::SimulateOptions;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::{Place, Source, built_in};
@@ -10,8 +10,8 @@ use ipuc_formats::machine::{Place, Source, built_in};
 /// from the tier once a run.
 #[test]
 fn some_weights_stay_where_not_all_fit() {
-    let decoder = described(&decode(F16, 1, 100, &SMALL_DECODER, Weights::Plain), true);
-    let machine = [("tiles.count", "16"), ("tiles.sram", "448KiB"), ("tiles.reserved", "0B")];
+    let decoder = described(&decode(F16, 1, 100, &Decoder { layers: 4, ..SMALL_DECODER }, Weights::Plain), true);
+    let machine = [("tiles.count", "16"), ("tiles.sram", "1536KiB"), ("tiles.reserved", "1KiB")];
     let partly = run_with(&decoder, "ipu-edge", &machine);
     let none = run_with(&decoder, "ipu-edge", &[machine.as_slice(), &[("policy.weights", "tier2")]].concat());
     assert_eq!((partly.homes.weights, none.homes.weights), (Place::Tier(0), Place::Tier(0)));

@@ -19,8 +19,6 @@ pub enum Quantity {
     Cycles,
     /// Cycles of the traffic of a row.
     ExchangeCycles,
-    /// Cycles of copies before the softmax.
-    CopyCycles,
     /// So many a run, by the second.
     PerSecond(f64),
     /// So many a run, by the second, where as many runs are under way as there are machines.
@@ -38,7 +36,6 @@ impl Quantity {
             Quantity::MatrixCycles => "cycles of products",
             Quantity::Cycles => "cycles",
             Quantity::ExchangeCycles => "cycles of exchange",
-            Quantity::CopyCycles => "cycles of copies",
             Quantity::PerSecond(_) | Quantity::PerSecondTogether(_) => "a second",
             Quantity::WeightBandwidth => "GB/s of weights",
             Quantity::Watts => "W",
@@ -59,8 +56,6 @@ pub struct Row {
     /// Machines that share the steps.
     pub chips: Option<u32>,
     pub numerics: Option<DType>,
-    /// Products take this type.
-    pub products: Option<DType>,
     /// What the measured configuration has that the description does not.
     pub set: &'static [(&'static str, &'static str)],
     /// Every operator is a step, as in the measured program.
@@ -85,7 +80,6 @@ const BASE: Row = Row {
     states: false,
     chips: None,
     numerics: None,
-    products: None,
     set: &[],
     unfused: false,
     quantity: Quantity::Microseconds,
