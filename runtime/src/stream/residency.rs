@@ -210,10 +210,17 @@ pub(super) fn plan(
     Ok(Plan { residency, leaving_order, rows_only, slot_bytes: largest, usual_ring_bytes, least_ring_bytes: least })
 }
 
-/// Bytes of the weights that stay in so much memory, and of what each step takes of weights, by its block and its index, the share
-/// that stays; `None` where not even a ring fits.
+/// What stays in a memory of some size.
 #[cfg(feature = "fabric")]
-pub(crate) fn kept_shares(manifest: &Manifest, budget_bytes: u64) -> Option<(u64, HashMap<(u32, u32), f64>)> {
+pub(crate) struct Kept {
+    pub(crate) bytes: u64,
+    /// Of what a step takes of weights, by its block and its index, the share that stays.
+    pub(crate) shares: HashMap<(u32, u32), f64>,
+}
+
+/// Which weights stay in so much memory; `None` where not even a ring fits.
+#[cfg(feature = "fabric")]
+pub(crate) fn kept_shares(manifest: &Manifest, budget_bytes: u64) -> Option<Kept> {
     let weights: Vec<Arc<WeightRecord>> = manifest.weights.iter().cloned().map(Arc::new).collect();
     let schedule = Schedule::new(manifest, &weights);
     let Residency { pinned, pinned_bytes, .. } = plan(manifest, &schedule, budget_bytes, 0).ok()?.residency;
@@ -234,7 +241,7 @@ pub(crate) fn kept_shares(manifest: &Manifest, budget_bytes: u64) -> Option<(u64
             }
         }
     }
-    Some((pinned_bytes, shares))
+    Some(Kept { bytes: pinned_bytes, shares })
 }
 
 /// Bytes that a pass of each entry reads, each body once, rows not included.
