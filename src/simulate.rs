@@ -8,7 +8,8 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::units::{Bytes, Seconds};
 use ipuc_formats::machine::{
-    ActivationZeros, BoundStep, CostError, Homes, Links, Place, Program, ProgramError, StepCost, Style, Target, ZeroMap,
+    ActivationZeros, BoundStep, CostError, Homes, Links, Numerics, Place, Program, ProgramError, StepCost, Style,
+    Target, ZeroMap,
 };
 use ipuc_formats::model::{Manifest, OperandRecord};
 use ipuc_passes::place::{PlaceError, Plan, place};
@@ -31,6 +32,8 @@ pub struct SimulateOptions {
     pub dimensions: Bindings,
     /// Wider floats are held and computed in this type.
     pub numerics: Option<DType>,
+    /// Products take wider floats in this type, in which weights are stored, instead; values are converted for them.
+    pub products: Option<DType>,
     /// Zeros of activations, which machines leave out that can.
     pub zeros: Zeros,
     /// How many machines share the steps: one where that is enough, else as few as are, where `None`.
@@ -130,7 +133,8 @@ pub enum SimulateError {
 /// # Errors
 /// [`SimulateError`] where dimensions are open, or the machine cannot run the program.
 pub fn simulate(manifest: &Manifest, target: &Target, options: &SimulateOptions) -> Result<Simulated, SimulateError> {
-    let mut program = Program::bind(manifest, options.entry.as_deref(), &options.dimensions, options.numerics)?;
+    let numerics = Numerics { held: options.numerics, products: options.products };
+    let mut program = Program::bind(manifest, options.entry.as_deref(), &options.dimensions, numerics)?;
     let unused =
         options.zeros.assumed.iter().find(|(pattern, _)| !program.steps.iter().any(|step| is_of(pattern, step)));
     if let Some((pattern, _)) = unused {
@@ -143,8 +147,8 @@ pub fn simulate(manifest: &Manifest, target: &Target, options: &SimulateOptions)
             return Err(SimulateError::TooMany { target: target.name.clone(), chips, most: links.most.get() });
         }
         (Some(chips @ 2..), Some(links)) => joined(manifest, program, target, links, chips..=chips)?,
-        (Some(_), _) | (None, None) => alone(manifest, program, target)?,
-        (None, Some(links)) => match alone(manifest, program.clone(), target) {
+        (Some(_), _) | (None, None) => alone(manifest, program, target, true)?,
+        (None, Some(links)) => match alone(manifest, program.clone(), target, true) {
             Ok(simulated) if simulated.excess(target).is_none() => simulated,
             Ok(_) | Err(CostError::Capacity { .. }) => joined(manifest, program, target, links, 2..=links.most.get())?,
             Err(error @ (CostError::Type { .. } | CostError::Memory { .. })) => return Err(error.into()),
@@ -161,11 +165,21 @@ impl Simulated {
     }
 }
 
-/// On one machine.
-fn alone(manifest: &Manifest, mut program: Program, target: &Target) -> Result<Simulated, CostError> {
+/// On one machine: a whole program, or some of its steps.
+fn alone(manifest: &Manifest, mut program: Program, target: &Target, whole: bool) -> Result<Simulated, CostError> {
     let homes = Homes::of(target, &program)?;
     program.settle(target, &homes);
-    let (placed, plan) = spread(manifest, &program, target, &homes)?;
+    if whole {
+        let room = homes.spare(target, &program);
+        fabric::keep(&mut program, manifest, room);
+    }
+    let mut found = spread(manifest, &program, target, &homes)?;
+    if program.resident_bytes > 0.0 && found.1.as_ref().is_some_and(|plan| plan.needed > plan.available) {
+        // What stays leaves too little for the steps.
+        fabric::keep(&mut program, manifest, Bytes(0.0));
+        found = spread(manifest, &program, target, &homes)?;
+    }
+    let (placed, plan) = found;
     let costs: Vec<StepCost> = placed.iter().map(|placed| placed.cost.clone()).collect();
     let local: Vec<bool> = placed.iter().map(|placed| placed.local).collect();
     let report = fabric::simulate(target, &program, &homes, &costs, &local);
@@ -221,7 +235,7 @@ fn try_joined(
     let (mut placed, mut reports) = (Vec::new(), Vec::new());
     let mut fullest: Option<(Homes, Option<Plan>)> = None;
     for part in &parts {
-        let own = match alone(manifest, cuts.part(part.clone()), target) {
+        let own = match alone(manifest, cuts.part(part.clone()), target, false) {
             Ok(own) => own,
             Err(CostError::Capacity { what, needed, available, .. }) => {
                 return Ok(Err(format!("the {what} of one need {needed}, and it holds {available}")));
@@ -253,6 +267,7 @@ fn farther(one: Homes, other: Homes) -> Homes {
         weights: of(|homes| homes.weights),
         activations: of(|homes| homes.activations),
         state: of(|homes| homes.state),
+        io: of(|homes| homes.io),
     }
 }
 

@@ -277,7 +277,7 @@ fn run(model: &[u8], states: bool, unfused: bool, machine: (&str, &str)) -> (usi
 
 #[test]
 fn products_and_encoders_are_right_tile_by_tile() {
-    let small = Encoder { layers: 1, width: 32, heads: 2, inner: 64, tokens: 9 };
+    let small = Encoder { layers: 1, width: 32, heads: 2, inner: 64, tokens: 9, biases: false };
     for machine in [("graphcore-mk2", "16"), ("cerebras-wse3", "64"), ("ipu-edge", "5")] {
         let (split, parts) = run(&gemm(F16, (12, 40, 33), Weights::Plain), false, false, machine);
         assert!(split == 1 && parts > 1, "{machine:?}: {split} {parts}");

@@ -13,9 +13,6 @@ mod report;
 #[path = "../benches/validate/rows/mod.rs"]
 mod rows;
 
-/// Rows that are off by more than a factor of two, each with a sentence in the page.
-const FAR: [&str; 1] = ["SigLIP So400m encoder, f8, program of the vendor"];
-
 #[test]
 fn the_page_of_predictions_is_current_and_they_are_near_what_was_measured() {
     let judged = report::judge().unwrap();
@@ -29,12 +26,10 @@ fn the_page_of_predictions_is_current_and_they_are_near_what_was_measured() {
     assert!(errors.len() >= 90, "{} rows judge", errors.len());
     let median = report::median(&errors).unwrap();
     assert!(median <= 0.10, "median error {median}");
-    // Nine of ten are wanted; so many are reached.
     let near = errors.iter().filter(|&&error| error <= 0.25).count();
-    assert!(near * 5 >= errors.len() * 4, "{near} of {} within 25 %", errors.len());
-    let far = judged.iter().filter(|row| row.error() > 1.0).map(|row| row.row.name);
-    let far: Vec<&str> = far.collect();
-    assert_eq!(far, FAR, "off by more than a factor of two");
+    assert!(near * 10 >= errors.len() * 9, "{near} of {} within 25 %", errors.len());
+    let far: Vec<&str> = judged.iter().filter(|row| row.error() > 1.0).map(|row| row.row.name).collect();
+    assert!(far.is_empty(), "off by more than a factor of two: {far:?}");
     // A row that is missed has a sentence.
     let silent = judged.iter().filter(|row| row.error() > 0.25 && row.row.remark.is_empty());
     let silent: Vec<&str> = silent.map(|row| row.row.name).collect();

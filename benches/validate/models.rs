@@ -154,6 +154,15 @@ impl Builder {
         self.node("MatMul", &[x, &matrix], Vec::new())
     }
 
+    fn biased(&mut self, x: &str, (inputs, outputs): (i64, i64), of: &Encoder) -> String {
+        let y = self.product(x, inputs, outputs, Weights::Plain);
+        if !of.biases {
+            return y;
+        }
+        let bias = self.vector(outputs);
+        self.node("Add", &[&y, &bias], Vec::new())
+    }
+
     pub fn vector(&mut self, length: i64) -> String {
         let name = format!("w{}", self.graph.initializer.len());
         self.weight(&name, self.element, &[length])
@@ -161,18 +170,27 @@ impl Builder {
 
     /// A convolution with a bias; normalization is folded into it.
     pub fn convolution(&mut self, x: &str, channels: (i64, i64), kernel: i64, stride: i64, relu: bool) -> String {
-        let (from, to) = channels;
+        let y = self.padded_convolution(x, channels, (kernel, kernel / 2), stride);
+        if relu { self.node("Relu", &[&y], Vec::new()) } else { y }
+    }
+
+    /// A convolution with a bias and so many zeros at each border.
+    pub fn padded_convolution(
+        &mut self,
+        x: &str,
+        (from, to): (i64, i64),
+        (kernel, pad): (i64, i64),
+        stride: i64,
+    ) -> String {
         let name = format!("w{}", self.graph.initializer.len());
         let weight = self.weight(&name, self.element, &[to, from, kernel, kernel]);
         let bias = self.vector(to);
-        let pad = kernel / 2;
         let attributes = vec![
             integers("kernel_shape", &[kernel, kernel]),
             integers("strides", &[stride, stride]),
             integers("pads", &[pad, pad, pad, pad]),
         ];
-        let y = self.node("Conv", &[x, &weight, &bias], attributes);
-        if relu { self.node("Relu", &[&y], Vec::new()) } else { y }
+        self.node("Conv", &[x, &weight, &bias], attributes)
     }
 
     pub fn finish(self, outputs: &[(&str, Vec<i64>)]) -> Vec<u8> {
@@ -285,6 +303,8 @@ pub struct Encoder {
     pub heads: i64,
     pub inner: i64,
     pub tokens: i64,
+    /// Biases are added behind products.
+    pub biases: bool,
 }
 
 pub fn encoder(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
@@ -322,7 +342,7 @@ pub fn encoder_in_steps(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
     let mut x = builder.input("x", &shape);
     for _ in 0..of.layers {
         let y = normalized(&mut builder, &x, of.width);
-        let y = builder.product(&y, of.width, of.width * 3, Weights::Plain);
+        let y = builder.biased(&y, (of.width, of.width * 3), of);
         let y = builder.node("Reshape", &[&y, &apart], Vec::new());
         let y = builder.node("Transpose", &[&y], vec![integers("perm", &[2, 0, 3, 1, 4])]);
         let parts = ["q", "k", "v"].map(|part| format!("{part}{}", builder.fresh()));
@@ -335,12 +355,12 @@ pub fn encoder_in_steps(element: i32, batch: i64, of: &Encoder) -> Vec<u8> {
         let y = builder.node("MatMul", &[&y, &v], Vec::new());
         let y = builder.node("Transpose", &[&y], vec![integers("perm", &[0, 2, 1, 3])]);
         let y = builder.node("Reshape", &[&y, &joined], Vec::new());
-        let y = builder.product(&y, of.width, of.width, Weights::Plain);
+        let y = builder.biased(&y, (of.width, of.width), of);
         x = builder.node("Add", &[&x, &y], Vec::new());
         let y = normalized(&mut builder, &x, of.width);
-        let y = builder.product(&y, of.width, of.inner, Weights::Plain);
+        let y = builder.biased(&y, (of.width, of.inner), of);
         let y = builder.node("Gelu", &[&y], Vec::new());
-        let y = builder.product(&y, of.inner, of.width, Weights::Plain);
+        let y = builder.biased(&y, (of.inner, of.width), of);
         x = builder.node("Add", &[&x, &y], Vec::new());
     }
     builder.finish(&[(&x, shape.to_vec())])

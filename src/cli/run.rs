@@ -16,7 +16,7 @@ use clap::Args;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_passes::emit::Output as _;
-use ipuc_runtime::SavedStateError;
+use ipuc_runtime::{SavedStateError, Session};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Cursor, Write as _};
@@ -50,6 +50,13 @@ pub(super) struct Arguments {
     observe: Option<Granularity>,
 }
 
+/// Have a session go on from the state in a file.
+pub(super) fn load_state(session: &mut Session, path: &Path) -> anyhow::Result<()> {
+    let context = || format!("cannot load state from `{}`", path.display());
+    let file = File::open(path).map_err(SavedStateError::Io).with_context(context)?;
+    session.restore(&mut BufReader::new(file)).with_context(context)
+}
+
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
@@ -61,9 +68,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let Inputs { values: inputs, bindings, made_up } = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
     let mut session = loaded.session()?;
     if let Some(path) = &arguments.load_state {
-        let context = || format!("cannot load state from `{}`", path.display());
-        let file = File::open(path).map_err(SavedStateError::Io).with_context(context)?;
-        session.restore(&mut BufReader::new(file)).with_context(context)?;
+        load_state(&mut session, path)?;
     }
     let target = arguments.profile.as_deref();
     let trace = profile::begin(&mut session, target);

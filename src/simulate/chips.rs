@@ -97,9 +97,12 @@ impl<'a> Cuts<'a> {
         };
         Program {
             weight_bytes: sum(true),
+            resident_bytes: 0.0,
             state_bytes: sum(false),
             result_bytes: if last { self.program.result_bytes } else { 0.0 },
             steps,
+            inputs: self.program.inputs.clone(),
+            outputs: self.program.outputs.clone(),
             assumed: Vec::new(),
         }
     }

@@ -84,6 +84,34 @@ fn outputs_have_the_bits_of_a_run_on_every_machine() {
     }
 }
 
+/// A run that goes on from the state of an earlier one is the same on every machine, and so is one that begins with none.
+#[test]
+fn outputs_that_depend_on_state_have_the_bits_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let call = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ipuc"));
+        let output = command.current_dir(folder).args(arguments).args(["--json", "--quiet"]).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/silero_vad_16k_op15/model.onnx");
+    call(&["compile", model.to_str().unwrap(), "-o", "speech.ipu", "--state", "state=stateN"]);
+    let given = ["speech.ipu", "--dim", "batch=1", "--dim", "sequence=512", "--random"];
+    let (first, second) = ([given.as_slice(), &["3"]].concat(), [given.as_slice(), &["4"]].concat());
+    let begun = call(&[&["run"], first.as_slice(), &["--save-state", "begun.state"]].concat());
+    let gone_on = call(&[&["run"], second.as_slice(), &["--load-state", "begun.state"]].concat());
+    let fresh = call(&[&["run"], second.as_slice()].concat());
+    assert_ne!(fresh["outputs"], gone_on["outputs"], "the state matters");
+    for target in ["ipu-edge", "graphcore-mk2", "trainium2"] {
+        let machine = ["--target", target, "--numerics", "f16"];
+        let simulated = call(&[&["simulate"], first.as_slice(), &machine].concat());
+        assert_eq!(simulated["outputs"], begun["outputs"], "{target}");
+        let simulated = call(&[&["simulate"], second.as_slice(), &machine, &["--load-state", "begun.state"]].concat());
+        assert_eq!(simulated["outputs"], gone_on["outputs"], "{target}");
+    }
+}
+
 /// Cycles, joules and outputs are the same whatever the number of threads is.
 #[test]
 fn threads_change_nothing() {

@@ -108,3 +108,44 @@ fn results_that_are_made_in_one_part_are_written_after_the_step() {
     assert!(close((write.end - write.start).0, 524_288.0 / 1e9));
     assert!(write.start.0 >= simulated.report.steps[0].busy.0, "{write:?}");
 }
+
+/// What the search looks at is counted: equal steps are searched once, so that layers cost nothing.
+#[test]
+fn so_many_ways_are_looked_at() {
+    let llama = |layers: usize| Decoder {
+        layers,
+        width: 4096,
+        heads: 32,
+        key_heads: 8,
+        head: 128,
+        inner: 14336,
+        vocabulary: 128_256,
+    };
+    let counted = |manifest: &ipuc_formats::model::Manifest, target: &str| {
+        let simulated = run_with(manifest, target, &[]);
+        let searched = simulated.placed.iter().filter(|placed| placed.tried > 0);
+        (searched.clone().count(), searched.map(|placed| placed.tried).sum::<u32>())
+    };
+    let resnet = described(&resnet50(F16, 1), false);
+    assert_eq!(counted(&resnet, "graphcore-c600"), (40, 35_549), "ResNet-50");
+    let [few, many] = [4, 32].map(|layers| described(&decode(F16, 1, 1000, &llama(layers), Weights::I8), true));
+    let found = counted(&many, "ipu-server");
+    assert_eq!(found, counted(&few, "ipu-server"));
+    assert_eq!(found, (15, 2_544), "a token of a decoder");
+}
+
+/// Units that may hold a block of either operand hold that of which fewer rows pass by less full groups.
+#[test]
+fn either_operand_stays_in_units_that_may_hold_both() {
+    let product = described(&gemm(BF16, (512, 64, 8), Weights::Plain), false);
+    let with = |turns: &str| {
+        let set = [("tiles.count", "1"), ("matrix.0.turns", turns), ("matrix.1.turns", turns)];
+        run_with(&product, "ipu-edge", &set).placed.remove(0)
+    };
+    let (fixed, free) = (with("false"), with("true"));
+    assert_eq!((fixed.cost.stationary, fixed.cost.turned), (Some(1), None));
+    // Eight outputs in blocks of 16, by which 512 rows pass; the other way 512 rows fill 32 blocks, by which eight outputs pass.
+    assert_eq!(free.cost.stationary, if free.cost.matrix < fixed.cost.matrix { Some(0) } else { Some(1) });
+    assert!(free.cost.turned.is_some_and(|other| other >= free.cost.matrix));
+    assert!(free.reason.contains("stays in matrix units"), "{}", free.reason);
+}

@@ -9,15 +9,16 @@ mod chips;
 mod command_line;
 mod costs;
 mod laws;
+mod memories;
 mod page;
 mod placing;
 mod random;
 mod zeros;
 
-use ipuc::compile::{CompileOptions, Source, describe};
+use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateError, SimulateOptions, Simulated, simulate};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::machine::{CostError, Style, Target, built_in};
+use ipuc_formats::machine::{CostError, Place, Source, Style, Target, built_in};
 use ipuc_formats::model::Manifest;
 use models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
 
@@ -27,13 +28,13 @@ fn described(model: &[u8], states: bool) -> Manifest {
     let path = folder.path().join("model.onnx");
     std::fs::write(&path, model).unwrap();
     let states = if states { vec!["past.*=present.*".to_string()] } else { Vec::new() };
-    let source = Source { entry: "main".to_string(), path };
+    let source = Model { entry: "main".to_string(), path };
     describe(&[source], &CompileOptions { states, ..CompileOptions::default() }).unwrap()
 }
 
 const SMALL_DECODER: Decoder =
     Decoder { layers: 2, width: 512, heads: 8, key_heads: 2, head: 64, inner: 1024, vocabulary: 4096 };
-const SMALL_ENCODER: Encoder = Encoder { layers: 2, width: 256, heads: 4, inner: 512, tokens: 65 };
+const SMALL_ENCODER: Encoder = Encoder { layers: 2, width: 256, heads: 4, inner: 512, tokens: 65, biases: false };
 
 fn programs() -> Vec<(&'static str, Manifest)> {
     vec![
@@ -102,6 +103,9 @@ fn check_laws(what: &str, target: &Target, simulated: &Simulated) {
         let moving = took.read.0 / tier.read.0 + took.written.0 / tier.write.0;
         assert!(close(took.busy.0, moving), "{what}: {} is busy for {}, moves for {moving}", tier.name, took.busy);
     }
+    if report.chips.len() == 1 {
+        check_bytes(what, target, simulated);
+    }
     // Parts of the energy.
     let steps: f64 = report.steps.iter().map(|step| step.energy.total().0).sum();
     let rest = report.energy.static_energy.0 + report.energy.links.0;
@@ -110,6 +114,49 @@ fn check_laws(what: &str, target: &Target, simulated: &Simulated) {
     assert!(close(report.energy.static_energy.0, standing), "{what}");
     // No schedule beats the peak.
     assert!(report.utilization.is_none_or(|share| share <= 1.0 + 1e-9), "{what}: {:?}", report.utilization);
+}
+
+/// Bytes that came from each tier are those that the program asks of what lives there.
+fn check_bytes(what: &str, target: &Target, simulated: &Simulated) {
+    let Simulated { program, placed, homes, report, .. } = simulated;
+    for (index, took) in report.tiers.iter().enumerate() {
+        let here = |place: Place| place == Place::Tier(index);
+        let (mut read, mut written) = (0.0, 0.0);
+        for (step, placed) in program.steps.iter().zip(placed).filter(|(step, _)| !step.view) {
+            let mut own = 0.0;
+            if here(homes.weights) {
+                let left_out = step.zeros.as_ref().map_or(0.0, |zeros| 1.0 - zeros.read);
+                own += (step.weight_bytes - step.element_bytes * left_out) * (1.0 - step.resident);
+            }
+            for (operand, tensor) in step.operands.iter().enumerate() {
+                let Some(tensor) = tensor else { continue };
+                let times = if operand == 0 { f64::from(1 + placed.cost.read_again) } else { 1.0 };
+                own += match tensor.source {
+                    Source::Value(_) if here(homes.activations) => tensor.bytes * times,
+                    Source::State(_) if here(homes.state) && !step.appends => tensor.bytes,
+                    Source::Value(_) | Source::State(_) | Source::Weight(_) => 0.0,
+                };
+            }
+            read += own * step.times;
+            let given = step.results.iter().filter(|result| match result.source {
+                Source::State(_) => here(homes.state),
+                Source::Value(_) | Source::Weight(_) => here(homes.activations),
+            });
+            let appended: f64 = step
+                .operands
+                .iter()
+                .flatten()
+                .filter(|operand| matches!(operand.source, Source::Value(_)))
+                .map(|operand| operand.bytes)
+                .sum();
+            let bytes = given.map(|result| if step.appends { appended.min(result.bytes) } else { result.bytes });
+            written += bytes.sum::<f64>() * step.times;
+        }
+        assert!(close(took.read.0, read), "{what}: {} read from tier {index}, {read} needed", took.read.0);
+        assert!(close(took.written.0, written), "{what}: {} written to tier {index} of {written}", took.written.0);
+        let least = read / target.tiers[index].read.0 + written / target.tiers[index].write.0;
+        assert!(report.makespan.0 >= least * (1.0 - 1e-9), "{what}: faster than tier {index} moves its bytes");
+    }
 }
 
 /// A model with floats as they are on a built-in machine with some of its values replaced.

@@ -8,7 +8,7 @@ use ipuc_formats::machine::units::{Bytes, BytesPerCycle, BytesPerSecond};
 use ipuc_formats::machine::{Layout, Source, StepCost, Target, built_in, counted_cost, layout_of};
 use ipuc_formats::model::Manifest;
 use ipuc_runtime::fabric;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Products, elementwise steps, normalizations, softmax and changes of order, each on values made before it.
 fn graph(numbers: &mut Numbers) -> Manifest {
@@ -106,6 +106,7 @@ fn again(simulated: &Simulated, target: &Target) -> f64 {
 fn laws_hold_for_random_graphs_and_more_bandwidth_is_never_slower() {
     let mut numbers = Numbers(11);
     let (mut ran, mut exchanging, mut reading) = (0, 0, 0);
+    let mut styles = BTreeSet::new();
     for round in 0..120 {
         let manifest = graph(&mut numbers);
         let target = machine(&mut numbers);
@@ -116,9 +117,10 @@ fn laws_hold_for_random_graphs_and_more_bandwidth_is_never_slower() {
         // Without limits on power and heat, and with the results on the machine.
         let free = simulated.report.makespan.0 - simulated.report.throttled.0;
         assert!(close(before, free), "{what}: {before} is not {free}");
-        let faster: [fn(&mut Target); 5] = [
+        let faster: [fn(&mut Target); 6] = [
             |target| target.exchange.receive = BytesPerCycle(target.exchange.receive.0 * 2.0),
             |target| target.exchange.bisection = target.exchange.bisection.map(|rate| BytesPerCycle(rate.0 * 2.0)),
+            |target| target.exchange.link = target.exchange.link.map(|rate| BytesPerCycle(rate.0 * 2.0)),
             |target| target.tiles.bandwidth = BytesPerCycle(target.tiles.bandwidth.0 * 2.0),
             |target| target.tiers.iter_mut().for_each(|tier| tier.read = BytesPerSecond(tier.read.0 * 2.0)),
             |target| target.tiers.iter_mut().for_each(|tier| tier.write = BytesPerSecond(tier.write.0 * 2.0)),
@@ -129,10 +131,12 @@ fn laws_hold_for_random_graphs_and_more_bandwidth_is_never_slower() {
             let after = again(&simulated, &target);
             assert!(after <= before * (1.0 + 1e-9), "{what}: with change {index} {after} s is slower than {before} s");
         }
+        styles.insert(<&'static str>::from(target.style));
         exchanging += usize::from(simulated.placed.iter().any(|placed| placed.cost.received > Bytes(0.0)));
         reading += usize::from(simulated.report.tiers.iter().any(|tier| tier.read > Bytes(0.0)));
         ran += 1;
     }
+    assert_eq!(styles, ["bsp", "packet", "queues", "roofline", "static"].into());
     assert!(ran >= 60 && exchanging >= 30 && reading >= 20, "{ran} ran, {exchanging} exchange, {reading} read");
 }
 

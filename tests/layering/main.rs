@@ -76,7 +76,7 @@ const RUNTIME: &[(&str, &[&str])] = &[
     ("versions", &[]),
     ("steps", &["versions"]),
     ("error", &["steps", "versions"]),
-    ("fabric", &[]),
+    ("fabric", &["stream"]),
     ("file", &[]),
     ("limits", &["threads"]),
     ("memory", &["steps", "versions"]),

@@ -4,12 +4,14 @@
 //! from the loops and their split alone: a tile receives the parts of operands that its points touch.
 
 use super::exchange::{Traffic, exchange_cycles, recurrences, reductions, traffic};
+use super::grid::mean_hops;
 use super::matrix::{self, TileProduct};
-use super::program::{BoundProduct, BoundStep};
+use super::program::{BoundProduct, BoundStep, BoundTensor};
 use super::roles::AxisRole;
-use super::split::{Layout, Split, tile_extents};
+use super::rows;
+use super::split::{Layout, Points, Split, bytes_of_tile, tile_extents};
 use super::step_cost::StepCost;
-use super::target::{Style, Target};
+use super::target::{Matrix, Style, Target};
 use super::units::{Bytes, Cycles};
 use super::zeros::Kept;
 use crate::dtype::DType;
@@ -97,14 +99,17 @@ fn cost_of_kept(
         // Of the others no zeros are known.
         let own = kept.filter(|_| step.zeros.as_ref().is_some_and(|zeros| zeros.product == index));
         product_cost(target, step, product, (split, own), &mut cost)?;
+        conversions(target, step, product, split, &mut cost);
         if target.tiles.gathers_windows {
             gather_windows(target, step, product, split, &mut cost);
         }
     }
     vector_cost(target, step, split, &mut cost);
     traffic(target, step, split, layouts, &mut cost);
+    rows::charge(target, step, split, &mut cost);
     reductions(target, step, split, &mut cost);
-    recurrences(step, split, &mut cost);
+    recurrences(target, step, split, &mut cost);
+    cost.byte_hops = cost.exchanged * mean_hops(target, f64::from(cost.tiles));
     let phases = f64::from(cost.phases);
     cost.exchange = exchange_cycles(target, &Traffic::of(&cost));
     // All tiles meet before they exchange and before they compute.
@@ -135,12 +140,28 @@ fn product_cost(
         outputs: of(AxisRole::Outputs),
     };
     let activation = product.precision.activation;
-    let Some((unit, cycles)) = matrix::fastest(target, (activation, product.precision.weight), &tile) else {
+    let way = matrix::fastest(target, (activation, product.precision.weight), &tile, false);
+    // Rows and outputs change places where operand 0 stays: both must be of the type that passes.
+    let turns = kept.is_none() && product.precision.weight == activation && product.stationary != 0;
+    let turned = TileProduct { rows: tile.outputs, outputs: tile.rows, ..tile };
+    let turned = turns.then(|| matrix::fastest(target, (activation, activation), &turned, true)).flatten();
+    let is_faster = |other: &(&Matrix, Cycles)| way.is_some_and(|(_, cycles)| other.1 < cycles);
+    let (way, other, stationary) = match turned {
+        Some(turned) if is_faster(&turned) => (Some(turned), way, 0),
+        Some(_) | None => (way, turned, product.stationary),
+    };
+    let Some((unit, cycles)) = way else {
         let mut known: Vec<&'static str> =
             target.matrix.iter().flat_map(|unit| &unit.types).map(|dtype| dtype.name()).collect();
         known.dedup();
         return Err(CostError::Type { step: step.name.clone(), target: target.name.clone(), dtype: activation, known });
     };
+    cost.stationary = Some(stationary);
+    cost.turned = other.map(|(_, cycles)| cycles);
+    if activation.is_float() && !product.precision.weight.is_float() {
+        let codes = tile.batch * tile.inputs * tile.outputs;
+        cost.vector += Cycles(codes * target.vector.decodes / target.vector.arithmetic);
+    }
     let macs = product.macs * kept.map_or(1.0, |kept| kept.mean);
     cost.matrix += cycles;
     cost.macs += macs;
@@ -190,12 +211,47 @@ fn vector_cost(target: &Target, step: &BoundStep, split: &Split, cost: &mut Step
         let all: f64 = step.extents[0].iter().map(|&extent| extent as f64).product();
         if all > 0.0 { own / all } else { 0.0 }
     });
-    for &(class, count) in &step.vector {
+    let again = f64::from(rows::read_again(target, step));
+    let widened = if target.vector.widens { widened(step, again) } else { 0.0 };
+    for (class, count) in step.vector.iter().copied().chain([(VectorClass::Convert, widened)]) {
+        // What the loops before the last make of each element is made again in the last, where they do not keep it.
+        let count = if class == VectorClass::Transcendental { count * again.max(1.0) } else { count };
         let cycles = Cycles(count * share / rate(class));
         cost.vector += cycles;
         if matches!(class, VectorClass::Divide | VectorClass::Transcendental) {
             cost.special += cycles;
         }
         cost.vector_energy += target.vector.energy.of(count);
+    }
+}
+
+/// Conversions of a step that computes elements: of those of two bytes in values that it reads, operand 0 so often again, and
+/// of those that it writes.
+fn widened(step: &BoundStep, again: f64) -> f64 {
+    if step.vector.is_empty() || !step.products.is_empty() {
+        return 0.0;
+    }
+    let of_two_bytes = |bytes: f64, count: f64| if (bytes - 2.0 * count).abs() < 0.5 { count } else { 0.0 };
+    let of_operand = |(index, tensor): (usize, &Option<BoundTensor>)| {
+        let elements = step.value_elements(index).zip(tensor.as_ref());
+        let elements = elements.map_or(0.0, |(count, tensor)| of_two_bytes(tensor.bytes, count));
+        elements * if index == 0 { 1.0 + again } else { 1.0 }
+    };
+    let read: f64 = step.operands.iter().enumerate().map(of_operand).sum();
+    read + step.results.iter().map(|result| of_two_bytes(result.bytes, result.elements())).sum::<f64>()
+}
+
+/// Values that a product takes in a narrower type than they are held in are converted by the tiles that multiply them.
+fn conversions(target: &Target, step: &BoundStep, product: &BoundProduct, split: &Split, cost: &mut StepCost) {
+    if !product.converted {
+        return;
+    }
+    for operand in [0, product.stationary] {
+        let Some(elements) = step.value_elements(operand) else { continue };
+        let Some(Some(tensor)) = step.operands.get(operand) else { continue };
+        let share =
+            if tensor.bytes > 0.0 { bytes_of_tile(step, split, operand, Points::All).0 / tensor.bytes } else { 0.0 };
+        cost.vector += Cycles(elements * share / target.vector.convert);
+        cost.vector_energy += target.vector.energy.of(elements);
     }
 }

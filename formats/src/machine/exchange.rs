@@ -3,6 +3,7 @@
 //! It follows from the loops of the step, how they are split, and the parts that values lie in: bytes and separate transfers
 //! of the busiest receiver and the busiest sender, and what crosses the middle of the machine.
 
+use super::grid::{Route, busiest_link};
 use super::program::{BoundStep, BoundTensor, Source};
 use super::split::{
     Layout, PARTIAL, Points, Split, bytes_of_tile, kept_points, layout_of, needed_extents, partial_bytes,
@@ -28,6 +29,8 @@ pub struct Traffic {
     pub transfers_sent: f64,
     /// Bytes that cross the middle of the machine.
     pub crossing: Bytes,
+    /// Bytes over the busiest link between neighbours.
+    pub link: Bytes,
     /// Phases in which it happens.
     pub phases: u32,
 }
@@ -41,6 +44,7 @@ impl Traffic {
             sent: cost.sent,
             transfers_sent: cost.transfers_sent,
             crossing: cost.crossing,
+            link: cost.link,
             phases: cost.phases,
         }
     }
@@ -53,12 +57,13 @@ impl Traffic {
         self.sent += other.sent;
         self.transfers_sent += other.transfers_sent;
         self.crossing += other.crossing;
+        self.link += other.link;
         self.phases += other.phases;
     }
 }
 
-/// Cycles of an exchange: bytes, control of transfers and what crosses the middle go on side by side, in a schedule that
-/// reaches a share of that; each phase adds its fixed cost.
+/// Cycles of an exchange: bytes, control of transfers, the busiest link and what crosses the middle go on side by side, in a
+/// schedule that reaches a share of that; each phase adds its fixed cost.
 pub fn exchange_cycles(target: &Target, traffic: &Traffic) -> Cycles {
     let exchange = &target.exchange;
     let alone = (traffic.received - traffic.shared) / exchange.receive;
@@ -68,7 +73,8 @@ pub fn exchange_cycles(target: &Target, traffic: &Traffic) -> Cycles {
     let sent = if from_tiles { traffic.sent / exchange.receive } else { Cycles(0.0) };
     let transfers = if from_tiles { traffic.transfers.max(traffic.transfers_sent) } else { traffic.transfers };
     let crossing = exchange.bisection.map_or(Cycles(0.0), |rate| traffic.crossing / rate);
-    let moving = received.max(sent).max(exchange.transfer * transfers).max(crossing);
+    let link = exchange.link.map_or(Cycles(0.0), |rate| traffic.link / rate);
+    let moving = received.max(sent).max(exchange.transfer * transfers).max(crossing).max(link);
     moving * (1.0 / exchange.efficiency) + exchange.phase * f64::from(traffic.phases)
 }
 
@@ -130,6 +136,8 @@ struct Flow {
     all: Traffic,
     /// Of values that lie in other parts than those that are needed.
     relayout: Traffic,
+    /// Copies that bring these into order.
+    arranged: Cycles,
 }
 
 impl Flow {
@@ -143,6 +151,15 @@ impl Flow {
             sent: share.min(all),
             transfers_sent: 1.0,
             crossing: all,
+            link: busiest_link(
+                target,
+                Route {
+                    sources: f64::from(target.tiles.count.get()),
+                    destinations: f64::from(tiles),
+                    bytes: all,
+                    many: tiles > 1,
+                },
+            ),
             ..Traffic::default()
         });
     }
@@ -173,16 +190,28 @@ impl Flow {
             sent: needed * (groups / sources),
             transfers_sent: transfers * groups / sources,
             crossing: needed * if together > 1 { groups } else { groups * 0.5 },
+            link: busiest_link(
+                target,
+                Route {
+                    sources,
+                    destinations: f64::from(split.tile_count()),
+                    bytes: needed * groups,
+                    many: together > 1,
+                },
+            ),
             phases: 0,
         };
         self.all.add(&own);
         if from.is_some() {
             self.relayout.add(&own);
+            // Each element once, on one of the tiles that have it.
+            self.arranged += target.exchange.arrange * (tensor.elements() / sources);
         }
     }
 
     fn into_cost(self, target: &Target, cost: &mut StepCost) {
-        let Flow { all, relayout } = self;
+        let Flow { all, relayout, arranged } = self;
+        cost.copies += arranged;
         if all.received.0 <= 0.0 {
             return;
         }
@@ -193,6 +222,7 @@ impl Flow {
         cost.sent += all.sent;
         cost.transfers_sent += all.transfers_sent;
         cost.crossing += all.crossing;
+        cost.link += all.link;
         let tiles = f64::from(cost.tiles);
         cost.exchanged += all.received * tiles;
         cost.relayout = exchange_cycles(target, &relayout);
@@ -308,14 +338,18 @@ pub(super) fn reductions(target: &Target, step: &BoundStep, split: &Split, cost:
         cost.transfers += (parts - 1.0) * returned;
         cost.sent += Bytes(received * returned);
         cost.transfers_sent += (parts - 1.0) * returned;
-        cost.crossing += Bytes(received * returned * f64::from(cost.tiles) * 0.5);
+        let moved = Bytes(received * returned * f64::from(cost.tiles));
+        cost.crossing += moved * 0.5;
+        // Within each group of tiles that share sums.
+        let groups = (f64::from(cost.tiles) / parts).max(1.0);
+        cost.link += among_all(target, parts, moved * (1.0 / groups));
         cost.vector += Cycles(summed / target.vector.arithmetic);
     }
     cost.sram += partial_bytes(step, split);
 }
 
 /// Tiles that share the elements of a recurrent state get those of all others once for each step of the recurrence.
-pub(super) fn recurrences(step: &BoundStep, split: &Split, cost: &mut StepCost) {
+pub(super) fn recurrences(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
     let Some(last) = step.spaces.len().checked_sub(1) else { return };
     let axes = || step.spaces[last].axes.iter().zip(&step.extents[last]).zip(&split.tiles[last]);
     let shared = axes().find(|((axis, _), parts)| axis.kind == AxisKind::Recurrent && **parts > 1);
@@ -333,6 +367,12 @@ pub(super) fn recurrences(step: &BoundStep, split: &Split, cost: &mut StepCost) 
     cost.exchanged += received * f64::from(cost.tiles);
     cost.transfers += f64::from(parts - 1) * f64::from(rounds);
     cost.crossing += received * (f64::from(cost.tiles) * 0.5);
+    cost.link += among_all(target, f64::from(cost.tiles), received * f64::from(cost.tiles));
+}
+
+/// Bytes over the busiest link where all of so many tiles send to all.
+fn among_all(target: &Target, tiles: f64, bytes: Bytes) -> Bytes {
+    busiest_link(target, Route { sources: tiles, destinations: tiles, bytes, many: false })
 }
 
 #[cfg(test)]

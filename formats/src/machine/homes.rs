@@ -24,11 +24,13 @@ pub struct Homes {
     pub activations: Place,
     /// State.
     pub state: Place,
+    /// Inputs and outputs of the program.
+    pub io: Place,
 }
 
 impl Homes {
-    /// Where the roles of a program live on a machine: activations first, then state, then weights take the nearest memory
-    /// that has room, unless the policy names one.
+    /// Where the roles of a program live on a machine: activations first, then inputs and outputs, state, and weights take the
+    /// nearest memory that has room, unless the policy names one.
     ///
     /// # Errors
     /// [`CostError::Capacity`] where something fits nowhere, or not into the memory that the policy names.
@@ -37,12 +39,31 @@ impl Homes {
         rooms.extend(target.tiers.iter().map(|tier| tier.capacity));
         let live = Bytes(largest_step(program));
         let activations = take(target, &mut rooms, "values of a step", live, target.policy.activations, true)?;
+        let io = match target.policy.io {
+            Home::Auto => activations,
+            home => {
+                let bytes = Bytes(program.io_bytes());
+                take(target, &mut rooms, "inputs and outputs", bytes, home, true)?
+            }
+        };
         let state = Bytes(program.state_bytes);
         let holds = target.tiles.holds_weights;
         let state = take(target, &mut rooms, "state", state, target.policy.state, holds)?;
         let weights = Bytes(program.weight_bytes);
         let weights = take(target, &mut rooms, "weights", weights, target.policy.weights, holds)?;
-        Ok(Homes { weights, activations, state })
+        Ok(Homes { weights, activations, state, io })
+    }
+
+    /// Room in the tiles for some of the weights where not all of them live there: half of what values and state leave, beside
+    /// which the rest holds what runs and what comes. None where tiles hold no weights from run to run, or the policy has them
+    /// elsewhere.
+    pub fn spare(&self, target: &Target, program: &Program) -> Bytes {
+        if self.weights == Place::Tiles || !target.tiles.holds_weights || target.policy.weights != Home::Auto {
+            return Bytes(0.0);
+        }
+        let state = if self.state == Place::Tiles { program.state_bytes } else { 0.0 };
+        let values = if self.activations == Place::Tiles { largest_step(program) } else { 0.0 };
+        (target.sram() - Bytes(values + state)).max(Bytes(0.0)) * 0.5
     }
 }
 

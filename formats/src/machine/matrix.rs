@@ -18,13 +18,14 @@ pub struct TileProduct {
 }
 
 /// The matrix unit of a tile that is fastest, and its cycles; `None` where none takes the types. Where there are units for
-/// weights of this type, others do not count.
+/// weights of this type, others do not count; where operand 0 is to stay, those that hold weights only do not.
 pub fn fastest<'a>(
     target: &'a Target,
     (activation, weight): (DType, DType),
     tile: &TileProduct,
+    turned: bool,
 ) -> Option<(&'a Matrix, Cycles)> {
-    let takes = |unit: &&Matrix| unit.types.contains(&activation);
+    let takes = |unit: &&Matrix| unit.types.contains(&activation) && (unit.turns || !turned);
     let own = |unit: &&Matrix| unit.weights.contains(&weight);
     let special = target.matrix.iter().filter(takes).any(|unit| own(&unit));
     let units = target.matrix.iter().filter(takes);
@@ -74,6 +75,7 @@ mod tests {
             load: Cycles(load),
             overlapped,
             threads: number(threads),
+            turns: false,
             energy: JoulesPerOperation(0.0),
         }
     }

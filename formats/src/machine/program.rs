@@ -3,10 +3,10 @@
 //! Made from the records of a file ([`Program::bind`]); weights are not needed, only their sizes. Bodies of control flow
 //! follow the step that runs them, each with the number of times that it runs.
 
+use super::numerics::Numerics;
 use super::roles::{AxisRole, roles};
 use super::zero_map::StepZeros;
 use crate::dim::{Bindings, Dim, DimError};
-use crate::dtype::DType;
 use crate::fact::Type;
 use crate::model::{BlockRecord, EntryRecord, KnownStep, Manifest, OperandRecord, Role};
 use crate::ops::{Class, Op, Picked, Precision, Space, VectorClass};
@@ -65,6 +65,13 @@ pub struct BoundTensor {
     pub source: Source,
 }
 
+impl BoundTensor {
+    /// Number of elements.
+    pub fn elements(&self) -> f64 {
+        self.extents.iter().map(|&extent| extent as f64).product()
+    }
+}
+
 /// What a tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -89,10 +96,12 @@ pub struct BoundProduct {
     pub roles: Vec<AxisRole>,
     /// Multiply-accumulates.
     pub macs: f64,
+    /// Values are held in a wider type than it takes them in.
+    pub converted: bool,
 }
 
 /// A step at one value of each dimension.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct BoundStep {
     /// Index of the block in the file.
     pub block: u32,
@@ -128,6 +137,8 @@ pub struct BoundStep {
     pub element_bytes: f64,
     /// How many even shares of a weight a tile may hold from run to run; `None` where weights come from a tier.
     pub weight_shares: Option<f64>,
+    /// Share of the weights that it reads which stays in the tiles, where others come from a tier.
+    pub resident: f64,
     /// Zeros of activations that are left out.
     pub zeros: Option<StepZeros>,
     /// The operand of which matrices are picked, where it is a product of such.
@@ -135,10 +146,21 @@ pub struct BoundStep {
 }
 
 impl BoundStep {
+    /// Elements of an operand that is no weight.
+    pub(super) fn value_elements(&self, operand: usize) -> Option<f64> {
+        let tensor = self.operands.get(operand)?.as_ref()?;
+        (!matches!(tensor.source, Source::Weight(_))).then(|| tensor.elements())
+    }
+
     /// Bytes of weights that it reads where weights of inputs that are zero are left out.
     pub fn read_weight_bytes(&self) -> f64 {
         let left_out = self.zeros.as_ref().map_or(0.0, |zeros| 1.0 - zeros.read);
         self.weight_bytes - self.element_bytes * left_out
+    }
+
+    /// Of those, what comes from a tier.
+    pub fn streamed_weight_bytes(&self) -> f64 {
+        self.read_weight_bytes() * (1.0 - self.resident)
     }
 }
 
@@ -149,17 +171,22 @@ pub struct Program {
     pub steps: Vec<BoundStep>,
     /// Bytes of all weights.
     pub weight_bytes: f64,
+    /// Of those, bytes that stay in the tiles though not all of them do.
+    pub resident_bytes: f64,
     /// Bytes of all state.
     pub state_bytes: f64,
     /// Bytes of the results of a run that are no state.
     pub result_bytes: f64,
+    /// Values that are there before a run.
+    pub inputs: Vec<Source>,
+    /// Values that a run gives.
+    pub outputs: Vec<Source>,
     /// Counts that depend on data and were taken to be 1.
     pub assumed: Vec<String>,
 }
 
 impl Program {
-    /// The program of an entry at these values of dimensions. With `numerics` every float that is wider is held and
-    /// computed in that type.
+    /// The program of an entry at these values of dimensions, with floats that are wider than `numerics` in its types.
     ///
     /// # Errors
     /// [`ProgramError`] where there is no such entry or a dimension is open.
@@ -167,7 +194,7 @@ impl Program {
         manifest: &Manifest,
         entry: Option<&str>,
         dimensions: &Bindings,
-        numerics: Option<DType>,
+        numerics: Numerics,
     ) -> Result<Program, ProgramError> {
         let entry = choose(manifest, entry)?;
         let (bindings, assumed) = bindings(manifest, entry, dimensions)?;
@@ -178,22 +205,22 @@ impl Program {
         for slot in 0..block.parameters {
             let state = entry.state_of_input(slot as usize).is_some();
             let number = binder.fresh();
-            slots.insert(slot, if state { Source::State(number) } else { Source::Value(number) });
+            let source = if state { Source::State(number) } else { Source::Value(number) };
+            slots.insert(slot, source);
+            if !state {
+                binder.program.inputs.push(source);
+            }
         }
-        binder.block(entry.block as usize, slots, 1.0)?;
+        let slots = binder.block(entry.block as usize, slots, 1.0)?;
         let kept = manifest.weights.iter().flat_map(|weight| &weight.parts).map(|part| part.extent);
         let extents: BTreeSet<u32> = kept.collect();
         let lengths = extents.iter().map(|&extent| manifest.extents[extent as usize].length as f64);
         binder.program.weight_bytes = lengths.sum::<f64>();
-        if let Some(numerics) = numerics {
-            binder.program.weight_bytes = manifest
-                .weights
-                .iter()
-                .enumerate()
-                .map(|(index, _)| {
-                    stored_bytes(manifest, index) * narrowing(manifest.weights[index].encoding.dtype(), Some(numerics))
-                })
-                .sum();
+        if numerics != Numerics::default() {
+            let stored = manifest.weights.iter().enumerate();
+            let stored = stored
+                .map(|(index, weight)| stored_bytes(manifest, index) * numerics.of_weights(weight.encoding.dtype()));
+            binder.program.weight_bytes = stored.sum();
         }
         let states = entry.states.iter().filter_map(|state| state.input);
         let states = states.map(|input| binder.tensor_bytes(&block.values[input as usize].kind).unwrap_or(0.0));
@@ -202,11 +229,15 @@ impl Program {
         let is_state = |index: usize| entry.states.iter().any(|state| state.output == u32::try_from(index).ok());
         let given = block.results.iter().enumerate().filter(|(index, _)| !is_state(*index));
         let given = given.filter_map(|(_, result)| match result {
-            OperandRecord::Value(slot) => binder.tensor_bytes(&block.values[*slot as usize].kind),
+            OperandRecord::Value(slot) => Some(*slot),
             OperandRecord::Absent | OperandRecord::Weight(_) => None,
         });
-        let result_bytes = total(given);
+        let given: Vec<u32> = given.collect();
+        let sizes = given.iter().filter_map(|slot| binder.tensor_bytes(&block.values[*slot as usize].kind));
+        let result_bytes = total(sizes);
         binder.program.result_bytes = result_bytes;
+        binder.program.outputs = given.iter().filter_map(|slot| slots.get(slot).copied()).collect();
+        binder.program.see_through_views();
         Ok(binder.program)
     }
 
@@ -265,10 +296,13 @@ fn bindings(
     Ok((bindings, assumed))
 }
 
+/// What the values of a block are.
+type Slots = HashMap<u32, Source>;
+
 struct Binder<'a> {
     manifest: &'a Manifest,
     bindings: Bindings,
-    numerics: Option<DType>,
+    numerics: Numerics,
     program: Program,
     values: u32,
 }
@@ -295,10 +329,10 @@ impl Binder<'_> {
         let (dtype, shape) = kind.as_tensor()?;
         let extents = shape.dims()?.iter().map(|dim| dim.evaluate(&self.bindings).ok());
         let count = extents.map(|extent| extent.map(|extent| extent.max(0) as f64)).product::<Option<f64>>()?;
-        Some(count * dtype.bits() as f64 / 8.0 * narrowing(dtype, self.numerics))
+        Some(count * dtype.bits() as f64 / 8.0 * self.numerics.of_values(dtype))
     }
 
-    fn block(&mut self, index: usize, mut slots: HashMap<u32, Source>, times: f64) -> Result<(), ProgramError> {
+    fn block(&mut self, index: usize, mut slots: Slots, times: f64) -> Result<Slots, ProgramError> {
         let manifest = self.manifest;
         let block: &BlockRecord = &manifest.blocks[index];
         for (position, record) in block.steps.iter().enumerate() {
@@ -319,7 +353,7 @@ impl Binder<'_> {
                 self.block(body, inner, times * runs)?;
             }
         }
-        Ok(())
+        Ok(slots)
     }
 
     fn step(
@@ -362,7 +396,9 @@ impl Binder<'_> {
             extents.push(of_space);
         }
         let work = known.work();
-        let precision = work.macs.first().map(|(precision, _)| self.precision(*precision));
+        let first = work.macs.first();
+        let precision = first.map(|(precision, _)| self.numerics.precision(*precision));
+        let converted = first.is_some_and(|(precision, _)| self.numerics.converts(precision.activation));
         let products = spaces.iter().zip(&extents).enumerate().filter(|(_, (space, _))| space.macs != 0);
         let products = products.filter_map(|(index, (space, extents))| {
             let (stationary, roles) = roles(space, operands.len());
@@ -373,6 +409,7 @@ impl Binder<'_> {
                 stationary,
                 roles,
                 macs: points * space.macs as f64,
+                converted,
             })
         });
         let products: Vec<BoundProduct> = products.collect();
@@ -389,7 +426,7 @@ impl Binder<'_> {
             OperandRecord::Weight(weight) => Some(manifest.weights[*weight as usize].encoding.dtype()),
             OperandRecord::Absent | OperandRecord::Value(_) => None,
         });
-        weight_bytes *= stored.map_or(1.0, |dtype| narrowing(dtype, self.numerics));
+        weight_bytes *= stored.map_or(1.0, |dtype| self.numerics.of_weights(dtype));
         let element_bytes = weight_bytes * self.element_share(&products, &record.operands);
         Ok(BoundStep {
             block: block as u32,
@@ -409,6 +446,7 @@ impl Binder<'_> {
             weight_bytes,
             element_bytes,
             weight_shares: None,
+            resident: 0.0,
             zeros: None,
             picked: known.op().picked(),
         })
@@ -431,14 +469,6 @@ impl Binder<'_> {
         if stored > 0.0 { elements / stored } else { 0.0 }
     }
 
-    fn precision(&self, precision: Precision) -> Precision {
-        let narrowed = |dtype: DType| match self.numerics {
-            Some(numerics) if dtype.is_float() && dtype.bits() > numerics.bits() => numerics,
-            Some(_) | None => dtype,
-        };
-        Precision { activation: narrowed(precision.activation), weight: narrowed(precision.weight), ..precision }
-    }
-
     fn tensor(&self, kind: &Type, source: Source) -> BoundTensor {
         let dims = kind.as_tensor().and_then(|(_, shape)| shape.dims()).unwrap_or(&[]);
         let extents = dims.iter().map(|dim| dim.evaluate(&self.bindings).unwrap_or(1).max(0)).collect();
@@ -448,7 +478,7 @@ impl Binder<'_> {
     fn weight(&self, weight: u32) -> BoundTensor {
         let record = &self.manifest.weights[weight as usize];
         let extents = record.shape.iter().map(|&extent| extent as i64).collect();
-        let bytes = stored_bytes(self.manifest, weight as usize) * narrowing(record.encoding.dtype(), self.numerics);
+        let bytes = stored_bytes(self.manifest, weight as usize) * self.numerics.of_weights(record.encoding.dtype());
         BoundTensor { extents, bytes, source: Source::Weight(weight) }
     }
 }
@@ -456,14 +486,4 @@ impl Binder<'_> {
 fn stored_bytes(manifest: &Manifest, weight: usize) -> f64 {
     let parts = manifest.weights[weight].parts.iter();
     parts.map(|part| manifest.extents[part.extent as usize].length as f64).sum()
-}
-
-/// What a tensor shrinks to when its floats are held in a narrower type.
-fn narrowing(dtype: DType, numerics: Option<DType>) -> f64 {
-    match numerics {
-        Some(numerics) if dtype.is_float() && dtype.bits() > numerics.bits() => {
-            numerics.bits() as f64 / dtype.bits() as f64
-        }
-        Some(_) | None => 1.0,
-    }
 }

@@ -124,6 +124,7 @@ fn check_memories(target: &Target) -> Result<(), (String, String)> {
         ("policy.weights", target.policy.weights),
         ("policy.activations", target.policy.activations),
         ("policy.state", target.policy.state),
+        ("policy.io", target.policy.io),
     ];
     for (key, home) in homes {
         let needed = match home {

@@ -41,6 +41,10 @@ pub struct StepCost {
     pub transfers_sent: f64,
     /// Bytes that cross the middle of the machine.
     pub crossing: Bytes,
+    /// Bytes over the busiest link between neighbours, where links are described.
+    pub link: Bytes,
+    /// Hops of all bytes between tiles.
+    pub byte_hops: Bytes,
     /// The part of the exchange that brings values into other parts than those that they were computed in.
     pub relayout: Cycles,
     /// Bytes that all tiles receive for it.
@@ -51,8 +55,14 @@ pub struct StepCost {
     pub sram: Bytes,
     /// Bytes that all tiles read from and write to their own memories.
     pub sram_traffic: Bytes,
+    /// How often operand 0 is read again from where it lives.
+    pub read_again: u32,
     /// Multiply-accumulates, without those that are left out.
     pub macs: f64,
+    /// The operand that stays in the matrix units while rows of the other pass by, in the last product.
+    pub stationary: Option<usize>,
+    /// Cycles in the matrix units where the other operand stays, where that may be.
+    pub turned: Option<Cycles>,
     /// Energy of multiply-accumulates.
     pub matrix_energy: Joules,
     /// Energy of operations on single elements.

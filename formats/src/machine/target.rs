@@ -86,6 +86,12 @@ pub struct Tiles {
     /// they are.
     #[serde(default)]
     pub gathers_windows: bool,
+    /// The longest row that a tile keeps from one loop of a step to the next, as of a softmax: loops read a longer one again,
+    /// and compute again what they need of it.
+    pub row: Option<Bytes>,
+    /// Rows that a tile works on side by side. Where they and their results do not fit into its memory, loops read them again
+    /// from where they live.
+    pub rows: Option<NonZeroU32>,
 }
 
 /// How data moves between tiles.
@@ -108,8 +114,16 @@ pub struct Exchange {
     /// What tiles that do the same work arrive apart at a phase, so that the first waits for the last.
     #[serde(default)]
     pub skew: Cycles,
+    /// Of each element of a value that a step needs in other parts than those it lies in: a copy brings it into order.
+    #[serde(default)]
+    pub arrange: Cycles,
     /// What one tile may receive of data that its neighbour receives at the same time, where they share a bus.
     pub shared: Option<BytesPerCycle>,
+    /// What a link between neighbours on a square grid carries each way: the busiest one is waited for.
+    pub link: Option<BytesPerCycle>,
+    /// The ends of rows and of columns are joined.
+    #[serde(default)]
+    pub ring: bool,
     /// Bytes that may cross the middle of the machine, where that is less than what all tiles may receive.
     pub bisection: Option<BytesPerCycle>,
 }
@@ -152,6 +166,9 @@ pub struct Matrix {
     pub overlapped: bool,
     /// Threads that rows are dealt to: their number is rounded up to a multiple.
     pub threads: NonZeroU32,
+    /// The block may be of operand 0 as well, by which weights pass as rows.
+    #[serde(default)]
+    pub turns: bool,
     /// Energy of one multiply-accumulate.
     pub energy: JoulesPerOperation,
 }
@@ -172,6 +189,12 @@ pub struct Vector {
     /// Exponentials and the like.
     #[serde(deserialize_with = "positive")]
     pub transcendental: f64,
+    /// Operations for each weight that is stored as a code and multiplied as a float.
+    #[serde(default)]
+    pub decodes: f64,
+    /// It computes in f32: elements of two bytes are converted when they come and when they go.
+    #[serde(default)]
+    pub widens: bool,
     /// Energy of one operation.
     pub energy: JoulesPerOperation,
 }
@@ -230,6 +253,8 @@ pub struct Policy {
     pub activations: Home,
     /// State, such as caches of keys and values.
     pub state: Home,
+    /// Inputs and outputs of the program: with `auto` where other values are.
+    pub io: Home,
     /// Transfers for later steps are issued ahead while earlier ones compute.
     pub prefetch: bool,
 }
@@ -266,8 +291,10 @@ pub struct Overhead {
 pub struct Energy {
     /// Reading or writing a byte of a tile's memory.
     pub sram: JoulesPerByte,
-    /// Moving a byte from tile to tile.
+    /// Moving a byte from tile to tile, however far.
     pub exchange: JoulesPerByte,
+    /// For each hop on its way.
+    pub hop: JoulesPerByte,
     /// Power that is drawn whatever happens.
     pub static_power: Watts,
     /// Power that must not be exceeded, where there is a limit.

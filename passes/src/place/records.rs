@@ -36,7 +36,7 @@ pub fn records(
             .any(|split| step.spaces[split.space as usize].axes[split.axis as usize].kind == AxisKind::Reduced);
         let record = StepPlacementRecord {
             step: step.step,
-            stationary: step.products.first().map(|product| product.stationary as u32),
+            stationary: placed.cost.stationary.map(|operand| operand as u32),
             tiles: std::iter::once(0..placed.split.tile_count()).collect(),
             regions,
             reduction: if reduces { Reduction::Tree } else { Reduction::None },

@@ -241,6 +241,12 @@ impl Collector<'_> {
     fn weight(&mut self, index: usize, step: &BoundStep, operand: usize, tensor: &BoundTensor) {
         let copy = self.bytes(index, operand, Points::Staged).min(Bytes(step.weight_bytes));
         if self.homes.weights != Place::Tiles {
+            // What of it stays is spread evenly.
+            let share = tensor.bytes * step.resident / f64::from(self.target.tiles.count.get());
+            let first = !self.known.contains_key(&tensor.source);
+            let kept = Bytes(if first { share } else { 0.0 });
+            let region = self.push(index, operand, Holds::Weight, kept, (0, self.end()));
+            self.known.extend(region.map(|region| (tensor.source, region)));
             let ahead = if self.target.policy.prefetch { index.saturating_sub(1) } else { index };
             self.push(index, operand, Holds::Copy, copy, (ahead, index));
             return;
@@ -330,6 +336,7 @@ impl Collector<'_> {
     fn home(&self, source: Source) -> (Place, Holds) {
         match source {
             Source::State(_) => (self.homes.state, Holds::State),
+            Source::Value(_) if self.program.inputs.contains(&source) => (self.homes.io, Holds::Input),
             Source::Value(_) | Source::Weight(_) => (self.homes.activations, Holds::Input),
         }
     }

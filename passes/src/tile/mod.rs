@@ -31,6 +31,8 @@ pub struct Placed {
     pub exceeds_memory: bool,
     /// All of its operands lie where it computes.
     pub local: bool,
+    /// Ways that were looked at; none where an equal step had been spread before.
+    pub tried: u32,
 }
 
 /// How the values of a program lie in tiles, as far as its steps are spread.
@@ -68,7 +70,7 @@ pub fn tile(program: &Program, target: &Target, memory: Bytes) -> Result<Vec<Pla
         let of_operands = layouts.of_operands(step);
         let key = key(step, &of_operands);
         let mut chosen = match known.get(&key) {
-            Some(chosen) => chosen.clone(),
+            Some(chosen) => Placed { tried: 0, ..chosen.clone() },
             None => {
                 let chosen = search(step, target, memory, &of_operands)?;
                 known.insert(key, chosen.clone());
@@ -98,7 +100,8 @@ fn key(step: &BoundStep, layouts: &[Layout]) -> String {
         .map(|tensor| tensor.as_ref().map(|tensor| (&tensor.extents, tensor.bytes, kind(tensor.source))))
         .collect();
     let results: Vec<_> = step.results.iter().map(|tensor| (&tensor.extents, tensor.bytes)).collect();
-    let products: Vec<_> = step.products.iter().map(|product| (product.precision, &product.roles)).collect();
+    let products: Vec<_> =
+        step.products.iter().map(|product| (product.precision, product.converted, &product.roles)).collect();
     let kinds: Vec<Vec<AxisKind>> =
         step.spaces.iter().map(|space| space.axes.iter().map(|axis| axis.kind).collect()).collect();
     let strides: Vec<_> = step.spaces.iter().flat_map(|space| space.axes.iter().map(|axis| &axis.at)).collect();
@@ -126,7 +129,7 @@ fn search(step: &BoundStep, target: &Target, available: Bytes, layouts: &[Layout
         tried += 1;
         let exceeds_memory = cost.sram > available;
         let local = cost.received.0 == 0.0;
-        let placed = Placed { split, cost, reason: String::new(), exceeds_memory, local };
+        let placed = Placed { split, cost, reason: String::new(), exceeds_memory, local, tried: 0 };
         let rank = |placed: &Placed| {
             (placed.exceeds_memory, placed.cost.duration(target).0, placed.cost.sram.0, placed.cost.tiles)
         };
@@ -144,14 +147,15 @@ fn search(step: &BoundStep, target: &Target, available: Bytes, layouts: &[Layout
     let alone = step_cost(target, step, &whole, layouts)?;
     let mut best = best.unwrap_or_else(|| {
         let (split, cost) = (whole, alone.clone());
-        Placed { split, local: true, cost, reason: String::new(), exceeds_memory: false }
+        Placed { split, local: true, cost, reason: String::new(), exceeds_memory: false, tried: 0 }
     });
+    best.tried = tried;
     best.reason = reason(target, &best, tried, next, alone.duration(target));
     Ok(best)
 }
 
 /// What a way was compared with, and what its time goes to.
-fn reason(target: &Target, best: &Placed, tried: usize, next: Option<Seconds>, alone: Seconds) -> String {
+fn reason(target: &Target, best: &Placed, tried: u32, next: Option<Seconds>, alone: Seconds) -> String {
     let cost = &best.cost;
     let parts = [
         ("products", cost.matrix),
@@ -170,6 +174,9 @@ fn reason(target: &Target, best: &Placed, tried: usize, next: Option<Seconds>, a
     }
     if !spent.is_empty() {
         text.push_str(&format!("; {}", spent.join(", ")));
+    }
+    if let (Some(stays), Some(turned)) = (cost.stationary, cost.turned) {
+        text.push_str(&format!("; operand {stays} stays in matrix units (the other: {turned})"));
     }
     if cost.tiles > 1 {
         text.push_str(&format!("; {alone} on one tile"));

@@ -9,10 +9,12 @@
 mod chips;
 mod power;
 mod report;
+mod resident;
 mod timeline;
 mod transfers;
 
 pub use chips::join;
 pub use power::bound;
 pub use report::{Chip, EnergyParts, EngineReport, Heat, Limit, Report, StepReport, TierReport, TransferReport};
+pub use resident::keep;
 pub use timeline::simulate;

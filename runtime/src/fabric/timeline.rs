@@ -29,7 +29,8 @@ impl Engine {
 ///
 /// `costs` has one entry a step; `local` says which steps find all their operands where they compute.
 pub fn simulate(target: &Target, program: &Program, homes: &Homes, costs: &[StepCost], local: &[bool]) -> Report {
-    let needs: Vec<Needs> = program.steps.iter().map(|step| needs(target, step, homes)).collect();
+    let needs: Vec<Needs> =
+        program.steps.iter().zip(costs).map(|(step, cost)| needs(target, program, step, homes, cost)).collect();
     let mut run = Run::new(target, program, homes);
     for (index, step) in program.steps.iter().enumerate() {
         let chained = target.overhead.chained && step.products.is_empty() && local.get(index).copied().unwrap_or(false);
@@ -61,7 +62,7 @@ impl<'a> Run<'a> {
     fn new(target: &'a Target, program: &Program, homes: &Homes) -> Run<'a> {
         let resident = match homes.weights {
             Place::Tiles => Bytes(program.weight_bytes),
-            Place::Tier(_) => Bytes(0.0),
+            Place::Tier(_) => Bytes(program.resident_bytes),
         };
         // Half of what is free holds what runs, half what comes.
         let room = (target.sram() - resident).max(Bytes(0.0)) * 0.5;
@@ -210,12 +211,13 @@ impl<'a> Run<'a> {
         (earliest, gap): (Seconds, Seconds),
     ) -> Vec<Arrival> {
         let own = &needs[index];
-        let mut arrivals = if self.target.policy.prefetch {
-            self.prefetch(needs, index, earliest);
-            self.arrivals[index].clone()
-        } else {
-            self.transfer(index, &own.stored, step.times, earliest + gap)
-        };
+        if !self.target.policy.prefetch {
+            // Operands stream side by side, as the step asks for them.
+            let all: Vec<Bytes> = (0..own.stored.len()).map(|tier| own.read(tier)).collect();
+            return self.transfer(index, &all, step.times, earliest + gap);
+        }
+        self.prefetch(needs, index, earliest);
+        let mut arrivals = self.arrivals[index].clone();
         // Results of earlier steps are not there before they are computed.
         let of_results = self.transfer(index, &own.computed, step.times, earliest + gap);
         for (arrival, other) in arrivals.iter_mut().zip(of_results) {
@@ -258,9 +260,12 @@ impl<'a> Run<'a> {
             return (Seconds(0.0), Seconds(0.0));
         }
         let duration = cost.duration(self.target);
-        let duration = if chained { duration - self.target.overhead.step } else { duration };
-        let gap = if chained { Seconds(0.0) } else { self.target.overhead.gap };
-        (gap * step.times, duration * step.times)
+        let duration = if chained { duration - overhead.step } else { duration };
+        let gap = if chained { Seconds(0.0) } else { overhead.gap };
+        // What the host has not started reads nothing.
+        let waits = !overhead.host_ahead && self.target.style != Style::Queues;
+        let started = if waits { overhead.host } else { Seconds(0.0) };
+        ((gap + started) * step.times, (duration - started) * step.times)
     }
 
     /// Results that live in a tier are written while the step makes further ones: the last part follows its end, and all
@@ -303,7 +308,7 @@ impl<'a> Run<'a> {
             matrix: cost.matrix_energy * step.times,
             vector: cost.vector_energy * step.times,
             sram: energy.sram * cost.sram_traffic * step.times,
-            exchange: energy.exchange * cost.exchanged * step.times,
+            exchange: (energy.exchange * cost.exchanged + energy.hop * cost.byte_hops) * step.times,
             tiers: tiers
                 .map(|(index, tier)| tier.energy * (own.read(index) + own.written[index]) * step.times)
                 .collect(),

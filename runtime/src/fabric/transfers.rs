@@ -1,7 +1,7 @@
 //! Transfers between tiers and tiles: what each step needs, and when it arrives.
 
 use ipuc_formats::machine::units::{Bytes, Seconds};
-use ipuc_formats::machine::{BoundStep, Homes, Place, Source, Target};
+use ipuc_formats::machine::{BoundStep, Homes, Place, Program, Source, StepCost, Target};
 
 /// Bytes that a step reads from and writes to each tier, in one run of it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -20,8 +20,8 @@ impl Needs {
     }
 }
 
-/// What a step moves, from where its operands and results live.
-pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
+/// What a step that costs so much moves, from where its operands and results live.
+pub(super) fn needs(target: &Target, program: &Program, step: &BoundStep, homes: &Homes, cost: &StepCost) -> Needs {
     let none = || vec![Bytes(0.0); target.tiers.len()];
     let mut needs = Needs { stored: none(), computed: none(), written: none() };
     let add = |list: &mut [Bytes], place: Place, bytes: f64| match place {
@@ -31,15 +31,22 @@ pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
     if step.view {
         return needs;
     }
-    add(&mut needs.stored, homes.weights, step.read_weight_bytes());
+    add(&mut needs.stored, homes.weights, step.streamed_weight_bytes());
     // Contents that a step appends to stay where they are; only what is new is written.
     let mut appended = 0.0;
-    for tensor in step.operands.iter().flatten() {
+    for (operand, tensor) in step.operands.iter().enumerate() {
+        let Some(tensor) = tensor else { continue };
         match tensor.source {
             Source::Weight(_) => {}
+            // Inputs are there before the run.
+            Source::Value(_) if homes.io != homes.activations && program.inputs.contains(&tensor.source) => {
+                appended += tensor.bytes;
+                add(&mut needs.stored, homes.io, tensor.bytes);
+            }
             Source::Value(_) => {
                 appended += tensor.bytes;
-                add(&mut needs.computed, homes.activations, tensor.bytes);
+                let times = if operand == 0 { 1 + cost.read_again } else { 1 };
+                add(&mut needs.computed, homes.activations, tensor.bytes * f64::from(times));
             }
             Source::State(_) if step.appends => {}
             Source::State(_) => add(&mut needs.stored, homes.state, tensor.bytes),
@@ -50,6 +57,9 @@ pub(super) fn needs(target: &Target, step: &BoundStep, homes: &Homes) -> Needs {
         match tensor.source {
             Source::State(_) => add(&mut needs.written, homes.state, bytes),
             Source::Value(_) | Source::Weight(_) => add(&mut needs.written, homes.activations, bytes),
+        }
+        if homes.io != homes.activations && program.outputs.contains(&tensor.source) {
+            add(&mut needs.written, homes.io, bytes);
         }
     }
     needs

@@ -24,4 +24,6 @@ mod streamed;
 
 pub(crate) use boundary::Need;
 pub use report::{PassReport, Residency, StepStall};
+#[cfg(feature = "fabric")]
+pub(crate) use residency::kept_shares;
 pub(crate) use streamed::{Streamed, StreamedOptions};

@@ -11,6 +11,8 @@ use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, wei
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
+#[cfg(feature = "fabric")]
+use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -206,6 +208,40 @@ pub(super) fn plan(
     };
     let leaving_order = kept.into_iter().rev().collect();
     Ok(Plan { residency, leaving_order, rows_only, slot_bytes: largest, usual_ring_bytes, least_ring_bytes: least })
+}
+
+/// What stays in a memory of some size.
+#[cfg(feature = "fabric")]
+pub(crate) struct Kept {
+    pub(crate) bytes: u64,
+    /// Of what a step takes of weights, by its block and its index, the share that stays.
+    pub(crate) shares: HashMap<(u32, u32), f64>,
+}
+
+/// Which weights stay in so much memory; `None` where not even a ring fits.
+#[cfg(feature = "fabric")]
+pub(crate) fn kept_shares(manifest: &Manifest, budget_bytes: u64) -> Option<Kept> {
+    let weights: Vec<Arc<WeightRecord>> = manifest.weights.iter().cloned().map(Arc::new).collect();
+    let schedule = Schedule::new(manifest, &weights);
+    let Residency { pinned, pinned_bytes, .. } = plan(manifest, &schedule, budget_bytes, 0).ok()?.residency;
+    let mut shares = HashMap::new();
+    for (block, steps) in (0..).zip(&manifest.blocks) {
+        for step in schedule.block(block).iter().filter(|step| (step.step as usize) < steps.steps.len()) {
+            let length = |stays: bool| -> f64 {
+                let own = step.accesses.iter().filter(|access| stays || !pinned[access.chunk as usize]);
+                own.map(|access| {
+                    let part = &weights[access.weight as usize].parts[access.part as usize];
+                    manifest.extents[part.extent as usize].length as f64
+                })
+                .sum()
+            };
+            let all = length(true);
+            if all > 0.0 {
+                shares.insert((block, step.step), 1.0 - length(false) / all);
+            }
+        }
+    }
+    Some(Kept { bytes: pinned_bytes, shares })
 }
 
 /// Bytes that a pass of each entry reads, each body once, rows not included.

@@ -5,8 +5,8 @@ use crate::cli::execute::{DimensionArguments, Loaded, ModelArguments, gather};
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::cli::progress::running;
-use crate::cli::run::store;
-use crate::cli::sizes::{Beginning, Sizes, states};
+use crate::cli::run::{load_state, store};
+use crate::cli::sizes::{Beginning, Sizes};
 use crate::files::SourceFile;
 use crate::simulate::ZeroMaps;
 use anyhow::Context;
@@ -45,15 +45,14 @@ pub(super) fn compute(arguments: &Arguments, target: &Target, output: &mut Outpu
     let dimensions = DimensionArguments { dim: arguments.dim.clone() };
     let loaded = Loaded::open(&ModelArguments::of(&arguments.model, name), &dimensions, output)?;
     let entry = loaded.model.entry(name)?;
-    if let Some(state) = states(loaded.model.manifest(), entry).next() {
-        let failure =
-            Failure::usage(format!("no outputs are computed of a model with state: it keeps `{}`", state.name));
-        let hint = "leave the inputs out; --dim says how many positions the state has";
-        return Err(failure.with_hint(hint).into());
-    }
-    let sizes = Sizes { dimensions: &arguments.dim, beginning: Beginning::Fresh };
+    // State is empty before a run, unless it goes on from somewhere.
+    let beginning = if arguments.load_state.is_some() { Beginning::Given } else { Beginning::Fresh };
+    let sizes = Sizes { dimensions: &arguments.dim, beginning };
     let inputs = gather(&loaded, entry, &arguments.inputs, sizes, output)?;
     let mut session = loaded.session()?;
+    if let Some(path) = &arguments.load_state {
+        load_state(&mut session, path)?;
+    }
     // The model has given its records of weights away.
     let (_, manifest) = read_manifest(&SourceFile::open(&loaded.file)?)
         .with_context(|| format!("cannot open `{}`", loaded.file.display()))?;

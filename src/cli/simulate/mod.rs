@@ -63,6 +63,9 @@ pub(super) struct Arguments {
     /// Hold and compute wider floats in this type, as f16
     #[arg(long, value_name = "TYPE", value_parser = numerics)]
     numerics: Option<DType>,
+    /// Store weights and multiply in this type, as f8e4m3fn: values are converted where they are multiplied
+    #[arg(long, value_name = "TYPE", value_parser = numerics)]
+    products: Option<DType>,
     /// How many machines share the steps, of those that links join; as few as hold the program by default
     #[arg(long, value_name = "N")]
     chips: Option<NonZeroU32>,
@@ -76,6 +79,9 @@ pub(super) struct Arguments {
     // With inputs the outputs are computed too, and zeros of activations are counted where the machine leaves them out.
     #[command(flatten)]
     inputs: InputArguments,
+    /// Go on from the state in this file, which `ipuc run --save-state` has stored; --dim says how many positions it has
+    #[arg(long, value_name = "FILE")]
+    load_state: Option<PathBuf>,
     /// Store the outputs: as NAME.npy in a folder, in one archive, or the only one in one file
     #[arg(long, short, value_name = "DIR|FILE.npz|FILE.npy")]
     output: Option<PathBuf>,
@@ -120,6 +126,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
                 .with_hint("give them with --input NAME=FILE.npy, or make them up with --random SEED")
                 .into());
         }
+        false if arguments.load_state.is_some() => {
+            return Err(Failure::usage("state is of use where outputs are computed: no inputs are given").into());
+        }
         false => None,
     };
     if let Some(computed) = &computed {
@@ -134,6 +143,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         entry: arguments.entry.clone(),
         dimensions,
         numerics: arguments.numerics,
+        products: arguments.products,
         zeros: Zeros { counted, assumed: arguments.zeros.clone() },
         chips: arguments.chips,
         warm: arguments.warm.unwrap_or(Seconds(0.0)),

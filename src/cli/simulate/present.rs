@@ -4,7 +4,7 @@ use crate::cli::output::Output;
 use crate::cli::present as values;
 use crate::simulate::Simulated;
 use ipuc_formats::machine::units::{Bytes, Cycles, Joules, Seconds};
-use ipuc_formats::machine::{BoundStep, Place, Target};
+use ipuc_formats::machine::{BoundStep, Place, Program, Target};
 use ipuc_formats::value::Value;
 use ipuc_passes::tile::Placed;
 use ipuc_runtime::fabric::{EnergyParts, Heat, Limit, Report, StepReport};
@@ -112,7 +112,7 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
     output.line(format_args!(
         "  weights {} in {}, state {} in {}, values in {}",
         Bytes(program.weight_bytes),
-        place(target, homes.weights),
+        weights_place(target, program, homes.weights),
         Bytes(program.state_bytes),
         place(target, homes.state),
         place(target, homes.activations)
@@ -159,6 +159,15 @@ fn counted(macs: f64) -> String {
         macs if macs >= 1e12 => format!("{:.2} T multiply-accumulates", macs / 1e12),
         macs if macs >= 1e9 => format!("{:.2} G multiply-accumulates", macs / 1e9),
         macs => format!("{:.2} M multiply-accumulates", macs / 1e6),
+    }
+}
+
+/// Where weights live, and how many of them stay in the tiles though they live elsewhere.
+fn weights_place(target: &Target, program: &Program, home: Place) -> String {
+    let place = place(target, home);
+    match program.resident_bytes > 0.0 {
+        true => format!("{place} ({} of them stay in the tiles)", Bytes(program.resident_bytes)),
+        false => place,
     }
 }
 
@@ -315,7 +324,11 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
         })),
         "utilization": report.utilization,
         "energy_joules": json_energy(energy),
-        "weights": {"bytes": program.weight_bytes, "home": place(target, homes.weights)},
+        "weights": {
+            "bytes": program.weight_bytes,
+            "home": place(target, homes.weights),
+            "resident_bytes": program.resident_bytes,
+        },
         "state": {"bytes": program.state_bytes, "home": place(target, homes.state)},
         "values": {"home": place(target, homes.activations)},
         "tile_memory": plan.as_ref().map(|plan| json!({
