@@ -62,29 +62,29 @@ pub(super) fn mean_hops(target: &Target, tiles: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::units::BytesPerCycle;
     use super::*;
     use crate::machine::built_in;
 
-    fn load(set: &[(&str, &str)], sources: f64, destinations: f64, many: bool) -> f64 {
-        let set: Vec<(String, String)> = set.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-        let target = built_in("tenstorrent-n150", &set).unwrap().unwrap();
+    fn load(ring: bool, sources: f64, destinations: f64, many: bool) -> f64 {
+        let mut target = built_in("tenstorrent-n150", &[]).unwrap().unwrap();
+        (target.exchange.link, target.exchange.ring) = (Some(BytesPerCycle(30.0)), ring);
         busiest_link(&target, Route { sources, destinations, bytes: Bytes(6400.0), many }).0
     }
 
     #[test]
     fn the_busiest_link_carries_its_share_of_what_crosses_the_fullest_line() {
-        let mesh = [("exchange.ring", "false")];
         // All to all: a quarter of everything crosses the middle each way, over eight links.
-        assert_eq!(load(&mesh, 64.0, 64.0, false), 6400.0 / 4.0 / 8.0);
-        assert_eq!(load(&[], 64.0, 64.0, false), 6400.0 / 4.0 / 16.0);
+        assert_eq!(load(false, 64.0, 64.0, false), 6400.0 / 4.0 / 8.0);
+        assert_eq!(load(true, 64.0, 64.0, false), 6400.0 / 4.0 / 16.0);
         // To many at once: each half sends to the other all that it has.
-        assert_eq!(load(&mesh, 64.0, 64.0, true), 6400.0 * 7.0 / 8.0 / 8.0);
+        assert_eq!(load(false, 64.0, 64.0, true), 6400.0 * 7.0 / 8.0 / 8.0);
         // From one tile along its row: seven eighths of the tiles are in other columns.
-        assert_eq!(load(&mesh, 1.0, 64.0, false), 6400.0 * 7.0 / 8.0);
+        assert_eq!(load(false, 1.0, 64.0, false), 6400.0 * 7.0 / 8.0);
         // From the first row, and within it: half of its tiles lie on either side, with one link between them.
-        assert_eq!(load(&mesh, 8.0, 64.0, false), 6400.0 / 4.0);
-        assert_eq!(load(&mesh, 8.0, 8.0, false), 6400.0 / 4.0);
+        assert_eq!(load(false, 8.0, 64.0, false), 6400.0 / 4.0);
+        assert_eq!(load(false, 8.0, 8.0, false), 6400.0 / 4.0);
         // Half of the tiles send to the other half's rows as well: what crosses a line below them goes one way.
-        assert_eq!(load(&mesh, 32.0, 64.0, false), 6400.0 / 2.0 / 8.0);
+        assert_eq!(load(false, 32.0, 64.0, false), 6400.0 / 2.0 / 8.0);
     }
 }

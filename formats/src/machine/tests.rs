@@ -31,7 +31,7 @@ fn each_mistake_is_one_error_with_file_line_and_key() {
         ("style = \"bsp\"", "style = \"fast\"", "style", "unknown variant `fast`"),
         ("reserved = \"60KiB\"", "reserved = \"1MiB\"", "reserved", "nothing of the memory of a tile is left"),
         ("types = [\"f16\"]", "types = [\"f17\"]", "types", "`f17` is no element type"),
-        ("arithmetic = 4.000", "arithmetic = 0.0", "arithmetic", "`0` is not a positive number"),
+        ("arithmetic = 1.323", "arithmetic = 0.0", "arithmetic", "`0` is not a positive number"),
         ("weights = \"auto\"", "weights = \"tier2\"", "weights", "there is the memory of tiles only"),
     ];
     for (from, to, key, reason) in lines {
