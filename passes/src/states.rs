@@ -165,7 +165,6 @@ fn matched<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
 /// Add a state with these ports, or tell why it cannot be.
 fn add_state(graph: &mut Graph, name: &str, ports: &Ports) -> Result<(), String> {
     let mut first: Option<Type> = None;
-    let (mut taken, mut given) = (Vec::new(), Vec::new());
     let mut uses: BTreeMap<usize, StateUse> = BTreeMap::new();
     let inputs = ports.inputs.iter().map(|&(entry, port)| (entry, port, true));
     for (entry, port, is_input) in inputs.chain(ports.outputs.iter().map(|&(entry, port)| (entry, port, false))) {
@@ -184,22 +183,14 @@ fn add_state(graph: &mut Graph, name: &str, ports: &Ports) -> Result<(), String>
         match &first {
             Some(first) if !fits(first, &kind) => return Err(format!("{first} does not fit {kind}")),
             Some(_) => {}
-            None => first = Some(kind.clone()),
+            None => first = Some(kind),
         }
-        let kinds = if is_input { &mut taken } else { &mut given };
-        kinds.push(kind);
         let slot = uses.entry(entry).or_insert(StateUse { state: graph.states.len(), input: None, output: None });
         if is_input {
             slot.input = Some(port);
         } else {
             slot.output = Some(port);
         }
-    }
-    // What no entry takes would end the next run.
-    if let Some(lost) = given.iter().find(|given| !taken.iter().any(|taken| may_be(given, taken)))
-        && let Some(taken) = taken.first()
-    {
-        return Err(format!("{taken} does not fit {lost}"));
     }
     for (entry, used) in uses {
         graph.entries[entry].states.push(used);
@@ -216,15 +207,6 @@ fn fits(one: &Type, other: &Type) -> bool {
         }
         (Some(_), None) | (None, _) => one == other,
     }
-}
-
-/// No extent that is known is another one.
-fn may_be(one: &Type, other: &Type) -> bool {
-    let (Some((_, one)), Some((_, other))) = (one.as_tensor(), other.as_tensor()) else { return true };
-    let (Some(one), Some(other)) = (one.dims(), other.dims()) else { return true };
-    one.iter()
-        .zip(other)
-        .all(|(one, other)| one.as_known().zip(other.as_known()).is_none_or(|(one, other)| one == other))
 }
 
 /// A step that joins a state with what is new: where it stands, the axis, and whether the extent stays.
@@ -380,25 +362,6 @@ block 0(%x : f32[n], %p0 : f32[p, 4], %p1 : i64[p, 4]) {
         let cache = Some(RowScheme::I8);
         let options = Options { states: vec!["past.*=present.*".to_string()], cache, ..Options::default() };
         assert!(matches!(super::states(&mut graph, &options), Err(PassError::Cache)));
-    }
-
-    #[test]
-    fn extents_that_are_known_fit() {
-        let entry = |name: &str, block: usize| format!("entry \"{name}\"(\"past\") -> (\"present\") = block {block}\n");
-        let block = |number: usize, shape: &str, step: &str| {
-            format!("block {number}(%p : f32[{shape}]) {{\n  %c : {step}\n  return %c\n}}\n")
-        };
-        let longer = block(0, "2, 4", "f32[4, 4] = concat axis=0 %p, %p");
-        let add = |text: &str| {
-            let options = Options { states: vec!["past=present".to_string()], ..Options::default() };
-            super::states(&mut parse(text).unwrap(), &options)
-        };
-        let Err(PassError::State { reason, .. }) = add(&(entry("one", 0) + &longer)) else { panic!() };
-        assert_eq!(reason, "f32[2, 4] does not fit f32[4, 4]");
-        // Another entry takes it.
-        let taken =
-            entry("one", 0) + &entry("two", 1) + &longer + &block(1, "4, 4", "f32[4, 4] = unary function=neg %p");
-        add(&taken).unwrap();
     }
 
     #[test]

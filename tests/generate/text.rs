@@ -451,7 +451,7 @@ fn an_error_is_measured_with_the_caches_that_are_asked_for() {
     let words: Vec<String> = (0..48).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
     let mut options = CompileOptions {
         cache: Some(RowScheme::I8),
-        weights: WeightOptions { budget: Some(Budget::Error(0.02)), ..WeightOptions::default() },
+        weights: WeightOptions { budget: Some(Budget::Error(0.04)), ..WeightOptions::default() },
         ..CompileOptions::default()
     };
     let sources = folder::read(folder.path()).unwrap().apply(&mut options);

@@ -2,8 +2,8 @@
 
     IPUC_PYTHON=venv/bin/python cargo test --test schemas
 
-DIR/schemas.json holds the schemas of the package `onnx`, every version, and of ONNX Runtime those of the domain `com.microsoft`
-and those that only it has in the default domain.
+DIR/schemas.json holds the schemas of the package `onnx`, every version, and of ONNX Runtime those of its
+domains DOMAINS and those that only it has in the default domain.
 DIR/models holds the cases of the ONNX backend suite that are one node, the smallest of each operator.
 """
 
@@ -198,11 +198,14 @@ def further(text):
     return onnx.parser.parse_model(f"{header} {{ y = {call} }}")
 
 
+DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
+
+
 def main(target):
     warnings.simplefilter("ignore")
     schemas = [of_onnx(s) for s in onnx.defs.get_all_schemas_with_history() if not s.deprecated]
     known = {schema["name"] for schema in schemas if schema["domain"] == ""}
-    own = [s for s in get_all_operator_schema() if s.domain == "com.microsoft" or (s.domain == "" and s.name not in known)]
+    own = [s for s in get_all_operator_schema() if s.domain in DOMAINS or (s.domain == "" and s.name not in known)]
     schemas += [of_runtime(s) for s in own if not s.deprecated]
     schemas.sort(key=lambda schema: (schema["domain"], schema["name"], schema["since"]))
     (target / "schemas.json").write_text(json.dumps(schemas))
