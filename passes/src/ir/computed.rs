@@ -85,7 +85,7 @@ impl Graph {
         let fits = |&id: &ConstantId| {
             let operand = self.constant(id);
             operand.dtype != DType::String
-                && operand.dtype.bits() % 8 == 0
+                && operand.dtype.bits().is_multiple_of(8)
                 && (operand.shape == *shape || element_count(&operand.shape) == Some(1))
         };
         operands.iter().flatten().all(fits).then_some(Computed::Elementwise(op, operands))

@@ -4,10 +4,13 @@ use ipuc_formats::ops::{NoBlocks, Op, ReferenceContext, ReferenceError};
 use ipuc_formats::value::Value;
 use std::fmt;
 
+/// Gives the results of an operator for these operands, of which those that are left out are `None`.
+pub type Evaluate = fn(&Op, &[Option<Value>]) -> Result<Vec<Value>, ReferenceError>;
+
 /// Gives the results of an operator without bodies. By default they are those of its reference, which is exact and rounds
 /// once; a compiler whose files are run hands in the kernels of the runtime, so that folded bits are those of a run.
 #[derive(Clone, Copy)]
-pub struct Evaluator(pub fn(&Op, &[Option<Value>]) -> Result<Vec<Value>, ReferenceError>);
+pub struct Evaluator(pub Evaluate);
 
 impl Evaluator {
     /// The results for these operands.

@@ -29,7 +29,7 @@ mod uses;
 
 pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origin, Rounded, RoundedTo, Stored};
 pub use dependencies::{Dependencies, substitute};
-pub use evaluator::Evaluator;
+pub use evaluator::{Evaluate, Evaluator};
 pub use quantized::Quantized;
 pub use rounded::widened;
 pub use typing::BlockTyping;
