@@ -9,7 +9,7 @@
 use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
-    layout::{CodeType, CodedLayout, LINE, PanelPart, Stream},
+    layout::{CodeType, CodedLayout, LINE, PanelPart, Places, Stream},
     pieces::CodedPanels,
     planes::{Parameters, ask, integers, load_floats},
     rows::DynamicRows,
@@ -82,12 +82,13 @@ impl DynamicFew<'_, '_, '_> {
             inputs.clone().step_by(block).map(move |first| sum(first).wrapping_neg())
         };
         let shifts: Vec<i32> = (0..self.out.len()).flat_map(of_row).collect();
+        let record = self.weight.layout().places(stream, self.weight.layout().cut(), false);
         for panel in 0..self.panels {
             let (part, whole) = self.weight.panel(simd, panel);
             let mut row = 0;
             while row < self.out.len() {
                 let left = self.out.len() - row;
-                let panel = Place { panel, part, whole, stream, shifts: &shifts, row };
+                let panel = Place { panel, part, whole, stream, record, shifts: &shifts, row };
                 row += match left {
                     1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel),
                     2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel),
@@ -106,7 +107,7 @@ impl DynamicFew<'_, '_, '_> {
         simd: S,
         place: Place<'_>,
     ) -> usize {
-        let Place { panel, part, whole, stream, shifts, row: first } = place;
+        let Place { panel, part, whole, stream, record, shifts, row: first } = place;
         let inputs = self.weight.inputs();
         let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
         let mut own_shifts = [&[][..]; ROWS];
@@ -122,7 +123,8 @@ impl DynamicFew<'_, '_, '_> {
             }
         }
         let (rows, first_row, ahead) = (self.x, self.first_row + first, first == 0);
-        let panel_of = Panel { rows, first_row, part, whole, stream, shifts: own_shifts, state: &mut state, ahead };
+        let (state, shifts) = (&mut state, own_shifts);
+        let panel_of = Panel { rows, first_row, part, whole, stream, record, shifts, state, ahead };
         match stream.scale {
             None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
             Some(scale) => {
@@ -151,6 +153,8 @@ struct Place<'a> {
     part: PanelPart<'a>,
     whole: Parameters,
     stream: Stream,
+    /// A whole record that is not the first.
+    record: Places,
     /// For each row and block of the part the sum of activations, negated.
     shifts: &'a [i32],
     row: usize,
@@ -163,6 +167,8 @@ struct Panel<'a, const ROWS: usize> {
     part: PanelPart<'a>,
     whole: Parameters,
     stream: Stream,
+    /// A whole record that is not the first.
+    record: Places,
     /// For each row and block of the part the sum of activations, negated.
     shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
@@ -295,13 +301,12 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
         }
-        let whole_record = layout.places(stream, layout.cut(), false);
         let (mut bytes, mut first) = (part.bytes, 0);
         while first < all {
             let own = blocks.min(all - first);
             let is_first = part.start == 0 && first == 0;
             let places =
-                if own < blocks || is_first { layout.places(stream, own * block, is_first) } else { whole_record };
+                if own < blocks || is_first { layout.places(stream, own * block, is_first) } else { panel.record };
             let lines: &[[[u8; LINE]; LINES]] = bytes[places.codes..].as_chunks().0.as_chunks().0;
             let mut lines = &lines[..own * groups_of_block];
             let (scales, zero_points) = (&bytes[places.scale..], &bytes[places.zero_point..]);

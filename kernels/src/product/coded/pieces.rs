@@ -47,6 +47,8 @@ pub(in crate::product) struct CodedPanels<'a> {
     start: usize,
     end: usize,
     bytes: &'a [u8],
+    /// Bytes of each panel.
+    length: usize,
     /// What the first piece of the panel said, if this is a later one.
     whole: Option<&'a Parameters>,
 }
@@ -73,8 +75,7 @@ impl<'a> CodedPanels<'a> {
     /// Panel `panel`, and its parameters over all inputs.
     #[inline(always)]
     pub(super) fn panel<S: Simd>(&self, simd: S, panel: usize) -> (PanelPart<'a>, Parameters) {
-        let length = self.layout.panel_bytes(&(self.start..self.end));
-        let bytes = &self.bytes[panel * length..][..length];
+        let bytes = &self.bytes[panel * self.length..][..self.length];
         let part = PanelPart { layout: self.layout, start: self.start, end: self.end, bytes };
         let whole = self.whole.copied().unwrap_or_else(|| Parameters::whole(simd, &part));
         (part, whole)
@@ -187,7 +188,8 @@ impl<'a> CodedPiece<'a> {
     fn of(&self, layout: &'a CodedLayout, panels: Range<usize>, whole: Option<&'a Parameters>) -> CodedPanels<'a> {
         let length = layout.panel_bytes(&self.inputs);
         let places = (panels.start - self.panels.start) * length..(panels.end - self.panels.start) * length;
-        CodedPanels { layout, start: self.inputs.start, end: self.inputs.end, bytes: &self.bytes[places], whole }
+        let (start, end) = (self.inputs.start, self.inputs.end);
+        CodedPanels { layout, start, end, bytes: &self.bytes[places], length, whole }
     }
 
     /// Panics unless it is a piece of a weight of this layout with `panels` panels.
