@@ -1,14 +1,14 @@
 //! Scaled dot-product attention in f32, block by block of keys (`blocks`).
 //!
-//! A task is up to `ROWS` queries that share a head of keys. Heads that share keys lie side by side, so that keys are read once
-//! for all of them.
+//! A task is up to `MOST_ROWS` queries that share a head of keys. Heads that share keys lie side by side, so that keys are read
+//! once for all of them, or a few times where there are fewer heads of keys than keep all threads busy.
 
 mod blocks;
 #[cfg(test)]
 mod tests;
 
 use super::simd::Instructions;
-use super::threads;
+use super::{team, threads};
 pub use blocks::BLOCK;
 use blocks::Task;
 use half::f16;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Queries of a task.
-const ROWS: usize = 64;
+const MOST_ROWS: usize = 64;
 
 /// Keys or values: `[batch, heads, keys, size]`.
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +185,15 @@ impl Attention<'_> {
     }
 }
 
+/// Queries of a task, where each of `heads` heads of keys has `rows`: as many as let all threads end at about the same time.
+fn rows_of_task(heads: usize, rows: usize, threads: usize) -> usize {
+    // Rows that the thread with most tasks has.
+    let longest = |each: &usize| (heads * rows.div_ceil(*each)).div_ceil(threads) * each;
+    let most = rows.min(MOST_ROWS);
+    let even = |each: &usize| longest(each) * threads * 10 <= heads * rows * 11;
+    (1..=most).rev().find(even).or_else(|| (1..=most).rev().min_by_key(longest)).unwrap_or(1)
+}
+
 /// Writes `out`, whose rows lie as those of the queries, and `scores: [batch, key_heads, group, queries, keys]` where a stage of
 /// them is wanted. Gives the multiplications that were left out, since the mask hides whole blocks of keys.
 ///
@@ -201,26 +210,31 @@ pub fn attention(
     let (size, width) = (operands.key.size, operands.value.size);
     assert_eq!(operands.query.len(), batch * key_heads * rows * size, "elements of queries");
     assert_eq!(out.len(), batch * key_heads * rows * width, "elements of the result");
+    let is_serial = batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS;
+    // What the mask lets tasks leave out must not depend on the threads.
+    let is_free = operands.mask.is_none_or(|mask| queries == 1 && mask.strides[1] == 0);
+    let threads = if is_serial || !is_free { 1 } else { team::count() };
+    let rows_each = rows_of_task(batch * key_heads, rows, threads);
     let shown = scores.as_ref().map(|(stage, _)| *stage);
     let shown_chunks: Vec<&mut [f32]> = match scores {
         None => Vec::new(),
         Some((_, scores)) => {
             assert_eq!(scores.len(), batch * key_heads * rows * keys, "elements of scores");
-            scores.chunks_mut(rows * keys).flat_map(|head| head.chunks_mut(ROWS * keys)).collect()
+            scores.chunks_mut(rows * keys).flat_map(|head| head.chunks_mut(rows_each * keys)).collect()
         }
     };
     let mut shown_chunks = shown_chunks.into_iter();
     let mut places = operands.rows_of(out).into_iter();
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for head in 0..batch * key_heads {
-        for first in (0..rows).step_by(ROWS) {
-            let rows = (rows - first).min(ROWS);
+        for first in (0..rows).step_by(rows_each) {
+            let rows = (rows - first).min(rows_each);
             let out = places.by_ref().take(rows).collect();
             let scores = shown_chunks.next().unwrap_or_default();
             tasks.push(Task { operands, head, first, rows, out, shown, scores });
         }
     }
-    if batch * key_heads * rows * keys * (size + width) < threads::SERIAL_OPERATIONS {
+    if is_serial {
         return tasks.into_iter().map(|task| instructions.run(task)).sum();
     }
     let left_out = AtomicU64::new(0);

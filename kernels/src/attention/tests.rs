@@ -170,11 +170,35 @@ proptest! {
 }
 
 #[test]
+fn tasks_are_as_long_as_lets_threads_end_together() {
+    // (heads of keys, queries of each, threads) and queries of a task.
+    let cases = [
+        ((3, 3, 1), 3),
+        ((3, 3, 2), 1),
+        ((2, 3, 2), 3),
+        ((1, 9, 4), 3),
+        ((1, 1, 4), 1),
+        ((3, 384, 2), 64),
+        ((1, 100, 2), 55),
+        ((32, 1, 4), 1),
+    ];
+    for ((heads, rows, threads), expected) in cases {
+        assert_eq!(rows_of_task(heads, rows, threads), expected, "{heads} heads of {rows} queries, {threads} threads");
+    }
+}
+
+#[test]
 fn threads_do_not_change_bits() {
+    for (group, rows) in [(2, 70), (3, 1)] {
+        threads_do_not_change_bits_of(group, rows);
+    }
+}
+
+fn threads_do_not_change_bits_of(group: usize, rows: usize) {
     let case = Case {
-        group: 2,
-        past: 130,
-        rows: 70,
+        group,
+        past: 330,
+        rows,
         size: 64,
         width: 48,
         causal: true,
