@@ -168,6 +168,10 @@ def windows():
     conv("nhwc_fused_conv_hard", "NhwcFusedConv", {}, lambda x: np.clip(0.3 * x + 0.4, 0, 1), addend=True, **hard)
     one("nhwc_max_pool_dilations", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 2], dilations=[2, 2])
     one("nhwc_max_pool_upper", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 2], auto_pad="SAME_UPPER", strides=[2, 2])
+    for mode in ["upper", "lower"]:
+        apart = {"auto_pad": "SAME_" + mode.upper(), "dilations": [2, 2]}
+        one(f"nhwc_max_pool_{mode}_dilations", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 2], **apart)
+        one(f"nhwc_max_pool_{mode}_strides", "NhwcMaxPool", {"x": codes(1, 7, 6, 3)}, kernel_shape=[3, 3], strides=[2, 2], **apart)
     single = lambda value: np.array(value, SINGLE)
     ends = {"w_x_scale": single(0.05), "w_x_zero_point": np.array(3, np.uint8)}
     results = {"w_y_scale": single(0.0437), "w_y_zero_point": np.array(9, np.uint8)}

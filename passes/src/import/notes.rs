@@ -189,7 +189,10 @@ pub const NOTES: &[Note] = &[
     microsoft("MultiHeadAttention", "`cache_indirection` needs one query and a buffer that past and present share"),
     microsoft("NhwcConv", KERNEL),
     microsoft("NhwcFusedConv", KERNEL),
-    microsoft("NhwcMaxPool", "`pads` beside `auto_pad` are refused unless they are 0"),
+    microsoft(
+        "NhwcMaxPool",
+        "`pads` beside `auto_pad` are refused unless they are 0, and with `dilations` so are `ceil_mode` and open extents beside `strides`",
+    ),
     microsoft("PackedAttention", "`qkv_hidden_sizes` of three numbers"),
     microsoft("QAttention", "`do_rotary` and `past_present_share_buffer` are refused"),
     microsoft("QGemm", "several scales or zero points of A are refused"),

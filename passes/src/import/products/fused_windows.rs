@@ -9,8 +9,8 @@ use crate::import::products::microsoft::applied;
 use crate::import::products::windows::{check_kernel_shape, pool_of_runtime, window_attributes};
 use crate::ir::Operand;
 use ipuc_formats::ops::{
-    Arithmetic, AutoPad, Clamp, Concat, Convolution, ConvolutionTranspose, Pad, PadMode, PoolFunction, Program, Unary,
-    UnaryFunction,
+    Arithmetic, AutoPad, Clamp, Concat, Convolution, ConvolutionTranspose, Pad, PadMode, Pool, PoolFunction, Program,
+    Unary, UnaryFunction,
 };
 
 type Lowered = Result<Vec<Operand>, LowerError>;
@@ -131,6 +131,41 @@ fn max_pool(node: &mut Lowering<'_, '_>) -> Lowered {
     let pool = pool_of_runtime(node, PoolFunction::Max)?;
     let x = node.required(0)?;
     let x = channels_first(node, x)?;
+    let pool = padded_by_taps(node, pool, &x)?;
     let result = node.emit_one(pool, vec![x])?;
     Ok(vec![channels_last(node, result)?])
+}
+
+/// The pool with its padding as numbers where `auto_pad` follows from the extents and taps lie apart: ONNX Runtime pads as if they
+/// did not, by `(windows - 1) * stride + kernel - extent`, where there are `extent / stride` windows, rounded up.
+fn padded_by_taps(node: &Lowering<'_, '_>, pool: Pool, x: &Operand) -> Result<Pool, LowerError> {
+    let is_upper = match pool.auto_pad {
+        Some(AutoPad::SameUpper) => true,
+        Some(AutoPad::SameLower) => false,
+        Some(AutoPad::Valid) | None => return Ok(pool),
+    };
+    // What is no extent is refused where the types are inferred.
+    let is_extent = |value: &i64| (1..=i64::from(i32::MAX)).contains(value);
+    let is_apart = pool.dilations.iter().any(|&dilation| dilation != 1);
+    if !is_apart || !pool.kernel.iter().chain(&pool.strides).all(is_extent) {
+        return Ok(pool);
+    }
+    if pool.ceil_mode {
+        return Err(node.refuse("`ceil_mode` beside `auto_pad` and `dilations`"));
+    }
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (axis, &kernel) in pool.kernel.iter().enumerate() {
+        let stride = pool.strides.get(axis).copied().unwrap_or(1);
+        let all = if stride == 1 {
+            kernel - 1
+        } else {
+            let extent = node.extent(x, axis as i64 + 2, "`auto_pad` with `dilations` and `strides` over an axis")?;
+            let windows = extent / stride + i64::from(extent % stride > 0);
+            ((windows - 1) * stride + kernel - extent).max(0)
+        };
+        let less = all / 2;
+        before.push(if is_upper { less } else { all - less });
+        after.push(if is_upper { all - less } else { less });
+    }
+    Ok(Pool { auto_pad: None, pads: [before, after].concat(), ..pool })
 }
