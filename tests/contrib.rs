@@ -192,6 +192,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("rfft", "onesided", 0),
         ("skip_group_norm_whole", "channels_last", 0),
         ("gelu", "approximate", 1),
+        ("nhwc_max_pool_upper_strides", "ceil_mode", 1),
     ] {
         let error = refusal(case, |node| node.attribute.push(integer(name, value)));
         let subject = if name == "fc1_expert_weight_bits" { "expert weights of 3 bits" } else { name };
@@ -235,6 +236,20 @@ fn what_is_not_computed_is_refused_by_name() {
         node.output[3] = "further".to_string();
     });
     assert!(error.contains("output_qk"), "{error}");
+}
+
+#[test]
+fn padding_beside_that_of_the_extents_is_refused() {
+    let pads = AttributeProto {
+        name: Some("pads".to_string()),
+        r#type: Some(attribute_proto::AttributeType::Ints as i32),
+        ints: vec![1, 0, 0, 0],
+        ..AttributeProto::default()
+    };
+    for case in ["nhwc_max_pool_upper", "nhwc_max_pool_upper_dilations", "nhwc_max_pool_lower_strides"] {
+        let error = refusal(case, |node| node.attribute.push(pads.clone()));
+        assert!(error.contains("none beside `auto_pad`"), "{case}: {error}");
+    }
 }
 
 /// Heads and their sizes come from the file: their products do not fit in 64 bits.

@@ -144,10 +144,11 @@ fn padded_by_taps(node: &Lowering<'_, '_>, pool: Pool, x: &Operand) -> Result<Po
         Some(AutoPad::SameLower) => false,
         Some(AutoPad::Valid) | None => return Ok(pool),
     };
-    // What is no extent is refused where the types are inferred.
+    // What is no extent, and padding beside `auto_pad`, is refused where the types are inferred.
     let is_extent = |value: &i64| (1..=i64::from(i32::MAX)).contains(value);
     let is_apart = pool.dilations.iter().any(|&dilation| dilation != 1);
-    if !is_apart || !pool.kernel.iter().chain(&pool.strides).all(is_extent) {
+    let is_padded = pool.pads.iter().any(|&pad| pad != 0);
+    if !is_apart || is_padded || !pool.kernel.iter().chain(&pool.strides).all(is_extent) {
         return Ok(pool);
     }
     if pool.ceil_mode {
