@@ -187,9 +187,12 @@ impl Attention<'_> {
 
 /// Queries of a task, where each of `heads` heads of keys has `rows`: as many as let all threads end at about the same time.
 fn rows_of_task(heads: usize, rows: usize, threads: usize) -> usize {
+    let most = rows.min(MOST_ROWS);
+    if threads == 1 {
+        return most;
+    }
     // Rows that the thread with most tasks has.
     let longest = |each: &usize| (heads * rows.div_ceil(*each)).div_ceil(threads) * each;
-    let most = rows.min(MOST_ROWS);
     let even = |each: &usize| longest(each) * threads * 10 <= heads * rows * 11;
     (1..=most).rev().find(even).or_else(|| (1..=most).rev().min_by_key(longest)).unwrap_or(1)
 }
