@@ -119,6 +119,41 @@ impl Bench {
         report(&name, bytes.len() as f64 / time / 1e9, "GB/s", limit / time, "of reading");
     }
 
+    /// Products one after another, each of which is over within microseconds: the weights of 30 layers, which no near cache holds.
+    fn short_steps(&self, bytes: &[u8]) {
+        let planes = [
+            CodedPlane { role: CodedRole::ZeroPoint, element: PlaneType::U4, block: 0 },
+            CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block: 32 },
+        ];
+        for (k, n) in [(576, 1536), (576, 960), (576, 576), (1536, 576)] {
+            let name = format!("steps {k} by {n}");
+            if !self.wants(&name) {
+                continue;
+            }
+            let layout = CodedLayout::new(CodeType::U4, k, 32, &planes, Rounded::F32);
+            let (panels, x, mut out) = (n / LANES, values(k), vec![0.0; n]);
+            let weight = layout.panel_bytes(&(0..k)) * panels;
+            let count = (64 << 20) / weight;
+            let bytes = &bytes[..count * weight];
+            let (mut limits, mut times) = (Vec::new(), Vec::new());
+            for _ in 0..self.rounds() {
+                limits.push(self.read(bytemuck::cast_slice(bytes)));
+                times.push(seconds(|| {
+                    for bytes in bytes.chunks(weight) {
+                        let (x, out) = (Matrix::new(&x, 1, k), MatrixMut::new(&mut out, 1, n));
+                        let pieces = [CodedPiece { panels: 0..panels, inputs: 0..k, bytes }];
+                        let mut open = OpenPanels::default();
+                        let rows = DynamicRows::new(self.instructions, x, 32);
+                        dynamic_product(self.instructions, &rows, &layout, &pieces, &mut open, out, Epilogue::default());
+                    }
+                }));
+            }
+            let (limit, time) = (median(limits), median(times));
+            let microseconds = time / count as f64 * 1e6;
+            report(&format!("{name} {microseconds:.1} us"), bytes.len() as f64 / time / 1e9, "GB/s", limit / time, "of reading");
+        }
+    }
+
     /// A product whose time is that of its operations.
     fn operation_bound(&self, name: &str, operations: usize, mut run: impl FnMut()) {
         if !self.wants(name) {
@@ -252,6 +287,7 @@ impl Bench {
                 self.coded(&bytes, CodeType::E5m2, &[of_output], m, dynamic);
             }
         }
+        self.short_steps(&bytes);
         drop(bytes);
         self.products();
     }

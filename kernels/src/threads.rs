@@ -3,8 +3,8 @@
 use crate::team;
 use std::{
     cell::Cell,
+    ops::Range,
     sync::{Mutex, PoisonError},
-    vec,
 };
 
 /// Below this many multiply-accumulate operations a kernel stays on the calling thread: waking another costs more.
@@ -43,14 +43,15 @@ pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs each task once, side by side where there are several; threads take them in order.
+/// Runs each task once, side by side where there are several. Each thread takes neighbours one after another, since they read
+/// neighbouring memory, which has been asked for by then; one that has no more takes the last of another's.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
-    if SERIAL.get() {
+    if SERIAL.get() || tasks.len() < 2 {
         return tasks.into_iter().for_each(run);
     }
     let count = tasks.len();
-    let rest: Mutex<vec::IntoIter<T>> = Mutex::new(tasks.into_iter());
-    let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let rest = Mutex::new(Rest::new(tasks, team::count()));
+    let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next(team::index());
     team::share(count, &|| {
         while let Some(task) = next() {
             run(task);
@@ -58,7 +59,48 @@ pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
     });
 }
 
+/// Tasks that nobody has taken.
+struct Rest<T> {
+    tasks: Vec<Option<T>>,
+    /// Those of each thread.
+    own: Vec<Range<usize>>,
+}
+
+impl<T> Rest<T> {
+    fn new(tasks: Vec<T>, threads: usize) -> Self {
+        let first = |thread: usize| tasks.len() * thread / threads;
+        let own = (0..threads).map(|thread| first(thread)..first(thread + 1)).collect();
+        Self { own, tasks: tasks.into_iter().map(Some).collect() }
+    }
+
+    /// The next task of a thread.
+    fn next(&mut self, thread: usize) -> Option<T> {
+        let own = self.own.get_mut(thread).and_then(Iterator::next);
+        let taken = own.or_else(|| self.own.iter_mut().max_by_key(|range| range.len())?.next_back());
+        self.tasks[taken?].take()
+    }
+}
+
 /// Runs `run(index, chunk)` for each chunk of `size` elements, side by side.
 pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [T]) + Sync) {
     each(values.chunks_mut(size).enumerate().collect(), |(index, chunk)| run(index, chunk));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_neighbours_and_then_the_last_of_others() {
+        let mut rest = Rest::new(('a'..='g').collect(), 2);
+        let taken: String = [0, 1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| rest.next(thread)).collect();
+        assert_eq!(taken, "adebcgf");
+        assert_eq!((rest.next(0), rest.next(1)), (None, None));
+    }
+
+    #[test]
+    fn a_thread_without_tasks_of_its_own_takes_those_of_others() {
+        let mut rest = Rest::new(vec![1, 2], 3);
+        assert_eq!([0, 0, 7].map(|thread| rest.next(thread)), [Some(2), Some(1), None]);
+    }
 }

@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Queries of a task.
 const MOST_ROWS: usize = 64;
 
+/// Queries that cost as much as reading keys and values once, measured.
+const ROWS_OF_PASS: usize = 3;
+
 /// Keys or values: `[batch, heads, keys, size]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads<'a> {
@@ -191,10 +194,9 @@ fn rows_of_task(heads: usize, rows: usize, threads: usize) -> usize {
     if threads == 1 {
         return most;
     }
-    // Rows that the thread with most tasks has.
-    let longest = |each: &usize| (heads * rows.div_ceil(*each)).div_ceil(threads) * each;
-    let even = |each: &usize| longest(each) * threads * 10 <= heads * rows * 11;
-    (1..=most).rev().find(even).or_else(|| (1..=most).rev().min_by_key(longest)).unwrap_or(1)
+    // What the thread with most tasks does.
+    let longest = |each: &usize| (heads * rows.div_ceil(*each)).div_ceil(threads) * (each + ROWS_OF_PASS);
+    (1..=most).rev().min_by_key(longest).unwrap_or(1)
 }
 
 /// Writes `out`, whose rows lie as those of the queries, and `scores: [batch, key_heads, group, queries, keys]` where a stage of

@@ -174,13 +174,14 @@ fn tasks_are_as_long_as_lets_threads_end_together() {
     // (heads of keys, queries of each, threads) and queries of a task.
     let cases = [
         ((3, 3, 1), 3),
-        ((3, 3, 2), 1),
+        ((3, 3, 2), 3),
         ((2, 3, 2), 3),
         ((1, 9, 4), 3),
+        ((3, 192, 2), 48),
         ((1, 1, 4), 1),
         ((3, 384, 2), 64),
         ((1, 100, 1), 64),
-        ((1, 100, 2), 55),
+        ((1, 100, 2), 50),
         ((32, 1, 4), 1),
     ];
     for ((heads, rows, threads), expected) in cases {

@@ -6,6 +6,8 @@
 //! own for the common layouts: codes without planes between them ([`Run`]), and records that have a plane of scales and may have
 //! one of zero points ([`Blocks`]), the blocks of which may be those of activations too. All else goes to the general tile.
 
+use std::ops::Range;
+
 use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
@@ -24,6 +26,12 @@ const LINES: usize = 4;
 
 /// The same where blocks have no more: 16 codes of 4 bits.
 const FEW_LINES: usize = 2;
+
+/// Blocks whose parameters are read at once.
+const AT_ONCE: usize = 8;
+
+/// Scales of activations that have no blocks.
+const ONES: [f32; AT_ONCE] = [1.0; AT_ONCE];
 
 /// The most rows that a panel is multiplied with at once.
 const MOST_ROWS: usize = 8;
@@ -82,13 +90,15 @@ impl DynamicFew<'_, '_, '_> {
             inputs.clone().step_by(block).map(move |first| sum(first).wrapping_neg())
         };
         let shifts: Vec<i32> = (0..self.out.len()).flat_map(of_row).collect();
-        let record = self.weight.layout().places(stream, self.weight.layout().cut(), false);
+        let layout = self.weight.layout();
+        let inputs_of = |is_first| layout.places(stream, layout.cut().min(inputs.len()), is_first);
+        let records = Records { first: inputs_of(true), further: inputs_of(false) };
         for panel in 0..self.panels {
             let (part, whole) = self.weight.panel(simd, panel);
             let mut row = 0;
             while row < self.out.len() {
                 let left = self.out.len() - row;
-                let panel = Place { panel, part, whole, stream, record, shifts: &shifts, row };
+                let panel = Place { panel, part, whole, stream, records: &records, shifts: &shifts, row };
                 row += match left {
                     1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel),
                     2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel),
@@ -107,16 +117,16 @@ impl DynamicFew<'_, '_, '_> {
         simd: S,
         place: Place<'_>,
     ) -> usize {
-        let Place { panel, part, whole, stream, record, shifts, row: first } = place;
+        let Place { panel, part, whole, stream, records, shifts, row: first } = place;
         let inputs = self.weight.inputs();
         let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
         let mut own_shifts = [&[][..]; ROWS];
         let blocks = shifts.len() / self.out.len();
         for row in 0..ROWS {
             own_shifts[row] = &shifts[(first + row) * blocks..][..blocks];
-            let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
             if inputs.start > 0 {
-                state.values[row][0][..outputs.len()].copy_from_slice(outputs);
+                let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
+                simd.store(simd.load_partial(outputs), &mut state.values[row][0]);
             }
             if let Some(sums) = &self.sums {
                 state.sums[row][0] = sums[first + row];
@@ -124,7 +134,7 @@ impl DynamicFew<'_, '_, '_> {
         }
         let (rows, first_row, ahead) = (self.x, self.first_row + first, first == 0);
         let (state, shifts) = (&mut state, own_shifts);
-        let panel_of = Panel { rows, first_row, part, whole, stream, record, shifts, state, ahead };
+        let panel_of = Panel { rows, first_row, part, whole, stream, records, shifts, state, ahead };
         match stream.scale {
             None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
             Some(scale) => {
@@ -138,7 +148,7 @@ impl DynamicFew<'_, '_, '_> {
         }
         for row in 0..ROWS {
             let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
-            outputs.copy_from_slice(&state.values[row][0][..outputs.len()]);
+            simd.store_partial(simd.load(&state.values[row][0]), outputs);
             if let Some(sums) = &mut self.sums {
                 sums[first + row] = state.sums[row][0];
             }
@@ -153,11 +163,18 @@ struct Place<'a> {
     part: PanelPart<'a>,
     whole: Parameters,
     stream: Stream,
-    /// A whole record that is not the first.
-    record: Places,
+    records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
     shifts: &'a [i32],
     row: usize,
+}
+
+/// Where the parts of records of a panel are.
+struct Records {
+    /// The first one, which may have less inputs than others.
+    first: Places,
+    /// One with as many inputs as most.
+    further: Places,
 }
 
 /// A part of one panel.
@@ -167,8 +184,7 @@ struct Panel<'a, const ROWS: usize> {
     part: PanelPart<'a>,
     whole: Parameters,
     stream: Stream,
-    /// A whole record that is not the first.
-    record: Places,
+    records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
     shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
@@ -279,76 +295,155 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { panel, scale, blocks: all } = self;
-        let (part, stream, layout) = (panel.part, panel.stream, panel.part.layout);
-        let (code, scale_plane) = (layout.code(), layout.planes()[scale]);
-        let zero_plane = stream.zero_point.map(|plane| layout.planes()[plane]);
+        let code = panel.part.layout.code();
         let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
-        let whole_scale = simd.load(&panel.whole.scale);
-        let mut shifted = simd.load_integers(&panel.whole.shifted);
-        let offset = simd.splat_integer(code.offset());
-        let block = scale_plane.block;
-        let blocks = layout.cut() / block;
+        let block = panel.part.layout.planes()[scale].block;
         let groups_of_block = block / (LINES * code.inputs_of_line());
         let left = panel.left();
-        let in_blocks = panel.rows.block() > 0;
+        let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
         let mut own_scales = [&[][..]; ROWS];
-        if in_blocks {
-            for row in 0..ROWS {
-                own_scales[row] = &panel.rows.block_scales(panel.first_row + row)[part.start / block..];
+        for row in 0..ROWS {
+            groups[row] = left[row].as_chunks().0.as_chunks().0;
+            if panel.rows.block() > 0 {
+                own_scales[row] = &panel.rows.block_scales(panel.first_row + row)[panel.part.start / block..];
             }
         }
         let mut values = [simd.splat(0.0); ROWS];
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
         }
-        let (mut bytes, mut first) = (part.bytes, 0);
+        let mut reader = Reader::new(&panel, scale, all);
+        let mut first = 0;
         while first < all {
-            let own = blocks.min(all - first);
-            let is_first = part.start == 0 && first == 0;
-            let places =
-                if own < blocks || is_first { layout.places(stream, own * block, is_first) } else { panel.record };
-            let lines: &[[[u8; LINE]; LINES]] = bytes[places.codes..].as_chunks().0.as_chunks().0;
-            let mut lines = &lines[..own * groups_of_block];
-            let (scales, zero_points) = (&bytes[places.scale..], &bytes[places.zero_point..]);
-            for of_record in 0..own {
-                if panel.ahead {
-                    ask(simd, &scales[of_record * scale_plane.element.row_bytes()..]);
+            let count = AT_ONCE.min(all - first);
+            reader.read(simd, &panel, count);
+            let (mut shifts, mut scales) = ([&[][..]; ROWS], [&ONES[..count]; ROWS]);
+            for row in 0..ROWS {
+                shifts[row] = &panel.shifts[row][first..][..count];
+                if panel.rows.block() > 0 {
+                    scales[row] = &own_scales[row][first..][..count];
                 }
-                if let Some(plane) = zero_plane {
-                    let zero_point = simd.load_integers(&integers(plane.element, zero_points, of_record));
-                    shifted = simd.add_integers(zero_point, offset);
-                }
-                let block = first + of_record;
+            }
+            for index in 0..count {
+                let lines: &[[[u8; LINE]; LINES]] = panel.part.bytes[reader.codes[index]..].as_chunks().0.as_chunks().0;
+                let lines = &lines[..groups_of_block];
+                let shifted = simd.load_integers(&reader.shifted[index]);
                 let mut sums = PairOfSums::<S, ROWS>::zero(simd);
-                let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
+                let mut inputs: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
                 for row in 0..ROWS {
-                    let shift = simd.splat_integer(panel.shifts[row][block]);
-                    sums.0[0][row] = simd.multiply_integers(shifted, shift);
-                    groups[row] = &left[row].as_chunks().0.as_chunks().0[block * groups_of_block..][..groups_of_block];
+                    sums.0[0][row] = simd.multiply_integers(shifted, simd.splat_integer(shifts[row][index]));
+                    let (own, rest) = groups[row].split_at(groups_of_block);
+                    (inputs[row], groups[row]) = (own, rest);
                 }
-                let (of_block, rest) = lines.split_at(groups_of_block);
-                for (group, lines) in of_block.iter().enumerate() {
-                    sums.add_lines(simd, lines, groups.map(|groups| &groups[group]), digits, panel.ahead);
+                for (group, lines) in lines.iter().enumerate() {
+                    sums.add_lines(simd, lines, inputs.map(|inputs| &inputs[group]), digits, panel.ahead);
                 }
-                lines = rest;
-                let scale = load_floats(simd, scale_plane.element, scales, of_record);
-                let scale = simd.multiply(whole_scale, scale);
+                let scale = simd.load(&reader.scales[index]);
                 for row in 0..ROWS {
                     let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
                     let sum = in_units::<S, FLOATS>(simd, code, sum);
-                    let mut scale = scale;
-                    if in_blocks {
-                        scale = simd.multiply(scale, simd.splat(own_scales[row][block]));
-                    }
+                    let scale = simd.multiply(scale, simd.splat(scales[row][index]));
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
             }
-            bytes = &bytes[places.end..];
-            first += own;
+            first += count;
         }
         for row in 0..ROWS {
             simd.store(values[row], &mut panel.state.values[row][0]);
         }
+    }
+}
+
+/// Reads the parameters of some blocks before their codes are multiplied, so that the loop over codes has no branch for the
+/// types of planes.
+struct Reader {
+    /// The plane of scales.
+    scale: usize,
+    /// The scales of blocks, times those over all inputs.
+    scales: [[f32; LANES]; AT_ONCE],
+    /// Zero points as they are subtracted from codes that are not negative.
+    shifted: [[i32; LANES]; AT_ONCE],
+    /// Where the codes of blocks begin in the part, in bytes.
+    codes: [usize; AT_ONCE],
+    /// Where the record that is read begins, in bytes.
+    record: usize,
+    /// Where its parts are.
+    places: Places,
+    /// Blocks of the record that have been read, and all of them.
+    of_record: Range<usize>,
+    /// Blocks of all records that have not been read.
+    left: usize,
+    /// Whether the next record is the first of the panel.
+    is_first: bool,
+    /// Whether the next record lies otherwise than the one before.
+    is_other: bool,
+}
+
+impl Reader {
+    #[inline(always)]
+    fn new<const ROWS: usize>(panel: &Panel<'_, ROWS>, scale: usize, blocks: usize) -> Self {
+        Self {
+            scale,
+            scales: [[0.0; LANES]; AT_ONCE],
+            shifted: [panel.whole.shifted; AT_ONCE],
+            codes: [0; AT_ONCE],
+            record: 0,
+            places: Places::default(),
+            of_record: 0..0,
+            left: blocks,
+            is_first: panel.part.start == 0,
+            is_other: true,
+        }
+    }
+
+    /// Those of the next `count` blocks.
+    #[inline(always)]
+    fn read<S: Simd, const ROWS: usize>(&mut self, simd: S, panel: &Panel<'_, ROWS>, count: usize) {
+        let (layout, bytes) = (panel.part.layout, panel.part.bytes);
+        let scale_plane = layout.planes()[self.scale];
+        let block_bytes = layout.code().lines(scale_plane.block) * LINE;
+        let whole_scale = simd.load(&panel.whole.scale);
+        let zero_plane = panel.stream.zero_point.map(|plane| layout.planes()[plane]);
+        let offset = simd.splat_integer(layout.code().offset());
+        for index in 0..count {
+            if self.of_record.is_empty() {
+                self.next_record(panel, scale_plane.block);
+            }
+            let row = self.of_record.start;
+            let scales = &bytes[self.record + self.places.scale..];
+            if panel.ahead {
+                ask(simd, &scales[row * scale_plane.element.row_bytes()..]);
+            }
+            let scale = load_floats(simd, scale_plane.element, scales, row);
+            simd.store(simd.multiply(whole_scale, scale), &mut self.scales[index]);
+            if let Some(plane) = zero_plane {
+                let zero_points = &bytes[self.record + self.places.zero_point..];
+                let zero_point = simd.load_integers(&integers(plane.element, zero_points, row));
+                simd.store_integers(simd.add_integers(zero_point, offset), &mut self.shifted[index]);
+            }
+            self.codes[index] = self.record + self.places.codes + row * block_bytes;
+            self.of_record.start += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn next_record<const ROWS: usize>(&mut self, panel: &Panel<'_, ROWS>, block: usize) {
+        let layout = panel.part.layout;
+        let of_whole = layout.cut() / block;
+        let own = of_whole.min(self.left);
+        self.record += self.places.end;
+        // Most records are alike: their places are not written again.
+        if self.is_first {
+            self.places = panel.records.first;
+        } else if own < of_whole {
+            self.places = layout.places(panel.stream, own * block, false);
+        } else if self.is_other {
+            self.places = panel.records.further;
+        }
+        self.is_other = self.is_first;
+        self.is_first = false;
+        self.left -= own;
+        self.of_record = 0..own;
     }
 }
 
