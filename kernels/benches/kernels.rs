@@ -144,13 +144,27 @@ impl Bench {
                         let pieces = [CodedPiece { panels: 0..panels, inputs: 0..k, bytes }];
                         let mut open = OpenPanels::default();
                         let rows = DynamicRows::new(self.instructions, x, 32);
-                        dynamic_product(self.instructions, &rows, &layout, &pieces, &mut open, out, Epilogue::default());
+                        dynamic_product(
+                            self.instructions,
+                            &rows,
+                            &layout,
+                            &pieces,
+                            &mut open,
+                            out,
+                            Epilogue::default(),
+                        );
                     }
                 }));
             }
             let (limit, time) = (median(limits), median(times));
             let microseconds = time / count as f64 * 1e6;
-            report(&format!("{name} {microseconds:.1} us"), bytes.len() as f64 / time / 1e9, "GB/s", limit / time, "of reading");
+            report(
+                &format!("{name} {microseconds:.1} us"),
+                bytes.len() as f64 / time / 1e9,
+                "GB/s",
+                limit / time,
+                "of reading",
+            );
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
 /// Runs each task once, side by side where there are several. Each thread takes neighbours one after another, since they read
 /// neighbouring memory, which has been asked for by then; one that has no more takes the last of another's.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
-    if SERIAL.get() || tasks.len() < 2 {
+    if SERIAL.get() {
         return tasks.into_iter().for_each(run);
     }
     let count = tasks.len();

@@ -2,19 +2,21 @@
 
 use super::{check_laws, programs, run};
 use ipuc_formats::machine::{BUILT_IN, built_in};
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 #[test]
 fn laws_hold_on_every_built_in_machine() {
-    let mut ran = 0;
-    for (model, manifest) in programs() {
-        for (name, _) in BUILT_IN {
-            let target = built_in(name, &[]).unwrap().unwrap();
-            let Some(simulated) = run(&manifest, &target) else { continue };
-            check_laws(&format!("{model} on {name}"), &target, &simulated);
-            assert_eq!(run(&manifest, &target).unwrap().report, simulated.report, "{model} on {name}");
-            ran += 1;
-        }
-    }
+    let programs = programs();
+    let pairs: Vec<_> =
+        programs.iter().flat_map(|program| BUILT_IN.iter().map(move |built_in| (program, built_in.0))).collect();
+    let ran = pairs.into_par_iter().filter(|((model, manifest), name)| {
+        let target = built_in(name, &[]).unwrap().unwrap();
+        let Some(simulated) = run(manifest, &target) else { return false };
+        check_laws(&format!("{model} on {name}"), &target, &simulated);
+        assert_eq!(run(manifest, &target).unwrap().report, simulated.report, "{model} on {name}");
+        true
+    });
+    let ran = ran.count();
     assert!(ran >= 3 * BUILT_IN.len(), "only {ran} ran");
 }
 

@@ -18,6 +18,9 @@ use ipuc_kernels::threads::{chunks, parts};
 /// Sums that the second-level cache holds.
 const NEAR_SUMS: usize = 1 << 18;
 
+/// Rows whose sums the tasks change that compute them: threads need not be called a second time for so few.
+const FEW_ROWS: usize = 4;
+
 /// Types that are computed in f32.
 pub(in crate::steps) fn computes_in_f32(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
@@ -71,7 +74,8 @@ pub(in crate::steps) fn after_sums(
     if let Some(within) = within.filter(|within| computes_in_f32(within.dtype())) {
         let change = |place: usize, sums: &mut [f32]| within.change(place, sums);
         let result = produce(context, within.dtype(), shape, |out| {
-            if out.len() > NEAR_SUMS {
+            let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
+            if rows <= FEW_ROWS || out.len() > NEAR_SUMS {
                 return fill(out, Some(Change(&change)));
             }
             fill(out, None)?;
