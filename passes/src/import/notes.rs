@@ -66,7 +66,7 @@ pub const NOTES: &[Note] = &[
     note("LinearAttention", "`update_rule` linear, gated, delta or gated_delta, with the operands that it has"),
     note(
         "Loop",
-        "as the text says, the condition that the body gives is ignored where the operand is left out (ONNX Runtime honours it); without trip count and condition it would never end and is refused",
+        "as the text says, the condition that the body gives is ignored where the operand is left out (ONNX Runtime honours it); without trip count and condition it would never end and is refused; where it does not run once, extents of scanned results that the body leaves open are 0 (ONNX Runtime takes those that the graph states)",
     ),
     note("LpNormalization", "`p` of 1 or 2"),
     note("LpPool", "`pads` beside `auto_pad` are refused unless they are 0"),
