@@ -1,5 +1,5 @@
 //! What a command meets around it: devices and pipes, full disks, signals, little memory, models made to take much; terminals
-//! (`shown`), folders of compiled files (`cached`) and of listings (`written`).
+//! (`shown`), folders of compiled files (`cached`) and of listings (`written`), and traces (`traced`).
 #![cfg(all(unix, feature = "cli"))]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -7,6 +7,7 @@ mod cached;
 mod shown;
 #[path = "../support/mod.rs"]
 mod support;
+mod traced;
 mod written;
 
 use ipuc_formats::onnx::schema::{
