@@ -1,11 +1,12 @@
 //! The text of attribute values: `3`, `0.5`, `keyword`, `"text"`, `[1, 2]`, `[0.5]`, `["a"]`, `f32[2]:[1.0, 2.0]`.
 //!
 //! A float always has a point, an exponent, or is `inf` or `NaN`; a NaN other than the usual one has its bits behind it,
-//! `NaN:ffc00001`. Elements of a tensor are decimal where they are integers of whole bytes, or finite f32 or f64; else its
-//! bytes are in hexadecimal, `f16[2]:003c0040`, which is read for every type.
+//! `NaN:ffc00001`. Elements of a tensor are decimal where they are integers of whole bytes, or f16, bf16, f32 or f64 without
+//! NaN; else its bytes are in hexadecimal, `f8e4m3fn[2]:3840`, which is read for every type.
 
 use crate::attribute::AttributeValue;
 use crate::dtype::{self, DType};
+use crate::element::{bf16, f16};
 use crate::tensor::Tensor;
 use std::fmt::Write as _;
 
@@ -125,8 +126,8 @@ fn print_elements(tensor: &Tensor) -> Option<Vec<String>> {
     macro_rules! floats {
         ($Element:ty) => {{
             let elements = tensor.elements::<$Element>().ok()?;
-            let finite = elements.iter().all(|element| element.is_finite());
-            finite.then(|| elements.iter().map(|element| format!("{element:?}")).collect())
+            let numbers = !elements.iter().any(|element| element.is_nan());
+            numbers.then(|| elements.iter().map(|element| format!("{element:?}")).collect())
         }};
     }
     match tensor.dtype() {
@@ -138,12 +139,12 @@ fn print_elements(tensor: &Tensor) -> Option<Vec<String>> {
         DType::I32 => integers!(i32),
         DType::U64 => integers!(u64),
         DType::I64 => integers!(i64),
+        DType::F16 => floats!(f16),
+        DType::BF16 => floats!(bf16),
         DType::F32 => floats!(f32),
         DType::F64 => floats!(f64),
         DType::String
         | DType::Bool
-        | DType::F16
-        | DType::BF16
         | DType::C64
         | DType::C128
         | DType::F8E4M3FN
@@ -180,12 +181,12 @@ fn parse_elements<'a>(element: DType, shape: &[usize], input: &'a str) -> Option
         DType::I32 => numbers!(i32),
         DType::U64 => numbers!(u64),
         DType::I64 => numbers!(i64),
+        DType::F16 => numbers!(f16),
+        DType::BF16 => numbers!(bf16),
         DType::F32 => numbers!(f32),
         DType::F64 => numbers!(f64),
         DType::String
         | DType::Bool
-        | DType::F16
-        | DType::BF16
         | DType::C64
         | DType::C128
         | DType::F8E4M3FN
@@ -347,6 +348,8 @@ mod tests {
             AttributeValue::Tensor(Tensor::from_elements(&[2, 1], &[-0.0f32, 1e-45]).unwrap()),
             AttributeValue::Tensor(Tensor::from_elements(&[2], &[0.1f64, -1e300]).unwrap()),
             AttributeValue::Tensor(Tensor::from_elements(&[1], &[f32::NAN]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[2], &[f64::INFINITY, f64::MIN_POSITIVE]).unwrap()),
+            AttributeValue::Tensor(Tensor::from_elements(&[2], &[bf16::NEG_INFINITY, bf16::MIN_POSITIVE]).unwrap()),
             AttributeValue::Tensor(Tensor::from_elements(&[2], &[i8::MIN, 7]).unwrap()),
             AttributeValue::Tensor(Tensor::from_elements(&[], &[u64::MAX]).unwrap()),
             AttributeValue::Tensor(Tensor::from_elements::<i32>(&[0, 3], &[]).unwrap()),
@@ -367,6 +370,28 @@ mod tests {
             let Some((AttributeValue::Float(float), "")) = parse(&text) else { panic!("{text}") };
             assert_eq!(float.to_bits(), bits, "{text}");
         }
+    }
+
+    #[test]
+    fn elements_of_floats_are_decimal() {
+        let shown = |tensor: Tensor| print(&AttributeValue::Tensor(tensor));
+        let halves = [f16::from_f32(0.5), f16::from_f32(-2.0), f16::NEG_INFINITY];
+        assert_eq!(shown(Tensor::from_elements(&[3], &halves).unwrap()), "f16[3]:[0.5, -2.0, -inf]");
+        assert_eq!(shown(Tensor::scalar(bf16::from_f32(0.1))), "bf16[]:[0.100097656]");
+        assert_eq!(shown(Tensor::scalar(0.1f32)), "f32[]:[0.1]");
+        assert_eq!(shown(Tensor::scalar(f64::INFINITY)), "f64[]:[inf]");
+        assert_eq!(shown(Tensor::scalar(f32::NAN)), "f32[]:0000c07f", "bits of a NaN are kept");
+    }
+
+    /// All values of f16 but NaN.
+    #[test]
+    fn halves_keep_their_bits() {
+        let halves = (0..=u16::MAX).map(f16::from_bits).filter(|half| !half.is_nan());
+        let halves: Vec<f16> = halves.collect();
+        let tensor = Tensor::from_elements(&[halves.len()], &halves).unwrap();
+        let text = print(&AttributeValue::Tensor(tensor.clone()));
+        let Some((AttributeValue::Tensor(read), "")) = parse(&text) else { panic!("it is no value") };
+        assert!(read.bytes() == tensor.bytes());
     }
 
     #[test]

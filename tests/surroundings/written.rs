@@ -84,6 +84,32 @@ fn what_changed_stands_beside_the_program() {
     }
 }
 
+/// What is large has its hash in place of elements.
+#[test]
+fn small_constants_are_decimal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (half, low) = (ipuc_formats::element::f16::from_f32(0.5).to_le_bytes(), f32::NEG_INFINITY);
+    let half = TensorProto { data_type: Some(10), raw_data: Some(half.to_vec()), ..tensor("half", &[], &[]) };
+    let scale = tensor("scale", &[2], &[0.1, -2.5]);
+    let nodes = vec![
+        node("Mul", &["x", "scale"], &["scaled"]),
+        node("Max", &["scaled", "low"], &["bounded"]),
+        node("CastLike", &["bounded", "half"], &["narrow"]),
+        node("Mul", &["narrow", "half"], &["halved"]),
+        node("CastLike", &["halved", "scale"], &["y"]),
+    ];
+    let weights = vec![scale, tensor("low", &[], &[low]), half];
+    write(folder.path(), "small.onnx", &model(graph(vec![port("x", &["2"])], weights, nodes, vec![port("y", &["2"])])));
+    let output = run(folder.path(), "compile small.onnx --emit-ir ir -q");
+    assert!(output.status.success(), "{}", errors(&output));
+    let text = fs::read_to_string(&written(folder.path(), "ir")[0]).unwrap();
+    for expected in
+        ["@scale : f32[2] = f32[2]:[0.1, -2.5]", "@low : f32[] = f32[]:[-inf]", "@half : f16[] = f16[]:[0.5]"]
+    {
+        assert!(text.contains(&format!("constant {expected}")), "{expected}: {text}");
+    }
+}
+
 #[test]
 fn weights_have_their_encoding_chunk_and_reason() {
     let folder = compiled();
