@@ -6,7 +6,7 @@ use ipuc_formats::value::Value;
 use ipuc_formats::{fact, narrow, with_number};
 use serde_json::{Value as Json, json};
 
-/// Elements that are printed; of larger tensors the first ones are.
+/// Elements of a tensor, items of a sequence and entries of a map that are printed; of larger ones the first are.
 const PRINTED_ELEMENTS: usize = 8;
 /// Elements of a tensor up to which JSON holds all.
 const JSON_ELEMENTS: usize = 4096;
@@ -67,17 +67,24 @@ pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Tensor(tensor) => tensor_text(tensor),
         Value::Sequence { element, items } => {
-            let items: Vec<String> = items.iter().map(text).collect();
-            format!("sequence({element}) of {} [{}]", items.len(), items.join("; "))
+            format!("sequence({element}) of {} [{}]", items.len(), parts(items.iter().map(text)))
         }
         Value::Optional { element, value: None } => format!("optional({element}) none"),
         Value::Optional { value: Some(value), .. } => format!("optional {}", text(value)),
         Value::Map { key, element, entries } => {
-            let entries: Vec<String> =
-                entries.iter().map(|(key, value)| format!("{}: {}", elements(key, 1).concat(), text(value))).collect();
-            format!("map({key}, {element}) {{{}}}", entries.join("; "))
+            let entry = |(key, value): &(Tensor, Value)| format!("{}: {}", elements(key, 1).concat(), text(value));
+            format!("map({key}, {element}) {{{}}}", parts(entries.iter().map(entry)))
         }
     }
+}
+
+/// The first parts, with an ellipsis where there are more; the others are not made.
+fn parts(mut parts: impl ExactSizeIterator<Item = String>) -> String {
+    let mut shown: Vec<String> = parts.by_ref().take(PRINTED_ELEMENTS).collect();
+    if parts.len() > 0 {
+        shown.push("..".to_string());
+    }
+    shown.join("; ")
 }
 
 fn tensor_text(tensor: &Tensor) -> String {
@@ -196,6 +203,22 @@ mod tests {
         assert_eq!(of(many), "f32[10] 0, 1, 2, 3, 4, 5, 6, 7, .. (from 0 to 9)");
         let part = |real: f32, imaginary: f32| [real.to_le_bytes(), imaginary.to_le_bytes()].concat();
         assert_eq!(of(Tensor::from_bytes(DType::C64, &[1], &part(1.5, -2.0)).unwrap()), "c64[1] 1.5-2i");
+    }
+
+    #[test]
+    fn of_many_items_the_first_are_printed() {
+        let scalar = |index: usize| Value::from(Tensor::scalar(index as f32));
+        let sequence = |count: usize| {
+            let items = (0..count).map(scalar).collect();
+            text(&Value::Sequence { element: scalar(0).kind(), items })
+        };
+        let eight: Vec<String> = (0..8).map(|index| format!("f32[] {index}")).collect();
+        let eight = eight.join("; ");
+        assert_eq!(sequence(8), format!("sequence(f32[]) of 8 [{eight}]"));
+        assert_eq!(sequence(100_000), format!("sequence(f32[]) of 100000 [{eight}; ..]"));
+        let entries: Vec<_> = (0..9).map(|index| (Tensor::scalar(index as i64), scalar(index))).collect();
+        let map = text(&Value::Map { key: DType::I64, element: scalar(0).kind(), entries });
+        assert!(map.ends_with("7: f32[] 7; ..}") && !map.contains("8:"), "{map}");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What a command meets around it: devices and pipes, full disks, signals, little memory, models made to take much; terminals
-//! (`shown`), folders of compiled files (`cached`) and of listings (`written`), and traces (`traced`).
+//! (`shown`), folders of compiled files (`cached`) and of listings (`written`), traces (`traced`), and
+//! large results (`printed`).
 #![cfg(all(unix, feature = "cli"))]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod cached;
+mod printed;
 mod shown;
 #[path = "../support/mod.rs"]
 mod support;
