@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// How often it is run, after one run that is not counted
     #[arg(long, value_name = "N", default_value = "10", value_parser = times)]
     runs: u32,
-    /// Store a trace of reads, waits, steps and workers, which Perfetto shows
+    /// Store a trace of reads, waits, steps and workers, which Perfetto shows; - is stdout, and the result goes to stderr
     #[arg(long, value_name = "TRACE.json")]
     profile: Option<PathBuf>,
     /// Print where the time goes, step by step, of as many runs more
@@ -111,6 +111,7 @@ struct Run {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    profile::prepare(arguments.profile.as_deref(), output)?;
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let entry = loaded.model.entry(arguments.model.entry.as_deref())?;
     let inputs = arguments.inputs.or_random();
@@ -133,7 +134,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         running.say(format_args!("run {index} of {total}"));
         runs.push(timed(&mut session)?);
     }
-    profile::end(&mut session, trace, target)?;
+    profile::end(&mut session, trace, target, output)?;
     let latency = Latency::of(&runs);
     output.line(format_args!("{}: {latency}, first {}", count(runs.len(), "run"), first.time()))?;
     let growing = growing(manifest, entry, &inputs.bindings);

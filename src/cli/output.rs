@@ -1,9 +1,11 @@
 //! What commands print: results on stdout as text or JSON, notes on stderr.
 
+use super::failure::Failure;
 use ipuc_formats::size::Size;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// Where a command prints.
@@ -11,11 +13,13 @@ pub(super) struct Output {
     stdout: BufWriter<Stdout>,
     json: bool,
     quiet: bool,
+    /// Whether a file goes to stdout; the text of the result goes to stderr then.
+    left: bool,
 }
 
 impl Output {
     pub(super) fn new(json: bool, quiet: bool) -> Self {
-        Output { stdout: BufWriter::new(io::stdout()), json, quiet }
+        Output { stdout: BufWriter::new(io::stdout()), json, quiet, left: false }
     }
 
     /// Whether the result is printed as JSON.
@@ -23,9 +27,20 @@ impl Output {
         self.json
     }
 
+    /// Leave stdout to a file that goes there, which a message calls `file`.
+    pub(super) fn leave_stdout(&mut self, file: &str) -> Result<(), Failure> {
+        if self.json {
+            return Err(Failure::usage(format!("{file} and --json cannot both go to stdout")));
+        }
+        self.left = true;
+        Ok(())
+    }
+
     /// A line of the result; nothing where JSON is wanted.
     pub(super) fn line(&mut self, text: impl Display) -> anyhow::Result<()> {
-        if !self.json {
+        if self.left {
+            writeln!(io::stderr(), "{text}")?;
+        } else if !self.json {
             writeln!(self.stdout, "{text}")?;
         }
         Ok(())
@@ -80,6 +95,11 @@ impl Output {
     pub(super) fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal()
     }
+}
+
+/// Whether a path stands for standard output: `-`, or a device that is it.
+pub(super) fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
 /// Rows as lines with aligned columns; the last one is not padded.

@@ -1,8 +1,10 @@
-//! `--profile`: a trace that Perfetto and Chrome show, with a track for runs, steps, waits, each reader and each worker.
+//! `--profile`: a trace that Perfetto and Chrome show, with a track for runs, steps, waits, each reader and each worker. A trace
+//! that goes to stdout has it alone.
 //!
 //! The format is the JSON array of trace events (<https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>).
 
 use super::failure::Failure;
+use super::output::{Output, is_stdout};
 use crate::files::OutputFile;
 use ipuc_passes::emit::Output as _;
 use ipuc_runtime::{Session, Trace, Track};
@@ -10,6 +12,11 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Refuse what cannot be, before anything is done.
+pub(super) fn prepare(target: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
+    if target.is_some_and(is_stdout) { output.leave_stdout("the trace") } else { Ok(()) }
+}
 
 /// Note what the session does from now on, where there is a file to store it in.
 pub(super) fn begin(session: &mut Session, target: Option<&Path>) -> Option<Arc<Trace>> {
@@ -19,7 +26,12 @@ pub(super) fn begin(session: &mut Session, target: Option<&Path>) -> Option<Arc<
 }
 
 /// Store what was noted.
-pub(super) fn end(session: &mut Session, trace: Option<Arc<Trace>>, target: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn end(
+    session: &mut Session,
+    trace: Option<Arc<Trace>>,
+    target: Option<&Path>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     session.set_trace(None);
     let (Some(trace), Some(target)) = (trace, target) else { return Ok(()) };
     let spans = trace.spans();
@@ -43,9 +55,13 @@ pub(super) fn end(session: &mut Session, trace: Option<Arc<Trace>>, target: Opti
         }
         events.push(event);
     }
+    let trace = json!({ "traceEvents": events }).to_string();
+    if is_stdout(target) {
+        return Ok(writeln!(output.stdout(), "{trace}")?);
+    }
     let unwritten = |error| Failure::output(format!("cannot write `{}`", target.display()), &error);
     let file = OutputFile::create(target).map_err(unwritten)?;
-    file.write_at(0, json!({ "traceEvents": events }).to_string().as_bytes()).map_err(unwritten)?;
+    file.write_at(0, trace.as_bytes()).map_err(unwritten)?;
     file.finish().map_err(|error| unwritten(error).into())
 }
 

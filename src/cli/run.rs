@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     /// Store the state after the run in this file
     #[arg(long, value_name = "FILE")]
     save_state: Option<PathBuf>,
-    /// Store a trace of reads, waits, steps and workers, which Perfetto shows
+    /// Store a trace of reads, waits, steps and workers, which Perfetto shows; - is stdout, and the result goes to stderr
     #[arg(long, value_name = "TRACE.json")]
     profile: Option<PathBuf>,
     /// Show the range and the zeros of each value that steps compute: of the whole value, or of each index of an axis
@@ -58,6 +58,7 @@ pub(super) fn load_state(session: &mut Session, path: &Path) -> anyhow::Result<(
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    profile::prepare(arguments.profile.as_deref(), output)?;
     let start = Instant::now();
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let load_time = start.elapsed();
@@ -82,7 +83,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let outputs = outputs.map_err(|error| Inputs::failure(&bindings, &made_up, error))?;
     let elapsed = start.elapsed();
     drop(running);
-    profile::end(&mut session, trace, target)?;
+    profile::end(&mut session, trace, target, output)?;
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
     }

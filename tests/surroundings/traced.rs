@@ -1,4 +1,4 @@
-//! Traces that `--profile` writes: what is in them.
+//! Traces that `--profile` writes: what is in them, and where they go.
 
 use super::*;
 use serde_json::Value as Json;
@@ -31,5 +31,55 @@ fn each_of_several_runs_is_marked() {
     assert!(runs.windows(2).all(|pair| pair[0].1 <= pair[1].0), "runs lie apart: {runs:?}");
     for (run, step) in runs.iter().zip(&steps) {
         assert!(run.0 <= step.0 && step.1 <= run.1, "each has its step: {run:?} {step:?}");
+    }
+}
+
+fn is_of_one_run(trace: &[u8]) {
+    let trace: Json = serde_json::from_slice(trace).unwrap();
+    assert_eq!((spans(&trace, "runs").len(), spans(&trace, "steps").len()), (1, 1), "{trace}");
+}
+
+/// A trace that goes to stdout has it alone: the result goes to stderr.
+#[test]
+fn a_trace_goes_through_devices_and_pipes() {
+    let folder = folder_with_model();
+    let folder = folder.path();
+    let command = "run linear.onnx --random 1 -q --profile";
+    let result = String::from_utf8(run(folder, "run linear.onnx --random 1 -q").stdout).unwrap();
+    assert!(result.starts_with("y: f32[1, 2] "), "{result}");
+    for target in ["-", "/dev/stdout"] {
+        let piped = run(folder, &format!("{command} {target}"));
+        assert_eq!((piped.status.code(), errors(&piped)), (Some(0), result.clone()), "{target}");
+        is_of_one_run(&piped.stdout);
+        let mut stored = ipuc(folder);
+        stored.args(command.split(' ')).arg(target).stdout(fs::File::create(folder.join("stored.json")).unwrap());
+        assert!(stored.status().unwrap().success(), "{target}");
+        is_of_one_run(&fs::read(folder.join("stored.json")).unwrap());
+        let both = run(folder, &format!("{command} {target} --json"));
+        let refused = "error: the trace and --json cannot both go to stdout\n".to_string();
+        assert_eq!((both.status.code(), errors(&both)), (Some(2), refused), "{target}");
+    }
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let read = std::thread::spawn(move || fs::read(pipe).unwrap());
+    let named = run(folder, &format!("{command} pipe"));
+    assert_eq!((named.status.code(), named.stdout), (Some(0), result.clone().into_bytes()));
+    is_of_one_run(&read.join().unwrap());
+    assert_eq!(run(folder, &format!("{command} /dev/null")).stdout, result.into_bytes());
+    assert_eq!(others(folder, &["linear.onnx", "stored.json", "pipe"]), [""; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_trace_without_room_is_an_error() {
+    let folder = folder_with_model();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for target in ["-", "/dev/full"] {
+        let mut command = ipuc(folder.path());
+        command.args(["run", "linear.onnx", "--random", "1", "--profile", target]).stdout(full());
+        let output = command.output().unwrap();
+        let text = errors(&output);
+        assert_eq!(output.status.code(), Some(4), "{target}: {text}");
+        assert!(text.contains("No space left on device"), "{target}: {text}");
     }
 }
