@@ -6,7 +6,7 @@ use super::cross_check::{CrossCheckSummary, cross_checks};
 use super::examples::{Calibrating, ExampleArguments};
 use super::failure::{Code, Failure, in_models};
 use super::listing::Listing;
-use super::output::{Output, bytes, count, seconds};
+use super::output::{Output, bytes, count, is_stdout, seconds};
 use super::progress::{Bar, Passes, Unit, waiting};
 use super::signature::has_signature;
 use super::targets::target;
@@ -25,6 +25,7 @@ use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(super) struct Arguments {
     /// language model, as onnxruntime-genai, Optimum or transformers export it
     #[arg(required = true, value_name = "MODEL.onnx|NAME=MODEL.onnx|FOLDER")]
     models: Vec<NamedModel>,
-    /// The file to write [default: the first model's name with .ipu]
+    /// The file to write, or - for stdout [default: the first model's name with .ipu]
     #[arg(short, long, value_name = "FILE.ipu")]
     output: Option<PathBuf>,
     /// The range of an open dimension (both ends included), or its only size
@@ -219,9 +220,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         }
     }
     let written = arguments.output.clone().unwrap_or_else(|| arguments.models[0].path.with_extension("ipu"));
-    let to_stdout = written == Path::new("-");
-    if to_stdout && output.is_json() {
-        return Err(Failure::usage("the file and --json cannot both go to stdout").into());
+    let to_stdout = is_stdout(&written);
+    if to_stdout {
+        check_stdout(&written, output)?;
     }
     let count = arguments.threads.unwrap_or(0);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(count).build().context("cannot start threads")?;
@@ -261,6 +262,16 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     print(&compiled, arguments, &written, start, output)?;
     Ok(Code::Success)
+}
+
+/// A file that goes to stdout has it alone, and is nothing to look at.
+fn check_stdout(written: &Path, output: &mut Output) -> Result<(), Failure> {
+    output.leave_stdout("the file")?;
+    if io::stdout().is_terminal() {
+        let message = format!("the file cannot go to `{}`, which is a terminal", written.display());
+        return Err(Failure::usage(message).with_hint("name it with -o FILE.ipu"));
+    }
+    Ok(())
 }
 
 fn options(arguments: &Arguments) -> CompileOptions {

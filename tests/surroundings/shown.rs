@@ -7,18 +7,23 @@ use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// What a command writes to the terminal that its stderr is.
-fn on_a_terminal(mut command: Command, feed: impl FnOnce(&mut Child)) -> (Child, String) {
+/// Both ends of a terminal: that of who looks at it, and that of who writes to it.
+fn terminal() -> (fs::File, fs::File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap();
     let other = fs::File::options().read(true).write(true).open(OsStr::from_bytes(name.as_bytes())).unwrap();
     tcsetwinsize(&other, Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    (fs::File::from(terminal), other)
+}
+
+/// What a command writes to the terminal that its stderr is.
+fn on_a_terminal(mut command: Command, feed: impl FnOnce(&mut Child)) -> (Child, String) {
+    let (mut file, other) = terminal();
     let mut child = command.stdout(Stdio::null()).stderr(other).spawn().unwrap();
     // The last open end but that of the child, so that reading ends with it.
     drop(command);
-    let mut file = fs::File::from(terminal);
     let read = std::thread::spawn(move || {
         let (mut shown, mut block) = (Vec::new(), [0; 4096]);
         // Linux says so by an error, others by the end of the file.
@@ -138,6 +143,20 @@ fn passes_of_a_compilation_are_shown() {
         "compile folded.onnx".to_string()
     };
     shown_at_last(folder, &[512, 1024, 2048], command, &["compiling: [0-9]+ passes done, the last is [a-z_]+"]);
+}
+
+#[test]
+fn a_compiled_file_is_not_written_to_a_terminal() {
+    let folder = folder_with_model();
+    for target in ["-", "/dev/stdout"] {
+        let (_terminal, other) = terminal();
+        let mut command = ipuc(folder.path());
+        let output = command.args(["compile", "linear.onnx", "-o", target]).stdout(other).output().unwrap();
+        let expected =
+            format!("error: the file cannot go to `{target}`, which is a terminal\nhint: name it with -o FILE.ipu\n");
+        assert_eq!((output.status.code(), errors(&output)), (Some(2), expected));
+        assert_eq!(others(folder.path(), &["linear.onnx"]), [""; 0]);
+    }
 }
 
 /// A system that is short of memory ends a process without a word.
