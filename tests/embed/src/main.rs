@@ -1,6 +1,6 @@
 //! Finds speech in a recording, with a model inside the program; names and types of inputs are checked by the compiler.
 
-use ipuc::{Array, SessionOptions};
+use ipuc::{Array, OpenOptions, SessionOptions};
 use std::error::Error;
 
 ipuc::include_model!(beside);
@@ -34,7 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let after = session.listen(silence())?;
     let mut other = speech::Model::embedded()?.session(&SessionOptions::default())?;
     other.restore(&mut heard_so_far.as_slice())?;
+    // A fork has heard the same, and does not hear what the other session hears from now on.
+    let mut fork = other.fork();
     assert_eq!(other.listen(silence())?, after);
+    let further = other.listen(silence())?;
+    assert_ne!(further, after, "what was heard counts");
+    assert_eq!([fork.listen(silence())?, fork.listen(silence())?], [after, further]);
     assert!(other.last_pass().is_none(), "without a budget nothing is streamed");
     println!("speech in {heard} of {} windows", samples.len() / WINDOW_SAMPLES);
 
@@ -46,5 +51,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(program.with_file_name("beside.ipu").is_file(), "there is no beside.ipu at {}", program.display());
     let mut session = beside::Model::beside()?.session(&SessionOptions::default())?;
     assert_eq!(session.main(beside::MainInputs { x: Array::new([1, 48], vec![1.0; 48]) })?.y, outputs.y);
+    // Within a budget, and within one that is too small.
+    let within =
+        |bytes| model::Model::open_with(model::PATH, OpenOptions { memory_bytes: Some(bytes), ..Default::default() });
+    let mut session = within(1 << 20)?.session(&SessionOptions::default())?;
+    assert_eq!(session.main(model::MainInputs { x: Array::new([1, 48], vec![1.0; 48]) })?.y, outputs.y);
+    assert!(session.last_pass().is_some(), "within a budget it is known what a pass read");
+    let refused = within(1).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("a memory budget of 1 B is too small"), "{refused}");
     Ok(())
 }
