@@ -266,7 +266,9 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
 
 /// A file that goes to stdout has it alone, and is nothing to look at.
 fn check_stdout(written: &Path, output: &mut Output) -> Result<(), Failure> {
-    output.leave_stdout("the file")?;
+    if !output.leave_stdout() {
+        return Err(Failure::usage("the file and --json cannot both go to stdout"));
+    }
     if io::stdout().is_terminal() {
         let message = format!("the file cannot go to `{}`, which is a terminal", written.display());
         return Err(Failure::usage(message).with_hint("name it with -o FILE.ipu"));

@@ -1,6 +1,5 @@
 //! What commands print: results on stdout as text or JSON, notes on stderr.
 
-use super::failure::Failure;
 use ipuc_formats::size::Size;
 use serde::Serialize;
 use std::fmt::Display;
@@ -27,13 +26,11 @@ impl Output {
         self.json
     }
 
-    /// Leave stdout to a file that goes there, which a message calls `file`.
-    pub(super) fn leave_stdout(&mut self, file: &str) -> Result<(), Failure> {
-        if self.json {
-            return Err(Failure::usage(format!("{file} and --json cannot both go to stdout")));
-        }
-        self.left = true;
-        Ok(())
+    /// Leave stdout to a file that goes there; `false` where JSON does.
+    #[must_use]
+    pub(super) fn leave_stdout(&mut self) -> bool {
+        self.left = !self.json;
+        self.left
     }
 
     /// A line of the result; nothing where JSON is wanted.

@@ -15,7 +15,10 @@ use std::sync::Arc;
 
 /// Refuse what cannot be, before anything is done.
 pub(super) fn prepare(target: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
-    if target.is_some_and(is_stdout) { output.leave_stdout("the trace") } else { Ok(()) }
+    if target.is_some_and(is_stdout) && !output.leave_stdout() {
+        return Err(Failure::usage("the trace and --json cannot both go to stdout"));
+    }
+    Ok(())
 }
 
 /// Note what the session does from now on, where there is a file to store it in.
