@@ -168,6 +168,10 @@ impl Routine for Loop<'_> {
             let count = TOGETHER.min(self.count - start);
             let vectors = count.div_ceil(LANES);
             for (slot, feed) in self.chain.feeds.iter().enumerate() {
+                if let Some(values) = whole(simd, self.inputs[slot], start, count) {
+                    slots[slot] = values;
+                    continue;
+                }
                 for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
                     let first = vector * LANES;
                     let own = start + first..start + count.min(first + LANES);
@@ -194,6 +198,25 @@ impl Routine for Loop<'_> {
             }
         }
     }
+}
+
+/// All vectors of a feed of f32 from an element on, where they are whole: most are, and take a load each.
+#[inline(always)]
+fn whole<S: Simd>(simd: S, input: Input<'_>, start: usize, count: usize) -> Option<[S::Vector; VECTORS]> {
+    let mut vectors = [simd.splat(0.0); VECTORS];
+    match input {
+        Input::One(value) => vectors = [simd.splat(value); VECTORS],
+        Input::Floats(values) if count == TOGETHER => {
+            let values = values[start..start + TOGETHER].as_chunks::<LANES>().0;
+            for (vector, values) in vectors.iter_mut().zip(values) {
+                *vector = simd.load(values);
+            }
+        }
+        Input::Floats(_) | Input::OneInteger(_) | Input::Integers(_) | Input::Unsigned(_) | Input::Signed(_) => {
+            return None;
+        }
+    }
+    Some(vectors)
 }
 
 /// A vector of the elements `range` of a feed.
