@@ -18,7 +18,7 @@ use ipuc_kernels::threads::{chunks, parts};
 /// Sums that the second-level cache holds.
 const NEAR_SUMS: usize = 1 << 18;
 
-/// Rows whose sums the tasks change that compute them: threads need not be called a second time for so few.
+/// Up to this many rows are changed by the tasks that compute their sums: threads need not be called a second time for them.
 const FEW_ROWS: usize = 4;
 
 /// Types that are computed in f32.
