@@ -111,6 +111,15 @@ pub fn index() -> usize {
     INDEX.get()
 }
 
+/// Runs `work` on this thread, and nowhere else.
+pub(crate) fn alone(work: impl FnOnce()) {
+    let team = CURRENT.with_borrow(|team| team.as_ref().filter(|team| team.is_observed()).cloned());
+    match team {
+        Some(team) => team.observed(0, work),
+        None => work(),
+    }
+}
+
 /// Runs `work` on this thread and on as many others of its team as come before it ends, `threads` at most in all.
 pub(crate) fn share(threads: usize, work: &(dyn Fn() + Sync)) {
     let Some(team) = CURRENT.with_borrow(Clone::clone) else { return work() };
@@ -236,8 +245,12 @@ impl Shared {
         *seen = self.posted.load(Ordering::Acquire);
     }
 
-    fn observed(&self, index: usize, work: &(dyn Fn() + Sync)) {
-        if !self.is_observed.load(Ordering::Acquire) {
+    fn is_observed(&self) -> bool {
+        self.is_observed.load(Ordering::Acquire)
+    }
+
+    fn observed(&self, index: usize, work: impl FnOnce()) {
+        if !self.is_observed() {
             return work();
         }
         let begun = Instant::now();

@@ -4,7 +4,10 @@ use crate::team;
 use std::{
     cell::Cell,
     ops::Range,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Below this many multiply-accumulate operations a kernel stays on the calling thread: waking another costs more.
@@ -46,38 +49,90 @@ pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
 /// Runs each task once, side by side where there are several. Each thread takes neighbours one after another, since they read
 /// neighbouring memory, which has been asked for by then; one that has no more takes the last of another's.
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
+    let (count, threads) = (tasks.len(), team::count());
     if SERIAL.get() {
         return tasks.into_iter().for_each(run);
     }
-    let count = tasks.len();
-    let rest = Mutex::new(Rest::new(tasks, team::count()));
-    let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next(team::index());
+    if count < 2 || threads == 1 {
+        return team::alone(|| tasks.into_iter().for_each(run));
+    }
+    let rest = Rest::new(tasks, threads);
     team::share(count, &|| {
-        while let Some(task) = next() {
+        while let Some(task) = rest.next(team::index()) {
             run(task);
         }
     });
 }
 
-/// Tasks that nobody has taken.
+/// Tasks that nobody has taken. A thread that takes its own touches no memory that others write, until they help it.
 struct Rest<T> {
-    tasks: Vec<Option<T>>,
+    tasks: Vec<Mutex<Option<T>>>,
     /// Those of each thread.
-    own: Vec<Range<usize>>,
+    own: Vec<Indices>,
 }
 
 impl<T> Rest<T> {
     fn new(tasks: Vec<T>, threads: usize) -> Self {
         let first = |thread: usize| tasks.len() * thread / threads;
-        let own = (0..threads).map(|thread| first(thread)..first(thread + 1)).collect();
-        Self { own, tasks: tasks.into_iter().map(Some).collect() }
+        let own = (0..threads).map(|thread| Indices::new(first(thread)..first(thread + 1))).collect();
+        Self { own, tasks: tasks.into_iter().map(|task| Mutex::new(Some(task))).collect() }
     }
 
     /// The next task of a thread.
-    fn next(&mut self, thread: usize) -> Option<T> {
-        let own = self.own.get_mut(thread).and_then(Iterator::next);
-        let taken = own.or_else(|| self.own.iter_mut().max_by_key(|range| range.len())?.next_back());
-        self.tasks[taken?].take()
+    fn next(&self, thread: usize) -> Option<T> {
+        let taken = self.own.get(thread).and_then(Indices::first).or_else(|| self.last_of_others());
+        self.tasks[taken?].lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The last of the thread that has most.
+    fn last_of_others(&self) -> Option<usize> {
+        loop {
+            let most = self.own.iter().max_by_key(|indices| indices.count()).filter(|indices| indices.count() > 0)?;
+            if let Some(last) = most.last() {
+                return Some(last);
+            }
+        }
+    }
+}
+
+/// Indices of tasks, taken from both ends: the first in the lower half, the end in the upper. Those of two threads lie in lines
+/// of their own.
+#[repr(align(128))]
+struct Indices(AtomicU64);
+
+impl Indices {
+    fn new(range: Range<usize>) -> Self {
+        assert!(u32::try_from(range.end).is_ok(), "{} tasks", range.end);
+        Self(AtomicU64::new(Self::packed(range.start as u32..range.end as u32)))
+    }
+
+    fn packed(range: Range<u32>) -> u64 {
+        u64::from(range.start) | u64::from(range.end) << 32
+    }
+
+    fn unpacked(packed: u64) -> Range<u32> {
+        packed as u32..(packed >> 32) as u32
+    }
+
+    fn count(&self) -> usize {
+        Self::unpacked(self.0.load(Ordering::Relaxed)).len()
+    }
+
+    fn first(&self) -> Option<usize> {
+        self.take(|range| range.start + 1..range.end).map(|before| before.start as usize)
+    }
+
+    fn last(&self) -> Option<usize> {
+        self.take(|range| range.start..range.end - 1).map(|before| before.end as usize - 1)
+    }
+
+    /// Leaves `rest` of them, where there are any; gives what there was before. Which thread has an index is all that is decided
+    /// here: tasks themselves are behind locks.
+    fn take(&self, rest: impl Fn(Range<u32>) -> Range<u32>) -> Option<Range<u32>> {
+        let take = |packed| {
+            Some(Self::unpacked(packed)).filter(|range| !range.is_empty()).map(|range| Self::packed(rest(range)))
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(Self::unpacked)
     }
 }
 
@@ -92,7 +147,7 @@ mod tests {
 
     #[test]
     fn threads_take_neighbours_and_then_the_last_of_others() {
-        let mut rest = Rest::new(('a'..='g').collect(), 2);
+        let rest = Rest::new(('a'..='g').collect(), 2);
         let taken: String = [0, 1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| rest.next(thread)).collect();
         assert_eq!(taken, "adebcgf");
         assert_eq!((rest.next(0), rest.next(1)), (None, None));
@@ -100,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_thread_without_tasks_of_its_own_takes_those_of_others() {
-        let mut rest = Rest::new(vec![1, 2], 3);
+        let rest = Rest::new(vec![1, 2], 3);
         assert_eq!([0, 0, 7].map(|thread| rest.next(thread)), [Some(2), Some(1), None]);
     }
 }
