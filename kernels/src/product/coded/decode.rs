@@ -264,9 +264,14 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
             *values = self.x.row(row);
         }
         let mut wide = [[0.0; LANES]; RUN];
+        let layout = self.weight.layout();
+        let neutral = Parameters::neutral(layout);
+        let mut parameters = [BlockParameters::new(layout, &neutral), BlockParameters::new(layout, &neutral)];
         for panel in 0..self.panels {
             let (part, whole) = self.weight.panel(simd, panel);
-            let mut parameters = BlockParameters::new(part.layout, &whole);
+            for parameters in &mut parameters {
+                parameters.begin(layout, &whole);
+            }
             let first = panel * PANEL_OUTPUTS;
             let mut totals = [[0.0; LANES]; ROWS];
             for row in 0..ROWS {
@@ -291,13 +296,14 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
                 input += length;
             }
             while !rest[0].is_empty() {
+                let parameters = &mut parameters[0];
                 parameters.read(simd, &part, &whole, input);
                 let length = rest[0].len().min(BLOCK);
                 let block = rest.map(|row| &row[..length]);
                 for run in (0..length).step_by(RUN) {
                     let left = RowsLeft(block.map(|row| &row[run..length.min(run + RUN)]));
                     let wide = &mut wide[..left.0[0].len()];
-                    decode(simd, part, &parameters, input + run, wide);
+                    decode(simd, part, parameters, input + run, wide);
                     let sums = tile::run::<S, f32, _, ROWS, 1>(simd, left, [wide], wide.len(), 0);
                     for row in 0..ROWS {
                         let total = simd.add(simd.load(&totals[row]), simd.load(&sums[row][0]));
@@ -317,7 +323,8 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
 /// Whole blocks of inputs of one panel, and the totals that their products are added to.
 struct BlocksOf<'a, const ROWS: usize> {
     part: PanelPart<'a>,
-    parameters: &'a mut BlockParameters,
+    /// Of two blocks that are computed side by side.
+    parameters: &'a mut [BlockParameters; 2],
     whole: &'a Parameters,
     /// The first input of the weight.
     first: usize,
@@ -351,12 +358,12 @@ impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C
         }
         let mut begin = 0;
         // One row alone is too few sums to keep the units busy while each waits for the one before: four runs then.
-        let mut next = BlockParameters::new(part.layout, whole);
+        let [parameters, next] = parameters;
         while ROWS == 1 && rows[0].len() - begin >= 2 * BLOCK {
             parameters.read(simd, &part, whole, first + begin);
             next.read(simd, &part, whole, first + begin + BLOCK);
             let rows = rows.map(|row| &row[begin..begin + 2 * BLOCK]);
-            let blocks = [&*parameters, &next];
+            let blocks = [&*parameters, &*next];
             add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows));
             begin += 2 * BLOCK;
         }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
-    layout::{CodeType, CodedLayout, LINE, PanelPart, Places, Stream},
+    layout::{CodeType, CodedLayout, CodedPlane, CodedRole, LINE, PanelPart, Places, PlaneType, Stream},
     pieces::CodedPanels,
     planes::{Parameters, ask, integers, load_floats},
     rows::DynamicRows,
@@ -91,20 +91,26 @@ impl DynamicFew<'_, '_, '_> {
         };
         let shifts: Vec<i32> = (0..self.out.len()).flat_map(of_row).collect();
         let layout = self.weight.layout();
-        let inputs_of = |is_first| layout.places(stream, layout.cut().min(inputs.len()), is_first);
-        let records = Records { first: inputs_of(true), further: inputs_of(false) };
+        let places = |inputs: usize, is_first| layout.places(stream, inputs, is_first);
+        let whole = layout.cut().min(inputs.len());
+        let last = places(inputs.len() % layout.cut(), false);
+        let records = Records { first: places(whole, true), further: places(whole, false), last };
+        let mut reader = Reader::new(layout, stream);
         for panel in 0..self.panels {
             let (part, whole) = self.weight.panel(simd, panel);
             let mut row = 0;
             while row < self.out.len() {
                 let left = self.out.len() - row;
-                let panel = Place { panel, part, whole, stream, records: &records, shifts: &shifts, row };
+                let panel = Place { panel, part, whole: &whole, stream, records: &records, shifts: &shifts, row };
+                let reader = &mut reader;
                 row += match left {
-                    1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel),
-                    2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel),
-                    3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd, panel),
-                    8.. if const { S::TILE_VECTORS == 3 } => self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel),
-                    _ => self.with_rows::<S, PARTS, FLOATS, 4>(simd, panel),
+                    1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel, reader),
+                    2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel, reader),
+                    3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd, panel, reader),
+                    8.. if const { S::TILE_VECTORS == 3 } => {
+                        self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel, reader)
+                    }
+                    _ => self.with_rows::<S, PARTS, FLOATS, 4>(simd, panel, reader),
                 };
             }
         }
@@ -116,6 +122,7 @@ impl DynamicFew<'_, '_, '_> {
         &mut self,
         simd: S,
         place: Place<'_>,
+        reader: &mut Reader,
     ) -> usize {
         let Place { panel, part, whole, stream, records, shifts, row: first } = place;
         let inputs = self.weight.inputs();
@@ -140,9 +147,9 @@ impl DynamicFew<'_, '_, '_> {
             Some(scale) => {
                 let block = part.layout.planes()[scale].block;
                 if PARTS == 2 && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
-                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd, scale);
+                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd, block, reader);
                 } else {
-                    panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd, scale);
+                    panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd, block, reader);
                 }
             }
         }
@@ -161,7 +168,7 @@ impl DynamicFew<'_, '_, '_> {
 struct Place<'a> {
     panel: usize,
     part: PanelPart<'a>,
-    whole: Parameters,
+    whole: &'a Parameters,
     stream: Stream,
     records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
@@ -175,6 +182,8 @@ struct Records {
     first: Places,
     /// One with as many inputs as most.
     further: Places,
+    /// The last one, where it has less.
+    last: Places,
 }
 
 /// A part of one panel.
@@ -182,7 +191,7 @@ struct Panel<'a, const ROWS: usize> {
     rows: &'a DynamicRows,
     first_row: usize,
     part: PanelPart<'a>,
-    whole: Parameters,
+    whole: &'a Parameters,
     stream: Stream,
     records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
@@ -205,9 +214,14 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
 
     /// Whole records, and a shorter one of whole blocks, by their own loop, the rest by the general tile.
     #[inline(always)]
-    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(self, simd: S, scale: usize) {
+    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(
+        self,
+        simd: S,
+        block: usize,
+        reader: &mut Reader,
+    ) {
         let (layout, inputs) = (self.part.layout, self.part.end - self.part.start);
-        let (cut, block) = (layout.cut(), layout.planes()[scale].block);
+        let cut = layout.cut();
         let blocks = if inputs.is_multiple_of(block) {
             inputs / block
         } else {
@@ -215,15 +229,15 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
             let unit = cut.max(BLOCK);
             inputs / unit * (unit / block)
         };
-        let start = self.part.start + blocks * block;
-        let whole_records = self.part.start..start & !(cut - 1);
-        let rest = PanelPart { start, bytes: &self.part.bytes[layout.panel_bytes(&whole_records)..], ..self.part };
-        let (rows, first_row, whole, ahead) = (self.rows, self.first_row, self.whole, self.ahead);
+        let Panel { rows, first_row, part, whole, ahead, .. } = self;
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
-        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, scale, blocks });
-        if start < rest.end {
-            let panels = &[(rest, whole)];
+        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, block, blocks, reader });
+        let start = part.start + blocks * block;
+        if start < part.end {
+            let whole_records = part.start..start & !(cut - 1);
+            let rest = PanelPart { start, bytes: &part.bytes[layout.panel_bytes(&whole_records)..], ..part };
+            let panels = &[(rest, *whole)];
             simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead });
         }
     }
@@ -281,10 +295,11 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
 /// Records of planes of blocks and codes: all of `cut` inputs but the last, which may be shorter.
 struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
-    /// The plane of scales.
-    scale: usize,
+    /// Inputs of a block.
+    block: usize,
     /// Blocks of all records.
     blocks: usize,
+    reader: &'a mut Reader,
 }
 
 impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> Routine
@@ -294,10 +309,9 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { panel, scale, blocks: all } = self;
+        let Self { panel, block, blocks: all, reader } = self;
         let code = panel.part.layout.code();
         let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
-        let block = panel.part.layout.planes()[scale].block;
         let groups_of_block = block / (LINES * code.inputs_of_line());
         let left = panel.left();
         let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
@@ -312,7 +326,7 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
         }
-        let mut reader = Reader::new(&panel, scale, all);
+        reader.begin(&panel, all);
         let mut first = 0;
         while first < all {
             let count = AT_ONCE.min(all - first);
@@ -355,10 +369,16 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
 }
 
 /// Reads the parameters of some blocks before their codes are multiplied, so that the loop over codes has no branch for the
-/// types of planes.
+/// types of planes. One reads all panels of a task, one after another.
 struct Reader {
     /// The plane of scales.
-    scale: usize,
+    scale: CodedPlane,
+    /// That of zero points, where there is one.
+    zero_point: Option<CodedPlane>,
+    /// Bytes of the codes of a block.
+    block_bytes: usize,
+    /// Blocks of a record that is not the last.
+    of_whole: usize,
     /// The scales of blocks, times those over all inputs.
     scales: [[f32; LANES]; AT_ONCE],
     /// Zero points as they are subtracted from codes that are not negative.
@@ -375,72 +395,76 @@ struct Reader {
     left: usize,
     /// Whether the next record is the first of the panel.
     is_first: bool,
-    /// Whether the next record lies otherwise than the one before.
-    is_other: bool,
 }
 
 impl Reader {
-    #[inline(always)]
-    fn new<const ROWS: usize>(panel: &Panel<'_, ROWS>, scale: usize, blocks: usize) -> Self {
+    /// For panels of this layout. Without a plane of scales there is nothing to read.
+    fn new(layout: &CodedLayout, stream: Stream) -> Self {
+        let plane = |plane: usize| layout.planes()[plane];
+        let none = CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block: layout.cut() };
+        let scale = stream.scale.map_or(none, plane);
         Self {
             scale,
+            zero_point: stream.zero_point.map(plane),
+            block_bytes: layout.code().lines(scale.block) * LINE,
+            of_whole: layout.cut() / scale.block,
             scales: [[0.0; LANES]; AT_ONCE],
-            shifted: [panel.whole.shifted; AT_ONCE],
+            shifted: [[0; LANES]; AT_ONCE],
             codes: [0; AT_ONCE],
             record: 0,
             places: Places::default(),
             of_record: 0..0,
-            left: blocks,
-            is_first: panel.part.start == 0,
-            is_other: true,
+            left: 0,
+            is_first: true,
         }
+    }
+
+    /// Goes to the first of the `blocks` of a panel.
+    #[inline(always)]
+    fn begin<const ROWS: usize>(&mut self, panel: &Panel<'_, ROWS>, blocks: usize) {
+        if self.zero_point.is_none() {
+            self.shifted = [panel.whole.shifted; AT_ONCE];
+        }
+        (self.record, self.places, self.of_record) = (0, Places::default(), 0..0);
+        (self.left, self.is_first) = (blocks, panel.part.start == 0);
     }
 
     /// Those of the next `count` blocks.
     #[inline(always)]
     fn read<S: Simd, const ROWS: usize>(&mut self, simd: S, panel: &Panel<'_, ROWS>, count: usize) {
-        let (layout, bytes) = (panel.part.layout, panel.part.bytes);
-        let scale_plane = layout.planes()[self.scale];
-        let block_bytes = layout.code().lines(scale_plane.block) * LINE;
+        let bytes = panel.part.bytes;
         let whole_scale = simd.load(&panel.whole.scale);
-        let zero_plane = panel.stream.zero_point.map(|plane| layout.planes()[plane]);
-        let offset = simd.splat_integer(layout.code().offset());
+        let offset = simd.splat_integer(panel.part.layout.code().offset());
         for index in 0..count {
             if self.of_record.is_empty() {
-                self.next_record(panel, scale_plane.block);
+                self.next_record(panel.records);
             }
             let row = self.of_record.start;
             let scales = &bytes[self.record + self.places.scale..];
             if panel.ahead {
-                ask(simd, &scales[row * scale_plane.element.row_bytes()..]);
+                ask(simd, &scales[row * self.scale.element.row_bytes()..]);
             }
-            let scale = load_floats(simd, scale_plane.element, scales, row);
+            let scale = load_floats(simd, self.scale.element, scales, row);
             simd.store(simd.multiply(whole_scale, scale), &mut self.scales[index]);
-            if let Some(plane) = zero_plane {
+            if let Some(plane) = self.zero_point {
                 let zero_points = &bytes[self.record + self.places.zero_point..];
                 let zero_point = simd.load_integers(&integers(plane.element, zero_points, row));
                 simd.store_integers(simd.add_integers(zero_point, offset), &mut self.shifted[index]);
             }
-            self.codes[index] = self.record + self.places.codes + row * block_bytes;
+            self.codes[index] = self.record + self.places.codes + row * self.block_bytes;
             self.of_record.start += 1;
         }
     }
 
     #[inline(always)]
-    fn next_record<const ROWS: usize>(&mut self, panel: &Panel<'_, ROWS>, block: usize) {
-        let layout = panel.part.layout;
-        let of_whole = layout.cut() / block;
-        let own = of_whole.min(self.left);
+    fn next_record(&mut self, records: &Records) {
+        let own = self.of_whole.min(self.left);
         self.record += self.places.end;
-        // Most records are alike: their places are not written again.
-        if self.is_first {
-            self.places = panel.records.first;
-        } else if own < of_whole {
-            self.places = layout.places(panel.stream, own * block, false);
-        } else if self.is_other {
-            self.places = panel.records.further;
-        }
-        self.is_other = self.is_first;
+        self.places = match (self.is_first, own < self.of_whole) {
+            (true, _) => records.first,
+            (false, true) => records.last,
+            (false, false) => records.further,
+        };
         self.is_first = false;
         self.left -= own;
         self.of_record = 0..own;

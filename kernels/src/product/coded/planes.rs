@@ -37,7 +37,7 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Without any plane.
-    fn neutral(layout: &CodedLayout) -> Self {
+    pub fn neutral(layout: &CodedLayout) -> Self {
         Self { scale: [1.0; LANES], zero_point: [0.0; LANES], shifted: [layout.code().offset(); LANES] }
     }
 
@@ -67,6 +67,27 @@ impl BlockParameters {
     pub fn new(layout: &CodedLayout, whole: &Parameters) -> Self {
         let shift = layout.finest().unwrap_or(BLOCK).trailing_zeros();
         Self { rows: [*whole; MOST_BLOCKS], shift }
+    }
+
+    /// Goes on to another panel of the layout, with these parameters over all inputs: those of blocks are written by
+    /// [`BlockParameters::read`] alone.
+    #[inline(always)]
+    pub fn begin(&mut self, layout: &CodedLayout, whole: &Parameters) {
+        let planes = layout.planes();
+        let of_blocks = |plane: &usize| planes[*plane].block > 0;
+        let has_scale = !layout.scales().is_empty() && !layout.scales().iter().any(of_blocks);
+        let has_zero_point = layout.zero_point().is_some_and(|plane| !of_blocks(&plane));
+        if !has_scale && !has_zero_point {
+            return;
+        }
+        for row in &mut self.rows[..BLOCK >> self.shift] {
+            if has_scale {
+                row.scale = whole.scale;
+            }
+            if has_zero_point {
+                (row.zero_point, row.shifted) = (whole.zero_point, whole.shifted);
+            }
+        }
     }
 
     /// Reads those of the inputs from `input` (a multiple of 256) on.
