@@ -9,6 +9,7 @@ use bytemuck::Pod;
 use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_codes::size::Size;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -101,6 +102,36 @@ impl<T: Element> Storage for Elements<T> {
     }
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Some(bytemuck::cast_slice_mut(&mut self.0))
+    }
+}
+
+/// The only element of a tensor: scalars are many, and take one piece of memory.
+struct Single<T>(T);
+
+impl<T: Pod + Send + Sync> Storage for Single<T> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::bytes_of(&self.0)
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(bytemuck::bytes_of_mut(&mut self.0))
+    }
+}
+
+/// Some bytes of another storage, which may be written once nobody else has any of it.
+struct Part {
+    whole: Arc<dyn Storage>,
+    bytes: Range<usize>,
+}
+
+impl Storage for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.whole.bytes()[self.bytes.clone()]
+    }
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Arc::get_mut(&mut self.whole)?.bytes_mut()?.get_mut(self.bytes.clone())
+    }
+    fn is_counted(&self) -> bool {
+        self.whole.is_counted()
     }
 }
 
@@ -241,14 +272,12 @@ impl Tensor {
 
     /// A tensor of one element with shape `[]`.
     pub fn scalar<T: Element>(element: T) -> Tensor {
-        let storage = AlignedBytes::<Line>::from(bytemuck::bytes_of(&element));
-        Tensor { dtype: T::DTYPE, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
+        Tensor { dtype: T::DTYPE, shape: Extents::new(), data: Data::Bytes(Arc::new(Single(element))) }
     }
 
     /// A boolean of shape `[]`.
     pub fn scalar_bool(element: bool) -> Tensor {
-        let storage = AlignedBytes::<Line>::from(&[u8::from(element)][..]);
-        Tensor { dtype: DType::Bool, shape: Extents::new(), data: Data::Bytes(Arc::new(storage)) }
+        Tensor { dtype: DType::Bool, shape: Extents::new(), data: Data::Bytes(Arc::new(Single(u8::from(element)))) }
     }
 
     /// A vector of i64, shape `[n]`.
@@ -381,6 +410,19 @@ impl Tensor {
             return Err(TensorError::Size { dtype: self.dtype, shape: shape.to_vec(), expected, found: self.count() });
         }
         Ok(Tensor { dtype: self.dtype, shape: Extents::from_slice(shape), data: self.data.clone() })
+    }
+
+    /// The elements from `first` on, in row-major order, that fill `shape`; shares the bytes. `None` where there are fewer, for
+    /// strings, and for elements that are no whole bytes.
+    #[must_use]
+    pub fn part(&self, first: usize, shape: &[usize]) -> Option<Tensor> {
+        let whole = self.storage().filter(|_| self.dtype.bits().is_multiple_of(8))?;
+        let size = self.dtype.bits() / 8;
+        let start = first.checked_mul(size)?;
+        let end = element_count(shape)?.checked_mul(size)?.checked_add(start)?;
+        whole.bytes().get(start..end)?;
+        let data = Data::Bytes(Arc::new(Part { whole, bytes: start..end }));
+        Some(Tensor { dtype: self.dtype, shape: Extents::from_slice(shape), data })
     }
 
     /// The same bits under another type of the same width (not strings); shares the bytes.
@@ -538,6 +580,30 @@ mod tests {
         assert_eq!(tensor.elements::<f32>().unwrap(), [1.0, 7.0, 3.0]);
         let error = Tensor::from_vec(&[2], vec![1u8]).unwrap_err();
         assert!(matches!(error, TensorError::Size { expected: 2, found: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn parts_share_bytes_and_are_written_in_place_by_the_last() {
+        let whole = Tensor::from_elements(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        let address = whole.elements::<f32>().unwrap().as_ptr();
+        let (mut first, mut second) = (whole.part(0, &[2]).unwrap(), whole.part(2, &[2, 2]).unwrap());
+        drop(whole);
+        assert_eq!(second.elements::<f32>().unwrap(), [3.0, 4.0, 5.0, 6.0]);
+        assert!(!second.is_exclusive());
+        first.elements_mut::<f32>().unwrap()[0] = 7.0;
+        assert_eq!(first.elements::<f32>().unwrap(), [7.0, 2.0], "a copy: the second has the rest");
+        assert!(second.is_exclusive());
+        second.elements_mut::<f32>().unwrap()[3] = 8.0;
+        assert_eq!(second.elements::<f32>().unwrap(), [3.0, 4.0, 5.0, 8.0]);
+        assert_eq!(second.elements::<f32>().unwrap().as_ptr(), address.wrapping_add(2));
+    }
+
+    #[test]
+    fn parts_beyond_the_end_or_of_no_whole_bytes_are_none() {
+        let bytes = Tensor::from_elements(&[3], &[1u8, 2, 3]).unwrap();
+        assert!(bytes.part(1, &[3]).is_none() && bytes.part(usize::MAX, &[1]).is_none());
+        assert!(Tensor::from_codes(DType::U4, &[4], &[1, 2, 3, 4]).unwrap().part(2, &[2]).is_none());
+        assert!(Tensor::from_strings(&[1], vec!["a".to_string()]).unwrap().part(0, &[1]).is_none());
     }
 
     #[test]

@@ -61,12 +61,21 @@ impl Execution<'_, '_> {
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = self.trace.map(|_| Instant::now());
-            let operands = self.operands(step, plan, at, &mut frame, &program.source);
-            // Keys and values of the next attention come from the disk while this one and what lies between are computed.
-            if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
-                upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
-            }
-            let mut results = self.run_step(index, step, operands)?;
+            // What streams is planned with all that steps read, shapes of views included.
+            let is_free = program.streamed.is_none() || !reads_weights(step);
+            let views = self.memory.view(index, at).filter(|_| is_free);
+            let views = views.and_then(|shapes| viewed(step, plan, at, &mut frame, shapes));
+            let mut results = match views {
+                Some(views) => views,
+                None => {
+                    let operands = self.operands(step, plan, at, &mut frame, &program.source);
+                    // Keys and values of the next attention come from the disk while this one and what lies between are computed.
+                    if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
+                        upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
+                    }
+                    self.run_step(index, step, operands)?
+                }
+            };
             if let (Some(trace), Some(begun)) = (self.trace, begun) {
                 trace.add_step((index, here), step.op.name(), &step.name, begun);
             }
@@ -171,6 +180,36 @@ fn frame(arguments: Vec<Contents>, block: &BlockRecord) -> Vec<Option<Contents>>
     frame
 }
 
+/// Operand 0 of a step in the shapes that the plan knows for the results, one behind the other: such a step does nothing else. `None`,
+/// with the frame as it was, where the operand is no tensor of as many elements.
+fn viewed(
+    step: &StepRecord,
+    plan: &BlockPlan,
+    at: usize,
+    frame: &mut [Option<Contents>],
+    shapes: &[Box<[usize]>],
+) -> Option<Vec<Contents>> {
+    let Some(&OperandRecord::Value(slot)) = step.operands.first() else { return None };
+    let Some(Contents::Value(Value::Tensor(tensor))) = &frame[slot as usize] else { return None };
+    let views = match shapes {
+        [shape] => vec![Contents::Value(tensor.reshaped(shape).ok()?.into())],
+        shapes => {
+            let mut first = 0;
+            let mut part = |shape: &Box<[usize]>| {
+                let part = tensor.part(first, shape)?;
+                first += part.count();
+                Some(Contents::Value(part.into()))
+            };
+            let parts = shapes.iter().map(&mut part).collect::<Option<Vec<_>>>()?;
+            (first == tensor.count()).then_some(parts)?
+        }
+    };
+    if plan.is_last_read(slot, at, 0) {
+        frame[slot as usize] = None;
+    }
+    Some(views)
+}
+
 /// Keeps the results of a step that somebody reads.
 fn keep(results: Vec<Contents>, step: &StepRecord, plan: &BlockPlan, frame: &mut [Option<Contents>]) {
     for (&slot, value) in step.results.iter().zip(results) {
@@ -178,6 +217,10 @@ fn keep(results: Vec<Contents>, step: &StepRecord, plan: &BlockPlan, frame: &mut
             frame[slot as usize] = Some(value);
         }
     }
+}
+
+fn reads_weights(step: &StepRecord) -> bool {
+    step.operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)))
 }
 
 /// Whether these are the operands of a step that reads more than one growing state.

@@ -74,18 +74,22 @@ impl BoundMemory {
     }
 
     /// This memory for another binding of the same entry, where no value that has a place changes its size; `None` where one does.
-    pub(crate) fn rebound(mut self, manifest: &Manifest, entry_block: u32, bindings: &Bindings) -> Option<Self> {
+    pub(crate) fn rebound(mut self, entry_block: u32, bindings: &Bindings) -> Option<Self> {
         if self.entry_block != entry_block {
             return None;
         }
         if self.bindings != *bindings {
-            let is_of = |(index, memory): (usize, &BlockMemory)| memory.is_of(&manifest.blocks[index], bindings);
-            if !self.planned().all(is_of) {
+            if !self.planned().all(|(_, memory)| memory.is_at(bindings)) {
                 return None;
             }
             self.bindings = bindings.clone();
         }
         Some(self)
+    }
+
+    /// The shapes of the results of a step that are operand 0, or parts of it one behind the other.
+    pub(crate) fn view(&self, block: u32, step: usize) -> Option<&[Box<[usize]>]> {
+        self.blocks.get(block as usize)?.as_ref()?.0.view(step)
     }
 
     /// Bytes of all arenas.

@@ -1,29 +1,70 @@
-//! A place in the arena for every result of a block whose size follows from bound dimensions.
+//! A place in the arena for every result of a block whose size follows from bound dimensions, and the shapes of views.
 
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
 use ipuc_formats::ops::Op;
-use std::collections::BTreeMap;
+use ipuc_formats::tensor::element_count;
+use std::collections::{BTreeMap, HashMap};
 
 /// Places begin at cache lines.
 const ALIGNMENT: usize = 64;
 
 /// Where the results of one block live.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct BlockMemory {
     /// Bytes of the arena.
     pub(crate) bytes: usize,
     /// Offset and length of each value's place; `None` for those without.
     pub(crate) places: Vec<Option<(usize, usize)>>,
-    /// What was planned.
-    held: Vec<Held>,
+    /// For each step whose results are operand 0 in another shape, or parts of it one behind the other, the shapes of the results.
+    views: Vec<Option<Box<[Box<[usize]>]>>>,
+    /// The dimensions that follow from symbols and decide the plan, as they were.
+    dims: Vec<(Dim, Option<usize>)>,
 }
 
 impl BlockMemory {
-    /// Whether this is the plan of the block at these dimensions, too.
-    pub(crate) fn is_of(&self, block: &BlockRecord, bindings: &Bindings) -> bool {
-        self.held == held(block, bindings)
+    /// Whether this is the plan of its block at these dimensions, too.
+    pub(crate) fn is_at(&self, bindings: &Bindings) -> bool {
+        self.dims.iter().all(|(dim, extent)| extent_of(dim, bindings) == *extent)
+    }
+
+    /// The shapes of the results of a step that are operand 0, or parts of it one behind the other.
+    pub(crate) fn view(&self, step: usize) -> Option<&[Box<[usize]>]> {
+        self.views.get(step)?.as_deref()
+    }
+}
+
+fn extent_of(dim: &Dim, bindings: &Bindings) -> Option<usize> {
+    usize::try_from(dim.evaluate(bindings).ok()?).ok()
+}
+
+/// Extents at bound dimensions, and what they were asked for.
+struct Extents<'a> {
+    bindings: &'a Bindings,
+    asked: HashMap<Dim, Option<usize>>,
+}
+
+impl Extents<'_> {
+    fn of(&mut self, dim: &Dim) -> Option<usize> {
+        match dim.as_known() {
+            Some(extent) => usize::try_from(extent).ok(),
+            None => *self.asked.entry(dim.clone()).or_insert_with(|| extent_of(dim, self.bindings)),
+        }
+    }
+
+    /// The extents of a tensor; `None` where one does not follow.
+    fn of_tensor(&mut self, kind: &Type) -> Option<Box<[usize]>> {
+        let Type::Tensor { shape: Shape::Ranked(dims), .. } = kind else { return None };
+        // All are asked for: another binding may give the one that is missing.
+        let extents: Vec<Option<usize>> = dims.iter().map(|dim| self.of(dim)).collect();
+        extents.into_iter().collect()
+    }
+
+    /// Bytes of a tensor; `None` where they do not follow, or there are none.
+    fn bytes_of(&mut self, kind: &Type) -> Option<usize> {
+        let (dtype, _) = kind.as_tensor()?;
+        dtype.packed_bytes(element_count(&self.of_tensor(kind)?)?).filter(|&bytes| bytes > 0)
     }
 }
 
@@ -32,28 +73,52 @@ const MOST_BY_SIZE: usize = 2048;
 
 /// Plan a block at these dimensions. Results of the block leave it and have no place.
 pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemory {
-    let held = held(block, bindings);
+    let mut extents = Extents { bindings, asked: HashMap::new() };
+    let viewed: Vec<Option<usize>> = block.steps.iter().map(|step| viewed(block, step, &mut extents)).collect();
+    let held = held(block, &viewed, &mut extents);
     let offsets = if held.len() <= MOST_BY_SIZE { by_size(&held) } else { in_order(&held) };
-    let mut memory = BlockMemory { bytes: 0, places: vec![None; block.values.len()], held: Vec::new() };
+    let mut memory = BlockMemory { places: vec![None; block.values.len()], ..BlockMemory::default() };
     for (held, offset) in held.iter().zip(offsets) {
         memory.places[held.slot] = Some((offset, held.bytes));
         memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
     }
-    memory.held = held;
+    let steps = block.steps.iter().zip(&viewed);
+    memory.views = steps.map(|(step, &viewed)| view(block, step, viewed, &mut extents)).collect();
+    memory.dims = extents.asked.into_iter().collect();
     memory
 }
 
+/// The shapes of the results of a step that gives the bytes of operand 0; `None` where a type is another, or where data of the
+/// run, which may be wrong, has a say in them.
+fn view(
+    block: &BlockRecord,
+    step: &StepRecord,
+    viewed: Option<usize>,
+    extents: &mut Extents<'_>,
+) -> Option<Box<[Box<[usize]>]>> {
+    let (Some(0), [OperandRecord::Value(operand), further @ ..]) = (viewed, &*step.operands) else { return None };
+    if further.iter().any(|operand| matches!(operand, OperandRecord::Value(_))) {
+        return None;
+    }
+    let (dtype, _) = block.values[*operand as usize].kind.as_tensor()?;
+    let shape = |&slot: &u32| {
+        let kind = &block.values[slot as usize].kind;
+        if kind.as_tensor()?.0 == dtype { extents.of_tensor(kind) } else { None }
+    };
+    step.results.iter().map(shape).collect()
+}
+
 /// The values of a block that have places, in the order in which steps make them.
-fn held(block: &BlockRecord, bindings: &Bindings) -> Vec<Held> {
-    let ends = ends(block, bindings);
+fn held(block: &BlockRecord, viewed: &[Option<usize>], extents: &mut Extents<'_>) -> Vec<Held> {
+    let ends = ends(block, viewed);
     let mut held = Vec::new();
     for (at, step) in block.steps.iter().enumerate() {
-        if viewed(block, step, bindings).is_some() {
+        if viewed[at].is_some() {
             continue;
         }
         for &slot in &step.results {
             let End::Step(end) = ends[slot as usize] else { continue };
-            let Some(bytes) = value_bytes(&block.values[slot as usize].kind, bindings) else { continue };
+            let Some(bytes) = extents.bytes_of(&block.values[slot as usize].kind) else { continue };
             held.push(Held { slot: slot as usize, bytes, first: at, last: end.max(at) });
         }
     }
@@ -134,18 +199,19 @@ enum End {
     Result,
 }
 
-/// The operand whose bytes are those of the result: that of a view, or of a transpose that leaves elements in order at these
-/// dimensions.
-fn viewed(block: &BlockRecord, step: &StepRecord, bindings: &Bindings) -> Option<usize> {
-    let Op::Transpose(transpose) = &step.op else { return step.op.view_of() };
+/// The operand whose bytes are those of the results: that of a view, or of a transpose or split that leaves elements in order at
+/// these dimensions.
+fn viewed(block: &BlockRecord, step: &StepRecord, extents: &mut Extents<'_>) -> Option<usize> {
+    let keeps_order: &dyn Fn(&[usize]) -> bool = match &step.op {
+        Op::Transpose(transpose) => &|shape| transpose.keeps_order(shape),
+        Op::Split(split) => &|shape| split.keeps_order(shape),
+        other => return other.view_of(),
+    };
     let Some(OperandRecord::Value(slot)) = step.operands.first() else { return None };
-    let Type::Tensor { shape: Shape::Ranked(dims), .. } = &block.values[*slot as usize].kind else { return None };
-    let extent = |dim: &Dim| usize::try_from(dim.evaluate(bindings).ok()?).ok();
-    let extents: Option<Vec<usize>> = dims.iter().map(extent).collect();
-    transpose.keeps_order(&extents?).then_some(0)
+    keeps_order(&extents.of_tensor(&block.values[*slot as usize].kind)?).then_some(0)
 }
 
-fn ends(block: &BlockRecord, bindings: &Bindings) -> Vec<End> {
+fn ends(block: &BlockRecord, viewed: &[Option<usize>]) -> Vec<End> {
     let mut ends = vec![End::Unread; block.values.len()];
     for operand in &block.results {
         if let OperandRecord::Value(slot) = operand {
@@ -154,13 +220,12 @@ fn ends(block: &BlockRecord, bindings: &Bindings) -> Vec<End> {
     }
     // Backwards, so that a view's end is known when what it views is met.
     for (at, step) in block.steps.iter().enumerate().rev() {
-        let viewed = viewed(block, step, bindings);
-        let view_end = step.results.first().map_or(End::Unread, |&slot| ends[slot as usize]);
+        let view_end = step.results.iter().map(|&slot| ends[slot as usize]).fold(End::Unread, later);
         for (index, operand) in step.operands.iter().enumerate() {
             let OperandRecord::Value(slot) = operand else { continue };
             let end = &mut ends[*slot as usize];
             *end = later(*end, End::Step(at));
-            if viewed == Some(index) {
+            if viewed[at] == Some(index) {
                 *end = later(*end, view_end);
             }
         }
@@ -178,10 +243,7 @@ fn later(one: End, two: End) -> End {
 
 /// Bytes of a tensor at bound dimensions; `None` where they do not follow.
 pub(crate) fn value_bytes(kind: &Type, bindings: &Bindings) -> Option<usize> {
-    let Type::Tensor { dtype, shape: Shape::Ranked(dims) } = kind else { return None };
-    let extent = |dim: &Dim| usize::try_from(dim.evaluate(bindings).ok()?).ok();
-    let count = dims.iter().map(extent).try_fold(1usize, |count, extent| count.checked_mul(extent?))?;
-    dtype.packed_bytes(count).filter(|&bytes| bytes > 0)
+    Extents { bindings, asked: HashMap::new() }.bytes_of(kind)
 }
 
 /// Ranges that nobody holds, by offset.
@@ -235,7 +297,7 @@ mod tests {
     use super::*;
     use ipuc_formats::dtype::DType;
     use ipuc_formats::model::{Role, ValueRecord};
-    use ipuc_formats::ops::{Append, Transpose};
+    use ipuc_formats::ops::{Append, Split, Transpose};
     use proptest::prelude::*;
 
     #[test]
@@ -303,12 +365,56 @@ mod tests {
             ],
             results: vec![OperandRecord::Value(3)],
         };
-        let places = |rows: i64| {
-            let plan = plan_block(&block, &[("rows", rows)].into_iter().collect());
-            plan.places.into_iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>()
+        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect());
+        let places =
+            |plan: BlockMemory| plan.places.into_iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>();
+        assert_eq!(plan(1).view(1), Some(&[Box::from([8, 1, 16])][..]), "a step that only changes the shape");
+        assert_eq!((plan(1).view(0), plan(2).view(1)), (None, None));
+        assert_eq!(places(plan(1)), [None, Some(512), None, None]);
+        assert_eq!(places(plan(2)), [None, Some(1024), Some(1024), None]);
+    }
+
+    #[test]
+    fn parts_of_one_row_are_views_and_keep_its_place() {
+        let value = |columns: i64| ValueRecord {
+            kind: Type::tensor(DType::F32, Shape::Ranked(vec![Dim::symbol("rows"), Dim::from(columns)])),
+            contents: None,
+            role: Role::Activations,
+            id: 0,
+            name: None,
         };
-        assert_eq!(places(1), [None, Some(512), None, None]);
-        assert_eq!(places(2), [None, Some(1024), Some(1024), None]);
+        let step = |op: Op, operands: &[u32], results: &[u32]| StepRecord {
+            op,
+            operands: operands.iter().map(|&slot| OperandRecord::Value(slot)).collect(),
+            results: results.to_vec(),
+            reads: Vec::new(),
+            name: String::new(),
+        };
+        let append = || Op::from(Append { axis: 0, rows: None });
+        let mut block = BlockRecord {
+            values: [48, 48, 16, 32, 16, 32].map(value).to_vec(),
+            parameters: 1,
+            steps: vec![
+                step(append(), &[0], &[1]),
+                step(Split { axis: 1, parts: 2, even: false }.into(), &[1], &[2, 3]),
+                step(append(), &[2], &[4]),
+                step(append(), &[3, 4], &[5]),
+            ],
+            results: vec![OperandRecord::Value(5)],
+        };
+        block.steps[1].operands.push(OperandRecord::Weight(0));
+        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect());
+        let places =
+            |plan: &BlockMemory| plan.places.iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>();
+        let (one, two) = (plan(1), plan(2));
+        assert_eq!(one.view(1), Some(&[Box::from([1, 16]), Box::from([1, 32])][..]));
+        assert_eq!(places(&one), [None, Some(192), None, None, Some(64), None]);
+        assert_ne!(one.places[1].unwrap().0, one.places[4].unwrap().0, "the second part is read after this is written");
+        assert_eq!(two.view(1), None);
+        assert_eq!(places(&two), [None, Some(384), Some(128), Some(256), Some(128), None]);
+        block.steps[1].operands[1] = OperandRecord::Value(0);
+        let asked = plan_block(&block, &[("rows", 1)].into_iter().collect());
+        assert_eq!(asked.view(1), None, "sizes that the run gives are checked by the step");
     }
 
     #[test]
@@ -336,12 +442,12 @@ mod tests {
         };
         let at = |past: i64| [("past", past)].into_iter().collect::<Bindings>();
         let plan = plan_block(&block, &at(5));
-        assert_eq!((plan.bytes, plan.is_of(&block, &at(5)), plan.is_of(&block, &at(6))), (64, true, true));
+        assert_eq!((plan.bytes, plan.is_at(&at(5)), plan.is_at(&at(6))), (64, true, true));
         block.values.push(value(Dim::from(1i64)));
         block.steps.push(step(2, 3));
         block.results = vec![OperandRecord::Value(3)];
         let plan = plan_block(&block, &at(5));
-        assert_eq!((plan.bytes, plan.is_of(&block, &at(5)), plan.is_of(&block, &at(6))), (128, true, false));
+        assert_eq!((plan.bytes, plan.is_at(&at(5)), plan.is_at(&at(6))), (128, true, false));
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn attempt(
     for (session, part) in sessions.iter_mut().zip(parts) {
         // Old arenas go before new ones come.
         let memory = session.memory.take();
-        let memory = memory.and_then(|memory| memory.rebound(&program.manifest, entry.block, &part.bindings));
+        let memory = memory.and_then(|memory| memory.rebound(entry.block, &part.bindings));
         let memory = memory.unwrap_or_else(|| {
             BoundMemory::new(&program.manifest, entry.block, part.bindings.clone(), program.pool.clone())
         });

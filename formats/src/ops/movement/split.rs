@@ -28,6 +28,11 @@ attributes! {
 const MAXIMUM_PARTS: i64 = 1 << 16;
 
 impl Split {
+    /// Whether the elements of each part follow each other in an operand of these extents.
+    pub fn keeps_order(&self, extents: &[usize]) -> bool {
+        normalize_axis(self.axis, extents.len()).is_ok_and(|axis| extents[..axis].iter().all(|&extent| extent == 1))
+    }
+
     fn count(&self) -> Result<usize, TypeError> {
         let invalid = || TypeError::Value {
             subject: "number of parts".to_string(),
@@ -197,6 +202,14 @@ impl Moves for Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_consecutive_where_axes_before_theirs_have_one_position() {
+        let split = Split { axis: -1, parts: 3, even: true };
+        assert!(split.keeps_order(&[1, 1, 6]) && split.keeps_order(&[6]));
+        assert!(!split.keeps_order(&[1, 2, 6]) && !split.keeps_order(&[]));
+    }
+
     use crate::ops::movement::moving::testing::{contents, floats, infer, iota, run, vector};
 
     fn shapes(split: &Split, inputs: &[Option<Fact>]) -> Vec<String> {

@@ -202,11 +202,17 @@ fn parts(
     }
     let extents = split.extents(sizes.as_deref(), data.shape()[axis])?;
     let own = strides(data.shape());
+    let is_view = split.keeps_order(data.shape());
     let mut start = 0;
     let mut parts = Vec::with_capacity(extents.len());
     for (result, extent) in extents.into_iter().enumerate() {
         let mut shape = data.shape().to_vec();
         shape[axis] = extent;
+        if let Some(part) = is_view.then(|| data.part(start * own[axis], &shape)).flatten() {
+            parts.push(part.into());
+            start += extent;
+            continue;
+        }
         let base = if shape.contains(&0) { 0 } else { start * own[axis] };
         let arrangement = Arrangement::new(shape, &signed(&own), base);
         let Some(part) = arrangement.apply(data, result, context)? else { return Ok(None) };
