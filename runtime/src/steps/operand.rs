@@ -69,6 +69,14 @@ impl Operand {
         }
     }
 
+    /// The weight, where it is one.
+    pub fn as_weight(&self) -> Option<&Weight> {
+        match self {
+            Operand::Weight(weight) => Some(weight),
+            Operand::Absent | Operand::Value(_) | Operand::Version(_) => None,
+        }
+    }
+
     /// Type of the operand, with known extents; `None` where it is absent.
     ///
     /// # Errors

@@ -4,7 +4,6 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::fact::{Fact, Type};
-use crate::ops::parts::pick;
 use crate::ops::{
     Effect, InferContext, Operator, ReferenceContext, ReferenceError, Serial, StepFacts, TypeError, VectorClass, each,
     tensor, tensor_operand,
@@ -84,11 +83,9 @@ impl Operator for ZipMap {
         if columns != keys.len() || columns == 0 {
             return Err(different().into());
         }
-        let x = x.reshaped(&[rows, columns])?;
         let mut items = room(rows)?;
-        for row in 0..rows {
-            let scores = pick(&x, 0, row)?.ok_or_else(different)?;
-            let scores = scores.elements::<f32>()?.iter().map(|&score| Value::from(Tensor::scalar(score)));
+        for scores in x.elements::<f32>()?.chunks_exact(columns) {
+            let scores = scores.iter().map(|&score| Value::from(Tensor::scalar(score)));
             items.push(Value::Map { key, element: element(), entries: keys.iter().cloned().zip(scores).collect() });
         }
         let map = Type::Map { key, element: Box::new(element()) };

@@ -145,7 +145,10 @@ impl ProductPlan {
         // Without elements there is nothing to walk, whatever the other extents are.
         let mut batches = listed(DType::I64, &batch)?;
         if count > 0 {
-            batches.extend(offsets(&left).zip(offsets(&right)));
+            match batch.iter().product() {
+                1usize => batches.push((0, 0)),
+                _ => batches.extend(offsets(&left).zip(offsets(&right))),
+            }
         }
         Ok(ProductPlan { a: left, b: right, shape, batches })
     }

@@ -19,6 +19,7 @@ use ipuc_kernels::layer_normalization::{RowNormalization, RowStatistics, normali
 use ipuc_kernels::normalize::{Line, affine_lines, standardize_sets};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::softmax::{SoftmaxKind, softmax_in_place};
+use std::borrow::Cow;
 
 /// The tensors behind operands; `None` where one is absent or no tensor.
 fn tensors<const N: usize>(inputs: &[Option<Value>]) -> Option<[&Tensor; N]> {
@@ -70,7 +71,7 @@ pub(super) fn softmax_rounded(dtype: DType, row: &mut [f32]) {
 }
 
 /// The elements of a scale or bias for one row of `extents`, where it is the same for all rows.
-fn row_vector(tensor: &Tensor, extents: &[usize]) -> Result<Option<Vec<f32>>, KernelError> {
+fn row_vector<'a>(tensor: &'a Tensor, extents: &[usize]) -> Result<Option<Cow<'a, [f32]>>, KernelError> {
     let ones = tensor.rank().saturating_sub(extents.len());
     let (outer, own) = tensor.shape().split_at(ones);
     let fits = own.iter().rev().zip(extents.iter().rev()).all(|(own, wanted)| own == wanted || *own == 1);
@@ -79,10 +80,10 @@ fn row_vector(tensor: &Tensor, extents: &[usize]) -> Result<Option<Vec<f32>>, Ke
     }
     let values = widened(tensor)?;
     if own == extents {
-        return Ok(Some(values.into_owned()));
+        return Ok(Some(values));
     }
     let strides = broadcast_strides(own, extents);
-    Ok(Some(strided_indices(extents, &strides).map(|index| values[index]).collect()))
+    Ok(Some(strided_indices(extents, &strides).map(|index| values[index]).collect::<Vec<_>>().into()))
 }
 
 impl LayerNormalizationRows<'_> {
@@ -132,9 +133,9 @@ impl Kernel for LayerNormalization {
         let Some(data) = tensor(0) else { return reference(self, inputs, context) };
         let axis = normalize_axis(self.axis, data.rank())?;
         let extents = &data.shape()[axis..];
-        let vector = |tensor: Option<&Tensor>| tensor.map(|tensor| row_vector(tensor, extents)).transpose();
-        let (scale, bias) = (vector(tensor(1))?, vector(tensor(2))?);
-        let known = |vector: &Option<Option<Vec<f32>>>| !matches!(vector, Some(None));
+        let scale = tensor(1).map(|scale| row_vector(scale, extents)).transpose()?;
+        let bias = tensor(2).map(|bias| row_vector(bias, extents)).transpose()?;
+        let known = |vector: &Option<Option<Cow<'_, [f32]>>>| !matches!(vector, Some(None));
         let result_type = tensor(1).map_or(data.dtype(), Tensor::dtype);
         let same = !self.center || result_type == data.dtype();
         let bias_fits = tensor(2).is_none_or(|bias| bias.dtype() == result_type);

@@ -83,8 +83,9 @@ impl Choices {
 
 impl Kernel for ExpertMatmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let panels = operands.get(1).and_then(Operand::as_weight).and_then(PanelWeight::of);
         let dynamic = self.arithmetic.dynamic_block();
-        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1), PanelWeight::of));
+        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(panels.as_ref()));
         // Rows may be stored, too.
         let a = tensor_operand(&mut operands, 0)?;
         if !known || !computes_in_f32(a.dtype()) {
@@ -95,7 +96,7 @@ impl Kernel for ExpertMatmul {
         let weight = std::mem::take(&mut operands[1]);
         if let Operand::Weight(weight) = &weight
             && weight.dtype() == a.dtype()
-            && let Some(weight) = PanelWeight::of(weight)
+            && let Some(weight) = panels
         {
             let plan = self.resolve(a.shape(), &weight.weight.shape()?, index.shape())?;
             let choices = Choices::new(self, plan, &index)?;

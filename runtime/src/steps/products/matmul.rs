@@ -4,7 +4,7 @@ use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
 use super::panels::{PanelWeight, Run, coded_pieces, run_pieces, with_panels, with_zeros, within};
-use crate::steps::{Context, Kernel, KernelError, Operand, Weight, run_reference, tensor_operand};
+use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Arithmetic, Matmul, ProductPlan, TypeError};
 use ipuc_formats::tensor::{Tensor, filled};
@@ -12,9 +12,9 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
-    Batch, CodedPiece, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels, PANEL_OUTPUTS,
-    PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product, coded_product,
-    dynamic_product, panels_product, sparse_product,
+    Batch, CodedLayout, CodedPiece, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels,
+    PANEL_OUTPUTS, PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product,
+    coded_product, dynamic_product, panels_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -32,9 +32,9 @@ const OWN_OPERANDS: usize = 2;
 
 impl Kernel for Matmul {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+        let panels = operands.get(1).and_then(Operand::as_weight).and_then(PanelWeight::of_product);
         let dynamic = self.arithmetic.dynamic_block();
-        let known =
-            self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(operands.get(1), PanelWeight::of_product));
+        let known = self.arithmetic.is_default() || (dynamic.is_some() && sums_codes(panels.as_ref()));
         if !known || self.program.operands().any(|operand| operand < OWN_OPERANDS) {
             return run_reference(self, operands, context);
         }
@@ -43,7 +43,7 @@ impl Kernel for Matmul {
         let mut skipped = Skipped::default();
         let result = match operands.get_mut(1).map(std::mem::take) {
             Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
-                match PanelWeight::of_product(&weight) {
+                match panels {
                     Some(weight) => {
                         let plan = self.resolve(a.shape(), &weight.weight.shape()?)?;
                         InF32 { operator: self, plan: &plan, further: &further }.with(
@@ -90,10 +90,9 @@ impl Kernel for Matmul {
     }
 }
 
-/// Whether an operand is a weight of codes, as a kernel takes its panels, products of which are summed as integers.
-pub(super) fn sums_codes(operand: Option<&Operand>, panels: impl Fn(&Weight) -> Option<PanelWeight>) -> bool {
-    let Some(Operand::Weight(weight)) = operand else { return false };
-    panels(weight).and_then(|weight| weight.codes).is_some_and(|codes| codes.sums_exactly())
+/// Whether a weight is one of codes, products of which are summed as integers.
+pub(super) fn sums_codes(weight: Option<&PanelWeight>) -> bool {
+    weight.and_then(|weight| weight.codes.as_ref()).is_some_and(CodedLayout::sums_exactly)
 }
 
 /// Runs `$body` with `$T` bound to the element type of a general product.
