@@ -22,12 +22,15 @@
 //! }
 //! ```
 //!
-//! Nothing is rounded: codes and parameters are stored as they are, and mean `(code - zero) * scale` as before.
+//! Nothing is rounded: codes and parameters are stored as they are, and mean `(code - zero) * scale` as before. Constants that
+//! dequantize the same codes in the same way become one.
 //! Establishes: every constant that dequantizes codes and that only products read as one matrix is stored in panels of
 //! codes, one of which rows are read in panels or rows of codes; where no encoding can hold it (blocks along outputs, blocks
 //! of other sizes, other readers), its codes are stored plainly and a `dequantize` step stands before its first reader.
 //! Leaves alone: constants of other kinds, and small ones ([`SMALL_BYTES`]) without an encoding: those are stored as
 //! values. Cost: one visit a step.
+
+mod same;
 
 use crate::error::PassError;
 use crate::ir::{Changes, ChosenEncoding, ConstantData, ConstantId, Graph, Operand, Quantized, Step, Uses, ValueId};
@@ -46,7 +49,7 @@ pub const SMALL_BYTES: u64 = 1 << 10;
 /// # Errors
 /// None today; the signature is that of every pass.
 pub fn quantize(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
-    let mut changes = Changes::default();
+    let mut changes = Changes::of_steps(same::merge(graph));
     let mut plain = Vec::new();
     for (id, uses) in graph.uses() {
         if graph.constant(id).encoding.is_some() {
