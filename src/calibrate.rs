@@ -101,10 +101,18 @@ const AIMED: f64 = 0.97;
 /// A value that products with weights read.
 struct Watched {
     name: String,
-    /// Elements that are multiplied with those of an output.
-    channels: usize,
-    /// How convolutions read it; products of matrices read its last axis.
-    windows: Option<Windows>,
+    /// What is counted of it beside the sizes of its elements.
+    counted: Counted,
+}
+
+/// How products read a value.
+enum Counted {
+    /// Its last axis, which has so many elements.
+    Rows(usize),
+    /// In windows of so many elements.
+    Windows(usize, Windows),
+    /// In groups of channels, of which nothing more is known.
+    Groups,
 }
 
 /// Runs examples through a model as it is, with every step on its own, and keeps the second moments of what products with
@@ -117,7 +125,7 @@ pub struct Calibrator {
     results: BTreeMap<u32, usize>,
     calibration: Calibration,
     examples: usize,
-    /// With a budget: what its choice is measured with.
+    /// With a budget or a threshold: what outputs are measured with.
     kept: Vec<Example>,
     kept_bytes: usize,
     sources: Vec<Source>,
@@ -148,29 +156,32 @@ impl Calibrator {
             attachments: Vec::new(),
             activations: Activations::Keep,
             weights: WeightOptions::default(),
+            sparse_threshold: None,
             calibration: Arc::default(),
             unfused: true,
             placements: Vec::new(),
             ..options.clone()
         };
         let compiled = compile(sources, &file, &plain)?;
-        // With a budget the model is made again and again, as it is asked for but for entries of its own.
+        // With a budget or a threshold the model is made again, as it is asked for but for entries of its own.
         let options_of_trials = CompileOptions {
             states: options.states.clone(),
             cache: options.cache,
             activations: options.activations,
             weights: options.weights.clone(),
+            sparse_threshold: options.sparse_threshold,
             unfused: options.unfused,
             ..plain
         };
         let model = open(&file)?;
         // An opened model has no records of weights.
         let (watched, results) = (watched(&compiled.emitted.manifest), results(&compiled.emitted.manifest));
+        let calibration = Calibration { factors: factors(&compiled.emitted.manifest), ..Calibration::default() };
         Ok(Calibrator {
             model,
             watched,
             results,
-            calibration: Calibration::default(),
+            calibration,
             examples: 0,
             kept: Vec::new(),
             kept_bytes: 0,
@@ -228,18 +239,20 @@ impl Calibrator {
             if elements.iter().any(|element| !element.is_finite()) {
                 return Err(CalibrateError::NotFinite { example: self.examples, value: watched.name.clone() });
             }
-            let rows = match &watched.windows {
-                None => Cow::Borrowed(elements),
-                Some(windows) => Cow::Owned(windows.rows(tensor.shape(), elements)),
+            self.calibration.spreads.entry(number).or_default().add(elements);
+            let (channels, rows) = match &watched.counted {
+                Counted::Rows(channels) => (*channels, Cow::Borrowed(elements)),
+                Counted::Windows(channels, windows) => (*channels, Cow::Owned(windows.rows(tensor.shape(), elements))),
+                Counted::Groups => continue,
             };
             let moments = self.calibration.moments.entry(number);
-            moments.or_insert_with(|| Moments::new(watched.channels)).add(&rows);
+            moments.or_insert_with(|| Moments::new(channels)).add(&rows);
         }
         self.examples += 1;
         Ok(outputs)
     }
 
-    /// Keep an example where a budget is to be measured with it, and there is room.
+    /// Keep an example where outputs are to be measured with it, and there is room.
     fn keep(
         &mut self,
         entry: Option<&str>,
@@ -257,10 +270,11 @@ impl Calibrator {
         Ok(())
     }
 
-    /// Whether a budget is to be measured, with more examples of an entry.
+    /// Whether outputs are to be measured, with more examples of an entry.
     fn keeps(&self, entry: &str) -> bool {
         let of_entry = self.kept.iter().filter(|example| example.entry == entry).count();
-        self.options.weights.budget.is_some() && of_entry < KEPT_EXAMPLES
+        let are_measured = self.options.weights.budget.is_some() || self.options.sparse_threshold.is_some();
+        are_measured && of_entry < KEPT_EXAMPLES
     }
 
     /// What was measured, for [`CompileOptions::calibration`]. With a budget each weight's effect on outputs is measured too,
@@ -281,7 +295,7 @@ impl Calibrator {
         if self.examples == 0 {
             return Err(CalibrateError::NoExample);
         }
-        let Some(budget) = self.options.weights.budget else { return Ok(self.calibration) };
+        let Some(budget) = self.options.weights.budget else { return self.with_threshold() };
         let is_first = |(at, example): &(usize, &Example)| {
             let before = self.kept[..*at].iter().filter(|other| other.entry == example.entry);
             before.count() < EFFECT_EXAMPLES
@@ -295,15 +309,34 @@ impl Calibrator {
             }
         }
         match budget {
-            Budget::Size(_) => Ok(self.calibration),
+            Budget::Size(_) => self.with_threshold(),
             Budget::Error(most) => self.within(most),
         }
     }
 
-    /// Find the part of an error that estimates may take so that outputs keep to it.
-    fn within(self, most: f64) -> Result<Calibration, CalibrateError> {
+    /// The error of outputs of the model as it is asked for.
+    fn error_of(&self, options: &CompileOptions) -> Result<f64, CalibrateError> {
         let file = self.folder.path().join("tried.ipu");
-        let mut tried = Arc::new(self.calibration);
+        compile(&self.sources, &file, options)?;
+        let model = open(&file)?;
+        let error = output_error(&self.kept, |example| example.run(&model, &self.session))?;
+        error.ok_or(CalibrateError::NoFloats)
+    }
+
+    /// With a threshold: measure what it does to outputs, beside what is done to them without it.
+    fn with_threshold(mut self) -> Result<Calibration, CalibrateError> {
+        if self.options.sparse_threshold.is_some() {
+            let measured = Arc::new(self.calibration.clone());
+            let with = CompileOptions { calibration: measured, ..self.options.clone() };
+            let without = CompileOptions { sparse_threshold: None, ..with.clone() };
+            self.calibration.threshold_errors = Some([self.error_of(&with)?, self.error_of(&without)?]);
+        }
+        Ok(self.calibration)
+    }
+
+    /// Find the part of an error that estimates may take so that outputs keep to it.
+    fn within(mut self, most: f64) -> Result<Calibration, CalibrateError> {
+        let mut tried = Arc::new(std::mem::take(&mut self.calibration));
         // Parts and errors of choices that keep to it and that do not.
         let (mut kept, mut missed): (Option<(f64, f64)>, Option<f64>) = (None, None);
         let mut part = 1.0;
@@ -313,11 +346,8 @@ impl Calibrator {
             part = if left == 0 && kept.is_none() { 0.0 } else { part };
             Arc::make_mut(&mut tried).error_part = part;
             let options = CompileOptions { calibration: tried.clone(), ..self.options.clone() };
-            compile(&self.sources, &file, &options)?;
+            let error = self.error_of(&options)?;
             drop(options);
-            let model = open(&file)?;
-            let error = output_error(&self.kept, |example| example.run(&model, &self.session))?;
-            let error = error.ok_or(CalibrateError::NoFloats)?;
             least = least.min(error);
             if error <= most {
                 kept = Some((part, error));
@@ -337,13 +367,13 @@ impl Calibrator {
             };
         }
         let (part, error) = kept.ok_or(CalibrateError::OutputError { most, found: least })?;
-        let mut calibration = Arc::unwrap_or_clone(tried);
-        (calibration.error_part, calibration.output_error) = (part, Some(error));
-        Ok(calibration)
+        self.calibration = Arc::unwrap_or_clone(tried);
+        (self.calibration.error_part, self.calibration.output_error) = (part, Some(error));
+        self.with_threshold()
     }
 }
 
-/// The values that products of matrices and convolutions without groups read beside weights, by their number.
+/// The values that products of matrices and convolutions read beside weights, by their number.
 fn watched(manifest: &Manifest) -> BTreeMap<u32, Watched> {
     let of_block = |block: &BlockRecord| -> Vec<(u32, Watched)> {
         let read = |step: &ipuc_formats::model::StepRecord| {
@@ -351,25 +381,51 @@ fn watched(manifest: &Manifest) -> BTreeMap<u32, Watched> {
                 return None;
             };
             let shape = &manifest.weights[*weight as usize].shape;
-            let matrix = step.op.weight_matrix(1, shape)?;
-            let windows = match &step.op {
-                Op::Matmul(product) => (!product.transpose_a).then_some(None)?,
-                Op::Convolution(convolution) => Some(Windows::of(convolution, shape)?),
+            let channels = || usize::try_from(step.op.weight_matrix(1, shape)?.inputs).ok();
+            let counted = match &step.op {
+                Op::Matmul(product) => (!product.transpose_a).then_some(Counted::Rows(channels()?))?,
+                Op::Convolution(convolution) => match Windows::of(convolution, shape) {
+                    Some(windows) => Counted::Windows(channels()?, windows),
+                    None => Counted::Groups,
+                },
                 _ => return None,
             };
             let value = &block.values[*slot as usize];
             let name = value.name.clone().unwrap_or_else(|| step.name.clone());
-            let channels = usize::try_from(matrix.inputs).ok()?;
-            Some((value.id, Watched { name, channels, windows }))
+            Some((value.id, Watched { name, counted }))
         };
         block.steps.iter().filter_map(read).collect()
     };
-    let mut all = BTreeMap::new();
-    // Of several ways in which a value is read the first is watched.
+    let mut all: BTreeMap<u32, Watched> = BTreeMap::new();
+    // Of several ways in which a value is read the first is watched of which most is known.
     for (number, watched) in manifest.blocks.iter().flat_map(of_block) {
-        all.entry(number).or_insert(watched);
+        let known = all.get(&number).map(|known| &known.counted);
+        if matches!(known, None | Some(Counted::Groups)) {
+            all.insert(number, watched);
+        }
     }
     all
+}
+
+/// The values that products of matrices multiply each weight with, by the number of its constant; those of which a product does
+/// otherwise are left out.
+fn factors(manifest: &Manifest) -> BTreeMap<u32, Vec<u32>> {
+    let mut all: BTreeMap<u32, Option<Vec<u32>>> = BTreeMap::new();
+    for block in &manifest.blocks {
+        for step in &block.steps {
+            let (Op::Matmul(product), Some(OperandRecord::Weight(weight))) = (&step.op, step.operands.get(1)) else {
+                continue;
+            };
+            let values = all.entry(manifest.weights[*weight as usize].id).or_insert_with(|| Some(Vec::new()));
+            match (step.operands.first(), values.as_mut()) {
+                (Some(OperandRecord::Value(slot)), Some(values)) if !product.transpose_a => {
+                    values.push(block.values[*slot as usize].id);
+                }
+                (_, _) => *values = None,
+            }
+        }
+    }
+    all.into_iter().filter_map(|(weight, values)| Some((weight, values?))).collect()
 }
 
 /// Keeps what is watched of a run.
@@ -391,7 +447,10 @@ impl Observer for Seen<'_> {
 
     fn value(&mut self, number: u32, value: &Value) {
         if let (Some(watched), Some(tensor)) = (self.watched.get(&number), value.as_tensor())
-            && (watched.windows.is_some() || tensor.shape().last() == Some(&watched.channels))
+            && match &watched.counted {
+                Counted::Rows(channels) => tensor.shape().last() == Some(channels),
+                Counted::Windows(..) | Counted::Groups => true,
+            }
         {
             self.tensors.push((number, tensor.clone()));
         }

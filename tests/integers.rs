@@ -3,13 +3,15 @@
 
 mod support;
 
-use ipuc::compile::{Activations, CompileOptions, Source, compile};
+use ipuc::calibrate::Calibrator;
+use ipuc::compile::{Activations, CompileOptions, Source, WeightOptions, compile};
 use ipuc::{Session, SessionOptions, Tensor, Value, open};
 use ipuc_formats::onnx::schema::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
 };
 use prost::Message as _;
 use std::path::Path;
+use std::sync::Arc;
 use support::{Random, graph, node, port, tensor};
 
 const ROWS: usize = 400;
@@ -281,4 +283,69 @@ fn channels_with_filters_of_their_own_are_integers_too() {
     assert!(different * 1000 < integers.len(), "{different} of {} codes differ", integers.len());
     let distinct: std::collections::BTreeSet<i32> = integers.iter().copied().collect();
     assert!(distinct.len() > 50, "{distinct:?}");
+}
+
+/// Two convolutions and a product in floats: with weights of 8 bits and scales of activations from
+/// examples all of it is integers, and near the floats on other inputs.
+#[test]
+fn activations_have_scales_from_examples_where_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new(29);
+    let mut numbers =
+        |count: usize| -> Vec<f32> { (0..count).map(|_| (random.below(2001) as f32 - 1000.0) / 4000.0).collect() };
+    let shape = TensorProto {
+        data_type: Some(7),
+        raw_data: Some([0i64, -1].iter().flat_map(|extent| extent.to_le_bytes()).collect()),
+        ..tensor("flat", &[2], &[])
+    };
+    let initializers = vec![
+        tensor("first", &[32, 16, 3, 3], &numbers(32 * 16 * 9)),
+        tensor("first.bias", &[32], &numbers(32)),
+        tensor("second", &[32, 32, 3, 3], &numbers(32 * 32 * 9)),
+        tensor("third", &[32 * 16, 24], &numbers(32 * 16 * 24)),
+        shape,
+    ];
+    let nodes = vec![
+        node("Conv", &["x", "first", "first.bias"], &["a"]),
+        node("Relu", &["a"], &["b"]),
+        node("Conv", &["b", "second"], &["c"]),
+        node("Relu", &["c"], &["d"]),
+        node("Reshape", &["d", "flat"], &["e"]),
+        node("MatMul", &["e", "third"], &["y"]),
+    ];
+    let graph = graph(vec![port("x", &["n", "16", "8", "8"])], initializers, nodes, vec![port("y", &["n", "24"])]);
+    let onnx = folder.path().join("model.onnx");
+    std::fs::write(&onnx, support::model(graph)).unwrap();
+    let sources = [Source { entry: "main".to_string(), path: onnx }];
+    let mut example = |count: usize| {
+        let x: Vec<f32> = numbers(count * 16 * 64).iter().map(|value| value * 3.0 + 0.2).collect();
+        vec![("x".to_string(), Value::from(Tensor::from_elements(&[count, 16, 8, 8], &x).unwrap()))]
+    };
+    let (seen, other) = (example(4), example(3));
+    let found = |options: &CompileOptions| {
+        let ipu = folder.path().join("model.ipu");
+        compile(&sources, &ipu, options).unwrap();
+        let model = open(&ipu).unwrap();
+        let steps: Vec<&'static str> = model.manifest().blocks[0].steps.iter().map(|step| step.op.name()).collect();
+        let mut session = Session::new(&model, &SessionOptions { threads: 2, seed: 0 }).unwrap();
+        let outputs = session.run(None, other.clone()).unwrap();
+        (steps, outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec())
+    };
+    let (_, floats) = found(&CompileOptions::default());
+    let weights = WeightOptions { precision: Some("i8".parse().unwrap()), ..WeightOptions::default() };
+    let mut options = CompileOptions { weights, activations: Activations::I8Static, ..CompileOptions::default() };
+    let error = compile(&sources, &folder.path().join("none.ipu"), &options).unwrap_err().to_string();
+    let expected = "activations of 8 bits with one scale take calibration, which shows what products read";
+    assert!(error.contains(expected), "{error}");
+    let mut calibrator = Calibrator::new(&sources, &options).unwrap();
+    calibrator.run(None, seen).unwrap();
+    options.calibration = Arc::new(calibrator.finish().unwrap());
+    let (steps, integers) = found(&options);
+    let expected =
+        ["integer_convolution", "integer_convolution", "activation", "reshape", "quantize", "integer_matmul"];
+    assert_eq!((steps[0], &steps[1..]), ("quantize", &expected[..]));
+    let square = |values: &mut dyn Iterator<Item = f32>| values.map(|value| f64::from(value).powi(2)).sum::<f64>();
+    let wrong = square(&mut integers.iter().zip(&floats).map(|(integer, float)| integer - float));
+    let share = (wrong / square(&mut floats.iter().copied())).sqrt();
+    assert!(share < 0.02, "{share}");
 }

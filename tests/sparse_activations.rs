@@ -8,7 +8,8 @@ use ipuc::calibrate::Calibrator;
 use ipuc::compile::{ActivationSparsity, Activations, CompileOptions, Source, WeightOptions, compile};
 use ipuc::{Model, OpenOptions, Session, SessionOptions, Tensor, Value, open, open_with};
 use ipuc_formats::encodings::Coded;
-use ipuc_formats::model::{Manifest, WeightRecord};
+use ipuc_formats::model::{Manifest, OperandRecord, StepRecord, WeightRecord};
+use ipuc_formats::onnx::schema::TensorProto;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{Random, graph, model, node, port, tensor};
@@ -248,6 +249,118 @@ fn calibration_counts_zeros() {
         };
         assert!(reason.ends_with(&expected), "{reason}");
     }
+}
+
+/// Rows that are flattened before a product: `fuse` gives the product the value before that, of which nothing was counted, and an
+/// entry for prompts has values of its own.
+#[test]
+fn zeros_that_were_counted_reach_products_that_fuse_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let v = numbers(1, INPUTS * HIDDEN);
+    let shape = |name: &str, elements: [i64; 3]| {
+        let bytes = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
+        TensorProto { data_type: Some(7), raw_data: Some(bytes), ..tensor(name, &[3], &[]) }
+    };
+    let flat = TensorProto {
+        data_type: Some(7),
+        raw_data: Some([-1, HIDDEN as i64].iter().flat_map(|element| element.to_le_bytes()).collect()),
+        ..tensor("flat", &[2], &[])
+    };
+    let weights = vec![
+        tensor("v", &[INPUTS as i64, HIDDEN as i64], &v),
+        tensor("b", &[HIDDEN as i64], &vec![-2.0; HIDDEN]),
+        tensor("w", &[HIDDEN as i64, OUTPUTS as i64], &numbers(2, HIDDEN * OUTPUTS)),
+        flat,
+        shape("back", [-1, 2, OUTPUTS as i64]),
+    ];
+    let nodes = vec![
+        node("MatMul", &["x", "v"], &["p"]),
+        node("Add", &["p", "b"], &["q"]),
+        node("Relu", &["q"], &["h"]),
+        node("Reshape", &["h", "flat"], &["f"]),
+        node("MatMul", &["f", "w"], &["r"]),
+        node("Reshape", &["r", "back"], &["y"]),
+    ];
+    let [inputs, outputs] = [INPUTS, OUTPUTS].map(|extent| extent.to_string());
+    let graph = graph(vec![port("x", &["n", "2", &inputs])], weights, nodes, vec![port("y", &["n", "2", &outputs])]);
+    let path = folder.path().join("model.onnx");
+    std::fs::write(&path, model(graph)).unwrap();
+    let options = CompileOptions { activation_sparsity: ActivationSparsity::Always, ..CompileOptions::default() };
+    let mut calibrator = Calibrator::new(&[source(&path)], &options).unwrap();
+    let x = Tensor::from_elements(&[8, 2, INPUTS], &numbers(7, 16 * INPUTS)).unwrap();
+    calibrator.run(None, vec![("x".to_string(), x.into())]).unwrap();
+    let options = CompileOptions { calibration: Arc::new(calibrator.finish().unwrap()), ..options };
+    let (_, manifest) = compiled(&path, "measured.ipu", options);
+    let products: Vec<&StepRecord> =
+        manifest.blocks[0].steps.iter().filter(|step| step.op.name() == "matmul").collect();
+    let ranks: Vec<Option<usize>> = products
+        .iter()
+        .map(|step| match step.operands[0] {
+            OperandRecord::Value(slot) => {
+                manifest.blocks[0].values[slot as usize].kind.as_tensor().and_then(|(_, shape)| shape.rank())
+            }
+            OperandRecord::Weight(_) | OperandRecord::Absent => None,
+        })
+        .collect();
+    assert_eq!(ranks, [Some(3), Some(3)], "the second product reads rows as they were before they were flattened");
+    let reason = &record(&manifest, "w").zeros.as_ref().unwrap().reason;
+    assert!(reason.contains(" % of its activations are zero"), "{reason}");
+}
+
+/// Small activations are zero where that is asked for: results are those of inputs without them, the error is measured, and NaN stays.
+#[test]
+fn small_activations_are_taken_as_zero_where_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = vec![tensor("w", &[HIDDEN as i64, OUTPUTS as i64], &numbers(2, HIDDEN * OUTPUTS))];
+    let [hidden, outputs] = [HIDDEN, OUTPUTS].map(|extent| extent.to_string());
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    let graph = graph(vec![port("x", &["n", &hidden])], weights, nodes, vec![port("y", &["n", &outputs])]);
+    let path = folder.path().join("model.onnx");
+    std::fs::write(&path, model(graph)).unwrap();
+    let mut x: Vec<f32> = numbers(7, 4 * HIDDEN).iter().map(|value| value.powi(5)).collect();
+    let given = |x: &[f32]| vec![("x".to_string(), Tensor::from_elements(&[4, HIDDEN], x).unwrap().into())];
+    let options = CompileOptions {
+        activation_sparsity: ActivationSparsity::Always,
+        sparse_threshold: Some(0.05),
+        ..CompileOptions::default()
+    };
+    let refused = |options: CompileOptions| {
+        compile(&[source(&path)], &folder.path().join("none.ipu"), &options).unwrap_err().to_string()
+    };
+    let error = refused(options.clone());
+    assert!(error.contains("activations that are taken as zero take calibration"), "{error}");
+    let error = refused(CompileOptions { sparse_threshold: Some(1.5), ..options.clone() });
+    assert!(error.contains("between 0 and 1, and not below 1.5"), "{error}");
+    let mut calibrator = Calibrator::new(&[source(&path)], &options).unwrap();
+    calibrator.run(None, given(&x)).unwrap();
+    let calibration = calibrator.finish().unwrap();
+    let spread = calibration.spreads.values().next().unwrap();
+    let threshold = spread.threshold(0.05);
+    let [share, squares] = spread.below(threshold);
+    let small = x.iter().filter(|value| value.abs() < threshold).count();
+    assert_eq!(share, small as f64 / x.len() as f64);
+    assert!((0.3..0.6).contains(&share) && squares < 1e-3, "{share} {squares}");
+    let [with, without] = calibration.threshold_errors.unwrap();
+    assert!(with > 0.0 && with < 0.03 && without == 0.0, "{with} {without}");
+    let (file, manifest) = compiled(&path, "cut.ipu", CompileOptions { calibration: Arc::new(calibration), ..options });
+    let names: Vec<&str> = manifest.blocks[0].steps.iter().map(|step| step.op.name()).collect();
+    assert_eq!(names, ["map", "matmul"]);
+    let reason = &record(&manifest, "w").zeros.as_ref().unwrap().reason;
+    let expected = format!(" a product of one row reads {:.1} % of the weight", 100.0 * (1.0 - share));
+    assert!(reason.contains("are zero or up to") && reason.ends_with(&expected), "{reason}");
+    let (dense, _) = compiled(&path, "dense.ipu", CompileOptions::default());
+    let run = |file: &Path, x: &[f32]| {
+        let opened = open(file).unwrap();
+        let mut session = Session::new(&opened, &SessionOptions { threads: 1, seed: 0 }).unwrap();
+        session.run(None, given(x)).unwrap()[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec()
+    };
+    let cut: Vec<f32> = x.iter().map(|&value| if value.abs() <= threshold { 0.0 } else { value }).collect();
+    assert_eq!(run(&file, &x), run(&dense, &cut));
+    x[3] = f32::NAN;
+    let found = run(&file, &x);
+    assert!(
+        found[..OUTPUTS].iter().all(|value| value.is_nan()) && found[OUTPUTS..].iter().all(|value| value.is_finite())
+    );
 }
 
 #[test]

@@ -34,7 +34,11 @@
 //! they are by construction (ReLU and what goes on with its zeros, masks, the chosen of a top-k), and rows are few, the weight is
 //! stored input by input, so that the product reads nothing of inputs that are zero: see [`LEAST_ZERO_SHARE`]. A weight with NaN or
 //! infinities stays in panels, since their products with zero are no zeros.
-//! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same (-0 becomes 0).
+//! With [`Options::sparse_threshold`] activations count as zero whose magnitude lies below that share of the root mean square that
+//! calibration has seen, and a step before each product that gains makes them zero.
+//!
+//! Establishes: what was found and what follows stands in the file. Leaves alone: values, which stay the same (-0 becomes 0), but
+//! for those of a threshold.
 
 mod activations;
 mod by_input;
@@ -42,6 +46,7 @@ mod choice;
 mod counts;
 mod elements;
 mod pieces;
+mod threshold;
 
 use crate::error::PassError;
 use crate::ir::{Changes, ConstantId, Graph, Uses};
@@ -59,6 +64,7 @@ use ipuc_formats::ops::WeightMatrix;
 pub use pieces::PIECE_BYTES;
 use pieces::Piece;
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 
 /// Weights of fewer elements are measured only where products read them as a matrix.
 pub const LEAST_ELEMENTS: u64 = 4096;
@@ -81,8 +87,17 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
     if options.sizes_only {
         return Ok(changes);
     }
+    if let Some(share) = options.sparse_threshold {
+        if !(share > 0.0 && share < 1.0) {
+            return Err(PassError::Threshold { share });
+        }
+        if options.calibration.spreads.is_empty() {
+            return Err(PassError::Uncalibrated { option: "activations that are taken as zero" });
+        }
+    }
     let model = Model::new(graph, options);
-    let activations = activations::of_weights(graph, &options.calibration, &options.dimensions);
+    let mut thresholds = BTreeMap::new();
+    let activations = activations::of_weights(graph, options);
     for (id, uses) in graph.uses() {
         let measured = match Elements::of(graph, id) {
             Ok(elements) => measure(graph, id, &uses, &elements)?.map(|counts| (counts.zeros(), counts)),
@@ -94,7 +109,11 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
         };
         let Some((mut zeros, counts)) = measured else { continue };
         let (chosen, why) = match activations.get(&id).map(|known| model.by_input(graph, id, &uses, known)) {
-            Some(Ok(chosen)) => (Some(Ok(chosen)), None),
+            Some(Ok(chosen)) => {
+                let small = activations.get(&id).and_then(|known| known.small);
+                thresholds.extend(small.map(|small| (id, small.threshold)));
+                (Some(Ok(chosen)), None)
+            }
             Some(Err(Refusal::Because(why))) => (None, Some(why)),
             Some(Err(Refusal::Silent)) | None => (None, None),
         };
@@ -113,6 +132,7 @@ pub fn annotate_sparsity(graph: &mut Graph, options: &Options) -> Result<Changes
         graph.constant_mut(id).zeros = Some(zeros);
         changes.annotations += 1;
     }
+    changes.steps += threshold::apply(graph, &thresholds);
     Ok(changes)
 }
 

@@ -43,6 +43,20 @@ pub enum PassError {
         /// Why it cannot.
         reason: String,
     },
+    /// What only runs on examples can show.
+    #[error("{option} take calibration, which shows what products read")]
+    Uncalibrated {
+        /// What is asked for.
+        option: &'static str,
+    },
+    /// A threshold that is none.
+    #[error(
+        "activations are taken as zero below a share of their root mean square between 0 and 1, and not below {share}"
+    )]
+    Threshold {
+        /// What is asked for.
+        share: f64,
+    },
     /// A budget that cannot decide.
     #[error("{budget} cannot choose precisions: {reason}")]
     Budget {

@@ -39,6 +39,9 @@
 //! the program too. Functions of dequantized codes whose result is quantized again become one `map` with the same
 //! roundings; what only moves codes, or takes the largest, moves the codes themselves.
 //!
+//! Where activations are to be codes of 8 bits whose scale is the same in every run ([`Activations::I8Static`]), what products
+//! with weights of 8 bits read is quantized first, with the scale and zero point that lose least of what calibration has seen.
+//!
 //! Products and their programs round once where floats round each partial sum, so that a result differs from theirs by
 //! at most one code, where they lie within a few float roundings of the middle between two. `map` and moves have the bits
 //! of the floats. Establishes: no product of an entry or body has codes of 8 bits, dequantized with scales of tensors and
@@ -51,6 +54,7 @@ mod parameters;
 mod pointwise;
 mod products;
 mod readers;
+mod static_codes;
 mod sums;
 
 use crate::error::PassError;
@@ -68,7 +72,13 @@ use readers::Readers;
 /// [`PassError::Constant`] where scales or zero points cannot be read.
 pub fn integers(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
     let mut changes = 0;
+    if options.activations == Activations::I8Static && options.calibration.spreads.is_empty() && !options.sizes_only {
+        return Err(PassError::Uncalibrated { option: "activations of 8 bits with one scale" });
+    }
     for index in graph.reachable_blocks() {
+        if options.activations == Activations::I8Static {
+            changes += static_codes::round(graph, index, &options.calibration)?;
+        }
         if options.activations != Activations::Keep {
             changes += replaced(graph, index)?;
         }
@@ -110,6 +120,7 @@ fn replaced(graph: &mut Graph, index: BlockIndex) -> Result<usize, PassError> {
         }
         if let Some(step) = products::float(graph, &readers, &steps, place)? {
             readers.forget(&steps[place]);
+            readers.remember(&step);
             steps[place] = step;
             changes += 1;
         }
@@ -130,7 +141,7 @@ fn arithmetic(graph: &mut Graph, index: BlockIndex, activations: Activations) ->
     let activation = match activations {
         Activations::Model => return 0,
         Activations::Keep => Arithmetic::default().activation,
-        Activations::I8 => ops::Activations::Dynamic { dtype: DType::I8, block: 0 },
+        Activations::I8 | Activations::I8Static => ops::Activations::Dynamic { dtype: DType::I8, block: 0 },
     };
     let mut steps = std::mem::take(&mut graph.block_mut(index).steps);
     let mut changes = 0;

@@ -1,10 +1,13 @@
 //! Second moments of what products read: what calibration measures, and what rounding weighs errors with.
 
+mod spread;
+
 use ipuc_formats::tensor::{Tensor, TensorError};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+pub use spread::{CodeRange, Spread};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::Sum;
@@ -24,6 +27,11 @@ const DAMPING: f64 = 0.01;
 pub struct Calibration {
     /// Moments of values that products read, by the number of the value.
     pub moments: BTreeMap<u32, Moments>,
+    /// How large the elements of these values are, and of those that convolutions in groups read.
+    pub spreads: BTreeMap<u32, Spread>,
+    /// The values that all products of matrices with a weight multiply it with, by the number of the constant: later passes give
+    /// the products other values, and other entries with them, but not other weights.
+    pub factors: BTreeMap<u32, Vec<u32>>,
     /// How far outputs follow an error of what a step with a weight computes, by the number of that value: the share of an
     /// output's squares that is wrong over the share of the value's, of the output where it is greatest.
     pub effects: BTreeMap<u32, f64>,
@@ -32,19 +40,37 @@ pub struct Calibration {
     /// The error of the outputs on the examples with that, where it was measured: the root mean square of the differences
     /// over that of the outputs, of the output where it is greatest.
     pub output_error: Option<f64>,
+    /// With a threshold below which activations are zero: the error of the outputs on the examples with it and without it.
+    pub threshold_errors: Option<[f64; 2]>,
 }
 
 impl Default for Calibration {
     /// Nothing was run.
     fn default() -> Self {
-        Calibration { moments: BTreeMap::new(), effects: BTreeMap::new(), error_part: 1.0, output_error: None }
+        Calibration {
+            moments: BTreeMap::new(),
+            spreads: BTreeMap::new(),
+            factors: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            error_part: 1.0,
+            output_error: None,
+            threshold_errors: None,
+        }
     }
 }
 
 impl Calibration {
     /// Whether nothing was run.
     pub fn is_empty(&self) -> bool {
-        self.moments.is_empty() && self.effects.is_empty()
+        self.moments.is_empty() && self.spreads.is_empty() && self.effects.is_empty()
+    }
+
+    /// The share of zeros in what products multiply a weight with, of the product where there are fewest; `None` where one of them
+    /// was not run.
+    pub fn zero_share(&self, weight: u32) -> Option<f64> {
+        let share = |value: &u32| self.moments.get(value).filter(|moments| moments.rows() > 0).map(Moments::zero_share);
+        let shares: Option<Vec<f64>> = self.factors.get(&weight)?.iter().map(share).collect();
+        shares?.into_iter().reduce(f64::min)
     }
 }
 
@@ -56,6 +82,8 @@ pub struct Moments {
     rows: u64,
     /// Elements that were zero.
     zeros: u64,
+    /// The sum of each channel, `[channels]`.
+    totals: Vec<f32>,
     /// `[channels][channels]`, of which the part with column >= row counts; `[channels]` where only these are kept.
     sums: Vec<f32>,
 }
@@ -66,6 +94,7 @@ struct StoredMoments {
     channels: usize,
     rows: u64,
     zeros: u64,
+    totals: Vec<f32>,
     sums: Vec<f32>,
 }
 
@@ -73,11 +102,11 @@ impl TryFrom<StoredMoments> for Moments {
     type Error = String;
 
     fn try_from(stored: StoredMoments) -> Result<Moments, String> {
-        let StoredMoments { channels, rows, zeros, sums } = stored;
-        if sum_count(channels) != Some(sums.len()) {
-            return Err(format!("{} sums are none of {channels} channels", sums.len()));
+        let StoredMoments { channels, rows, zeros, totals, sums } = stored;
+        if sum_count(channels) != Some(sums.len()) || totals.len() != channels {
+            return Err(format!("{} and {} sums are none of {channels} channels", sums.len(), totals.len()));
         }
-        Ok(Moments { channels, rows, zeros, sums })
+        Ok(Moments { channels, rows, zeros, totals, sums })
     }
 }
 
@@ -93,12 +122,20 @@ pub fn hash_of(calibration: &Calibration) -> blake3::Hash {
         hasher.update(&number.to_le_bytes());
         hasher.update(&moments.rows.to_le_bytes());
         hasher.update(&moments.zeros.to_le_bytes());
-        moments.sums.iter().for_each(|sum| {
-            hasher.update(&sum.to_le_bytes());
-        });
+        moments.hash_sums(&mut hasher);
     }
     if !calibration.effects.is_empty() {
         hasher.update(&calibration.error_part.to_le_bytes());
+    }
+    for (number, spread) in &calibration.spreads {
+        hasher.update(&number.to_le_bytes());
+        spread.hash(&mut hasher);
+    }
+    for (weight, values) in &calibration.factors {
+        hasher.update(&weight.to_le_bytes());
+        values.iter().for_each(|number| {
+            hasher.update(&number.to_le_bytes());
+        });
     }
     for (number, effect) in &calibration.effects {
         hasher.update(&number.to_le_bytes());
@@ -111,10 +148,8 @@ pub fn hash_of(calibration: &Calibration) -> blake3::Hash {
 impl fmt::Debug for Moments {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut hasher = blake3::Hasher::new();
-        self.sums.iter().for_each(|sum| {
-            hasher.update(&sum.to_le_bytes());
-        });
-        let Moments { channels, rows, zeros, sums: _ } = self;
+        self.hash_sums(&mut hasher);
+        let Moments { channels, rows, zeros, totals: _, sums: _ } = self;
         let sums = hasher.finalize();
         write!(formatter, "Moments {{ channels: {channels}, rows: {rows}, zeros: {zeros}, sums: {sums} }}")
     }
@@ -124,7 +159,13 @@ impl Moments {
     /// Nothing seen of a value with so many channels.
     pub fn new(channels: usize) -> Moments {
         let length = if channels <= MOST_PAIRED_CHANNELS { channels * channels } else { channels };
-        Moments { channels, rows: 0, zeros: 0, sums: vec![0.0; length] }
+        Moments { channels, rows: 0, zeros: 0, totals: vec![0.0; channels], sums: vec![0.0; length] }
+    }
+
+    fn hash_sums(&self, hasher: &mut blake3::Hasher) {
+        self.totals.iter().chain(&self.sums).for_each(|sum| {
+            hasher.update(&sum.to_le_bytes());
+        });
     }
 
     /// Channels of the value.
@@ -151,6 +192,9 @@ impl Moments {
         let (channels, is_paired) = (self.channels, self.is_paired());
         self.rows += (rows.len() / channels.max(1)) as u64;
         self.zeros += rows.iter().filter(|element| **element == 0.0).count() as u64;
+        for row in rows.chunks_exact(channels.max(1)) {
+            self.totals.iter_mut().zip(row).for_each(|(total, x)| *total += x);
+        }
         if !is_paired {
             for row in rows.chunks_exact(channels) {
                 self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x);
@@ -175,7 +219,54 @@ impl Moments {
     pub fn merge(&mut self, other: &Moments) {
         self.rows += other.rows;
         self.zeros += other.zeros;
+        self.totals.iter_mut().zip(&other.totals).for_each(|(total, other)| *total += other);
         self.sums.iter_mut().zip(&other.sums).for_each(|(sum, other)| *sum += other);
+    }
+
+    /// The mean of each channel.
+    pub fn means(&self) -> Vec<f64> {
+        let rows = self.rows.max(1) as f64;
+        self.totals.iter().map(|&total| f64::from(total) / rows).collect()
+    }
+
+    /// The mean square of each channel.
+    pub fn mean_squares(&self) -> Vec<f64> {
+        let (rows, step) = (self.rows.max(1) as f64, if self.is_paired() { self.channels + 1 } else { 1 });
+        self.sums.iter().step_by(step).map(|&sum| f64::from(sum) / rows).collect()
+    }
+
+    /// The moments of what each channel is off its mean: what errors cost whose mean a bias takes out.
+    pub fn centered(&self) -> Moments {
+        let means = self.means();
+        let mut centered = self.clone();
+        let rows = self.rows as f64;
+        let without = |sum: &mut f32, one: usize, other: usize| {
+            *sum = (f64::from(*sum) - rows * means[one] * means[other]) as f32;
+            // Roundings do not make a square negative.
+            *sum = if one == other { sum.max(0.0) } else { *sum };
+        };
+        if self.is_paired() {
+            let bands = centered.sums.par_chunks_mut(self.channels.max(1)).enumerate();
+            bands.for_each(|(row, sums)| (row..sums.len()).for_each(|at| without(&mut sums[at], row, at)));
+        } else {
+            centered.sums.iter_mut().enumerate().for_each(|(at, sum)| without(sum, at, at));
+        }
+        centered.totals.fill(0.0);
+        centered
+    }
+
+    /// The moments of the channels divided by these numbers, powers of two.
+    pub fn divided(&self, divisors: &[f32]) -> Moments {
+        let mut divided = self.clone();
+        divided.totals.iter_mut().zip(divisors).for_each(|(total, divisor)| *total /= divisor);
+        if self.is_paired() {
+            for (sums, own) in divided.sums.chunks_exact_mut(self.channels.max(1)).zip(divisors) {
+                sums.iter_mut().zip(divisors).for_each(|(sum, divisor)| *sum /= own * divisor);
+            }
+        } else {
+            divided.sums.iter_mut().zip(divisors).for_each(|(sum, divisor)| *sum /= divisor * divisor);
+        }
+        divided
     }
 
     /// The sum over `rows: [..][channels]` of the mean square of their products with what was seen; of each channel alone
@@ -368,11 +459,49 @@ mod tests {
     #[test]
     fn moments_with_other_sums_than_channels_are_refused() {
         let (moments, _) = moments(3, 5);
-        let stored = |channels| StoredMoments { channels, rows: 5, zeros: 0, sums: moments.sums.clone() };
+        let stored = |channels| StoredMoments {
+            channels,
+            rows: 5,
+            zeros: 0,
+            totals: moments.totals.clone(),
+            sums: moments.sums.clone(),
+        };
         assert!(Moments::try_from(stored(3)).unwrap() == Moments { zeros: 0, ..moments.clone() });
         for channels in [0, 2, 4, MOST_PAIRED_CHANNELS + 1, usize::MAX] {
             assert!(Moments::try_from(stored(channels)).is_err(), "{channels}");
         }
+        assert!(Moments::try_from(StoredMoments { totals: vec![0.0; 2], ..stored(3) }).is_err());
+    }
+
+    #[test]
+    fn centered_moments_are_those_of_what_is_off_the_mean() {
+        let (_, mut values) = moments(21, 60);
+        values.iter_mut().enumerate().for_each(|(at, value)| *value += (at % 21) as f32);
+        let mut shifted = Moments::new(21);
+        shifted.add(&values);
+        let means = shifted.means();
+        let mut around = Moments::new(21);
+        let off: Vec<f32> = values.iter().enumerate().map(|(at, value)| value - means[at % 21] as f32).collect();
+        around.add(&off);
+        let rows = &values[..63];
+        let (found, expected) = (shifted.centered().energy(rows), around.energy(rows));
+        assert!((found / expected - 1.0).abs() < 1e-3, "{found} for {expected}");
+        assert!(shifted.centered().means().iter().all(|&mean| mean == 0.0));
+        let square = |channel: usize| values.chunks(21).map(|row| f64::from(row[channel]).powi(2)).sum::<f64>() / 60.0;
+        for (channel, found) in shifted.mean_squares().into_iter().enumerate() {
+            assert!((found / square(channel) - 1.0).abs() < 1e-5, "{channel}: {found}");
+        }
+    }
+
+    #[test]
+    fn divided_moments_are_those_of_divided_channels() {
+        let (moments, values) = moments(21, 60);
+        let divisors: Vec<f32> = (0..21).map(|at| [0.25, 1.0, 8.0][at % 3]).collect();
+        let mut expected = Moments::new(21);
+        let divided: Vec<f32> = values.iter().enumerate().map(|(at, value)| value / divisors[at % 21]).collect();
+        divided.chunks(21 * 3).for_each(|rows| expected.add(rows));
+        // Powers of two round nothing.
+        assert!(moments.divided(&divisors) == Moments { rows: 60, zeros: moments.zeros, ..expected });
     }
 
     #[test]

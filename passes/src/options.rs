@@ -18,6 +18,9 @@ pub enum Activations {
     Keep,
     /// Those of matrix products with quantized weights are rounded to i8 as they are computed, with a scale a row.
     I8,
+    /// Those of products and convolutions with weights of 8 bits are codes of 8 bits with a scale and a zero point that
+    /// calibration chooses, and sums are integers; those of other matrix products with quantized weights as with [`Activations::I8`].
+    I8Static,
 }
 
 /// What the weights of products and gathers are rounded to.
@@ -215,6 +218,9 @@ pub struct Options {
     pub sparsity: Sparsity,
     /// Whether products leave inputs out.
     pub activation_sparsity: ActivationSparsity,
+    /// Activations of products that leave inputs out are zero where their magnitude lies below this share of the root mean
+    /// square that calibration has seen of them; exact zeros alone where `None`.
+    pub sparse_threshold: Option<f64>,
     /// What products read in runs of the model on examples; empty where there were none.
     pub calibration: Arc<Calibration>,
     /// Only sizes are asked for: no pass reads a weight, whose files may be missing.

@@ -33,30 +33,37 @@
 //!
 //! Codes of 4 bits and 2 have zero points where these lower the squared error of a sample of 16 outputs by more than their
 //! bits would. Scales of blocks are f16, unless those of the sample lie outside of its normal numbers, others f32.
-//! Where the options have moments of what products read, errors are weighed with them and made up for.
+//! Where the options have moments of what products read, errors are weighed with them and made up for, sizes of channels are
+//! moved from what products read into weights (`equalize`), and mean errors out of biases (`bias`), where that lowers the error
+//! of results.
 //! Establishes: each candidate has an encoding with the reason for it. Leaves alone: what is not asked for.
 //! Cost: a visit a step, and the sample of each weight.
 
+mod bias;
 mod budget;
 mod candidates;
 mod choice;
+mod equalize;
+mod error;
 mod factors;
+mod neighbours;
 mod pattern;
 mod scheme;
 
 use crate::error::PassError;
 use crate::ir::{Changes, ChosenEncoding, Constant, ConstantData, ConstantId, Graph, Rounded, RoundedTo};
-use crate::options::{Options, Precision, WeightOptions};
+use crate::options::{Activations, Budget, Options, Precision, WeightOptions};
 use crate::rounding::{Part, Scheme};
-use candidates::{Candidate, candidates};
+use bias::Correction;
+use candidates::{Candidate, candidates, copied};
 use choice::Choice;
+use equalize::{Notes, equalize};
 use factors::Factors;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical};
 use ipuc_formats::ops::{Cast, Dequantize, Op};
 pub use pattern::matches;
 use scheme::{encoding, scheme};
-use std::collections::BTreeMap;
 
 /// Weights of fewer elements stay as they are, unless a pattern names them.
 pub const LEAST_ELEMENTS: u64 = 4096;
@@ -76,13 +83,22 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
         budget::check(budget, options)?;
     }
     let candidates = candidates(graph);
-    let mut factors = Factors { calibration: &options.calibration, constants: BTreeMap::new() };
+    let mut factors = Factors::new(&options.calibration);
     let mut asked = Asked::new(&options.weights, &candidates)?;
     let mut choices: Vec<Choice> = candidates.iter().map(|candidate| asked.precision(candidate)).collect();
     let by_budget: Vec<bool> = choices.iter().map(|choice| matches!(choice, Choice::Budget)).collect();
     if let Some(budget) = options.weights.budget {
         budget::choose(graph, (budget, options.reserved_bytes), &candidates, &mut choices, &mut factors)?;
     }
+    // A size leaves no bytes for biases, or for another encoding than the one that was chosen.
+    let is_sized = matches!(options.weights.budget, Some(Budget::Size(_)));
+    // What is known of the sizes of all elements of a value is not known of its channels.
+    let are_whole = options.activations == Activations::I8Static || options.sparse_threshold.is_some();
+    let notes = match is_sized || are_whole {
+        true => Notes::new(),
+        false => equalize(graph, &candidates, &choices, &mut factors)?,
+    };
+    factors.may_correct = !is_sized;
     for ((candidate, choice), by_budget) in candidates.iter().zip(choices).zip(by_budget) {
         let (precision, why) = match choice {
             Choice::Unasked | Choice::Budget => continue,
@@ -97,6 +113,7 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
             Ok(()) => {
                 if let Some(chosen) = &mut graph.constant_mut(candidate.id).encoding {
                     chosen.by_budget = by_budget;
+                    chosen.reason.push_str(notes.get(&candidate.id).map_or("", String::as_str));
                 }
                 asked.settle(candidate, None);
                 changes.annotations += 1;
@@ -224,17 +241,9 @@ fn round(
     }
 }
 
-/// The weight before it is rounded, as a constant of its own that is read as it is stored. What other recipes make of the
-/// weight (a transposed copy for a gather) they make of that.
+/// The weight before it is rounded, as a constant that is read as it is stored.
 fn source(graph: &mut Graph, candidate: &Candidate) -> ConstantId {
-    let constant = graph.constant(candidate.id).clone();
-    let copy = graph.add_constant(constant);
-    for other in &mut graph.constants {
-        if let ConstantData::Recipe { operands, .. } = &mut other.data {
-            let own = operands.iter_mut().filter(|operand| **operand == Some(candidate.id));
-            own.for_each(|operand| *operand = Some(copy));
-        }
-    }
+    let copy = copied(graph, candidate.id);
     graph.stored_elements(copy)
 }
 
@@ -286,16 +295,21 @@ fn to_codes(
         (Some(rounded), Some(now)) => return Ok(Err(format!("codes would take {rounded} bytes, and it takes {now}"))),
         (_, _) => return Ok(Err("no encoding takes its codes".to_string())),
     }
+    let correction = if factors.may_correct { Correction::of(graph, candidate, precision, factors)? } else { None };
     let factor = factors.of(graph, candidate)?;
     let calibrated = if factor.is_some() { ", calibrated" } else { "" };
-    dequantize(graph, candidate, scheme, factor);
-    let reason = format!("rounded: {why}{calibrated}");
+    let weight = dequantize(graph, candidate, scheme, factor);
+    if let Some(correction) = &correction {
+        correction.apply(graph, weight, scheme)?;
+    }
+    let corrected = correction.map_or(String::new(), |correction| correction.note);
+    let reason = format!("rounded: {why}{calibrated}{corrected}");
     graph.constant_mut(candidate.id).encoding = Some(ChosenEncoding { encoding, by_budget: false, reason });
     Ok(Ok(()))
 }
 
-/// Make the constant one that dequantizes its own codes.
-fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme, factor: Option<ConstantId>) {
+/// Make the constant one that dequantizes its own codes; gives the weight that they are made of.
+fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme, factor: Option<ConstantId>) -> ConstantId {
     let weight = source(graph, candidate);
     let shape = candidate.shape.clone();
     let rounded = |part| ConstantData::Rounded(Rounded { weight, factor, to: RoundedTo::Codes(scheme, part) });
@@ -318,4 +332,5 @@ fn dequantize(graph: &mut Graph, candidate: &Candidate, scheme: Scheme, factor: 
     let op: Op = Dequantize { to: Some(candidate.dtype), axis, block_size }.into();
     let constant = graph.constant_mut(candidate.id);
     (constant.data, constant.origin) = (ConstantData::Recipe { op, operands }, None);
+    weight
 }

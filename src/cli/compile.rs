@@ -58,7 +58,9 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, value_name = "TYPE")]
     cache: Option<CacheArgument>,
     /// How activations that meet quantized weights are computed: as floats wherever the model has no sums of integers
-    /// (keep), or those of matrix products rounded to 8 bits as they are computed (i8) [default: as the model says]
+    /// (keep), those of matrix products rounded to 8 bits as they are computed (i8), or those of products and convolutions
+    /// whose weights have 8 bits with a scale that --calibrate chooses, and others as with i8 (i8-static) [default: as the
+    /// model says]
     #[arg(long, value_name = "HOW", value_enum, hide_default_value = true)]
     activations: Option<ActivationsArgument>,
     /// Leave the zeros of weights out of the file: where that takes fewer bytes and no more time (auto), wherever it takes
@@ -70,6 +72,10 @@ pub(super) struct Arguments {
     /// `inspect --sparsity` has reasons
     #[arg(long, value_name = "WHEN", value_enum, hide_default_value = true)]
     sparse_activations: Option<SparseArgument>,
+    /// Take activations as zero whose magnitude is below this share of the root mean square that the examples of --calibrate
+    /// have shown, as 0.05, where products leave them out then; the error that this makes is measured on the examples
+    #[arg(long, value_name = "SHARE")]
+    sparse_threshold: Option<f64>,
     /// Round the weights of products and gathers: to floats of 16 bits (f16, bf16), or to codes with a scale for each
     /// output (i8, fp8, fp8_e5m2) or for each block of 32 inputs (i4, i2, mxfp4) or 16 (nvfp4, i4_e4m3); i4:64 and i8:32
     /// name the inputs of a block. With 4 bits and 2, embeddings, convolutions and the last products get 8 bits; what is
@@ -138,6 +144,7 @@ impl CacheArgument {
 enum ActivationsArgument {
     Keep,
     I8,
+    I8Static,
 }
 
 /// Choices of `--sparse` and `--sparse-activations`.
@@ -162,6 +169,11 @@ struct Summary<'a> {
     /// With --max-error and examples: how far outputs are off on them.
     #[serde(skip_serializing_if = "Option::is_none")]
     output_error: Option<f64>,
+    /// With --sparse-threshold: the same with the threshold and without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_with_threshold: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_without_threshold: Option<f64>,
     /// Blocks with their peak of live activations, where sizes are known.
     peaks: Vec<PeakSummary>,
     passes: Vec<PassSummary>,
@@ -197,17 +209,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let start = Instant::now();
     check_once(&arguments.dim)?;
     let mut options = options(arguments);
-    if !arguments.keep.is_empty() && !options.weights.is_rounding() {
-        let nothing = Failure::usage("--keep names exceptions, and no weight is rounded without --weights");
-        return Err(nothing.into());
-    }
-    if let Some(option) = arguments.examples.option()
-        && !options.weights.is_rounding()
-        && options.activation_sparsity == ActivationSparsity::Never
-    {
-        let message = format!("{option} is for weights that are rounded (--weights) and for zeros of activations");
-        return Err(Failure::usage(message).into());
-    }
+    check_options(arguments, &options)?;
     let folder = language_model(&arguments.models)?;
     let sources = match folder {
         Some(model) => model.apply(&mut options),
@@ -264,6 +266,35 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     Ok(Code::Success)
 }
 
+/// Options that need others have them.
+fn check_options(arguments: &Arguments, options: &CompileOptions) -> Result<(), Failure> {
+    if !arguments.keep.is_empty() && !options.weights.is_rounding() {
+        return Err(Failure::usage("--keep names exceptions, and no weight is rounded without --weights"));
+    }
+    let examples = arguments.examples.option();
+    if options.sparse_threshold.is_some() && examples.is_none() {
+        return Err(Failure::usage("--sparse-threshold takes --calibrate, which shows how large activations are"));
+    }
+    if options.sparse_threshold.is_some() && options.activation_sparsity == ActivationSparsity::Never {
+        let message =
+            "--sparse-threshold is for products that leave zeros out, and --sparse-activations never has none";
+        return Err(Failure::usage(message));
+    }
+    let is_static = options.activations == Activations::I8Static;
+    if is_static && examples.is_none() {
+        return Err(Failure::usage("--activations i8-static takes --calibrate, which shows what products read"));
+    }
+    if let Some(option) = examples
+        && !options.weights.is_rounding()
+        && !is_static
+        && options.activation_sparsity == ActivationSparsity::Never
+    {
+        let message = format!("{option} is for weights that are rounded (--weights) and for zeros of activations");
+        return Err(Failure::usage(message));
+    }
+    Ok(())
+}
+
 /// A file that goes to stdout has it alone, and is nothing to look at.
 fn check_stdout(written: &Path, output: &mut Output) -> Result<(), Failure> {
     if !output.leave_stdout() {
@@ -298,6 +329,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
             None => Activations::Model,
             Some(ActivationsArgument::Keep) => Activations::Keep,
             Some(ActivationsArgument::I8) => Activations::I8,
+            Some(ActivationsArgument::I8Static) => Activations::I8Static,
         },
         weights: WeightOptions {
             precision: arguments.weights,
@@ -318,6 +350,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
             Some(SparseArgument::Always) => ActivationSparsity::Always,
             Some(SparseArgument::Never) => ActivationSparsity::Never,
         },
+        sparse_threshold: arguments.sparse_threshold,
         calibration: Arc::default(),
         chunk_bytes: None,
         unfused: arguments.unfused,
@@ -424,10 +457,21 @@ fn print(
         let chosen = compiled.emitted.budgeted.iter().map(|&weight| &manifest.weights[weight]);
         output.table(chosen.filter_map(reason).collect())?;
     }
-    let measured = manifest.provenance.options.iter().find(|(name, _)| name == "output_error");
-    let output_error: Option<f64> = measured.and_then(|(_, error)| error.parse().ok());
+    let measured = |name: &str| -> Option<f64> {
+        let (_, error) = manifest.provenance.options.iter().find(|(option, _)| option == name)?;
+        error.parse().ok()
+    };
+    let output_error = measured("output_error");
     if let Some(error) = output_error {
         output.line(format_args!("  outputs are off by {:.3} % on the examples", 100.0 * error))?;
+    }
+    let threshold_errors = measured("error_with_threshold").zip(measured("error_without_threshold"));
+    if let Some((with, without)) = threshold_errors {
+        output.line(format_args!(
+            "  outputs are off by {:.3} % on the examples with small activations taken as zero, and by {:.3} % without that",
+            100.0 * with,
+            100.0 * without
+        ))?;
     }
     // Bodies come and go within the block that runs them, so that the largest tells most.
     if let Some(peak) = compiled.peaks.iter().max_by_key(|peak| peak.given_bytes) {
@@ -464,6 +508,8 @@ fn print(
         steps,
         weights: manifest.weights.len(),
         output_error,
+        error_with_threshold: threshold_errors.map(|(with, _)| with),
+        error_without_threshold: threshold_errors.map(|(_, without)| without),
         peaks: peaks.collect(),
         passes: passes.collect(),
         cross_checks,

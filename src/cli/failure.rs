@@ -220,7 +220,9 @@ fn of_compile(error: &CompileError) -> Verdict {
             | PassError::NoWeight { .. }
             | PassError::KeptWeight { .. }
             | PassError::Budget { .. }
-            | PassError::Prefill { .. },
+            | PassError::Prefill { .. }
+            | PassError::Threshold { .. }
+            | PassError::Uncalibrated { .. },
         )) => (Code::Usage, None),
         CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. })) => {
             (Code::Usage, Some(format!("give it at least --size {}", at_least(*least_bytes))))

@@ -39,6 +39,13 @@ pub(super) fn emit_options(options: &CompileOptions) -> EmitOptions {
         record("calibration", hash_of(measured).to_string());
         measured.output_error.iter().for_each(|error| record("output_error", error.to_string()));
     }
+    if let Some(share) = options.sparse_threshold {
+        record("sparse_threshold", share.to_string());
+        if let Some([with, without]) = measured.threshold_errors {
+            record("error_with_threshold", with.to_string());
+            record("error_without_threshold", without.to_string());
+        }
+    }
     match options.sparsity {
         Sparsity::Measured => {}
         Sparsity::Always => record("sparse", "always".to_string()),

@@ -78,6 +78,7 @@ pub(super) fn optimize(
         weights: options.weights.clone(),
         sparsity: options.sparsity,
         activation_sparsity: options.activation_sparsity,
+        sparse_threshold: options.sparse_threshold,
         sizes_only,
         reserved_bytes,
         calibration: options.calibration.clone(),

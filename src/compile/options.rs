@@ -62,6 +62,9 @@ pub struct CompileOptions {
     pub sparsity: Sparsity,
     /// Whether products leave out inputs whose activations are zero.
     pub activation_sparsity: ActivationSparsity,
+    /// Activations of products that leave inputs out are zero where their magnitude lies below this share of the root mean
+    /// square that calibration has seen of them; exact zeros alone where `None`.
+    pub sparse_threshold: Option<f64>,
     /// What products read in runs of the models on examples (`ipuc::calibrate`), for weights that become codes.
     pub calibration: Arc<Calibration>,
     /// Length of a chunk, the unit of reading, about; 2 MiB where `None`.

@@ -39,7 +39,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("dead_code", &["error", "ir", "options"]),
     ("order", &["error", "ir", "options"]),
     ("fuse", &["error", "ir", "options"]),
-    ("integers", &["error", "ir", "options"]),
+    ("integers", &["error", "ir", "moments", "options"]),
     ("prefill", &["error", "ir", "options"]),
     ("quantize", &["error", "ir", "options"]),
     ("round_weights", &["error", "ir", "moments", "options", "rounding"]),

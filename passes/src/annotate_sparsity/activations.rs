@@ -2,6 +2,7 @@
 
 use crate::ir::{Block, ConstantId, Graph, Operand, Step, ValueId};
 use crate::moments::Calibration;
+use crate::options::Options;
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ActivationFunction, Argument, BinaryFunction, Class, Function, Op, Program, UnaryFunction};
@@ -29,14 +30,24 @@ pub(super) struct Activations {
     pub(super) rows: u64,
     /// Whether some of them are codes with a scale for each block of inputs.
     pub(super) in_blocks: bool,
+    /// Whether all of them are f32.
+    are_floats: bool,
+    /// With a threshold: which of those that are measured to be zero are only small.
+    pub(super) small: Option<Small>,
+}
+
+/// Activations that are taken as zero.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Small {
+    /// The greatest magnitude of them.
+    pub(super) threshold: f32,
+    /// The share of the squares of all activations that they have.
+    pub(super) squares: f64,
 }
 
 /// The activations of each weight that only products read whose rows lie one behind the other.
-pub(super) fn of_weights(
-    graph: &Graph,
-    calibration: &Calibration,
-    dimensions: &Bindings,
-) -> BTreeMap<ConstantId, Activations> {
+pub(super) fn of_weights(graph: &Graph, options: &Options) -> BTreeMap<ConstantId, Activations> {
+    let Options { calibration, dimensions, sparse_threshold, .. } = options;
     let mut found: BTreeMap<ConstantId, Activations> = BTreeMap::new();
     for index in graph.reachable_blocks() {
         let block = graph.block(index);
@@ -56,14 +67,40 @@ pub(super) fn of_weights(
                 Some(_) | None => sources.of_value(*x, MOST_STEPS).map_or(Known::Unknown, Known::Constructed),
             };
             let in_blocks = product.arithmetic.dynamic_block().is_some_and(|block| block > 0);
-            let own = Activations { known, rows: rows(graph, *x, dimensions), in_blocks };
+            let are_floats = graph.value(*x).fact.dtype() == Some(DType::F32);
+            let own = Activations { known, rows: rows(graph, *x, dimensions), in_blocks, are_floats, small: None };
             let all = found.entry(*weight).or_insert(own);
             all.rows = all.rows.max(own.rows);
             all.in_blocks |= own.in_blocks;
+            all.are_floats &= own.are_floats;
             all.known = fewer(all.known, own.known);
         }
     }
+    for (weight, activations) in &mut found {
+        if let Some(share) = calibration.zero_share(weight.0) {
+            activations.known = Known::Measured(share);
+        }
+        if let Some(share) = *sparse_threshold
+            && activations.are_floats
+            && let Some((zeros, small)) = small(calibration, weight.0, share)
+        {
+            (activations.known, activations.small) = (Known::Measured(zeros), Some(small));
+        }
+    }
     found
+}
+
+/// The share of activations of a weight that are zero or small, of the product where there are fewest; `None` where nothing was
+/// counted of one, or nothing is small.
+fn small(calibration: &Calibration, weight: u32, share: f64) -> Option<(f64, Small)> {
+    let spreads: Option<Vec<_>> =
+        calibration.factors.get(&weight)?.iter().map(|value| calibration.spreads.get(value)).collect();
+    let spreads = spreads?;
+    let threshold = spreads.iter().map(|spread| spread.threshold(share)).reduce(f32::min)?;
+    let below = || spreads.iter().map(|spread| spread.below(threshold));
+    let zeros = below().map(|[zeros, _]| zeros).reduce(f64::min)?;
+    let squares = below().map(|[_, squares]| squares).fold(0.0, f64::max);
+    (threshold > 0.0).then_some((zeros, Small { threshold, squares }))
 }
 
 /// Of two products the one whose activations have fewer zeros.
@@ -341,7 +378,7 @@ mod tests {
             "0".repeat(64)
         );
         let graph = parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        let found = of_weights(&graph, &Calibration::default(), &Bindings::default());
+        let found = of_weights(&graph, &Options::default());
         let [activations] = found.values().collect::<Vec<_>>()[..] else { panic!("{found:?}") };
         assert_eq!((activations.rows, activations.in_blocks), (3, false));
         activations.known

@@ -145,42 +145,72 @@ fn weight_scales(
         return Ok(None);
     }
     let scales = floats(graph, Operand::Constant(weight.scale))?;
-    Ok(scales.iter().all(|&scale| is_usual(scale)).then_some(scales))
+    // Rounded weights may have steps below zero, and outputs of zeros none.
+    Ok(scales.iter().all(|&scale| scale == 0.0 || is_usual(scale.abs())).then_some(scales))
 }
 
-fn without_bias(graph: &Graph, readers: &Readers, steps: &[Step], step: &Step) -> Result<Option<Product>, PassError> {
-    let (Some(&x), Some(&Operand::Constant(id))) = (step.operands.first(), step.operands.get(1)) else {
-        return Ok(None);
-    };
-    let Some(weight) = graph.quantized(id) else { return Ok(None) };
-    let Some(x) = codes(graph, readers, steps, x)? else { return Ok(None) };
+/// A product with a weight of codes, whatever it reads beside it.
+struct WithCodes {
+    op: ProductOp,
+    weight: Quantized,
+    /// Axis of the weight along which its outputs lie, and how many there are.
+    output_axis: usize,
+    outputs: usize,
+    inner_axes: usize,
+}
+
+fn with_codes(graph: &Graph, step: &Step) -> Option<WithCodes> {
+    let (Some(&x), Some(&Operand::Constant(id))) = (step.operands.first(), step.operands.get(1)) else { return None };
+    let weight = graph.quantized(id)?;
     let shape = &graph.constant(id).shape;
-    let rank = graph.fact(x.codes).and_then(|fact| fact.rank());
+    let rank = graph.fact(x).and_then(|fact| fact.rank());
     let (op, output_axis, inner_axes) = if let (Op::Matmul(product), &[_, _], Some(2..)) =
         (&step.op, shape.as_slice(), rank)
     {
         let Matmul { transpose_a, transpose_b, arithmetic, program } = product;
         if *transpose_a || *arithmetic != Arithmetic::default() || !program.is_empty() {
-            return Ok(None);
+            return None;
         }
         (ProductOp::Matmul { transposed: *transpose_b }, usize::from(!transpose_b), 0)
     } else if let (Op::Convolution(product), &[filters, ..], Some(rank @ 3..)) = (&step.op, shape.as_slice(), rank) {
         let groups = usize::try_from(product.groups).unwrap_or(1).max(1);
         let plain = product.arithmetic == Arithmetic::default() && product.program.is_empty();
         let are_worth = shape.get(1) == Some(&1) || filters / groups >= LEAST_FILTERS;
-        if !plain || !are_worth {
-            return Ok(None);
-        }
-        (ProductOp::Convolution(product.clone()), 0, rank - 2)
+        (plain && are_worth).then_some((ProductOp::Convolution(product.clone()), 0, rank - 2))?
     } else {
-        return Ok(None);
+        return None;
+    };
+    let has_constant_bias = match step.operands.get(2) {
+        None | Some(Operand::Absent) => true,
+        Some(Operand::Constant(_)) => matches!(op, ProductOp::Convolution(_)),
+        Some(Operand::Value(_)) => false,
     };
     let outputs = shape[output_axis];
+    has_constant_bias.then_some(WithCodes { op, weight, output_axis, outputs, inner_axes })
+}
+
+/// Whether a product becomes one of integers once what it reads is codes of 8 bits with one scale. Scales that rounding gives
+/// are in memory from then on, so that the weight is not rounded for each look at them.
+pub(super) fn takes_codes(graph: &mut Graph, step: &Step) -> Result<bool, PassError> {
+    let Some(WithCodes { weight, output_axis, outputs, .. }) = with_codes(graph, step) else { return Ok(false) };
+    let is_of_bytes = is_byte(graph.constant(weight.codes).dtype) && weight.block_size == 0;
+    if is_of_bytes && graph.rounded(weight.scale).is_some() {
+        let scales = graph.load_constant(weight.scale)?;
+        graph.constant_mut(weight.scale).data = ConstantData::Tensor(scales);
+    }
+    Ok(weight_scales(graph, &weight, output_axis, outputs)?.is_some())
+}
+
+fn without_bias(graph: &Graph, readers: &Readers, steps: &[Step], step: &Step) -> Result<Option<Product>, PassError> {
+    let Some(WithCodes { op, weight, output_axis, outputs, inner_axes }) = with_codes(graph, step) else {
+        return Ok(None);
+    };
+    let Some(&x) = step.operands.first() else { return Ok(None) };
+    let Some(x) = codes(graph, readers, steps, x)? else { return Ok(None) };
     let Some(scales) = weight_scales(graph, &weight, output_axis, outputs)? else { return Ok(None) };
     let bias = match step.operands.get(2) {
-        None | Some(Operand::Absent) => None,
-        Some(&bias @ Operand::Constant(_)) if matches!(op, ProductOp::Convolution(_)) => Some(floats(graph, bias)?),
-        Some(Operand::Constant(_) | Operand::Value(_)) => return Ok(None),
+        Some(&bias @ Operand::Constant(_)) => Some(floats(graph, bias)?),
+        None | Some(Operand::Absent | Operand::Value(_)) => None,
     };
     let zero_point = weight.zero_point.map_or(Operand::Absent, Operand::Constant);
     let codes = weight.codes;

@@ -42,6 +42,15 @@ impl Readers {
         values.iter().any(|value| self.reads.get(value).is_some_and(|&reads| reads > 0))
     }
 
+    /// A step that was put in reads these.
+    pub(super) fn remember(&mut self, step: &Step) {
+        for operand in &step.operands {
+            if let Operand::Value(value) = operand {
+                *self.reads.entry(*value).or_default() += 1;
+            }
+        }
+    }
+
     /// A step reads nothing any more.
     pub(super) fn forget(&mut self, step: &Step) {
         for operand in &step.operands {

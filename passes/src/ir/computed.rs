@@ -4,7 +4,7 @@
 use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Class, Op, ReferenceError, TypeError};
-use ipuc_formats::tensor::{Tensor, element_count};
+use ipuc_formats::tensor::{Tensor, TensorError, element_count};
 use ipuc_formats::value::Value;
 
 /// Recipes behind one another that are read in parts, at most.
@@ -18,7 +18,7 @@ enum Computed<'a> {
     Filled(ConstantId),
     /// They are those of this constant in their order.
     Moved(ConstantId),
-    /// Each from those at its place, and from operands of one element.
+    /// Each from those at its place, and from operands of one element, or of one for each index of an axis.
     Elementwise(&'a Op, &'a [Option<ConstantId>]),
 }
 
@@ -86,7 +86,9 @@ impl Graph {
             let operand = self.constant(id);
             operand.dtype != DType::String
                 && operand.dtype.bits().is_multiple_of(8)
-                && (operand.shape == *shape || element_count(&operand.shape) == Some(1))
+                && (operand.shape == *shape
+                    || element_count(&operand.shape) == Some(1)
+                    || axis_of(operand, shape).is_some())
         };
         operands.iter().flatten().all(fits).then_some(Computed::Elementwise(op, operands))
     }
@@ -141,9 +143,15 @@ impl Graph {
             }
             (_, Some(Computed::Moved(from))) => self.part(from, first, count),
             (_, Some(Computed::Elementwise(op, operands))) => {
-                let operand = |id: ConstantId| match self.count_of(id) {
-                    Some(1) => self.load_constant(id)?.reshaped(&[]).map_err(|error| failure(op.name(), error.into())),
-                    _ => self.part(id, first, count),
+                let operand = |id: ConstantId| {
+                    if self.count_of(id) == Some(1) {
+                        let element = self.load_constant(id)?;
+                        return element.reshaped(&[]).map_err(|error| failure(op.name(), error.into()));
+                    }
+                    match axis_of(self.constant(id), &constant.shape) {
+                        Some(axis) => axis.part(first, count).map_err(|error| failure(op.name(), error.into())),
+                        None => self.part(id, first, count),
+                    }
                 };
                 let inputs: Vec<Option<Value>> = operands
                     .iter()
@@ -163,6 +171,35 @@ impl Graph {
     }
 }
 
+/// A constant in memory that has one element for each index of an axis of another.
+struct AlongAxis<'a> {
+    tensor: &'a Tensor,
+    /// Elements of the other between two indices.
+    stride: usize,
+}
+
+/// How a constant broadcasts to this shape, where that is along one axis, and not all of it.
+fn axis_of<'a>(constant: &'a Constant, shape: &[usize]) -> Option<AlongAxis<'a>> {
+    let tensor = constant.tensor().filter(|tensor| tensor.count() > 1 && constant.shape != shape)?;
+    let before = shape.len().checked_sub(constant.shape.len())?;
+    let axis = constant.shape.iter().position(|&extent| extent > 1)?;
+    let is_one_axis = constant.shape[axis] == tensor.count() && shape[before + axis] == tensor.count();
+    is_one_axis.then(|| AlongAxis { tensor, stride: shape[before + axis + 1..].iter().product() })
+}
+
+impl AlongAxis<'_> {
+    /// What so many elements of the other from one on meet.
+    fn part(&self, first: usize, count: usize) -> Result<Tensor, TensorError> {
+        let width = self.tensor.dtype().bits() / 8;
+        let mut part = Tensor::zeros(self.tensor.dtype(), &[count])?;
+        for (at, element) in part.bytes_mut().chunks_exact_mut(width).enumerate() {
+            let index = (first + at) / self.stride.max(1) % self.tensor.count();
+            element.copy_from_slice(&self.tensor.bytes()[index * width..][..width]);
+        }
+        Ok(part)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +213,7 @@ mod tests {
         let given = graph.add_constant(tensor(&[10, 100], &numbers));
         let one = graph.add_constant(tensor(&[1, 1], &[0.75]));
         let row = graph.add_constant(tensor(&[100], &numbers[..100]));
+        let column = graph.add_constant(tensor(&[10, 1], &numbers[..10]));
         let shape = graph.add_constant(Constant::of(Tensor::vector_i64(&[10, 100]), None));
         let mut recipe = |name: &str, operands: &[ConstantId], dtype| {
             let op = Op::build(name.split(' ').next().unwrap(), &attributes(name)).unwrap();
@@ -189,7 +227,8 @@ mod tests {
         let half = recipe("cast to=f16", &[bent], DType::F16);
         let above = recipe("compare relation=less", &[half, half], DType::Bool);
         let spread = recipe("binary function=add", &[given, row], DType::F32);
-        for id in [filled, product, bent, half] {
+        let by_row = recipe("binary function=mul", &[column, given], DType::F32);
+        for id in [filled, product, bent, half, spread, by_row] {
             assert!(graph.is_computed_in_parts(id), "{id}");
             let whole = graph.load_constant(id).unwrap();
             for (offset, length) in [(0, 7), (3, 401), (1999, 1), (0, whole.bytes().len())] {
@@ -199,8 +238,8 @@ mod tests {
             }
         }
         assert!(graph.is_fill(filled) && !graph.is_fill(product));
-        // Two recipes behind one would be computed again and again, and rows that are spread have no places of their own.
-        assert!(!graph.is_computed_in_parts(above) && !graph.is_computed_in_parts(spread));
+        // Two recipes behind one would be computed again and again.
+        assert!(!graph.is_computed_in_parts(above));
     }
 
     fn attributes(text: &str) -> Vec<(String, ipuc_formats::attribute::AttributeValue)> {

@@ -72,6 +72,16 @@ impl Graph {
         }
     }
 
+    /// Whether [`Graph::read_weight`] reads only what is asked for, and not the whole weight.
+    pub fn is_read_in_parts(&self, id: ConstantId) -> bool {
+        match &self.constant(id).data {
+            ConstantData::Tensor(_) => true,
+            ConstantData::Stored(stored) => stored.tensor.is_direct(),
+            ConstantData::Recipe { .. } => self.is_computed_in_parts(id),
+            ConstantData::Rounded(_) | ConstantData::Hashed(_) => false,
+        }
+    }
+
     /// The error of a weight that cannot be rounded.
     pub fn rounding_error(&self, weight: ConstantId, error: RoundingError) -> ConstantError {
         ConstantError::Rounding { tensor: self.constant(weight).label().to_string(), error }

@@ -15,17 +15,14 @@
 
 use super::candidates::Candidate;
 use super::choice::Choice;
+use super::error::{decoded, elements, sampled_outputs, share_of_error};
 use super::factors::Factors;
 use super::scheme::{encoding, sample, scheme};
 use crate::error::PassError;
-use crate::ir::{ChosenEncoding, ConstantData, ConstantId, Graph, widened};
-use crate::moments::Moments;
+use crate::ir::{ChosenEncoding, ConstantData, ConstantId, Graph};
 use crate::options::{Budget, Fp8, Options, Precision};
-use crate::rounding::{Factor, Region, narrow};
-
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical, Panels};
-use ipuc_formats::ops::WeightMatrix;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -42,10 +39,6 @@ const TRIED: [Precision; 10] = [
     Precision::Codes { bits: 8, block: 32 },
     Precision::F16,
 ];
-
-/// The sample: so many runs of outputs, spread evenly, of so many outputs each.
-const SAMPLED_RUNS: u64 = 4;
-const RUN_OUTPUTS: u64 = 16;
 
 /// A precision of a weight; `None` leaves it as it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,9 +96,9 @@ pub(super) fn choose(
         }
     }
     let levels: Vec<&[Level]> = free.iter().map(|(_, levels)| levels.as_slice()).collect();
-    let of_outputs = !factors.calibration.effects.is_empty();
+    let of_outputs = factors.know_effects();
     let chosen = match budget {
-        Budget::Error(most) if of_outputs => within_sum(&levels, (most * factors.calibration.error_part).powi(2)),
+        Budget::Error(most) if of_outputs => within_sum(&levels, (most * factors.error_part()).powi(2)),
         Budget::Error(most) => levels.iter().map(|levels| within_error(levels, most)).collect(),
         Budget::Size(bytes) => within_bytes(&levels, bytes.saturating_sub(taken_bytes)).map_err(|least_bytes| {
             PassError::Size { size_bytes: bytes, least_bytes: taken_bytes.saturating_add(least_bytes) }
@@ -219,6 +212,7 @@ fn frontier(mut levels: Vec<Level>) -> Vec<Level> {
 fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) -> Result<Vec<Level>, PassError> {
     let factor = factors.of(graph, candidate)?;
     let moments = factors.moments(candidate);
+    let factor = factor.map(|id| graph.load_constant(id)).transpose()?;
     // What no run has shown is taken to reach outputs as it is.
     let effect = factors.effect(candidate).unwrap_or(1.0);
     let graph = &*graph;
@@ -227,7 +221,10 @@ fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) 
     let level = |precision: &Precision| -> Result<Option<Level>, PassError> {
         let Some(bytes) = rounded_bytes(graph, candidate, *precision)? else { return Ok(None) };
         let error = match &values {
-            Some(values) => error(graph, candidate, *precision, values, factor, moments.as_deref())?,
+            Some(values) => {
+                let decoded = decoded(graph, candidate, *precision, values, elements(factor.as_ref()))?;
+                decoded.map(|decoded| share_of_error(&decoded, values, moments.as_deref()))
+            }
             // Nobody can look at it: each further bit halves the error.
             None => Some(0.25f64.powf(bytes as f64 * 8.0 / candidate.elements as f64)),
         };
@@ -236,59 +233,6 @@ fn measure(graph: &mut Graph, candidate: &Candidate, factors: &mut Factors<'_>) 
     let tried: Vec<Option<Level>> = TRIED.par_iter().map(level).collect::<Result<_, _>>()?;
     let smaller = tried.into_iter().flatten().filter(|level| level.bytes < kept.bytes);
     Ok(frontier(smaller.chain([kept]).collect()))
-}
-
-/// The outputs of a sample, over all matrices.
-fn sampled_outputs(matrix: WeightMatrix) -> Vec<Range<u64>> {
-    let all = matrix.groups * matrix.outputs;
-    if all <= SAMPLED_RUNS * RUN_OUTPUTS {
-        return std::iter::once(0..all).collect();
-    }
-    let first = |run: u64| (all - RUN_OUTPUTS) * run / (SAMPLED_RUNS - 1);
-    (0..SAMPLED_RUNS).map(|run| first(run)..first(run) + RUN_OUTPUTS).collect()
-}
-
-/// The share of the squares of results that is wrong; `None` where the values cannot be rounded so.
-fn error(
-    graph: &Graph,
-    candidate: &Candidate,
-    precision: Precision,
-    values: &[f32],
-    factor: Option<ConstantId>,
-    moments: Option<&Moments>,
-) -> Result<Option<f64>, PassError> {
-    let decoded = match precision {
-        Precision::F16 | Precision::Bf16 => {
-            let dtype = if precision == Precision::F16 { DType::F16 } else { DType::BF16 };
-            let mut bytes = vec![0; values.len() * 2];
-            if narrow(values, dtype, 0, &mut bytes).is_err() {
-                return Ok(None);
-            }
-            let mut decoded = vec![0.0; values.len()];
-            widened(dtype, &bytes, &mut decoded);
-            decoded
-        }
-        Precision::Codes { .. } | Precision::Fp8 { .. } | Precision::Mxfp4 | Precision::Nvfp4 | Precision::I4E4m3 => {
-            let Ok(scheme) = scheme(graph, candidate, precision)? else { return Ok(None) };
-            let region = match factor {
-                None => Region::of(scheme, 0, values),
-                Some(id) => {
-                    let factor = graph.load_constant(id)?;
-                    let elements = factor.elements::<f32>().unwrap_or_default();
-                    Region::estimated(scheme, values.to_vec(), Factor { elements })
-                }
-            };
-            let Ok(region) = region else { return Ok(None) };
-            region.decoded()
-        }
-    };
-    let differences: Vec<f32> = decoded.iter().zip(values).map(|(decoded, value)| decoded - value).collect();
-    let energy = |rows: &[f32]| match moments {
-        Some(moments) => moments.energy(rows),
-        None => rows.iter().map(|&value| f64::from(value) * f64::from(value)).sum(),
-    };
-    let (wrong, all): (f64, f64) = (energy(&differences), energy(values));
-    Ok(Some(if wrong > 0.0 { wrong / all.max(f64::MIN_POSITIVE) } else { 0.0 }))
 }
 
 fn logical_bytes(candidate: &Candidate, encoding: &Coded) -> Option<u64> {
@@ -407,13 +351,5 @@ mod tests {
         assert_eq!(chosen(0.53), [1, 1, 1]);
         assert_eq!(chosen(0.1), [1, 2, 1]);
         assert_eq!(chosen(0.0), [2, 2, 2]);
-    }
-
-    #[test]
-    fn samples_lie_within_the_outputs() {
-        let matrix = |groups, outputs| WeightMatrix { groups, inputs: 8, outputs, output_axis: 0 };
-        assert_eq!(sampled_outputs(matrix(2, 32)), std::slice::from_ref(&(0..64)));
-        assert_eq!(sampled_outputs(matrix(1, 65)), [0..16, 16..32, 32..48, 49..65]);
-        assert_eq!(sampled_outputs(matrix(4, 1000)), [0..16, 1328..1344, 2656..2672, 3984..4000]);
     }
 }

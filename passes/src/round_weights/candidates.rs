@@ -1,7 +1,7 @@
 //! Weights that may be rounded, and what is known of them.
 
 use super::matches;
-use crate::ir::{ConstantId, Graph, Operand, Step, Uses, ValueId};
+use crate::ir::{ConstantData, ConstantId, Graph, Operand, Step, Uses, ValueId};
 use crate::rounding::Scheme;
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
@@ -56,6 +56,21 @@ impl Candidate {
             0 => (self.shape[last] as u64 == self.matrix.inputs).then_some((last, before)),
             _ => Some((before, last)),
         }
+    }
+
+    /// The axis along which its inputs lie, or their channels where filters have several taps.
+    pub(super) fn input_axis(&self) -> usize {
+        self.axes().map_or(1, |(inputs, _)| inputs)
+    }
+
+    /// The axis along which its outputs lie.
+    pub(super) fn output_axis(&self) -> usize {
+        self.axes().map_or(0, |(_, outputs)| outputs)
+    }
+
+    /// Channels of what it is multiplied with: its inputs, or those of filters with several taps.
+    pub(super) fn input_channels(&self) -> usize {
+        self.shape.get(self.input_axis()).copied().unwrap_or(1).max(1)
     }
 
     /// Whether it has filters of one tap: all inputs lie along axis 1.
@@ -127,6 +142,20 @@ pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
         })
     };
     graph.uses().into_iter().filter_map(candidate).collect()
+}
+
+/// A weight as it is now, as a constant of its own. What other recipes make of the weight (a transposed copy for a gather) they
+/// make of that.
+pub(super) fn copied(graph: &mut Graph, id: ConstantId) -> ConstantId {
+    let constant = graph.constant(id).clone();
+    let copy = graph.add_constant(constant);
+    for other in &mut graph.constants {
+        if let ConstantData::Recipe { operands, .. } = &mut other.data {
+            let own = operands.iter_mut().filter(|operand| **operand == Some(id));
+            own.for_each(|operand| *operand = Some(copy));
+        }
+    }
+    copy
 }
 
 /// The steps that read a constant.

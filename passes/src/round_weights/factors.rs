@@ -2,32 +2,62 @@
 
 use super::Candidate;
 use crate::error::PassError;
-use crate::ir::{Constant, ConstantError, ConstantId, Graph};
+use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph};
 use crate::moments::{Calibration, Moments};
+use ipuc_formats::tensor::Tensor;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Factors that have been computed: products that read the same values share one.
 pub(super) struct Factors<'a> {
-    pub(super) calibration: &'a Calibration,
-    pub(super) constants: BTreeMap<Vec<u32>, ConstantId>,
+    calibration: &'a Calibration,
+    constants: BTreeMap<Vec<u32>, ConstantId>,
+    /// What the channels of values are divided by, as `equalize` has it.
+    divisors: BTreeMap<u32, Vec<f32>>,
+    /// Whether biases may take up errors.
+    pub(super) may_correct: bool,
 }
 
-impl Factors<'_> {
+impl<'a> Factors<'a> {
+    pub(super) fn new(calibration: &'a Calibration) -> Factors<'a> {
+        Factors { calibration, constants: BTreeMap::new(), divisors: BTreeMap::new(), may_correct: false }
+    }
+
+    /// Whether runs have shown what products read.
+    pub(super) fn know_moments(&self) -> bool {
+        !self.calibration.moments.is_empty()
+    }
+
+    /// Whether runs have shown how far outputs follow errors.
+    pub(super) fn know_effects(&self) -> bool {
+        !self.calibration.effects.is_empty()
+    }
+
+    /// The part of an error of outputs that estimates may take.
+    pub(super) fn error_part(&self) -> f64 {
+        self.calibration.error_part
+    }
+
     /// What runs have shown of all that a weight is multiplied with; `None` where they have not.
     pub(super) fn moments(&self, candidate: &Candidate) -> Option<Cow<'_, Moments>> {
-        let known: Option<Vec<&Moments>> =
-            candidate.inputs.as_ref()?.iter().map(|input| self.calibration.moments.get(input)).collect();
-        let known = known?;
-        let fits = |moments: &&Moments| moments.channels() as u64 == candidate.matrix.inputs && moments.rows() > 0;
+        let known: Option<Vec<Cow<'_, Moments>>> =
+            candidate.inputs.as_ref()?.iter().map(|&input| self.of_value(input)).collect();
+        let mut known = known?.into_iter();
+        let fits = |moments: &Moments| moments.channels() as u64 == candidate.matrix.inputs && moments.rows() > 0;
         // Each of several matrices reads values of its own.
-        if candidate.matrix.groups != 1 || !known.iter().all(fits) {
-            return None;
+        let mut all = known.next().filter(|moments| candidate.matrix.groups == 1 && fits(moments))?;
+        for other in known {
+            all.to_mut().merge(Some(other).filter(|moments| fits(moments))?.as_ref());
         }
-        let (first, others) = known.split_first()?;
-        let mut all = Cow::Borrowed(*first);
-        others.iter().for_each(|other| all.to_mut().merge(other));
         Some(all)
+    }
+
+    fn of_value(&self, input: u32) -> Option<Cow<'_, Moments>> {
+        let moments = self.calibration.moments.get(&input)?;
+        Some(match self.divisors.get(&input) {
+            Some(divisors) if divisors.len() == moments.channels() => Cow::Owned(moments.divided(divisors)),
+            Some(_) | None => Cow::Borrowed(moments),
+        })
     }
 
     /// How far outputs follow errors of what is computed with a weight; `None` where runs have not shown it.
@@ -49,5 +79,13 @@ impl Factors<'_> {
         let id = graph.add_constant(Constant::of(factor, None));
         self.constants.insert(inputs.clone(), id);
         Ok(Some(id))
+    }
+
+    /// From now on the channels of a value are divided by so much, and this is the factor of them.
+    pub(super) fn divide(&mut self, graph: &mut Graph, value: u32, divisors: Vec<f32>, factor: Tensor) {
+        if let Some(&id) = self.constants.get([value].as_slice()) {
+            graph.constant_mut(id).data = ConstantData::Tensor(factor);
+        }
+        self.divisors.insert(value, divisors);
     }
 }

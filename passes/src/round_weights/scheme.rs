@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::error::PassError;
-use crate::ir::{ConstantData, ConstantError, Graph};
+use crate::ir::{ConstantError, Graph};
 use crate::options::{Fp8, Precision};
 use crate::rounding::{Region, Scheme};
 use ipuc_formats::dtype::DType;
@@ -112,16 +112,12 @@ pub(super) fn sample(
     outputs: &[Range<u64>],
 ) -> Result<Option<Vec<f32>>, PassError> {
     let id = graph.stored_elements(candidate.id);
-    let whole = match &graph.constant(id).data {
-        ConstantData::Hashed(_) => return Ok(None),
-        ConstantData::Tensor(_) => None,
-        ConstantData::Stored(stored) if stored.tensor.is_direct() => None,
-        ConstantData::Stored(_) | ConstantData::Recipe { .. } | ConstantData::Rounded(_) => {
-            match graph.load_constant(id) {
-                Err(ConstantError::Hashed { .. }) => return Ok(None),
-                loaded => Some(loaded?),
-            }
-        }
+    let whole = match graph.is_read_in_parts(id) {
+        true => None,
+        false => match graph.load_constant(id) {
+            Err(ConstantError::Hashed { .. }) => return Ok(None),
+            loaded => Some(loaded?),
+        },
     };
     // How elements are read does not depend on codes.
     let scheme = Scheme { code: DType::I8, scale: DType::F32, block: 0, matrix: candidate.matrix };
