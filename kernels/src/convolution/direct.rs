@@ -209,6 +209,7 @@ impl Block {
     }
 
     /// As [`Block::fill`], of bytes shifted by so many positions of the input along the last axis; the padding is `pad`.
+    #[inline(always)]
     pub(super) fn fill_bytes(&self, plane: &[u8], shift: usize, pad: u8, channel: &mut [u8]) {
         for &(phase, start) in &self.last_phases {
             for &(to, from) in &self.sources {
@@ -421,6 +422,7 @@ impl<'a> Finish<'a> {
 }
 
 /// Every `stride`-th byte of `row` from `start` on, `pad` outside of it.
+#[inline(always)]
 fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8]) {
     let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line.len());
     let (first, end) = (below(-start), below(row.len() as isize - start));
@@ -433,6 +435,14 @@ fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8])
     let (line, row) = (&mut line[first..end], &row[(start + (first * stride) as isize) as usize..]);
     match stride {
         1 => line.copy_from_slice(&row[..line.len()]),
+        2 => {
+            let (pairs, last) = row.as_chunks::<2>();
+            line.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+            // A row may end with the first byte of a pair.
+            if let (Some(to), [from]) = (line.get_mut(pairs.len()), last) {
+                *to = *from;
+            }
+        }
         _ => line.iter_mut().zip(row.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
     }
 }

@@ -11,11 +11,13 @@ use std::ops::Range;
 use super::{
     ConvolutionShape,
     byte_tiles::{Lines, TILE_WORDS, TileWords, multiply},
+    completion::{Codes, Complete, Correction, Handed},
     direct::Block,
+    filter_tiles::{FLIP, FilterTiles, LINE_CHANNELS, Layout, TILE_CHANNELS},
     terms::Terms,
 };
 use crate::{
-    product::{IntegerLine, IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Zero},
+    product::{IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Requantize, Zero},
     scratch::{Scratch, scratch},
     simd::{
         Instructions, LANES, Routine, Simd,
@@ -23,24 +25,18 @@ use crate::{
     },
 };
 
-/// Input channels of a line of a right tile.
-const LINE_CHANNELS: usize = 4;
-
-/// Input channels of a tile.
-const TILE_CHANNELS: usize = LINE_CHANNELS * LANES;
-
 /// Output channels that are multiplied together.
 const PAIR_OUTPUTS: usize = 2 * PANEL_OUTPUTS;
 
 /// Positions whose sums stay in the first-level cache with those of a pair of panels.
 const RUN_POSITIONS: usize = 256;
 
-/// The highest bit of four codes, and by how much flipping it moves a code.
-const FLIP: i32 = 0x8080_8080_u32 as i32;
+/// By how much flipping its highest bit moves a code.
 const FLIPPED: i32 = 128;
 
 /// A convolution whose filters come whole.
 pub struct TiledConvolution {
+    instructions: Instructions,
     unit: Unit,
     terms: Terms,
     /// What padding holds: the zero point of the input.
@@ -53,7 +49,7 @@ pub struct TiledConvolution {
 #[derive(Clone, Copy)]
 enum Unit {
     Matrices(Amx),
-    Vectors(Instructions),
+    Vectors,
 }
 
 /// The filters of a group, or some of them.
@@ -67,24 +63,33 @@ pub struct Filters<'a> {
     pub pieces: &'a [IntegerPiece<'a>],
 }
 
+/// Some positions of a group of channels of an image: `image` is `[channels, positions..]`.
+#[derive(Clone, Debug)]
+pub struct Positions<'a> {
+    /// The channels of the group.
+    pub image: &'a [u8],
+    /// From a multiple of [`TiledConvolution::unit`] to another or to the last.
+    pub range: Range<usize>,
+}
+
 impl TiledConvolution {
     /// `None` where these instructions have no tiles, or tiles would be mostly zeros.
     #[must_use]
     pub fn new(instructions: Instructions, shape: &ConvolutionShape, pad: Zero) -> Option<Self> {
         let unit = match instructions.tiles() {
             Some(amx) => Unit::Matrices(amx),
-            None => instructions.are_wide().then_some(Unit::Vectors(instructions))?,
+            None => instructions.are_wide().then_some(Unit::Vectors)?,
         };
         let (most_copied, least_channels) = match unit {
             Unit::Matrices(_) => (TILE_CHANNELS, TILE_CHANNELS / 4),
             // Only lines are to be full.
-            Unit::Vectors(_) if shape.group_inputs.is_multiple_of(LINE_CHANNELS) => (0, LINE_CHANNELS),
-            Unit::Vectors(_) => (TILE_CHANNELS, LINE_CHANNELS - 1),
+            Unit::Vectors if shape.group_inputs.is_multiple_of(LINE_CHANNELS) => (0, LINE_CHANNELS),
+            Unit::Vectors => (TILE_CHANNELS, LINE_CHANNELS - 1),
         };
         let terms = Terms::new(shape, most_copied)?;
         let fits = terms.channels() >= least_channels && shape.group_outputs >= PANEL_OUTPUTS / 2;
         let zero = if pad.kind.signed { i32::from(pad.code.cast_signed()) } else { i32::from(pad.code) };
-        let mut tiled = Self { unit, terms, pad, zero };
+        let mut tiled = Self { instructions, unit, terms, pad, zero };
         if tiled.flips_inputs() {
             tiled.zero += FLIPPED;
         }
@@ -92,7 +97,7 @@ impl TiledConvolution {
     }
 
     fn flips_inputs(&self) -> bool {
-        matches!(self.unit, Unit::Vectors(_)) && self.pad.kind.signed
+        matches!(self.unit, Unit::Vectors) && self.pad.kind.signed
     }
 
     /// Sums come for positions from a multiple of so many to another or to the last.
@@ -113,46 +118,70 @@ impl TiledConvolution {
         self.terms.channels() + PAIR_OUTPUTS * size_of::<i32>()
     }
 
-    /// Calls `visit` with the number of each filter, counted over the pieces, a place among `positions`, and the filter's sums from
-    /// there on, until all places of all filters have come. `image` is the channels of the group, `[channels, positions..]`.
+    /// Filters as they are multiplied.
     ///
     /// # Panics
-    /// If lengths disagree, positions are not whole rows, or a piece is not of whole panels.
-    pub fn sums(
+    /// If a piece is not of whole panels.
+    #[must_use]
+    pub fn tiles<'a>(&self, filters: Filters<'a>) -> FilterTiles<'a> {
+        let outputs_outer = matches!(self.unit, Unit::Matrices(_));
+        let flips = !outputs_outer && !filters.weight.kind.signed;
+        let layout = Layout { terms: &self.terms, outputs_outer, flips };
+        FilterTiles::new(self.instructions, layout, (filters.weight, filters.bias), filters.pieces)
+    }
+
+    /// Bytes that the tiles of a panel take.
+    #[must_use]
+    pub fn panel_bytes(&self) -> usize {
+        let steps = self.terms.taps() * self.terms.channels().div_ceil(TILE_CHANNELS);
+        steps.max(1) * size_of::<TileWords>()
+    }
+
+    /// Calls `visit` with the number of each filter, counted over those that are there, a place among the positions, and the
+    /// filter's sums from there on, until all places of all filters have come.
+    ///
+    /// # Panics
+    /// If lengths disagree, or positions are not whole rows.
+    pub fn sums(&self, positions: Positions<'_>, filters: &FilterTiles<'_>, visit: impl FnMut(usize, usize, &[i32])) {
+        self.complete(positions, filters, Handed(visit));
+    }
+
+    /// Writes the codes of each filter at all positions to its part of `results`. `by` says what makes them of the sums of a filter,
+    /// counted over those that are there.
+    ///
+    /// # Panics
+    /// As [`Self::sums`].
+    pub fn codes<'a>(
         &self,
-        image: &[u8],
-        positions: Range<usize>,
-        filters: Filters<'_>,
-        visit: impl FnMut(usize, usize, &[i32]),
+        positions: Positions<'_>,
+        filters: &FilterTiles<'_>,
+        by: impl Fn(usize) -> Requantize<'a>,
+        results: &mut [&mut [u8]],
     ) {
+        assert!(results.iter().all(|own| own.len() == positions.range.len()), "codes of {:?}", positions.range);
+        self.complete(positions, filters, Codes { by, results });
+    }
+
+    fn complete(&self, positions: Positions<'_>, filters: &FilterTiles<'_>, complete: impl Complete) {
+        let Positions { image, range } = positions;
         let row = self.terms.row().max(1);
-        assert!(
-            positions.start.is_multiple_of(row) && positions.end.is_multiple_of(row),
-            "rows of {row}: {positions:?}"
-        );
-        assert!(
-            filters.pieces.iter().all(|piece| piece.inputs == (0..self.terms.depth())),
-            "pieces are of whole panels"
-        );
-        if positions.is_empty() {
+        assert!(range.start.is_multiple_of(row) && range.end.is_multiple_of(row), "rows of {row}: {range:?}");
+        if range.is_empty() {
             return;
         }
-        let block = self.terms.block(positions.start / row..positions.end / row);
-        let sums = BlockSums { convolution: self, image, block, filters, visit };
-        match self.unit {
-            Unit::Matrices(amx) => amx.vectors().run(sums),
-            Unit::Vectors(instructions) => instructions.run(sums),
-        }
+        let block = self.terms.block(range.start / row..range.end / row);
+        let sums = BlockSums { convolution: self, image, block, filters, complete };
+        self.instructions.run(sums);
     }
 }
 
 /// The sums of a block.
-struct BlockSums<'a, V> {
+struct BlockSums<'a, C> {
     convolution: &'a TiledConvolution,
     image: &'a [u8],
     block: Block,
-    filters: Filters<'a>,
-    visit: V,
+    filters: &'a FilterTiles<'a>,
+    complete: C,
 }
 
 /// The codes of a block, four channels side by side.
@@ -165,59 +194,50 @@ struct Inputs {
     steps: Vec<usize>,
 }
 
-impl<V: FnMut(usize, usize, &[i32])> Routine for BlockSums<'_, V> {
+impl<C: Complete> Routine for BlockSums<'_, C> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let inputs = self.inputs();
+        let inputs = self.inputs(simd);
         let tiles = match self.convolution.unit {
             Unit::Matrices(amx) => Some(amx.tiles()),
-            Unit::Vectors(_) => None,
+            Unit::Vectors => None,
         };
         let tiles = tiles.as_ref();
-        let steps = inputs.steps.len();
+        // Vectors at the end of a row may reach behind it.
         let pitch = self.block.positions.next_multiple_of(SUM_COLUMNS);
-        let mut buffers = (scratch(2 * steps * LANES * LANES), scratch(PAIR_OUTPUTS * pitch), scratch(pitch));
-        let left: &mut [i32] = bytemuck::cast_slice_mut(&mut buffers.0);
-        let left = left.as_chunks_mut::<TILE_WORDS>().0;
-        let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut buffers.1);
-        let window_sums = self.window_sums(simd, tiles, &inputs, left, sums, bytemuck::cast_slice_mut(&mut buffers.2));
+        let mut buffers = (scratch(PAIR_OUTPUTS * pitch + LANES), scratch(pitch + LANES));
+        let (sums, windows) = (&mut buffers.0, &mut buffers.1);
+        let (sums, windows) = (bytemuck::cast_slice_mut(sums), bytemuck::cast_slice_mut(windows));
+        let window_sums = self.window_sums(simd, tiles, &inputs, sums, windows);
         let runs = self.runs();
-        let Filters { weight, pieces, .. } = self.filters;
+        let filters = self.filters;
         let mut index = 0;
-        for piece in pieces {
-            let lines = self.convolution.terms.depth().div_ceil(LINE_CHANNELS);
-            for first in piece.panels.clone().step_by(2) {
-                let count = (piece.panels.end - first).min(2);
-                let mut weight_sums = [0; PAIR_OUTPUTS];
+        for first in (0..filters.count()).step_by(2) {
+            let count = (filters.count() - first).min(2);
+            let ((one, _), (other, _)) = (filters.panel(first), filters.panel(first + count - 1));
+            let left = Left { panels: [one, other], count, signed: filters.weight.kind.signed };
+            for run in &runs {
+                let pitch = run.positions.len().next_multiple_of(SUM_COLUMNS);
+                self.multiply(simd, tiles, &inputs, left, run.positions.clone(), (sums, pitch));
+                let mut index = index;
                 for panel in 0..count {
-                    let lines = &piece.lines[(first - piece.panels.start + panel) * lines..][..lines];
-                    let weight_sums = &mut weight_sums[panel * LANES..][..LANES];
-                    add_lines(simd, lines, self.convolution.terms.depth(), weight.kind.signed, weight_sums);
-                    self.fill_left(simd, lines, &mut left[panel * steps..][..steps]);
-                }
-                let second = if count == 2 { steps } else { 0 };
-                let left =
-                    Left { panels: [&left[..steps], &left[second..][..steps]], count, signed: weight.kind.signed };
-                let filters = first * PANEL_OUTPUTS..weight.zeros.len().min((first + count) * PANEL_OUTPUTS);
-                for run in &runs {
-                    let pitch = run.positions.len().next_multiple_of(SUM_COLUMNS);
-                    self.multiply(simd, tiles, &inputs, left, run.positions.clone(), (sums, pitch));
-                    for (own, filter) in filters.clone().enumerate() {
-                        let sums = &mut sums[own * pitch..][..run.positions.len()];
+                    let (_, weight_sums) = filters.panel(first + panel);
+                    for (own, filter) in filters.filters(first + panel).enumerate() {
                         let zero = self.weight_zero(filter);
                         let windows = window_sums.filter(|_| zero != 0);
                         let correction = Correction {
                             constant: self.constant(filter, weight_sums[own]),
-                            windows: windows.map(|windows| (zero, &windows[run.positions.clone()])),
+                            windows: windows.map(|windows| (zero, &windows[run.positions.start..])),
                         };
-                        correction.apply(sums);
-                        (self.visit)(index + own, run.first, run.side_by_side(sums));
+                        let sums = &mut sums[(panel * PANEL_OUTPUTS + own) * pitch..];
+                        self.complete.complete(simd, index, run, correction, sums);
+                        index += 1;
                     }
                 }
-                index += filters.len();
             }
+            index += (first..first + count).map(|panel| filters.filters(panel).len()).sum::<usize>();
         }
     }
 }
@@ -231,61 +251,20 @@ struct Left<'a> {
 }
 
 /// Positions of a block that are multiplied together, so that their sums stay in the first-level cache.
-struct Run {
+pub(super) struct Run {
     /// On the grid.
-    positions: Range<usize>,
+    pub positions: Range<usize>,
     /// The first output, counted from those of the block.
-    first: usize,
+    pub first: usize,
     /// Rows of outputs, and how far apart they lie.
-    rows: usize,
-    row_length: usize,
-    distance: usize,
+    pub rows: usize,
+    pub row_length: usize,
+    pub distance: usize,
 }
 
-impl Run {
-    /// The sums of outputs, moved to the beginning.
-    #[inline(always)]
-    fn side_by_side<'s>(&self, sums: &'s mut [i32]) -> &'s [i32] {
-        if self.distance > self.row_length {
-            for row in 1..self.rows {
-                let start = row * self.distance;
-                sums.copy_within(start..start + self.row_length, row * self.row_length);
-            }
-        }
-        &sums[..self.rows * self.row_length]
-    }
-}
-
-/// What zero points and the bias add to the products of a filter.
-struct Correction<'a> {
-    constant: i32,
-    /// The zero point of the filter and the sums of windows.
-    windows: Option<(i32, &'a [i32])>,
-}
-
-impl Correction<'_> {
-    #[inline(always)]
-    fn apply(&self, sums: &mut [i32]) {
-        let constant = self.constant;
-        match self.windows {
-            Some((zero, windows)) => {
-                for (sum, window) in sums.iter_mut().zip(windows) {
-                    *sum = sum.wrapping_add(constant).wrapping_sub(zero.wrapping_mul(*window));
-                }
-            }
-            None if constant == 0 => {}
-            None => {
-                for sum in sums {
-                    *sum = sum.wrapping_add(constant);
-                }
-            }
-        }
-    }
-}
-
-impl<V> BlockSums<'_, V> {
+impl<C> BlockSums<'_, C> {
     fn flips_weights(&self) -> bool {
-        matches!(self.convolution.unit, Unit::Vectors(_)) && !self.filters.weight.kind.signed
+        matches!(self.convolution.unit, Unit::Vectors) && !self.filters.weight.kind.signed
     }
 
     /// The zero point of a filter as its codes are multiplied.
@@ -376,7 +355,6 @@ impl<V> BlockSums<'_, V> {
         simd: S,
         unit: Option<&Tiles>,
         inputs: &Inputs,
-        left: &mut [TileWords],
         sums: &mut [i32],
         windows: &'s mut [i32],
     ) -> Option<&'s [i32]> {
@@ -386,7 +364,9 @@ impl<V> BlockSums<'_, V> {
         let channels = self.convolution.terms.channels();
         let blocks = channels.div_ceil(TILE_CHANNELS);
         let steps = inputs.steps.len();
-        for (step, tile) in left[..steps].iter_mut().enumerate() {
+        let mut left = scratch(steps * TILE_WORDS);
+        let left = bytemuck::cast_slice_mut::<f32, i32>(&mut left).as_chunks_mut::<TILE_WORDS>().0;
+        for (step, tile) in left.iter_mut().enumerate() {
             let first = step % blocks * TILE_CHANNELS;
             for (index, word) in tile.iter_mut().enumerate() {
                 let group = if unit.is_some() { index % LANES } else { index / LANES };
@@ -394,53 +374,16 @@ impl<V> BlockSums<'_, V> {
                 *word = i32::from_le_bytes(std::array::from_fn(|channel| u8::from(channel < here)));
             }
         }
-        let left = Left { panels: [&left[..steps]; 2], count: 1, signed: false };
-        self.multiply(simd, unit, inputs, left, 0..windows.len(), (sums, windows.len()));
-        windows.copy_from_slice(&sums[..windows.len()]);
+        let left = Left { panels: [&*left; 2], count: 1, signed: false };
+        let pitch = self.block.positions.next_multiple_of(SUM_COLUMNS);
+        self.multiply(simd, unit, inputs, left, 0..pitch, (sums, pitch));
+        windows[..pitch].copy_from_slice(&sums[..pitch]);
         Some(windows)
-    }
-
-    /// The left tiles `[taps][channels / 64]` of a panel: `[outputs][channels / 4]` for matrix tiles, else the other way around.
-    #[inline(always)]
-    fn fill_left<S: Simd>(&self, simd: S, lines: &[IntegerLine], tiles: &mut [TileWords]) {
-        let terms = &self.convolution.terms;
-        let flip = if self.flips_weights() { FLIP } else { 0 };
-        let channels = terms.channels();
-        let blocks = channels.div_ceil(TILE_CHANNELS);
-        let whole = channels / LINE_CHANNELS;
-        for (step, tile) in tiles.iter_mut().enumerate() {
-            let (tap, first) = (step / blocks, step % blocks * TILE_CHANNELS);
-            let mut columns = [simd.splat(0.0); LANES];
-            for group in 0..LANES.min((channels - first).div_ceil(LINE_CHANNELS)) {
-                let channel = first + group * LINE_CHANNELS;
-                // Inputs that follow each other are a line.
-                let word = if terms.taps() == 1 && channel / LINE_CHANNELS < whole {
-                    simd.exclusive_or(simd.load_bytes(&lines[channel / LINE_CHANNELS]), simd.splat_integer(flip))
-                } else {
-                    let mut word = simd.splat_integer(0);
-                    for index in 0..LINE_CHANNELS.min(channels - channel) {
-                        let input = terms.input(channel + index, tap);
-                        let codes = simd.load_bytes(&lines[input / LINE_CHANNELS]);
-                        let upper = simd.shift_left(codes, 24 - 8 * (input % LINE_CHANNELS) as u32);
-                        let code = simd.exclusive_or(simd.shift_right(upper, 24), simd.splat_integer(flip & 0xff));
-                        word = simd.exclusive_or(word, simd.shift_left(code, 8 * index as u32));
-                    }
-                    word
-                };
-                columns[group] = simd.of_bits(word);
-            }
-            if matches!(self.convolution.unit, Unit::Matrices(_)) {
-                columns = simd.transpose(columns);
-            }
-            for (row, values) in tile.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                simd.store_integers(simd.bits(columns[row]), values);
-            }
-        }
     }
 
     /// The codes of all channels on their grids.
     #[inline(always)]
-    fn inputs(&self) -> Inputs {
+    fn inputs<S: Simd>(&self, simd: S) -> Inputs {
         let (terms, block) = (&self.convolution.terms, &self.block);
         let channels = terms.channels();
         let blocks = channels.div_ceil(TILE_CHANNELS);
@@ -465,7 +408,7 @@ impl<V> BlockSums<'_, V> {
                     *row = self.channel_on_grid(channel, own);
                 }
             }
-            interleave(rows, if self.convolution.flips_inputs() { FLIP } else { 0 }, line);
+            interleave(simd, rows, if self.convolution.flips_inputs() { FLIP } else { 0 }, line);
         }
         let line = pitch * size_of::<i32>();
         let step = |tap: usize| (0..blocks).map(move |block| block * LANES * line + tap * size_of::<i32>());
@@ -486,51 +429,53 @@ impl<V> BlockSums<'_, V> {
     }
 }
 
+/// Positions whose codes are interleaved at a time.
+const TOGETHER: usize = LINE_CHANNELS * LANES;
+
 /// Four channels side by side, some bits of which are flipped; what is behind their ends is anything.
 #[inline(always)]
-fn interleave(rows: [&[u8]; LINE_CHANNELS], flip: i32, line: &mut [i32]) {
+fn interleave<S: Simd>(simd: S, rows: [&[u8]; LINE_CHANNELS], flip: i32, line: &mut [i32]) {
     let count = rows.iter().map(|row| row.len()).min().unwrap_or(0).min(line.len());
-    let [a, b, c, d] = rows.map(|row| &row[..count]);
-    let (line, rest) = line.split_at_mut(count);
-    rest.fill(0);
-    let (whole, last) = line.as_chunks_mut::<LANES>();
-    let chunks = a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0);
-    let others = c.as_chunks::<LANES>().0.iter().zip(d.as_chunks::<LANES>().0);
-    let mut done = 0;
-    for (words, ((a, b), (c, d))) in whole.iter_mut().zip(chunks.zip(others)) {
-        for lane in 0..LANES {
-            // Shifts become operations of vectors, which putting bytes together does not.
-            let [a, b, c, d] = [a[lane], b[lane], c[lane], d[lane]].map(u32::from);
-            words[lane] = (a | b << 8 | c << 16 | d << 24).cast_signed() ^ flip;
-        }
-        done += LANES;
+    let [a, b, c, d] = rows.map(|row| row[..count].as_chunks::<TOGETHER>());
+    let (whole, rest) = line.as_chunks_mut::<TOGETHER>();
+    for (index, words) in whole.iter_mut().enumerate().take(count / TOGETHER) {
+        interleave_whole(simd, [&a.0[index], &b.0[index], &c.0[index], &d.0[index]], flip, words);
     }
-    for (index, word) in last.iter_mut().enumerate() {
-        let place = done + index;
-        *word = i32::from_le_bytes([a[place], b[place], c[place], d[place]]) ^ flip;
+    let last = count - count % TOGETHER;
+    let mut own = [[0; TOGETHER]; LINE_CHANNELS];
+    for (own, (_, rest)) in own.iter_mut().zip([a, b, c, d]) {
+        own[..rest.len()].copy_from_slice(rest);
     }
+    let mut words = [0; TOGETHER];
+    let [a, b, c, d] = &own;
+    interleave_whole(simd, [a, b, c, d], flip, &mut words);
+    match whole.get_mut(last / TOGETHER) {
+        Some(whole) => *whole = words,
+        None => rest.copy_from_slice(&words[..rest.len()]),
+    }
+    let end = line.len().min(last + TOGETHER);
+    line[end..].fill(0);
 }
 
-/// Adds the codes of each output of a panel.
+/// 64 positions of four channels.
 #[inline(always)]
-fn add_lines<S: Simd>(simd: S, lines: &[IntegerLine], depth: usize, signed: bool, sums: &mut [i32]) {
-    let ones = simd.splat_integer(0x0101_0101);
-    let (mut sum, mut lanes) = (simd.splat_integer(0), [0; LANES]);
-    let whole = depth / LINE_CHANNELS;
-    for line in &lines[..whole] {
-        let line = simd.load_bytes(line);
-        sum = if signed { simd.dot(sum, ones, line) } else { simd.dot(sum, line, ones) };
-    }
-    simd.store_integers(sum, &mut lanes);
-    // Codes behind the last input may be anything.
-    for line in &lines[whole..] {
-        for (lane, codes) in lanes.iter_mut().zip(line.as_chunks::<LINE_CHANNELS>().0) {
-            let codes = codes[..depth % LINE_CHANNELS].iter();
-            *lane +=
-                codes.map(|&code| if signed { i32::from(code.cast_signed()) } else { i32::from(code) }).sum::<i32>();
+fn interleave_whole<S: Simd>(
+    simd: S,
+    [a, b, c, d]: [&[u8; TOGETHER]; LINE_CHANNELS],
+    flip: i32,
+    words: &mut [i32; TOGETHER],
+) {
+    let rows = [simd.load_bytes(a), simd.load_bytes(b), simd.load_bytes(c), simd.load_bytes(d)];
+    let interleaved = simd.interleave_bytes(rows);
+    for (index, &vector) in interleaved.iter().enumerate() {
+        let mut lanes = [0; LANES];
+        simd.store_integers(simd.exclusive_or(vector, simd.splat_integer(flip)), &mut lanes);
+        // Four lanes of each of these vectors follow each other.
+        for (quarter, lanes) in lanes.as_chunks::<LINE_CHANNELS>().0.iter().enumerate() {
+            let place = LANES * quarter + LINE_CHANNELS * index;
+            words[place..place + LINE_CHANNELS].copy_from_slice(lanes);
         }
     }
-    sums.copy_from_slice(&lanes);
 }
 
 #[cfg(test)]
@@ -539,7 +484,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        product::{ByteType, pack_integers},
+        product::{ByteType, Parameter, pack_integers, requantize},
         simd::Instructions,
         testing::numbers,
         window::{self, WindowAxis},
@@ -575,6 +520,13 @@ mod tests {
             }
         }
         sums
+    }
+
+    /// Codes by scales within a quarter and beyond, of filters in turn.
+    fn scaled(filter: usize) -> Requantize<'static> {
+        let scale = Parameter::All(if filter.is_multiple_of(2) { 0.01 } else { 0.3 });
+        let offset = filter.is_multiple_of(3).then_some(Parameter::All(0.5));
+        Requantize { scale, offset, zero: 3, kind: ByteType { signed: filter.is_multiple_of(5) } }
     }
 
     fn axis() -> impl Strategy<Value = WindowAxis> {
@@ -620,13 +572,22 @@ mod tests {
                 let Some(tiled) = TiledConvolution::new(instructions, &shape, pad) else { continue };
                 let middle = cut % (positions / tiled.row() + 1) * tiled.row();
                 let mut sums = vec![0; filters * positions];
+                let mut codes = vec![0; filters * positions];
+                let tiles = tiled.tiles(Filters { weight, bias: Some(&bias), pieces: &pieces });
                 for part in [0..middle, middle..positions] {
-                    let own = Filters { weight, bias: Some(&bias), pieces: &pieces };
-                    tiled.sums(&x, part.clone(), own, |filter, first, own| {
+                    let own = Positions { image: &x, range: part.clone() };
+                    tiled.sums(own.clone(), &tiles, |filter, first, own| {
                         sums[filter * positions + part.start + first..][..own.len()].copy_from_slice(own);
                     });
+                    let mut results: Vec<&mut [u8]> =
+                        codes.chunks_mut(positions).map(|codes| &mut codes[part.clone()]).collect();
+                    tiled.codes(own, &tiles, scaled, &mut results);
                 }
                 prop_assert_eq!(&sums, &expected, "{}", instructions.name());
+                let mut expected_codes = vec![0; codes.len()];
+                let filters = sums.chunks(positions).zip(expected_codes.chunks_mut(positions)).enumerate();
+                filters.for_each(|(filter, (sums, codes))| requantize(instructions, sums, scaled(filter), codes));
+                prop_assert_eq!(&codes, &expected_codes, "{}", instructions.name());
             }
         }
     }

@@ -10,11 +10,13 @@
 //! computed with fewer multiplications, from sums of their own (`winograd`).
 
 mod byte_tiles;
+mod completion;
 mod depthwise;
 mod depthwise_bytes;
 mod depthwise_lanes;
 mod direct;
 mod few;
+mod filter_tiles;
 mod gather;
 mod grouped;
 mod integer;
@@ -35,8 +37,9 @@ use super::{
 
 pub use depthwise::depthwise;
 pub use depthwise_bytes::ByteDepthwise;
+pub use filter_tiles::FilterTiles;
 pub use grouped::convolution;
-pub use integer::{Filters, TiledConvolution};
+pub use integer::{Filters, Positions, TiledConvolution};
 pub use transposed::{TransposedShape, add_windows, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.

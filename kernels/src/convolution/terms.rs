@@ -67,6 +67,12 @@ impl Terms {
         (channel / self.copies, channel % self.copies * self.distance)
     }
 
+    /// How far apart the inputs of neighbouring channels lie in the weight, where all of them do.
+    #[inline(always)]
+    pub(super) fn distance_of_channels(&self) -> Option<usize> {
+        (self.copies == 1).then_some(self.source_taps)
+    }
+
     /// Which input of the weight `channel` has at `tap`.
     #[inline(always)]
     pub(super) fn input(&self, channel: usize, tap: usize) -> usize {

@@ -17,6 +17,9 @@ pub struct Requantize<'a> {
     pub kind: ByteType,
 }
 
+/// The largest offset of a quarter of an i32 that another holds.
+const LARGEST_OFFSET: f32 = (1 << 30) as f32;
+
 /// One value for all sums, or one for each.
 #[derive(Clone, Copy, Debug)]
 pub enum Parameter<'a> {
@@ -73,34 +76,52 @@ impl Routine for Requantizing<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if self.by.are_near() { self.write::<S, true>(simd) } else { self.write::<S, false>(simd) }
+    }
+}
+
+impl Requantizing<'_> {
+    #[inline(always)]
+    fn write<S: Simd, const NEAR: bool>(self, simd: S) {
         let Self { sums, by, codes } = self;
         let (vectors, rest) = sums.as_chunks::<LANES>();
         let (blocks, last) = codes.as_chunks_mut::<LANES>();
         for (index, (block, sums)) in blocks.iter_mut().zip(vectors).enumerate() {
-            by.write(simd, index * LANES, sums, block);
+            *block = by.of::<S, NEAR>(simd, index * LANES, simd.load_integers(sums));
         }
-        let (mut lanes, mut block) = ([0; LANES], [0; LANES]);
+        let mut lanes = [0; LANES];
         lanes[..rest.len()].copy_from_slice(rest);
-        by.write(simd, vectors.len() * LANES, &lanes, &mut block);
+        let block = by.of::<S, NEAR>(simd, vectors.len() * LANES, simd.load_integers(&lanes));
         last.copy_from_slice(&block[..rest.len()]);
     }
 }
 
 impl Requantize<'_> {
-    /// A method, since a closure would not be compiled for the instructions.
+    /// Whether an i32 holds the nearest integer of every sum, as that of all scales and offsets is known to be.
     #[inline(always)]
-    fn write<S: Simd>(&self, simd: S, first: usize, sums: &[i32; LANES], codes: &mut [u8; LANES]) {
+    pub(crate) fn are_near(&self) -> bool {
+        let offset = self.offset.unwrap_or(Parameter::All(0.0));
+        let (Parameter::All(scale), Parameter::All(offset)) = (self.scale, offset) else { return false };
+        scale.abs() <= 0.25 && offset.abs() <= LARGEST_OFFSET
+    }
+
+    /// The codes of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
+    #[inline(always)]
+    pub(crate) fn of<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> [u8; LANES] {
         let Self { scale, offset, zero, kind } = *self;
         let (least, greatest) = if kind.signed { (-128 - zero, 127 - zero) } else { (-zero, 255 - zero) };
-        let mut value = simd.multiply(simd.convert(simd.load_integers(sums)), scale.load(simd, first));
+        let mut value = simd.multiply(simd.convert(sums), scale.load(simd, first));
         if let Some(offset) = offset {
             value = simd.add(value, offset.load(simd, first));
         }
         let mut nearest = [0; LANES];
-        simd.store_integers(simd.nearest_integers(value), &mut nearest);
+        let integers = if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) };
+        simd.store_integers(integers, &mut nearest);
+        let mut codes = [0; LANES];
         for lane in 0..LANES {
-            codes[lane] = (nearest[lane].clamp(least, greatest) + zero) as u8;
+            codes[lane] = (nearest[lane].max(least).min(greatest) + zero) as u8;
         }
+        codes
     }
 }
 
@@ -133,7 +154,15 @@ mod tests {
         let kinds = [ByteType { signed: true }, ByteType { signed: false }];
         for instructions in Instructions::available() {
             for (kind, zero) in [(kinds[0], -128), (kinds[0], 127), (kinds[1], 0), (kinds[1], 255), (kinds[1], 3)] {
-                for (scale, offset) in [(0.5, None), (0.25, Some(0.5)), (f32::NAN, None), (1e30, Some(-1.0))] {
+                for (scale, offset) in [
+                    (0.5, None),
+                    (0.25, Some(0.5)),
+                    (-0.25, Some(LARGEST_OFFSET)),
+                    (0.01, Some(2.0 * LARGEST_OFFSET)),
+                    (0.125, Some(f32::NAN)),
+                    (f32::NAN, None),
+                    (1e30, Some(-1.0)),
+                ] {
                     for count in [0, 1, 15, 16, 17, sums.len()] {
                         let mut codes = vec![0; count];
                         let all =

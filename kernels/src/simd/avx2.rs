@@ -387,6 +387,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn nearest_of_near(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { a.map(|half| _mm256_cvtps_epi32(half)) }
+    }
+
+    #[inline(always)]
     fn splat_integer(self, value: i32) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_set1_epi32(value); 2] }

@@ -370,6 +370,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn nearest_of_near(self, a: Self::Vector) -> Self::Integers {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { _mm512_cvtps_epi32(a) }
+    }
+
+    #[inline(always)]
     fn splat_integer(self, value: i32) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_set1_epi32(value) }

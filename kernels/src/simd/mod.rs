@@ -225,6 +225,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Each lane as the nearest i32, halves to even: 0 for NaN, the least or the greatest i32 beyond its range.
     fn nearest_integers(self, a: Self::Vector) -> Self::Integers;
 
+    /// As [`Simd::nearest_integers`], of lanes from -2^31 to below 2^31; anything for others.
+    #[inline(always)]
+    fn nearest_of_near(self, a: Self::Vector) -> Self::Integers {
+        self.nearest_integers(a)
+    }
+
     /// All lanes `value`.
     fn splat_integer(self, value: i32) -> Self::Integers;
 

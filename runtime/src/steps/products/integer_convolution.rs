@@ -10,14 +10,14 @@ use super::integer::{
     Weights, byte_types, each_zero, finished, numbers, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
     zero_points,
 };
-use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT};
+use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts};
 use super::panels::within;
 use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
 use ipuc_formats::value::Value;
-use ipuc_kernels::convolution::{ByteDepthwise, ConvolutionShape, Filters, TiledConvolution};
+use ipuc_kernels::convolution::{ByteDepthwise, ConvolutionShape, FilterTiles, Filters, Positions, TiledConvolution};
 use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
     pack_integers,
@@ -29,6 +29,9 @@ use std::ops::Range;
 
 /// Operands of a convolution itself; further ones are the program's.
 const CONVOLUTION_OPERANDS: usize = 5;
+
+/// Bytes of tiles of filters that are made for all tasks at a time.
+const TILES_BYTES: usize = 1 << 22;
 
 /// Operand of a convolution that is added to its sums.
 const BIAS: usize = 4;
@@ -157,23 +160,34 @@ impl Windows<'_> {
 
     /// Writes the results of all filters, which come whole.
     fn finish_all(&self, weights: &Weights, finish: &Finish<'_>, out: &mut [u8]) -> Result<(), KernelError> {
-        self.each_group(weights, |group, pieces| self.finish_group(group, pieces, finish, out))
+        let tiled = TiledConvolution::new(Instructions::best(), &self.shape(), self.pad);
+        let most = tiled.as_ref().map_or(usize::MAX, |tiled| (TILES_BYTES / tiled.panel_bytes()).max(1));
+        self.each_group(weights, |group, pieces| {
+            for pieces in in_parts(pieces, most) {
+                self.finish_group(tiled.as_ref(), group, &pieces, finish, out);
+            }
+        })
     }
 
     /// Writes the results of some filters of a group for all images.
-    fn finish_group(&self, group: usize, pieces: &[IntegerPiece<'_>], finish: &Finish<'_>, out: &mut [u8]) {
+    fn finish_group(
+        &self,
+        tiled: Option<&TiledConvolution>,
+        group: usize,
+        pieces: &[IntegerPiece<'_>],
+        finish: &Finish<'_>,
+        out: &mut [u8],
+    ) {
         let (positions, filters, size) = (self.positions(), self.filters(), finish.dtype().bits() / 8);
-        let tiled = TiledConvolution::new(Instructions::best(), &self.shape(), self.pad);
-        let (unit, inputs) =
-            tiled.as_ref().map_or((ROWS_UNIT, self.inputs()), |tiled| (tiled.unit(), tiled.position_bytes()));
+        let (unit, inputs) = tiled.map_or((ROWS_UNIT, self.inputs()), |tiled| (tiled.unit(), tiled.position_bytes()));
         let cut = Cut::new(self.plan.shape[0], positions, unit, inputs, pieces);
         let per_image = positions.div_ceil(cut.rows) * cut.outputs.len();
-        let mut tasks: Vec<Task<'_, '_>> = Vec::new();
+        let mut tasks: Vec<Task<'_>> = Vec::new();
         for (image, out) in out.chunks_mut(self.plan.shape[1] * positions * size).enumerate() {
             for start in (0..positions).step_by(cut.rows) {
                 let positions = start..positions.min(start + cut.rows);
-                let task = |pieces| Task { image, positions: positions.clone(), pieces, results: Vec::new() };
-                tasks.extend(cut.outputs.iter().map(|pieces| task(pieces.as_slice())));
+                let task = |part| Task { image, positions: positions.clone(), part, results: Vec::new() };
+                tasks.extend((0..cut.outputs.len()).map(task));
             }
             let own = &mut tasks[image * per_image..];
             let channels = out.chunks_mut(positions * size).skip(group * filters).take(filters);
@@ -184,8 +198,15 @@ impl Windows<'_> {
             }
         }
         match tiled {
-            Some(tiled) => each(tasks, |task| self.finish_tiled(&tiled, group, task, finish)),
-            None => each(tasks, |task| self.finish_task(group, task, finish)),
+            Some(tiled) => {
+                let own = group * filters..(group + 1) * filters;
+                let (weight, bias) = (self.weight(own.clone()), self.bias.map(|bias| &bias[own]));
+                let parts = cut.outputs.iter().map(|pieces| tiled.tiles(Filters { weight, bias, pieces }));
+                let parts: Vec<FilterTiles<'_>> = parts.collect();
+                let tiles = |task: &Task<'_>| (&parts[task.part], cut.outputs[task.part].as_slice());
+                each(tasks, |task| self.finish_tiled(tiled, group, tiles(&task), task, finish));
+            }
+            None => each(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
         }
     }
 
@@ -199,18 +220,34 @@ impl Windows<'_> {
         }
     }
 
-    fn finish_tiled(&self, tiled: &TiledConvolution, group: usize, task: Task<'_, '_>, finish: &Finish<'_>) {
-        let own = group * self.filters()..(group + 1) * self.filters();
-        let filters = Filters {
-            weight: IntegerWeight { kind: self.w_kind, zeros: &self.zeros[own.clone()] },
-            bias: self.bias.map(|bias| &bias[own.clone()]),
-            pieces: task.pieces,
-        };
-        let panels = task.pieces.iter().flat_map(|piece| piece.panels.clone());
+    /// The type and the zero points of some filters.
+    fn weight(&self, filters: Range<usize>) -> IntegerWeight<'_> {
+        IntegerWeight { kind: self.w_kind, zeros: &self.zeros[filters] }
+    }
+
+    fn finish_tiled(
+        &self,
+        tiled: &TiledConvolution,
+        group: usize,
+        (tiles, pieces): (&FilterTiles<'_>, &[IntegerPiece<'_>]),
+        task: Task<'_>,
+        finish: &Finish<'_>,
+    ) {
+        let panels = pieces.iter().flat_map(|piece| piece.panels.clone());
         let filter = |panel: usize| panel * PANEL_OUTPUTS..self.filters().min((panel + 1) * PANEL_OUTPUTS);
-        let channels: Vec<usize> = panels.flat_map(filter).map(|filter| own.start + filter).collect();
+        let first = group * self.filters();
+        let channels: Vec<usize> = panels.flat_map(filter).map(|filter| first + filter).collect();
         let (mut results, size) = (task.results, finish.dtype().bits() / 8);
-        tiled.sums(self.image(task.image, group), task.positions.clone(), filters, |index, first, sums| {
+        let positions = Positions { image: self.image(task.image, group), range: task.positions.clone() };
+        if let Finish::Codes(codes) = finish {
+            return tiled.codes(
+                positions,
+                tiles,
+                |index| codes.of(channels[index], task.positions.len()),
+                &mut results,
+            );
+        }
+        tiled.sums(positions, tiles, |index, first, sums| {
             let channel = channels[index];
             let first_place = (task.image * self.plan.shape[1] + channel) * self.positions() + task.positions.start;
             let results = &mut results[index][first * size..][..sums.len() * size];
@@ -218,13 +255,13 @@ impl Windows<'_> {
         });
     }
 
-    fn finish_task(&self, group: usize, task: Task<'_, '_>, finish: &Finish<'_>) {
+    fn finish_task(&self, group: usize, pieces: &[IntegerPiece<'_>], task: Task<'_>, finish: &Finish<'_>) {
         let (filters, first_filter) = (self.filters(), group * self.filters());
         let x = self.windows(task.image, group, task.positions.clone());
         let length = task.positions.len();
         let mut results = task.results.into_iter();
         let mut sums = Vec::new();
-        for piece in task.pieces {
+        for piece in pieces {
             let own = piece.panels.start * PANEL_OUTPUTS..filters.min(piece.panels.end * PANEL_OUTPUTS);
             let channels = first_filter + own.start..first_filter + own.end;
             sums.clear();
@@ -234,7 +271,7 @@ impl Windows<'_> {
                 }
                 None => sums.resize(own.len() * length, 0),
             }
-            let weight = IntegerWeight { kind: self.w_kind, zeros: &self.zeros[channels.clone()] };
+            let weight = self.weight(channels.clone());
             let alone = IntegerPiece { panels: 0..piece.panels.len(), ..piece.clone() };
             let order = SumOrder::Outputs { stride: length, first: 0 };
             integer_product(
@@ -289,10 +326,11 @@ impl Windows<'_> {
 }
 
 /// Some positions of an image by some filters.
-struct Task<'a, 'w> {
+struct Task<'a> {
     image: usize,
     positions: Range<usize>,
-    pieces: &'a [IntegerPiece<'w>],
+    /// Which part of the outputs it has.
+    part: usize,
     /// The results of each filter.
     results: Vec<&'a mut [u8]>,
 }

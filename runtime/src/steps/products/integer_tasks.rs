@@ -42,29 +42,34 @@ impl<'w> Cut<'w> {
         // Few rows: they are multiplied by each part of the outputs.
         let among = wanted.div_ceil((matrices * rows.div_ceil(each)).max(1)).min(panels).max(1);
         let panels_each = panels.div_ceil(among);
-        let mut parts: Vec<Vec<IntegerPiece<'w>>> = vec![Vec::new()];
-        let mut room = panels_each;
-        for piece in pieces {
-            let lines = piece.lines.len() / piece.panels.len().max(1);
-            let mut panel = piece.panels.start;
-            while panel < piece.panels.end {
-                if room == 0 {
-                    parts.push(Vec::new());
-                    room = panels_each;
-                }
-                let end = piece.panels.end.min(panel + room);
-                let own = (panel - piece.panels.start) * lines..(end - piece.panels.start) * lines;
-                let part = IntegerPiece { panels: panel..end, lines: &piece.lines[own], ..piece.clone() };
-                parts.last_mut().into_iter().for_each(|own| own.push(part.clone()));
-                room -= end - panel;
-                panel = end;
-            }
-        }
-        Cut { rows: each, outputs: parts }
+        Cut { rows: each, outputs: in_parts(pieces, panels_each) }
     }
 
     /// Which tasks of some rows have this panel; `None` where it comes in another call.
     pub(super) fn part_of(&self, panel: usize) -> Option<usize> {
         self.outputs.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
     }
+}
+
+/// Pieces cut into parts of at most so many panels.
+pub(super) fn in_parts<'w>(pieces: &[IntegerPiece<'w>], most: usize) -> Vec<Vec<IntegerPiece<'w>>> {
+    let mut parts: Vec<Vec<IntegerPiece<'w>>> = vec![Vec::new()];
+    let mut room = most;
+    for piece in pieces {
+        let lines = piece.lines.len() / piece.panels.len().max(1);
+        let mut panel = piece.panels.start;
+        while panel < piece.panels.end {
+            if room == 0 {
+                parts.push(Vec::new());
+                room = most;
+            }
+            let end = piece.panels.end.min(panel.saturating_add(room));
+            let own = (panel - piece.panels.start) * lines..(end - piece.panels.start) * lines;
+            let part = IntegerPiece { panels: panel..end, lines: &piece.lines[own], ..piece.clone() };
+            parts.last_mut().into_iter().for_each(|own| own.push(part.clone()));
+            room -= end - panel;
+            panel = end;
+        }
+    }
+    parts
 }

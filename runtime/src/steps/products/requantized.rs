@@ -25,7 +25,7 @@ pub(super) enum Finish<'a> {
     /// Codes, by a scale for all or for each channel.
     Codes(Codes<'a>),
     /// A program.
-    Program(WithinTasks<'a>),
+    Program(Box<WithinTasks<'a>>),
 }
 
 impl<'a> Finish<'a> {
@@ -45,7 +45,7 @@ impl<'a> Finish<'a> {
         if let Some(codes) = Codes::new(program, shape, along, further) {
             return Ok(Some(Finish::Codes(codes)));
         }
-        Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(Finish::Program))
+        Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(|program| Finish::Program(Box::new(program))))
     }
 
     /// The type of results.
@@ -121,7 +121,7 @@ impl<'a> Codes<'a> {
     }
 
     /// For `count` sums of a channel, or of outputs from `channel` on.
-    fn of(&self, channel: usize, count: usize) -> Requantize<'_> {
+    pub(super) fn of(&self, channel: usize, count: usize) -> Requantize<'_> {
         let at = |values: &'a [f32]| match (values, self.along) {
             (&[value], _) => Parameter::All(value),
             (values, Along::Channels) => Parameter::All(values[channel]),
