@@ -67,6 +67,12 @@ impl<const N: usize> Runs<N> {
         self.visit(range, |run, starts| visit(run.len(), starts, self.moves));
     }
 
+    /// Output elements of a run: one begins at each multiple.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
     /// Where each operand begins, and which move, if the output elements in `range` are one run.
     #[must_use]
     pub fn single(&self, range: &Range<usize>) -> Option<([usize; N], [bool; N])> {

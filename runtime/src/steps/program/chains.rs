@@ -89,10 +89,7 @@ impl Chain {
 
     /// Computes `count` elements of what `input` gives for a register.
     pub(super) fn run<'r>(&self, count: usize, input: impl Fn(usize) -> Input<'r>, result: &mut Register) {
-        let mut inputs = [Input::One(0.0); MOST_FEEDS];
-        for (own, feed) in inputs.iter_mut().zip(&self.feeds) {
-            *own = input(feed.register);
-        }
+        let inputs = self.inputs(input);
         let out = match result {
             Register::Float(out) => {
                 out.resize(count, 0.0);
@@ -107,11 +104,34 @@ impl Chain {
         };
         Instructions::best().run(Loop { chain: self, inputs, count, out });
     }
+
+    /// As [`Chain::run`], where integers of 8 bits end the chain: straight into them.
+    pub(super) fn run_to_bytes<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [u8]) {
+        let count = out.len();
+        Instructions::best().run(Loop { chain: self, inputs: self.inputs(input), count, out: Out::Bytes(out) });
+    }
+
+    /// As [`Chain::run`], over what it is to change: of the register `own` it reads the elements of `values`. Only for results in f32.
+    pub(super) fn change<'r>(&self, own: usize, input: impl Fn(usize) -> Input<'r>, values: &mut [f32]) {
+        let given = |register: usize| if register == own { Input::Own } else { input(register) };
+        let (count, inputs) = (values.len(), self.inputs(given));
+        Instructions::best().run(Loop { chain: self, inputs, count, out: Out::Floats(values) });
+    }
+
+    fn inputs<'r>(&self, input: impl Fn(usize) -> Input<'r>) -> [Input<'r>; MOST_FEEDS] {
+        let mut inputs = [Input::One(0.0); MOST_FEEDS];
+        for (own, feed) in inputs.iter_mut().zip(&self.feeds) {
+            *own = input(feed.register);
+        }
+        inputs
+    }
 }
 
 /// The elements of a feed.
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
+    /// What the results are written over, of f32.
+    Own,
     One(f32),
     OneInteger(i32),
     Floats(&'a [f32]),
@@ -134,6 +154,16 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// 64 bytes from an element on, and whether they are signed, where it has bytes.
+    #[inline(always)]
+    fn bytes(&self, start: usize) -> Option<(&'a [u8; TOGETHER], bool)> {
+        match self {
+            Input::Unsigned(values) => Some((values[start..].first_chunk()?, false)),
+            Input::Signed(values) => Some((bytemuck::cast_slice::<i8, u8>(&values[start..]).first_chunk()?, true)),
+            Input::Own | Input::One(_) | Input::OneInteger(_) | Input::Floats(_) | Input::Integers(_) => None,
+        }
+    }
+
     pub(super) fn of_register(register: &'a Register, count: usize) -> Input<'a> {
         match register {
             Register::Float(values) => Input::Floats(&values[..count]),
@@ -148,6 +178,8 @@ impl<'a> Input<'a> {
 enum Out<'a> {
     Floats(&'a mut [f32]),
     Integers(&'a mut [i32]),
+    /// The low byte of each integer.
+    Bytes(&'a mut [u8]),
 }
 
 /// A chain over some elements.
@@ -164,18 +196,43 @@ impl Routine for Loop<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let mut slots = [[simd.splat(0.0); VECTORS]; SLOTS];
+        // Values that are the same for all elements stay in their slots.
+        for (slot, input) in self.inputs.iter().enumerate() {
+            if let Input::One(value) = input {
+                slots[slot] = [simd.splat(*value); VECTORS];
+            }
+        }
+        let is_bytes = |input: &Input<'_>| match input {
+            Input::One(_) | Input::OneInteger(_) | Input::Unsigned(_) | Input::Signed(_) => true,
+            Input::Own | Input::Floats(_) | Input::Integers(_) => false,
+        };
+        // Where all elements come and go as bytes, a vector may have every fourth of them, which takes no moves between lanes.
+        let by_quarters = matches!(self.out, Out::Bytes(_)) && self.inputs.iter().all(is_bytes);
         for start in (0..self.count).step_by(TOGETHER) {
             let count = TOGETHER.min(self.count - start);
             let vectors = count.div_ceil(LANES);
+            let by_quarters = by_quarters && count == TOGETHER;
             for (slot, feed) in self.chain.feeds.iter().enumerate() {
-                if let Some(values) = whole(simd, self.inputs[slot], start, count) {
+                if let Input::One(_) = self.inputs[slot] {
+                    continue;
+                }
+                let input = match (self.inputs[slot], &self.out) {
+                    (Input::Own, Out::Floats(out)) => Input::Floats(out),
+                    (input, _) => input,
+                };
+                let bytes = if by_quarters { input.bytes(start) } else { None };
+                if let Some((bytes, signed)) = bytes {
+                    slots[slot] = widened_quarters(simd, bytes, signed, feed.widened);
+                    continue;
+                }
+                if let Some(values) = whole(simd, input, start, count) {
                     slots[slot] = values;
                     continue;
                 }
                 for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
                     let first = vector * LANES;
                     let own = start + first..start + count.min(first + LANES);
-                    *value = widened(simd, self.inputs[slot], own, feed.widened);
+                    *value = widened(simd, input, own, feed.widened);
                 }
             }
             for (index, link) in self.chain.links.iter().enumerate() {
@@ -183,18 +240,37 @@ impl Routine for Loop<'_> {
             }
             let result = &slots[self.chain.result];
             match (&mut self.out, self.chain.quantized) {
-                (Out::Floats(out), _) => {
-                    for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
-                        simd.store_partial(result[vector], out);
+                (Out::Floats(out), _) => match out[start..start + count].as_chunks_mut::<LANES>() {
+                    (whole, []) => {
+                        for (out, vector) in whole.iter_mut().zip(result) {
+                            simd.store(*vector, out);
+                        }
                     }
-                }
+                    _ => {
+                        for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
+                            simd.store_partial(result[vector], out);
+                        }
+                    }
+                },
                 (Out::Integers(out), Some(quantized)) => {
                     for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
                         store_quantized(simd, result[vector], quantized, out);
                     }
                 }
+                (Out::Bytes(out), Some(quantized)) if by_quarters => {
+                    if let Some(out) = out[start..].first_chunk_mut() {
+                        store_quarters(simd, result, quantized, out);
+                    }
+                }
+                (Out::Bytes(out), Some(quantized)) => {
+                    for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
+                        let mut lanes = [0; LANES];
+                        store_quantized(simd, result[vector], quantized, &mut lanes);
+                        out.iter_mut().zip(lanes).for_each(|(out, lane)| *out = lane as u8);
+                    }
+                }
                 // Only quantizing gives integers.
-                (Out::Integers(_), None) => {}
+                (Out::Integers(_) | Out::Bytes(_), None) => {}
             }
         }
     }
@@ -205,18 +281,64 @@ impl Routine for Loop<'_> {
 fn whole<S: Simd>(simd: S, input: Input<'_>, start: usize, count: usize) -> Option<[S::Vector; VECTORS]> {
     let mut vectors = [simd.splat(0.0); VECTORS];
     match input {
-        Input::One(value) => vectors = [simd.splat(value); VECTORS],
         Input::Floats(values) if count == TOGETHER => {
             let values = values[start..start + TOGETHER].as_chunks::<LANES>().0;
             for (vector, values) in vectors.iter_mut().zip(values) {
                 *vector = simd.load(values);
             }
         }
-        Input::Floats(_) | Input::OneInteger(_) | Input::Integers(_) | Input::Unsigned(_) | Input::Signed(_) => {
-            return None;
-        }
+        Input::Own
+        | Input::One(_)
+        | Input::Floats(_)
+        | Input::OneInteger(_)
+        | Input::Integers(_)
+        | Input::Unsigned(_)
+        | Input::Signed(_) => return None,
     }
     Some(vectors)
+}
+
+/// 64 bytes, every fourth of them from each of the first four on, as f32.
+#[inline(always)]
+fn widened_quarters<S: Simd>(
+    simd: S,
+    bytes: &[u8; TOGETHER],
+    signed: bool,
+    widened: Option<Widened>,
+) -> [S::Vector; VECTORS] {
+    let Widened { zero, scale } = widened.unwrap_or(Widened { zero: 0, scale: None });
+    let (words, zero) = (simd.load_bytes(bytes), simd.splat_integer(zero));
+    let mut vectors = [simd.splat(0.0); VECTORS];
+    for (quarter, vector) in vectors.iter_mut().enumerate() {
+        let own = if signed {
+            simd.signed_byte(words, quarter as u32)
+        } else {
+            simd.and(simd.shift_right(words, 8 * quarter as u32), simd.splat_integer(0xff))
+        };
+        *vector = simd.convert(simd.subtract_integers(own, zero));
+        if let Some(scale) = scale {
+            *vector = simd.multiply(*vector, simd.splat(scale));
+        }
+    }
+    vectors
+}
+
+/// Writes what [`widened_quarters`] reads, quantized.
+#[inline(always)]
+fn store_quarters<S: Simd>(simd: S, quarters: &[S::Vector; VECTORS], quantized: Quantized, out: &mut [u8; TOGETHER]) {
+    let Quantized { scale, zero, least, greatest } = quantized;
+    let mut words = [0; LANES];
+    for (quarter, &values) in quarters.iter().enumerate() {
+        let mut lanes = [0; LANES];
+        simd.store_integers(simd.nearest_integers(simd.divide(values, simd.splat(scale))), &mut lanes);
+        for lane in 0..LANES {
+            let code = lanes[lane].max(least).min(greatest) + zero;
+            words[lane] |= (code & 0xff) << (8 * quarter);
+        }
+    }
+    for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *out = word.to_le_bytes();
+    }
 }
 
 /// A vector of the elements `range` of a feed.
@@ -224,6 +346,8 @@ fn whole<S: Simd>(simd: S, input: Input<'_>, start: usize, count: usize) -> Opti
 fn widened<S: Simd>(simd: S, input: Input<'_>, range: Range<usize>, widened: Option<Widened>) -> S::Vector {
     let mut lanes = [0; LANES];
     match input {
+        // What is written over is read as f32 that lie side by side.
+        Input::Own => {}
         Input::One(value) => return simd.splat(value),
         Input::Floats(values) => return simd.load_partial(&values[range]),
         Input::OneInteger(value) => lanes = [value; LANES],

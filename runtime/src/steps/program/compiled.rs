@@ -1,6 +1,6 @@
 //! A program with its operands, and which loop computes each of its steps.
 
-use super::chains::Input;
+use super::chains::{Chain, Input};
 use super::operations::{Operation, operation};
 use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
@@ -27,6 +27,15 @@ pub(super) enum Kind<'a> {
     Operand(DType, Source<'a>),
     Constant(Register),
     Step(DType),
+}
+
+/// A chain that is a whole program over sums.
+#[derive(Clone, Copy)]
+pub(super) struct SingleChain {
+    /// The register of the sums.
+    sums: usize,
+    /// Between multiples of so many elements all operands lie side by side, or are one.
+    pub(super) run: usize,
 }
 
 pub(super) struct Step<'a> {
@@ -136,6 +145,11 @@ impl<'a> Compiled<'a> {
         range: Range<usize>,
         outputs: &mut [&mut [u8]],
     ) -> Result<(), ReferenceError> {
+        if let (Some(chain), [out]) = (self.last_to_bytes(), &mut *outputs) {
+            self.compute_steps(&self.steps[..self.steps.len() - 1], registers, accumulators, &range)?;
+            chain.run_to_bytes(|register| self.input(&registers.0, register, &range), out);
+            return Ok(());
+        }
         self.compute(registers, accumulators, range)?;
         for ((&result, &dtype), output) in self.results.iter().zip(&self.types).zip(outputs) {
             registers.0[result].write(dtype, output)?;
@@ -153,20 +167,39 @@ impl<'a> Compiled<'a> {
         accumulators: Accumulators<'_>,
         range: Range<usize>,
     ) -> Result<(), ReferenceError> {
+        self.compute_steps(&self.steps, registers, accumulators, &range)
+    }
+
+    /// The chain that makes integers of 8 bits, the only result, with the last step.
+    fn last_to_bytes(&self) -> Option<&Chain> {
+        let (last, [result], [DType::I8 | DType::U8]) = (self.steps.last()?, &self.results[..], &self.types[..]) else {
+            return None;
+        };
+        last.operation.chain().filter(|chain| last.result == *result && chain.quantized.is_some())
+    }
+
+    /// Reads operands and computes some of the steps.
+    fn compute_steps(
+        &self,
+        steps: &[Step<'_>],
+        registers: &mut Registers,
+        accumulators: Accumulators<'_>,
+        range: &Range<usize>,
+    ) -> Result<(), ReferenceError> {
         let registers = &mut registers.0;
         for ((kind, register), &is_loaded) in self.kinds.iter().zip(registers.iter_mut()).zip(&self.loaded) {
             match kind {
                 Kind::Input(_) => load_accumulators(register, accumulators),
-                Kind::Operand(_, source) if !is_loaded && source.direct(&range).is_some() => {}
+                Kind::Operand(_, source) if !is_loaded && source.direct(range).is_some() => {}
                 Kind::Operand(_, source) => source.load(range.clone(), register),
                 Kind::Constant(_) | Kind::Step(_) => {}
             }
         }
-        for step in &self.steps {
+        for step in steps {
             // Single assignment: arguments are other registers.
             let mut result = std::mem::replace(&mut registers[step.result], Register::Integer(Vec::new()));
             if let Some(chain) = step.operation.chain() {
-                chain.run(range.len(), |register| self.input(registers, register, &range), &mut result);
+                chain.run(range.len(), |register| self.input(registers, register, range), &mut result);
                 registers[step.result] = result;
                 continue;
             }
@@ -193,6 +226,28 @@ impl<'a> Compiled<'a> {
             Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
         };
         direct.unwrap_or_else(|| Input::of_register(&registers[register], range.len()))
+    }
+
+    /// The chain that makes the only result, of f32, of sums in f32 and nothing else, and how many elements it takes where they lie.
+    pub(super) fn single_chain(&self) -> Option<SingleChain> {
+        let ([step], [result], [DType::F32]) = (&self.steps[..], &self.results[..], &self.types[..]) else {
+            return None;
+        };
+        let sums = self.kinds.iter().position(|kind| matches!(kind, Kind::Input(DType::F32)))?;
+        let run = |kind: &Kind<'_>| match kind {
+            Kind::Operand(_, source) => source.direct_run(),
+            Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => Some(usize::MAX),
+        };
+        let runs = self.kinds.iter().map(run).collect::<Option<Vec<usize>>>()?;
+        step.operation.chain().filter(|_| step.result == *result)?;
+        runs.into_iter().min().map(|run| SingleChain { sums, run })
+    }
+
+    /// Changes sums, the elements `range` within one run of its operands, to results.
+    pub(super) fn change_run(&self, single: SingleChain, registers: &Registers, sums: &mut [f32], range: Range<usize>) {
+        if let Some(chain) = self.steps.first().and_then(|step| step.operation.chain()) {
+            chain.change(single.sums, |register| self.input(&registers.0, register, &range), sums);
+        }
     }
 
     /// The only result, where it is a float that f32 holds.

@@ -243,6 +243,14 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Between multiples of so many elements of the result, [`Source::direct`] gives the elements; `None` where it never does.
+    pub(super) fn direct_run(&self) -> Option<usize> {
+        match &self.elements {
+            Elements::F32(_) | Elements::I32(_) | Elements::U8(_) | Elements::I8(_) => Some(self.runs.length()),
+            Elements::F16(_) | Elements::Bf16(_) | Elements::I16(_) | Elements::U16(_) | Elements::General(_) => None,
+        }
+    }
+
     /// Reads the elements of a block.
     pub(super) fn load(&self, range: Range<usize>, register: &mut Register) {
         match (register, &self.elements) {

@@ -188,6 +188,14 @@ fn a_chain_reads_operands_where_they_lie() {
         let expected = program.evaluate(Some((DType::F32, &elements)), &shape, &inputs).unwrap();
         let found = run(&program, Accumulators::Float(&x), &shape, &inputs).unwrap();
         assert_eq!(comparable(&found[0]), comparable(&expected[0]), "{columns} columns");
+        // Sums of two tasks, changed where they lie.
+        let within = WithinTasks::new(&program, DType::F32, &shape, &inputs).unwrap().unwrap();
+        let middle = columns + columns / 3;
+        let (first, second) = x.split_at_mut(middle);
+        within.change(0, first);
+        within.change(middle, second);
+        let changed = Tensor::from_elements(&shape, &x).unwrap();
+        assert_eq!(comparable(&changed), comparable(&expected[0]), "{columns} columns in place");
     }
 }
 
@@ -259,7 +267,7 @@ fn sum_of_codes(dtype: DType) -> Program {
 proptest! {
     #[test]
     fn sums_of_codes_are_one_loop_with_the_bits_of_the_steps(
-        codes in proptest::collection::vec(any::<(i16, i16)>(), 2..40),
+        codes in proptest::collection::vec(any::<(i16, i16)>(), 2..200),
         zeros in any::<[i16; 3]>(),
         scales in (
             -2.0f32..2.0,

@@ -1,6 +1,6 @@
 //! A program over sums where they lie, while the tasks of a product compute others.
 
-use super::compiled::Compiled;
+use super::compiled::{Compiled, SingleChain};
 use super::registers::{Accumulators, BLOCK, Registers};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
@@ -9,9 +9,14 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::team;
 use std::sync::{Mutex, PoisonError};
 
+/// Elements from which on a chain changes sums where they lie, run by run: shorter ones would cost more to begin than to compute.
+const SHORTEST_RUN: usize = 96;
+
 /// A program with one result over sums that tasks complete block by block.
 pub(in crate::steps) struct WithinTasks<'a> {
     compiled: Compiled<'a>,
+    /// Where one chain is all.
+    single: Option<SingleChain>,
     dtype: DType,
     /// The registers of each thread of the team, so that none waits for another.
     threads: Vec<Mutex<Option<Registers>>>,
@@ -32,7 +37,8 @@ impl<'a> WithinTasks<'a> {
         let Some(compiled) = Compiled::new(program, Some(sums), shape, inputs)? else { return Ok(None) };
         let &[dtype] = compiled.types() else { return Ok(None) };
         let threads = (0..team::count()).map(|_| Mutex::default()).collect();
-        Ok(Some(WithinTasks { compiled, dtype, threads, failed: Mutex::default() }))
+        let single = compiled.single_chain();
+        Ok(Some(WithinTasks { compiled, single, dtype, threads, failed: Mutex::default() }))
     }
 
     /// The type of results.
@@ -49,6 +55,16 @@ impl<'a> WithinTasks<'a> {
     /// whose type f32 holds.
     pub(in crate::steps) fn change(&self, place: usize, sums: &mut [f32]) {
         self.with_registers(|registers| {
+            if let Some(single) = self.single.filter(|single| single.run >= SHORTEST_RUN) {
+                let (mut first, mut rest) = (place, sums);
+                while !rest.is_empty() {
+                    let length = rest.len().min(single.run - first % single.run).min(BLOCK);
+                    let (own, behind) = rest.split_at_mut(length);
+                    self.compiled.change_run(single, registers, own, first..first + length);
+                    (first, rest) = (first + length, behind);
+                }
+                return Ok(());
+            }
             for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
                 let first = place + block * BLOCK;
                 let range = first..first + sums.len();
