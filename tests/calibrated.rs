@@ -2,8 +2,7 @@
 //! sizes of channels. No step is added, and errors of results fall.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod support;
-
+use crate::support::{Random, graph, model, node, port, tensor};
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::{CompileOptions, Source, WeightOptions, compile};
 use ipuc::{Session, SessionOptions, Tensor, Value, open};
@@ -11,7 +10,6 @@ use ipuc_formats::model::Manifest;
 use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, NodeProto, attribute_proto};
 use std::path::Path;
 use std::sync::Arc;
-use support::{Random, graph, model, node, port, tensor};
 
 const CHANNELS: usize = 96;
 const HIDDEN: usize = 128;

@@ -13,13 +13,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-mod support;
-
+use crate::support::*;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::*;
 
 /// The folder that commands run in.
 fn write_models(folder: &Path) {

@@ -5,8 +5,7 @@
 //! of 64 KiB cut its panels between inputs.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod support;
-
+use crate::support::{Random, graph, node, port, tensor};
 use ipuc::compile::{Activations, CompileOptions, Source, compile};
 use ipuc::{OpenOptions, Resident, Session, SessionOptions, Tensor, Value, open_with};
 use ipuc_formats::encodings::EncodingError;
@@ -18,7 +17,6 @@ use ipuc_kernels::simd::{INSTRUCTIONS_VARIABLE, Instructions};
 use prost::Message as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Random, graph, node, port, tensor};
 
 /// Inputs of the first and the last product: their panels of 8 bits are longer than a chunk.
 const WIDE: usize = 4608;
@@ -467,7 +465,7 @@ fn instruction_sets_agree_where_sums_are_exact() {
     let bits = |instructions: Instructions| {
         let folder = tempfile::tempdir().unwrap();
         let mut process = Command::new(std::env::current_exe().unwrap());
-        process.args(["bits_of_one_instruction_set", "--exact", "--ignored"]);
+        process.args(["contract::bits_of_one_instruction_set", "--exact", "--ignored"]);
         process.env(BITS_FOLDER, folder.path()).env(INSTRUCTIONS_VARIABLE, instructions.name());
         let output = process.output().unwrap();
         assert!(output.status.success(), "{}: {}", instructions.name(), String::from_utf8_lossy(&output.stdout));

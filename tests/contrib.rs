@@ -3,10 +3,7 @@
 //! `tests/contrib/make.py` says what a case is, and writes them.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-#[path = "support/folding.rs"]
-mod folding;
-
-use folding::Elements;
+use crate::support::folding::{self, Elements};
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::dtype::DType;
@@ -110,9 +107,9 @@ fn disagreement(case: &Path) -> Result<(), String> {
 #[test]
 fn a_case_that_is_computed_while_compiling_is_the_same() {
     let mut wrong = Vec::new();
-    for (name, bytes, inputs) in folding::beside_onnx() {
+    for (name, single) in folding::beside_onnx() {
         for &elements in Elements::ALL {
-            if let Err(error) = folding::check(&bytes, inputs.clone(), elements) {
+            if let Err(error) = single.check(elements) {
                 wrong.push(format!("{name}, {elements:?}: {error}"));
             }
         }

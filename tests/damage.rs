@@ -1,14 +1,12 @@
 //! Compiled files of which a bit has changed or an end is missing: each is refused, wherever the damage is.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-mod support;
-
+use crate::support::*;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::model::{SUPERBLOCK_BYTES, read_manifest};
 use ipuc_runtime::Model;
 use std::path::Path;
 use std::process::Command;
-use support::*;
 
 fn compiled(folder: &Path) -> Vec<u8> {
     write(folder, "linear.onnx", &linear(linear_weight()));

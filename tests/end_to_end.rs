@@ -4,8 +4,7 @@
 //! folder that `IPUC_CASES` names, or beside this checkout; without it they are skipped.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
-mod support;
-
+use crate::support;
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::precision;

@@ -1,7 +1,7 @@
 //! Golden files and examples of passes.
 //!
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
-//! filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
+//! all filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
 //! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
 //! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT`, `// size BYTES`, `// max-error SHARE` and
 //! `// sparse always` and `// sparse-activations always`.

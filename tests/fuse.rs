@@ -2,18 +2,16 @@
 //! steps, of f32 and of f16, for any number of threads.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use ipuc::{Session, SessionOptions, Tensor, open_bytes};
+use crate::support::memory::emitted;
+use ipuc::{Session, SessionOptions, Tensor};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::Op;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
-use ipuc_passes::emit::{EmitOptions, NoProgress, Output, emit};
 use ipuc_passes::ir::Graph;
 use ipuc_passes::ir::text::parse;
 use ipuc_passes::options::Options;
 use ipuc_passes::pipeline;
 use std::fmt::Write as _;
-use std::io;
-use std::sync::Mutex;
 
 /// Numbers that look random, the same for each seed.
 struct Numbers(u64);
@@ -170,25 +168,9 @@ fn after(text: &str, passes: &[&str]) -> Graph {
     graph
 }
 
-#[derive(Default)]
-struct Memory(Mutex<Vec<u8>>);
-
-impl Output for Memory {
-    fn write_at(&self, offset: u64, written: &[u8]) -> io::Result<()> {
-        let mut bytes = self.0.lock().unwrap();
-        let (start, end) = (offset as usize, offset as usize + written.len());
-        let length = bytes.len().max(end);
-        bytes.resize(length, 0);
-        bytes[start..end].copy_from_slice(written);
-        Ok(())
-    }
-}
-
 /// The results as numbers that compare: one kind of NaN.
 fn run(graph: &Graph, inputs: &[(String, Tensor)], threads: usize) -> Vec<Vec<Option<u64>>> {
-    let file = Memory::default();
-    emit(graph, &EmitOptions::default(), &file, &NoProgress).unwrap();
-    let model = open_bytes(&file.0.into_inner().unwrap()).unwrap();
+    let model = emitted(graph).unwrap();
     let options = SessionOptions { threads, ..SessionOptions::default() };
     let mut session = Session::new(&model, &options).unwrap();
     let given = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.clone().into())).collect();

@@ -6,8 +6,7 @@
 //! each model.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests panic and report")]
 
-mod support;
-
+use crate::support::{Random, linear, linear_weight, nested, write};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::attribute::AttributeValue;
 use ipuc_formats::dim::{Bindings, Dim};
@@ -21,7 +20,6 @@ use ipuc_runtime::{Model, Session, SessionOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use strum::VariantArray as _;
-use support::{Random, linear, linear_weight, nested, write};
 
 /// A compiled model: its records, and the stored bytes of each extent.
 struct Sample {

@@ -1,8 +1,7 @@
 //! Quantized graphs as integers: near their floats, and not further from what they mean.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod support;
-
+use crate::support::{self, Random, graph, node, port, tensor};
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::{Activations, CompileOptions, Source, WeightOptions, compile};
 use ipuc::{Session, SessionOptions, Tensor, Value, open};
@@ -12,7 +11,6 @@ use ipuc_formats::onnx::schema::{
 use prost::Message as _;
 use std::path::Path;
 use std::sync::Arc;
-use support::{Random, graph, node, port, tensor};
 
 const ROWS: usize = 400;
 const INPUTS: usize = 70;

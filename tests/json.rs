@@ -2,8 +2,7 @@
 //! printed.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-mod support;
-
+use crate::support::*;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::model::{
     OperandRecord, PlacementRecord, Reduction, RegionRecord, SplitKind, SplitRecord, StepPlacementRecord,
@@ -13,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
-use support::*;
 
 /// Keys of the page by command.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {

@@ -3,8 +3,7 @@
 //! The models are cases of the folder that `IPUC_CASES` names, or of the one beside this checkout; without it they are skipped.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
-mod support;
-
+use crate::support;
 use ipuc::DType;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::encodings::{EncodingError, PlaneRole};

@@ -1,13 +1,11 @@
 //! Forms of ONNX models that are seldom written: each compiles, and computes what the specification says.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+use crate::support::{self, node, port, tensor};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::{Session, SessionOptions, Tensor, Value};
 use ipuc_formats::onnx::schema::*;
 use prost::Message as _;
-use support::{node, port, tensor};
-
-mod support;
 
 const STRING: i32 = 8;
 const U8: i32 = 2;

@@ -1,6 +1,6 @@
 //! `OPERATORS.md` is true: it lists what the import tables and the operator table hold.
 //!
-//! `BLESS=1 cargo test --test operators` rewrites it.
+//! `BLESS=1 cargo test --test all operators` rewrites it.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 fn page() -> String {
     let mut text = String::from(
-        "# Operators\n\nWritten from the tables by `BLESS=1 cargo test --test operators`.\n\n## ONNX operators that are imported\n\n\
+        "# Operators\n\nWritten from the tables by `BLESS=1 cargo test --test all operators`.\n\n## ONNX operators that are imported\n\n\
          Versions are those in which an operator changed; each holds until the next. Types are those that are taken, by the names that the \
          specification gives its type variables; a type that is not named is refused by its name.\n\n\
          | operator | versions | types | what is refused or differs |\n| --- | --- | --- | --- |\n",

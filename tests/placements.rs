@@ -1,8 +1,7 @@
 //! Placements through a real file: written beside the program, read back, validated, ignored by a run on the host.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-mod support;
-
+use crate::support::{linear, linear_weight, write};
 use ipuc::compile::{CompileError, CompileOptions, Source, compile};
 use ipuc::{Session, SessionOptions, Tensor};
 use ipuc_formats::model::{
@@ -10,7 +9,6 @@ use ipuc_formats::model::{
     check_placement, read_manifest,
 };
 use std::path::Path;
-use support::{linear, linear_weight, write};
 
 const fn region(operand: OperandRecord, offset: u64, bytes: u64, from: u32, to: u32) -> RegionRecord {
     RegionRecord { operand, offset, bytes, from, to }

@@ -1,8 +1,7 @@
 //! Pruned models: zeros are left out of the file where that is asked for or pays, and results keep their bits.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
-mod support;
-
+use crate::support::{self, Random, graph, model, node, port, tensor};
 use ipuc::compile::{Activations, CompileOptions, Source, Sparsity, WeightOptions, compile};
 use ipuc::{Model, OpenOptions, Session, SessionOptions, Tensor, Value, open, open_with};
 use ipuc_formats::encodings::{Coded, SparsePanels};
@@ -11,7 +10,6 @@ use ipuc_formats::onnx::read_value;
 use ipuc_formats::onnx::schema::{ModelProto, TensorProto};
 use prost::Message as _;
 use std::path::{Path, PathBuf};
-use support::{Random, graph, model, node, port, tensor};
 
 /// Which elements of a `[inputs, outputs]` weight become zero.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,7 @@
 //! counted, results keep their bits, and what is left out is counted.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod support;
-
+use crate::support::{Random, graph, model, node, port, tensor};
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::{ActivationSparsity, Activations, CompileOptions, Source, WeightOptions, compile};
 use ipuc::{Model, OpenOptions, Session, SessionOptions, Tensor, Value, open, open_with};
@@ -12,7 +11,6 @@ use ipuc_formats::model::{Manifest, OperandRecord, StepRecord, WeightRecord};
 use ipuc_formats::onnx::schema::TensorProto;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use support::{Random, graph, model, node, port, tensor};
 
 const INPUTS: usize = 96;
 const HIDDEN: usize = 700;

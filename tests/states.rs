@@ -4,8 +4,7 @@
 //! The model is one of a folder of cases (`IPUC_CASES`, or beside this checkout); without it the tests are skipped.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "tests report and panic")]
 
-mod support;
-
+use crate::support::{self, npy};
 use ipuc::compile::{Activations, CompileOptions, Source, compile};
 use ipuc::{OpenFileError, OpenOptions, open_with};
 use ipuc_formats::dtype::DType;
@@ -18,7 +17,6 @@ use ipuc_formats::value::Value;
 use ipuc_runtime::{Model, OpenError, RunError, SavedStateError, Session, SessionOptions};
 use prost::Message as _;
 use std::path::{Path, PathBuf};
-use support::npy;
 
 /// Tokens of the prompt, which one pass takes.
 const PROMPT: usize = 18;

@@ -3,10 +3,7 @@
 //! to get are those that the cost of the step counts.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-#[path = "../benches/validate/models.rs"]
-mod models;
-
+use crate::models::{Builder, Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
 use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateOptions, simulate};
 use ipuc_formats::dtype::DType;
@@ -18,7 +15,6 @@ use ipuc_formats::model::{KnownStep, Manifest};
 use ipuc_formats::ops::{AxisKind, NoBlocks, Op, ReferenceContext, Space};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use models::{Builder, Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 

@@ -1,17 +1,7 @@
 //! Predictions beside measurements: the page in the sources is what the models predict today, and they are as near as it says.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-#[path = "../benches/validate/experts.rs"]
-mod experts;
-#[path = "../benches/validate/layers.rs"]
-mod layers;
-#[allow(dead_code, reason = "tests use the rest")]
-#[path = "../benches/validate/models.rs"]
-mod models;
-#[path = "../benches/validate/report.rs"]
-mod report;
-#[path = "../benches/validate/rows/mod.rs"]
-mod rows;
+use crate::report;
 
 #[test]
 fn the_page_of_predictions_is_current_and_they_are_near_what_was_measured() {

@@ -2,9 +2,7 @@
 //! random operands of every kind, type and shape, down to extents that no memory can hold.
 #![allow(clippy::unwrap_used, reason = "tests panic where something is wrong")]
 
-mod candidates;
-
-use candidates::{candidates, required};
+use crate::candidates::{candidates, required};
 use ipuc_formats::attribute::{AttributeValue, BlockIndex};
 use ipuc_formats::dim::{Dim, Ranges, Refusal};
 use ipuc_formats::dtype::DType;

@@ -1,9 +1,7 @@
 //! FORMAT.md is true: its tables, its constants, and every byte of its example, which is also a golden file.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-mod ipu_sample;
-
-use ipu_sample::{LARGE_CHUNKS, example};
+use crate::ipu_sample::{LARGE_CHUNKS, example};
 use ipuc_formats::limits;
 use ipuc_formats::model::superblock::{CHECKSUM_CRC32C, HASH_BLAKE3, SIGNATURE, VERSION};
 use ipuc_formats::model::{SUPERBLOCK_BYTES, read_manifest};

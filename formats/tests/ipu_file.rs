@@ -1,9 +1,7 @@
 //! Whole `.ipu` files: what is written is read, and what is not whole is refused.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-mod ipu_sample;
-
-use ipu_sample::{LARGE_CHUNKS, SMALL_CHUNKS, Sample, everything, example, with_other_file};
+use crate::ipu_sample::{LARGE_CHUNKS, SMALL_CHUNKS, Sample, everything, example, with_other_file};
 use ipuc_formats::encodings::EncodingError;
 use ipuc_formats::model::{FormatError, Manifest, Superblock, read_manifest, read_manifest_from};
 

@@ -1,12 +1,10 @@
 //! Damaged `.ipu` files: whatever happens to the bytes, reading and using them gives a value or an error.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-mod ipu_sample;
-
 #[path = "../fuzz/fuzz_targets/exercise_ipu.rs"]
 mod exercise_ipu;
 
-use ipu_sample::{SMALL_CHUNKS, everything, example, with_other_file};
+use crate::ipu_sample::{self, SMALL_CHUNKS, everything, example, with_other_file};
 use ipuc_formats::model::{SUPERBLOCK_BYTES, read_manifest};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};

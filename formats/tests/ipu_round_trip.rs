@@ -1,9 +1,7 @@
 //! Any manifest that can be written is read as it was.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-mod ipu_sample;
-
-use ipu_sample::{Sample, example};
+use crate::ipu_sample::{Sample, example};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, PartRecord, WeightRecord, WeightSource};

@@ -1,5 +1,5 @@
 //! The checked-in code of the manifest's schema is what `ipu.proto` generates: messages, and the tables by which
-//! untrusted bytes are walked before they are decoded. `BLESS=1 cargo test -p ipuc-formats --test ipu_schema_generated`
+//! untrusted bytes are walked before they are decoded. `BLESS=1 cargo test -p ipuc-formats --test all ipu_schema_generated`
 //! rewrites both.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// First lines of the generated files.
 const HEADER: &str = "\
 // Generated from formats/proto/ipu.proto; do not edit.
-// `BLESS=1 cargo test -p ipuc-formats --test ipu_schema_generated` rewrites it.
+// `BLESS=1 cargo test -p ipuc-formats --test all ipu_schema_generated` rewrites it.
 ";
 
 /// Path of a file of this crate.

@@ -1,9 +1,7 @@
 //! Each rule between records of a manifest, broken once: the message names the record and what is wrong.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
-mod ipu_sample;
-
-use ipu_sample::{SMALL_CHUNKS, matrix, value, with_other_file};
+use crate::ipu_sample::{SMALL_CHUNKS, matrix, value, with_other_file};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;

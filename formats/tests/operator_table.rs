@@ -2,9 +2,7 @@
 //! for every product: the multiply-accumulates that it states are those that its reference counts.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-mod candidates;
-
-use candidates::{Named, candidates, required};
+use crate::candidates::{Named, candidates, required};
 use ipuc_formats::attribute::{AttributeError, AttributeValue};
 use ipuc_formats::attribute_text;
 use ipuc_formats::dim::{Dim, Ranges};

@@ -1,12 +1,12 @@
 //! The checked-in code of the ONNX schema is what the schema generates. `BLESS=1 cargo test -p ipuc-formats
-//! --test schema_generated` rewrites it.
+//! --test all schema_generated` rewrites it.
 
 use std::path::{Path, PathBuf};
 
 /// First lines of the generated file.
 const HEADER: &str = "\
 // Generated from formats/proto/onnx-ml.proto by prost-build; do not edit.
-// `BLESS=1 cargo test -p ipuc-formats --test schema_generated` rewrites it.
+// `BLESS=1 cargo test -p ipuc-formats --test all schema_generated` rewrites it.
 ";
 
 /// Path of a file of this crate.

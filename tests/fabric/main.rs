@@ -1,10 +1,6 @@
 //! Laws of simulated runs, over models, built-in machines and machines made up around them.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-#[allow(dead_code, reason = "the benchmark uses the rest")]
-#[path = "../../benches/validate/models.rs"]
-mod models;
-
 mod chips;
 mod command_line;
 mod costs;
@@ -15,12 +11,12 @@ mod placing;
 mod random;
 mod zeros;
 
+use crate::models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
 use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateError, SimulateOptions, Simulated, simulate};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::{CostError, Place, Source, Style, Target, built_in};
 use ipuc_formats::model::Manifest;
-use models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
 
 /// The records of a model, whose weights are in a file that does not exist.
 fn described(model: &[u8], states: bool) -> Manifest {

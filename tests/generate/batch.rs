@@ -1,7 +1,7 @@
 //! Several texts side by side: each is what it is alone, and the weights are read once for all of them.
 
+use super::text::{compiled, limits, opened, quarter_bytes, sampled};
 use crate::support::language::write_folder;
-use crate::text::{compiled, limits, opened, quarter_bytes, sampled};
 use ipuc::generate::{
     Batch, Ended, GenerateError, Generator, GeneratorOptions, Limits, Progress, Sampling, TextModel, Token,
 };

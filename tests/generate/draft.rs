@@ -1,7 +1,7 @@
 //! A smaller model guesses: the text is the same, whatever it guesses, and both are within one budget.
 
+use super::text::{compiled, compiled_folder, limits, opened, quarter_bytes, sampled};
 use crate::support::language::{write_folder, write_folder_of_bytes, write_other_folder};
-use crate::text::{compiled, compiled_folder, limits, opened, quarter_bytes, sampled};
 use ipuc::compile::CompileOptions;
 use ipuc::generate::{GenerateError, Generator, GeneratorOptions, Sampling, TextModel, Token, Usage};
 use ipuc::{OpenOptions, open_pair};

@@ -1,6 +1,6 @@
 //! Models that read an input and answer it: their greedy texts are those of transformers, whatever the memory.
 
-use crate::text::opened;
+use super::text::opened;
 use ipuc::compile::folder::{self, FolderError};
 use ipuc::compile::{CompileOptions, compile};
 use ipuc::generate::{Batch, GenerateError, Generator, GeneratorOptions, Limits, Sampling, TextModel};
@@ -49,7 +49,7 @@ fn answer(generator: &mut Generator, begun: &[u32], tokens: usize) -> Vec<u32> {
 
 /// All weights in memory, and as few as there can be.
 fn models(path: &Path) -> [TextModel; 2] {
-    [opened(path, None), opened(path, Some(crate::text::least_bytes(path) + (160 << 10)))]
+    [opened(path, None), opened(path, Some(super::text::least_bytes(path) + (160 << 10)))]
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn what_is_no_input_is_refused() {
     assert_eq!(refused(batch), "a model that answers to an input generates one text at a time");
 
     let folder = tempfile::tempdir().unwrap();
-    let plain = opened(&crate::text::compiled(folder.path()), None);
+    let plain = opened(&super::text::compiled(folder.path()), None);
     let mut generator = Generator::new(&plain, &GeneratorOptions::default()).unwrap();
     assert_eq!(refused(generator.encode_text(&[3]).err()), "the model's input is no text");
     assert_eq!(refused(generator.encode(Vec::new()).err()), "the model answers to no input beside its prompt");

@@ -1,7 +1,7 @@
 //! Texts of a form that is asked for, from a model that would write nonsense.
 
+use super::text::{compiled, compiled_folder, opened};
 use crate::support::language::write_folder_of_bytes;
-use crate::text::{compiled, compiled_folder, opened};
 use ipuc::compile::CompileOptions;
 use ipuc::generate::{Batch, Ended, GenerateError, Generator, GeneratorOptions, Grammar, Limits, Sampling, TextModel};
 use serde_json::{Value, json};

@@ -8,6 +8,4 @@ mod draft;
 mod encoder;
 mod grammar;
 mod server;
-#[path = "../support/mod.rs"]
-mod support;
 mod text;

@@ -1,7 +1,7 @@
 //! Text from a small language model: the same tokens and scores in memory and streamed, with one thread and two, with prompts in
 //! one pass or many, with guesses and without, and from a saved context.
 
-use crate::support::language::{CONTEXT, write_folder};
+use crate::support::language::{CONTEXT, write_folder, write_small_folder};
 use crate::support::{linear, linear_weight, write};
 use ipuc::calibrate::Calibrator;
 use ipuc::compile::folder::{self, FolderError};
@@ -447,7 +447,7 @@ fn a_text_calibrates() {
 #[test]
 fn an_error_is_measured_with_the_caches_that_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    write_folder(folder.path());
+    write_small_folder(folder.path());
     let words: Vec<String> = (0..48).map(|word| format!("w{}", word * 7 % 90 + 10)).collect();
     let mut options = CompileOptions {
         cache: Some(RowScheme::I8),

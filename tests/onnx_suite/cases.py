@@ -1,7 +1,7 @@
 """Writes the cases of the ONNX backend suite for tests/onnx_suite.rs.
 
     python3 -m venv venv && venv/bin/pip install onnx==1.23.2 numpy
-    IPUC_PYTHON=venv/bin/python cargo test --test onnx_suite
+    IPUC_PYTHON=venv/bin/python cargo test --test all onnx_suite
 
 A case is a folder DIR/KIND.NAME with `model.onnx` (the large ones are only named, in `path`), `tolerances` (relative, then
 absolute) and folders `test_data_set_N` of `input_K.pb` and `output_K.pb`. Node cases are computed by the package, those of

@@ -1,15 +1,12 @@
 //! The ONNX backend suite: every case of the package `onnx`, within the tolerances that the suite states.
 //!
-//! `tests/onnx_suite/cases.py` says how the cases are got; without Python and the package the tests say so and pass.
+//! `tests/onnx_suite/cases.py` says how the cases are got; without Python and the package the test says so and passes.
 //! What fails is listed with its reason in `tests/onnx_suite/expected_failures.txt`: a case that is not listed must pass,
 //! one that is listed must fail, so that the list only shrinks. Outputs that are drawn at random (`skipped.txt`) have the type and
 //! shape that is expected, and are not compared.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-#[path = "../support/folding.rs"]
-mod folding;
-
-use folding::{Elements, Named};
+use crate::support::folding::{self, Elements, Single};
 use ipuc::compare::{Tolerance, compare};
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::{Model, Session, SessionOptions, Value};
@@ -67,27 +64,40 @@ impl Case {
         Tolerance { relative: Some(relative), absolute: Some(self.absolute), ..Tolerance::default() }
     }
 
-    /// The model and its inputs, where those are tensors and there are some.
-    fn single_node(&self) -> Option<(Vec<u8>, Vec<Named>)> {
-        let bytes = std::fs::read(self.folder.join("model.onnx")).ok()?;
+    fn compiled(&self) -> Result<Model, String> {
         let scratch = tempfile::tempdir().unwrap();
-        let model = folding::opened(&bytes, scratch.path()).ok()?;
+        let output = scratch.path().join("model.ipu");
+        let source = Source { entry: "main".to_string(), path: self.model() };
+        compile(&[source], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
+        ipuc::open(&output).map_err(|error| error.to_string())
+    }
+
+    /// The model with its inputs, where it is one node, and its inputs are tensors and there are some.
+    fn single(&self, model: Model) -> Option<Single> {
+        let bytes = std::fs::read(self.folder.join("model.onnx")).ok()?;
         let mut inputs = Vec::new();
         for (index, port) in model.inputs(model.entry(None).unwrap()).into_iter().enumerate() {
             let Type::Tensor { .. } = port.kind else { return None };
             inputs.push((port.name, read(&self.folder.join("test_data_set_0"), "input", index, &port.kind)?.unwrap()));
         }
-        if inputs.is_empty() { None } else { Some((bytes, inputs)) }
+        if inputs.is_empty() { None } else { Single::new(&bytes, model, inputs) }
     }
 
-    /// Compile the case and run its data sets; `compared`: the outputs are those of the suite.
-    fn run(&self, compared: bool) -> Result<(), String> {
-        let scratch = tempfile::tempdir().unwrap();
-        let output = scratch.path().join("model.ipu");
-        let source = Source { entry: "main".to_string(), path: self.model() };
-        compile(&[source], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
-        let model = ipuc::open(&output).map_err(|error| error.to_string())?;
-        self.sets().iter().try_for_each(|set| self.run_set(&model, set, compared))
+    /// Compile the case and run its data sets, then with what it computes computed while compiling; `compared`: the outputs are
+    /// those of the suite.
+    fn outcome(&self, compared: bool) -> Outcome {
+        let model = match self.compiled() {
+            Ok(model) => model,
+            Err(reason) => return Outcome { passed: Err(reason), folded: Ok(BTreeSet::new()) },
+        };
+        let passed = self.sets().iter().try_for_each(|set| self.run_set(&model, set, compared));
+        let folded = self.single(model).map_or(Ok(BTreeSet::new()), |single| {
+            for &elements in Elements::ALL {
+                single.check(elements).map_err(|reason| format!("{elements:?}: {reason}"))?;
+            }
+            single.folded()
+        });
+        Outcome { passed, folded }
     }
 
     fn run_set(&self, model: &Model, set: &Path, compared: bool) -> Result<(), String> {
@@ -111,6 +121,13 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// What a case gives.
+struct Outcome {
+    passed: Result<(), String>,
+    /// Operators that were computed while compiling, with the bits of a run.
+    folded: Result<BTreeSet<&'static str>, String>,
 }
 
 /// The value in a file of a data set; `None` without the file, which stands for an optional that is left out.
@@ -154,42 +171,45 @@ fn listed(list: &str) -> BTreeMap<String, String> {
     lines.map(|line| line.split_once(' ').unwrap()).map(|(name, why)| (name.into(), why.trim().into())).collect()
 }
 
-/// Do something with each case, on as many threads as there are processors; what failed, by name.
-fn failures(cases: &[Case], check: impl Fn(&Case) -> Result<(), String> + Sync) -> BTreeMap<String, String> {
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+/// What each case gives, by name, on as many threads as there are processors.
+fn outcomes(cases: &[Case], outcome: impl Fn(&Case) -> Outcome + Sync) -> BTreeMap<String, Outcome> {
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(reason) = check(case) {
-                        failed.lock().unwrap().insert(case.name.clone(), reason);
-                    }
+                    let outcome = outcome(case);
+                    outcomes.lock().unwrap().insert(case.name.clone(), outcome);
                 }
             });
         }
     });
-    failed.into_inner().unwrap()
+    outcomes.into_inner().unwrap()
 }
 
+/// Every case passes that is not listed, and what is computed while compiling is what a run computes.
 #[test]
-fn every_case_passes_that_is_not_listed() {
+fn every_case_passes_that_is_not_listed_and_has_the_same_bits_computed_while_compiling() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(cases) = write_cases(scratch.path()) else { return };
     assert!(cases.len() > 2000, "{} cases", cases.len());
     let (expected, skipped) = (listed("expected_failures.txt"), listed("skipped.txt"));
     let gone: Vec<&String> = skipped.keys().filter(|name| !cases.iter().any(|case| case.name == **name)).collect();
     assert!(gone.is_empty(), "no cases, and must leave skipped.txt: {gone:#?}");
-    let failed = failures(&cases, |case| case.run(!skipped.contains_key(&case.name)));
-    let passed = cases.len() - failed.len() - skipped.keys().filter(|name| !failed.contains_key(*name)).count();
+    let outcomes = outcomes(&cases, |case| case.outcome(!skipped.contains_key(&case.name)));
+    let failed = outcomes.iter().filter_map(|(name, outcome)| Some((name, outcome.passed.as_ref().err()?)));
+    let failed: BTreeMap<&String, &String> = failed.collect();
+    let passed = cases.len() - failed.len() - skipped.keys().filter(|name| !failed.contains_key(name)).count();
     report(&format!("ONNX backend suite: {passed} passed, {} failed, {} skipped", failed.len(), skipped.len()));
     for (name, reason) in &failed {
         report(&format!("  {name}: {reason}"));
     }
-    let new: Vec<&String> = failed.keys().filter(|name| !expected.contains_key(*name)).collect();
+    let new: Vec<_> = failed.keys().filter(|name| !expected.contains_key(**name)).collect();
     assert!(new.is_empty(), "{} cases fail that are not listed: {new:#?}", new.len());
-    let passing: Vec<&String> = expected.keys().filter(|name| !failed.contains_key(*name)).collect();
+    let passing: Vec<&String> = expected.keys().filter(|name| !failed.contains_key(name)).collect();
     assert!(passing.is_empty(), "these pass and must leave the list: {passing:#?}");
+    check_folded(&outcomes);
 }
 
 /// Operators that no compilation computes, and why: every other one of the table must have a case that is computed.
@@ -227,26 +247,17 @@ macro_rules! names {
 }
 const OPERATORS: &[&str] = for_each_operator!(names);
 
-#[test]
-fn what_is_computed_while_compiling_is_what_a_run_computes() {
-    let scratch = tempfile::tempdir().unwrap();
-    let Some(cases) = write_cases(scratch.path()) else { return };
-    let (folded, mut wrong) = (Mutex::new(BTreeSet::new()), Vec::new());
-    for &elements in Elements::ALL {
-        let failed = failures(&cases, |case| {
-            if let Some((bytes, inputs)) = case.single_node() {
-                folded.lock().unwrap().extend(folding::check(&bytes, inputs, elements)?);
-            }
-            Ok(())
-        });
-        wrong.extend(failed.into_iter().map(|(name, reason)| format!("{name}, {elements:?}: {reason}")));
-    }
+/// Each case has the bits of a run where it is computed while compiling, and every operator is computed that is not listed.
+fn check_folded(outcomes: &BTreeMap<String, Outcome>) {
+    let wrong =
+        outcomes.iter().filter_map(|(name, outcome)| Some(format!("{name}, {}", outcome.folded.as_ref().err()?)));
+    let wrong: Vec<String> = wrong.collect();
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
-    for (name, bytes, inputs) in folding::beside_onnx() {
-        let operators = folding::check(&bytes, inputs, Elements::AsGiven);
-        folded.lock().unwrap().extend(operators.unwrap_or_else(|error| panic!("{name}: {error}")));
+    let mut folded: BTreeSet<&str> =
+        outcomes.values().filter_map(|outcome| outcome.folded.as_ref().ok()).flatten().copied().collect();
+    for (name, single) in folding::beside_onnx() {
+        folded.extend(single.folded().unwrap_or_else(|error| panic!("{name}: {error}")));
     }
-    let folded = folded.into_inner().unwrap();
     let missing: Vec<&&str> = OPERATORS
         .iter()
         .filter(|name| !folded.contains(*name) && !NOT_FOLDED.iter().any(|(listed, _)| listed == *name))

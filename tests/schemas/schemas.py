@@ -1,6 +1,6 @@
 """Writes what tests/schemas/main.rs walks over: schemas of operators, and models that have them.
 
-    IPUC_PYTHON=venv/bin/python cargo test --test schemas
+    IPUC_PYTHON=venv/bin/python cargo test --test all schemas
 
 DIR/schemas.json holds the schemas of the package `onnx`, every version, and of ONNX Runtime those of its
 domains DOMAINS and those that only it has in the default domain.

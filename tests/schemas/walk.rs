@@ -1,6 +1,6 @@
 //! The walk over schemas: one change at a time of the models that have an operator.
 
-use crate::change::{
+use super::change::{
     Imported, graph, imported, input, node, of_wrong_type, retype, type_of, values, with_attribute, with_node,
 };
 use ipuc_formats::dtype::DType;
@@ -234,7 +234,7 @@ fn attributes(schema: &Json, bases: &[Base]) -> Tally {
 fn worded(bases: &[Base], name: &str, text: &str) -> Outcome {
     let mut refused = false;
     for base in bases {
-        match imported(&with_attribute(&base.model, &crate::change::worded(name, text))) {
+        match imported(&with_attribute(&base.model, &super::change::worded(name, text))) {
             Ok(_) => return Outcome::Honoured,
             Err(error) => refused |= error.contains(&format!("`{name}`")),
         }
@@ -349,7 +349,7 @@ fn short(kind: &str) -> String {
         return format!("{around}({})", short(inner.strip_suffix(')').unwrap_or(inner)));
     }
     let element = kind.strip_prefix("tensor(").and_then(|kind| kind.strip_suffix(')')).unwrap_or(kind);
-    let dtype = crate::change::element_type(element).and_then(DType::from_onnx);
+    let dtype = super::change::element_type(element).and_then(DType::from_onnx);
     dtype.map_or_else(|| element.to_string(), |dtype| dtype.name().to_string())
 }
 
@@ -357,7 +357,7 @@ fn short(kind: &str) -> String {
 fn typed(schema: &Json, bases: &[Base], variable: &str, kind: &str) -> Option<Outcome> {
     let proto = type_of(kind)?;
     let element = kind.rsplit_once('(').map_or(kind, |(_, element)| element).trim_end_matches(')');
-    let dtype = crate::change::element_type(element).and_then(DType::from_onnx);
+    let dtype = super::change::element_type(element).and_then(DType::from_onnx);
     let names = [dtype.map_or("", DType::name), element];
     let ports = list(schema, "inputs");
     let (mut walked, mut refused) = (false, false);

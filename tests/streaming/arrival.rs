@@ -1,6 +1,6 @@
 //! Files that run while they arrive.
 
-use crate::models::{bits, chain, chain_bits, chain_inputs, session};
+use super::models::{bits, chain, chain_bits, chain_inputs, session};
 use std::path::Path;
 
 /// The bytes of a compiled file, and of what it gives when it is all there.

@@ -1,7 +1,7 @@
 //! Reads that fail or lie end a run with a reason, and not the session.
 
-use crate::models::{bits, chain, chain_bits, chain_inputs, manifest, session, stream_bytes};
-use crate::watched::Watched;
+use super::models::{bits, chain, chain_bits, chain_inputs, manifest, session, stream_bytes};
+use super::watched::Watched;
 use ipuc_runtime::{Model, ModelOptions, RunError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! State that grows under a budget: weights make room for it, and only what has left is read again.
 
-use crate::models::{KEY_WIDTH, bits, decoder, decoder_inputs, open, session, stream_bytes};
-use crate::watched::Watched;
+use super::models::{KEY_WIDTH, bits, decoder, decoder_inputs, open, session, stream_bytes};
+use super::watched::Watched;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::tensor::Tensor;
 use ipuc_runtime::{Model, ModelOptions, RunError};

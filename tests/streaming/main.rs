@@ -8,11 +8,11 @@ mod models;
 mod rows;
 mod watched;
 
-use crate::models::{
+use self::models::{
     WIDTH, WORKING_BYTES, all_inputs, bits, chain, chain_bits, chain_inputs, everything, manifest, node, open,
     open_port, session, stream_bytes, weight, write,
 };
-use crate::watched::Watched;
+use self::watched::Watched;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc::files::DirectFile;
 use ipuc_formats::onnx::schema::GraphProto;

@@ -1,10 +1,10 @@
 //! Rows and experts that are chosen by index: only they are read, and those that were used last are kept.
 
-use crate::models::{
+use super::models::{
     CHUNK_BYTES, WORKING_BYTES, all_inputs, bits, everything, manifest, node, open, port, session, stream_bytes,
     weight, write,
 };
-use crate::watched::Watched;
+use super::watched::Watched;
 use ipuc::files::DirectFile;
 use ipuc_formats::onnx::schema::{AttributeProto, GraphProto, NodeProto};
 use ipuc_formats::tensor::Tensor;

@@ -1,7 +1,7 @@
 //! What is computed while compiling is what a run computes, bit by bit: cases whose inputs are stored in the model.
 
-use ipuc::compile::{CompileOptions, Optimized, Source, compile};
-use ipuc::passes::ir::Graph;
+use super::memory::{compiled, optimized};
+use ipuc::compile::CompileOptions;
 use ipuc::{Session, SessionOptions, Tensor, Value, bf16, f16};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::onnx::read_value;
@@ -38,50 +38,78 @@ impl Elements {
 /// A value by its name.
 pub type Named = (String, Value);
 
-/// The cases of `tests/contrib`: name, model, and the first set of inputs.
-pub fn beside_onnx() -> Vec<(String, Vec<u8>, Vec<Named>)> {
+/// The cases of one node of `tests/contrib` by name, with the first set of their inputs, one after another.
+pub fn beside_onnx() -> impl Iterator<Item = (String, Single)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contrib");
-    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
-    let case = |path: std::path::PathBuf| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let scratch = tempfile::tempdir().ok()?;
-        let (bytes, data) = (read(&path), GraphProto::decode(&read(&path.with_extension("data"))[..]).ok()?);
-        let model = opened(&bytes, scratch.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx")).filter_map(|path| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let read = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let (bytes, data) = (read(&path), GraphProto::decode(&read(&path.with_extension("data"))[..]).unwrap());
+        let model = compiled(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
         let given = |port: ipuc::Port| {
-            let tensor = data.initializer.iter().find(|tensor| tensor.name() == format!("0.in.{}", port.name))?;
-            Some((port.name, read_value(&tensor.encode_to_vec(), &port.kind).ok()?))
+            let of_port = format!("0.in.{}", port.name);
+            let tensor = data.initializer.iter().find(|tensor| tensor.name() == of_port)?;
+            Some((port.name, read_value(&tensor.encode_to_vec(), &port.kind).unwrap()))
         };
-        let inputs = model.inputs(model.entry(None).ok()?).into_iter().map(given).collect::<Option<Vec<Named>>>();
-        Some((name.clone(), bytes, inputs.unwrap_or_else(|| panic!("{name} has no inputs"))))
-    };
-    models.filter_map(case).collect()
+        let inputs = model.inputs(model.entry(None).unwrap()).into_iter().map(given).collect::<Option<Vec<Named>>>();
+        let inputs = inputs.unwrap_or_else(|| panic!("{name} has no inputs"));
+        Some((name, Single::new(&bytes, model, inputs)?))
+    })
 }
 
-/// Check a model of one node with these inputs, of which those of floats change; gives the operators of `.ipu` files that were
-/// computed while compiling.
-pub fn check(bytes: &[u8], mut inputs: Vec<Named>, elements: Elements) -> Result<BTreeSet<&'static str>, String> {
-    let model = ModelProto::decode(bytes).map_err(|error| error.to_string())?;
-    // Steps of several nodes may be fused where they are run, and are not where they are computed.
-    let [_] = &model.graph.as_ref().ok_or("no graph")?.node[..] else { return Ok(BTreeSet::new()) };
-    if elements != Elements::AsGiven {
-        let changes = inputs.iter_mut().enumerate().map(|(at, (_, value))| mix(value, at, elements.numbers()));
-        if changes.filter(|changed| *changed).count() == 0 {
-            return Ok(BTreeSet::new());
-        }
+/// A model of one node, as it is and compiled, with inputs.
+pub struct Single {
+    model: ModelProto,
+    compiled: ipuc::Model,
+    inputs: Vec<Named>,
+}
+
+impl Single {
+    /// `None` for a model of several nodes: its steps may be fused where they are run, and are not where they are computed.
+    pub fn new(bytes: &[u8], compiled: ipuc::Model, inputs: Vec<Named>) -> Option<Single> {
+        let model = ModelProto::decode(bytes).ok()?;
+        let [_] = &model.graph.as_ref()?.node[..] else { return None };
+        Some(Single { model, compiled, inputs })
     }
-    let stored = stored(&model, &inputs).encode_to_vec();
-    // What is not run, as shapes of the largest numbers, need not be compiled.
-    let Ok(expected) = run(bytes, inputs) else { return Ok(BTreeSet::new()) };
-    let folded = folded(&stored)?;
-    let found = run(&stored, Vec::new())?;
-    for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-        if let Some(place) = difference(found, expected) {
-            return Err(format!("output `{name}` has other bits when it is computed while compiling: {place}"));
+
+    /// Check that its outputs have the same bits when they are computed while compiling, of these inputs, of which those of floats
+    /// change.
+    pub fn check(&self, elements: Elements) -> Result<(), String> {
+        let mut inputs = self.inputs.clone();
+        if elements != Elements::AsGiven {
+            let changes = inputs.iter_mut().enumerate().map(|(at, (_, value))| mix(value, at, elements.numbers()));
+            if changes.filter(|changed| *changed).count() == 0 {
+                return Ok(());
+            }
         }
+        let stored = stored(&self.model, &inputs).encode_to_vec();
+        // What is not run, as shapes of the largest numbers, need not be compiled.
+        let Ok(expected) = run(&self.compiled, inputs) else { return Ok(()) };
+        let found = run(&compiled(&stored)?, Vec::new())?;
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            if let Some(place) = difference(found, expected) {
+                return Err(format!("output `{name}` has other bits when it is computed while compiling: {place}"));
+            }
+        }
+        Ok(())
     }
-    Ok(folded)
+
+    /// The operators of `.ipu` files that are computed while compiling: those of the steps that are there after the import and of
+    /// which none is left at the end.
+    pub fn folded(&self) -> Result<BTreeSet<&'static str>, String> {
+        let stored = stored(&self.model, &self.inputs).encode_to_vec();
+        let (mut imported, mut left) = (BTreeSet::new(), BTreeSet::new());
+        let options = CompileOptions { unfused: true, ..CompileOptions::default() };
+        optimized(&stored, &options, &mut |pass, graph| {
+            let blocks = graph.reachable_blocks().into_iter();
+            left = blocks.flat_map(|block| &graph.block(block).steps).map(|step| step.op.name()).collect();
+            if pass == "import" {
+                imported = left.clone();
+            }
+        })?;
+        Ok(imported.difference(&left).copied().collect())
+    }
 }
 
 /// Put these numbers among the floats of a tensor; `false` where there are none.
@@ -128,48 +156,9 @@ fn stored(model: &ModelProto, inputs: &[Named]) -> ModelProto {
     model
 }
 
-/// A model in memory, as a source for the compiler.
-fn source(model: &[u8], folder: &Path) -> Result<Source, String> {
-    let path = folder.join("model.onnx");
-    std::fs::write(&path, model).map_err(|error| error.to_string())?;
-    Ok(Source { entry: "main".to_string(), path })
-}
-
-/// A model in memory, compiled and opened.
-pub fn opened(model: &[u8], folder: &Path) -> Result<ipuc::Model, String> {
-    let output = folder.join("model.ipu");
-    compile(&[source(model, folder)?], &output, &CompileOptions::default()).map_err(|error| error.to_string())?;
-    ipuc::open(&output).map_err(|error| error.to_string())
-}
-
-/// Operators of the steps that are there after the import and of which none is left at the end.
-fn folded(model: &[u8]) -> Result<BTreeSet<&'static str>, String> {
-    let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let (mut imported, mut left) = (BTreeSet::new(), BTreeSet::new());
-    let operators = |graph: &Graph| -> BTreeSet<&'static str> {
-        graph
-            .reachable_blocks()
-            .into_iter()
-            .flat_map(|block| &graph.block(block).steps)
-            .map(|step| step.op.name())
-            .collect()
-    };
-    let options = CompileOptions { unfused: true, ..CompileOptions::default() };
-    Optimized::new(&[source(model, scratch.path())?], &options, &mut |report, graph| {
-        if report.pass == "import" {
-            imported = operators(graph);
-        }
-        left = operators(graph);
-    })
-    .map_err(|error| error.to_string())?;
-    Ok(imported.difference(&left).copied().collect())
-}
-
-fn run(model: &[u8], inputs: Vec<Named>) -> Result<Vec<Named>, String> {
-    let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let model = opened(model, scratch.path())?;
-    let mut session =
-        Session::new(&model, &SessionOptions { threads: 1, seed: 0 }).map_err(|error| error.to_string())?;
+fn run(model: &ipuc::Model, inputs: Vec<Named>) -> Result<Vec<Named>, String> {
+    let options = SessionOptions { threads: 1, seed: 0 };
+    let mut session = Session::new(model, &options).map_err(|error| error.to_string())?;
     session.run(None, inputs).map_err(|error| error.to_string())
 }
 

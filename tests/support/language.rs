@@ -8,6 +8,7 @@ use std::path::Path;
 /// Words of the vocabulary: `w2`, `w3` .. behind the end of a text and the unknown word.
 pub const VOCABULARY: usize = 512;
 const HIDDEN: usize = 128;
+/// Elements between both products of a layer: most weights are theirs.
 const INNER: usize = 2048;
 const LAYERS: usize = 2;
 const HEADS: usize = 4;
@@ -21,21 +22,26 @@ const I32: i32 = 6;
 
 /// Write the folder, as onnxruntime-genai has it.
 pub fn write_folder(folder: &Path) {
-    write_folder_with(folder, 7, &tokenizer());
+    write_folder_with(folder, 7, INNER, &tokenizer());
 }
 
 /// Write a folder with other weights.
 pub fn write_other_folder(folder: &Path) {
-    write_folder_with(folder, 8, &tokenizer());
+    write_folder_with(folder, 8, INNER, &tokenizer());
+}
+
+/// Write a folder with a quarter of the weights, for what goes over all of them again and again.
+pub fn write_small_folder(folder: &Path) {
+    write_folder_with(folder, 7, INNER / 16, &tokenizer());
 }
 
 /// Write a folder whose tokens are bytes.
 pub fn write_folder_of_bytes(folder: &Path) {
-    write_folder_with(folder, 7, &byte_tokenizer());
+    write_folder_with(folder, 7, INNER, &byte_tokenizer());
 }
 
-fn write_folder_with(folder: &Path, seed: u64, tokenizer: &str) {
-    write(folder, "model.onnx", &decoder(seed));
+fn write_folder_with(folder: &Path, seed: u64, inner: usize, tokenizer: &str) {
+    write(folder, "model.onnx", &decoder(seed, inner));
     write(folder, "tokenizer.json", tokenizer.as_bytes());
     write(folder, "tokenizer_config.json", br#"{"bos_token": null, "eos_token": {"content": "<end>"}}"#);
     write(folder, "chat_template.jinja", b"{% for message in messages %}{{ message.content.strip() }} w2 {% endfor %}");
@@ -114,7 +120,7 @@ fn constant(name: &str, shape: &[i64], value: i64) -> TensorProto {
 }
 
 /// The model, with the inputs, outputs and operators of onnxruntime-genai's builder.
-fn decoder(seed: u64) -> Vec<u8> {
+fn decoder(seed: u64, inner: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut weight = |name: &str, rows: usize, columns: usize, scale: f32| {
         let elements: Vec<f32> =
@@ -152,8 +158,8 @@ fn decoder(seed: u64) -> Vec<u8> {
             ("key", HIDDEN, CACHE_HEADS * HEAD),
             ("value", HIDDEN, CACHE_HEADS * HEAD),
             ("out", HIDDEN, HIDDEN),
-            ("up", HIDDEN, INNER),
-            ("down", INNER, HIDDEN),
+            ("up", HIDDEN, inner),
+            ("down", inner, HIDDEN),
         ] {
             weights.push(weight(&named(name), rows, columns, 0.2));
         }

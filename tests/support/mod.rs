@@ -1,9 +1,10 @@
 //! Small models, written with the schema: what tests feed to the program.
 
-#![allow(dead_code, reason = "every test file uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+pub mod folding;
 pub mod language;
+pub mod memory;
 
 use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
 use ipuc_formats::onnx::schema::*;

@@ -7,11 +7,10 @@
 mod cached;
 mod printed;
 mod shown;
-#[path = "../support/mod.rs"]
-mod support;
 mod traced;
 mod written;
 
+use crate::support::*;
 use ipuc_formats::onnx::schema::{
     AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, attribute_proto,
 };
@@ -21,7 +20,6 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use support::*;
 
 fn ipuc(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ipuc"));

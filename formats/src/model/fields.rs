@@ -1,5 +1,5 @@
 // Generated from formats/proto/ipu.proto; do not edit.
-// `BLESS=1 cargo test -p ipuc-formats --test ipu_schema_generated` rewrites it.
+// `BLESS=1 cargo test -p ipuc-formats --test all ipu_schema_generated` rewrites it.
 use super::schema;
 use super::walk::{Field, Kind, Message};
 

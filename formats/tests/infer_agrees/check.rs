@@ -1,7 +1,7 @@
 //! One case: the reference against `infer` with several degrees of knowledge.
 
-use crate::Case;
-use crate::random::Random;
+use super::Case;
+use super::random::Random;
 use ipuc_formats::dim::{Bindings, Dim, DimError, Ranges};
 use ipuc_formats::fact::{Contents, Fact, MAXIMUM_FOLLOWED_ELEMENTS, Shape, integers};
 use ipuc_formats::ops::{InferContext, NoBlocks, Obligation, ReferenceContext, Relation, StepFacts, TypeError};

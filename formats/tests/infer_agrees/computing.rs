@@ -1,7 +1,7 @@
 //! Random operands for elementwise operators, quantization, normalization, recurrence and attention.
 
-use crate::random::Random;
-use crate::{Case, Generator};
+use super::random::Random;
+use super::{Case, Generator};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::*;
 use ipuc_formats::tensor::Tensor;

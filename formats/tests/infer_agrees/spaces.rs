@@ -6,8 +6,8 @@
 //!   are. Parts of a split have results of their own, and together all.
 //! - Parts of a reduced axis of a sum add up to the whole, exactly.
 
-use crate::Case;
-use crate::random::Random;
+use super::Case;
+use super::random::Random;
 use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Fact, Shape};
 use ipuc_formats::ops::{AxisKind, NoBlocks, Op, ReduceFunction, ReferenceContext, Space, StepFacts};

@@ -1,6 +1,5 @@
 //! Files for the tests of the `.ipu` format: the worked example of FORMAT.md, and one with some of everything.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dim::Dim;
@@ -15,7 +14,7 @@ use ipuc_formats::model::{
     BlockRecord, EntryRecord, ExtentRecord, FileRecord, Growth, Manifest, OperandRecord, Provenance, ReadRecord, Role,
     StateRecord, StateUse, StepRecord, SymbolRecord, ValueRecord, finish, plan,
 };
-use ipuc_formats::ops::{If, Matmul, Obligation, Op, Read, Relation, Unary, UnaryFunction, WeightMatrix};
+use ipuc_formats::ops::{If, Matmul, Obligation, Op, Relation, Unary, UnaryFunction, WeightMatrix};
 use ipuc_formats::tensor::Tensor;
 
 /// A manifest without places, and the stored bytes of each extent of the file.
@@ -353,5 +352,3 @@ impl Builder {
 pub const SMALL_CHUNKS: u64 = 64 << 10;
 /// How large they are elsewhere.
 pub const LARGE_CHUNKS: u64 = IPU_CHUNK_BYTES;
-/// How a read of a weight is stated where nothing else is known.
-pub const ONCE: Read = Read::Once;
