@@ -209,6 +209,9 @@ fn attributes(schema: &Json, bases: &[Base]) -> Tally {
         let values = values(name, kind, &texts);
         let (mut changes, mut refused) = (values.is_empty(), false);
         for (base, value) in bases.iter().flat_map(|base| values.iter().map(move |value| (base, value))) {
+            if changes {
+                break;
+            }
             match imported(&with_attribute(&base.model, value)) {
                 Ok(found) => changes |= found != base.imported,
                 Err(error) => {
