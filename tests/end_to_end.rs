@@ -75,15 +75,13 @@ fn load(model: &Model, set: &Path) -> (Vec<(String, Value)>, Vec<Value>) {
 }
 
 /// Outputs of all data sets, each checked against what is expected.
-fn run_case(case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
-    let folder = tempfile::tempdir().unwrap();
-    let model = ipuc::open(compiled(case, folder.path(), &CompileOptions::default())).unwrap();
+fn run_case(model: &Model, case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
     let sets = data_sets(case);
     assert!(!sets.is_empty(), "{} has no data", case.display());
-    let precisions = precision::of_outputs(&model, model.entry(None).unwrap());
+    let precisions = precision::of_outputs(model, model.entry(None).unwrap());
     let run = |set: &PathBuf| {
-        let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
-        let (inputs, expected) = load(&model, set);
+        let mut session = Session::new(model, &SessionOptions { threads, seed: 0 }).unwrap();
+        let (inputs, expected) = load(model, set);
         let outputs = session.run(None, inputs).unwrap_or_else(|error| panic!("{}: {error}", set.display()));
         assert_eq!(outputs.len(), expected.len());
         for (((name, found), wanted), &precision) in outputs.iter().zip(&expected).zip(&precisions) {
@@ -96,8 +94,9 @@ fn run_case(case: &Path, threads: usize) -> Vec<Vec<(String, Value)>> {
 }
 
 fn check_case(case: &Path) {
-    let one = run_case(case, 1);
-    let two = run_case(case, 2);
+    let folder = tempfile::tempdir().unwrap();
+    let model = ipuc::open(compiled(case, folder.path(), &CompileOptions::default())).unwrap();
+    let (one, two) = (run_case(&model, case, 1), run_case(&model, case, 2));
     assert!(one == two, "{}: one and two threads give different bits", case.display());
 }
 

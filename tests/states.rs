@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// Tokens of the prompt, which one pass takes.
 const PROMPT: usize = 18;
-/// Tokens after the prompt.
-const TOKENS: usize = 200;
+/// Tokens after the prompt: the second page of each state begins with the 111th.
+const TOKENS: usize = 140;
 /// Token after which the session is forked and saved.
 const FORK: usize = 100;
 
@@ -99,21 +99,13 @@ fn session(model: &Model, threads: usize) -> Session {
     Session::new(model, &SessionOptions { threads, seed: 0 }).unwrap()
 }
 
-/// Scores of every decoded token, of two texts that part after [`FORK`] tokens.
-struct Expected {
-    first: Vec<Vec<u8>>,
-    second: Vec<Vec<u8>>,
-}
-
-/// Each text in a session of its own, with all weights in memory.
-fn expected(path: &Path) -> Expected {
-    let run = |text: usize| {
-        let mut session = session(&open_with(path, OpenOptions::default()).unwrap(), 1);
-        step(&mut session, 0, PROMPT, 0).unwrap();
-        let text_of = |index: usize| if index < FORK { 0 } else { text };
-        (0..TOKENS).map(|index| step(&mut session, PROMPT + index, 1, text_of(index)).unwrap()).collect()
-    };
-    Expected { first: run(0), second: run(1) }
+/// Scores of the first `count` tokens of a text, in a session of its own with all weights in memory. Texts part after [`FORK`]
+/// tokens.
+fn expected(path: &Path, text: usize, count: usize) -> Vec<Vec<u8>> {
+    let mut session = session(&open_with(path, OpenOptions::default()).unwrap(), 1);
+    step(&mut session, 0, PROMPT, 0).unwrap();
+    let text_of = |index: usize| if index < FORK { 0 } else { text };
+    (0..count).map(|index| step(&mut session, PROMPT + index, 1, text_of(index)).unwrap()).collect()
 }
 
 #[test]
@@ -146,7 +138,8 @@ fn caches_grow_by_pages_and_nothing_copies_them() {
 fn one_set_of_bits_with_budgets_forks_and_saved_state() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = compiled(folder.path()) else { return };
-    let expected = expected(&path);
+    let scores = [0, 1].map(|text| expected(&path, text, TOKENS));
+    let expected = |text: usize, index: usize| &scores[text][index];
     let stream: u64 = {
         let model = open_with(&path, OpenOptions::default()).unwrap();
         model.manifest().chunks.iter().map(|chunk| chunk.length).sum()
@@ -163,14 +156,14 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
         let mut first = session(&model, threads);
         step(&mut first, 0, PROMPT, 0).unwrap();
         for index in 0..FORK {
-            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == expected.first[index], "{place}: {index}");
+            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == *expected(0, index), "{place}: {index}");
         }
         let mut second = first.fork();
         let mut saved = Vec::new();
         first.save(&mut saved).unwrap();
         for index in FORK..TOKENS {
-            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == expected.first[index], "{place}: {index}");
-            assert!(step(&mut second, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
+            assert!(step(&mut first, PROMPT + index, 1, 0).unwrap() == *expected(0, index), "{place}: {index}");
+            assert!(step(&mut second, PROMPT + index, 1, 1).unwrap() == *expected(1, index), "{place}: {index}");
         }
         assert_eq!(first.spilled_bytes() > 0, spills, "{place}: {} bytes are spilled", first.spilled_bytes());
         if let Some(limit) = memory_bytes {
@@ -180,7 +173,7 @@ fn one_set_of_bits_with_budgets_forks_and_saved_state() {
         let mut third = session(&open_with(&path, options).unwrap(), threads);
         third.restore(&mut saved.as_slice()).unwrap();
         for index in FORK..FORK + 20 {
-            assert!(step(&mut third, PROMPT + index, 1, 1).unwrap() == expected.second[index], "{place}: {index}");
+            assert!(step(&mut third, PROMPT + index, 1, 1).unwrap() == *expected(1, index), "{place}: {index}");
         }
     }
 }
@@ -256,15 +249,16 @@ fn cosine(one: &[u8], other: &[u8]) -> f64 {
 fn pages_of_idle_sessions_make_room_for_the_one_that_runs() {
     let folder = tempfile::tempdir().unwrap();
     let Some(path) = compiled(folder.path()) else { return };
-    let expected = expected(&path);
+    // One full page of each state, and ten tokens more.
+    let filled = 128 - PROMPT;
+    let scores = expected(&path, 0, filled + 10);
+    let expected = |index: usize| &scores[index];
     let limit = least_bytes(&path) + ROOM_BYTES;
     let spill_folder = Some(folder.path().to_owned());
     let options = OpenOptions { memory_bytes: Some(limit), spill_folder, ..Default::default() };
     let model = open_with(&path, options).unwrap();
     let mut idle = session(&model, 1);
     step(&mut idle, 0, PROMPT, 0).unwrap();
-    // One full page of each state.
-    let filled = 128 - PROMPT;
     for index in 0..filled {
         step(&mut idle, PROMPT + index, 1, 0).unwrap();
     }
@@ -276,14 +270,14 @@ fn pages_of_idle_sessions_make_room_for_the_one_that_runs() {
     let mut running = session(&model, 1);
     step(&mut running, 0, PROMPT, 0).unwrap();
     for index in 0..20 {
-        assert!(step(&mut running, PROMPT + index, 1, 0).unwrap() == expected.first[index], "token {index}");
+        assert!(step(&mut running, PROMPT + index, 1, 0).unwrap() == *expected(index), "token {index}");
     }
     let spilled = running.spilled_bytes();
     assert!(spilled > before, "{spilled} of {before} bytes");
     drop(running);
     for mut session in [idle, other] {
         for index in filled..filled + 10 {
-            assert!(step(&mut session, PROMPT + index, 1, 0).unwrap() == expected.first[index], "token {index}");
+            assert!(step(&mut session, PROMPT + index, 1, 0).unwrap() == *expected(index), "token {index}");
         }
     }
     assert!(model.memory().peak_bytes <= limit, "{:?}", model.memory());
