@@ -1,4 +1,5 @@
 //! Attributes with which every operator of the table can be built.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_formats::attribute::{AttributeError, AttributeValue};
 use ipuc_formats::dtype::DType;
