@@ -10,6 +10,7 @@ use super::progress::running;
 use super::random::Generator;
 use super::sizes::{Beginning, Sizes, states};
 use super::steps::{self, StepTime, seconds_at_limits, step_times};
+use super::written;
 use crate::memory;
 use clap::Args;
 use ipuc_formats::dim::Bindings;
@@ -111,7 +112,7 @@ struct Run {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
-    profile::prepare(arguments.profile.as_deref(), output)?;
+    written::prepare(&[profile::written(arguments.profile.as_deref())], output)?;
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let entry = loaded.model.entry(arguments.model.entry.as_deref())?;
     let inputs = arguments.inputs.or_random();
@@ -134,7 +135,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
         running.say(format_args!("run {index} of {total}"));
         runs.push(timed(&mut session)?);
     }
-    profile::end(&mut session, trace, target, output)?;
+    profile::end(&mut session, trace, target)?;
     let latency = Latency::of(&runs);
     output.line(format_args!("{}: {latency}, first {}", count(runs.len(), "run"), first.time()))?;
     let growing = growing(manifest, entry, &inputs.bindings);

@@ -11,6 +11,7 @@ use super::present::short;
 use super::progress::{Bar, Unit};
 use super::sizes::{Beginning, Sizes};
 use super::verify::{data_set_paths, read_inputs};
+use super::written::{Written, prepare};
 use crate::accuracy::{Deviation, Ranking};
 use anyhow::Context;
 use clap::Args;
@@ -52,7 +53,8 @@ pub(super) struct Arguments {
     /// Read no more than the first N tokens of the text
     #[arg(long, value_name = "N", requires = "text")]
     tokens: Option<usize>,
-    /// Write a page with plots: elements of outputs, signal to noise along the model, or perplexity of windows of a text
+    /// Write a page with plots: elements of outputs, signal to noise along the model, or perplexity of windows of a text; - is
+    /// stdout, and the result goes to stderr
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
 }
@@ -106,6 +108,8 @@ struct Measured {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let page = Written { what: "the page", path: arguments.html.as_deref(), is_text: true };
+    prepare(&[page], output)?;
     let found = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let reference = Loaded::open(&arguments.model.with_model(&arguments.reference), &arguments.dimensions, output)?;
     let name = arguments.model.entry.as_deref();

@@ -10,12 +10,12 @@ use super::output::{Output, bytes, count, is_stdout, seconds};
 use super::progress::{Bar, Passes, Unit, waiting};
 use super::signature::has_signature;
 use super::targets::target;
+use super::written::{self, Written};
 use crate::compile::folder::{self, LanguageModel};
 use crate::compile::{
     ActivationSparsity, Activations, Budget, CompileOptions, Compiled, Optimized, Precision, Source, Sparsity,
     WeightOptions,
 };
-use crate::files::Destination;
 use crate::simulate::{SimulateOptions, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -25,7 +25,6 @@ use ipuc_formats::ops::RowScheme;
 use ipuc_passes::place::records;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -223,9 +222,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     let written = arguments.output.clone().unwrap_or_else(|| arguments.models[0].path.with_extension("ipu"));
     let to_stdout = is_stdout(&written);
-    if to_stdout {
-        check_stdout(&written, output)?;
-    }
+    let file = Written { what: "the file", path: Some(written.as_path()), is_text: false };
+    written::prepare(&[file], output)?;
     let count = arguments.threads.unwrap_or(0);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(count).build().context("cannot start threads")?;
     let calibrating = Calibrating {
@@ -252,9 +250,8 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
             let manifest = optimized.records(&options).map_err(|error| in_models(error, &sources))?;
             options.placements = placements(&arguments.target, &manifest, &options)?;
         }
-        let destination = if to_stdout { Destination::Stdout } else { Destination::Path(&written) };
         let bar = Bar::new(output, "writing weights", Unit::Bytes);
-        optimized.write(destination, &options, &bar).map_err(|error| in_models(error, &sources))
+        optimized.write(written::destination(&written), &options, &bar).map_err(|error| in_models(error, &sources))
     });
     let compiled = compiled?;
     listing.finish(&compiled.emitted.manifest)?;
@@ -291,18 +288,6 @@ fn check_options(arguments: &Arguments, options: &CompileOptions) -> Result<(), 
     {
         let message = format!("{option} is for weights that are rounded (--weights) and for zeros of activations");
         return Err(Failure::usage(message));
-    }
-    Ok(())
-}
-
-/// A file that goes to stdout has it alone, and is nothing to look at.
-fn check_stdout(written: &Path, output: &mut Output) -> Result<(), Failure> {
-    if !output.leave_stdout() {
-        return Err(Failure::usage("the file and --json cannot both go to stdout"));
-    }
-    if io::stdout().is_terminal() {
-        let message = format!("the file cannot go to `{}`, which is a terminal", written.display());
-        return Err(Failure::usage(message).with_hint("name it with -o FILE.ipu"));
     }
     Ok(())
 }

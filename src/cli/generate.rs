@@ -4,12 +4,13 @@ mod batch;
 
 use super::Outcome;
 use super::arguments::NamedFile;
-use super::failure::{Code, Failure};
+use super::failure::Code;
 use super::language::{
     DraftArguments, GrammarArguments, LanguageArguments, SamplingArguments, ended, memory_bytes, quoted, rate, tell,
 };
 use super::output::{Output, count};
 use super::progress::waiting;
+use super::written::{self, Written};
 use crate::files::numpy::read_npy;
 use crate::files::{OutputFile, SequentialWriter};
 use crate::generate::{ContextError, Generator, Limits, Message, TextModel, Token, Usage};
@@ -59,7 +60,7 @@ pub(super) struct Arguments {
     /// Go on from the text in this file, which --save-context has stored; it is not read again
     #[arg(long, value_name = "FILE")]
     context: Option<PathBuf>,
-    /// Store prompt and text, without the last token, with their cache
+    /// Store prompt and text, without the last token, with their cache; - is stdout, and the text goes to stderr
     #[arg(long, value_name = "FILE")]
     save_context: Option<PathBuf>,
 }
@@ -106,6 +107,8 @@ struct Likely {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let context = Written { what: "the context", path: arguments.save_context.as_deref(), is_text: false };
+    written::prepare(&[context], output)?;
     let grammar = arguments.grammar.grammar()?;
     let (model, mut generator, load_time) = arguments.draft.generator(&arguments.language, output)?;
     let limits = Limits {
@@ -206,8 +209,8 @@ fn tokens(model: &TextModel, text: &str, chat: bool) -> anyhow::Result<Vec<u32>>
 }
 
 fn save(generator: &mut Generator, path: &Path) -> anyhow::Result<()> {
-    let unwritten = |error: io::Error| Failure::output(format!("cannot write {}", quoted(path)), &error);
-    let file = OutputFile::create(path).map_err(unwritten)?;
+    let unwritten = |error| written::unwritten(path, error);
+    let file = OutputFile::create(written::destination(path)).map_err(unwritten)?;
     let mut writer = BufWriter::new(SequentialWriter::new(&file));
     generator.save(&mut writer)?;
     writer.flush().map_err(unwritten)?;

@@ -2,7 +2,7 @@
 //!
 //! Shared by commands: `arguments` (what flags hold), `execute` (opening models and gathering inputs), `random` (inputs
 //! that are made up), `sizes` (of open dimensions), `language` (opening language models), `opening` (what is said of it), `interrupt` (Ctrl-C), `output` (stdout, JSON),
-//! `progress` (what is under way) and `failure` (which error is which exit code). Data goes to
+//! `written` (files beside the result), `progress` (what is under way) and `failure` (which error is which exit code). Data goes to
 //! stdout, everything else to stderr.
 
 mod arguments;
@@ -40,6 +40,7 @@ mod steps;
 mod streamed;
 mod targets;
 mod verify;
+mod written;
 
 use clap::{Parser, Subcommand};
 use failure::Code;

@@ -45,7 +45,9 @@ impl Output {
 
     /// A piece of the result, shown at once; nothing where JSON is wanted.
     pub(super) fn piece(&mut self, text: &str) -> anyhow::Result<()> {
-        if !self.json && !text.is_empty() {
+        if self.left {
+            write!(io::stderr(), "{text}")?;
+        } else if !self.json && !text.is_empty() {
             self.stdout.write_all(text.as_bytes())?;
             self.stdout.flush()?;
         }

@@ -1,24 +1,17 @@
-//! `--profile`: a trace that Perfetto and Chrome show, with a track for runs, steps, waits, each reader and each worker. A trace
-//! that goes to stdout has it alone.
+//! `--profile`: a trace that Perfetto and Chrome show, with a track for runs, steps, waits, each reader and each worker.
 //!
 //! The format is the JSON array of trace events (<https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>).
 
-use super::failure::Failure;
-use super::output::{Output, is_stdout};
-use crate::files::OutputFile;
-use ipuc_passes::emit::Output as _;
+use super::written::{Written, write_text};
 use ipuc_runtime::{Session, Trace, Track};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Refuse what cannot be, before anything is done.
-pub(super) fn prepare(target: Option<&Path>, output: &mut Output) -> Result<(), Failure> {
-    if target.is_some_and(is_stdout) && !output.leave_stdout() {
-        return Err(Failure::usage("the trace and --json cannot both go to stdout"));
-    }
-    Ok(())
+/// The trace, among the files that a command writes.
+pub(super) fn written(path: Option<&Path>) -> Written<'_> {
+    Written { what: "the trace", path, is_text: true }
 }
 
 /// Note what the session does from now on, where there is a file to store it in.
@@ -29,12 +22,7 @@ pub(super) fn begin(session: &mut Session, target: Option<&Path>) -> Option<Arc<
 }
 
 /// Store what was noted.
-pub(super) fn end(
-    session: &mut Session,
-    trace: Option<Arc<Trace>>,
-    target: Option<&Path>,
-    output: &mut Output,
-) -> anyhow::Result<()> {
+pub(super) fn end(session: &mut Session, trace: Option<Arc<Trace>>, target: Option<&Path>) -> anyhow::Result<()> {
     session.set_trace(None);
     let (Some(trace), Some(target)) = (trace, target) else { return Ok(()) };
     let spans = trace.spans();
@@ -58,14 +46,7 @@ pub(super) fn end(
         }
         events.push(event);
     }
-    let trace = json!({ "traceEvents": events }).to_string();
-    if is_stdout(target) {
-        return Ok(writeln!(output.stdout(), "{trace}")?);
-    }
-    let unwritten = |error| Failure::output(format!("cannot write `{}`", target.display()), &error);
-    let file = OutputFile::create(target).map_err(unwritten)?;
-    file.write_at(0, trace.as_bytes()).map_err(unwritten)?;
-    file.finish().map_err(|error| unwritten(error).into())
+    write_text(target, &json!({ "traceEvents": events }).to_string())
 }
 
 /// Number and name of a track.

@@ -9,6 +9,7 @@ use super::present;
 use super::profile;
 use super::progress::running;
 use super::sizes::{Beginning, Sizes};
+use super::written::{self, Written};
 use crate::files::{OutputFile, SequentialWriter, numpy};
 use crate::observe::{Granularity, Statistics};
 use anyhow::Context;
@@ -38,7 +39,7 @@ pub(super) struct Arguments {
     /// Go on from the state in this file, which --save-state has stored
     #[arg(long, value_name = "FILE")]
     load_state: Option<PathBuf>,
-    /// Store the state after the run in this file
+    /// Store the state after the run in this file; - is stdout, and the result goes to stderr
     #[arg(long, value_name = "FILE")]
     save_state: Option<PathBuf>,
     /// Store a trace of reads, waits, steps and workers, which Perfetto shows; - is stdout, and the result goes to stderr
@@ -58,7 +59,8 @@ pub(super) fn load_state(session: &mut Session, path: &Path) -> anyhow::Result<(
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
-    profile::prepare(arguments.profile.as_deref(), output)?;
+    let state = Written { what: "the state", path: arguments.save_state.as_deref(), is_text: false };
+    written::prepare(&[profile::written(arguments.profile.as_deref()), state], output)?;
     let start = Instant::now();
     let loaded = Loaded::open(&arguments.model, &arguments.dimensions, output)?;
     let load_time = start.elapsed();
@@ -83,16 +85,16 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let outputs = outputs.map_err(|error| Inputs::failure(&bindings, &made_up, error))?;
     let elapsed = start.elapsed();
     drop(running);
-    profile::end(&mut session, trace, target, output)?;
+    profile::end(&mut session, trace, target)?;
     if let Some(target) = &arguments.output {
         store(&outputs, target)?;
     }
     if let Some(target) = &arguments.save_state {
-        let unwritten = |error: io::Error| Failure::output(format!("cannot write `{}`", target.display()), &error);
-        let file = OutputFile::create(target).map_err(unwritten)?;
+        let unwritten = |error| written::unwritten(target, error);
+        let file = OutputFile::create(written::destination(target)).map_err(unwritten)?;
         let mut writer = BufWriter::new(SequentialWriter::new(&file));
         session.save(&mut writer).map_err(|error| match error {
-            SavedStateError::Io(error) => anyhow::Error::from(unwritten(error)),
+            SavedStateError::Io(error) => unwritten(error),
             SavedStateError::Malformed(_) | SavedStateError::OtherModel { .. } | SavedStateError::State(_) => {
                 error.into()
             }

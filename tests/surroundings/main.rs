@@ -1,9 +1,10 @@
 //! What a command meets around it: devices and pipes, full disks, signals, little memory, models made to take much; terminals
-//! (`shown`), folders of compiled files (`cached`) and of listings (`written`), traces (`traced`), and
-//! large results (`printed`).
+//! (`shown`), folders of compiled files (`cached`) and of listings (`written`), traces (`traced`),
+//! files that go to stdout (`alone`), and large results (`printed`).
 #![cfg(all(unix, feature = "cli"))]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+mod alone;
 mod cached;
 mod printed;
 mod shown;

@@ -152,8 +152,9 @@ fn a_compiled_file_is_not_written_to_a_terminal() {
         let (_terminal, other) = terminal();
         let mut command = ipuc(folder.path());
         let output = command.args(["compile", "linear.onnx", "-o", target]).stdout(other).output().unwrap();
-        let expected =
-            format!("error: the file cannot go to `{target}`, which is a terminal\nhint: name it with -o FILE.ipu\n");
+        let expected = format!(
+            "error: the file cannot go to `{target}`, which is a terminal\nhint: name a file, or redirect stdout\n"
+        );
         assert_eq!((output.status.code(), errors(&output)), (Some(2), expected));
         assert_eq!(others(folder.path(), &["linear.onnx"]), [""; 0]);
     }

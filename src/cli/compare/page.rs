@@ -1,6 +1,6 @@
 //! `--html`: a comparison as one page that needs nothing else.
 
-use anyhow::Context;
+use crate::cli::written::write_text;
 use serde::Serialize;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl<Result: Serialize, Plots: Serialize> Page<'_, Result, Plots> {
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         // The data ends where the element ends: nothing in it may look like that.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
-        std::fs::write(path, PAGE.replace(MARK, &data)).with_context(|| format!("cannot write `{}`", path.display()))
+        write_text(path, &PAGE.replace(MARK, &data))
     }
 }
 

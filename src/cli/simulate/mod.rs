@@ -13,8 +13,9 @@ use super::failure::in_models;
 use super::failure::{Code, Failure};
 use super::output::Output;
 use super::targets::{Replaced, target};
+use super::written::{self, Written, write_text};
 use crate::compile::{CompileOptions, Source, describe};
-use crate::files::{OutputFile, SourceFile};
+use crate::files::SourceFile;
 use crate::simulate::{SimulateOptions, Zeros, simulate};
 use anyhow::Context;
 use clap::Args;
@@ -22,7 +23,6 @@ use functional::Computed;
 use ipuc_formats::dtype::{self, DType};
 use ipuc_formats::machine::units::Seconds;
 use ipuc_formats::model::{Manifest, read_manifest};
-use ipuc_passes::emit::Output as _;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use sweep::Swept;
@@ -48,10 +48,10 @@ pub(super) struct Arguments {
     /// several keys give all combinations
     #[arg(long, value_name = "KEY=A,B,..", conflicts_with_all = ["trace", "html"])]
     sweep: Vec<Swept>,
-    /// Write what happens when, for Perfetto or chrome://tracing
+    /// Write what happens when, for Perfetto or chrome://tracing; - is stdout, and the result goes to stderr
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Write a page to look at: timeline, memory of tiles, roofline, energy
+    /// Write a page to look at: timeline, memory of tiles, roofline, energy; - is stdout
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
     /// The size of an open dimension
@@ -104,6 +104,9 @@ fn zero_share(text: &str) -> Result<(String, f64), String> {
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let trace = Written { what: "the trace", path: arguments.trace.as_deref(), is_text: true };
+    let page = Written { what: "the page", path: arguments.html.as_deref(), is_text: true };
+    written::prepare(&[trace, page], output)?;
     let target = target(&arguments.target, &arguments.set)?;
     // A sweep may go through machines with and without them.
     if arguments.sweep.is_empty() {
@@ -156,7 +159,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     }
     let simulated = simulate(&manifest, &target, &options).with_context(context)?;
     if let Some(path) = &arguments.trace {
-        write(path, &trace::events(&target, &simulated).to_string())?;
+        write_text(path, &trace::events(&target, &simulated).to_string())?;
     }
     if let Some(path) = &arguments.html {
         let mut runs = vec![(target.clone(), simulated.clone())];
@@ -166,17 +169,10 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
             runs.push((other, beside));
         }
         let runs: Vec<_> = runs.iter().map(|(target, simulated)| (target, simulated)).collect();
-        write(path, &page::page(&runs))?;
+        write_text(path, &page::page(&runs))?;
     }
     present::show(&target, &simulated, computed.as_ref().map(Computed::outputs), output)?;
     Ok(Code::Success)
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let context = || format!("cannot write `{}`", path.display());
-    let file = OutputFile::create(path).with_context(context)?;
-    file.write_at(0, text.as_bytes()).with_context(context)?;
-    file.finish().with_context(context)
 }
 
 /// The records of a compiled file, or of the file that a model would become.

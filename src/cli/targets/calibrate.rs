@@ -9,6 +9,7 @@ use crate::cli::arguments::threads;
 use crate::cli::failure::{Code, Failure};
 use crate::cli::output::Output;
 use crate::cli::progress::{Bar, Unit};
+use crate::cli::written::{Written, prepare, write_text};
 use crate::files::{DirectFile, OutputFile};
 use anyhow::Context;
 use clap::Args;
@@ -29,12 +30,14 @@ pub(super) struct Arguments {
     /// Threads that a run shares; all cores by default
     #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
-    /// Write the description to this file, and keep none
+    /// Write the description to this file, and keep none; - is stdout
     #[arg(long, short, value_name = "HOST.toml")]
     output: Option<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
+    let written = Written { what: "the description", path: arguments.output.as_deref(), is_text: true };
+    prepare(&[written], output)?;
     let threads = match arguments.threads {
         Some(threads) if threads > 0 => threads,
         Some(_) | None => std::thread::available_parallelism().map_or(1, usize::from),
@@ -47,28 +50,19 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     let text = description(threads, &caches, &measured);
     let target = read_target_with("host.toml", &text, &[])?;
     match &arguments.output {
-        Some(path) => write(path, &text)?,
+        Some(path) => write_text(path, &text)?,
         None => {
             output.line(text.trim_end())?;
             if let Some(path) = super::host_file() {
-                path.parent().map_or(Ok(()), std::fs::create_dir_all).with_context(|| cannot_write(&path))?;
-                write(&path, &text)?;
+                let context = || format!("cannot write `{}`", path.display());
+                path.parent().map_or(Ok(()), std::fs::create_dir_all).with_context(context)?;
+                write_text(&path, &text)?;
                 output.note(format_args!("kept as `host` in `{}`", path.display()));
             }
         }
     }
     output.json(&json!({"targets": [target]}))?;
     Ok(Code::Success)
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!("cannot write `{}`", path.display())
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let file = OutputFile::create(path).with_context(|| cannot_write(path))?;
-    file.write_at(0, text.as_bytes()).with_context(|| cannot_write(path))?;
-    file.finish().with_context(|| cannot_write(path))
 }
 
 /// Bytes of the caches of a core, and of the one that all share.
