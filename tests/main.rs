@@ -55,5 +55,6 @@ mod states;
 mod streaming;
 #[path = "surroundings/main.rs"]
 mod surroundings;
+#[path = "tiles/main.rs"]
 mod tiles;
 mod validation;

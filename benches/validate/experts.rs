@@ -9,8 +9,12 @@ pub struct Experts {
     pub experts: i64,
     /// Experts of each token.
     pub chosen: i64,
-    /// Of the codes of their weights, in blocks of 32 with f16 scales; other weights have 8.
+    /// Of the codes of their weights.
     pub bits: i64,
+    /// Inputs that share an f16 scale.
+    pub block: i64,
+    /// All weights but those of the experts.
+    pub others: Weights,
 }
 
 /// One token for one user after `past` tokens.
@@ -25,7 +29,7 @@ pub fn decode_experts(past: i64, model: &Experts) -> Vec<u8> {
     );
     let mut outputs = Vec::new();
     for layer in 0..of.layers {
-        x = builder.attended(&x, (1, past, layer), of, Weights::I8, &mut outputs);
+        x = builder.attended(&x, (1, past, layer), of, model.others, &mut outputs);
         let y = root_normalized(&mut builder, &x, of.width);
         let router = builder.product(&y, of.width, model.experts, Weights::Plain);
         let (y, router) = (
@@ -34,7 +38,7 @@ pub fn decode_experts(past: i64, model: &Experts) -> Vec<u8> {
         );
         let codes = |builder: &mut Builder, outputs: i64, inputs: i64| {
             let codes = builder.codes(U8, &[model.experts, outputs, inputs * model.bits / 8]);
-            (codes, builder.codes(F16, &[model.experts, outputs, inputs / 32]))
+            (codes, builder.codes(F16, &[model.experts, outputs, inputs / model.block]))
         };
         let (up, up_scales) = codes(&mut builder, 2 * of.inner, of.width);
         let (down, down_scales) = codes(&mut builder, of.width, of.inner);
@@ -42,7 +46,7 @@ pub fn decode_experts(past: i64, model: &Experts) -> Vec<u8> {
             text("activation_type", "swiglu"),
             integer("swiglu_fusion", 1),
             integer("expert_weight_bits", model.bits),
-            integer("block_size", 32),
+            integer("block_size", model.block),
             integer("k", model.chosen),
             integer("normalize_routing_weights", 1),
         ];
@@ -51,5 +55,5 @@ pub fn decode_experts(past: i64, model: &Experts) -> Vec<u8> {
         let mixed = builder.node("Reshape", &[&mixed, &token], Vec::new());
         x = builder.node("Add", &[&x, &mixed], Vec::new());
     }
-    builder.scored(&x, (1, past), of, Weights::I8, &outputs)
+    builder.scored(&x, (1, past), of, model.others, &outputs)
 }

@@ -387,7 +387,14 @@ pub struct Decoder {
 pub fn decode(element: i32, batch: i64, past: i64, of: &Decoder, weights: Weights) -> Vec<u8> {
     let mut builder = Builder::new(element);
     let x = builder.embedded(batch, of);
-    layers(builder, x, (batch, past), of, weights)
+    layers(builder, x, (batch, past), of, (weights, weights))
+}
+
+/// The same with weights of another kind for the scores.
+pub fn decode_scored(batch: i64, past: i64, of: &Decoder, weights: Weights, scores: Weights) -> Vec<u8> {
+    let mut builder = Builder::new(F16);
+    let x = builder.embedded(batch, of);
+    layers(builder, x, (batch, past), of, (weights, scores))
 }
 
 /// The same where the host looks up the rows of the embedding.
@@ -395,10 +402,16 @@ pub fn decode_embedded(element: i32, batch: i64, past: i64, of: &Decoder, weight
     let mut builder = Builder::new(element);
     let x = builder.input("x", &[batch, 1, of.width]);
     builder.angles(batch, of);
-    layers(builder, x, (batch, past), of, weights)
+    layers(builder, x, (batch, past), of, (weights, weights))
 }
 
-fn layers(mut builder: Builder, mut x: String, (batch, past): (i64, i64), of: &Decoder, weights: Weights) -> Vec<u8> {
+fn layers(
+    mut builder: Builder,
+    mut x: String,
+    (batch, past): (i64, i64),
+    of: &Decoder,
+    (weights, scores): (Weights, Weights),
+) -> Vec<u8> {
     let mut outputs = Vec::new();
     for layer in 0..of.layers {
         x = builder.attended(&x, (batch, past, layer), of, weights, &mut outputs);
@@ -411,7 +424,7 @@ fn layers(mut builder: Builder, mut x: String, (batch, past): (i64, i64), of: &D
         let y = builder.product(&y, of.inner, of.width, weights);
         x = builder.node("Add", &[&x, &y], Vec::new());
     }
-    builder.scored(&x, (batch, past), of, weights, &outputs)
+    builder.scored(&x, (batch, past), of, scores, &outputs)
 }
 
 impl Builder {

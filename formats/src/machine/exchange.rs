@@ -306,17 +306,32 @@ fn pieces(extents: &[i64], from: &[u32], touched: &[f64]) -> f64 {
     count
 }
 
-/// Elements that a tile receives to combine so many results of so many parts, and in how many phases: each tile sums whole
-/// elements, all parts at once, or first in groups and then over them, whichever is faster.
-fn summed(target: &Target, tiles: u32, results: f64, parts: f64) -> (f64, u32) {
-    let once = |results: f64, parts: f64| (results / parts).ceil() * (parts - 1.0);
+/// How partial results are combined.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Combined {
+    /// Numbers that the busiest tile receives to combine its share.
+    there: f64,
+    /// Those that it receives where all tiles get all results afterwards.
+    back: f64,
+    /// Phases of one way.
+    phases: u32,
+}
+
+/// So many results, each of so many numbers, of so many parts: each tile combines whole results, all parts at once, or first in
+/// groups and then over them, whichever is faster.
+fn combined(target: &Target, tiles: u32, (results, numbers): (f64, f64), parts: f64) -> Combined {
+    let once = |results: f64, parts: f64| {
+        let others = (results / parts).ceil() * (parts - 1.0);
+        Combined { there: others * numbers, back: results.min(others) * numbers, phases: 1 }
+    };
     let groups = parts.sqrt().ceil();
-    let direct = (once(results, parts), 1);
-    let grouped = (once(results, groups) + once((results / groups).ceil(), (parts / groups).ceil()), 2);
+    let direct = once(results, parts);
+    let (within, over) = (once(results, groups), once((results / groups).ceil(), (parts / groups).ceil()));
+    let grouped = Combined { there: within.there + over.there, back: within.back + over.back, phases: 2 };
     let phase = StepCost { tiles, phases: 1, ..StepCost::default() }.latency(target);
     let phase = phase + target.exchange.phase + target.overhead.sync;
-    let cycles = |way: (f64, u32)| Bytes(way.0 * PARTIAL) / target.exchange.receive + phase * f64::from(way.1);
-    if cycles(grouped) < cycles(direct) { grouped } else { direct }
+    let cycles = |way: &Combined| Bytes(way.there * PARTIAL) / target.exchange.receive + phase * f64::from(way.phases);
+    if cycles(&grouped) < cycles(&direct) { grouped } else { direct }
 }
 
 /// Partial sums of axes that are split are combined in one more phase: each tile sums a share of the results. Where a later
@@ -328,22 +343,23 @@ pub(super) fn reductions(target: &Target, step: &BoundStep, split: &Split, cost:
             continue;
         }
         let results = kept_points(step, space, &tile_extents(step, space, split));
-        let (summed, levels) = summed(target, cost.tiles, results, parts);
-        let received = summed * PARTIAL;
-        let ways = if step.spaces[space].writes(step.operands.len()) { levels } else { 2 * levels };
-        let returned = if ways > levels { 2.0 } else { 1.0 };
-        cost.phases += ways;
-        cost.received += Bytes(received * returned);
-        cost.exchanged += Bytes(received * returned * f64::from(cost.tiles));
-        cost.transfers += (parts - 1.0) * returned;
-        cost.sent += Bytes(received * returned);
-        cost.transfers_sent += (parts - 1.0) * returned;
-        let moved = Bytes(received * returned * f64::from(cost.tiles));
+        let numbers = f64::from(step.spaces[space].numbers);
+        let Combined { there, back, phases } = combined(target, cost.tiles, (results, numbers), parts);
+        let writes = step.spaces[space].writes(step.operands.len());
+        let (back, ways) = if writes { (0.0, 1) } else { (back, 2) };
+        let received = Bytes((there + back) * PARTIAL);
+        cost.phases += ways * phases;
+        cost.received += received;
+        cost.exchanged += received * f64::from(cost.tiles);
+        cost.transfers += (parts - 1.0) * f64::from(ways);
+        cost.sent += received;
+        cost.transfers_sent += (parts - 1.0) * f64::from(ways);
+        let moved = received * f64::from(cost.tiles);
         cost.crossing += moved * 0.5;
         // Within each group of tiles that share sums.
         let groups = (f64::from(cost.tiles) / parts).max(1.0);
         cost.link += among_all(target, parts, moved * (1.0 / groups));
-        cost.vector += Cycles(summed / target.vector.arithmetic);
+        cost.vector += Cycles(there / target.vector.arithmetic);
     }
     cost.sram += partial_bytes(step, split);
 }
@@ -384,12 +400,15 @@ mod tests {
     fn tiles_sum_whole_elements_in_groups_where_there_are_few() {
         let target = built_in("cerebras-wse3", &[]).unwrap().unwrap();
         // 100 results of 10 parts: each tile receives 10 of 9 others.
-        assert_eq!(summed(&target, 10, 100.0, 10.0), (90.0, 1));
+        let way = |there: f64, back: f64, phases: u32| Combined { there, back, phases };
+        assert_eq!(combined(&target, 10, (100.0, 1.0), 10.0), way(90.0, 90.0, 1));
+        // A result of two numbers is combined by one tile, and the others get it.
+        assert_eq!(combined(&target, 4, (1.0, 2.0), 4.0), way(6.0, 2.0, 1));
         // One result of 400 parts: 20 parts in each of 20 groups, then their 20 sums.
-        assert_eq!(summed(&target, 400, 1.0, 400.0), (38.0, 2));
+        assert_eq!(combined(&target, 400, (1.0, 1.0), 400.0), way(38.0, 2.0, 2));
         // A phase costs more than the elements that it saves.
         let target = built_in("graphcore-c600", &[]).unwrap().unwrap();
-        assert_eq!(summed(&target, 16, 1.0, 16.0), (15.0, 1));
+        assert_eq!(combined(&target, 16, (1.0, 1.0), 16.0), way(15.0, 1.0, 1));
     }
 
     #[test]

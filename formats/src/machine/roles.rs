@@ -71,7 +71,7 @@ mod tests {
             axis(AxisKind::Parallel, [None, Some(1), Some(1), Some(1)]),
             axis(AxisKind::Reduced, [Some(1), Some(0), None, None]),
         ];
-        let space = Space { axes, macs: 1 };
+        let space = Space { axes, macs: 1, numbers: 1 };
         assert_eq!(roles(&space, 3), (1, vec![AxisRole::Rows, AxisRole::Outputs, AxisRole::Inputs]));
         assert_eq!(roles(&space, 2), roles(&space, 3));
     }

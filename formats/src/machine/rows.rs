@@ -61,10 +61,12 @@ mod tests {
         let statistic = Space {
             axes: vec![axis(rows, AxisKind::Parallel, [at(0), None]), axis(row, AxisKind::Reduced, [at(1), None])],
             macs: 0,
+            numbers: 1,
         };
         let write = Space {
             axes: vec![axis(rows, AxisKind::Parallel, [at(0), at(0)]), axis(row, AxisKind::Parallel, [at(1), at(1)])],
             macs: 0,
+            numbers: 1,
         };
         let tensor = |value: u32| BoundTensor {
             extents: vec![rows, row],

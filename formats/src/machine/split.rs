@@ -146,7 +146,10 @@ pub fn bytes_of_tile(step: &BoundStep, split: &Split, tensor: usize, points: Poi
 /// Bytes of partial sums that the busiest tile holds at once, where axes that are summed over are split.
 pub fn partial_bytes(step: &BoundStep, split: &Split) -> Bytes {
     let of_space = (0..step.spaces.len()).filter(|&space| reduced_parts(step, space, split) > 1.0);
-    of_space.map(|space| Bytes(kept_points(step, space, &staged_extents(step, space, split)) * PARTIAL)).sum()
+    let numbers = |space: usize| {
+        kept_points(step, space, &staged_extents(step, space, split)) * f64::from(step.spaces[space].numbers)
+    };
+    of_space.map(|space| Bytes(numbers(space) * PARTIAL)).sum()
 }
 
 /// Bytes of a partial sum.

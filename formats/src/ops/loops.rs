@@ -83,12 +83,17 @@ impl Loops {
 
     /// The nest, with this many multiply-accumulates a point.
     pub fn products(self, macs: i64) -> Space {
-        Space { axes: self.axes, macs }
+        Space { axes: self.axes, macs, numbers: 1 }
     }
 
     /// The nest, without multiply-accumulates.
     pub fn space(self) -> Space {
         self.products(0)
+    }
+
+    /// The nest, without multiply-accumulates, whose points give so many numbers together.
+    pub fn numbers(self, numbers: u32) -> Space {
+        Space { numbers, ..self.space() }
     }
 }
 
@@ -180,8 +185,8 @@ pub fn along(facts: &StepFacts<'_>, axes: &[usize], kind: AxisKind, keep: bool) 
     vec![loops.space()]
 }
 
-/// The loops that find what elements of operand 0 along these axes have in common (a sum, a maximum) before the loops that
-/// follow use it. They write no result.
+/// The loops that find what elements of operand 0 along these axes have in common (a sum, a maximum), one number, before the
+/// loops that follow use it. They write no result.
 pub fn statistics(facts: &StepFacts<'_>, axes: impl Fn(usize) -> bool) -> Option<Space> {
     let nest = facts.dims(0)?.iter().enumerate().fold(Loops::new(facts), |nest, (axis, extent)| {
         let kind = if axes(axis) { AxisKind::Reduced } else { AxisKind::Parallel };

@@ -58,6 +58,8 @@ pub struct Space {
     pub axes: Vec<Axis>,
     /// Multiply-accumulates at each point; 0 outside of products.
     pub macs: i64,
+    /// Numbers that points along reduced axes give together: two where these are a mean and a variance.
+    pub numbers: u32,
 }
 
 impl Space {
@@ -118,7 +120,7 @@ mod tests {
             at: at.to_vec(),
         };
         let rows_and_inputs = [axis(4, [index(0), None, None]), axis(8, [index(1), None, None])];
-        let statistics = Space { axes: rows_and_inputs.to_vec(), macs: 0 };
+        let statistics = Space { axes: rows_and_inputs.to_vec(), macs: 0, numbers: 1 };
         // Rows, outputs, inputs: inputs are linked by their place in operand 0.
         let product = Space {
             axes: vec![
@@ -127,10 +129,12 @@ mod tests {
                 axis(8, [index(1), index(0), None]),
             ],
             macs: 1,
+            numbers: 1,
         };
         assert_eq!([0, 1].map(|axis| statistics.linked(axis, &product)), [Some(0), Some(2)]);
         // Nothing in common: the same position, with the same extent.
-        let other = Space { axes: vec![axis(4, [None, index(0), None]), axis(9, [None, index(1), None])], macs: 0 };
+        let axes = vec![axis(4, [None, index(0), None]), axis(9, [None, index(1), None])];
+        let other = Space { axes, macs: 0, numbers: 1 };
         assert_eq!([0, 1].map(|axis| statistics.linked(axis, &other)), [Some(0), None]);
         assert!(product.writes(2) && !statistics.writes(2));
     }
@@ -140,8 +144,11 @@ mod tests {
         // Three taps at distance 2 over windows at distance 3, one element of padding.
         let at = |stride, offset| vec![Some(Index { axis: 1, stride, offset })];
         let axis = |extent, kind, at| Axis { extent: Dim::known(extent), kind, at };
-        let space =
-            Space { axes: vec![axis(4, AxisKind::Parallel, at(3, -1)), axis(3, AxisKind::Reduced, at(2, 0))], macs: 1 };
+        let space = Space {
+            axes: vec![axis(4, AxisKind::Parallel, at(3, -1)), axis(3, AxisKind::Reduced, at(2, 0))],
+            macs: 1,
+            numbers: 1,
+        };
         assert_eq!(space.points(), Dim::known(12));
         assert_eq!(space.footprint(&[0..1, 0..3], 0, &[7, 13]), Some(vec![0..7, -1..4]));
         assert_eq!(space.footprint(&[1..3, 1..3], 0, &[7, 13]), Some(vec![0..7, 4..10]));

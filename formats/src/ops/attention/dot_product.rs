@@ -269,8 +269,8 @@ impl Product for Attention {
 
 impl Attention {
     /// Loops of the scores, of the softmax over them, and of the values: over the batch, key heads, the query heads of
-    /// each, queries and keys. Tiles that share the keys of a query combine their maxima, then their sums of values (with
-    /// those of the exponentials, one number more). Only the loops of the values write.
+    /// each, queries and keys. Tiles that share the keys of a query combine their maxima and the sums of the exponentials
+    /// below these, then their sums of values. Only the loops of the values write.
     fn head_spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let Some(sizes) = self.sizes(facts) else { return loops::unknown(facts, 1) };
         let HeadSizes { q, k, v, keys } = &sizes;
@@ -330,7 +330,7 @@ impl Attention {
         let summed = keys_of(2, 5).into_iter().chain(present(2));
         vec![
             queries(&[0, 1, 4, 6, 7, 8], false).parallel(keys, keys_of(1, 4)).reduced(&q[3], products).products(1),
-            queries(&[], false).reduced(keys, []).space(),
+            queries(&[], false).reduced(keys, []).numbers(2),
             queries(&[2, 5], true).reduced(keys, summed).parallel(&v[3], values).products(1),
         ]
     }

@@ -158,7 +158,9 @@ impl GroupNormalization {
                 .parallel(&Dim::known(groups), at(1, of_group).chain(of_groups))
                 .axis(kind, &Dim::known(of_group), at(1, 1).chain(of_channels));
             let inner = inner.iter().enumerate();
-            inner.fold(nest, |nest, (axis, extent)| nest.axis(kind, extent, at(axis + 2, 1))).space()
+            // A mean and a variance.
+            let numbers = if writes { 1 } else { 2 };
+            inner.fold(nest, |nest, (axis, extent)| nest.axis(kind, extent, at(axis + 2, 1))).numbers(numbers)
         };
         Some(vec![nest(AxisKind::Reduced, false), nest(AxisKind::Parallel, true)])
     }

@@ -205,7 +205,10 @@ impl Computes for LayerNormalization {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let Some(dims) = facts.dims(0) else { return loops::serial(facts) };
         let Ok(first) = normalize_axis(self.axis, dims.len()) else { return loops::serial(facts) };
-        let mut spaces: Vec<Space> = loops::statistics(facts, |axis| axis >= first).into_iter().collect();
+        // A mean and a variance, or a square alone.
+        let numbers = if self.center { 2 } else { 1 };
+        let statistics = loops::statistics(facts, |axis| axis >= first);
+        let mut spaces: Vec<Space> = statistics.map(|space| Space { numbers, ..space }).into_iter().collect();
         spaces.extend(loops::broadcast(facts, 3, |_| AxisKind::Parallel));
         spaces
     }

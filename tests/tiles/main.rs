@@ -3,7 +3,9 @@
 //! to get are those that the cost of the step counts.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use crate::models::{Builder, Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, gemm};
+mod statistics;
+
+use crate::models::{Builder, Decoder, Encoder, F16, Weights, decode, encoder, encoder_in_steps, float, gemm, integer};
 use ipuc::compile::{CompileOptions, Source as Model, describe};
 use ipuc::simulate::{SimulateOptions, simulate};
 use ipuc_formats::dtype::DType;
