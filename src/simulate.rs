@@ -8,8 +8,8 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::machine::units::{Bytes, Seconds};
 use ipuc_formats::machine::{
-    ActivationZeros, BoundStep, CostError, Homes, Links, Numerics, Place, Program, ProgramError, StepCost, Style,
-    Target, ZeroMap,
+    ActivationZeros, BoundStep, CostError, Homes, Links, Numerics, Place, Program, ProgramError, Split, StepCost,
+    Style, Target, ZeroMap,
 };
 use ipuc_formats::model::{Manifest, OperandRecord};
 use ipuc_passes::place::{PlaceError, Plan, place};
@@ -83,6 +83,9 @@ pub struct Simulated {
     pub plan: Option<Plan>,
     /// What it took.
     pub report: Report,
+    /// The machine for which weights are stored in their order, where that is another one: what is read beyond what is needed
+    /// is charged then.
+    pub stored_for: Option<String>,
 }
 
 /// Why a program cannot be simulated.
@@ -179,11 +182,24 @@ fn alone(manifest: &Manifest, mut program: Program, target: &Target, whole: bool
         fabric::keep(&mut program, manifest, Bytes(0.0));
         found = spread(manifest, &program, target, &homes)?;
     }
-    let (placed, plan) = found;
+    let (mut placed, plan) = found;
+    let stored_for = stored_for(manifest, target).map(str::to_string);
+    if stored_for.is_some() && homes.weights != Place::Tiles {
+        let splits: Vec<&Split> = placed.iter().map(|placed| &placed.split).collect();
+        let beyond = fabric::beyond(manifest, &program, &splits, fabric::room(target, &program, &homes));
+        placed.iter_mut().zip(beyond).for_each(|(placed, beyond)| placed.cost.beyond = beyond);
+    }
     let costs: Vec<StepCost> = placed.iter().map(|placed| placed.cost.clone()).collect();
     let local: Vec<bool> = placed.iter().map(|placed| placed.local).collect();
     let report = fabric::simulate(target, &program, &homes, &costs, &local);
-    Ok(Simulated { program, placed, homes, plan, report })
+    Ok(Simulated { program, placed, homes, plan, report, stored_for })
+}
+
+/// The machine that the order of the stream is for, where it is another one: the first that the file has placements for. A
+/// program that is in no file yet, or in one for no machine, has the order that is needed.
+fn stored_for<'a>(manifest: &'a Manifest, target: &Target) -> Option<&'a str> {
+    let first = manifest.placements.first()?;
+    (target.hash().ok() != Some(first.target_hash)).then_some(first.target.as_str())
 }
 
 /// On several machines, as few of these numbers as are enough.
@@ -257,7 +273,8 @@ fn try_joined(
     }
     let Some((homes, plan)) = fullest else { return Ok(Err("it has no steps".to_string())) };
     let report = fabric::join(target, links, reports, &received);
-    Ok(Ok(Simulated { program: Program::default(), placed, homes, plan, report }))
+    let stored_for = stored_for(manifest, target).map(str::to_string);
+    Ok(Ok(Simulated { program: Program::default(), placed, homes, plan, report, stored_for }))
 }
 
 /// Where roles live on any of two machines, farther from the tiles.

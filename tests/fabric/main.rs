@@ -9,6 +9,7 @@ mod memories;
 mod page;
 mod placing;
 mod random;
+mod stream_order;
 mod zeros;
 
 use crate::models::{BF16, Decoder, Encoder, F16, Weights, decode, encoder, gemm, resnet50};
@@ -123,6 +124,7 @@ fn check_bytes(what: &str, target: &Target, simulated: &Simulated) {
             if here(homes.weights) {
                 let left_out = step.zeros.as_ref().map_or(0.0, |zeros| 1.0 - zeros.read);
                 own += (step.weight_bytes - step.element_bytes * left_out) * (1.0 - step.resident);
+                own += placed.cost.beyond.0;
             }
             for (operand, tensor) in step.operands.iter().enumerate() {
                 let Some(tensor) = tensor else { continue };

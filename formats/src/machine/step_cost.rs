@@ -57,6 +57,8 @@ pub struct StepCost {
     pub sram_traffic: Bytes,
     /// How often operand 0 is read again from where it lives.
     pub read_again: u32,
+    /// Bytes of weights that it reads beyond those that it needs, since they are stored in another order.
+    pub beyond: Bytes,
     /// Multiply-accumulates, without those that are left out.
     pub macs: f64,
     /// The operand that stays in the matrix units while rows of the other pass by, in the last product.

@@ -10,6 +10,7 @@ mod chips;
 mod power;
 mod report;
 mod resident;
+mod stream_order;
 mod timeline;
 mod transfers;
 
@@ -17,4 +18,5 @@ pub use chips::join;
 pub use power::bound;
 pub use report::{Chip, EnergyParts, EngineReport, Heat, Limit, Report, StepReport, TierReport, TransferReport};
 pub use resident::keep;
-pub use timeline::simulate;
+pub use stream_order::beyond;
+pub use timeline::{room, simulate};

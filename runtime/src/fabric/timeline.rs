@@ -39,6 +39,16 @@ pub fn simulate(target: &Target, program: &Program, homes: &Homes, costs: &[Step
     run.finish(program)
 }
 
+/// Room in the tiles for transfers that are ahead: half of what weights leave there, beside which the other half holds what
+/// runs.
+pub fn room(target: &Target, program: &Program, homes: &Homes) -> Bytes {
+    let resident = match homes.weights {
+        Place::Tiles => Bytes(program.weight_bytes),
+        Place::Tier(_) => Bytes(program.resident_bytes),
+    };
+    (target.sram() - resident).max(Bytes(0.0)) * 0.5
+}
+
 struct Run<'a> {
     target: &'a Target,
     channels: Vec<Channel>,
@@ -60,18 +70,12 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(target: &'a Target, program: &Program, homes: &Homes) -> Run<'a> {
-        let resident = match homes.weights {
-            Place::Tiles => Bytes(program.weight_bytes),
-            Place::Tier(_) => Bytes(program.resident_bytes),
-        };
-        // Half of what is free holds what runs, half what comes.
-        let room = (target.sram() - resident).max(Bytes(0.0)) * 0.5;
         Run {
             target,
             channels: vec![Channel::default(); target.tiers.len()],
             engines: [Engine::default(); ENGINES.len()],
             ready: HashMap::new(),
-            room,
+            room: room(target, program, homes),
             steps: Vec::with_capacity(program.steps.len()),
             issued: 0,
             arrivals: Vec::with_capacity(program.steps.len()),

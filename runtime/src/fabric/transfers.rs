@@ -31,7 +31,7 @@ pub(super) fn needs(target: &Target, program: &Program, step: &BoundStep, homes:
     if step.view {
         return needs;
     }
-    add(&mut needs.stored, homes.weights, step.streamed_weight_bytes());
+    add(&mut needs.stored, homes.weights, step.streamed_weight_bytes() + cost.beyond.0);
     // Contents that a step appends to stay where they are; only what is new is written.
     let mut appended = 0.0;
     for (operand, tensor) in step.operands.iter().enumerate() {

@@ -18,7 +18,7 @@ pub(super) fn page(runs: &[(&Target, &Simulated)]) -> String {
 }
 
 fn run(target: &Target, simulated: &Simulated) -> Json {
-    let Simulated { program, placed: _, homes, plan, report } = simulated;
+    let Simulated { program, placed: _, homes, plan, report, stored_for: _ } = simulated;
     let slowdown = report.slowdown();
     let types = program.steps.iter().flat_map(|step| &step.products).map(|product| product.precision.activation);
     let peak = types.filter_map(|dtype| target.peak_macs_per_second(dtype)).fold(0.0, f64::max);

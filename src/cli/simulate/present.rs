@@ -30,6 +30,7 @@ pub(super) fn show(
             "exchanged",
             "relayout",
             "from tiers",
+            "beyond",
             "energy",
             "limit",
             "name",
@@ -53,6 +54,7 @@ pub(super) fn show(
             (placed.cost.exchanged * step.times).to_string(),
             (placed.cost.relayout_bytes * step.times).to_string(),
             took.read.iter().copied().sum::<Bytes>().to_string(),
+            (placed.cost.beyond * step.times).to_string(),
             took.energy.total().to_string(),
             limit(target, took.limit),
             step.name.clone(),
@@ -76,7 +78,7 @@ pub(super) fn show(
 }
 
 fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow::Result<()> {
-    let Simulated { program, placed, homes, plan, report } = simulated;
+    let Simulated { program, placed, homes, plan, report, stored_for } = simulated;
     let utilization =
         report.utilization.map_or_else(String::new, |share| format!(", {:.1} % of the peak", share * 100.0));
     output.line(format_args!(
@@ -123,6 +125,12 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
             tier.name, took.read, took.written, took.busy, took.stall
         ))?;
     }
+    if let Some(machine) = stored_for {
+        let (beyond, read) = (beyond(simulated), report.tiers.iter().map(|took| took.read).sum::<Bytes>());
+        output.line(format_args!(
+            "  {beyond} of the {read} beyond what is needed, since weights are stored in the order for {machine}"
+        ))?;
+    }
     let parts = parts(target, &report.energy).into_iter().filter(|(_, energy)| energy.0 > 0.0);
     let parts: Vec<String> = parts.map(|(name, energy)| format!("{name} {energy}")).collect();
     let power = report.energy.total() / report.makespan;
@@ -142,6 +150,12 @@ fn totals(target: &Target, simulated: &Simulated, output: &mut Output) -> anyhow
         output.line(format_args!("  counted once, since data decides: {}", program.assumed.join(", ")))?;
     }
     Ok(())
+}
+
+/// Bytes of weights that a run reads beyond those that it needs.
+fn beyond(simulated: &Simulated) -> Bytes {
+    let steps = simulated.program.steps.iter().zip(&simulated.placed);
+    steps.map(|(step, placed)| placed.cost.beyond * step.times).sum()
 }
 
 fn warmth(heat: &Heat) -> String {
@@ -268,6 +282,7 @@ fn json_step(target: &Target, step: &BoundStep, placed: &Placed, (took, slowdown
         "tile_memory_bytes": cost.sram.0,
         "sram_bytes": cost.sram_traffic.0 * step.times,
         "tier_read_bytes": took.read.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
+        "beyond_bytes": cost.beyond.0 * step.times,
         "tier_written_bytes": took.written.iter().map(|bytes| bytes.0).collect::<Vec<_>>(),
         "energy_joules": json_energy(&took.energy),
         "limit": limit(target, took.limit),
@@ -278,7 +293,7 @@ fn json_step(target: &Target, step: &BoundStep, placed: &Placed, (took, slowdown
 }
 
 pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
-    let Simulated { program, placed, homes, plan, report } = simulated;
+    let Simulated { program, placed, homes, plan, report, stored_for } = simulated;
     let slowdown = report.slowdown();
     let steps = program.steps.iter().zip(placed).zip(&report.steps);
     let steps = steps.map(|((step, placed), took)| json_step(target, step, placed, (took, slowdown)));
@@ -328,6 +343,8 @@ pub(super) fn json_result(target: &Target, simulated: &Simulated) -> Json {
             "bytes": program.weight_bytes,
             "home": place(target, homes.weights),
             "resident_bytes": program.resident_bytes,
+            "stored_for": stored_for,
+            "beyond_bytes": beyond(simulated).0,
         },
         "state": {"bytes": program.state_bytes, "home": place(target, homes.state)},
         "values": {"home": place(target, homes.activations)},
