@@ -130,6 +130,10 @@ fn the_page_has_every_key() {
         ("compile", "compile all.onnx --state past=present --dim n=2 -o all.ipu"),
         ("compile", "compile linear.onnx --verify"),
         ("compile", "compile linear.onnx --max-error 0.01 --calibrate data -o within.ipu"),
+        (
+            "compile",
+            "compile linear.onnx --sparse-threshold 0.01 --sparse-activations always --calibrate data -o small.ipu",
+        ),
         ("simulate", "simulate loop.onnx --target ipu-server"),
         ("simulate", "simulate linear.onnx --target ipu-server --dim batch=4"),
         ("simulate", "simulate linear.onnx --target ipu-edge --random 1"),

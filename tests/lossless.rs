@@ -202,7 +202,7 @@ fn codes_of_quantized_models_are_stored_as_they_are() {
                 let is_own = |(_, planes): &&(Vec<i16>, Vec<Vec<u32>>)| {
                     planes.iter().any(|plane| *plane == scales.elements || *plane == turned)
                 };
-                assert!(own.iter().any(|found| is_own(found)), "{name}: scales of {weight}");
+                assert!(own.iter().any(is_own), "{name}: scales of {weight}");
             }
         }
         let share = file.len() as f64 / payload_bytes(&graph) as f64;

@@ -195,12 +195,12 @@ fn viewed(
         [shape] => vec![Contents::Value(tensor.reshaped(shape).ok()?.into())],
         shapes => {
             let mut first = 0;
-            let mut part = |shape: &Box<[usize]>| {
+            let mut part = |shape: &[usize]| {
                 let part = tensor.part(first, shape)?;
                 first += part.count();
                 Some(Contents::Value(part.into()))
             };
-            let parts = shapes.iter().map(&mut part).collect::<Option<Vec<_>>>()?;
+            let parts = shapes.iter().map(|shape| part(shape)).collect::<Option<Vec<_>>>()?;
             (first == tensor.count()).then_some(parts)?
         }
     };

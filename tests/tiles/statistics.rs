@@ -111,17 +111,17 @@ fn combine<const N: usize>(
     let (tiles, results) = (found.len(), found[0].len());
     let share = results.div_ceil(tiles);
     let (mut there, mut back) = (vec![0; tiles], vec![0; tiles]);
-    let mut combined = Vec::with_capacity(results);
-    for result in 0..results {
+    let mut combine = |result: usize| {
         let owner = result / share;
         let others = (0..tiles).filter(|&tile| tile != owner);
         let sum = others.clone().fold(found[owner][result], |sum, tile| {
             there[owner] += N;
             of_two(sum, found[tile][result])
         });
-        combined.push(sum);
         others.filter(|_| all_need_them).for_each(|tile| back[tile] += N);
-    }
+        sum
+    };
+    let combined = (0..results).map(&mut combine).collect();
     // The two ways are phases of their own, in which the busiest tile may be another one.
     let busiest = |received: Vec<usize>| received.into_iter().max().unwrap_or(0);
     (combined, ((busiest(there) + busiest(back)) * size_of::<f32>()) as f64)

@@ -1,10 +1,23 @@
 //! What becomes of the sums of a filter: zero points and the bias are added, then they are handed on or made codes.
 
-use super::integer::Run;
+use std::ops::Range;
+
 use crate::{
     product::Requantize,
     simd::{LANES, Routine, Simd},
 };
+
+/// Positions of a block that are multiplied together, so that their sums stay in the first-level cache.
+pub(super) struct Run {
+    /// On the grid.
+    pub positions: Range<usize>,
+    /// The first output, counted from those of the block.
+    pub first: usize,
+    /// Rows of outputs, and how far apart they lie.
+    pub rows: usize,
+    pub row_length: usize,
+    pub distance: usize,
+}
 
 /// What zero points and the bias add to the products of a filter.
 pub(super) struct Correction<'a> {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::{
     ConvolutionShape,
     byte_tiles::{Lines, TILE_WORDS, TileWords, multiply},
-    completion::{Codes, Complete, Correction, Handed},
+    completion::{Codes, Complete, Correction, Handed, Run},
     direct::Block,
     filter_tiles::{FLIP, FilterTiles, LINE_CHANNELS, Layout, TILE_CHANNELS},
     terms::Terms,
@@ -248,18 +248,6 @@ struct Left<'a> {
     panels: [&'a [TileWords]; 2],
     count: usize,
     signed: bool,
-}
-
-/// Positions of a block that are multiplied together, so that their sums stay in the first-level cache.
-pub(super) struct Run {
-    /// On the grid.
-    pub positions: Range<usize>,
-    /// The first output, counted from those of the block.
-    pub first: usize,
-    /// Rows of outputs, and how far apart they lie.
-    pub rows: usize,
-    pub row_length: usize,
-    pub distance: usize,
 }
 
 impl<C> BlockSums<'_, C> {

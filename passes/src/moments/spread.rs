@@ -181,11 +181,11 @@ mod tests {
         // After ReLU all codes are above zero.
         let positive: Vec<f32> = even.iter().map(|value| value.max(0.0)).collect();
         assert_eq!(spread(&positive).codes(), CodeRange { scale: 2.0 / 255.0, zero: -128 });
-        // One element far out does not take the precision of all others.
+        // One element far out does not take the precision of all others: beyond 8 the others lose more than it gains.
         let mut outlier: Vec<f32> = (0..1_000_000).map(|at| (at % 1000) as f32 / 500.0 - 1.0).collect();
         outlier.push(20.0);
         let codes = spread(&outlier).codes();
-        assert_eq!((codes.scale, codes.zero), (3.0 / 255.0, -43));
+        assert_eq!((codes.scale, codes.zero), (9.0 / 255.0, -100));
         assert_eq!(spread(&[0.0; 4]).codes().zero, -128);
     }
 }

@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Places begin at cache lines.
 const ALIGNMENT: usize = 64;
 
+/// A shape for each result of a step.
+pub(crate) type Shapes = Box<[Box<[usize]>]>;
+
 /// Where the results of one block live.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockMemory {
@@ -18,7 +21,7 @@ pub(crate) struct BlockMemory {
     /// Offset and length of each value's place; `None` for those without.
     pub(crate) places: Vec<Option<(usize, usize)>>,
     /// For each step whose results are operand 0 in another shape, or parts of it one behind the other, the shapes of the results.
-    views: Vec<Option<Box<[Box<[usize]>]>>>,
+    views: Vec<Option<Shapes>>,
     /// The dimensions that follow from symbols and decide the plan, as they were.
     dims: Vec<(Dim, Option<usize>)>,
 }
@@ -90,12 +93,7 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemor
 
 /// The shapes of the results of a step that gives the bytes of operand 0; `None` where a type is another, or where data of the
 /// run, which may be wrong, has a say in them.
-fn view(
-    block: &BlockRecord,
-    step: &StepRecord,
-    viewed: Option<usize>,
-    extents: &mut Extents<'_>,
-) -> Option<Box<[Box<[usize]>]>> {
+fn view(block: &BlockRecord, step: &StepRecord, viewed: Option<usize>, extents: &mut Extents<'_>) -> Option<Shapes> {
     let (Some(0), [OperandRecord::Value(operand), further @ ..]) = (viewed, &*step.operands) else { return None };
     if further.iter().any(|operand| matches!(operand, OperandRecord::Value(_))) {
         return None;
