@@ -61,10 +61,7 @@ impl Execution<'_, '_> {
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = self.trace.map(|_| Instant::now());
-            // What streams is planned with all that steps read, shapes of views included.
-            let is_free = program.streamed.is_none() || !reads_weights(step);
-            let views = self.memory.view(index, at).filter(|_| is_free);
-            let views = views.and_then(|shapes| viewed(step, plan, at, &mut frame, shapes));
+            let views = self.memory.view(index, at).and_then(|shapes| viewed(step, plan, at, &mut frame, shapes));
             let mut results = match views {
                 Some(views) => views,
                 None => {
@@ -217,10 +214,6 @@ fn keep(results: Vec<Contents>, step: &StepRecord, plan: &BlockPlan, frame: &mut
             frame[slot as usize] = Some(value);
         }
     }
-}
-
-fn reads_weights(step: &StepRecord) -> bool {
-    step.operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)))
 }
 
 /// Whether these are the operands of a step that reads more than one growing state.

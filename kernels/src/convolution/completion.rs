@@ -32,8 +32,8 @@ impl Correction<'_> {
     fn of<S: Simd>(&self, simd: S, sums: &[i32; LANES], place: usize) -> S::Integers {
         let sums = simd.add_integers(simd.load_integers(sums), simd.splat_integer(self.constant));
         let Some((zero, windows)) = self.windows else { return sums };
-        let Some(windows) = windows[place..].first_chunk() else { return sums };
-        simd.subtract_integers(sums, simd.multiply_integers(simd.splat_integer(zero), simd.load_integers(windows)))
+        let windows = simd.load_integers(&windows[place..].as_chunks().0[0]);
+        simd.subtract_integers(sums, simd.multiply_integers(simd.splat_integer(zero), windows))
     }
 }
 
@@ -50,9 +50,9 @@ pub(super) struct Handed<V>(pub V);
 impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
     #[inline(always)]
     fn complete<S: Simd>(&mut self, simd: S, filter: usize, run: &Run, by: Correction<'_>, sums: &mut [i32]) {
-        for place in (0..run.positions.len()).step_by(LANES) {
-            let Some(own) = sums[place..].first_chunk_mut() else { continue };
-            let corrected = by.of(simd, own, place);
+        let vectors = run.positions.len().div_ceil(LANES);
+        for (index, own) in sums.as_chunks_mut::<LANES>().0[..vectors].iter_mut().enumerate() {
+            let corrected = by.of(simd, own, index * LANES);
             simd.store_integers(corrected, own);
         }
         if run.distance > run.row_length {

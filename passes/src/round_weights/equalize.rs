@@ -11,7 +11,7 @@
 
 use super::candidates::{Candidate, copied};
 use super::choice::Choice;
-use super::error::{decoded, elements, sampled_outputs, share_of_error};
+use super::error::{decoded, sampled_outputs, share_of_error};
 use super::factors::Factors;
 use super::neighbours::{Before, Neighbours, neighbours};
 use super::scheme::sample;
@@ -21,7 +21,7 @@ use crate::moments::Moments;
 use crate::options::Precision;
 use crate::rounding::Factor;
 use ipuc_formats::ops::{Binary, BinaryFunction};
-use ipuc_formats::tensor::Tensor;
+use ipuc_formats::tensor::{Tensor, TensorError};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
@@ -60,13 +60,14 @@ pub(super) fn equalize(
         let first = weights[0].candidate;
         let Some(id) = factors.of(graph, first)? else { continue };
         let factor = graph.load_constant(id)?;
+        let factor_elements = factor.elements::<f32>().map_err(failure)?;
         let Some(moments) = factors.moments(first) else { continue };
-        let best = best(graph, &weights, &moments, elements(Some(&factor)).unwrap_or_default())?;
+        let best = best(graph, &weights, &moments, factor_elements)?;
         let Some(Best { divisors, shares: [before, after] }) = best else { continue };
         let repeats = first.matrix.inputs as usize / divisors.len();
         let inputs: Vec<f32> = divisors.iter().flat_map(|&divisor| std::iter::repeat_n(divisor, repeats)).collect();
         drop(moments);
-        let divided = Factor { elements: elements(Some(&factor)).unwrap_or_default() }.divided(&inputs);
+        let divided = Factor { elements: factor_elements }.divided(&inputs);
         let divided = tensor(factor.shape(), &divided)?;
         factors.divide(graph, group.value.0, inputs, divided);
         let note = format!(
@@ -191,12 +192,11 @@ fn by_input(rows: &[f32], numbers: &[f32], change: impl Fn(f32, f32) -> f32) -> 
     rows.iter().zip(numbers.iter().cycle()).map(|(&value, &number)| change(value, number)).collect()
 }
 
+fn failure(error: TensorError) -> ConstantError {
+    ConstantError::Recipe { tensor: "scales of channels".to_string(), operator: "rounded", error: error.into() }
+}
+
 fn tensor(shape: &[usize], elements: &[f32]) -> Result<Tensor, PassError> {
-    let failure = |error: ipuc_formats::tensor::TensorError| ConstantError::Recipe {
-        tensor: "scales of channels".to_string(),
-        operator: "rounded",
-        error: error.into(),
-    };
     Ok(Tensor::from_elements(shape, elements).map_err(failure)?)
 }
 

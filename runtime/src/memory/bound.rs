@@ -25,12 +25,18 @@ pub(crate) struct BoundMemory {
 
 impl BoundMemory {
     /// Plan every block that the entry's block runs; memory comes with [`BoundMemory::acquire`].
-    pub(crate) fn new(manifest: &Manifest, entry_block: u32, bindings: Bindings, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(
+        manifest: &Manifest,
+        weights_stream: bool,
+        entry_block: u32,
+        bindings: Bindings,
+        pool: Arc<Pool>,
+    ) -> Self {
         let mut blocks: Vec<_> = manifest.blocks.iter().map(|_| None).collect();
         let mut pending = vec![entry_block];
         while let Some(index) = pending.pop() {
             let block = &manifest.blocks[index as usize];
-            blocks[index as usize] = Some((plan_block(block, &bindings), None));
+            blocks[index as usize] = Some((plan_block(block, &bindings, weights_stream), None));
             let bodies = block.steps.iter().flat_map(|step| step.op.blocks());
             pending.extend(bodies.map(|body| body.0).filter(|body| blocks[*body as usize].is_none()));
         }

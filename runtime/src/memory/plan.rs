@@ -74,8 +74,9 @@ impl Extents<'_> {
 /// Values of a block that are placed by size: comparing each with each takes too long for more.
 const MOST_BY_SIZE: usize = 2048;
 
-/// Plan a block at these dimensions. Results of the block leave it and have no place.
-pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemory {
+/// Plan a block at these dimensions. Results of the block leave it and have no place. Where weights stream, steps that read any run,
+/// shapes of views included: the stream is planned with all that steps read.
+pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_stream: bool) -> BlockMemory {
     let mut extents = Extents { bindings, asked: HashMap::new() };
     let viewed: Vec<Option<usize>> = block.steps.iter().map(|step| viewed(block, step, &mut extents)).collect();
     let held = held(block, &viewed, &mut extents);
@@ -86,9 +87,15 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings) -> BlockMemor
         memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
     }
     let steps = block.steps.iter().zip(&viewed);
-    memory.views = steps.map(|(step, &viewed)| view(block, step, viewed, &mut extents)).collect();
+    let runs = |step: &StepRecord| weights_stream && reads_weights(step);
+    memory.views =
+        steps.map(|(step, &viewed)| if runs(step) { None } else { view(block, step, viewed, &mut extents) }).collect();
     memory.dims = extents.asked.into_iter().collect();
     memory
+}
+
+fn reads_weights(step: &StepRecord) -> bool {
+    step.operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)))
 }
 
 /// The shapes of the results of a step that gives the bytes of operand 0; `None` where a type is another, or where data of the
@@ -363,7 +370,7 @@ mod tests {
             ],
             results: vec![OperandRecord::Value(3)],
         };
-        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect());
+        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect(), true);
         let places =
             |plan: BlockMemory| plan.places.into_iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>();
         assert_eq!(plan(1).view(1), Some(&[Box::from([8, 1, 16])][..]), "a step that only changes the shape");
@@ -401,7 +408,7 @@ mod tests {
             results: vec![OperandRecord::Value(5)],
         };
         block.steps[1].operands.push(OperandRecord::Weight(0));
-        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect());
+        let plan = |rows: i64| plan_block(&block, &[("rows", rows)].into_iter().collect(), false);
         let places =
             |plan: &BlockMemory| plan.places.iter().map(|place| place.map(|(_, bytes)| bytes)).collect::<Vec<_>>();
         let (one, two) = (plan(1), plan(2));
@@ -410,8 +417,11 @@ mod tests {
         assert_ne!(one.places[1].unwrap().0, one.places[4].unwrap().0, "the second part is read after this is written");
         assert_eq!(two.view(1), None);
         assert_eq!(places(&two), [None, Some(384), Some(128), Some(256), Some(128), None]);
+        let streamed = plan_block(&block, &[("rows", 1)].into_iter().collect(), true);
+        assert_eq!(streamed.view(1), None, "the stream has the sizes for the step");
+        assert_eq!(places(&streamed), places(&one));
         block.steps[1].operands[1] = OperandRecord::Value(0);
-        let asked = plan_block(&block, &[("rows", 1)].into_iter().collect());
+        let asked = plan_block(&block, &[("rows", 1)].into_iter().collect(), false);
         assert_eq!(asked.view(1), None, "sizes that the run gives are checked by the step");
     }
 
@@ -439,12 +449,12 @@ mod tests {
             results: vec![OperandRecord::Value(2)],
         };
         let at = |past: i64| [("past", past)].into_iter().collect::<Bindings>();
-        let plan = plan_block(&block, &at(5));
+        let plan = plan_block(&block, &at(5), false);
         assert_eq!((plan.bytes, plan.is_at(&at(5)), plan.is_at(&at(6))), (64, true, true));
         block.values.push(value(Dim::from(1i64)));
         block.steps.push(step(2, 3));
         block.results = vec![OperandRecord::Value(3)];
-        let plan = plan_block(&block, &at(5));
+        let plan = plan_block(&block, &at(5), false);
         assert_eq!((plan.bytes, plan.is_at(&at(5)), plan.is_at(&at(6))), (128, true, false));
     }
 

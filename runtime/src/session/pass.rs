@@ -108,7 +108,8 @@ fn attempt(
         let memory = session.memory.take();
         let memory = memory.and_then(|memory| memory.rebound(entry.block, &part.bindings));
         let memory = memory.unwrap_or_else(|| {
-            BoundMemory::new(&program.manifest, entry.block, part.bindings.clone(), program.pool.clone())
+            let Program { manifest, streamed, pool, .. } = &*program;
+            BoundMemory::new(manifest, streamed.is_some(), entry.block, part.bindings.clone(), pool.clone())
         });
         let ports = PortBytes::new(&program.manifest, entry, &part.bindings, &memory);
         let own = session.uncharged_bytes(entry, &part.arguments);
