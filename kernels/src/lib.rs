@@ -43,7 +43,7 @@ pub mod reduce;
 pub mod resample;
 pub mod rotary;
 pub mod sample;
-mod scratch;
+pub mod scratch;
 pub mod simd;
 pub mod softmax;
 pub mod strided;

@@ -14,7 +14,7 @@ const MOST_KEPT: usize = 6;
 const LONGEST_KEPT: usize = 1 << 16;
 
 /// A cache line: vectors of a buffer do not cross two.
-#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([f32; LINE]);
 
@@ -26,7 +26,8 @@ thread_local! {
 }
 
 /// A buffer of f32 that goes back to its thread.
-pub(crate) struct Scratch {
+#[derive(Debug)]
+pub struct Scratch {
     lines: Vec<Line>,
     length: usize,
 }
@@ -39,7 +40,8 @@ fn take(kept: &mut Vec<Vec<Line>>, needed: usize) -> Option<Vec<Line>> {
 }
 
 /// A buffer of `length` values, which may be anything.
-pub(crate) fn scratch(length: usize) -> Scratch {
+#[must_use]
+pub fn scratch(length: usize) -> Scratch {
     let needed = length.div_ceil(LINE);
     let mut lines = KEPT.with_borrow_mut(|kept| take(kept, needed)).unwrap_or_default();
     if lines.len() < needed {

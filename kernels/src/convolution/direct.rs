@@ -11,13 +11,13 @@ use std::ops::Range;
 
 use super::{
     ConvolutionEpilogue,
-    gather::copy_row,
-    tiles::{MOST_COLUMN, Operands, columns},
+    gather::Taken,
+    tiles::{Column, MOST_COLUMN, Operands, columns},
 };
 use crate::{
     change::Change,
     product::{PANEL_OUTPUTS, RUN, Weight, tile},
-    scratch::scratch,
+    scratch::{Scratch, scratch},
     simd::{LANES, Simd},
     window::{self, WindowAxis},
 };
@@ -79,6 +79,16 @@ impl Grid {
     }
 }
 
+/// A column of positions as a copy.
+struct LastColumn {
+    /// Its first position.
+    first: usize,
+    /// The inputs, vector by vector.
+    data: Scratch,
+    /// Where each input begins.
+    offsets: Vec<usize>,
+}
+
 /// The outputs of a panel.
 struct Panel<'o, 'r, F> {
     /// The first among those of the task.
@@ -109,8 +119,8 @@ pub(super) struct Block {
     pub(super) taps: Vec<usize>,
     /// Rows of a channel along the last axis: where they go, and where they come from if not from the padding.
     sources: Vec<(usize, Option<usize>)>,
-    /// Grids along the last axis: distance from the first, and the input position that they begin with.
-    last_phases: Vec<(usize, isize)>,
+    /// Grids along the last axis: distance from the first, the input position that they begin with, and what they take of a row.
+    last_phases: Vec<(usize, isize, Taken)>,
     /// Values of a row along the last axis.
     width: usize,
     last: WindowAxis,
@@ -170,8 +180,10 @@ impl Block {
         let last = axes[rank - 1];
         let last_start = first(rank - 1);
         let last_phases = grid.phases[rank - 1].iter().enumerate();
-        let last_phases =
-            last_phases.map(|(index, &phase)| (index * phase_strides[rank - 1], last_start + phase as isize));
+        let last_phases = last_phases.map(|(index, &phase)| {
+            let start = last_start + phase as isize;
+            (index * phase_strides[rank - 1], start, Taken::new(last.input, start, last.stride, extent(rank - 1)))
+        });
         let positions = (0..rank).map(|axis| count(axis).saturating_sub(1) * strides[axis]).sum::<usize>() + 1;
         let is_dense = grid.reach.iter().skip(1).all(|reach| *reach == 0);
         let is_input = axes
@@ -194,13 +206,13 @@ impl Block {
     /// A channel on its grids.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, plane: &[f32], channel: &mut [f32]) {
-        for &(phase, start) in &self.last_phases {
+        for &(phase, _, ref taken) in &self.last_phases {
             for &(to, from) in &self.sources {
                 let line = &mut channel[phase + to..][..self.width];
                 match from {
                     Some(from) => {
                         let row = &plane[from * self.last.input..][..self.last.input];
-                        copy_row(simd, row, start, self.last.stride, line);
+                        taken.copy(simd, row, line);
                     }
                     None => line.fill(0.0),
                 }
@@ -211,7 +223,7 @@ impl Block {
     /// As [`Block::fill`], of bytes shifted by so many positions of the input along the last axis; the padding is `pad`.
     #[inline(always)]
     pub(super) fn fill_bytes(&self, plane: &[u8], shift: usize, pad: u8, channel: &mut [u8]) {
-        for &(phase, start) in &self.last_phases {
+        for &(phase, start, _) in &self.last_phases {
             for &(to, from) in &self.sources {
                 let line = &mut channel[phase + to..][..self.width];
                 match from {
@@ -278,7 +290,15 @@ impl Block {
         }
         for first in inputs.clone().step_by(held) {
             let part = first..inputs.end.min(first + held);
-            let data = self.read(simd, (image, plane), part.clone(), &mut data, &mut offsets);
+            let is_dense = self.rows.len() == 1 && part == (0..inputs.end);
+            let end = if is_dense { self.last_in_place::<S>(simd, (image, plane), inputs.end) } else { None };
+            let data = match (end.as_ref(), self.in_place) {
+                (Some(_), Some(first)) => {
+                    offsets.extend((0..inputs.end).map(|channel| channel * plane));
+                    &image[first..]
+                }
+                _ => self.read(simd, (image, plane), part.clone(), &mut data, &mut offsets),
+            };
             let groups_before = (first - inputs.start) / W::GROUP;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
                 let row = panel * PANEL_OUTPUTS;
@@ -290,8 +310,8 @@ impl Block {
                 let weights = tile::panel_in_f32::<S, W>(simd, groups, part.len(), &mut wide);
                 let operands = Operands { panel: weights, data, offsets: &offsets, fresh: first == 0 };
                 let finishes = Panel { row, out, finish: &finish };
-                if self.rows.len() == 1 && part == (0..inputs.end) {
-                    self.multiply_dense(simd, operands, finishes);
+                if is_dense {
+                    self.multiply_dense(simd, operands, end.as_ref(), finishes);
                     continue;
                 }
                 for column in columns::<S>(pitch) {
@@ -309,19 +329,44 @@ impl Block {
         }
     }
 
+    /// The last column of positions that are read where they lie, for `inputs` channels, as a copy: vectors at its end would reach
+    /// behind the image. `None` where none does.
+    #[inline(always)]
+    fn last_in_place<S: Simd>(&self, simd: S, (image, plane): (&[f32], usize), inputs: usize) -> Option<LastColumn> {
+        let first = self.in_place?;
+        let column = columns::<S>(self.positions).last()?;
+        let width = column.vectors * LANES;
+        (first + (inputs - 1) * plane + column.first + width > image.len()).then_some(())?;
+        let mut data = scratch(inputs * width);
+        for (plane, data) in image.chunks(plane).zip(data.chunks_mut(width)) {
+            let values = &plane[first..][column.first..self.positions];
+            for (vector, values) in data.as_chunks_mut().0.iter_mut().zip(values.chunks(LANES)) {
+                simd.store(simd.load_partial(values), vector);
+            }
+        }
+        Some(LastColumn { first: column.first, data, offsets: (0..inputs).map(|input| input * width).collect() })
+    }
+
     /// The product with a panel where outputs lie side by side on the grid, of all inputs: straight into the outputs.
     #[inline(always)]
     fn multiply_dense<'a, S: Simd>(
         &self,
         simd: S,
         operands: Operands<'_>,
+        last: Option<&LastColumn>,
         Panel { row, out, finish }: Panel<'_, '_, impl Fn(usize) -> Finish<'a>>,
     ) {
         let mut near = scratch(PANEL_OUTPUTS * MOST_COLUMN);
         let mut finishes = [Finish::default(); PANEL_OUTPUTS];
         finishes.iter_mut().enumerate().take(out.len()).for_each(|(index, own)| *own = finish(row + index));
         for column in columns::<S>(self.positions) {
-            operands.column(simd, (column, out.len()), (&mut near, 0, MOST_COLUMN), (out, column.first));
+            let (operands, own) = match last.filter(|last| last.first == column.first) {
+                Some(LastColumn { data, offsets, .. }) => {
+                    (Operands { data, offsets, ..operands }, Column { first: 0, ..column })
+                }
+                None => (operands, column),
+            };
+            operands.column(simd, (own, out.len()), (&mut near, 0, MOST_COLUMN), (out, column.first));
             let end = self.positions.min(column.first + column.vectors * LANES);
             for ((out, sums), finish) in out.iter_mut().zip(near.chunks(MOST_COLUMN)).zip(&finishes) {
                 let addend = finish.addend.map(|addend| &addend[column.first..end]);

@@ -6,7 +6,7 @@
 use super::{ConvolutionEpilogue, ConvolutionShape};
 use crate::{
     matrix::{Matrix, MatrixMut},
-    product::{Epilogue, PANEL_OUTPUTS, PanelPiece, Start, panels_product},
+    product::{Epilogue, PANEL_OUTPUTS, PanelPiece, Start, clamp_all, panels_product},
     scratch::scratch,
     simd::{Instructions, Routine, Simd},
     window::{self, WindowAxis},
@@ -32,11 +32,16 @@ pub(super) fn convolution(
 ) {
     let windows = window::outputs(&shape.axes);
     let (rows, depth, outputs) = (shape.batch * windows, shape.depth(), shape.group_outputs);
-    let mut inputs = scratch(rows * depth);
-    gather(shape, x, &mut inputs);
+    let mut gathered = scratch(if sees_images(shape) { 0 } else { rows * depth });
+    let inputs = if sees_images(shape) {
+        x
+    } else {
+        gather(shape, x, &mut gathered);
+        &gathered[..]
+    };
     let mut sums = scratch(rows * outputs);
     let product = MatrixMut::new(&mut sums, rows, outputs);
-    panels_product(instructions, Matrix::new(&inputs, rows, depth), pieces, product, Start::Zero, Epilogue::default());
+    panels_product(instructions, Matrix::new(inputs, rows, depth), pieces, product, Start::Zero, Epilogue::default());
     for piece in pieces {
         let first = piece.panels.start * PANEL_OUTPUTS;
         let count = outputs.min(piece.panels.end * PANEL_OUTPUTS) - first;
@@ -47,6 +52,14 @@ pub(super) fn convolution(
             instructions.run(Finish { epilogue, sums, row: outputs, first, windows, place, out });
         }
     }
+}
+
+/// Whether there is one window, which sees each input of an image once, in order.
+fn sees_images(shape: &ConvolutionShape) -> bool {
+    let is_whole = |axis: &WindowAxis| {
+        axis.output == 1 && axis.kernel == axis.input && axis.start(0) == 0 && (axis.dilation == 1 || axis.kernel == 1)
+    };
+    shape.axes.iter().all(is_whole)
 }
 
 /// The inputs of each window: `[batch * windows, channels * taps]`.
@@ -113,6 +126,9 @@ impl Routine for Finish<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        if self.windows == 1 {
+            return self.run_single(simd);
+        }
         // The change comes once for all channels: they lie side by side.
         let each = ConvolutionEpilogue { change: None, ..self.epilogue };
         for (channel, out) in self.out.chunks_exact_mut(self.windows).enumerate() {
@@ -123,6 +139,25 @@ impl Routine for Finish<'_> {
         }
         if let Some(change) = self.epilogue.change {
             change.apply(self.place, self.out);
+        }
+    }
+}
+
+impl Finish<'_> {
+    /// As [`Routine::run`] for one window: sums lie in the order of the output.
+    #[inline(always)]
+    fn run_single<S: Simd>(self, simd: S) {
+        let Self { epilogue, sums, first, place, out, .. } = self;
+        out.copy_from_slice(&sums[..out.len()]);
+        if let Some(bias) = epilogue.bias {
+            out.iter_mut().zip(&bias[first..]).for_each(|(output, bias)| *output += bias);
+        }
+        if let Some(addend) = epilogue.addend {
+            out.iter_mut().zip(&addend[place..]).for_each(|(output, addend)| *output += addend);
+        }
+        clamp_all(simd, epilogue.clamp, out);
+        if let Some(change) = epilogue.change {
+            change.apply(place, out);
         }
     }
 }

@@ -118,16 +118,43 @@ impl<'a> Gather<'a> {
 /// Every `stride`-th value of `row` from `start` on, 0 outside of it.
 #[inline(always)]
 pub(super) fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usize, line: &mut [f32]) {
-    let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line.len());
-    let (first, end) = (below(-start), below(row.len() as isize - start));
-    let first = first.min(end);
-    fill_zero(simd, &mut line[..first]);
-    fill_zero(simd, &mut line[end..]);
-    let line = &mut line[first..end];
-    if line.is_empty() {
-        return;
+    Taken::new(row.len(), start, stride, line.len()).copy(simd, row, line);
+}
+
+/// Which values of a row a line takes: every `stride`-th from some position on, which may lie outside of the row.
+pub(super) struct Taken {
+    stride: usize,
+    /// The first value that is there.
+    from: usize,
+    /// The values of the line that are there; the others are 0.
+    inside: Range<usize>,
+}
+
+impl Taken {
+    /// Of a row of so many values, from `start` on, for a line of so many.
+    pub(super) fn new(row: usize, start: isize, stride: usize, line: usize) -> Taken {
+        let below = |position: isize| (position.max(0) as usize).div_ceil(stride).min(line);
+        let (first, end) = (below(-start), below(row as isize - start));
+        let first = first.min(end);
+        let from = if first == end { 0 } else { (start + (first * stride) as isize) as usize };
+        Taken { stride, from, inside: first..end }
     }
-    let row = &row[(start + (first * stride) as isize) as usize..];
+
+    /// Copies them.
+    #[inline(always)]
+    pub(super) fn copy<S: Simd>(&self, simd: S, row: &[f32], line: &mut [f32]) {
+        fill_zero(simd, &mut line[..self.inside.start]);
+        fill_zero(simd, &mut line[self.inside.end..]);
+        let line = &mut line[self.inside.clone()];
+        if !line.is_empty() {
+            copy_inside(simd, &row[self.from..], self.stride, line);
+        }
+    }
+}
+
+/// Every `stride`-th value of a row, which has all of them.
+#[inline(always)]
+fn copy_inside<S: Simd>(simd: S, row: &[f32], stride: usize, line: &mut [f32]) {
     match stride {
         1 => {
             let (vectors, rest) = line.as_chunks_mut::<LANES>();

@@ -259,15 +259,23 @@ fn cuts_and_threads_do_not_change_bits() {
 
 #[test]
 fn few_windows_have_the_bits_of_many() {
-    let axis =
-        |input, output, stride| WindowAxis { input, output, kernel: 3, stride, dilation: 1, pad_begin: 1, pad_end: 1 };
-    let few = ConvolutionShape {
-        batch: 2,
-        groups: 1,
-        group_inputs: 90,
-        group_outputs: 37,
-        axes: vec![axis(3, 2, 2), axis(4, 4, 1)],
+    let axis = |input, output, stride, pad| WindowAxis {
+        input,
+        output,
+        kernel: 3,
+        stride,
+        dilation: 1,
+        pad_begin: pad,
+        pad_end: pad,
     };
+    check_few(vec![axis(3, 2, 2, 1), axis(4, 4, 1, 1)]);
+    // One window that sees the image, and one that sees some of it.
+    check_few(vec![axis(3, 1, 1, 0), axis(3, 1, 1, 0)]);
+    check_few(vec![axis(3, 1, 1, 0), axis(4, 1, 2, 0)]);
+}
+
+fn check_few(axes: Vec<WindowAxis>) {
+    let few = ConvolutionShape { batch: 2, groups: 1, group_inputs: 90, group_outputs: 37, axes };
     let (x, weight) = (numbers(1, few.inputs()), numbers(2, few.group_outputs * few.depth()));
     let (bias, addend) = (numbers(3, few.group_outputs), numbers(4, few.outputs()));
     let halve = |_: usize, outputs: &mut [f32]| outputs.iter_mut().for_each(|output| *output *= 0.5);
@@ -294,6 +302,26 @@ fn few_windows_have_the_bits_of_many() {
             }
         }
         assert_eq!(products, gathered, "{}", instructions.name());
+    }
+}
+
+/// Windows of one position read images where they lie, but for vectors that would reach behind the last channel.
+#[test]
+fn single_positions_at_the_end_of_an_image_are_read() {
+    for extents in [[1, 9], [5, 5], [7, 7], [6, 8], [9, 11], [16, 16]] {
+        let axis =
+            |input| WindowAxis { input, output: input, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let axes = extents.map(axis).to_vec();
+        let shape = ConvolutionShape { batch: 2, groups: 1, group_inputs: 150, group_outputs: 37, axes };
+        let (x, weight) = (numbers(1, shape.inputs()), numbers(2, shape.group_outputs * shape.depth()));
+        let expected = naive(&shape, &x, &weight);
+        let panels: Vec<f32> = pack_group(&shape, &weight);
+        let whole = [PanelPiece { panels: 0..3, inputs: 0..150, elements: PanelElements::F32(&panels) }];
+        for instructions in Instructions::available() {
+            let weight = ConvolutionWeight::Panels(&whole);
+            let found = run(instructions, &shape, &x, weight, ConvolutionEpilogue::default());
+            assert_close(&format!("{extents:?} on {}", instructions.name()), &found, &expected);
+        }
     }
 }
 

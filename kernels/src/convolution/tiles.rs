@@ -99,6 +99,8 @@ impl Operands<'_> {
             while row < rows {
                 // Channels that are missing in a panel are zeros: a tile with some of them is faster than several small ones.
                 let count = match rows - row {
+                    // A vector alone leaves registers for the sums of all channels, which take turns in the two units.
+                    9.. if VECTORS == 1 && S::TILE_ROWS == 8 => 16,
                     5.. if S::TILE_ROWS == 8 => 8,
                     6.. if S::TILE_ROWS == 6 => 6,
                     3.. => 4,
@@ -108,6 +110,9 @@ impl Operands<'_> {
                 let asked = if index == 0 { &out[row.min(out.len())..out.len().min(row + count)] } else { &[] };
                 let out = (asked, place);
                 match count {
+                    16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
+                        simd.run(Tile::<16, VECTORS> { operands, row, first, sums: own, out })
+                    }
                     8 if const { S::TILE_ROWS == 8 } => {
                         simd.run(Tile::<8, VECTORS> { operands, row, first, sums: own, out })
                     }

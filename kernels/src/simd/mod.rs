@@ -325,8 +325,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
         if let Some(full) = values.first_chunk() {
             return self.load_even(full);
         }
+        // Whole vectors are stored, so that the loads need not wait until all are in the cache.
         let mut lanes = [0.0; 2 * LANES];
-        lanes[..values.len()].copy_from_slice(values);
+        let (first, last) = values.split_at(values.len().min(LANES));
+        for (lanes, values) in lanes.as_chunks_mut().0.iter_mut().zip([first, last]) {
+            self.store(self.load_partial(values), lanes);
+        }
         self.load_even(&lanes)
     }
 
