@@ -71,6 +71,10 @@ impl AxisPads {
         // What negative pads leave.
         let low = i128::from(self.begin.min(0)).abs().min(total);
         let high = (total + i128::from(self.end.min(0))).max(low);
+        // Most positions, whatever the mode.
+        if (low..high).contains(&at) {
+            return Some(at as usize);
+        }
         let length = high - low;
         let position = match mode {
             PadMode::Constant => at,
