@@ -412,3 +412,65 @@ fn attention_that_is_written_out_is_one_step_within_its_rounding() {
         }
     }
 }
+
+/// A convolution of plain filters, and a batch normalization of its sums.
+fn normalized_convolution(seed: u64) -> Case {
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        numbers.next();
+    }
+    let (groups, own, filters) = (1 + numbers.below(2), 1 + numbers.below(5), 1 + numbers.below(20));
+    let (channels, outputs, length) = (groups * own, groups * filters, 1 + numbers.below(40));
+    let mut constants = String::new();
+    let mut constant = |name: &str, shape: &[usize], least: f64, greatest: f64| {
+        let mut element = || least + (greatest - least) * numbers.below(1001) as f64 / 1000.0;
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| element() as f32).collect();
+        let hex: String =
+            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+        let shape = shape_text(shape);
+        let _ = writeln!(constants, "constant @{name} : f32{shape} = f32{shape}:{hex}");
+        values
+    };
+    constant("w", &[outputs, own, 3], -1.0, 1.0);
+    constant("o", &[outputs], -2.0, 2.0);
+    constant("scale", &[outputs], -1.5, 1.5);
+    constant("bias", &[outputs], -1.0, 1.0);
+    constant("mean", &[outputs], -1.0, 1.0);
+    constant("variance", &[outputs], 0.25, 4.0);
+    let bias = if seed.is_multiple_of(2) { ", @o" } else { "" };
+    let (x, y) = (shape_text(&[2, channels, length]), shape_text(&[2, outputs, length]));
+    let text = format!(
+        r#"{constants}entry "main"("x") -> ("y") = block 0
+block 0(%x : f32{x}) {{
+  %c : f32{y} = convolution groups={groups} pads=[1, 1] %x, @w{bias} from "conv"
+  %n : f32{y} = batch_normalization epsilon=0.001 momentum=0.9 %c, @scale, @bias, @mean, @variance from "normalize"
+  %y : f32{y} = activation function=relu %n from "relu"
+  return %y
+}}
+"#
+    );
+    let elements = 2 * channels * length;
+    let x: Vec<f32> = (0..elements).map(|_| numbers.below(2001) as f32 / 1000.0 - 1.0).collect();
+    Case { text, inputs: vec![("x".to_string(), Tensor::from_elements(&[2, channels, length], &x).unwrap())] }
+}
+
+#[test]
+fn a_normalization_goes_into_filters_within_its_rounding() {
+    for seed in 0..60 {
+        let Case { text, inputs } = normalized_convolution(seed);
+        let plain = after(&text, &["infer", "remove_dead_code", "order"]);
+        let fused = after(&text, &["infer", "fuse", "remove_dead_code", "order"]);
+        let [step] = fused.blocks[0].steps.as_slice() else { panic!("{} steps of\n{text}", fused.step_count()) };
+        assert_eq!((step.op.name(), &*step.name), ("convolution", "conv + normalize + relu"));
+        let (expected, found) = (run(&plain, &inputs, 1), run(&fused, &inputs, 2));
+        let value = |bits: &Option<u64>| bits.map_or(f64::NAN, f64::from_bits);
+        for (index, (expected, found)) in expected[0].iter().zip(&found[0]).enumerate() {
+            let (expected, found) = (value(expected), value(found));
+            // Sums of up to 15 products and a bias are below 18, factors below 3, and each of about 20 roundings is half a part of 2^23.
+            assert!(
+                (expected - found).abs() <= 18.0 * 3.0 * 20.0 * 2f64.powi(-24),
+                "seed {seed}, {index}: {expected} {found}"
+            );
+        }
+    }
+}

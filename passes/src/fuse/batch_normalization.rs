@@ -63,24 +63,40 @@ fn program() -> Program {
 
 /// Mean, factor and bias, which lie along the second axis of the data.
 fn parameters(graph: &Graph, normalization: &BatchNormalization, step: &Step) -> Option<[Constant; 3]> {
-    let [data, parameters @ ..] = step.operands.as_slice() else { return None };
-    let data = graph.fact(*data)?;
-    let rank = data.rank().filter(|&rank| rank >= 2)?;
-    let usual = !normalization.training && !normalization.per_element && data.dtype() == Some(DType::F32);
-    usual.then_some(())?;
-    let load = |operand: &Operand| match operand {
-        Operand::Constant(id) if graph.constant(*id).dtype == DType::F32 => graph.load_constant(*id).ok(),
-        Operand::Constant(_) | Operand::Value(_) | Operand::Absent => None,
-    };
-    let tensors: Vec<Tensor> = parameters.iter().map(load).collect::<Option<_>>()?;
-    let [scale, bias, mean, variance] = tensors.as_slice() else { return None };
-    let (scales, variances) = (scale.elements::<f32>().ok()?, variance.elements::<f32>().ok()?);
-    let factors = scales.iter().zip(variances).map(|(&scale, &variance)| {
-        let deviation = (f64::from(variance) + f64::from(normalization.epsilon)).sqrt();
-        (f64::from(scale) / deviation) as f32
-    });
-    let factors: Vec<f32> = factors.collect();
+    let Channels { means, factors, biases, rank } = Channels::of(graph, normalization, step)?;
     let shape: Vec<usize> = std::iter::once(factors.len()).chain(std::iter::repeat_n(1, rank - 2)).collect();
     let constant = |values: &[f32]| Some(Constant::of(Tensor::from_elements(&shape, values).ok()?, None));
-    Some([constant(mean.elements().ok()?)?, constant(&factors)?, constant(bias.elements().ok()?)?])
+    Some([constant(&means)?, constant(&factors)?, constant(&biases)?])
+}
+
+/// What a batch normalization by constants does to each channel of data in f32.
+pub(super) struct Channels {
+    pub(super) means: Vec<f32>,
+    pub(super) factors: Vec<f32>,
+    pub(super) biases: Vec<f32>,
+    /// Axes of the data.
+    pub(super) rank: usize,
+}
+
+impl Channels {
+    pub(super) fn of(graph: &Graph, normalization: &BatchNormalization, step: &Step) -> Option<Channels> {
+        let [data, parameters @ ..] = step.operands.as_slice() else { return None };
+        let data = graph.fact(*data)?;
+        let rank = data.rank().filter(|&rank| rank >= 2)?;
+        let usual = !normalization.training && !normalization.per_element && data.dtype() == Some(DType::F32);
+        usual.then_some(())?;
+        let load = |operand: &Operand| match operand {
+            Operand::Constant(id) if graph.constant(*id).dtype == DType::F32 => graph.load_constant(*id).ok(),
+            Operand::Constant(_) | Operand::Value(_) | Operand::Absent => None,
+        };
+        let tensors: Vec<Tensor> = parameters.iter().map(load).collect::<Option<_>>()?;
+        let [scale, bias, mean, variance] = tensors.as_slice() else { return None };
+        let (scales, variances) = (scale.elements::<f32>().ok()?, variance.elements::<f32>().ok()?);
+        let factors = scales.iter().zip(variances).map(|(&scale, &variance)| {
+            let deviation = (f64::from(variance) + f64::from(normalization.epsilon)).sqrt();
+            (f64::from(scale) / deviation) as f32
+        });
+        let own = |tensor: &Tensor| Some(tensor.elements::<f32>().ok()?.to_vec());
+        Some(Channels { means: own(mean)?, factors: factors.collect(), biases: own(bias)?, rank })
+    }
 }

@@ -43,6 +43,7 @@ mod products;
 mod readers;
 mod repeated;
 mod rotary;
+mod scaled_filters;
 mod views;
 
 use crate::error::PassError;
@@ -68,6 +69,7 @@ pub const PATTERNS: &[Pattern] = &[
     Pattern { name: "parts", apply: parts::apply },
     Pattern { name: "heads", apply: heads::apply },
     Pattern { name: "normalization", apply: normalization::apply },
+    Pattern { name: "scaled_filters", apply: scaled_filters::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
     Pattern { name: "views", apply: views::apply },
     Pattern { name: "chains", apply: chains::apply },

@@ -208,7 +208,7 @@ fn apply(graph: &mut Graph, group: &Neighbours, candidates: &[Candidate], diviso
             Before::Constant(step, operand) => {
                 let Operand::Constant(id) = graph.block(group.block).steps[step].operands[operand] else { continue };
                 let whole = graph.load_constant(id)?;
-                let own = whole.elements::<f32>().unwrap_or_default();
+                let own = whole.elements::<f32>().map_err(failure)?;
                 let divided = tensor(whole.shape(), &by_input(own, &inverses, |value, inverse| value * inverse))?;
                 let constant = Constant::of(divided, graph.constant(id).name.clone().as_deref());
                 let new = graph.add_constant(constant);
