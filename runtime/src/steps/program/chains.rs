@@ -5,6 +5,7 @@
 //! dequantized integers are read as such, and quantizing may end a chain.
 
 use super::registers::{Direct, Register};
+use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use std::ops::Range;
 
@@ -182,6 +183,9 @@ enum Out<'a> {
     Bytes(&'a mut [u8]),
 }
 
+/// Vectors of a slot in memory, where steps find those of any slot.
+type Slot = [[f32; LANES]; VECTORS];
+
 /// A chain over some elements.
 struct Loop<'a> {
     chain: &'a Chain,
@@ -195,11 +199,13 @@ impl Routine for Loop<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let mut slots = [[simd.splat(0.0); VECTORS]; SLOTS];
+        // Kept memory: to fill all slots with zeros would take longer than short runs.
+        let mut slots = scratch(SLOTS * TOGETHER);
+        let slots: &mut [Slot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         // Values that are the same for all elements stay in their slots.
-        for (slot, input) in self.inputs.iter().enumerate() {
+        for (slot, input) in slots.iter_mut().zip(&self.inputs) {
             if let Input::One(value) = input {
-                slots[slot] = [simd.splat(*value); VECTORS];
+                *slot = [[*value; LANES]; VECTORS];
             }
         }
         let is_bytes = |input: &Input<'_>| match input {
@@ -222,23 +228,24 @@ impl Routine for Loop<'_> {
                 };
                 let bytes = if by_quarters { input.bytes(start) } else { None };
                 if let Some((bytes, signed)) = bytes {
-                    slots[slot] = widened_quarters(simd, bytes, signed, feed.widened);
+                    store(simd, widened_quarters(simd, bytes, signed, feed.widened), &mut slots[slot]);
                     continue;
                 }
                 if let Some(values) = whole(simd, input, start, count) {
-                    slots[slot] = values;
+                    store(simd, values, &mut slots[slot]);
                     continue;
                 }
                 for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
                     let first = vector * LANES;
                     let own = start + first..start + count.min(first + LANES);
-                    *value = widened(simd, input, own, feed.widened);
+                    simd.store(widened(simd, input, own, feed.widened), value);
                 }
             }
             for (index, link) in self.chain.links.iter().enumerate() {
-                slots[MOST_FEEDS + index] = linked(simd, &slots, *link);
+                let result = linked(simd, slots, *link);
+                store(simd, result, &mut slots[MOST_FEEDS + index]);
             }
-            let result = &slots[self.chain.result];
+            let result = &load(simd, &slots[self.chain.result]);
             match (&mut self.out, self.chain.quantized) {
                 (Out::Floats(out), _) => match out[start..start + count].as_chunks_mut::<LANES>() {
                     (whole, []) => {
@@ -380,33 +387,53 @@ fn widen<T: Copy + Into<i32>>(values: &[T], lanes: &mut [i32; LANES]) {
 }
 
 #[inline(always)]
-fn linked<S: Simd>(simd: S, slots: &[[S::Vector; VECTORS]; SLOTS], link: Link) -> [S::Vector; VECTORS] {
+fn load<S: Simd>(simd: S, slot: &Slot) -> [S::Vector; VECTORS] {
+    let mut vectors = [simd.splat(0.0); VECTORS];
+    for (vector, values) in vectors.iter_mut().zip(slot) {
+        *vector = simd.load(values);
+    }
+    vectors
+}
+
+#[inline(always)]
+fn store<S: Simd>(simd: S, vectors: [S::Vector; VECTORS], slot: &mut Slot) {
+    for (vector, values) in vectors.into_iter().zip(slot) {
+        simd.store(vector, values);
+    }
+}
+
+#[inline(always)]
+fn linked<S: Simd>(simd: S, slots: &[Slot], link: Link) -> [S::Vector; VECTORS] {
     let mut result = [simd.splat(0.0); VECTORS];
     match link {
         Link::Add(x, y) => {
+            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
             for vector in 0..VECTORS {
-                result[vector] = simd.add(slots[x][vector], slots[y][vector]);
+                result[vector] = simd.add(x[vector], y[vector]);
             }
         }
         Link::Sub(x, y) => {
+            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
             for vector in 0..VECTORS {
-                result[vector] = simd.subtract(slots[x][vector], slots[y][vector]);
+                result[vector] = simd.subtract(x[vector], y[vector]);
             }
         }
         Link::Mul(x, y) => {
+            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
             for vector in 0..VECTORS {
-                result[vector] = simd.multiply(slots[x][vector], slots[y][vector]);
+                result[vector] = simd.multiply(x[vector], y[vector]);
             }
         }
         Link::Div(x, y) => {
+            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
             for vector in 0..VECTORS {
-                result[vector] = simd.divide(slots[x][vector], slots[y][vector]);
+                result[vector] = simd.divide(x[vector], y[vector]);
             }
         }
         Link::Clamp(x, least, greatest) => {
-            let (least, greatest) = (simd.splat(least), simd.splat(greatest));
+            let (x, least, greatest) = (load(simd, &slots[x]), simd.splat(least), simd.splat(greatest));
             for vector in 0..VECTORS {
-                let x = slots[x][vector];
+                let x = x[vector];
                 let above = simd.select_less(x, least, least, x);
                 result[vector] = simd.select_less(greatest, above, greatest, above);
             }
