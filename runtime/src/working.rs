@@ -137,7 +137,7 @@ fn copied_bytes(block: &BlockRecord, paged_values: &[bool], bindings: &Bindings)
 pub(crate) fn least_working_bytes(manifest: &Manifest, context: Option<u64>) -> u64 {
     let of_entry = |entry: &EntryRecord| {
         let Some(bindings) = greatest(manifest, entry, context) else { return 0 };
-        let memory = BoundMemory::new(manifest, entry.block, bindings.clone(), Pool::new(Budget::new(None)));
+        let memory = BoundMemory::new(manifest, false, entry.block, bindings.clone(), Pool::new(Budget::new(None)));
         let ports = PortBytes::new(manifest, entry, &bindings, &memory);
         ports.inputs.saturating_add(ports.state).saturating_add(ports.results).saturating_add(memory.arena_bytes())
     };

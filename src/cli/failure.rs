@@ -411,7 +411,7 @@ fn of_step(error: &KernelError) -> Code {
         KernelError::Reference(error) => of_reference(error),
         KernelError::Memory { .. } => Code::Resource,
         KernelError::Version(VersionError::Memory { .. } | VersionError::Spill { .. }) => Code::Resource,
-        KernelError::Version(VersionError::Mismatch { .. }) => Code::Usage,
+        KernelError::Version(VersionError::Mismatch { .. } | VersionError::Forgotten { .. }) => Code::Usage,
         KernelError::Weight { .. } | KernelError::Cancelled => Code::File,
     }
 }

@@ -1,6 +1,6 @@
 //! Text from a small language model: by the library (`text`), several side by side (`batch`), with guesses of a smaller model (`draft`), of models that read an input
 //! (`encoder`),
-//! of a form that is asked for (`grammar`), and over HTTP (`server`).
+//! of a form that is asked for (`grammar`), over HTTP (`server`), and with state that is forgotten behind windows (`windows`).
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod batch;
@@ -9,3 +9,4 @@ mod encoder;
 mod grammar;
 mod server;
 mod text;
+mod windows;
