@@ -237,7 +237,7 @@ fn of_compile(error: &CompileError) -> Verdict {
             (Code::File, Some(format!("--keep '{tensor}' leaves it as it is")))
         }
         CompileError::Pipeline(PipelineError::Pass(
-            PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. },
+            PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. } | PassError::Join { .. },
         )) => (Code::File, None),
         CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. })
         | CompileError::Emit(EmitError::UnusedState { .. }) => {

@@ -251,7 +251,7 @@ impl Generator {
         let (prefill, decode) =
             (settings.prefill.as_ref().unwrap_or(&settings.decode).clone(), settings.decode.clone());
         let start = settings.encoder.as_ref().and_then(|encoder| encoder.start.clone());
-        let further = self.model.most_pass_tokens().unwrap_or(chunk).min(chunk);
+        let further = self.model.most_pass_tokens(&prefill).unwrap_or(chunk).min(chunk);
         let (mut left, mut last) = (tokens, None);
         while !left.is_empty() {
             if self.cancel.is_cancelled() {
@@ -329,7 +329,8 @@ impl Generator {
     /// Tokens that may follow the context and the token that was chosen last; those of a draft where nothing repeats itself.
     pub(super) fn guesses(&mut self, token: u32, continuation: &mut Continuation) -> Result<Vec<u32>, GenerateError> {
         // Each guess that is right is a token less to come, and the one behind them comes from the same pass.
-        let left = continuation.left().saturating_sub(1);
+        let most = self.model.most_pass_tokens(&self.model.settings().decode).unwrap_or(usize::MAX);
+        let left = continuation.left().min(most).saturating_sub(1);
         if !self.shrinks || left == 0 || self.options.lookup == 0 && self.draft.is_none() {
             return Ok(Vec::new());
         }

@@ -62,11 +62,25 @@ pub fn write_folder_of_bytes(folder: &Path) {
 }
 
 fn write_folder_with(folder: &Path, decoder: Decoder, tokenizer: &str) {
-    write(folder, "model.onnx", &model(decoder));
+    write(folder, "model.onnx", &model(decoder).encode_to_vec());
+    write_texts(folder, tokenizer);
+    write(folder, "genai_config.json", genai_config(decoder.context).as_bytes());
+}
+
+/// The model of [`write_small_folder`].
+pub fn small_model() -> ModelProto {
+    model(Decoder { inner: INNER / 16, ..PLAIN })
+}
+
+/// Write what belongs to text beside models of any folder.
+pub fn write_tokenizer(folder: &Path) {
+    write_texts(folder, &tokenizer());
+}
+
+fn write_texts(folder: &Path, tokenizer: &str) {
     write(folder, "tokenizer.json", tokenizer.as_bytes());
     write(folder, "tokenizer_config.json", br#"{"bos_token": null, "eos_token": {"content": "<end>"}}"#);
     write(folder, "chat_template.jinja", b"{% for message in messages %}{{ message.content.strip() }} w2 {% endfor %}");
-    write(folder, "genai_config.json", genai_config(decoder.context).as_bytes());
 }
 
 fn genai_config(context: usize) -> String {
@@ -141,7 +155,7 @@ fn constant(name: &str, shape: &[i64], value: i64) -> TensorProto {
 }
 
 /// The model, with the inputs, outputs and operators of onnxruntime-genai's builder.
-fn model(Decoder { seed, inner, context, windows }: Decoder) -> Vec<u8> {
+fn model(Decoder { seed, inner, context, windows }: Decoder) -> ModelProto {
     let mut random = Random::new(seed);
     let mut weight = |name: &str, rows: usize, columns: usize, scale: f32| {
         let elements: Vec<f32> =
@@ -236,5 +250,4 @@ fn model(Decoder { seed, inner, context, windows }: Decoder) -> Vec<u8> {
         graph: Some(graph(inputs, weights, nodes, outputs)),
         ..ModelProto::default()
     }
-    .encode_to_vec()
 }
