@@ -29,6 +29,9 @@ use thiserror::Error;
 
 const MAGIC: &[u8; 12] = b"ipu state 2\n";
 
+/// Pages of a state that may be forgotten, which takes no bytes here but memory later: 134 million positions of pages of 128.
+const MOST_FORGOTTEN_PAGES: usize = 1 << 20;
+
 /// Why state cannot be saved or restored.
 #[derive(Debug, Error)]
 pub enum SavedStateError {
@@ -169,7 +172,7 @@ fn restore_state(
     let forgotten = usize::try_from(u64::from_le_bytes(array(from)?)).unwrap_or(usize::MAX);
     // No run may need what is forgotten.
     let first_read = program.windows[number as usize].map_or(0, |window| window.first_read(length));
-    if forgotten > first_read / version.page_positions() {
+    if forgotten > MOST_FORGOTTEN_PAGES.min(first_read / version.page_positions()) {
         return Err(malformed("more positions are forgotten than are never read"));
     }
     let mut version = version.behind_forgotten(forgotten).map_err(failed)?;
