@@ -10,6 +10,7 @@ mod options;
 pub use error::CompileError;
 pub use ipuc_passes::moments::Calibration;
 pub use ipuc_passes::options::{ActivationSparsity, Activations, Budget, Precision, Sparsity, WeightOptions};
+pub use ipuc_passes::options::{Joined, Part};
 pub use options::{Branch, CompileOptions, Source};
 
 use crate::files::{Destination, OutputFile};

@@ -3,14 +3,14 @@
 //! `tests/ir/<pass>/<case>.ir` holds a graph, a line of `// ----`, and the graph afterwards. `BLESS=1 cargo test --test
 //! all filetests` rewrites what is expected; without it the files are only compared. The comment of each pass holds such a
 //! pair too. A line `// state IN=OUT`, `// cache i8`, `// dimension NAME=SIZE`, `// weights TYPE`, `// keep PATTERN` or
-//! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT`, `// size BYTES`, `// max-error SHARE` and
+//! `// weights-for PATTERN=TYPE` before a graph is an option; so are `// prefill OUTPUT`, `// join ENTRY=PART,PART`, `// size BYTES`, `// max-error SHARE` and
 //! `// sparse always` and `// sparse-activations always`.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use ipuc_passes::fuse::PATTERNS;
 use ipuc_passes::ir::text::{parse, print};
 use ipuc_passes::ir::{Changes, Graph};
-use ipuc_passes::options::{ActivationSparsity, Budget, Options, Sparsity};
+use ipuc_passes::options::{ActivationSparsity, Budget, Joined, Options, Part, Sparsity};
 use ipuc_passes::pipeline::{self, PIPELINE, Pass, Phase};
 use ipuc_passes::verify::Stage;
 use std::path::{Path, PathBuf};
@@ -128,6 +128,11 @@ fn options(input: &str) -> Options {
         }
         if let Some(cache) = line.strip_prefix("// cache ") {
             options.cache = Some(cache.parse().unwrap());
+        }
+        if let Some(joined) = line.strip_prefix("// join ") {
+            let (entry, parts) = joined.split_once('=').unwrap();
+            let part = |entry: &str| Part { entry: entry.to_string(), renamed: Vec::new() };
+            options.joined.push(Joined { entry: entry.to_string(), parts: parts.split(',').map(part).collect() });
         }
         if let Some(output) = line.strip_prefix("// prefill ") {
             options.prefill = Some(output.to_string());

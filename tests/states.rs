@@ -225,8 +225,8 @@ fn rounded_rows_have_one_set_of_bits_and_fewer_bytes() {
                 tight.save(&mut saved).unwrap();
                 let positions = PROMPT + FORK + 1;
                 let rows = cache_bytes(&tight, &model, |size| scheme.row_bytes(size).unwrap());
-                // A checksum for each page, number, rank and four extents for each state, and the header.
-                assert_eq!(saved.len(), rows + 8 * (40 + 4 * positions.div_ceil(128)) + 60);
+                // A checksum for each page; number, rank, four extents and pages forgotten for each state; and the header.
+                assert_eq!(saved.len(), rows + 8 * (48 + 4 * positions.div_ceil(128)) + 60);
                 let mut session = session(&model, 1);
                 session.restore(&mut saved.as_slice()).unwrap();
                 restored = Some(session);
@@ -347,13 +347,15 @@ fn what_is_no_saved_state_of_this_model_is_refused_and_the_state_stays() {
         session.restore(&mut changed.as_slice()).unwrap_err().to_string()
     };
     assert_eq!(refused(&|bytes| bytes.truncate(30)), "this is no saved state: it ends early");
-    assert_eq!(refused(&|bytes| bytes[0] = b'x'), "this is no saved state: it does not begin with `ipu state 1`");
+    assert_eq!(refused(&|bytes| bytes[0] = b'x'), "this is no saved state: it does not begin with `ipu state 2`");
     assert_eq!(refused(&|bytes| bytes[20] ^= 1), "this is no saved state: the checksum of its header does not match");
     assert_eq!(refused(&|bytes| bytes.truncate(bytes.len() - 1)), "this is no saved state: it ends early");
     assert_eq!(refused(&|bytes| bytes.push(0)), "this is no saved state: bytes follow the last state");
     let name = &model.manifest().states[0].name;
     let damaged = format!("this is no saved state: state `{name}`: a checksum does not match");
     assert_eq!(refused(&|bytes| bytes[60 + 40 + 100] ^= 1), damaged);
+    let forgotten = format!("this is no saved state: state `{name}`: more positions are forgotten than are never read");
+    assert_eq!(refused(&|bytes| bytes[60 + 40] = 1), forgotten);
     // Extents that nothing fits in: nothing is allocated for them.
     let huge = refused(&|bytes| bytes[60 + 8 + 16..60 + 8 + 24].copy_from_slice(&(1u64 << 50).to_le_bytes()));
     assert!(huge.starts_with("this is no saved state: "), "{huge}");

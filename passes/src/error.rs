@@ -81,6 +81,16 @@ pub enum PassError {
         /// Why.
         reason: String,
     },
+    /// An entry that cannot be a part of another.
+    #[error("`{part}` cannot be a part of entry `{entry}`: {reason}")]
+    Join {
+        /// The other.
+        entry: String,
+        /// The part.
+        part: String,
+        /// Why not.
+        reason: String,
+    },
     /// An input or output that an entry cannot do without.
     #[error("entry `{entry}` cannot do without `{port}`: {reason}")]
     LeftOut {

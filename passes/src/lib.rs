@@ -17,6 +17,7 @@ pub mod import;
 pub mod infer;
 pub mod integers;
 pub mod ir;
+pub mod join;
 pub mod moments;
 pub mod options;
 pub mod order;

@@ -196,6 +196,24 @@ pub enum ActivationSparsity {
     Never,
 }
 
+/// An entry that is made of others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Joined {
+    /// Its name.
+    pub entry: String,
+    /// What it is made of, in the order in which they run.
+    pub parts: Vec<Part>,
+}
+
+/// An entry that becomes a part of another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its name.
+    pub entry: String,
+    /// Names that its outputs have for others: the one of the model, the other.
+    pub renamed: Vec<(String, String)>,
+}
+
 /// What a compilation may be told.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -203,6 +221,8 @@ pub struct Options {
     pub dimensions: Bindings,
     /// Inputs and outputs that are state, as `IN=OUT` patterns.
     pub states: Vec<String>,
+    /// Entries that are made of others.
+    pub joined: Vec<Joined>,
     /// Inputs and outputs that entries do without, by entry and name: nothing reads these inputs once the model is folded.
     pub left_out: Vec<(String, String)>,
     /// How rows of f32 of growing state are stored; `None` where they stay as they are.

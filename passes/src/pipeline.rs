@@ -8,6 +8,7 @@ use crate::fuse::fuse;
 use crate::infer::infer;
 use crate::integers::integers;
 use crate::ir::{Changes, Graph};
+use crate::join::join;
 use crate::options::Options;
 use crate::order::order;
 use crate::prefill::prefill;
@@ -53,6 +54,7 @@ const SETTLING: &[Pass] = &[
 
 /// The passes in order. They settle: folding a condition chooses a branch, which has shapes that fold.
 pub const PIPELINE: &[Phase] = &[
+    Phase::Once(&[pass("join", Stage::Imported, join)]),
     Phase::Settle(SETTLING),
     Phase::Once(&[pass("states", Stage::Typed, states)]),
     Phase::Settle(SETTLING),

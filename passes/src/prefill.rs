@@ -46,7 +46,6 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::fact::Fact;
 use ipuc_formats::ops::{BlockInference, Gather, Op};
 use ipuc_formats::tensor::Tensor;
-use std::collections::HashMap;
 
 /// Name of the entry that this pass adds.
 pub const PREFILL: &str = "prefill";
@@ -66,7 +65,7 @@ pub fn prefill(graph: &mut Graph, options: &Options) -> Result<Changes, PassErro
     let Some(port) = entry.outputs.iter().position(|name| name == output) else {
         return Err(failure("the model has no such output"));
     };
-    let block = copy_block(graph, entry.block).ok_or_else(|| failure("a step of the model cannot be copied"))?;
+    let block = graph.copy_block(entry.block).ok_or_else(|| failure("a step of the model cannot be copied"))?;
     let result = graph.block(block).results[port];
     let Operand::Value(scores) = result else { return Err(failure("it is not computed")) };
     if rank(graph, result) != Some(3) {
@@ -77,41 +76,6 @@ pub fn prefill(graph: &mut Graph, options: &Options) -> Result<Changes, PassErro
     let steps = graph.block(block).steps.len();
     graph.entries.push(Entry { name: PREFILL.to_string(), block, ..entry });
     Ok(Changes::of_steps(steps))
-}
-
-/// A block like this one, of values of its own.
-fn copy_block(graph: &mut Graph, index: BlockIndex) -> Option<BlockIndex> {
-    let original = graph.block(index).clone();
-    let copy = graph.add_block();
-    let mut values: HashMap<ValueId, ValueId> = HashMap::new();
-    let mut copied = |graph: &mut Graph, value: ValueId| {
-        *values.entry(value).or_insert_with(|| {
-            let original = graph.value(value).clone();
-            graph.add_value(original.fact, original.name.as_deref())
-        })
-    };
-    let operand = |graph: &mut Graph, copied: &mut dyn FnMut(&mut Graph, ValueId) -> ValueId, operand| match operand {
-        Operand::Value(value) => Operand::Value(copied(graph, value)),
-        Operand::Absent | Operand::Constant(_) => operand,
-    };
-    let parameters = original.parameters.iter().map(|&value| copied(graph, value)).collect();
-    let mut steps = Vec::with_capacity(original.steps.len());
-    for step in original.steps {
-        let bodies = step.op.blocks();
-        let op = if bodies.is_empty() {
-            step.op
-        } else {
-            let bodies = bodies.into_iter().map(|body| copy_block(graph, body)).collect::<Option<Vec<_>>>()?;
-            step.op.with_bodies(&bodies)?
-        };
-        let operands = step.operands.into_iter().map(|one| operand(graph, &mut copied, one)).collect();
-        let results = step.results.into_iter().map(|value| copied(graph, value)).collect();
-        steps.push(Step { op, operands, results, name: step.name });
-    }
-    let results = original.results.into_iter().map(|one| operand(graph, &mut copied, one)).collect();
-    let block = graph.block_mut(copy);
-    (block.parameters, block.steps, block.results) = (parameters, steps, results);
-    Some(copy)
 }
 
 fn rank(graph: &Graph, operand: Operand) -> Option<usize> {

@@ -27,6 +27,7 @@ mod stream;
 mod threads;
 mod trace;
 mod versions;
+mod windows;
 mod working;
 
 pub use bind::follow_equations;

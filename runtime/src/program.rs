@@ -9,6 +9,7 @@ use crate::state::AllStates;
 use crate::steps::PartSource;
 use crate::stream::{Need, Streamed, StreamedOptions};
 use crate::versions::{PageMemory, SpillFolder, VersionError};
+use crate::windows::{Window, windows};
 use ipuc_formats::model::{BlockRecord, Manifest, OperandRecord, WeightRecord};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Storage;
@@ -32,6 +33,8 @@ pub(crate) struct Program {
     pub(crate) spill: SpillFolder,
     /// What the sessions keep.
     pub(crate) states: AllStates,
+    /// How far back steps read each state.
+    pub(crate) windows: Vec<Option<Window>>,
 }
 
 impl Program {
@@ -108,8 +111,8 @@ impl Program {
     ) -> Self {
         let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
         let (pool, spill) = (Pool::new(budget.clone()), SpillFolder::new(None));
-        let states = AllStates::default();
-        Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill, states }
+        let (states, windows) = (AllStates::default(), windows(&manifest));
+        Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill, states, windows }
     }
 }
 

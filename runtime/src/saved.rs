@@ -3,16 +3,17 @@
 //! All numbers are little-endian:
 //!
 //! ```text
-//! "ipu state 1\n"                            12 bytes
+//! "ipu state 2\n"                            12 bytes
 //! root hash of the model's file              32 bytes
 //! seed of random operators                    8 bytes
 //! number of states                            4 bytes
 //! CRC-32C of all of the above                 4 bytes
 //! for each state: number, rank, extents       4, 4 and 8 each
+//!   of a growing state: pages forgotten       8
 //!   for each piece: its bytes, their CRC-32C  4 behind the bytes
 //! ```
 //!
-//! A growing state has a piece for each page, another state has one.
+//! A growing state has a piece for each page behind those that are forgotten, another state has one.
 
 use crate::error::RunError;
 use crate::program::Program;
@@ -26,7 +27,10 @@ use ipuc_formats::value::Value;
 use std::io::{self, Read, Write};
 use thiserror::Error;
 
-const MAGIC: &[u8; 12] = b"ipu state 1\n";
+const MAGIC: &[u8; 12] = b"ipu state 2\n";
+
+/// Pages of a state that may be forgotten, which takes no bytes here but memory later: 134 million positions of pages of 128.
+const MOST_FORGOTTEN_PAGES: usize = 1 << 20;
 
 /// Why state cannot be saved or restored.
 #[derive(Debug, Error)]
@@ -77,6 +81,7 @@ pub(crate) fn save(saved: &Saved, program: &Program, to: &mut dyn Write) -> Resu
         match contents {
             Contents::Version(version) => {
                 write_shape(number, version.shape(), to)?;
+                to.write_all(&((version.first() / version.page_positions()) as u64).to_le_bytes())?;
                 for piece in version.pieces(program) {
                     write_piece(&piece.map_err(|error| refused(error.to_string()))?, to)?;
                 }
@@ -110,7 +115,7 @@ pub(crate) fn restore(program: &Program, from: &mut dyn Read) -> Result<Saved, S
     let malformed = |reason: &str| SavedStateError::Malformed(reason.to_string());
     let header: [u8; 56] = array(from)?;
     if &header[..12] != MAGIC {
-        return Err(malformed("it does not begin with `ipu state 1`"));
+        return Err(malformed("it does not begin with `ipu state 2`"));
     }
     if crc_fast::crc32_iscsi(&header).to_le_bytes() != array(from)? {
         return Err(malformed("the checksum of its header does not match"));
@@ -126,7 +131,7 @@ pub(crate) fn restore(program: &Program, from: &mut dyn Read) -> Result<Saved, S
     for _ in 0..count {
         let number = u32::from_le_bytes(array(from)?);
         let record = program.manifest.states.get(number as usize).ok_or_else(|| malformed("a state does not exist"))?;
-        let restored = restore_state(record, &states, program, from)?;
+        let restored = restore_state((number, record), &states, program, from)?;
         if states.insert(number, restored).is_some() {
             return Err(malformed("a state occurs twice"));
         }
@@ -138,7 +143,7 @@ pub(crate) fn restore(program: &Program, from: &mut dyn Read) -> Result<Saved, S
 }
 
 fn restore_state(
-    record: &StateRecord,
+    (number, record): (u32, &StateRecord),
     others: &States,
     program: &Program,
     from: &mut dyn Read,
@@ -162,8 +167,15 @@ fn restore_state(
         let tensor = Tensor::from_bytes(dtype, &shape, &bytes).map_err(|error| malformed(&error.to_string()))?;
         return Ok(contents(record, charged(tensor.into(), program)?, program)?);
     };
-    let mut version = Version::empty(dtype, &shape, growth).map_err(failed)?;
     let length = shape[growth.axis as usize];
+    let version = Version::empty(dtype, &shape, growth).map_err(failed)?;
+    let forgotten = usize::try_from(u64::from_le_bytes(array(from)?)).unwrap_or(usize::MAX);
+    // No run may need what is forgotten.
+    let first_read = program.windows[number as usize].map_or(0, |window| window.first_read(length));
+    if forgotten > MOST_FORGOTTEN_PAGES.min(first_read / version.page_positions()) {
+        return Err(malformed("more positions are forgotten than are never read"));
+    }
+    let mut version = version.behind_forgotten(forgotten).map_err(failed)?;
     while version.length() < length {
         let positions = version.page_positions().min(length - version.length());
         let bytes = piece(version.stored_bytes(positions), from)?.ok_or_else(unsound)?;

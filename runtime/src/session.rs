@@ -49,6 +49,8 @@ pub struct Session {
     working_bytes: u64,
     /// The most bytes of buffers that a run took besides those of its outputs and state.
     unplanned_bytes: u64,
+    /// Whether state behind the windows of attention is forgotten.
+    forgets: bool,
     trace: Option<Arc<Trace>>,
     cancel: Option<CancelToken>,
     counter: Option<StepCounter>,
@@ -79,6 +81,7 @@ impl Session {
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
+            forgets: false,
             trace: None,
             cancel: None,
             counter: None,
@@ -97,6 +100,7 @@ impl Session {
             memory: None,
             working_bytes: 0,
             unplanned_bytes: 0,
+            forgets: self.forgets,
             trace: None,
             cancel: self.cancel.clone(),
             counter: None,
@@ -154,10 +158,39 @@ impl Session {
         self.states.lock().clear();
     }
 
+    /// Forget from the next run on what lies behind the windows of attention, in pages of growing state that nothing else reads:
+    /// memory then grows no further than windows, what the last run appended and a page or two. Such state has no contents to
+    /// ask for, and [`Session::can_truncate`] says how far back it goes. What is forgotten stays so when this is set back.
+    pub fn forget_behind_windows(&mut self, forgets: bool) {
+        self.forgets = forgets;
+    }
+
+    /// Whether [`Session::truncate`] leaves as many positions, of which those that the next run reads are not forgotten.
+    pub fn can_truncate(&self, positions: usize) -> bool {
+        let states = self.states.lock();
+        states.iter().all(|(&number, contents)| match contents {
+            Contents::Version(version) => {
+                version.length() >= positions && self.truncated(number, version, positions).is_some()
+            }
+            Contents::Value(_) => false,
+        })
+    }
+
+    /// The first positions of a state; `None` where some of them that the next run may read are forgotten.
+    fn truncated(&self, state: u32, version: &Version, positions: usize) -> Option<Version> {
+        let window = self.model.program.windows[state as usize];
+        let first = window.map_or(0, |window| window.first_read(positions));
+        if positions > 0 && first < version.first() {
+            return None;
+        }
+        version.truncated(positions)
+    }
+
     /// Take back all positions of growing states but the first ones.
     ///
     /// # Errors
-    /// [`RunError::State`] where a state does not grow, or holds fewer positions; all states are then what they were.
+    /// [`RunError::State`] where a state does not grow, holds fewer positions, or has forgotten some of those that a run behind them
+    /// would read; all states are then what they were.
     pub fn truncate(&mut self, positions: usize) -> Result<(), RunError> {
         let records = &self.model.program.manifest.states;
         let mut states = self.states.lock();
@@ -168,7 +201,10 @@ impl Session {
                     Err(failure("its positions are overwritten: none can be taken back".to_string()))
                 }
                 Contents::Version(version) if version.length() >= positions => {
-                    Ok((number, Contents::Version(version.truncated(positions))))
+                    let shorter = self.truncated(number, version, positions);
+                    let first = version.first();
+                    let forgotten = || failure(format!("positions before {first} are forgotten, behind its window"));
+                    Ok((number, Contents::Version(shorter.ok_or_else(forgotten)?)))
                 }
                 Contents::Version(version) => Err(failure(format!("it has {} positions", version.length()))),
                 Contents::Value(_) => Err(failure("it does not grow: no positions can be taken back".to_string())),
@@ -291,6 +327,15 @@ impl Session {
         self.working_bytes
     }
 
+    /// Bytes of the pages of growing state that this session keeps, in memory or in the spill file; forks share pages.
+    pub fn state_bytes(&self) -> u64 {
+        let bytes = |contents: &Contents| match contents {
+            Contents::Version(version) => version.held_bytes() as u64,
+            Contents::Value(_) => 0,
+        };
+        self.states.lock().values().map(bytes).sum()
+    }
+
     /// What the last run of this model read, and where it waited; `None` where the model has no budget.
     pub fn last_pass(&self) -> Option<PassReport> {
         self.model.program.streamed.as_ref().and_then(|streamed| streamed.last_pass())
@@ -316,8 +361,26 @@ impl Session {
                 }
             }
         }
+        self.forget(entry, &mut states);
         self.states.lock().extend(states);
         Ok(outputs)
+    }
+
+    /// Forget what no later run reads of states, even where what was appended just now is taken back.
+    fn forget(&self, entry: &EntryRecord, states: &mut [(u32, Contents)]) {
+        if !self.forgets {
+            return;
+        }
+        let before = self.states.lock();
+        for (state, contents) in states {
+            let reads = entry.states.iter().any(|used| used.state == *state && used.input.is_some());
+            let window = self.model.program.windows[*state as usize].filter(|_| reads);
+            if let (Some(window), Contents::Version(version), Some(Contents::Version(before))) =
+                (window, contents, before.get(state))
+            {
+                version.forget_before(window.first_kept(before.length()));
+            }
+        }
     }
 
     /// One value for each parameter: what is given, and state.

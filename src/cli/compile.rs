@@ -209,7 +209,7 @@ pub(super) fn run(arguments: &Arguments, output: &mut Output) -> Outcome {
     check_once(&arguments.dim)?;
     let mut options = options(arguments);
     check_options(arguments, &options)?;
-    let folder = language_model(&arguments.models)?;
+    let folder = language_model(&arguments.models, output)?;
     let sources = match folder {
         Some(model) => model.apply(&mut options),
         None => sources(&arguments.models)?,
@@ -307,6 +307,7 @@ fn options(arguments: &Arguments) -> CompileOptions {
         states: arguments.state.clone(),
         cache: arguments.cache.and_then(CacheArgument::rows),
         branches: Vec::new(),
+        joined: Vec::new(),
         overridable: arguments.overridable.clone(),
         prefill: None,
         attachments: Vec::new(),
@@ -381,9 +382,16 @@ fn placements(
 }
 
 /// The language model in the folder that is to be compiled; `None` where files are.
-fn language_model(models: &[NamedModel]) -> anyhow::Result<Option<LanguageModel>> {
+fn language_model(models: &[NamedModel], output: &Output) -> anyhow::Result<Option<LanguageModel>> {
     match models {
-        [model] if model.path.is_dir() => Ok(Some(folder::read(&model.path)?)),
+        [model] if model.path.is_dir() => {
+            let found = folder::read(&model.path)?;
+            if !found.left_out.is_empty() {
+                let names = found.left_out.join(", ");
+                output.note(format_args!("left out, since only text is supported: {names}"));
+            }
+            Ok(Some(found))
+        }
         models => match models.iter().find(|model| model.path.is_dir()) {
             Some(model) => {
                 let path = model.path.display();

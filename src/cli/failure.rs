@@ -237,7 +237,7 @@ fn of_compile(error: &CompileError) -> Verdict {
             (Code::File, Some(format!("--keep '{tensor}' leaves it as it is")))
         }
         CompileError::Pipeline(PipelineError::Pass(
-            PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. },
+            PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. } | PassError::Join { .. },
         )) => (Code::File, None),
         CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. })
         | CompileError::Emit(EmitError::UnusedState { .. }) => {
@@ -411,7 +411,7 @@ fn of_step(error: &KernelError) -> Code {
         KernelError::Reference(error) => of_reference(error),
         KernelError::Memory { .. } => Code::Resource,
         KernelError::Version(VersionError::Memory { .. } | VersionError::Spill { .. }) => Code::Resource,
-        KernelError::Version(VersionError::Mismatch { .. }) => Code::Usage,
+        KernelError::Version(VersionError::Mismatch { .. } | VersionError::Forgotten { .. }) => Code::Usage,
         KernelError::Weight { .. } | KernelError::Cancelled => Code::File,
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Three kinds are known: those of onnxruntime-genai (`genai_config.json`), those of Optimum and transformers
 //! (`config.json` and known names of models, here or in `onnx/`), and one `.onnx` file beside a `tokenizer.json`. `files` reads
-//! them, `settings` knows what configurations say, `decoder` finds models of one decoder, and `encoder` the parts of those that
-//! read an input and answer it.
+//! them, `settings` knows what configurations say, `decoder` finds models of one decoder, `joined` what it is made of where it is
+//! several models, and `encoder` the parts of those that read an input and answer it.
 
 mod decoder;
 mod encoder;
 mod files;
+mod joined;
 mod settings;
 
 pub use files::FolderError;
@@ -16,6 +17,7 @@ use super::{Branch, CompileOptions, Source};
 use crate::generation::{CHAT_TEMPLATE, GENERATION, GenerationSettings, TOKENIZER};
 use files::Files;
 use ipuc_formats::model::AttachmentRecord;
+use ipuc_passes::options::Joined;
 use serde_json::Value as Json;
 use settings::Parts;
 use std::path::Path;
@@ -29,6 +31,10 @@ pub struct LanguageModel {
     pub states: Vec<String>,
     /// What entries take of a decoder that is merged of two.
     pub branches: Vec<Branch>,
+    /// Entries that are made of several sources.
+    pub joined: Vec<Joined>,
+    /// Models of the folder that are left out: what they read or give is no text.
+    pub left_out: Vec<String>,
     /// Names of ports and entries, and how text is generated.
     pub settings: GenerationSettings,
     /// Tokenizer, chat template and settings.
@@ -40,7 +46,9 @@ impl LanguageModel {
     pub fn apply(self, options: &mut CompileOptions) -> Vec<Source> {
         options.states.extend(self.states);
         options.branches.extend(self.branches);
-        options.prefill = self.settings.prefill.map(|_| self.settings.logits);
+        let own = |name: &String| self.joined.iter().any(|joined| joined.entry == *name);
+        options.prefill = self.settings.prefill.filter(|name| !own(name)).map(|_| self.settings.logits);
+        options.joined.extend(self.joined);
         options.attachments.extend(self.attachments);
         self.sources
     }
@@ -59,12 +67,12 @@ pub fn read(folder: &Path) -> Result<LanguageModel, FolderError> {
         Some(parts) => parts,
         None => decoder::alone(&files, genai, &tokenizer)?,
     };
-    let Parts { sources, states, branches, settings } = read;
+    let Parts { sources, states, branches, joined, left_out, settings } = read;
     let text = serde_json::to_vec_pretty(&settings).map_err(|error| files.fault(folder, error))?;
     let attach = |name: &str, data: Vec<u8>| AttachmentRecord { name: name.to_string(), data: data.into() };
     let mut attachments = vec![attach(TOKENIZER, tokenizer), attach(GENERATION, text)];
     attachments.extend(template.map(|template| attach(CHAT_TEMPLATE, template)));
-    Ok(LanguageModel { sources, states, branches, settings, attachments })
+    Ok(LanguageModel { sources, states, branches, joined, left_out, settings, attachments })
 }
 
 /// The template of chats; the one called `default` where there are several.

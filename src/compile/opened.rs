@@ -4,7 +4,9 @@ use super::error::CompileError;
 use super::options::{CompileOptions, Source};
 use crate::files::{ExternalFileError, ExternalFiles, SourceFile};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::onnx::schema::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto, type_proto};
+use ipuc_formats::onnx::schema::{
+    ModelProto, TensorProto, ValueInfoProto, tensor_proto, tensor_shape_proto, type_proto,
+};
 use ipuc_formats::onnx::{TensorSource, read_model};
 use ipuc_formats::read_at::ReadAt;
 use std::cell::OnceCell;
@@ -71,6 +73,7 @@ pub(super) fn open(source: &Source, options: &CompileOptions) -> Result<Opened, 
     for branch in options.branches.iter().filter(|branch| branch.entry == source.entry) {
         branch.constant_inputs.iter().for_each(|(name, value)| fix_input(&mut proto, name, *value));
         branch.extents.iter().for_each(|(name, axis, extent)| fix_extent(&mut proto, name, *axis, *extent));
+        branch.without_rows.iter().for_each(|name| leave_empty(&mut proto, name));
     }
     let external = ExternalFiles::of_model(&source.path, &options.external_data_roots)?;
     let name = source.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -93,6 +96,32 @@ fn fix_input(model: &mut ModelProto, name: &str, value: bool) {
         raw_data: Some(vec![u8::from(value)]),
         ..TensorProto::default()
     });
+}
+
+/// Make an input a constant without rows, where the model has it and says how long they are.
+fn leave_empty(model: &mut ModelProto, name: &str) {
+    let Some(graph) = &mut model.graph else { return };
+    let Some(at) = graph.input.iter().position(|input| input.name.as_deref() == Some(name)) else { return };
+    let Some((kind, dims)) = empty_shape(&graph.input[at]) else { return };
+    graph.input.remove(at);
+    graph.initializer.push(TensorProto {
+        name: Some(name.to_string()),
+        dims,
+        data_type: Some(kind),
+        raw_data: Some(Vec::new()),
+        ..TensorProto::default()
+    });
+}
+
+/// The element type of an input and its extents without rows; `None` where another extent than the first is open.
+pub(super) fn empty_shape(input: &ValueInfoProto) -> Option<(i32, Vec<i64>)> {
+    let Some(type_proto::Value::TensorType(tensor)) = &input.r#type.as_ref()?.value else { return None };
+    let (_, rows) = tensor.shape.as_ref()?.dim.split_first()?;
+    let known = rows.iter().map(|dim| match dim.value {
+        Some(tensor_shape_proto::dimension::Value::DimValue(extent)) if extent > 0 => Some(extent),
+        Some(_) | None => None,
+    });
+    Some((tensor.elem_type?, std::iter::once(Some(0)).chain(known).collect::<Option<_>>()?))
 }
 
 /// Make an extent of an input a number, where the model has it open.

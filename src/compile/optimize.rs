@@ -71,6 +71,7 @@ pub(super) fn optimize(
     let passes = Options {
         dimensions: options.dimensions.clone(),
         states: options.states.clone(),
+        joined: options.joined.clone(),
         left_out: options.branches.iter().flat_map(left_out).collect(),
         cache: options.cache,
         prefill: options.prefill.clone(),

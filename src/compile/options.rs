@@ -4,7 +4,7 @@ use ipuc_formats::dim::Bindings;
 use ipuc_formats::model::{AttachmentRecord, PlacementRecord};
 use ipuc_formats::ops::RowScheme;
 use ipuc_passes::moments::Calibration;
-use ipuc_passes::options::{ActivationSparsity, Activations, Sparsity, WeightOptions};
+use ipuc_passes::options::{ActivationSparsity, Activations, Joined, Sparsity, WeightOptions};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct Branch {
     pub extents: Vec<(String, usize, u32)>,
     /// Inputs that nothing reads then, and outputs, which the entry does without.
     pub left_out: Vec<String>,
+    /// Inputs of floats that have no rows: the first axis has the extent 0.
+    pub without_rows: Vec<String>,
 }
 
 /// What a compilation may be told.
@@ -46,6 +48,8 @@ pub struct CompileOptions {
     pub cache: Option<RowScheme>,
     /// What entries take of models that have more.
     pub branches: Vec<Branch>,
+    /// Entries that are made of those of several models, which read what others give.
+    pub joined: Vec<Joined>,
     /// Inputs with a default, an initializer, that callers may give: they are optional, and steps that read them are not
     /// computed while compiling. Any other input with a default has it always.
     pub overridable: Vec<String>,

@@ -70,7 +70,9 @@ impl Generator {
     /// # Errors
     /// [`GenerateError::Run`] where threads cannot be started.
     pub fn new(model: &TextModel, options: &GeneratorOptions) -> Result<Generator, GenerateError> {
-        let session = Session::new(model.model(), &SessionOptions { threads: options.threads, ..Default::default() })?;
+        let mut session =
+            Session::new(model.model(), &SessionOptions { threads: options.threads, ..Default::default() })?;
+        session.forget_behind_windows(true);
         Ok(Generator {
             shrinks: model
                 .model()
@@ -216,9 +218,7 @@ impl Generator {
 
     /// Shorten the context to what it has in common with a prompt, less than the whole prompt; gives how many tokens that is.
     pub(super) fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
-        let common = self.common(&prompt[..prompt.len() - 1]);
-        let shorter = common < self.cached;
-        self.tokens.truncate(if shorter && !self.shrinks { 0 } else { common });
+        self.tokens.truncate(self.common(&prompt[..prompt.len() - 1]));
         self.settle()?;
         Ok(self.tokens.len())
     }
@@ -251,7 +251,7 @@ impl Generator {
         let (prefill, decode) =
             (settings.prefill.as_ref().unwrap_or(&settings.decode).clone(), settings.decode.clone());
         let start = settings.encoder.as_ref().and_then(|encoder| encoder.start.clone());
-        let further = self.model.most_pass_tokens().unwrap_or(chunk).min(chunk);
+        let further = self.model.most_pass_tokens(&prefill).unwrap_or(chunk).min(chunk);
         let (mut left, mut last) = (tokens, None);
         while !left.is_empty() {
             if self.cancel.is_cancelled() {
@@ -304,9 +304,11 @@ impl Generator {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// How many tokens of a prompt the context begins with.
+    /// How many tokens of a prompt the context begins with; none where the cache cannot be shortened to them.
     pub(super) fn common(&self, prompt: &[u32]) -> usize {
-        self.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
+        let common = self.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        let goes_on = common == self.cached || self.shrinks && self.session.can_truncate(common);
+        if goes_on { common } else { 0 }
     }
 
     /// Another generator with the same context, from which both go their own ways.
@@ -327,7 +329,8 @@ impl Generator {
     /// Tokens that may follow the context and the token that was chosen last; those of a draft where nothing repeats itself.
     pub(super) fn guesses(&mut self, token: u32, continuation: &mut Continuation) -> Result<Vec<u32>, GenerateError> {
         // Each guess that is right is a token less to come, and the one behind them comes from the same pass.
-        let left = continuation.left().saturating_sub(1);
+        let most = self.model.most_pass_tokens(&self.model.settings().decode).unwrap_or(usize::MAX);
+        let left = continuation.left().min(most).saturating_sub(1);
         if !self.shrinks || left == 0 || self.options.lookup == 0 && self.draft.is_none() {
             return Ok(Vec::new());
         }

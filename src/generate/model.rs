@@ -108,10 +108,10 @@ impl TextModel {
         tensor.map(Value::from).map_err(|error| GenerateError::Tokens { reason: error.to_string() })
     }
 
-    /// Most tokens that a pass behind others takes, where the model says.
-    pub(super) fn most_pass_tokens(&self) -> Option<usize> {
+    /// Most tokens that a pass of an entry takes, where the model says.
+    pub(super) fn most_pass_tokens(&self, entry: &str) -> Option<usize> {
         let settings = self.settings();
-        let entry = self.model().entry(Some(&settings.decode)).ok()?;
+        let entry = self.model().entry(Some(entry)).ok()?;
         let port = self.model().inputs(entry).into_iter().find(|port| port.name == settings.tokens)?;
         let (_, Shape::Ranked(dims)) = port.kind.as_tensor()? else { return None };
         dims.get(1)?.as_known().and_then(|count| usize::try_from(count).ok())

@@ -306,7 +306,7 @@ fn folders_that_are_no_language_models_are_refused() {
         (error.to_string().replace(&folder.path().display().to_string(), "DIR"), error)
     };
     let remove = |folder: &Path, name: &str| std::fs::remove_file(folder.join(name)).unwrap();
-    let cases: [(Change, &str); 8] = [
+    let cases: [(Change, &str); 7] = [
         (&|folder| remove(folder, "tokenizer.json"), "the folder `DIR` has no tokenizer.json"),
         (
             &|folder| write(folder, "genai_config.json", b"{"),
@@ -319,14 +319,6 @@ fn folders_that_are_no_language_models_are_refused() {
         (
             &|folder| write(folder, "genai_config.json", br#"{"model": {"encoder": {}, "decoder": {}}}"#),
             "cannot use `DIR/genai_config.json`: it names no file as `model.encoder.filename`",
-        ),
-        (
-            &|folder| {
-                let pipeline = r#"{"model": {"decoder": {"pipeline": [{"embeddings": {"filename": "a.onnx"},
-                    "context": {"filename": "b.onnx"}}, {"lm_head": {"filename": "c.onnx"}}]}}}"#;
-                write(folder, "genai_config.json", pipeline.as_bytes());
-            },
-            "the model in `DIR` needs a pipeline of several models (embeddings, context, lm_head), which is not supported",
         ),
         (
             &|folder| write(folder, "genai_config.json", br#"{"model": {"vision": {}, "decoder": {}}}"#),

@@ -20,37 +20,72 @@ pub const CONTEXT: usize = 1024;
 const I64: i32 = 7;
 const I32: i32 = 6;
 
+/// Most positions of [`write_windowed_folder`].
+pub const WINDOWED_CONTEXT: usize = 4096;
+
+/// What decoders have of their own.
+#[derive(Clone, Copy)]
+struct Decoder {
+    seed: u64,
+    inner: usize,
+    context: usize,
+    /// Keys that a query sees, with its own; -1 where it sees all before.
+    windows: [i64; LAYERS],
+}
+
+const PLAIN: Decoder = Decoder { seed: 7, inner: INNER, context: CONTEXT, windows: [-1; LAYERS] };
+
 /// Write the folder, as onnxruntime-genai has it.
 pub fn write_folder(folder: &Path) {
-    write_folder_with(folder, 7, INNER, &tokenizer());
+    write_folder_with(folder, PLAIN, &tokenizer());
 }
 
 /// Write a folder with other weights.
 pub fn write_other_folder(folder: &Path) {
-    write_folder_with(folder, 8, INNER, &tokenizer());
+    write_folder_with(folder, Decoder { seed: 8, ..PLAIN }, &tokenizer());
 }
 
 /// Write a folder with a quarter of the weights, for what goes over all of them again and again.
 pub fn write_small_folder(folder: &Path) {
-    write_folder_with(folder, 7, INNER / 16, &tokenizer());
+    write_folder_with(folder, Decoder { inner: INNER / 16, ..PLAIN }, &tokenizer());
+}
+
+/// Write a small folder whose layers see so many keys, all of those before where -1.
+pub fn write_windowed_folder(folder: &Path, windows: [i64; LAYERS]) {
+    let decoder = Decoder { inner: INNER / 16, context: WINDOWED_CONTEXT, windows, ..PLAIN };
+    write_folder_with(folder, decoder, &tokenizer());
 }
 
 /// Write a folder whose tokens are bytes.
 pub fn write_folder_of_bytes(folder: &Path) {
-    write_folder_with(folder, 7, INNER, &byte_tokenizer());
+    write_folder_with(folder, PLAIN, &byte_tokenizer());
 }
 
-fn write_folder_with(folder: &Path, seed: u64, inner: usize, tokenizer: &str) {
-    write(folder, "model.onnx", &decoder(seed, inner));
+fn write_folder_with(folder: &Path, decoder: Decoder, tokenizer: &str) {
+    write(folder, "model.onnx", &model(decoder).encode_to_vec());
+    write_texts(folder, tokenizer);
+    write(folder, "genai_config.json", genai_config(decoder.context).as_bytes());
+}
+
+/// The model of [`write_small_folder`].
+pub fn small_model() -> ModelProto {
+    model(Decoder { inner: INNER / 16, ..PLAIN })
+}
+
+/// Write what belongs to text beside models of any folder.
+pub fn write_tokenizer(folder: &Path) {
+    write_texts(folder, &tokenizer());
+}
+
+fn write_texts(folder: &Path, tokenizer: &str) {
     write(folder, "tokenizer.json", tokenizer.as_bytes());
     write(folder, "tokenizer_config.json", br#"{"bos_token": null, "eos_token": {"content": "<end>"}}"#);
     write(folder, "chat_template.jinja", b"{% for message in messages %}{{ message.content.strip() }} w2 {% endfor %}");
-    write(folder, "genai_config.json", genai_config().as_bytes());
 }
 
-fn genai_config() -> String {
+fn genai_config(context: usize) -> String {
     format!(
-        r#"{{"model": {{"context_length": {CONTEXT}, "eos_token_id": 0, "decoder": {{"filename": "model.onnx",
+        r#"{{"model": {{"context_length": {context}, "eos_token_id": 0, "decoder": {{"filename": "model.onnx",
         "inputs": {{"input_ids": "input_ids", "attention_mask": "attention_mask",
         "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"}},
         "outputs": {{"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}}}}}},
@@ -120,7 +155,7 @@ fn constant(name: &str, shape: &[i64], value: i64) -> TensorProto {
 }
 
 /// The model, with the inputs, outputs and operators of onnxruntime-genai's builder.
-fn decoder(seed: u64, inner: usize) -> Vec<u8> {
+fn model(Decoder { seed, inner, context, windows }: Decoder) -> ModelProto {
     let mut random = Random::new(seed);
     let mut weight = |name: &str, rows: usize, columns: usize, scale: f32| {
         let elements: Vec<f32> =
@@ -129,8 +164,8 @@ fn decoder(seed: u64, inner: usize) -> Vec<u8> {
     };
     let angle = |at: usize| (at / (HEAD / 2)) as f32 / 100f32.powf((at % (HEAD / 2)) as f32 / (HEAD / 2) as f32);
     let rotations =
-        |function: fn(f32) -> f32| (0..CONTEXT * HEAD / 2).map(|at| function(angle(at))).collect::<Vec<_>>();
-    let rotary = [CONTEXT as i64, HEAD as i64 / 2];
+        |function: fn(f32) -> f32| (0..context * HEAD / 2).map(|at| function(angle(at))).collect::<Vec<_>>();
+    let rotary = [context as i64, HEAD as i64 / 2];
     let mut weights = vec![
         constant("axis", &[1], 1),
         constant("one", &[], 1),
@@ -151,7 +186,7 @@ fn decoder(seed: u64, inner: usize) -> Vec<u8> {
     let mut inputs =
         vec![integers("input_ids", I64, &["batch", "sequence"]), integers("attention_mask", I64, &["batch", "total"])];
     let mut outputs = vec![port("logits", &["batch", "sequence", &VOCABULARY.to_string()])];
-    for layer in 0..LAYERS {
+    for (layer, window) in windows.into_iter().enumerate() {
         let named = |name: &str| format!("{name}{layer}");
         for (name, rows, columns) in [
             ("query", HIDDEN, HIDDEN),
@@ -185,7 +220,12 @@ fn decoder(seed: u64, inner: usize) -> Vec<u8> {
                 &[&named("a"), &present_key, &present_value],
             )
         };
-        let heads = [("num_heads", HEADS as i64), ("kv_num_heads", CACHE_HEADS as i64), ("do_rotary", 1)];
+        let heads = [
+            ("num_heads", HEADS as i64),
+            ("kv_num_heads", CACHE_HEADS as i64),
+            ("do_rotary", 1),
+            ("local_window_size", window),
+        ];
         nodes.extend([
             product("x", "query", "q"),
             product("x", "key", "k"),
@@ -210,5 +250,4 @@ fn decoder(seed: u64, inner: usize) -> Vec<u8> {
         graph: Some(graph(inputs, weights, nodes, outputs)),
         ..ModelProto::default()
     }
-    .encode_to_vec()
 }

@@ -18,6 +18,7 @@
 
 mod computed;
 mod constants;
+mod copied;
 mod dependencies;
 mod equality;
 mod evaluator;

@@ -5,7 +5,7 @@ use crate::bind::bind;
 use crate::error::RunError;
 use crate::execute::Execution;
 use crate::execute::joint::run_together;
-use crate::memory::BoundMemory;
+use crate::memory::{BoundMemory, Pool};
 use crate::observe::Observer;
 use crate::program::Program;
 use crate::state::{SessionStates, read_back_bytes};
@@ -113,7 +113,8 @@ fn attempt(
         });
         let ports = PortBytes::new(&program.manifest, entry, &part.bindings, &memory);
         let own = session.uncharged_bytes(entry, &part.arguments);
-        session.working_bytes = sum(&[memory.arena_bytes(), ports.inputs, ports.state, ports.results, unplanned]);
+        let state = ports.state.saturating_sub(forgotten_bytes(&part.arguments));
+        session.working_bytes = sum(&[memory.arena_bytes(), ports.inputs, state, ports.results, unplanned]);
         need.bytes = sum(&[need.bytes, memory.missing_bytes(), own, ports.results]);
         need.growth_bytes = need.growth_bytes.saturating_add(ports.growth);
         (uncharged, results_bytes) = (sum(&[uncharged, own]), sum(&[results_bytes, ports.results]));
@@ -168,6 +169,18 @@ fn attempt(
     let sized = program.pool.run_bytes().saturating_sub(results_bytes);
     sessions[0].unplanned_bytes = sessions[0].unplanned_bytes.max(sized);
     Ok(results)
+}
+
+/// Bytes of pages of state that are forgotten, as they would be charged.
+fn forgotten_bytes(arguments: &[Contents]) -> u64 {
+    let bytes = |contents: &Contents| match contents {
+        Contents::Version(version) => {
+            let pages = version.first() / version.page_positions().max(1);
+            (Pool::capacity(version.page_bytes()) as u64).saturating_mul(pages as u64)
+        }
+        Contents::Value(_) => 0,
+    };
+    sum(&arguments.iter().map(bytes).collect::<Vec<_>>())
 }
 
 /// Has weights leave where the budget has no room for a run of these sessions, then pages of state.

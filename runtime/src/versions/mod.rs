@@ -2,7 +2,8 @@
 //!
 //! A version is a list of pages and a length. Appending gives another version: it writes behind the length, into the last
 //! page where nobody has done so before, else into a copy of that page. Old versions stay as they are, so that a fork is a copy
-//! of the list, and a run that fails leaves no trace. `page.rs` has the memory and the mark that says how much of it is
+//! of the list, and a run that fails leaves no trace. Pages at the front of a list may be forgotten: what is behind keeps its
+//! positions, and reading them is an error. `page.rs` has the memory and the mark that says how much of it is
 //! claimed, `version.rs` the lists, `spill.rs` the file that full pages go to when memory is short. The only unsafe code is in
 //! `page.rs`.
 
@@ -45,6 +46,16 @@ pub enum VersionError {
         expected: String,
         /// Those of the other tensor.
         found: String,
+    },
+    /// Positions are to be read that were forgotten, since they lie behind the window of all that reads them.
+    #[error(
+        "position {wanted} of the state is read, and those before {first} are forgotten, behind the window of attention"
+    )]
+    Forgotten {
+        /// The first position that is read.
+        wanted: usize,
+        /// The first that is there.
+        first: usize,
     },
     /// The file of spilled pages cannot be made, written or read.
     #[error("cannot {action} the file of spilled state in {folder}: {error}")]

@@ -149,6 +149,48 @@ fn a_fork_copies_only_the_last_page() {
 }
 
 #[test]
+fn what_is_forgotten_cannot_be_read_and_the_rest_keeps_its_places() {
+    let (memory, folder) = (Heap::new(100), SpillFolder::new(None));
+    let new = tensor(10, 1);
+    let whole = empty_version().append(&new, &memory).unwrap();
+    let mut version = whole.clone();
+    version.forget_before(3);
+    assert_eq!((version.first(), version.held_bytes()), (0, 72), "no page is behind");
+    version.forget_before(9);
+    assert_eq!((version.first(), version.length(), version.held_bytes()), (8, 10, 24));
+    version.forget_before(5);
+    assert_eq!(version.first(), 8, "it stays forgotten");
+    let copied = Tensor::zeros(DType::U8, &[2, 10, 3]).unwrap();
+    let refused = version.copied_into(copied, &memory).unwrap_err();
+    assert!(matches!(refused, VersionError::Forgotten { wanted: 0, first: 8 }), "{refused}");
+    assert!(matches!(version.require(7), Err(VersionError::Forgotten { wanted: 7, first: 8 })));
+    version.require(8).unwrap();
+    assert_eq!(contents(&whole), [&new.bytes()[..30], &new.bytes()[30..]], "other versions keep their pages");
+    // What is appended stands where it stands without forgetting.
+    let longer = version.append(&tensor(3, 2), &memory).unwrap();
+    let expected = whole.append(&tensor(3, 2), &memory).unwrap();
+    let held = [longer.held(&memory).unwrap(), expected.held(&memory).unwrap()];
+    let pages = held.each_ref().map(|held| held.rows::<u8>().unwrap());
+    assert_eq!(pages[0][..2], [Vec::<&[u8]>::new(), Vec::new()]);
+    assert_eq!(pages[0][2..], pages[1][2..]);
+    assert_eq!(longer.spill(1000, &folder).unwrap(), 24, "of the full pages one is there");
+    assert_eq!(longer.truncated(7).map(|shorter| shorter.length()), None);
+    let shorter = longer.truncated(9).unwrap();
+    assert_eq!((shorter.length(), shorter.first(), shorter.held_bytes()), (9, 8, 24));
+    let nothing = longer.truncated(0).unwrap();
+    assert_eq!((nothing.length(), nothing.first(), nothing.held_bytes()), (0, 0, 0));
+    // What is stored of it goes on at the same place.
+    let mut again = empty_version().behind_forgotten(2).unwrap();
+    for (piece, positions) in longer.pieces(&memory).zip([4, 1]) {
+        again = again.append_stored(&piece.unwrap(), positions, &memory).unwrap();
+    }
+    assert_eq!((again.length(), again.first()), (13, 8));
+    assert_eq!(again.held(&memory).unwrap().rows::<u8>().unwrap(), pages[0]);
+    let refused = empty_version().behind_forgotten(usize::MAX).err();
+    assert!(matches!(refused, Some(VersionError::Mismatch { .. })), "{refused:?}");
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let memory = Heap::new(1);
     let version = empty_version();

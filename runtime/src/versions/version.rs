@@ -24,13 +24,16 @@ pub struct Version {
     /// How rows of f32 are stored.
     rows: Option<RowScheme>,
     page: PageShape,
+    /// Pages before the first of `pages`, whose positions can be read no more.
+    forgotten: usize,
     pages: Vec<Arc<Page>>,
 }
 
-/// A version all of whose pages are in memory while this lives.
+/// A version all of whose pages that are there are in memory while this lives.
 pub struct HeldVersion {
     page: PageShape,
     length: usize,
+    forgotten: usize,
     pages: Vec<Arc<PageBytes>>,
 }
 
@@ -69,7 +72,7 @@ impl Version {
         product(&[page.rows, page.positions, page.position_bytes]).ok_or_else(too_large)?;
         let mut shape = shape.to_vec();
         shape[axis] = 0;
-        Ok(Version { dtype, shape, axis, rows: growth.rows, page, pages: Vec::new() })
+        Ok(Version { dtype, shape, axis, rows: growth.rows, page, forgotten: 0, pages: Vec::new() })
     }
 
     /// A version of zeros with all these extents; its full pages are one, until they are overwritten.
@@ -109,11 +112,12 @@ impl Version {
             let expected = format!("places of {} positions below {}", self.page.rows * count, self.length());
             return Err(VersionError::Mismatch { expected, found: format!("{} places", places.len()) });
         }
+        self.require(places.iter().copied().min().unwrap_or(self.length()))?;
         let stored = self.stored(new)?;
         let mut next = self.clone();
         let touched: BTreeSet<usize> = places.iter().map(|&place| place / self.page.positions).collect();
         for index in touched {
-            let old = self.pages[index].bytes(self.page, memory)?;
+            let old = self.pages[index - self.forgotten].bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
             let copy = Page::new(self.page, held, memory)?;
             copy.write(self.page, 0, |row| row_bytes(self.page, &old, row, 0..held));
@@ -121,7 +125,7 @@ impl Version {
                 let from = &stored[at * self.page.position_bytes..][..self.page.position_bytes];
                 copy.write_position(self.page, at / count, place % self.page.positions, from);
             }
-            next.pages[index] = Arc::new(copy);
+            next.pages[index - self.forgotten] = Arc::new(copy);
         }
         Ok(next)
     }
@@ -240,13 +244,61 @@ impl Version {
         Ok(next)
     }
 
-    /// The first positions of this version, at most all; it shares the pages.
-    pub fn truncated(&self, positions: usize) -> Version {
+    /// A version without positions behind `pages` pages that are forgotten.
+    ///
+    /// # Errors
+    /// [`VersionError::Mismatch`] where there are positions already, or more than memory can address.
+    pub fn behind_forgotten(mut self, pages: usize) -> Result<Version, VersionError> {
+        let positions = pages.checked_mul(self.page.positions).filter(|_| self.length() == 0);
+        let mismatch = || VersionError::Mismatch {
+            expected: "positions that memory can address, behind none".to_string(),
+            found: format!("{pages} pages behind {} positions", self.length()),
+        };
+        self.shape[self.axis] = positions.ok_or_else(mismatch)?;
+        self.forgotten = pages;
+        Ok(self)
+    }
+
+    /// The first positions of this version, at most all; it shares the pages. `None` where the last of them is forgotten.
+    pub fn truncated(&self, positions: usize) -> Option<Version> {
         let mut shorter = self.clone();
         let positions = positions.min(self.length());
-        shorter.pages.truncate(positions.div_ceil(self.page.positions));
+        if positions == 0 {
+            shorter.forgotten = 0;
+        } else if positions < self.first() {
+            return None;
+        }
+        shorter.pages.truncate(positions.div_ceil(self.page.positions) - shorter.forgotten);
         shorter.shape[self.axis] = positions;
-        shorter
+        Some(shorter)
+    }
+
+    /// Bytes of the pages that are there, in memory or in the spill file.
+    pub fn held_bytes(&self) -> usize {
+        self.pages.chunk_by(Arc::ptr_eq).count() * self.page.bytes()
+    }
+
+    /// The first position that can be read: those before are forgotten.
+    pub fn first(&self) -> usize {
+        self.forgotten * self.page.positions
+    }
+
+    /// Forget the pages all of whose positions come before this one; the positions behind keep their places.
+    pub fn forget_before(&mut self, position: usize) {
+        let pages = (position.min(self.length()) / self.page.positions).saturating_sub(self.forgotten);
+        self.pages.drain(..pages);
+        self.forgotten += pages;
+    }
+
+    /// That the positions from this one on can be read.
+    ///
+    /// # Errors
+    /// [`VersionError::Forgotten`] where some of them are forgotten.
+    pub fn require(&self, first: usize) -> Result<(), VersionError> {
+        match first < self.first() {
+            true => Err(VersionError::Forgotten { wanted: first, first: self.first() }),
+            false => Ok(()),
+        }
     }
 
     /// The page behind the last position, with the positions from `first` to `end` claimed.
@@ -268,13 +320,13 @@ impl Version {
         Ok(copy)
     }
 
-    /// All pages in memory; those of the spill file are read into memory that is not kept.
+    /// All pages that are there in memory; those of the spill file are read into memory that is not kept.
     ///
     /// # Errors
     /// [`VersionError`] where there is no room, or the file cannot be read.
     pub fn held(&self, memory: &dyn PageMemory) -> Result<HeldVersion, VersionError> {
         let pages = self.pages.iter().map(|page| page.bytes(self.page, memory)).collect::<Result<_, _>>()?;
-        Ok(HeldVersion { page: self.page, length: self.length(), pages })
+        Ok(HeldVersion { page: self.page, length: self.length(), forgotten: self.forgotten, pages })
     }
 
     /// Begin to read the pages that are in the spill file.
@@ -288,7 +340,7 @@ impl Version {
     /// # Errors
     /// [`VersionError::Spill`] where the file cannot be made or written.
     pub fn spill(&self, wanted: u64, folder: &SpillFolder) -> Result<u64, VersionError> {
-        let full = self.length() / self.page.positions;
+        let full = self.length() / self.page.positions - self.forgotten;
         let mut moved = 0;
         for page in self.pages[..full].iter().filter(|page| page.is_in_memory()) {
             if moved >= wanted {
@@ -300,10 +352,10 @@ impl Version {
         Ok(moved)
     }
 
-    /// The contents page by page as pages hold them, each `[.., positions of the page, ..]` row-major; a page is copied when it is
+    /// The contents of pages that are there as they hold them, each `[.., positions of the page, ..]` row-major; a page is copied when it is
     /// asked for, and is an error where it cannot be read.
     pub fn pieces(&self, memory: &dyn PageMemory) -> impl Iterator<Item = Result<Vec<u8>, VersionError>> {
-        self.pages.iter().enumerate().map(move |(index, page)| {
+        self.numbered().map(move |(index, page)| {
             let bytes = page.bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
             let rows = (0..self.page.rows).map(|row| row_bytes(self.page, &bytes, row, 0..held));
@@ -314,20 +366,21 @@ impl Version {
     /// The contents, copied into a tensor of their type and extents.
     ///
     /// # Errors
-    /// [`VersionError::Mismatch`] where the tensor has others, [`VersionError`] where pages cannot be read.
+    /// [`VersionError::Mismatch`] where the tensor has others, [`VersionError`] where pages cannot be read or are forgotten.
     pub fn copied_into(&self, mut tensor: Tensor, memory: &dyn PageMemory) -> Result<Tensor, VersionError> {
         if tensor.dtype() != self.dtype || tensor.shape() != self.shape {
             let (expected, found) =
                 (self.kind().to_string(), Type::tensor(tensor.dtype(), Shape::known(tensor.shape())));
             return Err(VersionError::Mismatch { expected, found: found.to_string() });
         }
+        self.require(0)?;
         if tensor.count() == 0 {
             return Ok(tensor);
         }
         let row_length = tensor.bytes().len() / self.page.rows;
         let position_length = row_length / self.length();
         let to = tensor.bytes_mut();
-        for (index, page) in self.pages.iter().enumerate() {
+        for (index, page) in self.numbered() {
             let bytes = page.bytes(self.page, memory)?;
             let held = held_positions(self.page, self.length(), index);
             for row in 0..self.page.rows {
@@ -337,6 +390,11 @@ impl Version {
             }
         }
         Ok(tensor)
+    }
+
+    /// The pages that are there, with their numbers among all.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Arc<Page>)> {
+        self.pages.iter().enumerate().map(|(index, page)| (index + self.forgotten, page))
     }
 
     /// Positions of one row as elements of the type of the state.
@@ -370,7 +428,7 @@ fn row_bytes(page: PageShape, bytes: &PageBytes, row: usize, positions: Range<us
 
 impl HeldVersion {
     /// For each page, for each row before the axis that grows: the positions that the version holds, as elements of a type in
-    /// which they are stored.
+    /// which they are stored. A page that is forgotten has no rows.
     ///
     /// # Errors
     /// [`VersionError::Mismatch`] where its bytes are no whole elements of this type.
@@ -381,10 +439,10 @@ impl HeldVersion {
         };
         let pages = self.pages.iter().enumerate();
         let rows = pages.map(|(index, bytes)| {
-            let held = held_positions(self.page, self.length, index);
+            let held = held_positions(self.page, self.length, index + self.forgotten);
             let row = |row| bytemuck::try_cast_slice(row_bytes(self.page, bytes, row, 0..held)).map_err(no_elements);
             (0..self.page.rows).map(row).collect()
         });
-        rows.collect()
+        (0..self.forgotten).map(|_| Ok(Vec::new())).chain(rows).collect()
     }
 }

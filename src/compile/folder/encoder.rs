@@ -97,7 +97,7 @@ fn exported_parts(files: &Files<'_>, tokenizer: &[u8]) -> Result<Option<Parts>, 
     settings.encoder = Some(described);
     let sources = vec![source(ENCODE, encoder), source(START, first), source(DECODE, further)];
     let states = vec![format!("{ENCODING}={ENCODED}"), format!("{}.*={}.*", PAST.0, PAST.1)];
-    Ok(Some(Parts { sources, states, branches, settings }))
+    Ok(Some(Parts { sources, states, branches, settings, joined: Vec::new(), left_out: Vec::new() }))
 }
 
 /// The branches of a decoder that is merged of two: the first tokens have no cache, and further ones come one by one and leave
@@ -144,7 +144,7 @@ fn genai_parts(files: &Files<'_>, genai: &Json, tokenizer: &[u8]) -> Result<Part
     (settings.attention_mask, settings.position_ids, settings.prefill) = (None, None, None);
     settings.encoder = Some(described);
     let sources = vec![source(ENCODE, paths.0), source(DECODE, paths.1)];
-    Ok(Parts { sources, states, branches: Vec::new(), settings })
+    Ok(Parts { sources, states, branches: Vec::new(), settings, joined: Vec::new(), left_out: Vec::new() })
 }
 
 /// What an encoder reads.

@@ -10,6 +10,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// Names of decoders with a cache, as Optimum and transformers export them; the first that is there is taken.
+const DECODERS: &[&str] = &["decoder_model_merged.onnx", "decoder_with_past_model.onnx", "model.onnx"];
 /// Why a folder is no language model that can be compiled.
 #[derive(Debug, Error)]
 pub enum FolderError {
@@ -61,6 +63,12 @@ impl Files<'_> {
         FolderError::Unsupported { folder: self.folder.to_owned(), what: what.into() }
     }
 
+    /// The file of this name, here or in `onnx/`.
+    pub(super) fn find(&self, name: &str) -> Option<PathBuf> {
+        let paths = [self.folder.join(name), self.folder.join("onnx").join(name)];
+        paths.into_iter().find(|path| path.is_file())
+    }
+
     /// The bytes of a file; `None` where it is not there.
     pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, FolderError> {
         let path = self.folder.join(name);
@@ -108,6 +116,45 @@ pub(super) fn genai_file(files: &Files<'_>, part: &str, described: &Json) -> Res
     Ok(files.folder.join(name))
 }
 
+/// Path of the decoder among files with known names, or of the only model.
+pub(super) fn exported_decoder(files: &Files<'_>) -> Result<PathBuf, FolderError> {
+    let folders = [files.folder.to_owned(), files.folder.join("onnx")];
+    let known = folders.iter().flat_map(|folder| DECODERS.iter().map(|name| folder.join(name)));
+    if let Some(path) = known.into_iter().find(|path| path.is_file()) {
+        return Ok(path);
+    }
+    let entries = fs::read_dir(files.folder).map_err(|error| files.fault(files.folder, error))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut models: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "onnx")).collect();
+    models.sort();
+    match models.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => {
+            let file = format!("model: genai_config.json, {} or another .onnx file", DECODERS.join(", "));
+            Err(FolderError::Missing { folder: files.folder.to_owned(), file })
+        }
+        several => {
+            let name = |path: &PathBuf| path.file_name().map_or_else(String::new, |name| name.display().to_string());
+            let names = several.iter().map(name).collect();
+            Err(FolderError::Several { folder: files.folder.to_owned(), names })
+        }
+    }
+}
+
+/// Names of what a model reads and gives.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ports {
+    pub(super) inputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
+}
+
+impl Ports {
+    pub(super) fn of(graph: &GraphProto) -> Ports {
+        let inputs = input_names(graph).into_iter().map(str::to_string).collect();
+        Ports { inputs, outputs: graph.output.iter().filter_map(|output| output.name.clone()).collect() }
+    }
+}
+
 /// Inputs that are no weights.
 pub(super) fn input_names(graph: &GraphProto) -> Vec<&str> {
     let weights: Vec<&str> = graph.initializer.iter().filter_map(|weight| weight.name.as_deref()).collect();
@@ -115,16 +162,10 @@ pub(super) fn input_names(graph: &GraphProto) -> Vec<&str> {
     inputs.filter(|name| !weights.contains(name)).collect()
 }
 
-/// Models of `genai_config.json` beside encoder and decoder are not supported.
+/// Models of `genai_config.json` beside encoder and decoder, without which they give no text, are not supported.
 pub(super) fn refuse_others(files: &Files<'_>, model: &Json) -> Result<(), FolderError> {
-    for part in ["embedding", "vision", "speech"] {
-        if model.get(part).is_some() {
-            return Err(files.unsupported(format!("a model `{part}` beside its decoder")));
-        }
+    match ["embedding", "vision", "speech"].into_iter().find(|part| model.get(part).is_some()) {
+        Some(part) => Err(files.unsupported(format!("a model `{part}` beside its decoder"))),
+        None => Ok(()),
     }
-    let Some(pipeline) = model["decoder"].get("pipeline") else { return Ok(()) };
-    // A list of objects, each of which describes models by their names.
-    let parts = pipeline.as_array().into_iter().flatten().filter_map(Json::as_object);
-    let names: Vec<&str> = parts.flat_map(|part| part.keys().map(String::as_str)).collect();
-    Err(files.unsupported(format!("a pipeline of several models ({})", names.join(", "))))
 }

@@ -3,6 +3,7 @@
 use super::files::{Files, FolderError};
 use crate::compile::{Branch, Source};
 use crate::generation::GenerationSettings;
+use ipuc_passes::options::Joined;
 use ipuc_passes::prefill::PREFILL;
 use serde_json::Value as Json;
 
@@ -16,6 +17,10 @@ pub(super) struct Parts {
     pub(super) states: Vec<String>,
     /// What entries take of a decoder that is merged of two.
     pub(super) branches: Vec<Branch>,
+    /// Entries that are made of several sources.
+    pub(super) joined: Vec<Joined>,
+    /// Models that are left out.
+    pub(super) left_out: Vec<String>,
     pub(super) settings: GenerationSettings,
 }
 
@@ -67,7 +72,9 @@ pub(super) fn settings(
         prefill: Some(PREFILL.to_string()),
         decode: DECODE.to_string(),
         start_tokens: Vec::new(),
-        context: whole(&genai["model"]["context_length"]).or_else(|| whole(&config["max_position_embeddings"])),
+        context: whole(&genai["model"]["context_length"])
+            .or_else(|| whole(&config["max_position_embeddings"]))
+            .or_else(|| whole(&config["text_config"]["max_position_embeddings"])),
         end_tokens,
         bos_token: token("bos_token"),
         eos_token,

@@ -74,6 +74,11 @@ fn paged(
             Operand::Weight(weight) => Some(weight.tensor()?.into()),
         });
     }
+    if let Some(positions) = Positions::of(extents, &inputs)? {
+        let first = positions.first_seen(operator);
+        keys.require(first)?;
+        values.require(first)?;
+    }
     let held = [keys.held(context.memory.pages())?, values.held(context.memory.pages())?];
     let pages = [Cached::of(keys, &held[0])?, Cached::of(values, &held[1])?];
     attend(operator, &inputs, extents, Some(&pages), context)

@@ -79,6 +79,13 @@ impl Positions {
         Ok(Some(Positions { offsets, valid }))
     }
 
+    /// No query sees a key before this one, and no score of one is shown.
+    pub(super) fn first_seen(&self, operator: &Attention) -> usize {
+        let (Some(left), None) = (operator.left_window, operator.scores) else { return 0 };
+        let first = self.offsets.iter().map(|offset| offset.saturating_sub(left)).min().unwrap_or(0);
+        usize::try_from(first).unwrap_or(0)
+    }
+
     pub(super) fn frontier(&self, operator: &Attention) -> Frontier<'_> {
         Frontier {
             offsets: &self.offsets,
