@@ -66,14 +66,11 @@ impl Reading<'_> {
     fn window(&self, state: u32, input: u32) -> Option<usize> {
         let mut most = None;
         for (step, operand) in self.readers(input) {
-            match (&step.op, operand) {
-                (Op::ShapeOf(_), _) => {}
-                (Op::Append(_), 0) => {
-                    let &[joined] = step.results.as_slice() else { return None };
-                    most = most.max(Some(self.window_of_joined(state, joined)?));
-                }
-                _ => return None,
+            if matches!(step.op, Op::ShapeOf(_)) {
+                continue;
             }
+            let (Op::Append(_), 0, &[joined]) = (&step.op, operand, step.results.as_slice()) else { return None };
+            most = most.max(Some(self.window_of_joined(state, joined)?));
         }
         // As a result, the past would be read whole.
         if self.results(input).next().is_some() {
@@ -89,13 +86,11 @@ impl Reading<'_> {
         }
         let mut most = None;
         for (step, operand) in self.readers(joined) {
-            match &step.op {
-                Op::ShapeOf(_) => {}
-                Op::Attention(attention) if operand == 1 || operand == 2 => {
-                    most = most.max(Some(self.window_of_attention(attention, step)?));
-                }
-                _ => return None,
+            if matches!(step.op, Op::ShapeOf(_)) {
+                continue;
             }
+            let (Op::Attention(attention), 1 | 2) = (&step.op, operand) else { return None };
+            most = most.max(Some(self.window_of_attention(attention, step)?));
         }
         most
     }
