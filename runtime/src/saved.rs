@@ -81,7 +81,7 @@ pub(crate) fn save(saved: &Saved, program: &Program, to: &mut dyn Write) -> Resu
         match contents {
             Contents::Version(version) => {
                 write_shape(number, version.shape(), to)?;
-                to.write_all(&((version.first() / version.page_positions()) as u64).to_le_bytes())?;
+                to.write_all(&(version.forgotten_pages() as u64).to_le_bytes())?;
                 for piece in version.pieces(program) {
                     write_piece(&piece.map_err(|error| refused(error.to_string()))?, to)?;
                 }

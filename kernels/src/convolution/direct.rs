@@ -292,13 +292,7 @@ impl Block {
             let part = first..inputs.end.min(first + held);
             let is_dense = self.rows.len() == 1 && part == (0..inputs.end);
             let end = if is_dense { self.last_in_place::<S>(simd, (image, plane), inputs.end) } else { None };
-            let data = match (end.as_ref(), self.in_place) {
-                (Some(_), Some(first)) => {
-                    offsets.extend((0..inputs.end).map(|channel| channel * plane));
-                    &image[first..]
-                }
-                _ => self.read(simd, (image, plane), part.clone(), &mut data, &mut offsets),
-            };
+            let data = self.read(simd, (image, plane), (part.clone(), end.is_some()), &mut data, &mut offsets);
             let groups_before = (first - inputs.start) / W::GROUP;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
                 let row = panel * PANEL_OUTPUTS;
@@ -381,13 +375,13 @@ impl Block {
     }
 
     /// Where the inputs `inputs` (channels × taps) lie: in `image: [channels, plane]` or, on their grids, in `data`. `offsets` has
-    /// the place of each at position 0.
+    /// the place of each at position 0. `ends_apart` says that the last column is read elsewhere.
     #[inline(always)]
     fn read<'d, S: Simd>(
         &self,
         simd: S,
         (image, plane): (&'d [f32], usize),
-        inputs: Range<usize>,
+        (inputs, ends_apart): (Range<usize>, bool),
         data: &'d mut [f32],
         offsets: &mut Vec<usize>,
     ) -> &'d [f32] {
@@ -398,7 +392,7 @@ impl Block {
             let pitch = self.positions.next_multiple_of(LANES);
             // Vectors at the end of the last channel may reach behind the image.
             if let Some(data) = image.get(channels.start * plane + first..)
-                && (channels.len() - 1) * plane + pitch <= data.len()
+                && (ends_apart || (channels.len() - 1) * plane + pitch <= data.len())
             {
                 offsets.extend((0..channels.len()).map(|channel| channel * plane));
                 return data;

@@ -32,8 +32,9 @@ pub(super) fn convolution(
 ) {
     let windows = window::outputs(&shape.axes);
     let (rows, depth, outputs) = (shape.batch * windows, shape.depth(), shape.group_outputs);
-    let mut gathered = scratch(if sees_images(shape) { 0 } else { rows * depth });
-    let inputs = if sees_images(shape) {
+    let is_image = sees_image(shape);
+    let mut gathered = scratch(if is_image { 0 } else { rows * depth });
+    let inputs = if is_image {
         x
     } else {
         gather(shape, x, &mut gathered);
@@ -55,7 +56,7 @@ pub(super) fn convolution(
 }
 
 /// Whether there is one window, which sees each input of an image once, in order.
-fn sees_images(shape: &ConvolutionShape) -> bool {
+fn sees_image(shape: &ConvolutionShape) -> bool {
     let is_whole = |axis: &WindowAxis| {
         axis.output == 1 && axis.kernel == axis.input && axis.start(0) == 0 && (axis.dilation == 1 || axis.kernel == 1)
     };

@@ -23,7 +23,7 @@
 //! goes with the later one. Results keep their bits.
 
 use super::elements::{Elements, is_float};
-use super::readers::Steps;
+use super::readers::{Steps, join_each};
 use crate::ir::{Graph, Operand, Step};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
@@ -31,16 +31,7 @@ use ipuc_formats::ops::{Argument, Arithmetic, Function, Op, Program};
 
 /// Join elementwise steps of a block to products before them; gives how many are gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
-    let mut steps = Steps::take(graph.block_mut(index));
-    let mut gone = 0;
-    for at in 0..steps.len() {
-        let Some((producer, fused)) = fused(graph, &steps, at) else { continue };
-        steps.join(producer, at);
-        steps.replace(at, fused);
-        gone += 1;
-    }
-    steps.give_back(graph.block_mut(index));
-    gone
+    join_each(graph, index, |graph, steps, at| fused(graph, steps, at))
 }
 
 /// The last product that only the step at `at` reads, and both as one step.

@@ -1,6 +1,7 @@
 //! The steps of a block while they are joined: who computes a value, and who reads it.
 
-use crate::ir::{Block, Operand, Step, ValueId};
+use crate::ir::{Block, Graph, Operand, Step, ValueId};
+use ipuc_formats::attribute::BlockIndex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Who reads a value: a step of the block, one that was put in, or the block's results.
@@ -9,6 +10,25 @@ enum Reader {
     Step(usize),
     Inserted,
     Results,
+}
+
+/// Join steps of a block, in their order, to what computes an operand of theirs: `joined` gives the step that goes and what stands in
+/// place of both. Gives how many are gone.
+pub(super) fn join_each(
+    graph: &mut Graph,
+    index: BlockIndex,
+    joined: impl Fn(&mut Graph, &Steps, usize) -> Option<(usize, Step)>,
+) -> usize {
+    let mut steps = Steps::take(graph.block_mut(index));
+    let mut gone = 0;
+    for at in 0..steps.len() {
+        let Some((producer, both)) = joined(graph, &steps, at) else { continue };
+        steps.join(producer, at);
+        steps.replace(at, both);
+        gone += 1;
+    }
+    steps.give_back(graph.block_mut(index));
+    gone
 }
 
 /// The steps of a block, some of which are gone.

@@ -32,7 +32,7 @@
 //! would leave the range of f32.
 
 use super::batch_normalization::Channels;
-use super::readers::Steps;
+use super::readers::{Steps, join_each};
 use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Step};
 use ipuc_formats::attribute::BlockIndex;
 use ipuc_formats::dtype::DType;
@@ -44,16 +44,7 @@ const LARGEST_FACTOR: f32 = (1u64 << 40) as f32;
 
 /// Take normalizations of a block into convolutions before them; gives how many are gone.
 pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
-    let mut steps = Steps::take(graph.block_mut(index));
-    let mut gone = 0;
-    for at in 0..steps.len() {
-        let Some((producer, normalized)) = normalized(graph, &steps, at) else { continue };
-        steps.join(producer, at);
-        steps.replace(at, normalized);
-        gone += 1;
-    }
-    steps.give_back(graph.block_mut(index));
-    gone
+    join_each(graph, index, normalized)
 }
 
 /// The convolution whose sums only the normalization at `at` reads, and both as one.

@@ -175,8 +175,7 @@ fn attempt(
 fn forgotten_bytes(arguments: &[Contents]) -> u64 {
     let bytes = |contents: &Contents| match contents {
         Contents::Version(version) => {
-            let pages = version.first() / version.page_positions().max(1);
-            (Pool::capacity(version.page_bytes()) as u64).saturating_mul(pages as u64)
+            (Pool::capacity(version.page_bytes()) as u64).saturating_mul(version.forgotten_pages() as u64)
         }
         Contents::Value(_) => 0,
     };

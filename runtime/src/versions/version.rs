@@ -278,6 +278,11 @@ impl Version {
         self.pages.chunk_by(Arc::ptr_eq).count() * self.page.bytes()
     }
 
+    /// Pages at the front that are forgotten.
+    pub fn forgotten_pages(&self) -> usize {
+        self.forgotten
+    }
+
     /// The first position that can be read: those before are forgotten.
     pub fn first(&self) -> usize {
         self.forgotten * self.page.positions

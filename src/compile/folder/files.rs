@@ -12,6 +12,7 @@ use thiserror::Error;
 
 /// Names of decoders with a cache, as Optimum and transformers export them; the first that is there is taken.
 const DECODERS: &[&str] = &["decoder_model_merged.onnx", "decoder_with_past_model.onnx", "model.onnx"];
+
 /// Why a folder is no language model that can be compiled.
 #[derive(Debug, Error)]
 pub enum FolderError {
