@@ -495,7 +495,7 @@ impl<const ROWS: usize, const PANELS: usize> Routine for Tile<'_, ROWS, PANELS> 
                 codes[panel] = simd.exclusive_or(simd.load_bytes(&of_panels[panel][line]), flip);
             }
             for (row, group) in groups[..ROWS].iter().enumerate() {
-                let signed = simd.splat_integer(i32::from_le_bytes(group.map(|code| code as u8)));
+                let signed = simd.splat_integer(i32::from_le(bytemuck::cast(*group)));
                 for panel in 0..PANELS {
                     sums[row][panel] = simd.dot(sums[row][panel], codes[panel], signed);
                 }

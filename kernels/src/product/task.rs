@@ -406,17 +406,17 @@ impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
                     totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
                 }
                 weights = &weights[BLOCK / W::GROUP..];
-                rest = rest.map(|row| &row[BLOCK..]);
+                rest = tile::stretch(rest, BLOCK..rest[0].len());
             }
             while !rest[0].is_empty() {
                 let length = rest[0].len().min(RUN);
-                let left = RowsLeft(rest.map(|row| &row[..length]));
+                let left = RowsLeft(tile::stretch(rest, 0..length));
                 let sums = tile::run::<S, W, _, ROWS, 1>(simd, left, [weights], length, 0);
                 for row in 0..ROWS {
                     totals[row] = simd.add(totals[row], simd.load(&sums[row][0]));
                 }
                 weights = &weights[length.div_ceil(W::GROUP)..];
-                rest = rest.map(|row| &row[length..]);
+                rest = tile::stretch(rest, length..rest[0].len());
             }
             for row in 0..ROWS {
                 simd.store_partial(totals[row], tile::at_most_a_vector(&mut task.out[row][first..]));

@@ -4,6 +4,8 @@
 //! as vectors (weights; in a convolution the input's positions). Before the loop over inputs every slice is cut to the length
 //! of the loop, so that no bound is checked inside it.
 
+use std::ops::Range;
+
 use super::panels::{RUN, Weight};
 use crate::simd::{LANES, Routine, Simd};
 
@@ -89,6 +91,25 @@ impl<'a, const ROWS: usize> Left<ROWS> for PanelLeft<'a> {
     fn single(self, row: usize, input: usize) -> f32 {
         self.0[input * LANES + row]
     }
+}
+
+/// A stretch of each row. A loop of its own: `map` is compiled once more for each closure that it is given.
+#[inline(always)]
+pub(crate) fn stretch<T, const ROWS: usize>(mut rows: [&[T]; ROWS], stretch: Range<usize>) -> [&[T]; ROWS] {
+    for row in 0..ROWS {
+        rows[row] = &rows[row][stretch.clone()];
+    }
+    rows
+}
+
+/// An element of each row.
+#[inline(always)]
+pub(crate) fn each<'a, T, const ROWS: usize>(rows: &[&'a [T]; ROWS], index: usize) -> [&'a T; ROWS] {
+    let mut elements = [&rows[0][index]; ROWS];
+    for row in 1..ROWS {
+        elements[row] = &rows[row][index];
+    }
+    elements
 }
 
 /// Sums of a tile in memory: rows × panels.

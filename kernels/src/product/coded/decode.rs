@@ -20,8 +20,8 @@ trait Code {
     /// Inputs of an output in a line.
     const INPUTS: usize;
 
-    /// The code that each value of 4 bits stands for, where codes have at most 4.
-    const TABLE: [f32; LANES];
+    /// Whether weights of this type of codes have zero points as often as not.
+    const HAS_ZERO_POINTS: bool;
 
     /// A line as [`Code::code`] takes it.
     type Line<S: Simd>: Copy;
@@ -29,18 +29,35 @@ trait Code {
     /// Reads a line.
     fn line<S: Simd>(simd: S, bytes: &[u8; LINE]) -> Self::Line<S>;
 
-    /// The code of input `input` of each output of a line.
+    /// The code of input `input` of each output of a line. `table` is what [`table`] gives.
     fn code<S: Simd>(simd: S, table: S::Vector, line: Self::Line<S>, input: usize) -> S::Vector;
 }
 
 struct Signed8;
 struct Unsigned8;
-/// Floats of 4 bits.
-struct Float4;
 /// Floats of 8 bits, of which f8e5m2 has one more bit of exponent than f8e4m3fn.
 struct Float8<const E5M2: bool>;
-/// Codes of 4 or 2 bits, stored without a sign, of which `OFFSET` is subtracted.
-struct Narrow<const BITS: usize, const OFFSET: i32>;
+/// Codes of 4 or 2 bits, whose values come from a table.
+struct Narrow<const BITS: usize>;
+
+/// The value of each code of at most 4 bits; those of 2 bits are there four times.
+fn table(code: CodeType) -> [f32; LANES] {
+    let integers = |bits: usize, offset: i32| {
+        let mut table = [0.0; LANES];
+        for (place, value) in table.iter_mut().enumerate() {
+            *value = ((place & ((1 << bits) - 1)) as i32 - offset) as f32;
+        }
+        table
+    };
+    match code {
+        CodeType::I8 | CodeType::U8 | CodeType::E4m3 | CodeType::E5m2 => [0.0; LANES],
+        CodeType::I4 => integers(4, 8),
+        CodeType::U4 => integers(4, 0),
+        CodeType::I2 => integers(2, 2),
+        CodeType::U2 => integers(2, 0),
+        CodeType::E2m1 => [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0],
+    }
+}
 
 /// Lines are taken as they are stored.
 macro_rules! lines_of_integers {
@@ -56,7 +73,7 @@ macro_rules! lines_of_integers {
 
 impl Code for Signed8 {
     const INPUTS: usize = 4;
-    const TABLE: [f32; LANES] = [0.0; LANES];
+    const HAS_ZERO_POINTS: bool = true;
     lines_of_integers!();
 
     #[inline(always)]
@@ -67,7 +84,7 @@ impl Code for Signed8 {
 
 impl Code for Unsigned8 {
     const INPUTS: usize = 4;
-    const TABLE: [f32; LANES] = [0.0; LANES];
+    const HAS_ZERO_POINTS: bool = true;
     lines_of_integers!();
 
     #[inline(always)]
@@ -76,17 +93,9 @@ impl Code for Unsigned8 {
     }
 }
 
-impl<const BITS: usize, const OFFSET: i32> Code for Narrow<BITS, OFFSET> {
+impl<const BITS: usize> Code for Narrow<BITS> {
     const INPUTS: usize = 32 / BITS;
-    const TABLE: [f32; LANES] = {
-        let mut table = [0.0; LANES];
-        let mut place = 0;
-        while place < LANES {
-            table[place] = ((place & ((1 << BITS) - 1)) as i32 - OFFSET) as f32;
-            place += 1;
-        }
-        table
-    };
+    const HAS_ZERO_POINTS: bool = true;
     lines_of_integers!();
 
     #[inline(always)]
@@ -95,21 +104,9 @@ impl<const BITS: usize, const OFFSET: i32> Code for Narrow<BITS, OFFSET> {
     }
 }
 
-impl Code for Float4 {
-    const INPUTS: usize = 8;
-    const TABLE: [f32; LANES] =
-        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-    lines_of_integers!();
-
-    #[inline(always)]
-    fn code<S: Simd>(simd: S, table: S::Vector, line: S::Integers, input: usize) -> S::Vector {
-        Narrow::<4, 0>::code(simd, table, line, input)
-    }
-}
-
 impl<const E5M2: bool> Code for Float8<E5M2> {
     const INPUTS: usize = 4;
-    const TABLE: [f32; LANES] = [0.0; LANES];
+    const HAS_ZERO_POINTS: bool = false;
     /// The values of each input: the whole line is widened at once, by way of f16.
     type Line<S: Simd> = [S::Vector; 4];
 
@@ -143,20 +140,12 @@ macro_rules! with_code {
                 type $C = Unsigned8;
                 $body
             }
-            CodeType::I4 => {
-                type $C = Narrow<4, 8>;
+            CodeType::I4 | CodeType::U4 | CodeType::E2m1 => {
+                type $C = Narrow<4>;
                 $body
             }
-            CodeType::U4 => {
-                type $C = Narrow<4, 0>;
-                $body
-            }
-            CodeType::I2 => {
-                type $C = Narrow<2, 2>;
-                $body
-            }
-            CodeType::U2 => {
-                type $C = Narrow<2, 0>;
+            CodeType::I2 | CodeType::U2 => {
+                type $C = Narrow<2>;
                 $body
             }
             CodeType::E4m3 => {
@@ -165,10 +154,6 @@ macro_rules! with_code {
             }
             CodeType::E5m2 => {
                 type $C = Float8<true>;
-                $body
-            }
-            CodeType::E2m1 => {
-                type $C = Float4;
                 $body
             }
         }
@@ -212,7 +197,7 @@ impl<C: Code> Routine for Decode<'_, C> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let segment = segment(&self.part);
-        let table = simd.load(&C::TABLE);
+        let table = simd.load(&table(self.part.layout.code()));
         let rounded = self.part.layout.rounded();
         for (index, wide) in self.wide.chunks_mut(segment).enumerate() {
             let input = self.first + index * segment;
@@ -278,9 +263,9 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
                 simd.store(simd.load_partial(&self.out[row][first..]), &mut totals[row]);
             }
             let (mut rest, mut input) = (rows, self.first_input);
-            if const { S::HAS_OWN_LOOPS } && part.layout.rounded() == Rounded::F32 {
+            if const { S::HAS_OWN_LOOPS } && has_own_loop(part) {
                 let length = rest[0].len() & !(BLOCK - 1);
-                let blocks = rest.map(|row| &row[..length]);
+                let blocks = tile::stretch(rest, 0..length);
                 whole_blocks(
                     simd,
                     BlocksOf {
@@ -292,16 +277,16 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
                         totals: &mut totals,
                     },
                 );
-                rest = rest.map(|row| &row[length..]);
+                rest = tile::stretch(rest, length..rest[0].len());
                 input += length;
             }
             while !rest[0].is_empty() {
                 let parameters = &mut parameters[0];
                 parameters.read(simd, &part, &whole, input);
                 let length = rest[0].len().min(BLOCK);
-                let block = rest.map(|row| &row[..length]);
+                let block = tile::stretch(rest, 0..length);
                 for run in (0..length).step_by(RUN) {
-                    let left = RowsLeft(block.map(|row| &row[run..length.min(run + RUN)]));
+                    let left = RowsLeft(tile::stretch(block, run..length.min(run + RUN)));
                     let wide = &mut wide[..left.0[0].len()];
                     decode(simd, part, parameters, input + run, wide);
                     let sums = tile::run::<S, f32, _, ROWS, 1>(simd, left, [wide], wide.len(), 0);
@@ -311,7 +296,7 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
                     }
                 }
                 input += length;
-                rest = rest.map(|row| &row[length..]);
+                rest = tile::stretch(rest, length..rest[0].len());
             }
             for row in 0..ROWS {
                 simd.store_partial(simd.load(&totals[row]), tile::at_most_a_vector(&mut self.out[row][first..]));
@@ -332,11 +317,17 @@ struct BlocksOf<'a, const ROWS: usize> {
     totals: &'a mut [[f32; LANES]; ROWS],
 }
 
+/// Whether [`whole_blocks`] has a loop for a panel.
+fn has_own_loop(part: PanelPart<'_>) -> bool {
+    let has_zero_points = with_code!(part.layout.code(), C => C::HAS_ZERO_POINTS);
+    part.layout.rounded() == Rounded::F32 && (has_zero_points || part.layout.zero_point().is_none())
+}
+
 /// Adds the products of whole blocks without writing down values.
 #[inline(always)]
 fn whole_blocks<S: Simd, const ROWS: usize>(simd: S, blocks: BlocksOf<'_, ROWS>) {
     with_code!(blocks.part.layout.code(), C => {
-        if blocks.part.layout.zero_point().is_some() {
+        if const { C::HAS_ZERO_POINTS } && blocks.part.layout.zero_point().is_some() {
             simd.run(WholeBlocks::<C, ROWS, true>(blocks, std::marker::PhantomData));
         } else {
             simd.run(WholeBlocks::<C, ROWS, false>(blocks, std::marker::PhantomData));
@@ -359,17 +350,19 @@ impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C
         let mut begin = 0;
         // One row alone is too few sums to keep the units busy while each waits for the one before: four runs then.
         let [parameters, next] = parameters;
-        while ROWS == 1 && rows[0].len() - begin >= 2 * BLOCK {
-            parameters.read(simd, &part, whole, first + begin);
-            next.read(simd, &part, whole, first + begin + BLOCK);
-            let rows = rows.map(|row| &row[begin..begin + 2 * BLOCK]);
-            let blocks = [&*parameters, &*next];
-            add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows));
-            begin += 2 * BLOCK;
+        if const { ROWS == 1 } {
+            while rows[0].len() - begin >= 2 * BLOCK {
+                parameters.read(simd, &part, whole, first + begin);
+                next.read(simd, &part, whole, first + begin + BLOCK);
+                let rows = tile::stretch(rows, begin..begin + 2 * BLOCK);
+                let blocks = [&*parameters, &*next];
+                add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows));
+                begin += 2 * BLOCK;
+            }
         }
         while begin < rows[0].len() {
             parameters.read(simd, &part, whole, first + begin);
-            let rows = rows.map(|row| &row[begin..begin + BLOCK]);
+            let rows = tile::stretch(rows, begin..begin + BLOCK);
             add_runs(simd, &mut totals, runs::<S, C, ROWS, 2, ZERO>(simd, part, &[parameters], first + begin, rows));
             begin += BLOCK;
         }
@@ -405,7 +398,7 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
     let segment = segment(&part);
     // Inputs of a run that lie in one record.
     let stretch = part.layout.cut().min(RUN);
-    let table = simd.load(&C::TABLE);
+    let table = simd.load(&table(part.layout.code()));
     let mut sums = [[simd.splat(0.0); ROWS]; RUNS];
     for begin in (0..RUN).step_by(stretch) {
         let mut lines: [&[[u8; LINE]]; RUNS] = [&[]; RUNS];

@@ -7,18 +7,20 @@ use crate::simd::{LANES, Simd};
 /// products are exact, and what was added is taken off as it is of integers.
 const FLOATS_DOUBLED: [u8; LANES] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
-/// How a line of codes of `8 / PARTS` bits becomes bytes; codes stand for floats where `FLOATS`.
+/// How a line of codes of `8 / PARTS` bits becomes bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Digits<S: Simd, const PARTS: usize, const FLOATS: bool> {
+pub(super) struct Digits<S: Simd, const PARTS: usize> {
     /// What makes signed codes of 8 bits unsigned.
     flip: S::Integers,
     /// The lowest code of each byte.
     mask: S::Integers,
     /// What codes of 4 bits stand for, in each 16 bytes.
     table: S::Integers,
+    /// Whether codes stand for floats, and are looked up.
+    are_floats: bool,
 }
 
-impl<S: Simd, const PARTS: usize, const FLOATS: bool> Digits<S, PARTS, FLOATS> {
+impl<S: Simd, const PARTS: usize> Digits<S, PARTS> {
     #[inline(always)]
     pub fn new(simd: S, code: CodeType) -> Self {
         let flip = simd.splat_integer(if code == CodeType::I8 { 0x8080_8080_u32 as i32 } else { 0 });
@@ -27,7 +29,7 @@ impl<S: Simd, const PARTS: usize, const FLOATS: bool> Digits<S, PARTS, FLOATS> {
         for quarter in table.as_chunks_mut::<LANES>().0 {
             *quarter = FLOATS_DOUBLED;
         }
-        Self { flip, mask, table: simd.load_bytes(&table) }
+        Self { flip, mask, table: simd.load_bytes(&table), are_floats: code == CodeType::E2m1 }
     }
 
     /// Those of part `part` of a line.
@@ -37,13 +39,13 @@ impl<S: Simd, const PARTS: usize, const FLOATS: bool> Digits<S, PARTS, FLOATS> {
             return simd.exclusive_or(codes, self.flip);
         }
         let codes = simd.and(simd.shift_right(codes, (part * 8 / PARTS) as u32), self.mask);
-        if FLOATS { simd.lookup_bytes(self.table, codes) } else { codes }
+        if PARTS == 2 && self.are_floats { simd.lookup_bytes(self.table, codes) } else { codes }
     }
 }
 
 /// Integer sums as f32, in the unit of codes. Halving is exact: sums are integers.
 #[inline(always)]
-pub(super) fn in_units<S: Simd, const FLOATS: bool>(simd: S, code: CodeType, sum: S::Integers) -> S::Vector {
+pub(super) fn in_units<S: Simd>(simd: S, code: CodeType, sum: S::Integers) -> S::Vector {
     let sum = simd.convert(sum);
-    if FLOATS { simd.multiply(sum, simd.splat(code.unit())) } else { sum }
+    if code == CodeType::E2m1 { simd.multiply(sum, simd.splat(code.unit())) } else { sum }
 }

@@ -104,10 +104,9 @@ impl Routine for DynamicTask<'_> {
             DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut() }.run(simd);
         } else {
             match self.weight.layout().code() {
-                CodeType::I8 | CodeType::U8 => self.multiply::<S, 1, false>(simd),
-                CodeType::I4 | CodeType::U4 => self.multiply::<S, 2, false>(simd),
-                CodeType::I2 | CodeType::U2 => self.multiply::<S, 4, false>(simd),
-                CodeType::E2m1 => self.multiply::<S, 2, true>(simd),
+                CodeType::I8 | CodeType::U8 => self.multiply::<S, 1>(simd),
+                CodeType::I4 | CodeType::U4 | CodeType::E2m1 => self.multiply::<S, 2>(simd),
+                CodeType::I2 | CodeType::U2 => self.multiply::<S, 4>(simd),
                 CodeType::E4m3 | CodeType::E5m2 => unreachable!("sums of floats are not exact"),
             }
         }
@@ -124,17 +123,17 @@ impl Routine for DynamicTask<'_> {
 }
 
 impl DynamicTask<'_> {
-    /// All rows by all panels; a line has `PARTS` times 4 inputs of an output, codes of which stand for floats where `FLOATS`.
+    /// All rows by all panels; a line has `PARTS` times 4 inputs of an output.
     #[inline(always)]
-    fn multiply<S: Simd, const PARTS: usize, const FLOATS: bool>(&mut self, simd: S) {
+    fn multiply<S: Simd, const PARTS: usize>(&mut self, simd: S) {
         let several = self.out.len() > FEW_ROWS;
         let mut panel = 0;
         while panel < self.panels {
             if const { S::TILE_VECTORS == 3 } && several && panel + 3 <= self.panels {
-                self.column_of_tiles::<S, PARTS, FLOATS, 3>(simd, panel);
+                self.column_of_tiles::<S, PARTS, 3>(simd, panel);
                 panel += 3;
             } else {
-                self.column_of_tiles::<S, PARTS, FLOATS, 1>(simd, panel);
+                self.column_of_tiles::<S, PARTS, 1>(simd, panel);
                 panel += 1;
             }
         }
@@ -142,11 +141,7 @@ impl DynamicTask<'_> {
 
     /// All rows by some panels.
     #[inline(always)]
-    fn column_of_tiles<S: Simd, const PARTS: usize, const FLOATS: bool, const PANELS: usize>(
-        &mut self,
-        simd: S,
-        panel: usize,
-    ) {
+    fn column_of_tiles<S: Simd, const PARTS: usize, const PANELS: usize>(&mut self, simd: S, panel: usize) {
         // A loop, since a closure would not be compiled for the instructions.
         let mut panels = [self.weight.panel(simd, panel); PANELS];
         for (index, own) in panels.iter_mut().enumerate().skip(1) {
@@ -159,11 +154,11 @@ impl DynamicTask<'_> {
             let rows = [largest, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1);
             match rows {
                 TILE_ROWS if const { S::TILE_VECTORS == 3 } => {
-                    self.tile::<S, PARTS, FLOATS, TILE_ROWS, PANELS>(simd, row, panel, &panels)
+                    self.tile::<S, PARTS, TILE_ROWS, PANELS>(simd, row, panel, &panels)
                 }
-                4 => self.tile::<S, PARTS, FLOATS, 4, PANELS>(simd, row, panel, &panels),
-                2 => self.tile::<S, PARTS, FLOATS, 2, PANELS>(simd, row, panel, &panels),
-                _ => self.tile::<S, PARTS, FLOATS, 1, PANELS>(simd, row, panel, &panels),
+                4 => self.tile::<S, PARTS, 4, PANELS>(simd, row, panel, &panels),
+                2 => self.tile::<S, PARTS, 2, PANELS>(simd, row, panel, &panels),
+                _ => self.tile::<S, PARTS, 1, PANELS>(simd, row, panel, &panels),
             }
             row += rows;
         }
@@ -171,7 +166,7 @@ impl DynamicTask<'_> {
 
     /// A few rows by some panels.
     #[inline(always)]
-    fn tile<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize>(
+    fn tile<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize>(
         &mut self,
         simd: S,
         row: usize,
@@ -191,7 +186,7 @@ impl DynamicTask<'_> {
                 }
             }
         }
-        simd.run(DynamicTile::<PARTS, FLOATS, ROWS, PANELS> {
+        simd.run(DynamicTile::<PARTS, ROWS, PANELS> {
             rows: self.x,
             first_row: self.first_row + row,
             panels,

@@ -72,16 +72,15 @@ impl DynamicFew<'_, '_, '_> {
     #[inline(always)]
     pub fn run<S: Simd>(self, simd: S) {
         match self.weight.layout().code() {
-            CodeType::I8 | CodeType::U8 => self.with_parts::<S, 1, false>(simd),
-            CodeType::I4 | CodeType::U4 => self.with_parts::<S, 2, false>(simd),
-            CodeType::I2 | CodeType::U2 => self.with_parts::<S, 4, false>(simd),
-            CodeType::E2m1 => self.with_parts::<S, 2, true>(simd),
+            CodeType::I8 | CodeType::U8 => self.with_parts::<S, 1>(simd),
+            CodeType::I4 | CodeType::U4 | CodeType::E2m1 => self.with_parts::<S, 2>(simd),
+            CodeType::I2 | CodeType::U2 => self.with_parts::<S, 4>(simd),
             CodeType::E4m3 | CodeType::E5m2 => unreachable!("sums of floats are not exact"),
         }
     }
 
     #[inline(always)]
-    fn with_parts<S: Simd, const PARTS: usize, const FLOATS: bool>(mut self, simd: S) {
+    fn with_parts<S: Simd, const PARTS: usize>(mut self, simd: S) {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
         let block = stream.scale.map_or(LONGEST_SUM, |scale| self.weight.layout().planes()[scale].block);
@@ -104,13 +103,11 @@ impl DynamicFew<'_, '_, '_> {
                 let panel = Place { panel, part, whole: &whole, stream, records: &records, shifts: &shifts, row };
                 let reader = &mut reader;
                 row += match left {
-                    1 => self.with_rows::<S, PARTS, FLOATS, 1>(simd, panel, reader),
-                    2 => self.with_rows::<S, PARTS, FLOATS, 2>(simd, panel, reader),
-                    3 => self.with_rows::<S, PARTS, FLOATS, 3>(simd, panel, reader),
-                    8.. if const { S::TILE_VECTORS == 3 } => {
-                        self.with_rows::<S, PARTS, FLOATS, MOST_ROWS>(simd, panel, reader)
-                    }
-                    _ => self.with_rows::<S, PARTS, FLOATS, 4>(simd, panel, reader),
+                    1 => self.with_rows::<S, PARTS, 1>(simd, panel, reader),
+                    2 => self.with_rows::<S, PARTS, 2>(simd, panel, reader),
+                    3 => self.with_rows::<S, PARTS, 3>(simd, panel, reader),
+                    8.. if const { S::TILE_VECTORS == 3 } => self.with_rows::<S, PARTS, MOST_ROWS>(simd, panel, reader),
+                    _ => self.with_rows::<S, PARTS, 4>(simd, panel, reader),
                 };
             }
         }
@@ -118,7 +115,7 @@ impl DynamicFew<'_, '_, '_> {
 
     /// Some rows by a panel; gives how many.
     #[inline(always)]
-    fn with_rows<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(
+    fn with_rows<S: Simd, const PARTS: usize, const ROWS: usize>(
         &mut self,
         simd: S,
         place: Place<'_>,
@@ -143,13 +140,13 @@ impl DynamicFew<'_, '_, '_> {
         let (state, shifts) = (&mut state, own_shifts);
         let panel_of = Panel { rows, first_row, part, whole, stream, records, shifts, state, ahead };
         match stream.scale {
-            None => simd.run(Run::<PARTS, FLOATS, ROWS>(panel_of)),
+            None => simd.run(Run::<PARTS, ROWS>(panel_of)),
             Some(scale) => {
                 let block = part.layout.planes()[scale].block;
-                if PARTS == 2 && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
-                    panel_of.blocks::<S, PARTS, FLOATS, FEW_LINES>(simd, block, reader);
+                if const { PARTS == 2 } && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
+                    panel_of.blocks::<S, PARTS, FEW_LINES>(simd, block, reader);
                 } else {
-                    panel_of.blocks::<S, PARTS, FLOATS, LINES>(simd, block, reader);
+                    panel_of.blocks::<S, PARTS, LINES>(simd, block, reader);
                 }
             }
         }
@@ -214,12 +211,7 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
 
     /// Whole records, and a shorter one of whole blocks, by their own loop, the rest by the general tile.
     #[inline(always)]
-    fn blocks<S: Simd, const PARTS: usize, const FLOATS: bool, const LINES: usize>(
-        self,
-        simd: S,
-        block: usize,
-        reader: &mut Reader,
-    ) {
+    fn blocks<S: Simd, const PARTS: usize, const LINES: usize>(self, simd: S, block: usize, reader: &mut Reader) {
         let (layout, inputs) = (self.part.layout, self.part.end - self.part.start);
         let cut = layout.cut();
         let blocks = if inputs.is_multiple_of(block) {
@@ -232,21 +224,21 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
         let Panel { rows, first_row, part, whole, ahead, .. } = self;
         let state = &mut *self.state;
         let panel = Panel { state: &mut *state, ..self };
-        simd.run(Blocks::<PARTS, FLOATS, LINES, ROWS> { panel, block, blocks, reader });
+        simd.run(Blocks::<PARTS, LINES, ROWS> { panel, block, blocks, reader });
         let start = part.start + blocks * block;
         if start < part.end {
             let whole_records = part.start..start & !(cut - 1);
             let rest = PanelPart { start, bytes: &part.bytes[layout.panel_bytes(&whole_records)..], ..part };
             let panels = &[(rest, *whole)];
-            simd.run(DynamicTile::<PARTS, FLOATS, ROWS, 1> { rows, first_row, panels, state, ahead });
+            simd.run(DynamicTile::<PARTS, ROWS, 1> { rows, first_row, panels, state, ahead });
         }
     }
 }
 
 /// Codes without planes between them: one sum over all inputs of the part.
-struct Run<'a, const PARTS: usize, const FLOATS: bool, const ROWS: usize>(Panel<'a, ROWS>);
+struct Run<'a, const PARTS: usize, const ROWS: usize>(Panel<'a, ROWS>);
 
-impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<'_, PARTS, FLOATS, ROWS> {
+impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
     type Output = ();
 
     #[inline(always)]
@@ -257,7 +249,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
             sums.0[0][row] = simd.load_integers(&panel.state.sums[row][0]);
         }
         let code = panel.part.layout.code();
-        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
+        let digits = Digits::<S, PARTS>::new(simd, code);
         let left = panel.left();
         // Planes over all inputs are in the first record, which a weight without inputs does not have.
         let part = panel.part;
@@ -269,10 +261,13 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
             groups[row] = &left[row].as_chunks().0.as_chunks().0[..lines.len()];
         }
         for (index, lines) in lines.iter().enumerate() {
-            sums.add_lines(simd, lines, groups.map(|groups| &groups[index]), digits, panel.ahead);
+            sums.add_lines(simd, lines, tile::each(&groups, index), digits, panel.ahead);
         }
         for (index, line) in rest.iter().enumerate() {
-            let inputs = left.map(|left| &left.as_chunks().0[lines.len() * LINES + index]);
+            let mut inputs = [&[0; PARTS]; ROWS];
+            for row in 0..ROWS {
+                inputs[row] = &left[row].as_chunks().0[lines.len() * LINES + index];
+            }
             sums.add(simd, line, inputs, digits, 0);
         }
         for row in 0..ROWS {
@@ -285,7 +280,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
             let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs));
             let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
             let sum = simd.subtract_integers(sum, shift);
-            let sum = in_units::<S, FLOATS>(simd, code, sum);
+            let sum = in_units(simd, code, sum);
             let values = &mut panel.state.values[row][0];
             simd.store(simd.fused_exactly(sum, simd.load(&panel.whole.scale), simd.load(values)), values);
         }
@@ -293,7 +288,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize> Routine for Run<
 }
 
 /// Records of planes of blocks and codes: all of `cut` inputs but the last, which may be shorter.
-struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> {
+struct Blocks<'a, const PARTS: usize, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
     /// Inputs of a block.
     block: usize,
@@ -302,16 +297,14 @@ struct Blocks<'a, const PARTS: usize, const FLOATS: bool, const LINES: usize, co
     reader: &'a mut Reader,
 }
 
-impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usize> Routine
-    for Blocks<'_, PARTS, FLOATS, LINES, ROWS>
-{
+impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Blocks<'_, PARTS, LINES, ROWS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { panel, block, blocks: all, reader } = self;
         let code = panel.part.layout.code();
-        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
+        let digits = Digits::<S, PARTS>::new(simd, code);
         let groups_of_block = block / (LINES * code.inputs_of_line());
         let left = panel.left();
         let mut groups: [&[[[i32; PARTS]; LINES]]; ROWS] = [&[]; ROWS];
@@ -350,12 +343,12 @@ impl<const PARTS: usize, const FLOATS: bool, const LINES: usize, const ROWS: usi
                     (inputs[row], groups[row]) = (own, rest);
                 }
                 for (group, lines) in lines.iter().enumerate() {
-                    sums.add_lines(simd, lines, inputs.map(|inputs| &inputs[group]), digits, panel.ahead);
+                    sums.add_lines(simd, lines, tile::each(&inputs, group), digits, panel.ahead);
                 }
                 let scale = simd.load(&reader.scales[index]);
                 for row in 0..ROWS {
                     let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
-                    let sum = in_units::<S, FLOATS>(simd, code, sum);
+                    let sum = in_units(simd, code, sum);
                     let scale = simd.multiply(scale, simd.splat(scales[row][index]));
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
@@ -482,30 +475,34 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
 
     /// Adds the products of some lines of codes with the activations of their inputs, and asks for the lines ahead.
     #[inline(always)]
-    fn add_lines<const PARTS: usize, const FLOATS: bool, const LINES: usize>(
+    fn add_lines<const PARTS: usize, const LINES: usize>(
         &mut self,
         simd: S,
         lines: &[[u8; LINE]; LINES],
         inputs: [&[[i32; PARTS]; LINES]; ROWS],
-        digits: Digits<S, PARTS, FLOATS>,
+        digits: Digits<S, PARTS>,
         ahead: bool,
     ) {
         for line in 0..LINES {
             if ahead {
                 ask(simd, &lines[line]);
             }
-            self.add(simd, &lines[line], inputs.map(|inputs| &inputs[line]), digits, line);
+            let mut own = [&[0; PARTS]; ROWS];
+            for row in 0..ROWS {
+                own[row] = &inputs[row][line];
+            }
+            self.add(simd, &lines[line], own, digits, line);
         }
     }
 
     /// Adds those of a line of codes, the `index`th.
     #[inline(always)]
-    fn add<const PARTS: usize, const FLOATS: bool>(
+    fn add<const PARTS: usize>(
         &mut self,
         simd: S,
         line: &[u8; LINE],
         inputs: [&[i32; PARTS]; ROWS],
-        digits: Digits<S, PARTS, FLOATS>,
+        digits: Digits<S, PARTS>,
         index: usize,
     ) {
         let codes = simd.load_bytes(line);

@@ -30,7 +30,7 @@ pub(super) struct TileState<const ROWS: usize, const PANELS: usize> {
 }
 
 /// The products of some rows with all inputs of a part of some panels, which have the same layout.
-pub(super) struct DynamicTile<'a, const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize> {
+pub(super) struct DynamicTile<'a, const PARTS: usize, const ROWS: usize, const PANELS: usize> {
     pub rows: &'a DynamicRows,
     pub first_row: usize,
     pub panels: &'a [(PanelPart<'a>, Parameters); PANELS],
@@ -39,9 +39,7 @@ pub(super) struct DynamicTile<'a, const PARTS: usize, const FLOATS: bool, const 
     pub ahead: bool,
 }
 
-impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize> Routine
-    for DynamicTile<'_, PARTS, FLOATS, ROWS, PANELS>
-{
+impl<const PARTS: usize, const ROWS: usize, const PANELS: usize> Routine for DynamicTile<'_, PARTS, ROWS, PANELS> {
     type Output = ();
 
     #[inline(always)]
@@ -51,7 +49,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: us
         let summed = summed_inputs(first, rows);
         let segment = summed.min(first.layout.cut()).min(BLOCK);
         let code = first.layout.code();
-        let digits = Digits::<S, PARTS, FLOATS>::new(simd, code);
+        let digits = Digits::<S, PARTS>::new(simd, code);
         let mut parameters: [BlockParameters; PANELS] =
             std::array::from_fn(|panel| BlockParameters::new(first.layout, &panels[panel].1));
         let mut codes = [&[][..]; ROWS];
@@ -80,7 +78,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: us
             for row in 0..ROWS {
                 left[row] = &codes[row][input..].as_chunks().0.as_chunks().0[..lines[0].len()];
             }
-            sums = add_lines::<S, PARTS, FLOATS, ROWS, PANELS>(simd, lines, left, digits, sums, ahead);
+            sums = add_lines::<S, PARTS, ROWS, PANELS>(simd, lines, left, digits, sums, ahead);
             input = end;
             if input & (summed - 1) != 0 && input < rows.inputs() {
                 continue;
@@ -92,7 +90,7 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: us
                     let Parameters { scale, shifted, .. } = parameters[panel].at(input - 1);
                     let shift = simd.multiply_integers(simd.load_integers(shifted), codes);
                     let sum = simd.subtract_integers(sums[row][panel], shift);
-                    let sum = in_units::<S, FLOATS>(simd, code, sum);
+                    let sum = in_units(simd, code, sum);
                     let mut scale = simd.load(scale);
                     if rows.block() > 0 {
                         scale = simd.multiply(scale, simd.splat(rows.block_scale(first_row + row, input - 1)));
@@ -113,11 +111,11 @@ impl<const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: us
 
 /// Adds the products of lines of codes and of the activations of their inputs; a line has `PARTS` times 4 inputs.
 #[inline(always)]
-fn add_lines<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize, const PANELS: usize>(
+fn add_lines<S: Simd, const PARTS: usize, const ROWS: usize, const PANELS: usize>(
     simd: S,
     lines: [&[[u8; LINE]]; PANELS],
     left: [&[[[i8; 4]; PARTS]]; ROWS],
-    digits: Digits<S, PARTS, FLOATS>,
+    digits: Digits<S, PARTS>,
     mut sums: [[S::Integers; PANELS]; ROWS],
     ahead: bool,
 ) -> [[S::Integers; PANELS]; ROWS] {
@@ -138,7 +136,7 @@ fn add_lines<S: Simd, const PARTS: usize, const FLOATS: bool, const ROWS: usize,
                 unsigned[panel] = digits.of(simd, codes[panel], part);
             }
             for row in 0..ROWS {
-                let signed = simd.splat_integer(i32::from_le_bytes(left[row][line][part].map(|code| code as u8)));
+                let signed = simd.splat_integer(i32::from_le(bytemuck::cast(left[row][line][part])));
                 for panel in 0..PANELS {
                     let sum = if two_sums && part % 2 == 1 { &mut others } else { &mut sums };
                     let sum = &mut sum[row][panel];

@@ -15,7 +15,7 @@ const GROUPS_AHEAD: usize = 2;
 /// Vectors of sums of the bytes of a line.
 const VECTORS: usize = LINE / LANES;
 
-/// What is flipped so that a signed byte becomes one from 0 to 255, 128 higher.
+/// What is flipped so that signed bytes become those from 0 to 255, 128 higher.
 const SIGN_BITS: i32 = i32::from_ne_bytes([0x80; 4]);
 
 /// The lower four bits of all bytes.
@@ -33,11 +33,9 @@ impl<const ROWS: usize> Routine for CodesTask<'_, ROWS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Some(codes) = self.task.product.layout.codes() else { return };
-        let is_signed = codes.code().offset() == 128;
-        match (codes.code().bits(), is_signed) {
-            (8, true) => self.multiply::<S, 1, true>(simd),
-            (8, false) => self.multiply::<S, 1, false>(simd),
-            _ => self.multiply::<S, 2, false>(simd),
+        match codes.code().bits() {
+            8 => self.multiply::<S, 1>(simd),
+            _ => self.multiply::<S, 2>(simd),
         }
     }
 }
@@ -45,7 +43,7 @@ impl<const ROWS: usize> Routine for CodesTask<'_, ROWS> {
 impl<const ROWS: usize> CodesTask<'_, ROWS> {
     /// All segments of the part, the sums of which become values where a segment ends.
     #[inline(always)]
-    fn multiply<S: Simd, const PARTS: usize, const SIGNED: bool>(mut self, simd: S) {
+    fn multiply<S: Simd, const PARTS: usize>(mut self, simd: S) {
         let inputs = self.task.part.inputs.clone();
         let layout = self.task.product.layout;
         let places = Places::new(layout, &inputs);
@@ -75,8 +73,7 @@ impl<const ROWS: usize> CodesTask<'_, ROWS> {
             {
                 segments = rest;
                 is_active = true;
-                let adding =
-                    Adding::<PARTS, SIGNED, ROWS> { task: &self.task, places: &places, groups: groups.clone(), sums };
+                let adding = Adding::<PARTS, ROWS> { task: &self.task, places: &places, groups: groups.clone(), sums };
                 simd.run(adding);
             }
             if is_active && (end == begin + segment || end == layout.inputs()) {
@@ -137,14 +134,14 @@ impl<const ROWS: usize> CodesTask<'_, ROWS> {
 }
 
 /// Adds the products of some groups of inputs: a routine of its own, so that its loop has the registers.
-struct Adding<'a, const PARTS: usize, const SIGNED: bool, const ROWS: usize> {
+struct Adding<'a, const PARTS: usize, const ROWS: usize> {
     task: &'a Task<'a>,
     places: &'a Places,
     groups: Range<usize>,
     sums: &'a mut [[i32; LANES]],
 }
 
-impl<const PARTS: usize, const SIGNED: bool, const ROWS: usize> Routine for Adding<'_, PARTS, SIGNED, ROWS> {
+impl<const PARTS: usize, const ROWS: usize> Routine for Adding<'_, PARTS, ROWS> {
     type Output = ();
 
     #[inline(always)]
@@ -152,7 +149,9 @@ impl<const PARTS: usize, const SIGNED: bool, const ROWS: usize> Routine for Addi
         let Self { task, places, groups, sums } = self;
         let active = task.active;
         let all = active.groups();
-        let (sign, half) = (simd.splat_integer(SIGN_BITS), simd.splat_integer(LOWER_HALVES));
+        let is_signed = task.product.layout.codes().is_some_and(|codes| codes.code().offset() == 128);
+        let flip = simd.splat_integer(if is_signed { SIGN_BITS } else { 0 });
+        let half = simd.splat_integer(LOWER_HALVES);
         let sums = sums.as_chunks_mut::<VECTORS>().0;
         for group in groups {
             let lines = |index: usize| {
@@ -169,11 +168,11 @@ impl<const PARTS: usize, const SIGNED: bool, const ROWS: usize> Routine for Addi
             for row in 0..ROWS {
                 for word in 0..AT_ONCE / 4 {
                     let code = active.codes[row * all.len() + group][word];
-                    factors[row][word] = simd.splat_integer(i32::from_ne_bytes(code.map(|code| code as u8)));
+                    factors[row][word] = simd.splat_integer(i32::from_le(bytemuck::cast(code)));
                 }
             }
             for (line, sums) in sums.chunks_exact_mut(ROWS * PARTS).enumerate().take(count) {
-                let mut bytes = [sign; AT_ONCE];
+                let mut bytes = [half; AT_ONCE];
                 for place in 0..AT_ONCE {
                     simd.prefetch(ahead[place], line);
                     bytes[place] = simd.load_bytes(&own[place][line]);
@@ -181,12 +180,12 @@ impl<const PARTS: usize, const SIGNED: bool, const ROWS: usize> Routine for Addi
                 for part in 0..PARTS {
                     let mut unsigned = bytes;
                     for place in 0..AT_ONCE {
-                        if SIGNED {
-                            unsigned[place] = simd.exclusive_or(bytes[place], sign);
-                        } else if PARTS == 2 {
+                        unsigned[place] = if PARTS == 1 {
+                            simd.exclusive_or(bytes[place], flip)
+                        } else {
                             let moved = if part == 0 { bytes[place] } else { simd.shift_right(bytes[place], 4) };
-                            unsigned[place] = simd.and(moved, half);
-                        }
+                            simd.and(moved, half)
+                        };
                     }
                     let [a, b, c, d, e, f, g, h] = unsigned;
                     let words = [simd.interleave_bytes([a, b, c, d]), simd.interleave_bytes([e, f, g, h])];

@@ -1,6 +1,6 @@
 //! Sums of products of floats, in the order of all products: run of inputs by run of inputs.
 
-use std::ops::Range;
+use std::{marker::PhantomData, ops::Range};
 
 use half::{bf16, f16};
 
@@ -19,8 +19,8 @@ trait Line {
     /// Vectors of a line.
     const VECTORS: usize;
 
-    /// Whether lane l of vector v of each four is output 4 l + v of these, and not in order.
-    const QUARTERS: bool;
+    /// Whether elements are codes with scales. Lane l of vector v of each four is then output 4 l + v of these, and not in order.
+    const ARE_CODES: bool;
 
     /// Vector `vector` of the elements; codes as they are stored.
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector;
@@ -30,7 +30,7 @@ struct F32;
 
 impl Line for F32 {
     const VECTORS: usize = 1;
-    const QUARTERS: bool = false;
+    const ARE_CODES: bool = false;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], _vector: usize) -> S::Vector {
@@ -42,7 +42,7 @@ struct F16;
 
 impl Line for F16 {
     const VECTORS: usize = 2;
-    const QUARTERS: bool = false;
+    const ARE_CODES: bool = false;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector {
@@ -55,7 +55,7 @@ struct Bf16;
 
 impl Line for Bf16 {
     const VECTORS: usize = 2;
-    const QUARTERS: bool = false;
+    const ARE_CODES: bool = false;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector {
@@ -68,7 +68,7 @@ struct Signed;
 
 impl Line for Signed {
     const VECTORS: usize = 4;
-    const QUARTERS: bool = true;
+    const ARE_CODES: bool = true;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector {
@@ -80,7 +80,7 @@ struct Unsigned;
 
 impl Line for Unsigned {
     const VECTORS: usize = 4;
-    const QUARTERS: bool = true;
+    const ARE_CODES: bool = true;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector {
@@ -93,7 +93,7 @@ struct Nibbles;
 
 impl Line for Nibbles {
     const VECTORS: usize = 8;
-    const QUARTERS: bool = true;
+    const ARE_CODES: bool = true;
 
     #[inline(always)]
     fn vector<S: Simd>(simd: S, line: &[u8; LINE], vector: usize) -> S::Vector {
@@ -111,22 +111,49 @@ impl<const ROWS: usize> Routine for FloatsTask<'_, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.0.product.layout.elements() {
-            RunElements::F32 => self.multiply::<S, F32>(simd),
-            RunElements::F16 => self.multiply::<S, F16>(simd),
-            RunElements::Bf16 => self.multiply::<S, Bf16>(simd),
+        let kind = match self.0.product.layout.elements() {
+            RunElements::F32 => Kind::of::<F32>(Elements::F32),
+            RunElements::F16 => Kind::of::<F16>(Elements::F16),
+            RunElements::Bf16 => Kind::of::<Bf16>(Elements::Bf16),
             RunElements::Codes(codes) => match (codes.code().bits(), codes.code().offset()) {
-                (8, 128) => self.multiply::<S, Signed>(simd),
-                (8, _) => self.multiply::<S, Unsigned>(simd),
-                _ => self.multiply::<S, Nibbles>(simd),
+                (8, 128) => Kind::of::<Signed>(Elements::Signed),
+                (8, _) => Kind::of::<Unsigned>(Elements::Unsigned),
+                _ => Kind::of::<Nibbles>(Elements::Nibbles),
             },
-        }
+        };
+        self.multiply(simd, kind);
+    }
+}
+
+/// Types of elements that have a [`Line`].
+#[derive(Clone, Copy)]
+enum Elements {
+    F32,
+    F16,
+    Bf16,
+    Signed,
+    Unsigned,
+    Nibbles,
+}
+
+/// What the loops around products need to know of a [`Line`]: they are compiled once for all of them.
+#[derive(Clone, Copy)]
+struct Kind {
+    elements: Elements,
+    vectors: usize,
+    are_codes: bool,
+}
+
+impl Kind {
+    fn of<L: Line>(elements: Elements) -> Kind {
+        Kind { elements, vectors: L::VECTORS, are_codes: L::ARE_CODES }
     }
 }
 
 impl<const ROWS: usize> FloatsTask<'_, ROWS> {
     #[inline(always)]
-    fn multiply<S: Simd, L: Line>(mut self, simd: S) {
+    fn multiply<S: Simd>(mut self, simd: S, kind: Kind) {
+        let Kind { elements, vectors, are_codes } = kind;
         let inputs = self.0.part.inputs.clone();
         let layout = self.0.product.layout;
         let places = Places::new(layout, &inputs);
@@ -137,9 +164,9 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
         let codes = layout.codes();
         let rounded = codes.map_or(Rounded::F32, |codes| codes.rounded());
         let block = codes.and_then(|codes| codes.finest()).unwrap_or(usize::MAX);
-        let parameters_length = if codes.is_some() { lines * L::VECTORS * LANES } else { 0 };
-        let mut buffer = scratch(lines * L::VECTORS * ROWS * LANES + 2 * parameters_length);
-        let (sums, parameters) = buffer.split_at_mut(lines * L::VECTORS * ROWS * LANES);
+        let parameters_length = if codes.is_some() { lines * vectors * LANES } else { 0 };
+        let mut buffer = scratch(lines * vectors * ROWS * LANES + 2 * parameters_length);
+        let (sums, parameters) = buffer.split_at_mut(lines * vectors * ROWS * LANES);
         let (scales, zeros) = parameters.split_at_mut(parameters_length);
         let sums = sums.as_chunks_mut::<LANES>().0;
         let (scales, zeros) = (scales.as_chunks_mut::<LANES>().0, zeros.as_chunks_mut::<LANES>().0);
@@ -147,22 +174,20 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
         for (first, groups) in self.0.active.segments() {
             if codes.is_some() && known != Some(first / block) {
                 known = Some(first / block);
-                self.read_parameters::<S, L>(simd, &places, *first, scales, zeros);
+                self.read_parameters(simd, (&places, vectors), *first, scales, zeros);
             }
             sums.fill([0.0; LANES]);
             let (task, places, groups) = (&self.0, &places, groups.clone());
-            let adding = Adding::<L, ROWS> {
-                task,
-                places,
-                groups,
-                sums,
-                scales,
-                zeros,
-                rounded,
-                line: std::marker::PhantomData,
-            };
-            simd.run(adding);
-            self.add_to_outputs::<S, L>(simd, sums);
+            let adding = Groups::<ROWS> { task, places, groups, sums, scales, zeros, rounded };
+            match elements {
+                Elements::F32 => simd.run(Adding::<F32, ROWS>(adding, PhantomData)),
+                Elements::F16 => simd.run(Adding::<F16, ROWS>(adding, PhantomData)),
+                Elements::Bf16 => simd.run(Adding::<Bf16, ROWS>(adding, PhantomData)),
+                Elements::Signed => simd.run(Adding::<Signed, ROWS>(adding, PhantomData)),
+                Elements::Unsigned => simd.run(Adding::<Unsigned, ROWS>(adding, PhantomData)),
+                Elements::Nibbles => simd.run(Adding::<Nibbles, ROWS>(adding, PhantomData)),
+            }
+            self.add_to_outputs(simd, sums, (vectors, are_codes));
         }
         if inputs.end == layout.inputs() && !self.0.epilogue.is_empty() {
             let output = self.0.part.panels(layout).0;
@@ -172,12 +197,12 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
         }
     }
 
-    /// Scales and zero points of all lines at an input, in the order of lanes.
+    /// Scales and zero points of all lines of so many vectors at an input, in the order of lanes.
     #[inline(always)]
-    fn read_parameters<S: Simd, L: Line>(
+    fn read_parameters<S: Simd>(
         &self,
         simd: S,
-        places: &Places,
+        (places, vectors): (&Places, usize),
         input: usize,
         scales: &mut [[f32; LANES]],
         zeros: &mut [[f32; LANES]],
@@ -188,7 +213,7 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
             None | Some(128) => 0,
             Some(offset) => offset,
         };
-        let before = task.part.lines.start * L::VECTORS;
+        let before = task.part.lines.start * vectors;
         for panel in 0..scales.len() {
             let parameters = task.parameters(simd, places, before + panel, input);
             // Vectors of four lie side by side, but each has every fourth output.
@@ -201,16 +226,16 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
         }
     }
 
-    /// Adds the sums of a run of inputs to the outputs.
+    /// Adds the sums of a run of inputs to the outputs. Lines have so many vectors, of codes or in order.
     #[inline(always)]
-    fn add_to_outputs<S: Simd, L: Line>(&mut self, simd: S, sums: &[[f32; LANES]]) {
+    fn add_to_outputs<S: Simd>(&mut self, simd: S, sums: &[[f32; LANES]], (vectors, are_codes): (usize, bool)) {
         let columns = self.0.out.first().map_or(0, |outputs| outputs.len());
         for panel in 0..columns.div_ceil(LANES) {
-            let (line, vector) = (panel / L::VECTORS, panel % L::VECTORS);
+            let (line, vector) = (panel / vectors, panel % vectors);
             for row in 0..ROWS {
-                let own = &sums[(line * ROWS + row) * L::VECTORS..][..L::VECTORS];
+                let own = &sums[(line * ROWS + row) * vectors..][..vectors];
                 let mut lanes = own[vector];
-                if L::QUARTERS {
+                if are_codes {
                     let (first, quarter) = (vector / 4 * 4, vector % 4);
                     for (lane, value) in lanes.iter_mut().enumerate() {
                         *value = own[first + lane % 4][4 * quarter + lane / 4];
@@ -224,8 +249,8 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
     }
 }
 
-/// Adds the products of some groups of inputs in order: a routine of its own, so that its loop has the registers.
-struct Adding<'a, L, const ROWS: usize> {
+/// Some groups of inputs, and the sums that their products are added to in order.
+struct Groups<'a, const ROWS: usize> {
     task: &'a Task<'a>,
     places: &'a Places,
     groups: Range<usize>,
@@ -233,27 +258,29 @@ struct Adding<'a, L, const ROWS: usize> {
     scales: &'a [[f32; LANES]],
     zeros: &'a [[f32; LANES]],
     rounded: Rounded,
-    line: std::marker::PhantomData<L>,
 }
+
+/// Adds the products of groups: a routine of its own, so that its loop has the registers.
+struct Adding<'a, L, const ROWS: usize>(Groups<'a, ROWS>, PhantomData<L>);
 
 impl<L: Line, const ROWS: usize> Routine for Adding<'_, L, ROWS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match (self.scales.is_empty(), self.rounded) {
-            (true, _) | (false, Rounded::F32) => self.add::<S, 32>(simd),
-            (false, Rounded::F16) => self.add::<S, 16>(simd),
-            (false, Rounded::Bf16) => self.add::<S, 8>(simd),
+        if const { L::ARE_CODES } && self.0.rounded != Rounded::F32 {
+            self.add::<S, true>(simd);
+        } else {
+            self.add::<S, false>(simd);
         }
     }
 }
 
 impl<L: Line, const ROWS: usize> Adding<'_, L, ROWS> {
-    /// Values of codes are rounded to f16 where `ROUNDED` is 16, to bf16 where it is 8.
+    /// Values of codes are rounded to 16 bits where `ROUNDED`.
     #[inline(always)]
-    fn add<S: Simd, const ROUNDED: usize>(self, simd: S) {
-        let Self { task, places, groups, sums, scales, zeros, .. } = self;
+    fn add<S: Simd, const ROUNDED: bool>(self, simd: S) {
+        let Groups { task, places, groups, sums, scales, zeros, rounded } = self.0;
         let active = task.active;
         let all = active.groups();
         for group in groups {
@@ -284,15 +311,15 @@ impl<L: Line, const ROWS: usize> Adding<'_, L, ROWS> {
                     }
                     for place in 0..AT_ONCE {
                         let mut weight = L::vector(simd, &own[place][line], vector);
-                        if let (Some(scale), Some(zero)) =
-                            (scales.get(line * L::VECTORS + vector), zeros.get(line * L::VECTORS + vector))
-                        {
-                            let difference = simd.subtract(weight, simd.load(zero));
-                            weight = simd.multiply(difference, simd.load(scale));
-                            weight = match ROUNDED {
-                                16 => simd.round_to_f16(weight),
-                                8 => simd.round_to_bf16(weight),
-                                _ => weight,
+                        if const { L::ARE_CODES } {
+                            let difference = simd.subtract(weight, simd.load(&zeros[line * L::VECTORS + vector]));
+                            weight = simd.multiply(difference, simd.load(&scales[line * L::VECTORS + vector]));
+                        }
+                        if const { ROUNDED } {
+                            weight = match rounded {
+                                Rounded::F32 => weight,
+                                Rounded::F16 => simd.round_to_f16(weight),
+                                Rounded::Bf16 => simd.round_to_bf16(weight),
                             };
                         }
                         for row in 0..ROWS {
