@@ -23,6 +23,7 @@ use crate::{
         Instructions, LANES, Routine, Simd,
         amx::{Amx, Right, SUM_COLUMNS, Signs, Tile, Tiles},
     },
+    threads,
 };
 
 /// Output channels that are multiplied together.
@@ -70,6 +71,16 @@ pub struct Positions<'a> {
     pub image: &'a [u8],
     /// From a multiple of [`TiledConvolution::unit`] to another or to the last.
     pub range: Range<usize>,
+}
+
+/// Positions as they are multiplied by the filters of their group, by all of them or by some at a time.
+pub struct PositionTiles {
+    block: Block,
+    runs: Vec<Run>,
+    count: usize,
+    inputs: Inputs,
+    /// The sum of the codes of each window, where filters have zero points.
+    windows: Option<Scratch>,
 }
 
 impl TiledConvolution {
@@ -137,12 +148,38 @@ impl TiledConvolution {
         steps.max(1) * size_of::<TileWords>()
     }
 
-    /// Calls `visit` with the number of each filter, counted over those that are there, a place among the positions, and the
-    /// filter's sums from there on, until all places of all filters have come.
+    /// Positions as they are multiplied. `weight` is the type and the zero points of all filters of the group.
     ///
     /// # Panics
-    /// If lengths disagree, or positions are not whole rows.
-    pub fn sums(&self, positions: Positions<'_>, filters: &FilterTiles<'_>, visit: impl FnMut(usize, usize, &[i32])) {
+    /// If lengths disagree, there are no positions, or they are not whole rows.
+    #[must_use]
+    pub fn positions(&self, positions: Positions<'_>, weight: IntegerWeight<'_>) -> PositionTiles {
+        let Positions { image, range } = positions;
+        let row = self.terms.row().max(1);
+        assert!(range.start.is_multiple_of(row) && range.end.is_multiple_of(row), "rows of {row}: {range:?}");
+        assert!(!range.is_empty(), "no positions");
+        let block = self.terms.block(range.start / row..range.end / row);
+        let runs = runs(&block);
+        let inputs = Inputs::new(self, &block, image);
+        let mut tiles = PositionTiles { block, runs, count: range.len(), inputs, windows: None };
+        if (0..weight.zeros.len()).any(|filter| self.weight_zero(weight, filter) != 0) {
+            tiles.windows = Some(self.instructions.run(WindowSums { convolution: self, tiles: &tiles }));
+        }
+        tiles
+    }
+
+    /// The zero point of a filter as its codes are multiplied.
+    fn weight_zero(&self, weight: IntegerWeight<'_>, filter: usize) -> i32 {
+        weight.zeros[filter].wrapping_sub(if self.flips_weights(weight) { FLIPPED } else { 0 })
+    }
+
+    fn flips_weights(&self, weight: IntegerWeight<'_>) -> bool {
+        matches!(self.unit, Unit::Vectors) && !weight.kind.signed
+    }
+
+    /// Calls `visit` with the number of each filter, counted over those that are there, a place among the positions, and the
+    /// filter's sums from there on, until all places of all filters have come.
+    pub fn sums(&self, positions: &PositionTiles, filters: &FilterTiles<'_>, visit: impl FnMut(usize, usize, &[i32])) {
         self.complete(positions, filters, Handed(visit));
     }
 
@@ -150,36 +187,71 @@ impl TiledConvolution {
     /// counted over those that are there.
     ///
     /// # Panics
-    /// As [`Self::sums`].
+    /// If lengths disagree.
     pub fn codes<'a>(
         &self,
-        positions: Positions<'_>,
+        positions: &PositionTiles,
         filters: &FilterTiles<'_>,
         by: impl Fn(usize) -> Requantize<'a>,
         results: &mut [&mut [u8]],
     ) {
-        assert!(results.iter().all(|own| own.len() == positions.range.len()), "codes of {:?}", positions.range);
+        assert!(results.iter().all(|own| own.len() == positions.count), "codes of {} positions", positions.count);
         self.complete(positions, filters, Codes { by, results });
     }
 
-    fn complete(&self, positions: Positions<'_>, filters: &FilterTiles<'_>, complete: impl Complete) {
-        let Positions { image, range } = positions;
-        let row = self.terms.row().max(1);
-        assert!(range.start.is_multiple_of(row) && range.end.is_multiple_of(row), "rows of {row}: {range:?}");
-        if range.is_empty() {
+    fn complete(&self, positions: &PositionTiles, filters: &FilterTiles<'_>, complete: impl Complete) {
+        self.instructions.run(BlockSums { convolution: self, positions, filters, complete });
+    }
+
+    /// Some positions by two columns of left tiles.
+    #[inline(always)]
+    fn multiply<S: Simd>(
+        &self,
+        simd: S,
+        tiles: Option<&Tiles>,
+        inputs: &Inputs,
+        left: Left<'_>,
+        positions: Range<usize>,
+        (sums, pitch): (&mut [i32], usize),
+    ) {
+        let channels = self.terms.channels();
+        let Some(tiles) = tiles else {
+            let lines = Lines {
+                words: bytemuck::cast_slice(&inputs.lines),
+                pitch: inputs.pitch,
+                steps: &inputs.steps,
+                groups: channels.div_ceil(LINE_CHANNELS),
+            };
+            for (panel, tiles) in left.panels[..left.count].iter().enumerate() {
+                multiply(simd, tiles, &lines, positions.clone(), &mut sums[panel * PANEL_OUTPUTS * pitch..], pitch);
+            }
             return;
+        };
+        let right = Right {
+            bytes: bytemuck::cast_slice(&inputs.lines),
+            steps: &inputs.steps,
+            pitch: inputs.pitch * size_of::<i32>(),
+        };
+        let signs = Signs { left: left.signed, right: self.pad.kind.signed };
+        let left: [&[Tile]; 2] = left.panels.map(bytemuck::cast_slice);
+        for place in (0..positions.len()).step_by(SUM_COLUMNS) {
+            let base = (positions.start + place) * size_of::<i32>();
+            tiles.multiply_bytes(signs, left, right, base, (&mut sums[place..], pitch));
         }
-        let block = self.terms.block(range.start / row..range.end / row);
-        let sums = BlockSums { convolution: self, image, block, filters, complete };
-        self.instructions.run(sums);
+    }
+
+    fn matrices(&self) -> Option<Tiles> {
+        match self.unit {
+            Unit::Matrices(amx) => Some(amx.tiles()),
+            Unit::Vectors => None,
+        }
     }
 }
 
 /// The sums of a block.
 struct BlockSums<'a, C> {
     convolution: &'a TiledConvolution,
-    image: &'a [u8],
-    block: Block,
+    positions: &'a PositionTiles,
     filters: &'a FilterTiles<'a>,
     complete: C,
 }
@@ -199,34 +271,28 @@ impl<C: Complete> Routine for BlockSums<'_, C> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let inputs = self.inputs(simd);
-        let tiles = match self.convolution.unit {
-            Unit::Matrices(amx) => Some(amx.tiles()),
-            Unit::Vectors => None,
-        };
+        let tiles = self.convolution.matrices();
         let tiles = tiles.as_ref();
+        let PositionTiles { block, runs, inputs, windows, .. } = self.positions;
+        let windows: Option<&[i32]> = windows.as_ref().map(|windows| bytemuck::cast_slice(windows));
         // Vectors at the end of a row may reach behind it.
-        let pitch = self.block.positions.next_multiple_of(SUM_COLUMNS);
-        let mut buffers = (scratch(PAIR_OUTPUTS * pitch + LANES), scratch(pitch + LANES));
-        let (sums, windows) = (&mut buffers.0, &mut buffers.1);
-        let (sums, windows) = (bytemuck::cast_slice_mut(sums), bytemuck::cast_slice_mut(windows));
-        let window_sums = self.window_sums(simd, tiles, &inputs, sums, windows);
-        let runs = self.runs();
+        let mut sums = scratch(PAIR_OUTPUTS * block.positions.next_multiple_of(SUM_COLUMNS) + LANES);
+        let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut sums);
         let filters = self.filters;
         let mut index = 0;
         for first in (0..filters.count()).step_by(2) {
             let count = (filters.count() - first).min(2);
             let ((one, _), (other, _)) = (filters.panel(first), filters.panel(first + count - 1));
             let left = Left { panels: [one, other], count, signed: filters.weight.kind.signed };
-            for run in &runs {
+            for run in runs {
                 let pitch = run.positions.len().next_multiple_of(SUM_COLUMNS);
-                self.multiply(simd, tiles, &inputs, left, run.positions.clone(), (sums, pitch));
+                self.convolution.multiply(simd, tiles, inputs, left, run.positions.clone(), (sums, pitch));
                 let mut index = index;
                 for panel in 0..count {
                     let (_, weight_sums) = filters.panel(first + panel);
                     for (own, filter) in filters.filters(first + panel).enumerate() {
-                        let zero = self.weight_zero(filter);
-                        let windows = window_sums.filter(|_| zero != 0);
+                        let zero = self.convolution.weight_zero(filters.weight, filter);
+                        let windows = windows.filter(|_| zero != 0);
                         let correction = Correction {
                             constant: self.constant(filter, weight_sums[own]),
                             windows: windows.map(|windows| (zero, &windows[run.positions.start..])),
@@ -251,15 +317,6 @@ struct Left<'a> {
 }
 
 impl<C> BlockSums<'_, C> {
-    fn flips_weights(&self) -> bool {
-        matches!(self.convolution.unit, Unit::Vectors) && !self.filters.weight.kind.signed
-    }
-
-    /// The zero point of a filter as its codes are multiplied.
-    fn weight_zero(&self, filter: usize) -> i32 {
-        self.filters.weight.zeros[filter].wrapping_sub(if self.flips_weights() { FLIPPED } else { 0 })
-    }
-
     /// What is added to the products of a filter whose weights, as they are, have this sum.
     fn constant(&self, filter: usize, weight_sum: i32) -> i32 {
         let TiledConvolution { zero, terms, .. } = self.convolution;
@@ -268,112 +325,77 @@ impl<C> BlockSums<'_, C> {
         let bias = self.filters.bias.map_or(0, |bias| bias[filter]);
         bias.wrapping_sub(zero.wrapping_mul(weight_sum.wrapping_sub(terms)))
     }
+}
 
-    /// The block in runs.
-    fn runs(&self) -> Vec<Run> {
-        let Block { rows, row_length, .. } = &self.block;
-        if let [start] = rows[..] {
-            let run = |first: usize| {
-                let row_length = RUN_POSITIONS.min(row_length - first);
-                let positions = start + first..start + first + row_length;
-                Run { positions, first, rows: 1, row_length, distance: row_length }
-            };
-            return (0..*row_length).step_by(RUN_POSITIONS).map(run).collect();
-        }
-        let mut runs: Vec<Run> = Vec::new();
-        for (row, &start) in rows.iter().enumerate() {
-            let end = start + row_length;
-            // Rows of a run are as far apart from each other; where another axis begins they are not.
-            if let Some(run) = runs.last_mut()
-                && end - run.positions.start <= RUN_POSITIONS
-                && (run.rows == 1 || start == run.positions.start + run.rows * run.distance)
-            {
-                run.distance = (start - run.positions.start) / run.rows;
-                run.rows += 1;
-                run.positions.end = end;
-                continue;
-            }
-            let first = row * row_length;
-            runs.push(Run { positions: start..end, first, rows: 1, row_length: *row_length, distance: *row_length });
-        }
-        runs
-    }
-
-    /// Some positions by two columns of left tiles.
-    #[inline(always)]
-    fn multiply<S: Simd>(
-        &self,
-        simd: S,
-        tiles: Option<&Tiles>,
-        inputs: &Inputs,
-        left: Left<'_>,
-        positions: Range<usize>,
-        (sums, pitch): (&mut [i32], usize),
-    ) {
-        let channels = self.convolution.terms.channels();
-        let Some(tiles) = tiles else {
-            let lines = Lines {
-                words: bytemuck::cast_slice(&inputs.lines),
-                pitch: inputs.pitch,
-                steps: &inputs.steps,
-                groups: channels.div_ceil(LINE_CHANNELS),
-            };
-            for (panel, tiles) in left.panels[..left.count].iter().enumerate() {
-                multiply(simd, tiles, &lines, positions.clone(), &mut sums[panel * PANEL_OUTPUTS * pitch..], pitch);
-            }
-            return;
+/// A block in runs.
+fn runs(block: &Block) -> Vec<Run> {
+    let Block { rows, row_length, .. } = block;
+    if let [start] = rows[..] {
+        let run = |first: usize| {
+            let row_length = RUN_POSITIONS.min(row_length - first);
+            let positions = start + first..start + first + row_length;
+            Run { positions, first, rows: 1, row_length, distance: row_length }
         };
-        let right = Right {
-            bytes: bytemuck::cast_slice(&inputs.lines),
-            steps: &inputs.steps,
-            pitch: inputs.pitch * size_of::<i32>(),
-        };
-        let signs = Signs { left: left.signed, right: self.convolution.pad.kind.signed };
-        let left: [&[Tile]; 2] = left.panels.map(bytemuck::cast_slice);
-        for place in (0..positions.len()).step_by(SUM_COLUMNS) {
-            let base = (positions.start + place) * size_of::<i32>();
-            tiles.multiply_bytes(signs, left, right, base, (&mut sums[place..], pitch));
-        }
+        return (0..*row_length).step_by(RUN_POSITIONS).map(run).collect();
     }
-
-    /// The sum of the codes of each window, where any filter has a zero point: products with ones.
-    #[inline(always)]
-    fn window_sums<'s, S: Simd>(
-        &self,
-        simd: S,
-        unit: Option<&Tiles>,
-        inputs: &Inputs,
-        sums: &mut [i32],
-        windows: &'s mut [i32],
-    ) -> Option<&'s [i32]> {
-        if (0..self.filters.weight.zeros.len()).all(|filter| self.weight_zero(filter) == 0) {
-            return None;
+    let mut runs: Vec<Run> = Vec::new();
+    for (row, &start) in rows.iter().enumerate() {
+        let end = start + row_length;
+        // Rows of a run are as far apart from each other; where another axis begins they are not.
+        if let Some(run) = runs.last_mut()
+            && end - run.positions.start <= RUN_POSITIONS
+            && (run.rows == 1 || start == run.positions.start + run.rows * run.distance)
+        {
+            run.distance = (start - run.positions.start) / run.rows;
+            run.rows += 1;
+            run.positions.end = end;
+            continue;
         }
+        let first = row * row_length;
+        runs.push(Run { positions: start..end, first, rows: 1, row_length: *row_length, distance: *row_length });
+    }
+    runs
+}
+
+/// The sum of the codes of each window of a block: products with ones.
+struct WindowSums<'a> {
+    convolution: &'a TiledConvolution,
+    tiles: &'a PositionTiles,
+}
+
+impl Routine for WindowSums<'_> {
+    type Output = Scratch;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Scratch {
+        let matrices = self.convolution.matrices();
+        let PositionTiles { block, inputs, .. } = self.tiles;
         let channels = self.convolution.terms.channels();
         let blocks = channels.div_ceil(TILE_CHANNELS);
-        let steps = inputs.steps.len();
-        let mut left = scratch(steps * TILE_WORDS);
+        let mut left = scratch(inputs.steps.len() * TILE_WORDS);
         let left = bytemuck::cast_slice_mut::<f32, i32>(&mut left).as_chunks_mut::<TILE_WORDS>().0;
         for (step, tile) in left.iter_mut().enumerate() {
             let first = step % blocks * TILE_CHANNELS;
             for (index, word) in tile.iter_mut().enumerate() {
-                let group = if unit.is_some() { index % LANES } else { index / LANES };
+                let group = if matrices.is_some() { index % LANES } else { index / LANES };
                 let here = channels.saturating_sub(first + group * LINE_CHANNELS).min(LINE_CHANNELS);
                 *word = i32::from_le_bytes(std::array::from_fn(|channel| u8::from(channel < here)));
             }
         }
         let left = Left { panels: [&*left; 2], count: 1, signed: false };
-        let pitch = self.block.positions.next_multiple_of(SUM_COLUMNS);
-        self.multiply(simd, unit, inputs, left, 0..pitch, (sums, pitch));
+        let pitch = block.positions.next_multiple_of(SUM_COLUMNS);
+        let (mut sums, mut windows) = (scratch(PAIR_OUTPUTS * pitch + LANES), scratch(pitch + LANES));
+        let whole = (bytemuck::cast_slice_mut(&mut sums), pitch);
+        self.convolution.multiply(simd, matrices.as_ref(), inputs, left, 0..pitch, whole);
         windows[..pitch].copy_from_slice(&sums[..pitch]);
-        Some(windows)
+        windows
     }
+}
 
+impl Inputs {
     /// The codes of all channels on their grids.
-    #[inline(always)]
-    fn inputs<S: Simd>(&self, simd: S) -> Inputs {
-        let (terms, block) = (&self.convolution.terms, &self.block);
-        let channels = terms.channels();
+    fn new(convolution: &TiledConvolution, block: &Block, image: &[u8]) -> Self {
+        let channels = convolution.terms.channels();
         let blocks = channels.div_ceil(TILE_CHANNELS);
         let reach = block.taps.iter().copied().max().unwrap_or(0);
         // The last tap reads whole vectors. An odd number of cache lines keeps the lines of a tile in different sets of a cache.
@@ -381,9 +403,41 @@ impl<C> BlockSums<'_, C> {
         let pitch = ((used / LANES) | 1) * LANES;
         let mut lines = scratch(blocks * LANES * pitch);
         let words: &mut [i32] = bytemuck::cast_slice_mut(&mut lines);
+        let groups = words.len() / pitch;
+        let each = groups.div_ceil(threads::parts(words.len() * LINE_CHANNELS, groups)).max(1);
+        threads::chunks(words, each * pitch, |index, words| {
+            let part = LinesOf { convolution, block, image, first_group: index * each, pitch, used, words };
+            convolution.instructions.run(part);
+        });
+        let line = pitch * size_of::<i32>();
+        let step = |tap: usize| (0..blocks).map(move |block| block * LANES * line + tap * size_of::<i32>());
+        Inputs { pitch, steps: block.taps.iter().flat_map(|&tap| step(tap)).collect(), lines }
+    }
+}
+
+/// Some lines of inputs: `[groups of four channels][pitch]`.
+struct LinesOf<'a> {
+    convolution: &'a TiledConvolution,
+    block: &'a Block,
+    image: &'a [u8],
+    first_group: usize,
+    pitch: usize,
+    /// Words of a line that are read.
+    used: usize,
+    words: &'a mut [i32],
+}
+
+impl Routine for LinesOf<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { convolution, block, image, first_group, pitch, used, words } = self;
+        let channels = convolution.terms.channels();
+        let flip = if convolution.flips_inputs() { FLIP } else { 0 };
         let mut own = vec![0; LINE_CHANNELS * used];
         let zeros = vec![0; used];
-        for (group, line) in words.chunks_mut(pitch).enumerate() {
+        for (group, line) in (first_group..).zip(words.chunks_mut(pitch)) {
             let line = &mut line[..used];
             if group * LINE_CHANNELS >= channels {
                 line.fill(0);
@@ -393,28 +447,31 @@ impl<C> BlockSums<'_, C> {
             for (index, (row, own)) in rows.iter_mut().zip(own.chunks_mut(used)).enumerate() {
                 let channel = group * LINE_CHANNELS + index;
                 if channel < channels {
-                    *row = self.channel_on_grid(channel, own);
+                    *row = channel_on_grid(convolution, block, image, channel, own);
                 }
             }
-            interleave(simd, rows, if self.convolution.flips_inputs() { FLIP } else { 0 }, line);
+            interleave(simd, rows, flip, line);
         }
-        let line = pitch * size_of::<i32>();
-        let step = |tap: usize| (0..blocks).map(move |block| block * LANES * line + tap * size_of::<i32>());
-        Inputs { pitch, steps: block.taps.iter().flat_map(|&tap| step(tap)).collect(), lines }
     }
+}
 
-    /// A channel on its grid.
-    #[inline(always)]
-    fn channel_on_grid<'r>(&'r self, channel: usize, row: &'r mut [u8]) -> &'r [u8] {
-        let (source, shift) = self.convolution.terms.source(channel);
-        let plane = self.convolution.terms.plane();
-        let values = &self.image[source * plane..][..plane];
-        if let Some(first) = self.block.in_place {
-            return &values[first..][..self.block.positions];
-        }
-        self.block.fill_bytes(values, shift, self.convolution.pad.code, &mut row[..self.block.channel]);
-        &row[..self.block.channel]
+/// A channel on its grid: where it lies, or in `row`.
+#[inline(always)]
+fn channel_on_grid<'r>(
+    convolution: &TiledConvolution,
+    block: &Block,
+    image: &'r [u8],
+    channel: usize,
+    row: &'r mut [u8],
+) -> &'r [u8] {
+    let (source, shift) = convolution.terms.source(channel);
+    let plane = convolution.terms.plane();
+    let values = &image[source * plane..][..plane];
+    if let Some(first) = block.in_place {
+        return &values[first..][..block.positions];
     }
+    block.fill_bytes(values, shift, convolution.pad.code, &mut row[..block.channel]);
+    &row[..block.channel]
 }
 
 /// Positions whose codes are interleaved at a time.
@@ -562,14 +619,14 @@ mod tests {
                 let mut sums = vec![0; filters * positions];
                 let mut codes = vec![0; filters * positions];
                 let tiles = tiled.tiles(Filters { weight, bias: Some(&bias), pieces: &pieces });
-                for part in [0..middle, middle..positions] {
-                    let own = Positions { image: &x, range: part.clone() };
-                    tiled.sums(own.clone(), &tiles, |filter, first, own| {
+                for part in [0..middle, middle..positions].into_iter().filter(|part| !part.is_empty()) {
+                    let own = tiled.positions(Positions { image: &x, range: part.clone() }, weight);
+                    tiled.sums(&own, &tiles, |filter, first, own| {
                         sums[filter * positions + part.start + first..][..own.len()].copy_from_slice(own);
                     });
                     let mut results: Vec<&mut [u8]> =
                         codes.chunks_mut(positions).map(|codes| &mut codes[part.clone()]).collect();
-                    tiled.codes(own, &tiles, scaled, &mut results);
+                    tiled.codes(&own, &tiles, scaled, &mut results);
                 }
                 prop_assert_eq!(&sums, &expected, "{}", instructions.name());
                 let mut expected_codes = vec![0; codes.len()];

@@ -39,7 +39,7 @@ pub use depthwise::depthwise;
 pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;
 pub use grouped::convolution;
-pub use integer::{Filters, Positions, TiledConvolution};
+pub use integer::{Filters, PositionTiles, Positions, TiledConvolution};
 pub use transposed::{TransposedShape, add_windows, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.

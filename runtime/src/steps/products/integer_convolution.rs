@@ -17,7 +17,9 @@ use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
 use ipuc_formats::value::Value;
-use ipuc_kernels::convolution::{ByteDepthwise, ConvolutionShape, FilterTiles, Filters, Positions, TiledConvolution};
+use ipuc_kernels::convolution::{
+    ByteDepthwise, ConvolutionShape, FilterTiles, Filters, PositionTiles, Positions, TiledConvolution,
+};
 use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
     pack_integers,
@@ -204,7 +206,18 @@ impl Windows<'_> {
                 let parts = cut.outputs.iter().map(|pieces| tiled.tiles(Filters { weight, bias, pieces }));
                 let parts: Vec<FilterTiles<'_>> = parts.collect();
                 let tiles = |task: &Task<'_>| (&parts[task.part], cut.outputs[task.part].as_slice());
-                each(tasks, |task| self.finish_tiled(tiled, group, tiles(&task), task, finish));
+                let positions = |task: &Task<'_>| {
+                    let image = self.image(task.image, group);
+                    tiled.positions(Positions { image, range: task.positions.clone() }, weight)
+                };
+                // Positions that several parts of the filters multiply are laid out once for all of them.
+                let shared = if parts.len() > 1 { tasks.as_slice() } else { &[] };
+                let shared: Vec<PositionTiles> = shared.iter().step_by(parts.len().max(1)).map(positions).collect();
+                let tasks: Vec<_> = tasks.into_iter().enumerate().collect();
+                each(tasks, |(index, task)| match shared.get(index / parts.len()) {
+                    Some(positions) => self.finish_tiled(tiled, group, tiles(&task), positions, task, finish),
+                    None => self.finish_tiled(tiled, group, tiles(&task), &positions(&task), task, finish),
+                });
             }
             None => each(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
         }
@@ -230,6 +243,7 @@ impl Windows<'_> {
         tiled: &TiledConvolution,
         group: usize,
         (tiles, pieces): (&FilterTiles<'_>, &[IntegerPiece<'_>]),
+        positions: &PositionTiles,
         task: Task<'_>,
         finish: &Finish<'_>,
     ) {
@@ -238,7 +252,6 @@ impl Windows<'_> {
         let first = group * self.filters();
         let channels: Vec<usize> = panels.flat_map(filter).map(|filter| first + filter).collect();
         let (mut results, size) = (task.results, finish.dtype().bits() / 8);
-        let positions = Positions { image: self.image(task.image, group), range: task.positions.clone() };
         if let Finish::Codes(codes) = finish {
             return tiled.codes(
                 positions,
