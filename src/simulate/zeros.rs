@@ -24,9 +24,7 @@ impl ZeroMaps {
     pub fn new(manifest: &Manifest) -> ZeroMaps {
         let blocks = manifest.blocks.iter();
         let wanted = blocks.flat_map(|block| {
-            let weighted =
-                |operands: &[OperandRecord]| operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)));
-            let steps = block.steps.iter().filter(move |step| weighted(&step.operands));
+            let steps = block.steps.iter().filter(|step| step.reads_weights());
             steps.filter_map(move |step| match step.operands.first()? {
                 OperandRecord::Value(slot) => Some(block.values[*slot as usize].id),
                 OperandRecord::Weight(_) | OperandRecord::Absent => None,

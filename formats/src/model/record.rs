@@ -204,6 +204,11 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
+    /// Whether an operand is a weight.
+    pub fn reads_weights(&self) -> bool {
+        self.operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)))
+    }
+
     /// Whether only rows, matrices or inputs of this weight, the operand at `position`, are read, once it is known which. Matrices of a
     /// weight in which they do not lie apart are not.
     pub fn picks(&self, position: usize, weight: &WeightRecord) -> bool {

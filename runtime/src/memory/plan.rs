@@ -87,15 +87,11 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_strea
         memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
     }
     let steps = block.steps.iter().zip(&viewed);
-    let runs = |step: &StepRecord| weights_stream && reads_weights(step);
+    let runs = |step: &StepRecord| weights_stream && step.reads_weights();
     memory.views =
         steps.map(|(step, &viewed)| if runs(step) { None } else { view(block, step, viewed, &mut extents) }).collect();
     memory.dims = extents.asked.into_iter().collect();
     memory
-}
-
-fn reads_weights(step: &StepRecord) -> bool {
-    step.operands.iter().any(|operand| matches!(operand, OperandRecord::Weight(_)))
 }
 
 /// The shapes of the results of a step that gives the bytes of operand 0; `None` where a type is another, or where data of the
