@@ -18,6 +18,7 @@ mod rows;
 
 mod calibrated;
 mod cli;
+mod code_widths;
 mod compile_faults;
 mod contract;
 mod contrib;

@@ -143,7 +143,8 @@ fn most_folded_bytes(graph: &Graph, op: &Op, operands: &[Option<ConstantId>]) ->
         // Codes of a matrix are a weight; a vector of them is a bias or a parameter.
         Op::Dequantize(_) => first.map_or(FOLDED_BYTES, |id| {
             let codes = graph.constant(id);
-            if is_code(codes.dtype) && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
+            let is_integer = is_code(codes.dtype) || matches!(codes.dtype, DType::I16 | DType::U16);
+            if is_integer && codes.shape.len() >= 2 { 0 } else { FOLDED_BYTES }
         }),
         Op::Transpose(_) if of_codes => 0,
         op if is_part(graph, op, operands) => 0,

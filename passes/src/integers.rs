@@ -33,20 +33,29 @@
 //!
 //! and nothing reads the steps in floats any more.
 //!
-//! Where both operands of a product are dequantized codes of 8 bits, the sum of the products of codes is exact, and a program
+//! Where both operands of a product are dequantized codes, the sum of the products of codes is exact, and a program
 //! scales it: once, by the product of the scales over that of the result, where the result is quantized; to f32 where
 //! something else reads it. What lies between sums of integers and their scaling (a bias, bounds) becomes a part of
 //! the program too. Functions of dequantized codes whose result is quantized again become one `map` with the same
 //! roundings; what only moves codes, or takes the largest, moves the codes themselves.
 //!
+//! Codes have 8 or 16 bits, those of weights 2 or 4 as well. Weights of 8 bits with activations of 8 bits, and those of 16,
+//! are read as codes, and the program has their scales. Others of at most 8 bits are read as what decodes them: they are
+//! stored with their scales, and each block of inputs that shares one is summed exactly, scaled, and added. The scale of
+//! activations comes last. It may be a value, and their zero point too: the program reads it.
+//!
 //! Where activations are to be codes of 8 bits whose scale is the same in every run ([`Activations::I8Static`]), what products
 //! with weights of 8 bits read is quantized first, with the scale and zero point that lose least of what calibration has seen.
 //!
 //! Products and their programs round once where floats round each partial sum, so that a result differs from theirs by
-//! at most one code, where they lie within a few float roundings of the middle between two. `map` and moves have the bits
-//! of the floats. Establishes: no product of an entry or body has codes of 8 bits, dequantized with scales of tensors and
-//! outputs, on both sides, unless activations are kept as floats ([`Activations`]). Leaves alone: products in groups of
-//! several channels and less than 8 outputs, scales that are not constants (but for sums that are integers already), weights of less than 8 bits.
+//! at most one code, where they lie within a few float roundings of the middle between two. (Codes of 16 bits are finer than
+//! what floats themselves know.) `map` and moves have the bits of the floats. A scale that a run computes may be as large or as
+//! small that decoded codes are infinite or zero where the scaled sum of codes is not.
+//! Establishes: no product of an entry or body has codes, dequantized with scales of tensors, outputs and blocks of inputs, on
+//! both sides, unless activations are kept as floats ([`Activations`]). Leaves alone: convolutions in groups of several
+//! channels and less than 8 outputs, those with scales of blocks, and those of channels with filters of their own unless all
+//! codes have 8 bits; scales of activations that are no single element; weights that something beside products reads, or whose blocks no
+//! panel holds; results whose scale is a value, which are quantized by a step of their own.
 //! Cost: one visit a step, and the parameters of those that change.
 
 mod moves;

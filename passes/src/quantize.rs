@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Nothing is rounded: codes and parameters are stored as they are, and mean `(code - zero) * scale` as before. Constants that
-//! dequantize the same codes in the same way become one.
+//! dequantize the same codes in the same way become one, wherever the same bytes lie.
 //! Establishes: every constant that dequantizes codes and that only products read as one matrix is stored in panels of
 //! codes, one of which rows are read in panels or rows of codes; where no encoding can hold it (blocks along outputs, blocks
 //! of other sizes, other readers), its codes are stored plainly and a `dequantize` step stands before its first reader.
@@ -47,9 +47,9 @@ pub const SMALL_BYTES: u64 = 1 << 10;
 /// Choose encodings of quantized constants; see the module.
 ///
 /// # Errors
-/// None today; the signature is that of every pass.
+/// [`PassError::Constant`] where a tensor that may be the same as another cannot be read.
 pub fn quantize(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
-    let mut changes = Changes::of_steps(same::merge(graph));
+    let mut changes = Changes::of_steps(same::merge(graph)?);
     let mut plain = Vec::new();
     for (id, uses) in graph.uses() {
         if graph.constant(id).encoding.is_some() {

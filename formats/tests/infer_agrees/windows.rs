@@ -85,7 +85,10 @@ fn matmul(random: &mut Random) -> Case {
 
 fn integer_matmul(random: &mut Random) -> Case {
     let (a, b) = product_shapes(random);
-    let (left, right) = (u8s(random, &a), u8s(random, &b));
+    let program = requantized(random);
+    let decoded = !program.is_empty() && random.flag();
+    let left = u8s(random, &a);
+    let right = if decoded { f32s(random, &b) } else { u8s(random, &b) };
     let mut zero_point = |shape: &[usize], left: bool| {
         let length = match shape {
             [.., rows, _] if left => *rows,
@@ -95,8 +98,7 @@ fn integer_matmul(random: &mut Random) -> Case {
         let shape = if random.flag() || shape.len() < 2 { vec![] } else { vec![length] };
         (!random.once_in(3)).then(|| u8s(random, &shape))
     };
-    let (a_zero, b_zero) = (zero_point(&a, true), zero_point(&b, false));
-    let program = requantized(random);
+    let (a_zero, b_zero) = (zero_point(&a, true), zero_point(&b, false).filter(|_| !decoded));
     Case::new(IntegerMatmul { program }, [left, right]).then(a_zero).then(b_zero)
 }
 
@@ -179,12 +181,14 @@ fn integer_convolution(random: &mut Random) -> Case {
     let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
     let program = requantized(random);
     let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program };
-    let operands = [u8s(random, &x), u8s(random, &w)];
+    let decoded = !op.program.is_empty() && random.flag();
+    let filters = if decoded { f32s(random, &w) } else { u8s(random, &w) };
+    let operands = [u8s(random, &x), filters];
     let x_zero = random.flag().then(|| u8s(random, &[]));
     let per_filter = random.flag();
-    let w_zero = random.flag().then(|| u8s(random, if per_filter { &w[..1] } else { &[] }));
+    let w_zero = (!decoded && random.flag()).then(|| u8s(random, if per_filter { &w[..1] } else { &[] }));
     let bias = Tensor::from_elements(&w[..1], &vec![7i32; w[0]]).unwrap();
-    let bias = random.flag().then_some(bias);
+    let bias = (!decoded && random.flag()).then_some(bias);
     Case::new(op, operands).then(x_zero).then(w_zero).then(bias)
 }
 

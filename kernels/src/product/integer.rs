@@ -22,7 +22,7 @@ use crate::{
 pub type IntegerLine = [u8; LINE_INPUTS * PANEL_OUTPUTS];
 
 /// Panels of the widest tile.
-const TILE_PANELS: usize = 3;
+pub(super) const TILE_PANELS: usize = 3;
 
 /// Part of a weight `[k, n]` in panels.
 #[derive(Clone, Debug)]
@@ -433,11 +433,11 @@ struct Waiting<const PANELS: usize> {
 }
 
 /// The sum of the codes of each output of a panel, as they are multiplied.
-struct ColumnSums<'a> {
-    lines: &'a [IntegerLine],
-    inputs: usize,
-    kind: ByteType,
-    sums: &'a mut [i32; LANES],
+pub(super) struct ColumnSums<'a> {
+    pub lines: &'a [IntegerLine],
+    pub inputs: usize,
+    pub kind: ByteType,
+    pub sums: &'a mut [i32; LANES],
 }
 
 impl Routine for ColumnSums<'_> {
@@ -463,17 +463,17 @@ impl Routine for ColumnSums<'_> {
 
 /// Rows of a block from one on: row `r` of group `g` of inputs at `g * stride + r`.
 #[derive(Clone, Copy)]
-struct Left<'a> {
-    codes: &'a [[i8; LINE_INPUTS]],
-    stride: usize,
+pub(super) struct Left<'a> {
+    pub codes: &'a [[i8; LINE_INPUTS]],
+    pub stride: usize,
 }
 
 /// The products of some rows with all inputs of a part of some panels.
-struct Tile<'a, const ROWS: usize, const PANELS: usize> {
-    left: Left<'a>,
-    lines: [&'a [IntegerLine]; PANELS],
-    signed: bool,
-    sums: &'a mut [[[i32; LANES]; PANELS]; ROWS],
+pub(super) struct Tile<'a, const ROWS: usize, const PANELS: usize> {
+    pub left: Left<'a>,
+    pub lines: [&'a [IntegerLine]; PANELS],
+    pub signed: bool,
+    pub sums: &'a mut [[[i32; LANES]; PANELS]; ROWS],
 }
 
 impl<const ROWS: usize, const PANELS: usize> Routine for Tile<'_, ROWS, PANELS> {

@@ -9,10 +9,10 @@ use crate::{
 };
 
 /// Inputs that lie side by side.
-pub(super) const LINE_INPUTS: usize = 4;
+pub(in crate::product) const LINE_INPUTS: usize = 4;
 
 /// Rows of the largest block.
-pub(super) const BLOCK_ROWS: usize = 8;
+pub(in crate::product) const BLOCK_ROWS: usize = 8;
 
 /// What turns the codes of an integer type of 8 bits into those that are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct ByteType {
 
 impl ByteType {
     /// What is added to the number of a code where it is multiplied as an activation, which is signed.
-    pub(super) fn activation_offset(self) -> i32 {
+    pub(in crate::product) fn activation_offset(self) -> i32 {
         if self.signed { 0 } else { -128 }
     }
 
@@ -61,7 +61,7 @@ pub struct IntegerRows<'a> {
 
 /// One block of [`IntegerRows`].
 #[derive(Clone, Copy)]
-pub(super) struct RowBlock<'a> {
+pub(in crate::product) struct RowBlock<'a> {
     pub first_row: usize,
     pub rows: usize,
     /// `[k / 4][rows]`.
@@ -174,20 +174,20 @@ impl IntegerRows<'_> {
         self.inputs
     }
 
-    pub(super) fn kind(&self) -> ByteType {
+    pub(in crate::product) fn kind(&self) -> ByteType {
         self.kind
     }
 
     /// The block that begins at this row.
     #[inline(always)]
-    pub(super) fn block(&self, first_row: usize) -> RowBlock<'_> {
+    pub(in crate::product) fn block(&self, first_row: usize) -> RowBlock<'_> {
         let lines = self.inputs.div_ceil(LINE_INPUTS);
         let rows = block_rows(self.rows - first_row);
         RowBlock { first_row, rows, codes: &self.codes[first_row * lines..][..rows * lines] }
     }
 
     /// The sum of the codes of each row over some inputs, which begin at a multiple of 4, as they are multiplied.
-    pub(super) fn sums(&self, inputs: &Range<usize>) -> Vec<i32> {
+    pub(in crate::product) fn sums(&self, inputs: &Range<usize>) -> Vec<i32> {
         let lines = inputs.start / LINE_INPUTS..inputs.end.div_ceil(LINE_INPUTS);
         let mut sums = vec![0; self.rows];
         let mut row = 0;

@@ -36,8 +36,8 @@ mod sparse_tests;
 mod tests;
 
 pub use coded::{
-    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, OpenPanels, PlaneType, Rounded,
-    coded_product, decoded_panels, dynamic_product,
+    CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, DynamicRows, ExactRows, ExactWeight, ExactWords,
+    OpenPanels, PlaneType, Rounded, coded_product, decoded_panels, dynamic_product, exact_product,
 };
 pub use epilogue::Epilogue;
 pub(crate) use epilogue::clamp_all;

@@ -1,13 +1,13 @@
 //! Steps that move codes, or choose the largest, between a `dequantize` and a `quantize` with the same parameters.
 
-use super::parameters::{Parameters, codes, target};
+use super::parameters::{Parameters, codes, is_byte, target};
 use super::readers::Readers;
 use crate::error::PassError;
 use crate::ir::{Graph, Operand, Step};
 use ipuc_formats::ops::{Op, Pool, PoolFunction};
 
 /// The operands of a step that are moved as they are; `None` where it does more with them.
-fn moved_operands(op: &Op, operands: usize) -> Option<usize> {
+fn moved_operands(op: &Op, operands: usize, target: &Parameters) -> Option<usize> {
     if matches!(op, Op::Concat(_)) {
         return Some(operands);
     }
@@ -23,7 +23,8 @@ fn moved_operands(op: &Op, operands: usize) -> Option<usize> {
             | Op::Gather(_)
     );
     // Codes are in the order of their values.
-    let chooses = matches!(op, Op::Pool(Pool { function: PoolFunction::Max, indices: false, .. }));
+    let chooses =
+        is_byte(target.dtype) && matches!(op, Op::Pool(Pool { function: PoolFunction::Max, indices: false, .. }));
     (moves_first || chooses).then_some(1)
 }
 
@@ -36,7 +37,7 @@ pub(super) fn moved(graph: &Graph, readers: &Readers, steps: &[Step], place: usi
     let step = &steps[place];
     let Some(target) = target(graph, step)? else { return Ok(None) };
     let Some(inner) = step.operands.first().and_then(|&x| readers.only_read(steps, x)) else { return Ok(None) };
-    let Some(count) = moved_operands(&inner.op, inner.operands.len()) else { return Ok(None) };
+    let Some(count) = moved_operands(&inner.op, inner.operands.len(), &target) else { return Ok(None) };
     let mut operands = inner.operands.clone();
     for operand in operands.iter_mut().take(count) {
         match codes(graph, readers, steps, *operand)? {

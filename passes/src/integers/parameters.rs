@@ -18,16 +18,39 @@ pub(super) struct Parameters {
     pub zero_point: Operand,
 }
 
-/// Codes of 8 bits behind a `dequantize` to f32 with one scale.
+/// Codes behind a `dequantize` to f32 with one scale.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Codes {
     pub codes: Operand,
     pub parameters: Parameters,
 }
 
+/// Codes that a product reads, behind a `dequantize` to f32 with one scale.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Activations {
+    pub codes: Operand,
+    pub dtype: DType,
+    pub scale: Scale,
+    /// One zero point, or none.
+    pub zero_point: Operand,
+}
+
+/// The scale of all elements of a value.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Scale {
+    Known(f32),
+    /// A value of one element, which runs compute or are given.
+    Computed(Operand),
+}
+
 /// Integers of 8 bits.
 pub(super) fn is_byte(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8)
+}
+
+/// Integers of 16 bits.
+pub(super) fn is_word(dtype: DType) -> bool {
+    matches!(dtype, DType::I16 | DType::U16)
 }
 
 /// The tensor of a constant operand.
@@ -87,7 +110,24 @@ fn parameters(graph: &Graph, step: &Step, dtype: DType) -> Result<Option<Paramet
         (_, Some((found, Scalar::Integer(zero)))) if found == dtype => zero as i32,
         (_, Some(_) | None) => return Ok(None),
     };
-    Ok(is_byte(dtype).then_some(Parameters { dtype, scale, zero, zero_point }))
+    Ok((is_byte(dtype) || is_word(dtype)).then_some(Parameters { dtype, scale, zero, zero_point }))
+}
+
+/// Whether an operand is one element of this type in every run.
+fn is_single(graph: &Graph, operand: Operand, dtype: DType) -> bool {
+    let fact = graph.fact(operand);
+    let Some((found, shape)) = fact.as_ref().and_then(|fact| fact.kind.as_tensor()) else { return false };
+    let single = shape.dims().is_some_and(|dims| dims.len() <= 1 && dims.iter().all(|dim| dim.as_known() == Some(1)));
+    found == dtype && single
+}
+
+/// The codes that a `dequantize` decodes, and their type; `None` where it decodes them otherwise than with one scale to f32.
+fn decoded(graph: &Graph, step: &Step) -> Option<(Operand, DType)> {
+    let Op::Dequantize(dequantize) = &step.op else { return None };
+    let &codes = step.operands.first()?;
+    let known = graph.fact(codes).and_then(|fact| fact.kind.as_tensor().map(|(dtype, _)| dtype))?;
+    let plainly = matches!(dequantize.to, None | Some(DType::F32)) && dequantize.block_size == 0;
+    plainly.then_some((codes, known))
 }
 
 /// The codes that an operand dequantizes.
@@ -98,17 +138,39 @@ pub(super) fn codes(
     operand: Operand,
 ) -> Result<Option<Codes>, PassError> {
     let Some(step) = readers.producer(steps, operand) else { return Ok(None) };
-    let Op::Dequantize(dequantize) = &step.op else { return Ok(None) };
-    let Some(&codes) = step.operands.first() else { return Ok(None) };
-    let known = graph.fact(codes).and_then(|fact| fact.kind.as_tensor().map(|(dtype, _)| dtype));
-    let (Some(dtype), None | Some(DType::F32), 0) = (known, dequantize.to, dequantize.block_size) else {
-        return Ok(None);
-    };
+    let Some((codes, dtype)) = decoded(graph, step) else { return Ok(None) };
     let parameters = parameters(graph, step, dtype)?;
     Ok(parameters.map(|parameters| Codes { codes, parameters }))
 }
 
-/// The parameters of a step that quantizes f32 to codes of 8 bits with one scale.
+/// The codes that an operand dequantizes, with a scale and a zero point that may differ from run to run.
+pub(super) fn activations(
+    graph: &Graph,
+    readers: &Readers,
+    steps: &[Step],
+    operand: Operand,
+) -> Result<Option<Activations>, PassError> {
+    if let Some(Codes { codes, parameters: Parameters { dtype, scale, zero: _, zero_point } }) =
+        self::codes(graph, readers, steps, operand)?
+    {
+        return Ok(Some(Activations { codes, dtype, scale: Scale::Known(scale), zero_point }));
+    }
+    let Some(step) = readers.producer(steps, operand) else { return Ok(None) };
+    let Some((codes, dtype)) = decoded(graph, step) else { return Ok(None) };
+    let parameter = |index: usize| step.operands.get(index).copied().unwrap_or(Operand::Absent);
+    let (scale, zero_point) = (parameter(1), parameter(2));
+    let fits = (is_byte(dtype) || is_word(dtype))
+        && is_single(graph, scale, DType::F32)
+        && (zero_point == Operand::Absent || is_single(graph, zero_point, dtype));
+    let scale = match (scale, single(graph, scale)?) {
+        (Operand::Value(_), _) => Scale::Computed(scale),
+        (_, Some((_, Scalar::Float(scale)))) if is_usual(scale as f32) => Scale::Known(scale as f32),
+        (Operand::Constant(_) | Operand::Absent, _) => return Ok(None),
+    };
+    Ok(fits.then_some(Activations { codes, dtype, scale, zero_point }))
+}
+
+/// The parameters of a step that quantizes f32 to codes of 8 or 16 bits with one scale.
 pub(super) fn target(graph: &Graph, step: &Step) -> Result<Option<Parameters>, PassError> {
     let Op::Quantize(Quantize { to, axis: _, block_size: 0, overflow: _, precision: None | Some(DType::F32) }) =
         &step.op

@@ -1,13 +1,16 @@
 //! Products of dequantized codes.
 
-use super::parameters::{Codes, Parameters, clamp_bounds, codes, constant, is_byte, is_usual, rounded, target};
+use super::parameters::{
+    Activations, Parameters, Scale, activations, clamp_bounds, constant, is_byte, is_usual, is_word, rounded, target,
+};
 use super::readers::Readers;
 use crate::error::PassError;
 use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Quantized, Step};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::encodings::{Encoding, Logical, Panels};
 use ipuc_formats::ops::{
-    Activation, ActivationFunction, Argument, Arithmetic, BinaryFunction, Convolution, Function, IntegerConvolution,
-    IntegerMatmul, Matmul, Op, Program, Transpose,
+    Activation, ActivationFunction, Argument, Arithmetic, BinaryFunction, Convolution, Dequantize, Function,
+    IntegerConvolution, IntegerMatmul, Matmul, Op, Program, Transpose, normalize_axis,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -17,16 +20,21 @@ const LEAST_FILTERS: usize = 8;
 /// A product whose operands are codes.
 struct Product {
     op: ProductOp,
-    x: Codes,
-    codes: ConstantId,
-    zero_point: Operand,
-    /// Of each output, or one.
-    scales: Vec<f32>,
+    x: Activations,
+    weight: Weight,
     outputs: usize,
     /// Axes of the result behind that of the outputs.
     inner_axes: usize,
     bias: Option<Vec<f32>>,
     name: std::sync::Arc<str>,
+}
+
+/// What a product of integers reads as its weight.
+enum Weight {
+    /// Codes of 8 or 16 bits, which the program scales: by a scale of each output, or by one.
+    Codes { codes: ConstantId, zero_point: Operand, scales: Vec<f32> },
+    /// Decoded codes of at most 8 bits, which are stored with their scales.
+    Decoded(ConstantId),
 }
 
 enum ProductOp {
@@ -121,7 +129,7 @@ fn floats(graph: &Graph, operand: Operand) -> Result<Vec<f32>, PassError> {
     Ok(tensor.and_then(|tensor| tensor.elements::<f32>().ok().map(<[f32]>::to_vec)).unwrap_or_default())
 }
 
-/// What a weight's parameters are: scales of outputs or one, and its zero point.
+/// The scales of a weight of 8 or 16 bits, of outputs or one; `None` where it has others, or unusual ones.
 fn weight_scales(
     graph: &Graph,
     weight: &Quantized,
@@ -136,7 +144,7 @@ fn weight_scales(
         let zero_point = graph.constant(id);
         zero_point.dtype == codes.dtype && zero_point.shape == scale.shape
     });
-    let fits = is_byte(codes.dtype)
+    let fits = (is_byte(codes.dtype) || is_word(codes.dtype))
         && weight.output_scale.is_none()
         && scale.dtype == DType::F32
         && weight.block_size == 0
@@ -144,14 +152,41 @@ fn weight_scales(
     if !fits || (count != 1 && !along_outputs) || (count == 1 && !scale.shape.is_empty() && scale.shape != [1]) {
         return Ok(None);
     }
+    usual_scales(graph, weight)
+}
+
+fn usual_scales(graph: &Graph, weight: &Quantized) -> Result<Option<Vec<f32>>, PassError> {
     let scales = floats(graph, Operand::Constant(weight.scale))?;
     // Rounded weights may have steps below zero, and outputs of zeros none.
     Ok(scales.iter().all(|&scale| scale == 0.0 || is_usual(scale.abs())).then_some(scales))
 }
 
+/// Whether decoded codes of at most 8 bits are stored as they are, in panels that integer products take.
+fn is_stored(graph: &Graph, readers: &Readers, step: &Step, product: &WithCodes) -> Result<bool, PassError> {
+    let WithCodes { id, weight, .. } = product;
+    let (constant, codes, scale) = (graph.constant(*id), graph.constant(weight.codes), graph.constant(weight.scale));
+    let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
+    let zero_fits = weight.zero_point.is_none_or(|zero_point| graph.constant(zero_point).dtype.is_integer());
+    let fits = readers.only_weighs(*id)
+        && codes.dtype.is_integer()
+        && constant.dtype == DType::F32
+        && scale.dtype == DType::F32
+        && weight.output_scale.is_none()
+        && zero_fits;
+    let (true, Some(matrix)) = (fits, step.op.weight_matrix(1, &shape)) else { return Ok(false) };
+    let Some(planes) = graph.planes(weight, &constant.shape, matrix) else { return Ok(false) };
+    let panels = Panels::codes(codes.dtype, matrix, planes);
+    if panels.check(Logical { dtype: constant.dtype, shape: &shape }).is_err() {
+        return Ok(false);
+    }
+    // Rounding gives usual ones.
+    Ok(graph.rounded(weight.scale).is_some() || usual_scales(graph, weight)?.is_some())
+}
+
 /// A product with a weight of codes, whatever it reads beside it.
 struct WithCodes {
     op: ProductOp,
+    id: ConstantId,
     weight: Quantized,
     /// Axis of the weight along which its outputs lie, and how many there are.
     output_axis: usize,
@@ -161,7 +196,7 @@ struct WithCodes {
 
 fn with_codes(graph: &Graph, step: &Step) -> Option<WithCodes> {
     let (Some(&x), Some(&Operand::Constant(id))) = (step.operands.first(), step.operands.get(1)) else { return None };
-    let weight = graph.quantized(id)?;
+    let weight = graph.quantized(id).or_else(|| graph.quantized_words(id))?;
     let shape = &graph.constant(id).shape;
     let rank = graph.fact(x).and_then(|fact| fact.rank());
     let (op, output_axis, inner_axes) = if let (Op::Matmul(product), &[_, _], Some(2..)) =
@@ -186,7 +221,7 @@ fn with_codes(graph: &Graph, step: &Step) -> Option<WithCodes> {
         Some(Operand::Value(_)) => false,
     };
     let outputs = shape[output_axis];
-    has_constant_bias.then_some(WithCodes { op, weight, output_axis, outputs, inner_axes })
+    has_constant_bias.then_some(WithCodes { op, id, weight, output_axis, outputs, inner_axes })
 }
 
 /// Whether a product becomes one of integers once what it reads is codes of 8 bits with one scale. Scales that rounding gives
@@ -198,24 +233,78 @@ pub(super) fn takes_codes(graph: &mut Graph, step: &Step) -> Result<bool, PassEr
         let scales = graph.load_constant(weight.scale)?;
         graph.constant_mut(weight.scale).data = ConstantData::Tensor(scales);
     }
-    Ok(weight_scales(graph, &weight, output_axis, outputs)?.is_some())
+    Ok(is_of_bytes && weight_scales(graph, &weight, output_axis, outputs)?.is_some())
 }
 
 fn without_bias(graph: &Graph, readers: &Readers, steps: &[Step], step: &Step) -> Result<Option<Product>, PassError> {
-    let Some(WithCodes { op, weight, output_axis, outputs, inner_axes }) = with_codes(graph, step) else {
-        return Ok(None);
-    };
+    let Some(product) = with_codes(graph, step) else { return Ok(None) };
     let Some(&x) = step.operands.first() else { return Ok(None) };
-    let Some(x) = codes(graph, readers, steps, x)? else { return Ok(None) };
-    let Some(scales) = weight_scales(graph, &weight, output_axis, outputs)? else { return Ok(None) };
+    let Some(x) = activations(graph, readers, steps, x)? else { return Ok(None) };
+    let Some(weight) = weight(graph, readers, step, &product, x.dtype)? else { return Ok(None) };
     let bias = match step.operands.get(2) {
         Some(&bias @ Operand::Constant(_)) => Some(floats(graph, bias)?),
         None | Some(Operand::Absent | Operand::Value(_)) => None,
     };
-    let zero_point = weight.zero_point.map_or(Operand::Absent, Operand::Constant);
-    let codes = weight.codes;
-    let name = step.name.clone();
-    Ok(Some(Product { op, x, codes, zero_point, scales, outputs, inner_axes, bias, name }))
+    let WithCodes { op, outputs, inner_axes, .. } = product;
+    Ok(Some(Product { op, x, weight, outputs, inner_axes, bias, name: step.name.clone() }))
+}
+
+/// What a product of integers with activations of this type reads as its weight; `None` where floats stay.
+fn weight(
+    graph: &Graph,
+    readers: &Readers,
+    step: &Step,
+    product: &WithCodes,
+    activations: DType,
+) -> Result<Option<Weight>, PassError> {
+    let WithCodes { op, id, weight, output_axis, outputs, .. } = product;
+    let code = graph.constant(weight.codes).dtype;
+    if is_word(code) || (is_byte(code) && is_byte(activations)) {
+        let scales = match (op, is_word(code) || is_word(activations)) {
+            (ProductOp::Convolution(_), true) if has_own_filters(graph, *id) => None,
+            (ProductOp::Convolution(_) | ProductOp::Matmul { .. }, _) => {
+                weight_scales(graph, weight, *output_axis, *outputs)?
+            }
+        };
+        if let Some(scales) = scales {
+            let zero_point = weight.zero_point.map_or(Operand::Absent, Operand::Constant);
+            return Ok(Some(Weight::Codes { codes: weight.codes, zero_point, scales }));
+        }
+        if is_word(code) {
+            return Ok(None);
+        }
+    }
+    let takes = match op {
+        ProductOp::Matmul { .. } => true,
+        ProductOp::Convolution(_) => weight.block_size == 0 && !has_own_filters(graph, *id),
+    };
+    Ok((takes && is_stored(graph, readers, step, product)?).then_some(Weight::Decoded(*id)))
+}
+
+/// Whether channels have filters of their own.
+fn has_own_filters(graph: &Graph, filters: ConstantId) -> bool {
+    graph.constant(filters).shape.get(1) == Some(&1)
+}
+
+impl Weight {
+    /// Whether sums of products with activations of this type are i32, else f32.
+    fn sums_in_integers(&self, graph: &Graph, activations: DType) -> bool {
+        match self {
+            Weight::Codes { codes, .. } => is_byte(activations) && is_byte(graph.constant(*codes).dtype),
+            Weight::Decoded(_) => false,
+        }
+    }
+
+    /// Operands 1 and 3: the weight, whose axes are exchanged first where it is `transposed`, and its zero point.
+    fn operands(&self, graph: &mut Graph, transposed: bool) -> Option<[Operand; 2]> {
+        let (id, zero_point) = match (self, transposed) {
+            (Weight::Codes { codes, zero_point, .. }, false) => (*codes, *zero_point),
+            (Weight::Codes { codes, zero_point, .. }, true) => (self::transposed(graph, *codes), *zero_point),
+            (Weight::Decoded(id), false) => (*id, Operand::Absent),
+            (Weight::Decoded(id), true) => (transposed_codes(graph, *id)?, Operand::Absent),
+        };
+        Some([Operand::Constant(id), zero_point])
+    }
 }
 
 impl Product {
@@ -223,18 +312,12 @@ impl Product {
     fn step(self, graph: &mut Graph, replaced: &Step, target: Option<(&Parameters, &Vec<Bounds>)>) -> Option<Step> {
         let own = if matches!(self.op, ProductOp::Matmul { .. }) { 4 } else { 5 };
         let unit = target.map_or(1.0, |(target, _)| f64::from(target.scale));
-        let codes = match self.op {
-            ProductOp::Matmul { transposed: true } => transposed(graph, self.codes),
-            ProductOp::Matmul { transposed: false } | ProductOp::Convolution(_) => self.codes,
-        };
-        let mut operands = vec![self.x.codes, Operand::Constant(codes), self.x.parameters.zero_point, self.zero_point];
+        let transposed = matches!(self.op, ProductOp::Matmul { transposed: true });
+        let [weight, zero_point] = self.weight.operands(graph, transposed)?;
+        let mut operands = vec![self.x.codes, weight, self.x.zero_point, zero_point];
         operands.resize(own, Operand::Absent);
-        let factor = f64::from(self.x.parameters.scale) / unit;
-        let factors: Vec<f32> = self.scales.iter().map(|&scale| (f64::from(scale) * factor) as f32).collect();
         let mut program = Program::default();
-        let sum = program.push(Function::Cast, vec![Argument::Input], DType::F32);
-        let factor = self.argument(graph, &mut operands, &factors)?;
-        let mut value = program.push(Function::Binary(BinaryFunction::Mul), vec![sum, factor], DType::F32);
+        let mut value = self.scaled(graph, &mut program, &mut operands, unit)?;
         if let Some(bias) = &self.bias {
             let bias: Vec<f32> = bias.iter().map(|&bias| (f64::from(bias) / unit) as f32).collect();
             let bias = self.argument(graph, &mut operands, &bias)?;
@@ -266,6 +349,41 @@ impl Product {
         Some(Step { op, operands, results: replaced.results.clone(), name: self.name })
     }
 
+    /// The sums times the scales, in units: that of activations last, where only runs know it.
+    fn scaled(
+        &self,
+        graph: &mut Graph,
+        program: &mut Program,
+        operands: &mut Vec<Operand>,
+        unit: f64,
+    ) -> Option<Argument> {
+        let multiply = Function::Binary(BinaryFunction::Mul);
+        let known = match self.x.scale {
+            Scale::Known(scale) => f64::from(scale),
+            Scale::Computed(_) => 1.0,
+        } / unit;
+        let mut value = Argument::Input;
+        if self.weight.sums_in_integers(graph, self.x.dtype) {
+            value = program.push(Function::Cast, vec![value], DType::F32);
+        }
+        let scales = match &self.weight {
+            Weight::Codes { scales, .. } => scales.as_slice(),
+            Weight::Decoded(_) => &[1.0],
+        };
+        let factors: Vec<f32> = scales.iter().map(|&scale| (f64::from(scale) * known) as f32).collect();
+        let has_none = factors == [1.0] && matches!(self.x.scale, Scale::Computed(_));
+        if !has_none {
+            let factor = self.argument(graph, operands, &factors)?;
+            value = program.push(multiply.clone(), vec![value, factor], DType::F32);
+        }
+        if let Scale::Computed(scale) = self.x.scale {
+            operands.push(scale);
+            let scale = Argument::Operand(u16::try_from(operands.len() - 1).ok()?);
+            value = program.push(multiply, vec![value, scale], DType::F32);
+        }
+        Some(value)
+    }
+
     /// Values of each output, or one value, as an argument of the program.
     fn argument(&self, graph: &mut Graph, operands: &mut Vec<Operand>, values: &[f32]) -> Option<Argument> {
         if let &[value] = values {
@@ -295,11 +413,39 @@ fn transposed(graph: &mut Graph, id: ConstantId) -> ConstantId {
     graph.add_constant(made)
 }
 
+/// Decoded codes of a matrix with its axes exchanged.
+fn transposed_codes(graph: &mut Graph, id: ConstantId) -> Option<ConstantId> {
+    let Constant {
+        name, dtype, shape, data: ConstantData::Recipe { op: Op::Dequantize(dequantize), operands }, ..
+    } = graph.constant(id).clone()
+    else {
+        return None;
+    };
+    // Scales of blocks lie as codes do; those of outputs have one axis.
+    let mut turned = Vec::with_capacity(operands.len());
+    for operand in operands {
+        turned.push(match operand {
+            Some(own) if graph.constant(own).shape.len() == 2 => Some(transposed(graph, own)),
+            own => own,
+        });
+    }
+    let axis = 1 - normalize_axis(dequantize.axis, shape.len()).unwrap_or(0) as i64;
+    let op = Dequantize { axis, ..dequantize }.into();
+    let shape = shape.into_iter().rev().collect();
+    let data = ConstantData::Recipe { op, operands: turned };
+    Some(graph.add_constant(Constant { name, dtype, shape, data, origin: None, encoding: None, zeros: None }))
+}
+
 /// Bounds in units of the target's scale; `None` where saturating to its codes is as tight.
 fn needed((least, greatest): Bounds, target: &Parameters) -> Option<Bounds> {
     let unit = |bound: f32| (f64::from(bound) / f64::from(target.scale)) as f32;
     let (least, greatest) = (unit(least), unit(greatest));
-    let ends = if target.dtype == DType::I8 { (-128.0, 127.0) } else { (0.0, 255.0) };
+    let ends = match target.dtype {
+        DType::I8 => (-128.0, 127.0),
+        DType::I16 => (-32768.0, 32767.0),
+        DType::U16 => (0.0, 65535.0),
+        _ => (0.0, 255.0),
+    };
     let code = |bound: f32| bound.round_ties_even() + target.zero as f32;
     (code(least) > ends.0 || code(greatest) < ends.1).then_some((least, greatest))
 }

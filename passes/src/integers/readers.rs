@@ -1,21 +1,30 @@
 //! What steps of a block mean for each other's values.
 
-use crate::ir::{Graph, Operand, Step, ValueId};
+use crate::ir::{ConstantId, Graph, Operand, Step, ValueId};
 use ipuc_formats::attribute::BlockIndex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Who defines values of a block, and how often they are read.
 pub(super) struct Readers {
     producers: HashMap<ValueId, usize>,
     pub(super) reads: HashMap<ValueId, usize>,
+    /// Constants that steps read otherwise than as the weight of a product.
+    elsewhere: HashSet<ConstantId>,
 }
 
 impl Readers {
     pub(super) fn new(graph: &Graph, index: BlockIndex) -> Readers {
         let block = graph.block(index);
-        let mut readers = Readers { producers: HashMap::new(), reads: HashMap::new() };
+        let mut readers = Readers { producers: HashMap::new(), reads: HashMap::new(), elsewhere: HashSet::new() };
         for (place, step) in block.steps.iter().enumerate() {
             readers.producers.extend(step.results.iter().map(|&result| (result, place)));
+            for (position, operand) in step.operands.iter().enumerate() {
+                let Operand::Constant(id) = operand else { continue };
+                let shape: Vec<u64> = graph.constant(*id).shape.iter().map(|&extent| extent as u64).collect();
+                if step.op.weight_matrix(position, &shape).is_none() {
+                    readers.elsewhere.insert(*id);
+                }
+            }
         }
         for operand in block.steps.iter().flat_map(|step| &step.operands).chain(&block.results) {
             if let Operand::Value(value) = operand {
@@ -35,6 +44,11 @@ impl Readers {
     pub(super) fn only_read<'a>(&self, steps: &'a [Step], operand: Operand) -> Option<&'a Step> {
         let Operand::Value(value) = operand else { return None };
         if self.reads.get(&value) == Some(&1) { self.producer(steps, operand) } else { None }
+    }
+
+    /// Whether products alone read a constant, as their weight.
+    pub(super) fn only_weighs(&self, id: ConstantId) -> bool {
+        !self.elsewhere.contains(&id)
     }
 
     /// Whether one of these values is read.

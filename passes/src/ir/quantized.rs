@@ -45,11 +45,20 @@ impl Quantized {
 impl Graph {
     /// The codes and parameters of a constant, where it is a recipe that dequantizes codes of at most 8 bits.
     pub fn quantized(&self, id: ConstantId) -> Option<Quantized> {
+        self.dequantized(id, is_code)
+    }
+
+    /// The same of integers of 16 bits.
+    pub fn quantized_words(&self, id: ConstantId) -> Option<Quantized> {
+        self.dequantized(id, |dtype| matches!(dtype, DType::I16 | DType::U16))
+    }
+
+    fn dequantized(&self, id: ConstantId, takes: impl Fn(DType) -> bool) -> Option<Quantized> {
         let constant = self.constant(id);
         let ConstantData::Recipe { op: Op::Dequantize(dequantize), operands } = &constant.data else { return None };
         let &[Some(codes), Some(scale), ref zero_point @ ..] = operands.as_slice() else { return None };
         let code = self.constant(codes).dtype;
-        if !is_code(code) || !is_value(constant.dtype) {
+        if !takes(code) || !is_value(constant.dtype) {
             return None;
         }
         let zero_point = if code.is_float() {

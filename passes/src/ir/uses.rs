@@ -80,9 +80,11 @@ impl Graph {
             Some(matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
                 chosen(Panels::values(stored, matrix).into(), "only products read it, as the same matrix")
             }
-            // Sums of integers of 8 bits are exact, and read panels.
+            // Sums of integers of 8 and 16 bits are exact, and read panels.
             Some(matrix)
-                if matches!(stored, DType::I8 | DType::U8) && stored == constant.dtype && constant.byte_count() > 0 =>
+                if matches!(stored, DType::I8 | DType::U8 | DType::I16 | DType::U16)
+                    && stored == constant.dtype
+                    && constant.byte_count() > 0 =>
             {
                 chosen(Panels::values(stored, matrix).into(), "only integer products read it, as the same matrix")
             }

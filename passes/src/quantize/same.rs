@@ -1,7 +1,8 @@
 //! Weights that are the same codes under the same parameters become one, as those of an embedding and of a last product that
 //! nodes of two kinds decode.
 
-use crate::ir::{Constant, ConstantData, ConstantId, Graph, Operand, Quantized};
+use crate::error::PassError;
+use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph, Operand, Quantized};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, HashMap};
@@ -9,25 +10,26 @@ use std::collections::{BTreeMap, HashMap};
 /// Constants that only change the shape of others, one behind another, at most.
 const DEPTH: usize = 8;
 
-/// Tensors of more bytes are not compared: what is large lies in a file.
-const COMPARED_BYTES: u64 = 4096;
+/// Bytes that are compared first: those of most tensors differ in them.
+const FIRST_BYTES: usize = 4 << 10;
+
+/// Bytes that are compared at a time from then on.
+const NEXT_BYTES: usize = 256 << 10;
 
 /// What the elements of a constant are in their order, whatever its shape.
-#[derive(PartialEq)]
-enum Elements<'a> {
+enum Elements {
     /// Those of this constant, which is looked at no further.
     Own(ConstantId),
     /// Those of this constant, which is in memory or in a file.
-    Leaf(DType, &'a ConstantData),
+    Leaf(ConstantId),
     /// The bits of others as another type.
-    Cast(DType, Box<Elements<'a>>),
+    Cast(DType, Box<Elements>),
 }
 
-fn elements(graph: &Graph, id: ConstantId, depth: usize) -> Elements<'_> {
+fn elements(graph: &Graph, id: ConstantId, depth: usize) -> Elements {
     let Constant { dtype, data, .. } = graph.constant(id);
     match data {
-        ConstantData::Stored(_) | ConstantData::Hashed(_) => Elements::Leaf(*dtype, data),
-        ConstantData::Tensor(_) if graph.constant(id).byte_count() <= COMPARED_BYTES => Elements::Leaf(*dtype, data),
+        ConstantData::Stored(_) | ConstantData::Hashed(_) | ConstantData::Tensor(_) => Elements::Leaf(id),
         ConstantData::Recipe { op, operands } if depth > 0 => {
             let Some(&Some(from)) = operands.first() else { return Elements::Own(id) };
             let keeps = matches!(op, Op::Reshape(_) | Op::Flatten(_) | Op::Squeeze(_) | Op::Unsqueeze(_));
@@ -39,45 +41,97 @@ fn elements(graph: &Graph, id: ConstantId, depth: usize) -> Elements<'_> {
             }
             Elements::Own(id)
         }
-        ConstantData::Tensor(_) | ConstantData::Recipe { .. } | ConstantData::Rounded(_) => Elements::Own(id),
+        ConstantData::Recipe { .. } | ConstantData::Rounded(_) => Elements::Own(id),
     }
 }
 
+impl Elements {
+    fn are(&self, other: &Elements, graph: &Graph) -> Result<bool, ConstantError> {
+        match (self, other) {
+            (Elements::Own(one), Elements::Own(other)) => Ok(one == other),
+            (Elements::Leaf(one), Elements::Leaf(other)) => same_bytes(graph, *one, *other),
+            (Elements::Cast(to, one), Elements::Cast(other_to, other)) => Ok(to == other_to && one.are(other, graph)?),
+            (Elements::Own(_) | Elements::Leaf(_) | Elements::Cast(..), _) => Ok(false),
+        }
+    }
+}
+
+/// Whether two constants that no recipe makes have the same elements, wherever they lie.
+fn same_bytes(graph: &Graph, one: ConstantId, other: ConstantId) -> Result<bool, ConstantError> {
+    let (left, right) = (graph.constant(one), graph.constant(other));
+    if left.dtype != right.dtype || left.byte_count() != right.byte_count() || left.dtype == DType::String {
+        return Ok(false);
+    }
+    if one == other || left.data == right.data {
+        return Ok(true);
+    }
+    let (count, mut offset) = (left.byte_count(), 0);
+    let mut buffers = [const { Vec::new() }; 2];
+    while offset < count {
+        let most = if offset == 0 { FIRST_BYTES } else { NEXT_BYTES };
+        let length = (count - offset).min(most as u64) as usize;
+        for (constant, buffer) in [left, right].into_iter().zip(&mut buffers) {
+            buffer.resize(length, 0);
+            match &constant.data {
+                ConstantData::Tensor(tensor) => buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..length]),
+                ConstantData::Stored(stored) => graph.read_stored(stored, offset, buffer)?,
+                ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => return Ok(false),
+            }
+        }
+        if buffers[0] != buffers[1] {
+            return Ok(false);
+        }
+        offset += length as u64;
+    }
+    Ok(true)
+}
+
 /// Whether two constants of the same type and shape dequantize the same codes in the same way.
-fn are_same(graph: &Graph, one: &Quantized, other: &Quantized) -> bool {
-    let same = |one: ConstantId, other: ConstantId| elements(graph, one, DEPTH) == elements(graph, other, DEPTH);
-    let parameters = |one: &Quantized| -> Vec<_> { one.parameters().collect() };
-    let (left, right) = (parameters(one), parameters(other));
-    let pairs = left.iter().zip(&right);
-    (one.axis, one.block_size) == (other.axis, other.block_size)
+fn are_same(graph: &Graph, one: &Quantized, other: &Quantized) -> Result<bool, ConstantError> {
+    let (left, right): (Vec<_>, Vec<_>) = (one.parameters().collect(), other.parameters().collect());
+    let alike = (one.axis, one.block_size) == (other.axis, other.block_size)
         && one.output_scale.is_none()
         && other.output_scale.is_none()
-        && left.len() == right.len()
-        && { pairs }.all(|((role, one), (other_role, other))| role == other_role && same(*one, *other))
-        && same(one.codes, other.codes)
+        && left.len() == right.len();
+    if !alike {
+        return Ok(false);
+    }
+    let same =
+        |one: ConstantId, other: ConstantId| elements(graph, one, DEPTH).are(&elements(graph, other, DEPTH), graph);
+    for ((role, one), (other_role, other)) in left.into_iter().zip(right) {
+        if role != other_role || !same(one, other)? {
+            return Ok(false);
+        }
+    }
+    same(one.codes, other.codes)
 }
 
 /// Have steps read the first of constants that are the same; gives how many operands are others now.
-pub(super) fn merge(graph: &mut Graph) -> usize {
+///
+/// # Errors
+/// [`PassError::Constant`] where a tensor that may be another cannot be read.
+pub(super) fn merge(graph: &mut Graph) -> Result<usize, PassError> {
     let mut known: BTreeMap<Vec<usize>, Vec<(ConstantId, Quantized)>> = BTreeMap::new();
     let mut found: HashMap<ConstantId, ConstantId> = HashMap::new();
     for id in graph.uses().into_keys() {
         let constant = graph.constant(id);
         let Some(quantized) = graph.quantized(id).filter(|_| constant.encoding.is_none()) else { continue };
         let others = known.entry(constant.shape.clone()).or_default();
-        let is_same = |(other, own): &&(ConstantId, Quantized)| {
-            graph.constant(*other).dtype == constant.dtype && are_same(graph, own, &quantized)
-        };
-        match others.iter().find(is_same) {
-            Some((other, _)) => {
-                found.insert(id, *other);
+        let mut first = None;
+        for (other, own) in others.iter() {
+            if graph.constant(*other).dtype == constant.dtype && are_same(graph, own, &quantized)? {
+                first = Some(*other);
+                break;
             }
+        }
+        match first {
+            Some(other) => drop(found.insert(id, other)),
             None => others.push((id, quantized)),
         }
     }
     let mut changes = 0;
     if found.is_empty() {
-        return changes;
+        return Ok(changes);
     }
     for index in graph.reachable_blocks() {
         for operand in graph.block_mut(index).steps.iter_mut().flat_map(|step| &mut step.operands) {
@@ -89,5 +143,38 @@ pub(super) fn merge(graph: &mut Graph) -> usize {
             }
         }
     }
-    changes
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipuc_formats::ops::{BitCast, Dequantize};
+    use ipuc_formats::tensor::Tensor;
+
+    /// Codes of 4 bits in bytes, the last of which is `last`, behind a cast, and what decodes them.
+    fn decoded(graph: &mut Graph, last: u8) -> ConstantId {
+        let mut bytes = vec![0x35u8; 3 * NEXT_BYTES / 2];
+        bytes[3 * NEXT_BYTES / 2 - 1] = last;
+        let shape = vec![64, bytes.len() / 32];
+        let tensor = Tensor::from_elements(&[64, bytes.len() / 64], &bytes).unwrap();
+        let bytes = graph.add_constant(Constant::of(tensor, None));
+        let recipe = |dtype, op, operands| {
+            let data = ConstantData::Recipe { op, operands };
+            Constant { name: None, dtype, shape: shape.clone(), data, origin: None, encoding: None, zeros: None }
+        };
+        let codes = graph.add_constant(recipe(DType::U4, BitCast { to: DType::U4 }.into(), vec![Some(bytes)]));
+        let scale = graph.add_constant(Constant::of(Tensor::scalar(0.5f32), None));
+        let op = Dequantize { to: None, axis: 0, block_size: 0 }.into();
+        graph.add_constant(recipe(DType::F32, op, vec![Some(codes), Some(scale)]))
+    }
+
+    #[test]
+    fn tensors_are_the_same_to_their_last_byte() {
+        let mut graph = Graph::default();
+        let [one, same, other] = [7, 7, 8].map(|last| decoded(&mut graph, last));
+        let quantized = |id| graph.quantized(id).unwrap();
+        assert!(are_same(&graph, &quantized(one), &quantized(same)).unwrap());
+        assert!(!are_same(&graph, &quantized(one), &quantized(other)).unwrap());
+    }
 }

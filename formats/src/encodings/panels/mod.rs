@@ -67,7 +67,7 @@ attributes! {
 }
 
 impl Panels {
-    /// Panels of values (f32, f16, bf16 or integers of 8 bits) as the kernels for these take them.
+    /// Panels of values (f32, f16, bf16, integers of 8 or 16 bits) as the kernels for these take them.
     pub fn values(dtype: DType, matrix: WeightMatrix) -> Panels {
         let interleave = match dtype {
             DType::BF16 => 2,

@@ -1,7 +1,8 @@
 //! Convolutions of quantized integers: ONNX `ConvInteger` (opset 10) and the sums of `QLinearConv` (10).
 //!
-//! Zero points are subtracted first, so that padding is the zero point. Sums wrap in 32 bits, as the operator page
-//! allows; the program begins with them.
+//! Zero points are subtracted first, so that padding is the zero point. Sums of integers of 8 bits wrap in 32 bits, as the
+//! operator page allows; the program begins with them. Sums of wider ones, and of decoded codes, are as those of
+//! `integer_matmul`.
 
 use crate::attributes;
 use crate::dim::Dim;
@@ -11,8 +12,7 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::products::convolution::{
     ConvolutionPlan, Grouped, add_bias, bias_additions, filter_matrix, require_vector,
 };
-use crate::ops::products::integer_matmul::centring;
-use crate::ops::products::integer_matmul::require_byte;
+use crate::ops::products::integer_matmul::{centring, rounded_sums, sums_of, sums_type};
 use crate::ops::windows::{AutoPad, Windows};
 use crate::ops::{
     Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Space,
@@ -20,11 +20,13 @@ use crate::ops::{
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
+use std::ops::SubAssign;
 
 attributes! {
-    /// `(x - x_zero_point) * (w - w_zero_point) + bias`: `x: [n, c, d..]`, `w: [m, c / groups, k..]` (i8 or u8 each),
-    /// optional zero points `[]` and `[]` or `[m]`, optional bias `[m]` (i32), to `[n, m, o..]` of i32 or what the program
-    /// gives; further operands are the program's.
+    /// `(x - x_zero_point) * (w - w_zero_point) + bias`: `x: [n, c, d..]`, `w: [m, c / groups, k..]` (i8, u8, i16 or u16 each;
+    /// `w` may be f32, decoded codes without a zero point), optional zero points `[]` and `[]` or `[m]`, optional bias `[m]`
+    /// (i32; of products of 8 bits only), to `[n, m, o..]` of i32 or what the program gives, which all but products of 8 bits
+    /// have; further operands are the program's.
     pub struct IntegerConvolution revision 1 {
         /// Padding that follows from the extents; explicit where absent.
         1 since 1 => auto_pad: Option<AutoPad>,
@@ -90,13 +92,13 @@ fn check_zero_point(
 }
 
 /// The elements of an operand less its zero point, of which there may be one an element of the first axis.
-fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, ReferenceError> {
+fn centred<T: Accumulator + SubAssign>(inputs: &[Option<Value>], operand: usize) -> Result<Vec<T>, ReferenceError> {
     let values: &Tensor = tensor(inputs, operand)?;
     let arithmetic = Arithmetic::default();
-    let mut elements = accumulators::<i128>(values, &arithmetic)?;
+    let mut elements = accumulators::<T>(values, &arithmetic)?;
     let Some(zero_point) = optional_tensor(inputs, operand + 2)? else { return Ok(elements) };
     require_same_type(operand + 2, zero_point.dtype(), values.dtype())?;
-    let offsets = accumulators::<i128>(zero_point, &arithmetic)?;
+    let offsets = accumulators::<T>(zero_point, &arithmetic)?;
     let per_filter = operand == 1 && zero_point.shape() == [values.shape()[0]];
     if offsets.len() != 1 && !per_filter {
         return Err(TypeError::Dimension {
@@ -115,16 +117,17 @@ fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, Refere
 
 impl Operator for IntegerConvolution {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let (x_dtype, x) = tensor_operand(inputs, 0)?;
-        let (w_dtype, w) = tensor_operand(inputs, 1)?;
-        require_byte(x_dtype, 0)?;
-        require_byte(w_dtype, 1)?;
+        let ((_, x), (_, w)) = (tensor_operand(inputs, 0)?, tensor_operand(inputs, 1)?);
+        let sums = sums_type(inputs, &self.program)?;
+        if sums != DType::I32 && optional(inputs, BIAS).is_some() {
+            return Err(TypeError::Unsupported(format!("a bias before sums are {sums}")));
+        }
         let shape = self.grouped().infer(x, w, context)?;
         let filters = shape.dims().map(|dims| &dims[1]);
         check_zero_point(inputs, 0, None, context)?;
         check_zero_point(inputs, 1, filters, context)?;
         require_vector(inputs, BIAS, DType::I32, filters, context)?;
-        let dtype = self.program.infer(DType::I32, DType::I32, &shape, inputs, context)?;
+        let dtype = self.program.infer(sums, sums, &shape, inputs, context)?;
         Ok(vec![Fact::tensor(dtype, shape)])
     }
 
@@ -134,14 +137,19 @@ impl Operator for IntegerConvolution {
         context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (x, w, bias) = (tensor(inputs, 0)?, tensor(inputs, 1)?, optional_tensor(inputs, BIAS)?);
-        require_byte(x.dtype(), 0)?;
-        require_byte(w.dtype(), 1)?;
+        let dtype = sums_of(x.dtype(), w.dtype())?;
         let arithmetic = Arithmetic::default();
         let plan = self.grouped().resolve(x.shape(), w.shape())?;
-        let mut sums = plan.convolve(&centred(inputs, 0)?, &centred(inputs, 1)?, &arithmetic, &mut context.macs)?;
-        add_bias(&mut sums, bias, DType::I32, &plan.shape, &arithmetic)?;
-        let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        Ok(vec![self.program.finish(DType::I32, DType::I32, &sums, &plan.shape, inputs)?.into()])
+        let sums = if w.dtype().is_float() {
+            let (x, w) = (centred::<f64>(inputs, 0)?, centred::<f64>(inputs, 1)?);
+            rounded_sums(plan.convolve(&x, &w, &arithmetic, &mut context.macs)?, dtype)
+        } else {
+            let (x, w) = (centred::<i128>(inputs, 0)?, centred::<i128>(inputs, 1)?);
+            let mut sums = plan.convolve(&x, &w, &arithmetic, &mut context.macs)?;
+            add_bias(&mut sums, bias, DType::I32, &plan.shape, &arithmetic)?;
+            rounded_sums(sums, dtype)
+        };
+        Ok(vec![self.program.finish(dtype, dtype, &sums, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -193,6 +201,24 @@ mod tests {
         let padded = IntegerConvolution { pads: vec![1; 4], ..plain() };
         let result = run_optional(&padded, &[x, w, zero]).unwrap();
         assert_eq!(result.elements::<i32>().unwrap(), [1, 3, 5, 3, 5, 12, 16, 9, 11, 24, 28, 15, 7, 15, 17, 9]);
+    }
+
+    #[test]
+    fn wider_sums_have_a_program_and_no_bias() {
+        let mut program = Program::default();
+        let value = program.push(Function::Cast, vec![Argument::Input], DType::F32);
+        program.results.push(value);
+        let op = IntegerConvolution { program, ..plain() };
+        let x = Some(Tensor::from_elements(&[1, 1, 3], &[1i16, 1002, 3]).unwrap());
+        let w = Some(Tensor::from_elements(&[1, 1, 2], &[0.5f32, 2.0]).unwrap());
+        let zero = Some(Tensor::scalar(2i16));
+        let result = run_optional(&op, &[x.clone(), w.clone(), zero.clone()]).unwrap();
+        assert_eq!(result.elements::<f32>().unwrap(), [1999.5, 502.0]);
+        let bias = Some(Tensor::from_elements(&[1], &[7i32]).unwrap());
+        assert_eq!(
+            run_optional(&op, &[x, w, zero, None, bias]).unwrap_err().to_string(),
+            "a bias before sums are f32 is not supported"
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Matrix products of quantized integers: ONNX `MatMulInteger` (opset 10) and the product of `QLinearMatMul` (10, 21).
 //!
 //! Zero points are subtracted first. A zero point of one axis has an element a row of `a` (a column of `b`); of more
-//! axes, it broadcasts as it is. Sums wrap in 32 bits, as the operator page allows; the program begins with them.
+//! axes, it broadcasts as it is. Sums of integers of 8 bits wrap in 32 bits, as the operator page allows; the program begins
+//! with them. Where an operand has 16 bits, or the right one is decoded codes, sums are exact and rounded once to f32, but for
+//! codes whose scales vary along the inputs: each of their blocks is scaled by itself, and rounds once more.
 
 use crate::attributes;
 use crate::dim::Dim;
@@ -10,28 +12,61 @@ use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_strides, strided_indices};
 use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_type};
 use crate::ops::products::matmul::{ProductPlan, infer_product, product_spaces};
+use crate::ops::scalar::{Scalar, round_to};
 use crate::ops::{
     Arithmetic, Computes, InferContext, Operator, Picked, Product, Program, ReferenceContext, ReferenceError, Relation,
     Space, StepFacts, TypeError, VectorClass, WeightMatrix, each, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
+use std::ops::SubAssign;
 
 attributes! {
-    /// `(a - a_zero_point) x (b - b_zero_point)`: `a: [.., m, k]`, `b: [.., k, n]` (i8 or u8 each), optional zero points
-    /// `[]`, `[m]` or `[.., m, 1]`, and `[]`, `[n]` or `[.., 1, n]`, to `[.., m, n]` of i32 or what the program gives;
-    /// further operands are the program's.
+    /// `(a - a_zero_point) x (b - b_zero_point)`: `a: [.., m, k]`, `b: [.., k, n]` (i8, u8, i16 or u16 each; `b` may be f32,
+    /// decoded codes without a zero point), optional zero points `[]`, `[m]` or `[.., m, 1]`, and `[]`, `[n]` or `[.., 1, n]`,
+    /// to `[.., m, n]` of i32 or what the program gives, which all but products of 8 bits have; further operands are the
+    /// program's.
     pub struct IntegerMatmul revision 1 {
         /// What follows on each element of the result.
         1 since 1 => program: Program,
     }
 }
 
-pub(crate) fn require_byte(dtype: DType, operand: usize) -> Result<(), TypeError> {
-    match dtype {
-        DType::I8 | DType::U8 => Ok(()),
-        found => Err(TypeError::ElementType { operand, expected: "i8 or u8".to_string(), found }),
+/// The type of the sums that a program begins with: i32 of products of 8 bits, else f32.
+pub(crate) fn sums_type(inputs: &[Option<Fact>], program: &Program) -> Result<DType, TypeError> {
+    let ((a, _), (b, _)) = (tensor_operand(inputs, 0)?, tensor_operand(inputs, 1)?);
+    let sums = sums_of(a, b)?;
+    if b == DType::F32 && optional(inputs, 3).is_some() {
+        return Err(TypeError::Unsupported("zero points of decoded codes".to_string()));
     }
+    if sums == DType::F32 && program.is_empty() {
+        return Err(TypeError::Unsupported(format!("a product of {a} and {b} without a program")));
+    }
+    Ok(sums)
+}
+
+/// The type of the sums of products of these types.
+pub(crate) fn sums_of(a: DType, b: DType) -> Result<DType, TypeError> {
+    let are_bytes = |dtype| matches!(dtype, DType::I8 | DType::U8);
+    let are_words = |dtype| matches!(dtype, DType::I16 | DType::U16);
+    let wrong =
+        |operand, expected: &str, found| TypeError::ElementType { operand, expected: expected.to_string(), found };
+    if !are_bytes(a) && !are_words(a) {
+        return Err(wrong(0, "i8, u8, i16 or u16", a));
+    }
+    if !are_bytes(b) && !are_words(b) && b != DType::F32 {
+        return Err(wrong(1, "i8, u8, i16, u16 or f32", b));
+    }
+    Ok(if are_bytes(a) && are_bytes(b) { DType::I32 } else { DType::F32 })
+}
+
+/// Sums as a program finds them: those that are not i32 are rounded to f32.
+pub(crate) fn rounded_sums<T: Accumulator>(sums: Vec<T>, dtype: DType) -> Vec<Scalar> {
+    let rounded = |sum: T| match sum.scalar() {
+        sum if dtype == DType::I32 => sum,
+        sum => Scalar::Float(round_to(DType::F32, sum.to_f64())),
+    };
+    sums.into_iter().map(rounded).collect()
 }
 
 /// The shape that a zero point broadcasts from: one of an element a row stands before the columns.
@@ -67,10 +102,10 @@ fn check_zero_point(inputs: &[Option<Fact>], operand: usize, context: &mut Infer
 }
 
 /// The elements of an operand less its zero point.
-fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, ReferenceError> {
+fn centred<T: Accumulator + SubAssign>(inputs: &[Option<Value>], operand: usize) -> Result<Vec<T>, ReferenceError> {
     let matrix = tensor(inputs, operand)?;
     let arithmetic = Arithmetic::default();
-    let mut elements = accumulators::<i128>(matrix, &arithmetic)?;
+    let mut elements = accumulators::<T>(matrix, &arithmetic)?;
     let Some(zero_point) = optional_tensor(inputs, operand + 2)? else { return Ok(elements) };
     require_same_type(operand + 2, zero_point.dtype(), matrix.dtype())?;
     let from = broadcast_from(zero_point.shape(), operand, matrix.rank(), 1);
@@ -84,7 +119,7 @@ fn centred(inputs: &[Option<Value>], operand: usize) -> Result<Vec<i128>, Refere
         }
         .into());
     }
-    let offsets = accumulators::<i128>(zero_point, &arithmetic)?;
+    let offsets = accumulators::<T>(zero_point, &arithmetic)?;
     let places = strided_indices(matrix.shape(), &broadcast_strides(&from, matrix.shape()));
     elements.iter_mut().zip(places).for_each(|(element, place)| *element -= offsets[place]);
     Ok(elements)
@@ -98,18 +133,26 @@ impl IntegerMatmul {
     pub fn resolve(&self, a: &[usize], b: &[usize]) -> Result<ProductPlan, ReferenceError> {
         ProductPlan::new(a, b, (false, false))
     }
+
+    fn sums<T: Accumulator + SubAssign>(
+        &self,
+        inputs: &[Option<Value>],
+        (plan, dtype): (&ProductPlan, DType),
+        macs: &mut u64,
+    ) -> Result<Vec<Scalar>, ReferenceError> {
+        let (left, right) = (centred::<T>(inputs, 0)?, centred::<T>(inputs, 1)?);
+        Ok(rounded_sums(plan.multiply(&left, &right, &Arithmetic::default(), macs)?, dtype))
+    }
 }
 
 impl Operator for IntegerMatmul {
     fn infer(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Vec<Fact>, TypeError> {
-        let (a_dtype, a) = tensor_operand(inputs, 0)?;
-        let (b_dtype, b) = tensor_operand(inputs, 1)?;
-        require_byte(a_dtype, 0)?;
-        require_byte(b_dtype, 1)?;
+        let ((_, a), (_, b)) = (tensor_operand(inputs, 0)?, tensor_operand(inputs, 1)?);
+        let sums = sums_type(inputs, &self.program)?;
         check_zero_point(inputs, 0, context)?;
         check_zero_point(inputs, 1, context)?;
         let shape = infer_product(a, b, (false, false), context)?;
-        let dtype = self.program.infer(DType::I32, DType::I32, &shape, inputs, context)?;
+        let dtype = self.program.infer(sums, sums, &shape, inputs, context)?;
         Ok(vec![Fact::tensor(dtype, shape)])
     }
 
@@ -119,13 +162,14 @@ impl Operator for IntegerMatmul {
         context: &mut ReferenceContext<'_>,
     ) -> Result<Vec<Value>, ReferenceError> {
         let (a, b): (&Tensor, &Tensor) = (tensor(inputs, 0)?, tensor(inputs, 1)?);
-        require_byte(a.dtype(), 0)?;
-        require_byte(b.dtype(), 1)?;
+        let dtype = sums_of(a.dtype(), b.dtype())?;
         let plan = self.resolve(a.shape(), b.shape())?;
-        let (left, right) = (centred(inputs, 0)?, centred(inputs, 1)?);
-        let sums = plan.multiply(&left, &right, &Arithmetic::default(), &mut context.macs)?;
-        let sums: Vec<_> = sums.into_iter().map(Accumulator::scalar).collect();
-        Ok(vec![self.program.finish(DType::I32, DType::I32, &sums, &plan.shape, inputs)?.into()])
+        let sums = if b.dtype().is_float() {
+            self.sums::<f64>(inputs, (&plan, dtype), &mut context.macs)?
+        } else {
+            self.sums::<i128>(inputs, (&plan, dtype), &mut context.macs)?
+        };
+        Ok(vec![self.program.finish(dtype, dtype, &sums, &plan.shape, inputs)?.into()])
     }
 }
 
@@ -204,6 +248,30 @@ mod tests {
         let b = Some(Tensor::from_elements(&[2, 2], &[0i8, -128, 1, -128]).unwrap());
         let result = run_optional(&IntegerMatmul { program }, &[a, b, None, None, scale]).unwrap();
         assert_eq!(result.elements::<i8>().unwrap(), [127, -128]);
+    }
+
+    #[test]
+    fn wider_sums_are_exact_and_rounded_once() {
+        let mut program = Program::default();
+        let value =
+            program.push(Function::Binary(BinaryFunction::Mul), vec![Argument::Input, Argument::f32(0.5)], DType::F32);
+        program.results.push(value);
+        let a = Some(Tensor::from_elements(&[1, 3], &[65535u16, 65535, 1]).unwrap());
+        let words = Some(Tensor::from_elements(&[3, 1], &[-32768i16, 32767, 3]).unwrap());
+        let op = IntegerMatmul { program };
+        let result = run_optional(&op, &[a.clone(), words.clone()]).unwrap();
+        assert_eq!(result.elements::<f32>().unwrap(), [-65532.0 / 2.0]);
+        let decoded = Some(Tensor::from_elements(&[3, 1], &[0.25f32, -0.25, 8.0]).unwrap());
+        let zero = Some(Tensor::scalar(2u16));
+        let result = run_optional(&op, &[a.clone(), decoded.clone(), zero.clone()]).unwrap();
+        assert_eq!(result.elements::<f32>().unwrap(), [-4.0]);
+        let none = plain();
+        assert_eq!(
+            run_optional(&none, &[a.clone(), words]).unwrap_err().to_string(),
+            "a product of u16 and i16 without a program is not supported"
+        );
+        let zeros = [a, decoded, zero, Some(Tensor::scalar(1f32))];
+        assert_eq!(run_optional(&op, &zeros).unwrap_err().to_string(), "zero points of decoded codes is not supported");
     }
 
     #[test]

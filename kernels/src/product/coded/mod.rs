@@ -4,13 +4,18 @@
 //! blocks first; the difference is exact for integers; the result is rounded to the type of the weight.
 //!
 //! [`coded_product`] has the bits of the product with the decoded values. [`dynamic_product`] rounds the activations to 8
-//! bits and sums products of codes as integers; it has the same bits on every instruction set.
+//! bits and sums products of codes as integers; it has the same bits on every instruction set, as [`exact_product`] does, whose
+//! activations are integers already.
 
 mod decode;
 mod digits;
 mod dynamic;
 mod dynamic_few;
 mod dynamic_tile;
+mod exact;
+mod exact_chunk;
+mod exact_rows;
+mod exact_tile;
 mod layout;
 mod pieces;
 mod planes;
@@ -20,10 +25,14 @@ mod values;
 #[cfg(test)]
 mod dynamic_tests;
 #[cfg(test)]
+mod exact_tests;
+#[cfg(test)]
 mod tests;
 
 pub(super) use decode::CodedFew;
 pub use dynamic::dynamic_product;
+pub use exact::{ExactWeight, ExactWords, exact_product};
+pub use exact_rows::ExactRows;
 pub use layout::{CodeType, CodedLayout, CodedPlane, CodedRole, PlaneType, Rounded};
 pub(super) use pieces::CodedPanels;
 pub use pieces::{CodedPiece, OpenPanels};

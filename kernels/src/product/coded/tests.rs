@@ -107,7 +107,7 @@ fn write(element: PlaneType, values: impl Iterator<Item = f32>) -> Vec<u8> {
 pub(super) struct Aligned(Vec<u32>);
 
 impl Aligned {
-    fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("whole lines"))).collect())
     }
 

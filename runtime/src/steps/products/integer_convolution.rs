@@ -5,10 +5,11 @@
 //! sums of the whole result first.
 
 use super::convolution::window;
+use super::exact;
 use super::fused;
-use super::integer::{
-    Weights, byte_types, each_zero, finished, numbers, pieces, reads_own, reloaded, same_types, single_zero, sums_of,
-    zero_points,
+use super::integer::{Weights, finished, pieces, sums_of};
+use super::integer_operands::{
+    byte_types, each_zero, numbers, reads_own, reloaded, same_types, single_zero, zero_points,
 };
 use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts};
 use super::panels::within;
@@ -40,7 +41,7 @@ const BIAS: usize = 4;
 
 impl Kernel for IntegerConvolution {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let Some([x_kind, w_kind]) = byte_types(&operands) else { return run_reference(self, operands, context) };
+        let Some([x_kind, w_kind]) = byte_types(&operands) else { return exact::convolution(self, operands, context) };
         if reads_own(&self.program, CONVOLUTION_OPERANDS) {
             return run_reference(self, operands, context);
         }

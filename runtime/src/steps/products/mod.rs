@@ -6,12 +6,14 @@
 pub(super) mod convolution;
 mod deformable;
 mod einsum;
+mod exact;
 mod expert_matmul;
 pub(super) mod floats;
 mod fused;
 mod general;
 mod integer;
 mod integer_convolution;
+mod integer_operands;
 mod integer_tasks;
 mod matmul;
 mod panels;

@@ -87,6 +87,15 @@ impl PanelWeight {
         known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
     }
 
+    /// A weight of integers of 16 bits as panels, where it is stored in panels of them.
+    pub(super) fn of_words(weight: &Weight) -> Option<PanelWeight> {
+        let panels = weight.encoding().dense_panels()?;
+        let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I16 | DType::U16);
+        let known = known && !panels.is_coded() && panels.interleave == 1;
+        let sparse = sparse_layout(weight, &panels, None);
+        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
+    }
+
     /// Whether inputs are read one by one, where they have to be read at all.
     pub(super) fn is_read_apart(&self) -> bool {
         self.panels.groups == 1 && self.weight.encoding().as_input_major().is_some_and(InputMajor::is_read_apart)
