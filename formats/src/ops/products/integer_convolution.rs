@@ -185,6 +185,7 @@ impl Product for IntegerConvolution {
 mod tests {
     use super::*;
     use crate::ops::testing::run_optional;
+    use crate::ops::{Argument, Function};
 
     fn plain() -> IntegerConvolution {
         let program = Program::default();
