@@ -70,7 +70,7 @@ impl Panels {
     /// Panels of values (f32, f16, bf16, integers of 8 or 16 bits) as the kernels for these take them.
     pub fn values(dtype: DType, matrix: WeightMatrix) -> Panels {
         let interleave = match dtype {
-            DType::BF16 => 2,
+            DType::BF16 | DType::I16 | DType::U16 => 2,
             DType::I8 | DType::U8 => 4,
             _ => 1,
         };

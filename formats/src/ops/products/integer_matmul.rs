@@ -259,19 +259,12 @@ mod tests {
         let a = Some(Tensor::from_elements(&[1, 3], &[65535u16, 65535, 1]).unwrap());
         let words = Some(Tensor::from_elements(&[3, 1], &[-32768i16, 32767, 3]).unwrap());
         let op = IntegerMatmul { program };
-        let result = run_optional(&op, &[a.clone(), words.clone()]).unwrap();
+        let result = run_optional(&op, &[a.clone(), words]).unwrap();
         assert_eq!(result.elements::<f32>().unwrap(), [-65532.0 / 2.0]);
         let decoded = Some(Tensor::from_elements(&[3, 1], &[0.25f32, -0.25, 8.0]).unwrap());
         let zero = Some(Tensor::scalar(2u16));
-        let result = run_optional(&op, &[a.clone(), decoded.clone(), zero.clone()]).unwrap();
+        let result = run_optional(&op, &[a, decoded, zero]).unwrap();
         assert_eq!(result.elements::<f32>().unwrap(), [-4.0]);
-        let none = plain();
-        assert_eq!(
-            run_optional(&none, &[a.clone(), words]).unwrap_err().to_string(),
-            "a product of u16 and i16 without a program is not supported"
-        );
-        let zeros = [a, decoded, zero, Some(Tensor::scalar(1f32))];
-        assert_eq!(run_optional(&op, &zeros).unwrap_err().to_string(), "zero points of decoded codes is not supported");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::{
     exact_chunk::{
-        Buffers, CHUNK, Chunk, MakeChunk, Panels, SegmentSums, WORDS_BYTES, WordPanels, segment_sums, segments,
+        Buffers, CHUNK, Chunk, MakeChunk, Panels, SegmentSums, WordPanels, segment_sums, segments, words_bytes,
     },
     exact_rows::ExactRows,
     exact_tile::{BlockRows, ExactTile},
@@ -28,7 +28,7 @@ const MOST_INPUTS: usize = 1 << 21;
 pub enum ExactWeight<'a> {
     /// Codes of integers with planes.
     Codes(&'a CodedLayout),
-    /// Integers of 16 bits, `[inputs][16]`.
+    /// Integers of 16 bits, `[inputs / 2][16][2]`.
     Words(ExactWords<'a>),
 }
 
@@ -175,7 +175,7 @@ fn word_parts<'a>(words: ExactWords<'a>, pieces: &[CodedPiece<'a>], outputs: usi
         let (start, end) = (piece.inputs.start, piece.inputs.end);
         assert!(next <= piece.panels.start && piece.panels.end <= outputs.div_ceil(PANEL_OUTPUTS), "panels in order");
         assert!(end <= words.inputs && start.is_multiple_of(BLOCK), "inputs {start}..{end} of {}", words.inputs);
-        let length = (end - start) * WORDS_BYTES;
+        let length = words_bytes(end - start);
         assert_eq!(piece.bytes.len(), piece.panels.len() * length, "bytes of a piece");
         next = piece.panels.end;
         for first in piece.panels.clone().step_by(most) {

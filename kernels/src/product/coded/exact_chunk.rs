@@ -23,8 +23,13 @@ use crate::{
 /// with bytes are below 2^31.
 pub(super) const CHUNK: usize = 2048;
 
-/// Bytes of an input of a panel of integers of 16 bits.
-pub(super) const WORDS_BYTES: usize = 2 * PANEL_OUTPUTS;
+/// Inputs side by side in a line of integers of 16 bits.
+const LINE_WORDS: usize = 2;
+
+/// Bytes of so many inputs of a panel of integers of 16 bits.
+pub(super) fn words_bytes(inputs: usize) -> usize {
+    inputs.div_ceil(LINE_WORDS) * size_of::<IntegerLine>()
+}
 
 /// Panels that one task takes.
 #[derive(Clone, Copy)]
@@ -314,23 +319,30 @@ impl Routine for WidenWords<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let Self { panels, panel, inputs, lines: [upper, lower] } = self;
-        let length = (panels.end - panels.start) * WORDS_BYTES;
+        let length = words_bytes(panels.end - panels.start);
         let bytes = &panels.bytes[panel * length..][..length];
-        let own = &bytes[(inputs.start - panels.start) * WORDS_BYTES..(inputs.end - panels.start) * WORDS_BYTES];
-        let flip = if panels.signed { 0x80 } else { 0 };
-        let groups = own.chunks(LINE_INPUTS * WORDS_BYTES).zip(upper.iter_mut().zip(lower));
-        for (group, (upper, lower)) in groups {
-            let (mut of_upper, mut of_lower) = ([0_u32; LANES], [0_u32; LANES]);
-            for (input, words) in group.as_chunks::<WORDS_BYTES>().0.iter().enumerate() {
-                for (lane, word) in words.as_chunks::<2>().0.iter().enumerate() {
-                    of_lower[lane] |= u32::from(word[0]) << (8 * input);
-                    of_upper[lane] |= u32::from(word[1] ^ flip) << (8 * input);
-                }
+        let own = words_bytes(inputs.start - panels.start)..words_bytes(inputs.end - panels.start);
+        let words: &[IntegerLine] = bytes[own].as_chunks().0;
+        let flip = simd.splat_integer(if panels.signed { 0x8080_8080_u32 as i32 } else { 0 });
+        let [first, third] = [0xff, 0x00ff_0000].map(|mask| simd.splat_integer(mask));
+        for (pair, (upper, lower)) in words.chunks(LINE_INPUTS / LINE_WORDS).zip(upper.iter_mut().zip(lower)) {
+            let mut halves = [simd.splat_integer(0); 2];
+            for (half, words) in halves.iter_mut().zip(pair) {
+                *half = simd.load_bytes(words);
             }
-            upper.as_chunks_mut().0.iter_mut().zip(of_upper).for_each(|(to, word)| *to = word.to_le_bytes());
-            lower.as_chunks_mut().0.iter_mut().zip(of_lower).for_each(|(to, word)| *to = word.to_le_bytes());
+            // Inputs 0 and 1 lie in the first half of a lane and in the second, 2 and 3 in those of another.
+            let mut bytes = [simd.splat_integer(0); 2];
+            for (place, bytes) in bytes.iter_mut().enumerate() {
+                let [own, next] =
+                    if place == 0 { halves } else { [simd.shift_right(halves[0], 8), simd.shift_right(halves[1], 8)] };
+                let one = simd.exclusive_or(simd.and(own, first), simd.shift_right(simd.and(own, third), 8));
+                let other = simd.exclusive_or(simd.and(next, first), simd.shift_right(simd.and(next, third), 8));
+                *bytes = simd.exclusive_or(one, simd.shift_left(other, 16));
+            }
+            simd.store_integers(bytes[0], bytemuck::cast_mut(lower));
+            simd.store_integers(simd.exclusive_or(bytes[1], flip), bytemuck::cast_mut(upper));
         }
     }
 }

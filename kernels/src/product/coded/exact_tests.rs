@@ -186,15 +186,20 @@ fn check_words(weight: &Words, x: &Activations) {
     };
     let expected: Vec<f64> = (0..x.m).flat_map(|row| (0..n).map(move |output| sum(row, output))).collect();
     let pack = |call: &Call| {
-        let panel = |panel: usize, inputs: std::ops::Range<usize>| {
-            let lanes = move |input: usize| (0..PANEL_OUTPUTS).map(move |lane| (input, panel * PANEL_OUTPUTS + lane));
-            inputs.flat_map(lanes)
+        let code = |input: usize, output: usize| {
+            if input < x.k && output < n { weight.codes[input * n + output] as u16 } else { 0 }
         };
-        let code =
-            |(input, output): (usize, usize)| if output < n { weight.codes[input * n + output] as u16 } else { 0 };
         let bytes = |(panels, inputs): &(std::ops::Range<usize>, std::ops::Range<usize>)| {
-            let places = panels.clone().flat_map(|own| panel(own, inputs.clone()));
-            Aligned::new(&places.flat_map(|place| code(place).to_le_bytes()).collect::<Vec<u8>>())
+            let mut bytes = Vec::new();
+            for panel in panels.clone() {
+                for input in inputs.clone().step_by(2) {
+                    for output in panel * PANEL_OUTPUTS..(panel + 1) * PANEL_OUTPUTS {
+                        bytes.extend(code(input, output).to_le_bytes());
+                        bytes.extend(code(input + 1, output).to_le_bytes());
+                    }
+                }
+            }
+            Aligned::new(&bytes)
         };
         call.iter().map(bytes).collect()
     };

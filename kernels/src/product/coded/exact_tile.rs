@@ -34,72 +34,105 @@ pub(super) struct ExactTile<'a, 'o, const ROWS: usize, const PANELS: usize> {
 /// Lanes of some rows and panels.
 type Lanes<T, const ROWS: usize, const PANELS: usize> = [[[T; LANES]; PANELS]; ROWS];
 
+// Loops count instead of mapping arrays: a closure would not be compiled for the instructions.
 impl<const ROWS: usize, const PANELS: usize> Routine for ExactTile<'_, '_, ROWS, PANELS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let chunk = self.chunk;
-        let mut totals: Lanes<f64, ROWS, PANELS> = [[[0.0; LANES]; PANELS]; ROWS];
-        if chunk.inputs.start > 0 {
-            for (outputs, totals) in self.out.iter().zip(&mut totals) {
-                let own = totals.as_flattened_mut().iter_mut().zip(&outputs[self.first_output..]);
-                own.for_each(|(total, output)| *total = *output);
-            }
-        }
-        let is_single = chunk.digits * self.x.digits().len() == 1;
-        let mut values: Lanes<f32, ROWS, PANELS> = [[[0.0; LANES]; PANELS]; ROWS];
-        if chunk.in_blocks {
-            let pairs = values.as_flattened_mut().as_flattened_mut().iter_mut();
-            pairs.zip(totals.as_flattened().as_flattened()).for_each(|(value, total)| *value = *total as f32);
-        }
-        for segment in 0..chunk.numbers.len() {
-            if is_single {
-                let sums = self.pair(simd, segment, 0, 0);
-                if chunk.in_blocks {
-                    add_scaled(
-                        simd,
-                        chunk.scales(segment),
-                        &sums.map(|sums| sums.map(|sums| sums.map(|sum| sum as f32))),
-                        &mut values,
-                    );
-                } else {
-                    add_wide(&mut totals, &sums, 0);
-                }
-                continue;
-            }
-            let mut whole: Lanes<f64, ROWS, PANELS> = [[[0.0; LANES]; PANELS]; ROWS];
-            for of_rows in 0..self.x.digits().len() {
-                for own in 0..chunk.digits {
-                    let sums = self.pair(simd, segment, of_rows, own);
-                    let below = self.x.digits().len() - 1 - of_rows + chunk.digits - 1 - own;
-                    add_wide(if chunk.in_blocks { &mut whole } else { &mut totals }, &sums, below);
-                }
-            }
-            if chunk.in_blocks {
-                add_scaled(
-                    simd,
-                    chunk.scales(segment),
-                    &whole.map(|sums| sums.map(|sums| sums.map(|sum| sum as f32))),
-                    &mut values,
-                );
-            }
-        }
-        if chunk.in_blocks {
-            let pairs = totals.as_flattened_mut().as_flattened_mut().iter_mut();
-            pairs.zip(values.as_flattened().as_flattened()).for_each(|(total, value)| *total = f64::from(*value));
-        }
-        for (outputs, totals) in self.out.iter_mut().zip(&totals) {
-            let own = outputs[self.first_output..].iter_mut().zip(totals.as_flattened());
-            own.for_each(|(output, total)| *output = *total);
-        }
+        if self.chunk.in_blocks { self.blocks(simd) } else { self.whole(simd) }
     }
 }
 
 impl<const ROWS: usize, const PANELS: usize> ExactTile<'_, '_, ROWS, PANELS> {
+    /// Adds scaled sums of blocks, in f32.
+    #[inline(always)]
+    fn blocks<S: Simd>(self, simd: S) {
+        let mut values: Lanes<f32, ROWS, PANELS> = [[[0.0; LANES]; PANELS]; ROWS];
+        if self.chunk.inputs.start > 0 {
+            for row in 0..ROWS {
+                for (value, output) in
+                    values[row].as_flattened_mut().iter_mut().zip(&self.out[row][self.first_output..])
+                {
+                    *value = *output as f32;
+                }
+            }
+        }
+        let (mut sums, mut lower) = ([[[0; LANES]; PANELS]; ROWS], [[[0; LANES]; PANELS]; ROWS]);
+        let has_lower = self.x.digits().len() == 2;
+        for segment in 0..self.chunk.numbers.len() {
+            self.pair(simd, segment, (0, 0), &mut sums);
+            if has_lower {
+                self.pair(simd, segment, (1, 0), &mut lower);
+            }
+            let scales = self.chunk.scales(segment);
+            for row in 0..ROWS {
+                for panel in 0..PANELS {
+                    let mut sum = simd.convert(simd.load_integers(&sums[row][panel]));
+                    if has_lower {
+                        // Sums of 256 products of bytes are numbers of f32, so that this rounds once.
+                        let below = simd.convert(simd.load_integers(&lower[row][panel]));
+                        sum = simd.fused_exactly(sum, simd.splat(256.0), below);
+                    }
+                    let value = &mut values[row][panel];
+                    simd.store(simd.fused_exactly(sum, simd.load(&scales[panel]), simd.load(value)), value);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for (value, output) in values[row].as_flattened().iter().zip(&mut self.out[row][self.first_output..]) {
+                *output = f64::from(*value);
+            }
+        }
+    }
+
+    /// Adds to whole sums, in f64.
+    #[inline(always)]
+    fn whole<S: Simd>(self, simd: S) {
+        let mut totals: Lanes<f64, ROWS, PANELS> = [[[0.0; LANES]; PANELS]; ROWS];
+        if self.chunk.inputs.start > 0 {
+            for row in 0..ROWS {
+                for (total, output) in
+                    totals[row].as_flattened_mut().iter_mut().zip(&self.out[row][self.first_output..])
+                {
+                    *total = *output;
+                }
+            }
+        }
+        let mut sums = [[[0; LANES]; PANELS]; ROWS];
+        let digits = [self.x.digits().len(), self.chunk.digits];
+        for segment in 0..self.chunk.numbers.len() {
+            for of_rows in 0..digits[0] {
+                for own in 0..digits[1] {
+                    self.pair(simd, segment, (of_rows, own), &mut sums);
+                    let below = digits[0] - 1 - of_rows + digits[1] - 1 - own;
+                    let weight = f64::from(1_u32 << (8 * below));
+                    for row in 0..ROWS {
+                        for panel in 0..PANELS {
+                            for lane in 0..LANES {
+                                totals[row][panel][lane] += f64::from(sums[row][panel][lane]) * weight;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for (total, output) in totals[row].as_flattened().iter().zip(&mut self.out[row][self.first_output..]) {
+                *output = *total;
+            }
+        }
+    }
+
     /// The exact sums of a segment of a digit of activations times a digit of the weight.
     #[inline(always)]
-    fn pair<S: Simd>(&self, simd: S, segment: usize, of_rows: usize, own: usize) -> Lanes<i32, ROWS, PANELS> {
+    fn pair<S: Simd>(
+        &self,
+        simd: S,
+        segment: usize,
+        (of_rows, own): (usize, usize),
+        found: &mut Lanes<i32, ROWS, PANELS>,
+    ) {
         let Self { x, rows: BlockRows { block: first_row, skipped }, chunk, sums, .. } = self;
         let SegmentSums { inputs: range, digits } = &sums[chunk.numbers.start + segment];
         let block = x.digits()[of_rows].rows.block(*first_row);
@@ -110,8 +143,7 @@ impl<const ROWS: usize, const PANELS: usize> ExactTile<'_, '_, ROWS, PANELS> {
         for panel in 0..PANELS {
             lines[panel] = &chunk.lines(own, panel)[first_line..][..range.len().div_ceil(LINE_INPUTS)];
         }
-        let mut found = [[[0; LANES]; PANELS]; ROWS];
-        simd.run(Tile { left, lines, signed: false, sums: &mut found });
+        simd.run(Tile { left, lines, signed: false, sums: found });
         let of_digit = &digits[of_rows][*first_row + *skipped..][..ROWS];
         let (zeros, columns) = (chunk.zeros(own, segment), chunk.columns(of_rows, own, segment));
         for row in 0..ROWS {
@@ -122,37 +154,6 @@ impl<const ROWS: usize, const PANELS: usize> ExactTile<'_, '_, ROWS, PANELS> {
                 let sum = simd.subtract_integers(sum, simd.load_integers(&columns[panel]));
                 simd.store_integers(sum, &mut found[row][panel]);
             }
-        }
-        found
-    }
-}
-
-/// Adds sums times `2^(8 * below)`, which is exact.
-#[inline(always)]
-fn add_wide<const ROWS: usize, const PANELS: usize>(
-    totals: &mut Lanes<f64, ROWS, PANELS>,
-    sums: &Lanes<i32, ROWS, PANELS>,
-    below: usize,
-) {
-    let weight = f64::from(1_u32 << (8 * below));
-    let pairs = totals.as_flattened_mut().as_flattened_mut().iter_mut().zip(sums.as_flattened().as_flattened());
-    pairs.for_each(|(total, sum)| *total += f64::from(*sum) * weight);
-}
-
-/// `value = fma(sum, scale, value)` of a block.
-#[inline(always)]
-fn add_scaled<S: Simd, const ROWS: usize, const PANELS: usize>(
-    simd: S,
-    scales: &[[f32; LANES]],
-    sums: &Lanes<f32, ROWS, PANELS>,
-    values: &mut Lanes<f32, ROWS, PANELS>,
-) {
-    for row in 0..ROWS {
-        for panel in 0..PANELS {
-            let value = &mut values[row][panel];
-            let scale = simd.load(&scales[panel]);
-            let sum = simd.load(&sums[row][panel]);
-            simd.store(simd.fused_exactly(sum, scale, simd.load(value)), value);
         }
     }
 }

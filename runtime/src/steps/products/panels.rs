@@ -91,7 +91,7 @@ impl PanelWeight {
     pub(super) fn of_words(weight: &Weight) -> Option<PanelWeight> {
         let panels = weight.encoding().dense_panels()?;
         let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I16 | DType::U16);
-        let known = known && !panels.is_coded() && panels.interleave == 1;
+        let known = known && !panels.is_coded() && panels.interleave == 2;
         let sparse = sparse_layout(weight, &panels, None);
         known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
     }
