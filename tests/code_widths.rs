@@ -393,7 +393,7 @@ fn run(
     options: OpenOptions,
     threads: usize,
 ) -> Vec<(String, Value)> {
-    let model = open_with(&folder.join(format!("{activations:?}.ipu")), options).unwrap();
+    let model = open_with(folder.join(format!("{activations:?}.ipu")), options).unwrap();
     let mut session = Session::new(&model, &SessionOptions { threads, seed: 0 }).unwrap();
     session.run(None, given.to_vec()).unwrap()
 }

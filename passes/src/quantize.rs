@@ -48,8 +48,8 @@ pub const SMALL_BYTES: u64 = 1 << 10;
 ///
 /// # Errors
 /// [`PassError::Constant`] where a tensor that may be the same as another cannot be read.
-pub fn quantize(graph: &mut Graph, _options: &Options) -> Result<Changes, PassError> {
-    let mut changes = Changes::of_steps(same::merge(graph)?);
+pub fn quantize(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
+    let mut changes = Changes::of_steps(same::merge(graph, options.sizes_only)?);
     let mut plain = Vec::new();
     for (id, uses) in graph.uses() {
         if graph.constant(id).encoding.is_some() {

@@ -45,72 +45,87 @@ fn elements(graph: &Graph, id: ConstantId, depth: usize) -> Elements {
     }
 }
 
+/// What constants are compared by.
+#[derive(Clone, Copy)]
+struct Comparison<'a> {
+    graph: &'a Graph,
+    /// Only by where they lie: files of weights may be missing where a program is only looked at, and all would be zeros.
+    by_place: bool,
+}
+
 impl Elements {
-    fn are(&self, other: &Elements, graph: &Graph) -> Result<bool, ConstantError> {
+    fn are(&self, other: &Elements, by: Comparison<'_>) -> Result<bool, ConstantError> {
         match (self, other) {
             (Elements::Own(one), Elements::Own(other)) => Ok(one == other),
-            (Elements::Leaf(one), Elements::Leaf(other)) => same_bytes(graph, *one, *other),
-            (Elements::Cast(to, one), Elements::Cast(other_to, other)) => Ok(to == other_to && one.are(other, graph)?),
+            (Elements::Leaf(one), Elements::Leaf(other)) => by.same_bytes(*one, *other),
+            (Elements::Cast(to, one), Elements::Cast(other_to, other)) => Ok(to == other_to && one.are(other, by)?),
             (Elements::Own(_) | Elements::Leaf(_) | Elements::Cast(..), _) => Ok(false),
         }
     }
 }
 
-/// Whether two constants that no recipe makes have the same elements, wherever they lie.
-fn same_bytes(graph: &Graph, one: ConstantId, other: ConstantId) -> Result<bool, ConstantError> {
-    let (left, right) = (graph.constant(one), graph.constant(other));
-    if left.dtype != right.dtype || left.byte_count() != right.byte_count() || left.dtype == DType::String {
-        return Ok(false);
+impl Comparison<'_> {
+    /// Whether two constants that no recipe makes have the same elements, wherever they lie.
+    fn same_bytes(self, one: ConstantId, other: ConstantId) -> Result<bool, ConstantError> {
+        let (left, right) = (self.graph.constant(one), self.graph.constant(other));
+        if left.dtype != right.dtype || left.byte_count() != right.byte_count() || left.dtype == DType::String {
+            return Ok(false);
+        }
+        if one == other || left.data == right.data || self.by_place {
+            return Ok(one == other || left.data == right.data);
+        }
+        let (count, mut offset) = (left.byte_count(), 0);
+        let mut buffers = [const { Vec::new() }; 2];
+        while offset < count {
+            let most = if offset == 0 { FIRST_BYTES } else { NEXT_BYTES };
+            let length = (count - offset).min(most as u64) as usize;
+            for (constant, buffer) in [left, right].into_iter().zip(&mut buffers) {
+                buffer.resize(length, 0);
+                match &constant.data {
+                    ConstantData::Tensor(tensor) => {
+                        buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..length])
+                    }
+                    ConstantData::Stored(stored) => self.graph.read_stored(stored, offset, buffer)?,
+                    ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => {
+                        return Ok(false);
+                    }
+                }
+            }
+            if buffers[0] != buffers[1] {
+                return Ok(false);
+            }
+            offset += length as u64;
+        }
+        Ok(true)
     }
-    if one == other || left.data == right.data {
-        return Ok(true);
-    }
-    let (count, mut offset) = (left.byte_count(), 0);
-    let mut buffers = [const { Vec::new() }; 2];
-    while offset < count {
-        let most = if offset == 0 { FIRST_BYTES } else { NEXT_BYTES };
-        let length = (count - offset).min(most as u64) as usize;
-        for (constant, buffer) in [left, right].into_iter().zip(&mut buffers) {
-            buffer.resize(length, 0);
-            match &constant.data {
-                ConstantData::Tensor(tensor) => buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..length]),
-                ConstantData::Stored(stored) => graph.read_stored(stored, offset, buffer)?,
-                ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => return Ok(false),
+
+    /// Whether two constants of the same type and shape dequantize the same codes in the same way.
+    fn are_same(self, one: &Quantized, other: &Quantized) -> Result<bool, ConstantError> {
+        let (left, right): (Vec<_>, Vec<_>) = (one.parameters().collect(), other.parameters().collect());
+        let alike = (one.axis, one.block_size) == (other.axis, other.block_size)
+            && one.output_scale.is_none()
+            && other.output_scale.is_none()
+            && left.len() == right.len();
+        if !alike {
+            return Ok(false);
+        }
+        let same = |one: ConstantId, other: ConstantId| {
+            elements(self.graph, one, DEPTH).are(&elements(self.graph, other, DEPTH), self)
+        };
+        for ((role, one), (other_role, other)) in left.into_iter().zip(right) {
+            if role != other_role || !same(one, other)? {
+                return Ok(false);
             }
         }
-        if buffers[0] != buffers[1] {
-            return Ok(false);
-        }
-        offset += length as u64;
+        same(one.codes, other.codes)
     }
-    Ok(true)
 }
 
-/// Whether two constants of the same type and shape dequantize the same codes in the same way.
-fn are_same(graph: &Graph, one: &Quantized, other: &Quantized) -> Result<bool, ConstantError> {
-    let (left, right): (Vec<_>, Vec<_>) = (one.parameters().collect(), other.parameters().collect());
-    let alike = (one.axis, one.block_size) == (other.axis, other.block_size)
-        && one.output_scale.is_none()
-        && other.output_scale.is_none()
-        && left.len() == right.len();
-    if !alike {
-        return Ok(false);
-    }
-    let same =
-        |one: ConstantId, other: ConstantId| elements(graph, one, DEPTH).are(&elements(graph, other, DEPTH), graph);
-    for ((role, one), (other_role, other)) in left.into_iter().zip(right) {
-        if role != other_role || !same(one, other)? {
-            return Ok(false);
-        }
-    }
-    same(one.codes, other.codes)
-}
-
-/// Have steps read the first of constants that are the same; gives how many operands are others now.
+/// Have steps read the first of constants that are the same, or lie at the same place; gives how many operands are others now.
 ///
 /// # Errors
 /// [`PassError::Constant`] where a tensor that may be another cannot be read.
-pub(super) fn merge(graph: &mut Graph) -> Result<usize, PassError> {
+pub(super) fn merge(graph: &mut Graph, by_place: bool) -> Result<usize, PassError> {
     let mut known: BTreeMap<Vec<usize>, Vec<(ConstantId, Quantized)>> = BTreeMap::new();
     let mut found: HashMap<ConstantId, ConstantId> = HashMap::new();
     for id in graph.uses().into_keys() {
@@ -119,7 +134,8 @@ pub(super) fn merge(graph: &mut Graph) -> Result<usize, PassError> {
         let others = known.entry(constant.shape.clone()).or_default();
         let mut first = None;
         for (other, own) in others.iter() {
-            if graph.constant(*other).dtype == constant.dtype && are_same(graph, own, &quantized)? {
+            let by = Comparison { graph, by_place };
+            if graph.constant(*other).dtype == constant.dtype && by.are_same(own, &quantized)? {
                 first = Some(*other);
                 break;
             }
@@ -174,7 +190,10 @@ mod tests {
         let mut graph = Graph::default();
         let [one, same, other] = [7, 7, 8].map(|last| decoded(&mut graph, last));
         let quantized = |id| graph.quantized(id).unwrap();
-        assert!(are_same(&graph, &quantized(one), &quantized(same)).unwrap());
-        assert!(!are_same(&graph, &quantized(one), &quantized(other)).unwrap());
+        let same_by = |by_place: bool, one, other| {
+            Comparison { graph: &graph, by_place }.are_same(&quantized(one), &quantized(other)).unwrap()
+        };
+        assert!(same_by(false, one, same) && !same_by(false, one, other));
+        assert!(same_by(true, one, one) && !same_by(true, one, other));
     }
 }
