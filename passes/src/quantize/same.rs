@@ -6,6 +6,7 @@ use crate::ir::{Constant, ConstantData, ConstantError, ConstantId, Graph, Operan
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Constants that only change the shape of others, one behind another, at most.
 const DEPTH: usize = 8;
@@ -71,8 +72,11 @@ impl Comparison<'_> {
         if left.dtype != right.dtype || left.byte_count() != right.byte_count() || left.dtype == DType::String {
             return Ok(false);
         }
-        if one == other || left.data == right.data || self.by_place {
-            return Ok(one == other || left.data == right.data);
+        if one == other || left.data == right.data {
+            return Ok(true);
+        }
+        if self.by_place {
+            return Ok(false);
         }
         let (count, mut offset) = (left.byte_count(), 0);
         let mut buffers = [const { Vec::new() }; 2];
@@ -81,14 +85,8 @@ impl Comparison<'_> {
             let length = (count - offset).min(most as u64) as usize;
             for (constant, buffer) in [left, right].into_iter().zip(&mut buffers) {
                 buffer.resize(length, 0);
-                match &constant.data {
-                    ConstantData::Tensor(tensor) => {
-                        buffer.copy_from_slice(&tensor.bytes()[offset as usize..][..length])
-                    }
-                    ConstantData::Stored(stored) => self.graph.read_stored(stored, offset, buffer)?,
-                    ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => {
-                        return Ok(false);
-                    }
+                if !self.read(constant, offset, buffer)? {
+                    return Ok(false);
                 }
             }
             if buffers[0] != buffers[1] {
@@ -97,6 +95,33 @@ impl Comparison<'_> {
             offset += length as u64;
         }
         Ok(true)
+    }
+
+    /// Reads bytes of a constant from an offset on; whether it has any that can be read.
+    fn read(self, constant: &Constant, offset: u64, bytes: &mut [u8]) -> Result<bool, ConstantError> {
+        match &constant.data {
+            ConstantData::Tensor(tensor) => bytes.copy_from_slice(&tensor.bytes()[offset as usize..][..bytes.len()]),
+            ConstantData::Stored(stored) => self.graph.read_stored(stored, offset, bytes)?,
+            ConstantData::Recipe { .. } | ConstantData::Rounded(_) | ConstantData::Hashed(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A hash of the first bytes of elements, which those that are the same share; 0 where they are not compared by bytes.
+    fn first_bytes(self, elements: &Elements) -> Result<u64, ConstantError> {
+        match elements {
+            Elements::Cast(_, inner) => self.first_bytes(inner),
+            Elements::Leaf(id) if !self.by_place && self.graph.constant(*id).dtype != DType::String => {
+                let constant = self.graph.constant(*id);
+                let mut first = [0; FIRST_BYTES];
+                let bytes = &mut first[..constant.byte_count().min(FIRST_BYTES as u64) as usize];
+                let is_read = self.read(constant, 0, bytes)?;
+                let mut hasher = DefaultHasher::new();
+                bytes.hash(&mut hasher);
+                Ok(if is_read { hasher.finish() } else { 0 })
+            }
+            Elements::Own(_) | Elements::Leaf(_) => Ok(0),
+        }
     }
 
     /// Whether two constants of the same type and shape dequantize the same codes in the same way.
@@ -121,20 +146,25 @@ impl Comparison<'_> {
     }
 }
 
+/// The shape of a constant, and a hash of the first bytes of its codes.
+type Key = (Vec<usize>, u64);
+
 /// Have steps read the first of constants that are the same, or lie at the same place; gives how many operands are others now.
 ///
 /// # Errors
 /// [`PassError::Constant`] where a tensor that may be another cannot be read.
 pub(super) fn merge(graph: &mut Graph, by_place: bool) -> Result<usize, PassError> {
-    let mut known: BTreeMap<Vec<usize>, Vec<(ConstantId, Quantized)>> = BTreeMap::new();
+    // By shape and by the first bytes of codes, so that bytes of each are read once where they differ from those of all others.
+    let mut known: BTreeMap<Key, Vec<(ConstantId, Quantized)>> = BTreeMap::new();
     let mut found: HashMap<ConstantId, ConstantId> = HashMap::new();
     for id in graph.uses().into_keys() {
         let constant = graph.constant(id);
         let Some(quantized) = graph.quantized(id).filter(|_| constant.encoding.is_none()) else { continue };
-        let others = known.entry(constant.shape.clone()).or_default();
+        let by = Comparison { graph, by_place };
+        let first_bytes = by.first_bytes(&elements(graph, quantized.codes, DEPTH))?;
+        let others = known.entry((constant.shape.clone(), first_bytes)).or_default();
         let mut first = None;
         for (other, own) in others.iter() {
-            let by = Comparison { graph, by_place };
             if graph.constant(*other).dtype == constant.dtype && by.are_same(own, &quantized)? {
                 first = Some(*other);
                 break;
