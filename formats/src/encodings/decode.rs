@@ -7,6 +7,7 @@ use super::logical::{Logical, packed_bytes};
 use super::part::PartRange;
 use super::plane::{Plane, PlaneRole};
 use super::record::WeightRecord;
+use super::table::Coded;
 use super::transfer::Elements;
 use crate::dtype::DType;
 use crate::ops::scalar::scalars;
@@ -97,9 +98,32 @@ impl WeightRecord {
         let mut elements = empty(encoding, small)?;
         let all = encoding.units(small)?;
         unpack_part(encoding, small, all.run(0, all.count), units, &mut elements)?;
+        // Of a panel only the row is decoded, where it has whole bytes.
+        let own = coded.as_panels().map(|panels| (panels.of_one_output(), elements.row(shape[0] as usize, row)));
+        if let Some((panels, Some(elements))) = own {
+            let small = Logical { dtype: self.dtype, shape: &[1, row_elements] };
+            canonical.copy_from_slice(value(Coded::from(panels).encoding(), small, elements)?.bytes());
+            return Ok(());
+        }
         let tensor = value(encoding, small, elements)?;
         canonical.copy_from_slice(&tensor.bytes()[row * canonical.len()..][..canonical.len()]);
         Ok(())
+    }
+}
+
+impl Elements {
+    /// Those of one of so many outputs, which have one row each of the elements and of every plane; `None` where a row is not of
+    /// whole bytes.
+    fn row(&self, outputs: usize, row: usize) -> Option<Elements> {
+        let of = |tensor: &Tensor, shape: &[usize]| {
+            let (count, bits) = (tensor.count().checked_div(outputs)?, tensor.dtype().bits());
+            let whole = count * outputs == tensor.count() && (count * bits).is_multiple_of(8);
+            let bytes = tensor.bytes().get(row * count * bits / 8..(row + 1) * count * bits / 8).filter(|_| whole)?;
+            Tensor::from_bytes(tensor.dtype(), shape, bytes).ok()
+        };
+        let plane = |plane: &Tensor| of(plane, &[&[1, 1], &plane.shape()[2..]].concat());
+        let planes: Option<Vec<Tensor>> = self.planes.iter().map(plane).collect();
+        Some(Elements { stored: of(&self.stored, &[1, self.stored.count() / outputs])?, planes: planes? })
     }
 }
 

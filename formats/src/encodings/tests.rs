@@ -670,15 +670,17 @@ proptest! {
         let given = elements(code, &planes, matrix);
         let stored = given.stored.reshaped(&[rows as usize, inputs as usize]).unwrap();
         let given = Elements { stored, ..given };
-        let encoding = Rows { dtype: code, planes: Planes(planes) };
-        let weight = record(encoding, DType::F32, &[rows, inputs], budget_bytes);
-        weight.check().unwrap();
-        let packed = pack_all(&weight, &given);
-        prop_assert_eq!(unpack(&weight, &packed).unwrap(), given);
-        let decoded = decode(&weight, &packed);
-        for index in 0..rows {
-            let expected = &decoded.bytes()[(index * inputs * 4) as usize..][..inputs as usize * 4];
-            prop_assert_eq!(row(&weight, &packed, index), expected);
+        let panels = Panels::codes(code, matrix, planes.clone());
+        for encoding in [Coded::from(Rows { dtype: code, planes: Planes(planes) }), panels.into()] {
+            let weight = record(encoding, DType::F32, &[rows, inputs], budget_bytes);
+            weight.check().unwrap();
+            let packed = pack_all(&weight, &given);
+            prop_assert_eq!(&unpack(&weight, &packed).unwrap(), &given);
+            let decoded = decode(&weight, &packed);
+            for index in 0..rows {
+                let expected = &decoded.bytes()[(index * inputs * 4) as usize..][..inputs as usize * 4];
+                prop_assert_eq!(row(&weight, &packed, index), expected);
+            }
         }
     }
 

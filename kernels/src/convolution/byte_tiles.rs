@@ -81,9 +81,11 @@ fn tile<S: Simd, const VECTORS: usize>(
             }
         }
     }
-    for (row, totals) in totals.iter().enumerate() {
-        for (total, sums) in totals.iter().zip(sums[row * pitch..].as_chunks_mut::<LANES>().0) {
-            simd.store_integers(*total, sums);
+    // Loops of a known length keep totals in registers.
+    for row in 0..OUTPUTS {
+        let sums = &mut sums[row * pitch..].as_chunks_mut::<LANES>().0[..VECTORS];
+        for vector in 0..VECTORS {
+            simd.store_integers(totals[row][vector], &mut sums[vector]);
         }
     }
 }

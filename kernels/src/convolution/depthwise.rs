@@ -10,6 +10,7 @@ use super::{
     depthwise_lanes::{LanesTask, whole_blocks},
 };
 use crate::{
+    product::tile,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -186,53 +187,70 @@ impl Routine for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         self.pad();
-        match (self.weight.len(), self.axes.last().map_or(1, |last| last.stride)) {
-            (9, 1) => self.slide::<S, 9, 1>(simd),
-            (9, 2) => self.slide::<S, 9, 2>(simd),
-            (25, 1) => self.slide::<S, 25, 1>(simd),
-            (25, 2) => self.slide::<S, 25, 2>(simd),
-            (_, 1) => self.slide::<S, 0, 1>(simd),
-            (_, 2) => self.slide::<S, 0, 2>(simd),
-            _ => self.slide::<S, 0, 0>(simd),
+        match self.axes.last().map_or(1, |last| last.stride) {
+            1 => self.slide::<S, 1>(simd),
+            2 => self.slide::<S, 2>(simd),
+            _ => self.slide::<S, 0>(simd),
         }
         self.epilogue.apply(simd, self.channel, self.place, self.out);
     }
 }
 
 impl Task<'_> {
-    /// Sums the taps of all outputs. `TAPS` and `STRIDE` (along the last axis) are known, or 0.
+    /// Sums the taps of all outputs. `STRIDE`, along the last axis, is known, or 0.
     #[inline(always)]
-    fn slide<S: Simd, const TAPS: usize, const STRIDE: usize>(&mut self, simd: S) {
+    fn slide<S: Simd, const STRIDE: usize>(&mut self, simd: S) {
         let Some((last, outer)) = self.axes.split_last() else { return };
-        let mut weights = [simd.splat(0.0); TAPS];
-        let mut offsets = [0; TAPS];
-        for tap in 0..TAPS {
-            weights[tap] = simd.splat(self.weight[tap]);
-            offsets[tap] = self.plan.offsets[tap];
-        }
-        for (row, out) in self.out.chunks_mut(last.output.max(1)).enumerate() {
+        let is_finite = self.weight.iter().all(|weight| weight.is_finite());
+        for row in 0..self.out.len() / last.output.max(1) {
             let (mut rest, mut base) = (row, 0);
             for (index, (axis, stride)) in outer.iter().zip(&self.plan.strides).enumerate().rev() {
                 let count = if index == 0 { self.rows.len() } else { axis.output };
                 base += rest % count * axis.stride * stride;
                 rest /= count;
             }
-            for (vector, out) in out.chunks_mut(LANES).enumerate() {
-                let values = &self.padded[base + vector * LANES * last.stride..];
-                let mut sum = simd.splat(0.0);
-                for tap in 0..TAPS {
-                    let value = tap_values::<S, STRIDE>(simd, values, offsets[tap], last.stride);
-                    sum = simd.fused(weights[tap], value, sum);
-                }
-                if TAPS == 0 {
-                    for (&offset, &weight) in self.plan.offsets.iter().zip(self.weight) {
-                        let value = tap_values::<S, STRIDE>(simd, values, offset, last.stride);
-                        sum = simd.fused(simd.splat(weight), value, sum);
-                    }
-                }
-                simd.store_partial(sum, out);
+            let taps = match outer {
+                [rows] if is_finite => inside(rows, self.rows.start + row, last.kernel),
+                _ => 0..self.weight.len(),
+            };
+            let mut place = 0;
+            while place < last.output {
+                let (taps, from) = (taps.clone(), base + place * last.stride);
+                let to = row * last.output + place..(row + 1) * last.output;
+                let vectors = (last.output - place).div_ceil(LANES);
+                place += LANES
+                    * match vectors {
+                        4.. => self.vectors::<S, STRIDE, 4>(simd, taps, from, to),
+                        2.. => self.vectors::<S, STRIDE, 2>(simd, taps, from, to),
+                        _ => self.vectors::<S, STRIDE, 1>(simd, taps, from, to),
+                    };
             }
         }
+    }
+
+    /// Sums some taps of some vectors of outputs side by side, none of which waits for another; gives how many.
+    #[inline(always)]
+    fn vectors<S: Simd, const STRIDE: usize, const VECTORS: usize>(
+        &mut self,
+        simd: S,
+        taps: Range<usize>,
+        from: usize,
+        to: Range<usize>,
+    ) -> usize {
+        let stride = if STRIDE == 0 { self.axes.last().map_or(1, |last| last.stride) } else { STRIDE };
+        let mut sums = [simd.splat(0.0); VECTORS];
+        for (&offset, &weight) in self.plan.offsets[taps.clone()].iter().zip(&self.weight[taps]) {
+            let values = &self.padded[from + offset..];
+            for vector in 0..VECTORS {
+                let value = tap_values::<S, STRIDE>(simd, values, vector * LANES * stride, stride);
+                sums[vector] = simd.fused(simd.splat(weight), value, sums[vector]);
+            }
+        }
+        let out = &mut self.out[to];
+        for vector in 0..VECTORS {
+            simd.store_partial(sums[vector], tile::at_most_a_vector(&mut out[vector * LANES..]));
+        }
+        VECTORS
     }
 
     /// Copies what the windows of these rows see.
@@ -267,6 +285,14 @@ impl Task<'_> {
             values[end..].fill(0.0);
         }
     }
+}
+
+/// The taps of a row of outputs that are on rows of the input, of which each has `columns`: what is left out adds zeros.
+fn inside(rows: &WindowAxis, output: usize, columns: usize) -> Range<usize> {
+    let is_inside = |&tap: &usize| rows.position(output, tap).is_some();
+    let first = (0..rows.kernel).find(is_inside).unwrap_or(rows.kernel);
+    let count = (first..rows.kernel).take_while(is_inside).count();
+    first * columns..(first + count) * columns
 }
 
 /// One tap of 16 outputs side by side, where the first output's first tap is `values[0]`.

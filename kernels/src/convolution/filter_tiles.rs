@@ -82,11 +82,6 @@ impl<'a> FilterTiles<'a> {
         Self { weight, bias, panels, steps, words, sums }
     }
 
-    /// Panels that are there.
-    pub(super) fn count(&self) -> usize {
-        self.panels.len()
-    }
-
     /// The filters of a panel, counted over those of the group.
     pub(super) fn filters(&self, panel: usize) -> Range<usize> {
         let first = self.panels[panel] * PANEL_OUTPUTS;

@@ -177,30 +177,41 @@ impl TiledConvolution {
         matches!(self.unit, Unit::Vectors) && !weight.kind.signed
     }
 
-    /// Calls `visit` with the number of each filter, counted over those that are there, a place among the positions, and the
-    /// filter's sums from there on, until all places of all filters have come.
-    pub fn sums(&self, positions: &PositionTiles, filters: &FilterTiles<'_>, visit: impl FnMut(usize, usize, &[i32])) {
-        self.complete(positions, filters, Handed(visit));
+    /// Calls `visit` with the number of each filter of some of the panels that are there, counted from their first, a place among the
+    /// positions, and the filter's sums from there on, until all places of all filters have come.
+    pub fn sums(
+        &self,
+        positions: &PositionTiles,
+        (filters, panels): (&FilterTiles<'_>, Range<usize>),
+        visit: impl FnMut(usize, usize, &[i32]),
+    ) {
+        self.complete(positions, filters, panels, Handed(visit));
     }
 
-    /// Writes the codes of each filter at all positions to its part of `results`. `by` says what makes them of the sums of a filter,
-    /// counted over those that are there.
+    /// Writes the codes of each filter of some of the panels that are there at all positions to its part of `results`. `by` says what
+    /// makes them of the sums of a filter, counted from their first.
     ///
     /// # Panics
     /// If lengths disagree.
     pub fn codes<'a>(
         &self,
         positions: &PositionTiles,
-        filters: &FilterTiles<'_>,
+        (filters, panels): (&FilterTiles<'_>, Range<usize>),
         by: impl Fn(usize) -> Requantize<'a>,
         results: &mut [&mut [u8]],
     ) {
         assert!(results.iter().all(|own| own.len() == positions.count), "codes of {} positions", positions.count);
-        self.complete(positions, filters, Codes { by, results });
+        self.complete(positions, filters, panels, Codes { by, results });
     }
 
-    fn complete(&self, positions: &PositionTiles, filters: &FilterTiles<'_>, complete: impl Complete) {
-        self.instructions.run(BlockSums { convolution: self, positions, filters, complete });
+    fn complete(
+        &self,
+        positions: &PositionTiles,
+        filters: &FilterTiles<'_>,
+        panels: Range<usize>,
+        complete: impl Complete,
+    ) {
+        self.instructions.run(BlockSums { convolution: self, positions, filters, panels, complete });
     }
 
     /// Some positions by two columns of left tiles.
@@ -253,6 +264,7 @@ struct BlockSums<'a, C> {
     convolution: &'a TiledConvolution,
     positions: &'a PositionTiles,
     filters: &'a FilterTiles<'a>,
+    panels: Range<usize>,
     complete: C,
 }
 
@@ -280,8 +292,8 @@ impl<C: Complete> Routine for BlockSums<'_, C> {
         let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut sums);
         let filters = self.filters;
         let mut index = 0;
-        for first in (0..filters.count()).step_by(2) {
-            let count = (filters.count() - first).min(2);
+        for first in self.panels.clone().step_by(2) {
+            let count = (self.panels.end - first).min(2);
             let ((one, _), (other, _)) = (filters.panel(first), filters.panel(first + count - 1));
             let left = Left { panels: [one, other], count, signed: filters.weight.kind.signed };
             for run in runs {
@@ -623,12 +635,13 @@ mod tests {
                 let tiles = tiled.tiles(Filters { weight, bias: Some(&bias), pieces: &pieces });
                 for part in [0..middle, middle..positions].into_iter().filter(|part| !part.is_empty()) {
                     let own = tiled.positions(Positions { image: &x, range: part.clone() }, weight);
-                    tiled.sums(&own, &tiles, |filter, first, own| {
+                    let all = (&tiles, 0..panels);
+                    tiled.sums(&own, all.clone(), |filter, first, own| {
                         sums[filter * positions + part.start + first..][..own.len()].copy_from_slice(own);
                     });
                     let mut results: Vec<&mut [u8]> =
                         codes.chunks_mut(positions).map(|codes| &mut codes[part.clone()]).collect();
-                    tiled.codes(&own, &tiles, scaled, &mut results);
+                    tiled.codes(&own, all, scaled, &mut results);
                 }
                 prop_assert_eq!(&sums, &expected, "{}", instructions.name());
                 let mut expected_codes = vec![0; codes.len()];

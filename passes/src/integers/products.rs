@@ -440,12 +440,8 @@ fn transposed_codes(graph: &mut Graph, id: ConstantId) -> Option<ConstantId> {
 fn needed((least, greatest): Bounds, target: &Parameters) -> Option<Bounds> {
     let unit = |bound: f32| (f64::from(bound) / f64::from(target.scale)) as f32;
     let (least, greatest) = (unit(least), unit(greatest));
-    let ends = match target.dtype {
-        DType::I8 => (-128.0, 127.0),
-        DType::I16 => (-32768.0, 32767.0),
-        DType::U16 => (0.0, 65535.0),
-        _ => (0.0, 255.0),
-    };
+    let codes = 2.0_f32.powi(target.dtype.bits() as i32);
+    let first = if target.dtype.is_signed_integer() { -codes / 2.0 } else { 0.0 };
     let code = |bound: f32| bound.round_ties_even() + target.zero as f32;
-    (code(least) > ends.0 || code(greatest) < ends.1).then_some((least, greatest))
+    (code(least) > first || code(greatest) < first + codes - 1.0).then_some((least, greatest))
 }

@@ -27,4 +27,9 @@ impl Panels {
         let outputs = (self.outputs - first).min(PANEL_OUTPUTS as u64);
         (Panels { groups: 1, outputs, ..self.clone() }, output - first)
     }
+
+    /// The same for one output alone.
+    pub(in crate::encodings) fn of_one_output(&self) -> Panels {
+        Panels { groups: 1, outputs: 1, ..self.clone() }
+    }
 }

@@ -99,9 +99,9 @@ impl Routine for DynamicTask<'_> {
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let in_registers = self.out.len() <= FEW_ROWS || self.x.block() > 0;
-        if const { S::HAS_OWN_LOOPS } && in_registers && is_common(self.weight.layout(), self.x) {
+        if const { S::HAS_OWN_LOOPS } && in_registers && is_common(self.weight.layout(), self.x.block()) {
             let Self { x, first_row, weight, panels, ref mut out, .. } = self;
-            DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut() }.run(simd);
+            DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut(), exact: None }.run(simd);
         } else {
             match self.weight.layout().code() {
                 CodeType::I8 | CodeType::U8 => self.multiply::<S, 1>(simd),

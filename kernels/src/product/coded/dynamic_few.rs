@@ -46,19 +46,32 @@ pub(super) struct DynamicFew<'t, 'o, 'a> {
     pub out: &'t mut [&'o mut [f32]],
     /// Sums of these rows that go on, if this is a part of one panel.
     pub sums: Option<&'t mut [[i32; LANES]]>,
+    /// What is different where activations are integers.
+    pub exact: Option<ExactSums<'t>>,
 }
 
-/// Whether [`DynamicFew`] has a loop for these.
-pub(super) fn is_common(layout: &CodedLayout, rows: &DynamicRows) -> bool {
+/// Sums of integers less their zero point. Their panels come whole, in whole blocks.
+pub(super) struct ExactSums<'t> {
+    /// The zero point of all rows but the last, which is ones; 0 where all rows are activations.
+    pub zero: i32,
+    /// Where sums over all inputs go, which are not scaled: `[panels][rows]`.
+    pub whole: &'t mut [[i32; LANES]],
+}
+
+/// Whether [`DynamicFew`] has a loop for these, and activations with a scale for each `block` of inputs, or 0.
+pub(super) fn is_common(layout: &CodedLayout, of_rows: usize) -> bool {
     let Some(stream) = layout.stream() else { return false };
     match stream.scale {
-        None => rows.block() == 0 && layout.inputs() <= LONGEST_SUM,
+        None => of_rows == 0 && layout.inputs() <= LONGEST_SUM,
         Some(scale) => {
             let block = layout.planes()[scale].block;
-            [0, block].contains(&rows.block()) && lines_at_once(layout.code(), block).is_some()
+            [0, block].contains(&of_rows) && lines_at_once(layout.code(), block).is_some()
         }
     }
 }
+
+/// Lines that are multiplied between two checks of bounds with the most rows: what more of them read would not fit into registers.
+const LINES_OF_MOST_ROWS: usize = 1;
 
 /// Lines of a block that are multiplied at once; `None` where its size is none for which there is a loop.
 fn lines_at_once(code: CodeType, block: usize) -> Option<usize> {
@@ -137,18 +150,32 @@ impl DynamicFew<'_, '_, '_> {
             }
         }
         let (rows, first_row, ahead) = (self.x, self.first_row + first, first == 0);
-        let (state, shifts) = (&mut state, own_shifts);
-        let panel_of = Panel { rows, first_row, part, whole, stream, records, shifts, state, ahead };
+        let ending = match &self.exact {
+            None => Ending { zero: 0, is_scaled: true },
+            Some(exact) => Ending { zero: exact.zero, is_scaled: stream.scale.is_some() },
+        };
+        let (own_state, shifts) = (&mut state, own_shifts);
+        let panel_of = Panel { rows, first_row, part, whole, stream, records, shifts, state: own_state, ending, ahead };
         match stream.scale {
             None => simd.run(Run::<PARTS, ROWS>(panel_of)),
             Some(scale) => {
                 let block = part.layout.planes()[scale].block;
-                if const { PARTS == 2 } && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
+                if const { ROWS == MOST_ROWS } {
+                    panel_of.blocks::<S, PARTS, LINES_OF_MOST_ROWS>(simd, block, reader);
+                } else if const { PARTS == 2 } && lines_at_once(part.layout.code(), block) == Some(FEW_LINES) {
                     panel_of.blocks::<S, PARTS, FEW_LINES>(simd, block, reader);
                 } else {
                     panel_of.blocks::<S, PARTS, LINES>(simd, block, reader);
                 }
             }
+        }
+        if let Some(exact) = &mut self.exact
+            && !ending.is_scaled
+        {
+            for row in 0..ROWS {
+                exact.whole[panel * self.out.len() + first + row] = state.sums[row][0];
+            }
+            return ROWS;
         }
         for row in 0..ROWS {
             let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
@@ -173,6 +200,28 @@ struct Place<'a> {
     row: usize,
 }
 
+/// What becomes of sums.
+#[derive(Clone, Copy)]
+struct Ending {
+    /// [`ExactSums::zero`].
+    zero: i32,
+    /// Whether those over all inputs are scaled and added, else kept.
+    is_scaled: bool,
+}
+
+impl Ending {
+    /// Takes the zero point times the sums of the last row, which is ones, from those of the others.
+    #[inline(always)]
+    fn centre<S: Simd, const ROWS: usize>(self, simd: S, sums: &mut [S::Integers; ROWS]) {
+        if self.zero != 0 {
+            let zeros = simd.multiply_integers(simd.splat_integer(self.zero), sums[ROWS - 1]);
+            for sum in &mut sums[..ROWS - 1] {
+                *sum = simd.subtract_integers(*sum, zeros);
+            }
+        }
+    }
+}
+
 /// Where the parts of records of a panel are.
 struct Records {
     /// The first one, which may have less inputs than others.
@@ -194,6 +243,7 @@ struct Panel<'a, const ROWS: usize> {
     /// For each row and block of the part the sum of activations, negated.
     shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
+    ending: Ending,
     /// Whether memory is asked for ahead.
     ahead: bool,
 }
@@ -270,19 +320,24 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
             }
             sums.add(simd, line, inputs, digits, 0);
         }
-        for row in 0..ROWS {
-            let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
-            let inputs = 0..panel.rows.inputs();
-            if panel.part.end < inputs.end {
-                simd.store_integers(sum, &mut panel.state.sums[row][0]);
-                continue;
+        let (mut ends, inputs) = (sums.together(simd), 0..panel.rows.inputs());
+        let is_last = panel.part.end == inputs.end;
+        if is_last {
+            for (row, sum) in ends.iter_mut().enumerate() {
+                let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs.clone()));
+                let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
+                *sum = simd.subtract_integers(*sum, shift);
             }
-            let codes = simd.splat_integer(panel.rows.sum(panel.first_row + row, inputs));
-            let shift = simd.multiply_integers(simd.load_integers(&panel.whole.shifted), codes);
-            let sum = simd.subtract_integers(sum, shift);
-            let sum = in_units(simd, code, sum);
-            let values = &mut panel.state.values[row][0];
-            simd.store(simd.fused_exactly(sum, simd.load(&panel.whole.scale), simd.load(values)), values);
+            panel.ending.centre(simd, &mut ends);
+        }
+        for (row, sum) in ends.into_iter().enumerate() {
+            if is_last && panel.ending.is_scaled {
+                let sum = in_units(simd, code, sum);
+                let values = &mut panel.state.values[row][0];
+                simd.store(simd.fused_exactly(sum, simd.load(&panel.whole.scale), simd.load(values)), values);
+            } else {
+                simd.store_integers(sum, &mut panel.state.sums[row][0]);
+            }
         }
     }
 }
@@ -346,9 +401,10 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
                     sums.add_lines(simd, lines, tile::each(&inputs, group), digits, panel.ahead);
                 }
                 let scale = simd.load(&reader.scales[index]);
+                let mut sums = sums.together(simd);
+                panel.ending.centre(simd, &mut sums);
                 for row in 0..ROWS {
-                    let sum = simd.add_integers(sums.0[0][row], sums.0[1][row]);
-                    let sum = in_units(simd, code, sum);
+                    let sum = in_units(simd, code, sums[row]);
                     let scale = simd.multiply(scale, simd.splat(scales[row][index]));
                     values[row] = simd.fused_exactly(sum, scale, values[row]);
                 }
@@ -471,6 +527,16 @@ impl<S: Simd, const ROWS: usize> PairOfSums<S, ROWS> {
     #[inline(always)]
     fn zero(simd: S) -> Self {
         Self([[simd.splat_integer(0); ROWS]; 2])
+    }
+
+    /// Both sums of each row added up.
+    #[inline(always)]
+    fn together(self, simd: S) -> [S::Integers; ROWS] {
+        let [mut sums, others] = self.0;
+        for row in 0..ROWS {
+            sums[row] = simd.add_integers(sums[row], others[row]);
+        }
+        sums
     }
 
     /// Adds the products of some lines of codes with the activations of their inputs, and asks for the lines ahead.

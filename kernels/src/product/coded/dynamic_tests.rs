@@ -5,7 +5,7 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::{
-    tests::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, meaning, plane},
+    tests::{Aligned, CODES, Call, Coded, bits, calls, exact_planes, meaning, pieces, plane},
     *,
 };
 use crate::{
@@ -71,14 +71,7 @@ fn multiply(
     for call in calls {
         let packed: Vec<Aligned> =
             call.iter().map(|(panels, inputs)| weight.pack(panels.clone(), inputs.clone())).collect();
-        let pieces = call.iter().zip(&packed);
-        let pieces: Vec<CodedPiece<'_>> = pieces
-            .map(|((panels, inputs), bytes)| CodedPiece {
-                panels: panels.clone(),
-                inputs: inputs.clone(),
-                bytes: bytes.bytes(),
-            })
-            .collect();
+        let pieces = pieces(call, &packed);
         let out = MatrixMut::new(&mut out, m, weight.n);
         dynamic_product(instructions, &rows, &weight.layout, &pieces, &mut open, out, Epilogue::bias(bias));
     }

@@ -9,6 +9,7 @@ use super::{
     exact_chunk::{
         Buffers, CHUNK, Chunk, MakeChunk, Panels, SegmentSums, WordPanels, segment_sums, segments, words_bytes,
     },
+    exact_few::FewRows,
     exact_rows::ExactRows,
     exact_tile::{BlockRows, ExactTile},
     layout::{CodeType, CodedLayout},
@@ -101,8 +102,12 @@ pub fn exact_product(
             }
             ExactWeight::Words(words) => word_parts(words, pieces, outputs, cut.panels),
         };
+        let few = match weight {
+            ExactWeight::Codes(layout) => FewRows::new(instructions, x, layout, pieces),
+            ExactWeight::Words(_) => None,
+        };
         let mut sums: Vec<(Range<usize>, Vec<SegmentSums>)> = Vec::new();
-        for inputs in parts.iter().map(|(_, _, panels)| panels.inputs()) {
+        for inputs in parts.iter().filter(|_| few.is_none()).map(|(_, _, panels)| panels.inputs()) {
             if !sums.iter().any(|(known, _)| *known == inputs) {
                 sums.push((inputs.clone(), segment_sums(x, &inputs, segment(&weight))));
             }
@@ -112,7 +117,7 @@ pub fn exact_product(
             let (_, panels, weight) = parts[index % parts.len()];
             let own = sums.iter().find(|(inputs, _)| *inputs == weight.inputs());
             let sums = own.map_or(&[][..], |(_, sums)| sums.as_slice());
-            Task { x, first_row: index / parts.len() * cut.rows, weight, panels, sums, out }
+            Task { x, few: few.as_ref(), first_row: index / parts.len() * cut.rows, weight, panels, sums, out }
         };
         threads::each(shares.map(task).collect(), |task| instructions.run(task));
     }
@@ -192,6 +197,8 @@ fn word_parts<'a>(words: ExactWords<'a>, pieces: &[CodedPiece<'a>], outputs: usi
 /// Some rows by some panels.
 struct Task<'a> {
     x: &'a ExactRows<'a>,
+    /// All rows, where they are few.
+    few: Option<&'a FewRows>,
     first_row: usize,
     weight: Panels<'a>,
     panels: usize,
@@ -206,6 +213,11 @@ impl Routine for Task<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
+        if const { S::HAS_OWN_LOOPS }
+            && let (Some(few), Panels::Codes(weight)) = (self.few, self.weight)
+        {
+            return few.multiply(simd, weight, self.panels, &mut self.out);
+        }
         let mut buffers = Buffers::default();
         let mut panel = 0;
         while panel < self.panels {

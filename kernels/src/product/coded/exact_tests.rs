@@ -3,7 +3,7 @@
 use super::{
     exact::{ExactWeight, ExactWords, exact_product},
     exact_rows::ExactRows,
-    tests::{Aligned, CODES, Call, Coded, calls, exact_planes, meaning, plane},
+    tests::{Aligned, CODES, Call, Coded, calls, exact_planes, meaning, pieces, plane},
     *,
 };
 use crate::{
@@ -103,14 +103,7 @@ fn multiply(
     let rows = x.rows();
     for call in calls {
         let packed = pack(call);
-        let pieces = call.iter().zip(&packed);
-        let pieces: Vec<CodedPiece<'_>> = pieces
-            .map(|((panels, inputs), bytes)| CodedPiece {
-                panels: panels.clone(),
-                inputs: inputs.clone(),
-                bytes: bytes.bytes(),
-            })
-            .collect();
+        let pieces = pieces(call, &packed);
         exact_product(instructions, &rows, weight, &pieces, &mut open, &mut out, n);
     }
     assert!(open.is_empty(), "panels that did not end");
@@ -141,6 +134,9 @@ fn sums_are_those_of_plain_loops() {
             for zero in [0, 101] {
                 check(&weight, &Activations::new(kind, 3, 1301, zero));
             }
+            // In whole blocks, which few rows of 8 bits widen in registers.
+            let weight = Coded::new(code, 768, 37, &planes, Rounded::F32);
+            check(&weight, &Activations::new(KINDS[index % 2], 1 + index % 4, 768, 101));
         }
     }
 }

@@ -137,7 +137,7 @@ impl<const ROWS: usize, const PANELS: usize> ExactTile<'_, '_, ROWS, PANELS> {
         let SegmentSums { inputs: range, digits } = &sums[chunk.numbers.start + segment];
         let block = x.digits()[of_rows].rows.block(*first_row);
         let begin = range.start / LINE_INPUTS * block.rows + *skipped;
-        let left = Left { codes: block.codes.get(begin..).unwrap_or_default(), stride: block.rows };
+        let left = Left { codes: &block.codes[begin..], stride: block.rows };
         let first_line = (range.start - chunk.inputs.start) / LINE_INPUTS;
         let mut lines: [&[IntegerLine]; PANELS] = [&[]; PANELS];
         for panel in 0..PANELS {

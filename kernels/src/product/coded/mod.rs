@@ -14,6 +14,7 @@ mod dynamic_few;
 mod dynamic_tile;
 mod exact;
 mod exact_chunk;
+mod exact_few;
 mod exact_rows;
 mod exact_tile;
 mod layout;

@@ -7,6 +7,7 @@ use ipuc_codes::dynamic_row;
 use super::layout::FINEST_BLOCK;
 use crate::{
     matrix::Matrix,
+    product::integer_rows::{IntegerRows, LINE_INPUTS},
     simd::{Instructions, Routine, Simd},
     threads,
 };
@@ -44,11 +45,17 @@ impl Routine for Round<'_> {
         for (scale, (x, codes)) in self.scales.iter_mut().zip(self.x.chunks(block).zip(self.codes.chunks_mut(block))) {
             *scale = dynamic_row(x, codes);
         }
-        let mut total = 0_i32;
-        for (sum, codes) in self.sums[1..].iter_mut().zip(self.codes.chunks(FINEST_BLOCK)) {
-            total = total.wrapping_add(codes.iter().map(|&code| i32::from(code)).sum());
-            *sum = total;
-        }
+        sum_up(self.codes, self.sums);
+    }
+}
+
+/// Sums of the codes of a row before each 16th, and of all; the first is there.
+#[inline(always)]
+fn sum_up(codes: &[i8], sums: &mut [i32]) {
+    let mut total = 0_i32;
+    for (sum, codes) in sums[1..].iter_mut().zip(codes.chunks(FINEST_BLOCK)) {
+        total = total.wrapping_add(codes.iter().map(|&code| i32::from(code)).sum());
+        *sum = total;
     }
 }
 
@@ -78,6 +85,31 @@ impl DynamicRows {
             tasks.into_iter().for_each(run)
         }
         Self { rows, inputs, block, codes, scales, sums }
+    }
+
+    /// Integers of 8 bits as they are multiplied, with scales of 1, and a row of ones behind them if they are `with_ones`.
+    pub(super) fn of_integers(x: &IntegerRows<'_>, with_ones: bool) -> Self {
+        let (rows, inputs) = (x.rows() + usize::from(with_ones), x.inputs());
+        let sixteenths = inputs.div_ceil(FINEST_BLOCK);
+        let length = sixteenths * FINEST_BLOCK / LINE_INPUTS;
+        let mut codes = vec![0; rows * length];
+        let mut row = 0;
+        while row < x.rows() {
+            let block = x.block(row);
+            for (index, own) in codes[row * length..][..block.rows * length].chunks_mut(length.max(1)).enumerate() {
+                let lines = block.codes.iter().skip(index).step_by(block.rows);
+                own.iter_mut().zip(lines).for_each(|(word, line)| *word = bytemuck::cast(*line));
+            }
+            row += block.rows;
+        }
+        if with_ones {
+            let ones = &mut codes[x.rows() * length..];
+            bytemuck::cast_slice_mut::<i32, i8>(ones)[..inputs].fill(1);
+        }
+        let mut sums = vec![0; rows * (sixteenths + 1)];
+        let of_rows = bytemuck::cast_slice::<i32, i8>(&codes).chunks((sixteenths * FINEST_BLOCK).max(1));
+        of_rows.zip(sums.chunks_mut(sixteenths + 1)).for_each(|(codes, sums)| sum_up(codes, sums));
+        Self { rows, inputs, block: 0, codes, scales: vec![1.0; rows], sums }
     }
 
     /// The number of rows: m.

@@ -269,6 +269,16 @@ fn all_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
 /// Panels and inputs of the pieces of a call.
 pub(super) type Call = Vec<(Range<usize>, Range<usize>)>;
 
+/// The pieces of a call, whose bytes are packed one by one.
+pub(super) fn pieces<'a>(call: &Call, packed: &'a [Aligned]) -> Vec<CodedPiece<'a>> {
+    let piece = |((panels, inputs), bytes): (&(Range<usize>, Range<usize>), &'a Aligned)| CodedPiece {
+        panels: panels.clone(),
+        inputs: inputs.clone(),
+        bytes: bytes.bytes(),
+    };
+    call.iter().zip(packed).map(piece).collect()
+}
+
 /// Ways to give a weight of `panels` panels and `k` inputs: pieces of panels and inputs, call by call.
 pub(super) fn calls(panels: usize, k: usize, unit: usize) -> Vec<Vec<Call>> {
     let mut all = vec![vec![vec![(0..panels, 0..k)]]];
@@ -305,15 +315,7 @@ fn multiply(
     for call in calls {
         let packed: Vec<Aligned> =
             call.iter().map(|(panels, inputs)| weight.pack(panels.clone(), inputs.clone())).collect();
-        let pieces: Vec<CodedPiece<'_>> = call
-            .iter()
-            .zip(&packed)
-            .map(|((panels, inputs), bytes)| CodedPiece {
-                panels: panels.clone(),
-                inputs: inputs.clone(),
-                bytes: bytes.bytes(),
-            })
-            .collect();
+        let pieces = pieces(call, &packed);
         let matrix = MatrixMut::new(&mut out, m, weight.n);
         let x = Matrix::new(x, m, weight.layout.inputs());
         coded_product(instructions, x, &weight.layout, &pieces, &mut open, matrix, Start::Zero, epilogue);

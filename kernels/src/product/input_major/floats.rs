@@ -111,17 +111,17 @@ impl<const ROWS: usize> Routine for FloatsTask<'_, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let kind = match self.0.product.layout.elements() {
-            RunElements::F32 => Kind::of::<F32>(Elements::F32),
-            RunElements::F16 => Kind::of::<F16>(Elements::F16),
-            RunElements::Bf16 => Kind::of::<Bf16>(Elements::Bf16),
+        let elements = match self.0.product.layout.elements() {
+            RunElements::F32 => Elements::F32,
+            RunElements::F16 => Elements::F16,
+            RunElements::Bf16 => Elements::Bf16,
             RunElements::Codes(codes) => match (codes.code().bits(), codes.code().offset()) {
-                (8, 128) => Kind::of::<Signed>(Elements::Signed),
-                (8, _) => Kind::of::<Unsigned>(Elements::Unsigned),
-                _ => Kind::of::<Nibbles>(Elements::Nibbles),
+                (8, 128) => Elements::Signed,
+                (8, _) => Elements::Unsigned,
+                _ => Elements::Nibbles,
             },
         };
-        self.multiply(simd, kind);
+        self.multiply(simd, elements);
     }
 }
 
@@ -136,24 +136,27 @@ enum Elements {
     Nibbles,
 }
 
-/// What the loops around products need to know of a [`Line`]: they are compiled once for all of them.
-#[derive(Clone, Copy)]
-struct Kind {
-    elements: Elements,
-    vectors: usize,
-    are_codes: bool,
-}
-
-impl Kind {
-    fn of<L: Line>(elements: Elements) -> Kind {
-        Kind { elements, vectors: L::VECTORS, are_codes: L::ARE_CODES }
+impl Elements {
+    /// [`Line::VECTORS`] and [`Line::ARE_CODES`]: the loops around products are compiled once for all types.
+    fn line(self) -> (usize, bool) {
+        fn of<L: Line>() -> (usize, bool) {
+            (L::VECTORS, L::ARE_CODES)
+        }
+        match self {
+            Elements::F32 => of::<F32>(),
+            Elements::F16 => of::<F16>(),
+            Elements::Bf16 => of::<Bf16>(),
+            Elements::Signed => of::<Signed>(),
+            Elements::Unsigned => of::<Unsigned>(),
+            Elements::Nibbles => of::<Nibbles>(),
+        }
     }
 }
 
 impl<const ROWS: usize> FloatsTask<'_, ROWS> {
     #[inline(always)]
-    fn multiply<S: Simd>(mut self, simd: S, kind: Kind) {
-        let Kind { elements, vectors, are_codes } = kind;
+    fn multiply<S: Simd>(mut self, simd: S, elements: Elements) {
+        let (vectors, are_codes) = elements.line();
         let inputs = self.0.part.inputs.clone();
         let layout = self.0.product.layout;
         let places = Places::new(layout, &inputs);

@@ -7,28 +7,25 @@
 use super::convolution::window;
 use super::floats::single;
 use super::fused;
-use super::integer_operands::{reads_own, reloaded, same_types, zero_points};
-use super::integer_tasks::{FEWEST_ROWS, OPERAND_BYTES};
+use super::integer_operands::{each_zero, reads_own, reloaded, same_types, single_zero, zero_points};
+use super::integer_tasks::{FEWEST_ROWS, OPERAND_BYTES, sums_of};
 use super::panels::{PanelWeight, Run, coded_pieces, within};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::scalar::scalars;
-use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution, IntegerMatmul, Program};
-use ipuc_formats::tensor::{Tensor, TensorError, element_count, filled};
+use ipuc_formats::encodings::Panels;
+use ipuc_formats::ops::{
+    ConvolutionPlan, IntegerConvolution, IntegerMatmul, Operator, ProductPlan, Program, ReferenceError,
+};
+use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
-    ByteType, ExactRows, ExactWeight, ExactWords, IntegerRows, OpenPanels, PANEL_OUTPUTS, Zero, exact_product,
+    ByteType, CodedLayout, ExactRows, ExactWeight, ExactWords, IntegerRows, OpenPanels, PANEL_OUTPUTS, Zero,
+    exact_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::{chunks, parts};
 use ipuc_kernels::window::WindowAxis;
-
-/// Operands of a matrix product itself.
-const MATMUL_OPERANDS: usize = 4;
-
-/// Operands of a convolution itself; no bias is among them where sums are f32.
-const CONVOLUTION_OPERANDS: usize = 5;
 
 /// The bytes of activations, digit by digit from the most significant on.
 struct Digits {
@@ -65,25 +62,20 @@ impl Digits {
     }
 }
 
-/// The only zero point of activations; `None` where there are several.
-fn only_zero(zeros: Option<&Tensor>) -> Option<i32> {
-    let Some(tensor) = zeros else { return Some(0) };
-    match each_number(tensor)?.as_slice() {
-        &[zero] => Some(zero),
-        _ => None,
-    }
-}
-
-fn each_number(tensor: &Tensor) -> Option<Vec<i32>> {
-    let numbers = scalars(tensor).ok()?;
-    Some(numbers.into_iter().map(|number| number.to_f64() as i32).collect())
-}
-
 /// A weight in panels whose products have exact sums.
 struct Weights {
     panels: PanelWeight,
-    /// Of integers of 16 bits: whether they have a sign, and the zero point of each output of all groups.
-    words: Option<(bool, Vec<i32>)>,
+    elements: Elements,
+}
+
+/// What lies in panels.
+enum Elements {
+    Codes(CodedLayout),
+    /// Integers of 16 bits, and the zero point of each output of all groups.
+    Words {
+        signed: bool,
+        zeros: Vec<i32>,
+    },
 }
 
 impl Weights {
@@ -92,38 +84,122 @@ impl Weights {
         let weight = operands.get(1)?.as_weight()?;
         if weight.dtype() == DType::F32 {
             let panels = PanelWeight::of(weight)?;
-            panels.codes.as_ref().filter(|layout| ExactWeight::takes(layout))?;
-            return Some(Weights { panels, words: None });
+            let layout = panels.codes.clone().filter(ExactWeight::takes)?;
+            return Some(Weights { panels, elements: Elements::Codes(layout) });
         }
-        let panels = PanelWeight::of_words(weight)?;
-        let zeros = match zeros.map(each_number) {
-            None => vec![0; outputs],
-            Some(numbers) => match numbers?.as_slice() {
-                &[single] => vec![single; outputs],
-                several if several.len() == outputs => several.to_vec(),
-                _ => return None,
-            },
-        };
-        Some(Weights { words: Some((weight.dtype().is_signed_integer(), zeros)), panels })
+        let (signed, zeros) = (weight.dtype().is_signed_integer(), each_zero(zeros, outputs)?);
+        Some(Weights { panels: PanelWeight::of_words(weight)?, elements: Elements::Words { signed, zeros } })
     }
 
     /// What lies in the runs of a group, which has `outputs`.
     fn of_group(&self, group: usize, inputs: usize, outputs: usize) -> ExactWeight<'_> {
-        match (&self.words, &self.panels.codes) {
-            (None, Some(layout)) => ExactWeight::Codes(layout),
-            (words, _) => {
-                let (signed, zeros) = words.as_ref().map_or((false, &[][..]), |(signed, zeros)| (*signed, &zeros[..]));
-                let zeros = zeros.get(group * outputs..(group + 1) * outputs).unwrap_or_default();
-                ExactWeight::Words(ExactWords { signed, zeros, inputs })
+        match &self.elements {
+            Elements::Codes(layout) => ExactWeight::Codes(layout),
+            Elements::Words { signed, zeros } => {
+                let zeros = &zeros[group * outputs..(group + 1) * outputs];
+                ExactWeight::Words(ExactWords { signed: *signed, zeros, inputs })
             }
         }
     }
 }
 
-/// Zeros for the exact sums of a result of this shape.
-fn sums_of(shape: &[usize]) -> Result<Vec<f64>, KernelError> {
-    let too_large = || TensorError::TooLarge { dtype: DType::F64, shape: shape.to_vec() };
-    Ok(filled(0.0, element_count(shape).ok_or_else(too_large)?)?)
+/// A product with exact sums, of which operands 0 and 1 are activations and weight, 2 and 3 their zero points.
+trait Exact: Operator {
+    /// Operands of the product itself; further ones are the program's.
+    const OPERANDS: usize;
+    type Plan;
+
+    fn program(&self) -> &Program;
+    fn resolve(&self, x: &[usize], weight: &[usize]) -> Result<Self::Plan, ReferenceError>;
+    /// Outputs of all groups.
+    fn outputs(plan: &Self::Plan) -> usize;
+    /// Whether these panels and these zero points of outputs are ones of such a product.
+    fn fits(plan: &Self::Plan, panels: &Panels, zeros: Option<&Tensor>) -> bool;
+}
+
+impl Exact for IntegerMatmul {
+    const OPERANDS: usize = 4;
+    type Plan = ProductPlan;
+
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn resolve(&self, x: &[usize], weight: &[usize]) -> Result<ProductPlan, ReferenceError> {
+        self.resolve(x, weight)
+    }
+
+    fn outputs(plan: &ProductPlan) -> usize {
+        plan.b.columns
+    }
+
+    fn fits(plan: &ProductPlan, panels: &Panels, zeros: Option<&Tensor>) -> bool {
+        zeros.is_none_or(|zero| zero.count() == 1 || zero.rank() == 1) && !plan.b.vector && panels.groups == 1
+    }
+}
+
+impl Exact for IntegerConvolution {
+    /// No bias is among them where sums are f32.
+    const OPERANDS: usize = 5;
+    type Plan = ConvolutionPlan;
+
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn resolve(&self, x: &[usize], weight: &[usize]) -> Result<ConvolutionPlan, ReferenceError> {
+        self.resolve(x, weight)
+    }
+
+    fn outputs(plan: &ConvolutionPlan) -> usize {
+        plan.shape[1]
+    }
+
+    fn fits(plan: &ConvolutionPlan, panels: &Panels, _zeros: Option<&Tensor>) -> bool {
+        usize::try_from(panels.groups) == Ok(plan.groups)
+    }
+}
+
+/// A product of which the operands are known.
+struct Known<P> {
+    plan: P,
+    weights: Weights,
+    digits: Digits,
+    /// Those of the program, each at its own place.
+    further: Vec<Option<Value>>,
+}
+
+/// The operands of `operator`; all of them again where only the reference takes them.
+fn known<O: Exact>(
+    operator: &O,
+    mut operands: Vec<Operand>,
+) -> Result<Result<Known<O::Plan>, Vec<Operand>>, KernelError> {
+    if reads_own(operator.program(), O::OPERANDS) || operator.program().is_empty() {
+        return Ok(Err(operands));
+    }
+    let further = fused::operands(&mut operands, O::OPERANDS)?;
+    let zeros = [zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?];
+    let bias = if O::OPERANDS > 4 { zero_points(&mut operands, 4)? } else { None };
+    let x = tensor_operand(&mut operands, 0)?;
+    let plan = match operands.get(1).and_then(Operand::as_weight) {
+        Some(weight) => Some(operator.resolve(x.shape(), &weight.shape()?)?),
+        None => None,
+    };
+    let known = plan.filter(|_| bias.is_none()).and_then(|plan| {
+        let [of_x, of_weight] = zeros.each_ref().map(Option::as_ref);
+        let weights = Weights::new(&operands, of_weight, O::outputs(&plan))?;
+        let digits = Digits::new(&x, single_zero(of_x)?)?;
+        let types = [x.dtype(), weights.panels.weight.dtype()];
+        let fits = O::fits(&plan, &weights.panels.panels, of_weight) && same_types([of_x, of_weight], types);
+        fits.then_some((plan, weights, digits))
+    });
+    if let Some((plan, weights, digits)) = known {
+        return Ok(Ok(Known { plan, weights, digits, further }));
+    }
+    let weight = tensor_operand(&mut operands, 1)?;
+    let [of_x, of_weight] = zeros;
+    let own = [Some(x), Some(weight), of_x, of_weight, bias].into_iter().take(O::OPERANDS);
+    Ok(Err(reloaded(own, further, O::OPERANDS)))
 }
 
 /// The results of a program over sums rounded to f32: `fill` gives those from a place on, all within `run` elements from a multiple
@@ -135,8 +211,7 @@ fn finished(
     context: &mut Context<'_>,
     (run, fill): (usize, impl Fn(usize, &mut [f32]) + Sync),
 ) -> Result<Vec<Value>, KernelError> {
-    let too_large = || TensorError::TooLarge { dtype: DType::F32, shape: shape.to_vec() };
-    let mut rounded: Vec<f32> = filled(0.0, element_count(shape).ok_or_else(too_large)?)?;
+    let mut rounded: Vec<f32> = sums_of(shape)?;
     let run = run.max(1);
     let size = rounded.len().div_ceil(parts(rounded.len(), usize::MAX)).next_multiple_of(run).max(run);
     chunks(&mut rounded, size, |part, own| {
@@ -149,35 +224,15 @@ fn finished(
 /// The product of `operator`, whose operands are not both integers of 8 bits.
 pub(super) fn matmul(
     operator: &IntegerMatmul,
-    mut operands: Vec<Operand>,
+    operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
-    if reads_own(&operator.program, MATMUL_OPERANDS) || operator.program.is_empty() {
-        return run_reference(operator, operands, context);
-    }
-    let further = fused::operands(&mut operands, MATMUL_OPERANDS)?;
-    let zeros = [zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?];
-    let a = tensor_operand(&mut operands, 0)?;
-    let plan = match operands.get(1).and_then(Operand::as_weight) {
-        Some(weight) => Some(operator.resolve(a.shape(), &weight.shape()?)?),
-        None => None,
-    };
-    let known = plan.and_then(|plan| {
-        let weights = Weights::new(&operands, zeros[1].as_ref(), plan.b.columns)?;
-        let digits = Digits::new(&a, only_zero(zeros[0].as_ref())?)?;
-        let of_rows = zeros[1].as_ref().is_none_or(|zero| zero.count() == 1 || zero.rank() == 1);
-        let types = [a.dtype(), weights.panels.weight.dtype()];
-        let fits = of_rows && !plan.b.vector && weights.panels.panels.groups == 1;
-        (fits && same_types([zeros[0].as_ref(), zeros[1].as_ref()], types)).then_some((plan, weights, digits))
-    });
-    let Some((plan, weights, digits)) = known else {
-        let b = tensor_operand(&mut operands, 1)?;
-        let [a_zero, b_zero] = zeros;
-        let operands = reloaded([Some(a), Some(b), a_zero, b_zero], further, MATMUL_OPERANDS);
-        return run_reference(operator, operands, context);
+    let Known { plan, weights, digits, further } = match known(operator, operands)? {
+        Ok(known) => known,
+        Err(operands) => return run_reference(operator, operands, context),
     };
     let (rows, inputs, columns) = (plan.a.rows * plan.batches.len(), plan.a.columns, plan.b.columns);
-    let mut sums = sums_of(&plan.shape)?;
+    let mut sums: Vec<f64> = sums_of(&plan.shape)?;
     if !sums.is_empty() {
         let x = digits.rows(|bytes, zero| IntegerRows::new(bytes, rows, inputs, zero.kind));
         let (weight, mut open) = (weights.of_group(0, inputs, columns), OpenPanels::default());
@@ -195,36 +250,16 @@ pub(super) fn matmul(
 /// The convolution of `operator`, whose operands are not both integers of 8 bits.
 pub(super) fn convolution(
     operator: &IntegerConvolution,
-    mut operands: Vec<Operand>,
+    operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
-    if reads_own(&operator.program, CONVOLUTION_OPERANDS) || operator.program.is_empty() {
-        return run_reference(operator, operands, context);
-    }
-    let further = fused::operands(&mut operands, CONVOLUTION_OPERANDS)?;
-    let zeros = [zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?];
-    let bias = zero_points(&mut operands, 4)?;
-    let x = tensor_operand(&mut operands, 0)?;
-    let plan = match operands.get(1).and_then(Operand::as_weight) {
-        Some(weight) => Some(operator.resolve(x.shape(), &weight.shape()?)?),
-        None => None,
-    };
-    let known = plan.filter(|_| bias.is_none()).and_then(|plan| {
-        let weights = Weights::new(&operands, zeros[1].as_ref(), plan.shape[1])?;
-        let digits = Digits::new(&x, only_zero(zeros[0].as_ref())?)?;
-        let types = [x.dtype(), weights.panels.weight.dtype()];
-        let fits = usize::try_from(weights.panels.panels.groups) == Ok(plan.groups);
-        (fits && same_types([zeros[0].as_ref(), zeros[1].as_ref()], types)).then_some((plan, weights, digits))
-    });
-    let Some((plan, weights, digits)) = known else {
-        let w = tensor_operand(&mut operands, 1)?;
-        let [x_zero, w_zero] = zeros;
-        let operands = reloaded([Some(x), Some(w), x_zero, w_zero, bias], further, CONVOLUTION_OPERANDS);
-        return run_reference(operator, operands, context);
+    let Known { plan, weights, digits, further } = match known(operator, operands)? {
+        Ok(known) => known,
+        Err(operands) => return run_reference(operator, operands, context),
     };
     let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
     let windows = Windows { plan: &plan, axes, digits };
-    let mut sums = sums_of(&plan.shape)?;
+    let mut sums: Vec<f64> = sums_of(&plan.shape)?;
     if !sums.is_empty() {
         let mut open: Vec<OpenPanels> = Vec::new();
         weights.panels.for_each_run(|runs| {

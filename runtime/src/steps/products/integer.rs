@@ -7,15 +7,14 @@ use super::exact;
 use super::floats::single;
 use super::fused;
 use super::integer_operands::{byte_types, each_zero, reads_own, reloaded, same_types, single_zero, zero_points};
-use super::integer_tasks::{Cut, ROWS_UNIT};
+use super::integer_tasks::{Cut, ROWS_UNIT, sums_of};
 use super::panels::{PanelWeight, Run};
 use super::requantized::{Along, Finish};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{IntegerMatmul, ProductPlan, Program};
-use ipuc_formats::tensor::filled;
-use ipuc_formats::tensor::{Tensor, TensorError, element_count};
+use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
     ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder,
@@ -83,12 +82,6 @@ pub(super) fn pieces<'a>(runs: &[Run<'a>]) -> Vec<IntegerPiece<'a>> {
     runs.iter().map(piece).collect()
 }
 
-/// Zeros for the sums of a result of this shape.
-pub(super) fn sums_of(shape: &[usize]) -> Result<Vec<i32>, KernelError> {
-    let too_large = || TensorError::TooLarge { dtype: DType::I32, shape: shape.to_vec() };
-    Ok(filled(0, element_count(shape).ok_or_else(too_large)?)?)
-}
-
 /// The result of a program over sums; the sums themselves without one.
 pub(super) fn finished(
     program: &Program,
@@ -121,8 +114,8 @@ impl Kernel for IntegerMatmul {
         // Zero points of single columns have one axis.
         let known = b_zero.as_ref().is_none_or(|zero| zero.count() == 1 || (zero.rank() == 1 && !plan.b.vector))
             && same_types([a_zero.as_ref(), b_zero.as_ref()], [a.dtype(), weights.dtype()]);
-        let zeros = (single_zero(a_zero.as_ref(), a_kind), each_zero(b_zero.as_ref(), b_kind, columns));
-        let (true, (Some((_, zero)), Some(zeros))) = (known, zeros) else {
+        let zeros = (single_zero(a_zero.as_ref()), each_zero(b_zero.as_ref(), columns));
+        let (true, (Some(zero), Some(zeros))) = (known, zeros) else {
             let operands = reloaded([Some(a), Some(weights.into_tensor()?), a_zero, b_zero], further, MATMUL_OPERANDS);
             return run_reference(self, operands, context);
         };
@@ -160,7 +153,7 @@ impl Product<'_> {
 
     /// Sums of a product whose outputs come part by part.
     fn sums(&self, weights: &Weights) -> Result<Vec<i32>, KernelError> {
-        let mut sums = sums_of(&self.plan.shape)?;
+        let mut sums: Vec<i32> = sums_of(&self.plan.shape)?;
         if !sums.is_empty() {
             self.each_matrix(weights, &mut sums, |_, x, pieces, sums| {
                 let out = IntegerSums { sums, order: SumOrder::Rows };

@@ -7,11 +7,11 @@
 use super::convolution::window;
 use super::exact;
 use super::fused;
-use super::integer::{Weights, finished, pieces, sums_of};
+use super::integer::{Weights, finished, pieces};
 use super::integer_operands::{
     byte_types, each_zero, numbers, reads_own, reloaded, same_types, single_zero, zero_points,
 };
-use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts};
+use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts, sums_of};
 use super::panels::within;
 use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
@@ -54,12 +54,13 @@ impl Kernel for IntegerConvolution {
         let filters = plan.shape[1];
         let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
             && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);
-        let zeros = (single_zero(x_zero.as_ref(), x_kind), each_zero(w_zero.as_ref(), w_kind, filters));
-        let (true, (Some((pad, zero)), Some(zeros))) = (known, zeros) else {
+        let zeros = (single_zero(x_zero.as_ref()), each_zero(w_zero.as_ref(), filters));
+        let (true, (Some(zero), Some(zeros))) = (known, zeros) else {
             let operands =
                 reloaded([Some(x), Some(weights.into_tensor()?), x_zero, w_zero, bias], further, CONVOLUTION_OPERANDS);
             return run_reference(self, operands, context);
         };
+        let pad = Zero { code: zero as u8, kind: x_kind };
         let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
         let bias = bias.as_ref().map(|bias| bias.elements::<i32>()).transpose()?;
         let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros, bias };
@@ -78,7 +79,7 @@ impl Kernel for IntegerConvolution {
             finish.finish()?;
             return Ok(vec![result.into()]);
         }
-        let mut sums = sums_of(&plan.shape)?;
+        let mut sums: Vec<i32> = sums_of(&plan.shape)?;
         if !sums.is_empty() {
             if let Some(bias) = bias {
                 let channels = sums.chunks_mut(convolution.positions()).zip(bias.iter().cycle());
@@ -202,11 +203,16 @@ impl Windows<'_> {
         }
         match tiled {
             Some(tiled) => {
-                let own = group * filters..(group + 1) * filters;
-                let (weight, bias) = (self.weight(own.clone()), self.bias.map(|bias| &bias[own]));
-                let parts = cut.outputs.iter().map(|pieces| tiled.tiles(Filters { weight, bias, pieces }));
-                let parts: Vec<FilterTiles<'_>> = parts.collect();
-                let tiles = |task: &Task<'_>| (&parts[task.part], cut.outputs[task.part].as_slice());
+                let of_group = group * filters..(group + 1) * filters;
+                let (weight, bias) = (self.weight(of_group.clone()), self.bias.map(|bias| &bias[of_group]));
+                let tiles = tiled.tiles(Filters { weight, bias, pieces });
+                // The panels of each part, counted over those that are there.
+                let mut parts: Vec<Range<usize>> = Vec::with_capacity(cut.outputs.len());
+                for pieces in &cut.outputs {
+                    let first = parts.last().map_or(0, |before| before.end);
+                    parts.push(first..first + pieces.iter().map(|piece| piece.panels.len()).sum::<usize>());
+                }
+                let own = |task: &Task<'_>| ((&tiles, parts[task.part].clone()), cut.outputs[task.part].as_slice());
                 let positions = |task: &Task<'_>| {
                     let image = self.image(task.image, group);
                     tiled.positions(Positions { image, range: task.positions.clone() }, weight)
@@ -216,8 +222,8 @@ impl Windows<'_> {
                 let shared: Vec<PositionTiles> = shared.iter().step_by(parts.len().max(1)).map(positions).collect();
                 let tasks: Vec<_> = tasks.into_iter().enumerate().collect();
                 each(tasks, |(index, task)| match shared.get(index / parts.len()) {
-                    Some(positions) => self.finish_tiled(tiled, group, tiles(&task), positions, task, finish),
-                    None => self.finish_tiled(tiled, group, tiles(&task), &positions(&task), task, finish),
+                    Some(positions) => self.finish_tiled(tiled, group, own(&task), positions, task, finish),
+                    None => self.finish_tiled(tiled, group, own(&task), &positions(&task), task, finish),
                 });
             }
             None => each(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
@@ -243,7 +249,7 @@ impl Windows<'_> {
         &self,
         tiled: &TiledConvolution,
         group: usize,
-        (tiles, pieces): (&FilterTiles<'_>, &[IntegerPiece<'_>]),
+        (tiles, pieces): ((&FilterTiles<'_>, Range<usize>), &[IntegerPiece<'_>]),
         positions: &PositionTiles,
         task: Task<'_>,
         finish: &Finish<'_>,

@@ -6,7 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::Program;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::product::{ByteType, Zero};
+use ipuc_kernels::product::ByteType;
 
 fn byte_type(dtype: DType) -> Option<ByteType> {
     match dtype {
@@ -35,24 +35,33 @@ pub(super) fn numbers(bytes: &[u8], kind: ByteType) -> Vec<i32> {
     bytes.iter().map(number).collect()
 }
 
+/// The integers of 8 or 16 bits in a tensor; `None` for another type.
+fn integers(tensor: &Tensor) -> Option<Vec<i32>> {
+    let words = tensor.bytes().as_chunks::<2>().0.iter();
+    match tensor.dtype() {
+        DType::I16 => Some(words.map(|&word| i32::from(i16::from_ne_bytes(word))).collect()),
+        DType::U16 => Some(words.map(|&word| i32::from(u16::from_ne_bytes(word))).collect()),
+        dtype => byte_type(dtype).map(|kind| numbers(tensor.bytes(), kind)),
+    }
+}
+
 /// One zero point for each of `count` outputs, from one for all or one for each; `None` for another number.
-pub(super) fn each_zero(zeros: Option<&Tensor>, kind: ByteType, count: usize) -> Option<Vec<i32>> {
+pub(super) fn each_zero(zeros: Option<&Tensor>, count: usize) -> Option<Vec<i32>> {
     let Some(tensor) = zeros else { return Some(vec![0; count]) };
-    match numbers(tensor.bytes(), kind).as_slice() {
+    match integers(tensor)?.as_slice() {
         &[single] => Some(vec![single; count]),
         several if several.len() == count => Some(several.to_vec()),
         _ => None,
     }
 }
 
-/// The only zero point of activations, as its code and as a number; `None` where there are several.
-pub(super) fn single_zero(zeros: Option<&Tensor>, kind: ByteType) -> Option<(Zero, i32)> {
-    let code = match zeros.map(Tensor::bytes) {
-        None => 0,
-        Some(&[code]) => code,
-        Some(_) => return None,
-    };
-    Some((Zero { code, kind }, numbers(&[code], kind).first().copied().unwrap_or(0)))
+/// The only zero point of activations; `None` where there are several.
+pub(super) fn single_zero(zeros: Option<&Tensor>) -> Option<i32> {
+    let Some(tensor) = zeros else { return Some(0) };
+    match integers(tensor)?.as_slice() {
+        &[zero] => Some(zero),
+        _ => None,
+    }
 }
 
 /// Whether zero points have the types of their operands.

@@ -1,5 +1,8 @@
 //! How integer products are cut into tasks, each of which completes its sums and runs the program over them.
 
+use crate::steps::KernelError;
+use ipuc_formats::element::Element;
+use ipuc_formats::tensor::{TensorError, element_count, filled};
 use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
 use ipuc_kernels::threads::parts;
 
@@ -38,8 +41,15 @@ impl<'w> Cut<'w> {
         let operations = matrices.saturating_mul(rows).saturating_mul(inputs).saturating_mul(outputs);
         let wanted = parts(operations, usize::MAX);
         let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_ROWS);
-        let each = rows.div_ceil(wanted.div_ceil(matrices)).max(FEWEST_ROWS).min(most).next_multiple_of(unit);
-        // Few rows: they are multiplied by each part of the outputs.
+        let of_matrix = wanted.div_ceil(matrices);
+        let each = rows.div_ceil(of_matrix).max(FEWEST_ROWS).min(most).next_multiple_of(unit);
+        // Few rows: they are multiplied by each part of the outputs, all at once where the parts are enough work.
+        let sums = rows.saturating_mul(panels.div_ceil(of_matrix) * PANEL_OUTPUTS);
+        let at_once = rows < FEWEST_ROWS * of_matrix
+            && panels >= of_matrix
+            && rows.saturating_mul(inputs) <= OPERAND_BYTES
+            && sums <= TASK_SUMS;
+        let each = if at_once { rows.max(1).next_multiple_of(unit) } else { each };
         let among = wanted.div_ceil((matrices * rows.div_ceil(each)).max(1)).min(panels).max(1);
         let panels_each = panels.div_ceil(among);
         Cut { rows: each, outputs: in_parts(pieces, panels_each) }
@@ -72,4 +82,10 @@ pub(super) fn in_parts<'w>(pieces: &[IntegerPiece<'w>], most: usize) -> Vec<Vec<
         }
     }
     parts
+}
+
+/// Zeros for the sums of a result of this shape.
+pub(super) fn sums_of<T: Element>(shape: &[usize]) -> Result<Vec<T>, KernelError> {
+    let too_large = || TensorError::TooLarge { dtype: T::DTYPE, shape: shape.to_vec() };
+    Ok(filled(T::zeroed(), element_count(shape).ok_or_else(too_large)?)?)
 }

@@ -169,8 +169,7 @@ impl<'a> Input<'a> {
         match register {
             Register::Float(values) => Input::Floats(&values[..count]),
             Register::Integer(values) => Input::Integers(&values[..count]),
-            // Feeds are f32 or integers that an i32 holds.
-            Register::General(_) => Input::One(0.0),
+            Register::General(_) => unreachable!("feeds are f32 or integers that an i32 holds"),
         }
     }
 }
