@@ -12,7 +12,7 @@ use super::transfer::Elements;
 use crate::dtype::DType;
 use crate::ops::scalar::scalars;
 use crate::ops::{WeightMatrix, code_difference, dequantized, scale_product};
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, pack_codes, unpack_codes};
 use half::{bf16, f16};
 use std::ops::Deref;
 
@@ -85,45 +85,51 @@ impl WeightRecord {
         }
         self.encoding.locate(weight, Pick::Row(row))?;
         // The units are a small weight of their own.
-        let (coded, shape, row) = match self.encoding.as_panels() {
-            None => (self.encoding.clone(), [1, row_elements], 0),
+        let (coded, outputs, row) = match self.encoding.as_panels() {
+            None => (self.encoding.clone(), 1, 0),
             Some(panels) => {
                 let (small, row) = panels.of_one_panel(row % panels.outputs);
-                let rows = small.outputs;
-                (small.into(), [rows, row_elements], row as usize)
+                let outputs = small.outputs as usize;
+                (small.into(), outputs, row as usize)
             }
         };
+        let shape = [outputs as u64, row_elements];
         let small = Logical { dtype: self.dtype, shape: &shape };
         let encoding = coded.encoding();
         let mut elements = empty(encoding, small)?;
         let all = encoding.units(small)?;
         unpack_part(encoding, small, all.run(0, all.count), units, &mut elements)?;
-        // Of a panel only the row is decoded, where it has whole bytes.
-        let own = coded.as_panels().map(|panels| (panels.of_one_output(), elements.row(shape[0] as usize, row)));
-        if let Some((panels, Some(elements))) = own {
-            let small = Logical { dtype: self.dtype, shape: &[1, row_elements] };
-            canonical.copy_from_slice(value(Coded::from(panels).encoding(), small, elements)?.bytes());
-            return Ok(());
-        }
-        let tensor = value(encoding, small, elements)?;
-        canonical.copy_from_slice(&tensor.bytes()[row * canonical.len()..][..canonical.len()]);
+        // Of a panel only the row is decoded.
+        let own = match coded.as_panels() {
+            None => value(encoding, small, elements)?,
+            Some(panels) => {
+                let (encoding, shape) = (Coded::from(panels.of_one_output()), [1, row_elements]);
+                let small = Logical { dtype: self.dtype, shape: &shape };
+                value(encoding.encoding(), small, elements.row(outputs, row)?)?
+            }
+        };
+        canonical.copy_from_slice(own.bytes());
         Ok(())
     }
 }
 
 impl Elements {
-    /// Those of one of so many outputs, which have one row each of the elements and of every plane; `None` where a row is not of
-    /// whole bytes.
-    fn row(&self, outputs: usize, row: usize) -> Option<Elements> {
+    /// Those of one of so many outputs, which have one row each of the elements and of every plane.
+    fn row(&self, outputs: usize, row: usize) -> Result<Elements, EncodingError> {
         let of = |tensor: &Tensor, shape: &[usize]| {
-            let (count, bits) = (tensor.count().checked_div(outputs)?, tensor.dtype().bits());
-            let whole = count * outputs == tensor.count() && (count * bits).is_multiple_of(8);
-            let bytes = tensor.bytes().get(row * count * bits / 8..(row + 1) * count * bits / 8).filter(|_| whole)?;
-            Tensor::from_bytes(tensor.dtype(), shape, bytes).ok()
+            let (count, bits) = (tensor.count() / outputs, tensor.dtype().bits());
+            let (first, end) = (row * count, (row + 1) * count);
+            if (first * bits).is_multiple_of(8) && (count * bits).is_multiple_of(8) {
+                return Tensor::from_bytes(tensor.dtype(), shape, &tensor.bytes()[first * bits / 8..end * bits / 8]);
+            }
+            let codes = unpack_codes(tensor.bytes(), bits, end);
+            Tensor::from_bytes(tensor.dtype(), shape, &pack_codes(&codes[first..], bits))
         };
         let plane = |plane: &Tensor| of(plane, &[&[1, 1], &plane.shape()[2..]].concat());
-        let planes: Option<Vec<Tensor>> = self.planes.iter().map(plane).collect();
-        Some(Elements { stored: of(&self.stored, &[1, self.stored.count() / outputs])?, planes: planes? })
+        Ok(Elements {
+            stored: of(&self.stored, &[1, self.stored.count() / outputs])?,
+            planes: self.planes.iter().map(plane).collect::<Result<_, _>>()?,
+        })
     }
 }
 

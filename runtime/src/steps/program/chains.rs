@@ -28,6 +28,8 @@ pub(super) struct Chain {
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
     links: Vec<Link>,
+    /// A bit for each step that another than the one behind it reads: its values are written to its slot.
+    kept: u32,
     /// The slot of the result, or of what is quantized.
     pub(super) result: usize,
     pub(super) quantized: Option<Quantized>,
@@ -59,6 +61,16 @@ pub(super) enum Link {
     Clamp(usize, f32, f32),
 }
 
+impl Link {
+    /// What it reads.
+    fn slots(self) -> (usize, Option<usize>) {
+        match self {
+            Link::Add(x, y) | Link::Sub(x, y) | Link::Mul(x, y) | Link::Div(x, y) => (x, Some(y)),
+            Link::Clamp(x, ..) => (x, None),
+        }
+    }
+}
+
 /// The nearest integer of `x / scale`, within bounds, plus `zero`.
 #[derive(Clone, Copy)]
 pub(super) struct Quantized {
@@ -78,8 +90,13 @@ impl Chain {
     }
 
     pub(super) fn link(&mut self, link: Link) -> Option<()> {
-        (MOST_FEEDS + self.links.len() < SLOTS).then(|| self.links.push(link))?;
-        self.result = MOST_FEEDS + self.links.len() - 1;
+        let own = MOST_FEEDS + self.links.len();
+        (own < SLOTS).then(|| self.links.push(link))?;
+        let (x, y) = link.slots();
+        for slot in [Some(x), y].into_iter().flatten().filter(|&slot| slot >= MOST_FEEDS && slot + 1 < own) {
+            self.kept |= 1 << (slot - MOST_FEEDS);
+        }
+        self.result = own;
         Some(())
     }
 
@@ -230,8 +247,8 @@ impl Routine for Loop<'_> {
                     store(simd, widened_quarters(simd, bytes, signed, feed.widened), &mut slots[slot]);
                     continue;
                 }
-                if let Some(values) = whole(simd, input, start, count) {
-                    store(simd, values, &mut slots[slot]);
+                // Steps read them where they lie.
+                if let (Input::Floats(_), TOGETHER) = (input, count) {
                     continue;
                 }
                 for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
@@ -240,11 +257,23 @@ impl Routine for Loop<'_> {
                     simd.store(widened(simd, input, own, feed.widened), value);
                 }
             }
+            let own: &[f32] = if let Out::Floats(out) = &self.out { out } else { &[] };
+            let feeds = Feeds { inputs: &self.inputs, own, start, is_whole: count == TOGETHER };
+            let mut last = [simd.splat(0.0); VECTORS];
             for (index, link) in self.chain.links.iter().enumerate() {
-                let result = linked(simd, slots, *link);
-                store(simd, result, &mut slots[MOST_FEEDS + index]);
+                let before = MOST_FEEDS + index - 1;
+                let (x, y) = link.slots();
+                let x = if x == before { last } else { feeds.read(simd, x, slots) };
+                let y = match y {
+                    Some(y) if y != before => feeds.read(simd, y, slots),
+                    Some(_) | None => last,
+                };
+                last = linked(simd, *link, x, y);
+                if self.chain.kept & 1 << index != 0 {
+                    store(simd, last, &mut slots[MOST_FEEDS + index]);
+                }
             }
-            let result = &load(simd, &slots[self.chain.result]);
+            let result = &if self.chain.links.is_empty() { feeds.read(simd, self.chain.result, slots) } else { last };
             match (&mut self.out, self.chain.quantized) {
                 (Out::Floats(out), _) => match out[start..start + count].as_chunks_mut::<LANES>() {
                     (whole, []) => {
@@ -282,26 +311,37 @@ impl Routine for Loop<'_> {
     }
 }
 
-/// All vectors of a feed of f32 from an element on, where they are whole: most are, and take a load each.
-#[inline(always)]
-fn whole<S: Simd>(simd: S, input: Input<'_>, start: usize, count: usize) -> Option<[S::Vector; VECTORS]> {
-    let mut vectors = [simd.splat(0.0); VECTORS];
-    match input {
-        Input::Floats(values) if count == TOGETHER => {
-            let values = values[start..start + TOGETHER].as_chunks::<LANES>().0;
-            for (vector, values) in vectors.iter_mut().zip(values) {
-                *vector = simd.load(values);
-            }
-        }
-        Input::Own
-        | Input::One(_)
-        | Input::Floats(_)
-        | Input::OneInteger(_)
-        | Input::Integers(_)
-        | Input::Unsigned(_)
-        | Input::Signed(_) => return None,
+/// What a chain reads from an element on.
+struct Feeds<'a> {
+    inputs: &'a [Input<'a>; MOST_FEEDS],
+    /// What is written over.
+    own: &'a [f32],
+    start: usize,
+    /// Whether all vectors are whole: f32 are read where they lie then.
+    is_whole: bool,
+}
+
+impl Feeds<'_> {
+    /// The values of a slot.
+    #[inline(always)]
+    fn read<S: Simd>(&self, simd: S, slot: usize, slots: &[Slot]) -> [S::Vector; VECTORS] {
+        let values = match self.inputs.get(slot) {
+            Some(Input::Floats(values)) if self.is_whole => values,
+            Some(Input::Own) if self.is_whole => self.own,
+            Some(
+                Input::Own
+                | Input::One(_)
+                | Input::OneInteger(_)
+                | Input::Floats(_)
+                | Input::Integers(_)
+                | Input::Unsigned(_)
+                | Input::Signed(_),
+            )
+            | None => return load(simd, &slots[slot]),
+        };
+        let values = &values[self.start..].as_chunks::<TOGETHER>().0[0];
+        load(simd, bytemuck::cast_ref(values))
     }
-    Some(vectors)
 }
 
 /// 64 bytes, every fourth of them from each of the first four on, as f32.
@@ -401,36 +441,33 @@ fn store<S: Simd>(simd: S, vectors: [S::Vector; VECTORS], slot: &mut Slot) {
     }
 }
 
+/// A step over its arguments, of which a clamp has one.
 #[inline(always)]
-fn linked<S: Simd>(simd: S, slots: &[Slot], link: Link) -> [S::Vector; VECTORS] {
-    let mut result = [simd.splat(0.0); VECTORS];
+fn linked<S: Simd>(simd: S, link: Link, x: [S::Vector; VECTORS], y: [S::Vector; VECTORS]) -> [S::Vector; VECTORS] {
+    let mut result = x;
     match link {
-        Link::Add(x, y) => {
-            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
+        Link::Add(..) => {
             for vector in 0..VECTORS {
                 result[vector] = simd.add(x[vector], y[vector]);
             }
         }
-        Link::Sub(x, y) => {
-            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
+        Link::Sub(..) => {
             for vector in 0..VECTORS {
                 result[vector] = simd.subtract(x[vector], y[vector]);
             }
         }
-        Link::Mul(x, y) => {
-            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
+        Link::Mul(..) => {
             for vector in 0..VECTORS {
                 result[vector] = simd.multiply(x[vector], y[vector]);
             }
         }
-        Link::Div(x, y) => {
-            let (x, y) = (load(simd, &slots[x]), load(simd, &slots[y]));
+        Link::Div(..) => {
             for vector in 0..VECTORS {
                 result[vector] = simd.divide(x[vector], y[vector]);
             }
         }
-        Link::Clamp(x, least, greatest) => {
-            let (x, least, greatest) = (load(simd, &slots[x]), simd.splat(least), simd.splat(greatest));
+        Link::Clamp(_, least, greatest) => {
+            let (least, greatest) = (simd.splat(least), simd.splat(greatest));
             for vector in 0..VECTORS {
                 let x = x[vector];
                 let above = simd.select_less(x, least, least, x);
