@@ -85,24 +85,33 @@ impl<const N: usize> Runs<N> {
     /// Calls `visit` with each run of output elements in `range` and where each operand begins in it.
     #[inline(always)]
     fn visit(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>, [usize; N])) {
-        let mut at = range.start;
+        let (mut at, mut starts) = (range.start, [0; N]);
+        // Runs to the end of the last axis: each begins where the one before says, without divisions.
+        let mut left = 0;
         while at < range.end {
-            let (row, column) = (at / self.length, at % self.length);
-            let end = (at - column + self.length).min(range.end);
-            let mut starts = [0; N];
-            let mut rest = row;
-            for (extent, strides) in self.extents.iter().zip(&self.strides).rev() {
-                let index = rest % extent;
-                rest /= extent;
-                for (start, stride) in starts.iter_mut().zip(strides) {
-                    *start += index * stride;
+            let column = if at == range.start { at % self.length } else { 0 };
+            if left == 0 {
+                let mut rest = at / self.length;
+                left = self.extents.last().map_or(1, |extent| extent - rest % extent);
+                starts = [0; N];
+                for (extent, strides) in self.extents.iter().zip(&self.strides).rev() {
+                    let index = rest % extent;
+                    rest /= extent;
+                    for (start, stride) in starts.iter_mut().zip(strides) {
+                        *start += index * stride;
+                    }
                 }
             }
-            for (start, moves) in starts.iter_mut().zip(self.moves) {
+            let end = (at - column + self.length).min(range.end);
+            let mut own = starts;
+            for (start, moves) in own.iter_mut().zip(self.moves) {
                 *start += if moves { column } else { 0 };
             }
-            visit(at..end, starts);
-            at = end;
+            visit(at..end, own);
+            (at, left) = (end, left - 1);
+            for (start, stride) in starts.iter_mut().zip(self.strides.last().unwrap_or(&[0; N])) {
+                *start += stride;
+            }
         }
     }
 }

@@ -25,6 +25,9 @@ use std::ops::Range;
 /// Keys of a block: one run of a product.
 pub const BLOCK: usize = 128;
 
+/// Queries that see different keys of a block and add their values together.
+const ROWS_TOGETHER: usize = 8;
+
 /// Bytes that memory is asked for at a time.
 const LINE_BYTES: usize = 64;
 
@@ -85,7 +88,7 @@ impl Routine for Task<'_> {
                 self.rescale(simd, row, own.factor);
                 weighed.push(own.keys);
             }
-            self.add_values(simd, first, &weighed, &scores);
+            self.add_values(simd, first, &weighed, &mut scores);
         }
         self.finish(simd, &running);
         left_out
@@ -289,28 +292,45 @@ impl Task<'_> {
         }
     }
 
-    /// Adds the values of a block times their weights. Queries that follow each other and see the same keys do it together.
+    /// Adds the values of a block times their weights. Queries that follow each other and see the same keys do it together, and so
+    /// do a few that see the first keys of a block up to different ones: weights of 0 change no sum as long as values are finite.
     #[inline(always)]
-    fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &[f32]) {
+    fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &mut [f32]) {
         let values = self.operands.value;
         let mut decoded = scratch(values.decoded_elements());
         let weighed = seen.iter().filter(|keys| !keys.is_empty());
         let start = weighed.clone().map(|keys| keys.start).min().unwrap_or(0);
         let end = weighed.map(|keys| keys.end).max().unwrap_or(0);
         values.decode(self.head, &(first + start..first + end), &mut decoded);
+        let heads = self.operands.key_heads;
         let mut row = 0;
-        for group in seen.chunk_by(|one, other| one == other) {
-            let rows = row..row + group.len();
+        while row < seen.len() {
+            let keys = seen[row].clone();
+            let mut count = seen[row..].iter().take_while(|own| **own == keys).count();
+            let mut last = keys.end;
+            if count < ROWS_TOGETHER {
+                let few = &seen[row..seen.len().min(row + ROWS_TOGETHER)];
+                let alike = few.iter().take_while(|own| own.start == keys.start && !own.is_empty()).count();
+                let ends = few[..alike].iter().map(|own| own.end);
+                let ends = ends.clone().min().unwrap_or(last)..ends.max().unwrap_or(last);
+                let place = first + ends.start..first + ends.end;
+                let not_seen = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
+                if alike > count && not_seen.is_finite() {
+                    (count, last) = (alike, ends.end);
+                }
+            }
+            let rows = row..row + count;
             row = rows.end;
-            let keys = group[0].clone();
             if keys.is_empty() {
                 continue;
             }
-            let place = first + keys.start..first + keys.end;
-            let heads = self.operands.key_heads;
+            for (own, weights) in seen[rows.clone()].iter().zip(weights[rows.start * BLOCK..].chunks_mut(BLOCK)) {
+                weights[own.end..last].fill(0.0);
+            }
+            let place = first + keys.start..first + last;
             let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
-            let weights =
-                Matrix::with_stride(&weights[rows.start * BLOCK + keys.start..], rows.len(), keys.len(), BLOCK);
+            let weights = &weights[rows.start * BLOCK + keys.start..];
+            let weights = Matrix::with_stride(weights, rows.len(), last - keys.start, BLOCK);
             let out = self.out[rows].iter_mut().map(|out| &mut **out).collect();
             plain_product_within(simd, weights, values, out, Start::Output);
         }

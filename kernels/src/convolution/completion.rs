@@ -107,8 +107,18 @@ impl<const NEAR: bool> Routine for Rows<'_, NEAR> {
             // What is behind the end of a row is overwritten by the next one, or by the next run.
             let room = length.min(results.len() - to);
             let (whole, rest) = results[to..][..room].as_chunks_mut::<LANES>();
-            for (index, (sums, results)) in vectors.iter().zip(whole).enumerate() {
-                let place = index * LANES;
+            let (fours, others) = whole.as_chunks_mut::<4>();
+            for (index, (sums, results)) in vectors.as_chunks::<4>().0.iter().zip(fours.iter_mut()).enumerate() {
+                let place = index * 4 * LANES;
+                let mut own = [simd.splat_integer(0); 4];
+                for vector in 0..4 {
+                    own[vector] = by.of(simd, &sums[vector], from + place + vector * LANES);
+                }
+                *results = bytemuck::cast(codes.of_four::<S, NEAR>(simd, first + to + place, own));
+            }
+            let four = fours.len() * 4;
+            for (index, (sums, results)) in vectors[four..].iter().zip(others).enumerate() {
+                let place = (four + index) * LANES;
                 *results = codes.of::<S, NEAR>(simd, first + to + place, by.of(simd, sums, from + place));
             }
             if !rest.is_empty() {

@@ -93,12 +93,28 @@ impl<'a> PlainMatrix<'a> {
         Self { elements, layout, stride, inputs, outputs }
     }
 
-    /// Panics unless the elements hold it.
-    pub(super) fn check(&self) {
-        let (rows, columns) = match self.layout {
+    /// Rows, and elements of a row.
+    fn extents(&self) -> (usize, usize) {
+        match self.layout {
             PlainLayout::OutputsInner => (self.inputs, self.outputs),
             PlainLayout::InputsInner => (self.outputs, self.inputs),
-        };
+        }
+    }
+
+    /// Whether no element is NaN or an infinity.
+    pub(crate) fn is_finite(&self) -> bool {
+        let (rows, columns) = self.extents();
+        let mut places = (0..rows).map(|row| row * self.stride..row * self.stride + columns);
+        match self.elements {
+            PlainElements::F32(values) => places.all(|row| values[row].iter().all(|value| value.is_finite())),
+            PlainElements::F16(values) => places.all(|row| values[row].iter().all(|value| value.is_finite())),
+            PlainElements::Bf16(values) => places.all(|row| values[row].iter().all(|value| value.is_finite())),
+        }
+    }
+
+    /// Panics unless the elements hold it.
+    pub(super) fn check(&self) {
+        let (rows, columns) = self.extents();
         let needed = if rows == 0 { 0 } else { (rows - 1) * self.stride + columns };
         assert!(
             needed <= self.elements.len(),

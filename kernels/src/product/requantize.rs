@@ -86,8 +86,17 @@ impl Requantizing<'_> {
         let Self { sums, by, codes } = self;
         let (vectors, rest) = sums.as_chunks::<LANES>();
         let (blocks, last) = codes.as_chunks_mut::<LANES>();
-        for (index, (block, sums)) in blocks.iter_mut().zip(vectors).enumerate() {
-            *block = by.of::<S, NEAR>(simd, index * LANES, simd.load_integers(sums));
+        let (fours, others) = vectors.as_chunks::<4>();
+        for (index, (block, sums)) in blocks.as_chunks_mut::<4>().0.iter_mut().zip(fours).enumerate() {
+            let mut own = [simd.splat_integer(0); 4];
+            for (own, sums) in own.iter_mut().zip(sums) {
+                *own = simd.load_integers(sums);
+            }
+            *block = bytemuck::cast(by.of_four::<S, NEAR>(simd, index * 4 * LANES, own));
+        }
+        let four = fours.len() * 4;
+        for (index, (block, sums)) in blocks[four..].iter_mut().zip(others).enumerate() {
+            *block = by.of::<S, NEAR>(simd, (four + index) * LANES, simd.load_integers(sums));
         }
         let mut lanes = [0; LANES];
         lanes[..rest.len()].copy_from_slice(rest);
@@ -105,18 +114,38 @@ impl Requantize<'_> {
         scale.abs() <= 0.25 && offset.abs() <= LARGEST_OFFSET
     }
 
-    /// The codes of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
+    /// The nearest integers of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
     #[inline(always)]
-    pub(crate) fn of<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> [u8; LANES] {
-        let Self { scale, offset, zero, kind } = *self;
-        let (least, greatest) = if kind.signed { (-128 - zero, 127 - zero) } else { (-zero, 255 - zero) };
-        let mut value = simd.multiply(simd.convert(sums), scale.load(simd, first));
-        if let Some(offset) = offset {
+    fn nearest<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> S::Integers {
+        let mut value = simd.multiply(simd.convert(sums), self.scale.load(simd, first));
+        if let Some(offset) = self.offset {
             value = simd.add(value, offset.load(simd, first));
         }
+        if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) }
+    }
+
+    /// The codes of four times 16 sums, the first of which is that of parameter `first`.
+    #[inline(always)]
+    pub(crate) fn of_four<S: Simd, const NEAR: bool>(
+        &self,
+        simd: S,
+        first: usize,
+        sums: [S::Integers; 4],
+    ) -> [u8; 4 * LANES] {
+        let mut nearest = sums;
+        for (index, nearest) in nearest.iter_mut().enumerate() {
+            *nearest = self.nearest::<S, NEAR>(simd, first + index * LANES, *nearest);
+        }
+        simd.narrow(nearest, self.zero, self.kind.signed)
+    }
+
+    /// The codes of 16 sums, the first of which is that of parameter `first`.
+    #[inline(always)]
+    pub(crate) fn of<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> [u8; LANES] {
+        let Self { zero, kind, .. } = *self;
+        let (least, greatest) = if kind.signed { (-128 - zero, 127 - zero) } else { (-zero, 255 - zero) };
         let mut nearest = [0; LANES];
-        let integers = if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) };
-        simd.store_integers(integers, &mut nearest);
+        simd.store_integers(self.nearest::<S, NEAR>(simd, first, sums), &mut nearest);
         let mut codes = [0; LANES];
         for lane in 0..LANES {
             codes[lane] = (nearest[lane].max(least).min(greatest) + zero) as u8;

@@ -9,7 +9,7 @@ use super::{
     coded::{CodedFew, CodedPanels},
     panels::{BLOCK, RUN, Weight},
     plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
-    tile::{self, AddTile, RowsLeft},
+    tile::{self, AddTile, AddTiles, RowsLeft},
 };
 use crate::{
     matrix::Matrix,
@@ -279,7 +279,7 @@ impl Task<'_> {
                 let first = self.part.inputs.start + first_input;
                 let x = self.x.part(self.first_row, self.out.len(), first..first + length);
                 let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: AHEAD, fresh: false };
-                self.column_of_tiles::<S, W>(simd, x, place, &weights[..panels]);
+                self.column_of_tiles::<S, W>(simd, (x, 0), place, &weights[..panels]);
             }
         }
     }
@@ -317,15 +317,46 @@ impl Task<'_> {
                     runs[panel] = weights.run(simd, self, first_panel + panel, run, wide);
                 }
                 let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: 0, fresh: fresh && first_input == 0 };
-                self.column_of_tiles::<S, f32>(simd, x, place, &runs[..panels]);
+                let whole = match runs {
+                    [first, second, third] if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
+                        self.whole_tiles(simd, &near, length, place, [first, second, third])
+                    }
+                    _ => 0,
+                };
+                self.column_of_tiles::<S, f32>(simd, (x, whole), place, &runs[..panels]);
             }
         }
     }
 
-    /// Adds the product of all rows of `x` (one run of inputs) and up to three panels.
+    /// Adds the product of rows that fill whole tiles, of a run of inputs, and three panels, where all have whole vectors of outputs;
+    /// gives how many rows.
     #[inline(always)]
-    fn column_of_tiles<S: Simd, W: Weight>(&mut self, simd: S, x: Matrix<'_>, place: Place, weights: &[&[W::Group]]) {
-        let mut row = 0;
+    fn whole_tiles<S: Simd>(
+        &mut self,
+        simd: S,
+        near: &[f32],
+        length: usize,
+        Place { output, fresh, ahead: _ }: Place,
+        panels: [&[[f32; LANES]]; 3],
+    ) -> usize {
+        if self.out.iter().any(|outputs| outputs.len() < output + 3 * PANEL_OUTPUTS) {
+            return 0;
+        }
+        let near = near.as_chunks::<RUN>().0.as_chunks::<8>().0;
+        simd.run(AddTiles::<8, 3> { near, panels, length, out: &mut self.out, first: output, fresh });
+        near.len() * 8
+    }
+
+    /// Adds the product of the rows of `x` (one run of inputs) from one on and up to three panels.
+    #[inline(always)]
+    fn column_of_tiles<S: Simd, W: Weight>(
+        &mut self,
+        simd: S,
+        (x, first): (Matrix<'_>, usize),
+        place: Place,
+        weights: &[&[W::Group]],
+    ) {
+        let mut row = first;
         while row < x.rows() {
             let place = Place { ahead: if row == 0 { place.ahead } else { 0 }, ..place };
             let rows = tile::tile_rows::<S>(x.rows() - row);

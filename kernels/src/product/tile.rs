@@ -65,6 +65,34 @@ impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
     }
 }
 
+/// Rows of a run one behind the other, each with room for a whole run.
+#[derive(Clone, Copy)]
+pub(crate) struct NearLeft<'a, const ROWS: usize>(pub &'a [[f32; RUN]; ROWS]);
+
+impl<'a, const ROWS: usize> Left<ROWS> for NearLeft<'a, ROWS> {
+    type Run = &'a [[f32; RUN]; ROWS];
+
+    #[inline(always)]
+    fn whole(self, length: usize) -> usize {
+        length.min(RUN)
+    }
+
+    #[inline(always)]
+    fn run(self, _length: usize) -> Self::Run {
+        self.0
+    }
+
+    #[inline(always)]
+    fn at(run: &Self::Run, row: usize, input: usize) -> f32 {
+        run[row][input]
+    }
+
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
+        self.0[row][input]
+    }
+}
+
 /// Up to 16 rows side by side for each input: a panel, given from the first row's value of the first input on.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelLeft<'a>(pub &'a [f32]);
@@ -115,9 +143,7 @@ pub(crate) fn each<'a, T, const ROWS: usize>(rows: &[&'a [T]; ROWS], index: usiz
 /// Sums of a tile in memory: rows × panels.
 pub(crate) type Sums<const ROWS: usize, const PANELS: usize> = [[[f32; LANES]; PANELS]; ROWS];
 
-/// One run: sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
-///
-/// The sums are handed over in memory: registers that a caller indexed by row would live in memory all the time.
+/// One run: [`sums`] in memory, for callers that index them by row.
 #[inline(always)]
 pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
     simd: S,
@@ -126,6 +152,27 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     length: usize,
     ahead: usize,
 ) -> Sums<ROWS, PANELS> {
+    let sums = sums::<S, W, L, ROWS, PANELS>(simd, left, panels, length, ahead);
+    let mut stored = [[[0.0; LANES]; PANELS]; ROWS];
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            simd.store(sums[row][panel], &mut stored[row][panel]);
+        }
+    }
+    stored
+}
+
+/// Sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
+///
+/// They are registers as long as they are indexed by numbers that the compiler knows.
+#[inline(always)]
+fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize>(
+    simd: S,
+    left: L,
+    panels: [&[W::Group]; PANELS],
+    length: usize,
+    ahead: usize,
+) -> [[S::Vector; PANELS]; ROWS] {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
     let groups = left.whole(length) / W::GROUP;
     let inputs = left.run(groups * W::GROUP);
@@ -161,13 +208,7 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
             }
         }
     }
-    let mut stored = [[[0.0; LANES]; PANELS]; ROWS];
-    for row in 0..ROWS {
-        for panel in 0..PANELS {
-            simd.store(sums[row][panel], &mut stored[row][panel]);
-        }
-    }
-    stored
+    sums
 }
 
 /// A whole block of one panel: both runs at once, so that twice as many additions are in flight.
@@ -251,6 +292,45 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
                 let sum = simd.load(&sums[row][panel]);
                 let before = if self.fresh { simd.splat(0.0) } else { simd.load_partial(outputs) };
                 simd.store_partial(simd.add(before, sum), outputs);
+            }
+        }
+    }
+}
+
+/// Whole tiles of a run, one behind the other, that are added to whole vectors of the outputs.
+pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
+    /// The rows of each tile.
+    pub near: &'a [[[f32; RUN]; ROWS]],
+    pub panels: [&'a [[f32; LANES]]; PANELS],
+    /// At most [`RUN`].
+    pub length: usize,
+    /// One slice a row.
+    pub out: &'a mut [&'o mut [f32]],
+    /// Where outputs begin in each row.
+    pub first: usize,
+    /// Whether the outputs are overwritten.
+    pub fresh: bool,
+}
+
+impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, PANELS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { near, panels, length, out, first, fresh } = self;
+        for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
+            for row in 0..ROWS {
+                for panel in 0..PANELS {
+                    simd.prefetch(&*out[row], first + panel * LANES);
+                }
+            }
+            let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, 0);
+            for row in 0..ROWS {
+                let out = &mut out[row][first..].as_chunks_mut::<LANES>().0[..PANELS];
+                for panel in 0..PANELS {
+                    let before = if fresh { simd.splat(0.0) } else { simd.load(&out[panel]) };
+                    simd.store(simd.add(before, sums[row][panel]), &mut out[panel]);
+                }
             }
         }
     }

@@ -295,6 +295,21 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 16 q + 4 v + j.
     fn interleave_bytes(self, rows: [Self::Integers; 4]) -> [Self::Integers; 4];
 
+    /// Each lane of four vectors plus `added` (from -255 to 255), limited to bytes, which have a sign or none.
+    #[inline(always)]
+    fn narrow(self, vectors: [Self::Integers; 4], added: i32, signed: bool) -> [u8; 4 * LANES] {
+        let (least, greatest) = if signed { (-128, 127) } else { (0, 255) };
+        let mut bytes = [0; 4 * LANES];
+        for (bytes, vector) in bytes.as_chunks_mut::<LANES>().0.iter_mut().zip(vectors) {
+            let mut lanes = [0; LANES];
+            self.store_integers(vector, &mut lanes);
+            for lane in 0..LANES {
+                bytes[lane] = (lanes[lane].max(least - added).min(greatest - added) + added) as u8;
+            }
+        }
+        bytes
+    }
+
     /// Asks for the cache line of the element `ahead` places behind the first of `values`, which may lie outside.
     fn prefetch<T>(self, values: &[T], ahead: usize);
 

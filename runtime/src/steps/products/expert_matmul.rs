@@ -12,6 +12,8 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, batched_product};
 use ipuc_kernels::simd::Instructions;
+use ipuc_kernels::team;
+use ipuc_kernels::threads::each;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -55,30 +57,52 @@ impl Choices {
         Ok(vec![result.into()])
     }
 
-    /// Calls `multiply` with the rows that chose a matrix, one behind the other, and the place of their outputs.
-    fn with_rows(
+    /// Calls `multiply` with the rows that chose each of these matrices, one behind the other, the place of their outputs, and
+    /// the matrix: side by side where there are enough for all threads.
+    fn with_rows<M: Sync>(
         &self,
-        matrix: u64,
+        matrices: &[(u64, M)],
         rows: &[f32],
         out: &mut [f32],
-        multiply: impl FnOnce(&[f32], &mut [f32]) -> Result<(), KernelError>,
+        multiply: impl Fn(&[f32], &mut [f32], &M) -> Result<(), KernelError> + Sync,
     ) -> Result<(), KernelError> {
         let ExpertPlan { inputs, outputs, .. } = self.plan;
         let row = |choice: usize| &rows[self.plan.row(choice) * inputs..][..inputs];
-        match self.of_matrices.get(&matrix).map_or(&[][..], Vec::as_slice) {
-            &[] => Ok(()),
-            &[choice] => multiply(row(choice), &mut out[choice * outputs..][..outputs]),
-            choices => {
-                let near: Vec<f32> = choices.iter().flat_map(|&choice| row(choice)).copied().collect();
-                let mut products = vec![0.0; choices.len() * outputs];
-                multiply(&near, &mut products)?;
-                for (&choice, product) in choices.iter().zip(products.chunks(outputs)) {
-                    out[choice * outputs..][..outputs].copy_from_slice(product);
-                }
-                Ok(())
-            }
+        let mut places: Vec<Option<&mut [f32]>> = out.chunks_mut(outputs).map(Some).collect();
+        let mut results: Vec<Result<(), KernelError>> = matrices.iter().map(|_| Ok(())).collect();
+        let mut tasks = Vec::with_capacity(matrices.len());
+        for ((number, matrix), result) in matrices.iter().zip(&mut results) {
+            let choices = self.of_matrices.get(number).map_or(&[][..], Vec::as_slice);
+            // Each choice is one of one matrix.
+            let own: Vec<&mut [f32]> = choices.iter().filter_map(|&choice| places[choice].take()).collect();
+            tasks.push(Task { choices, out: own, matrix, result });
         }
+        let run = |Task { choices, mut out, matrix, result }: Task<'_, M>| {
+            if let (&[choice], [out]) = (choices, out.as_mut_slice()) {
+                *result = multiply(row(choice), out, matrix);
+                return;
+            }
+            let near: Vec<f32> = choices.iter().flat_map(|&choice| row(choice)).copied().collect();
+            let mut products = vec![0.0; choices.len() * outputs];
+            *result = multiply(&near, &mut products, matrix);
+            out.into_iter().zip(products.chunks(outputs)).for_each(|(out, product)| out.copy_from_slice(product));
+        };
+        if tasks.len() >= team::count() {
+            each(tasks, run);
+        } else {
+            tasks.into_iter().for_each(run);
+        }
+        results.into_iter().collect()
     }
+}
+
+/// The product of the rows that chose a matrix.
+struct Task<'a, M> {
+    choices: &'a [usize],
+    /// The outputs of each choice.
+    out: Vec<&'a mut [f32]>,
+    matrix: &'a M,
+    result: &'a mut Result<(), KernelError>,
 }
 
 impl Kernel for ExpertMatmul {
@@ -101,8 +125,8 @@ impl Kernel for ExpertMatmul {
             let plan = self.resolve(a.shape(), &weight.weight.shape()?, index.shape())?;
             let choices = Choices::new(self, plan, &index)?;
             return choices.produce(&a, context, |rows, out| {
-                weight.for_each_matrix(&choices.matrices(), |matrix, runs| {
-                    choices.with_rows(matrix, rows, out, |x, out| {
+                weight.for_matrices(&choices.matrices(), |matrices| {
+                    choices.with_rows(matrices, rows, out, |x, out, runs| {
                         let x = Matrix::new(x, x.len() / plan.inputs, plan.inputs);
                         let mut product = PanelProduct::new(&weight, x, &self.arithmetic);
                         // Runs of one panel follow each other: one call each.
@@ -123,24 +147,21 @@ impl Kernel for ExpertMatmul {
         let plan = self.resolve(a.shape(), b.shape(), index.shape())?;
         let choices = Choices::new(self, plan, &index)?;
         choices.produce(&a, context, |rows, out| {
-            for matrix in choices.matrices() {
+            let matrices: Vec<(u64, u64)> = choices.matrices().into_iter().map(|matrix| (matrix, matrix)).collect();
+            choices.with_rows(&matrices, rows, out, |x, out, &matrix| {
                 let size = plan.inputs * plan.outputs;
                 let elements = elements(&b, matrix as usize * size..(matrix as usize + 1) * size)?;
-                let right = PlainMatrix::new(elements, PlainLayout::InputsInner, plan.inputs, plan.outputs);
-                choices.with_rows(matrix, rows, out, |x, out| {
-                    let batch = Batch {
-                        rows: x.len() / plan.inputs,
-                        left: x,
-                        left_stride: plan.inputs,
-                        left_places: &[0],
-                        right,
-                        right_places: &[0],
-                    };
-                    batched_product(Instructions::best(), &batch, out, Epilogue::default());
-                    Ok(())
-                })?;
-            }
-            Ok(())
+                let batch = Batch {
+                    rows: x.len() / plan.inputs,
+                    left: x,
+                    left_stride: plan.inputs,
+                    left_places: &[0],
+                    right: PlainMatrix::new(elements, PlainLayout::InputsInner, plan.inputs, plan.outputs),
+                    right_places: &[0],
+                };
+                batched_product(Instructions::best(), &batch, out, Epilogue::default());
+                Ok(())
+            })
         })
     }
 }

@@ -207,15 +207,15 @@ impl PanelWeight {
         })
     }
 
-    /// Calls `multiply` with each of these matrices, several of which are read at once: its number, and its runs, which come
-    /// in order of panels and of inputs. Panels are counted from the matrix' first.
+    /// Calls `multiply` with some of these matrices after the other, as many as are read at once: of each its number, and its runs,
+    /// which come in order of panels and of inputs. Panels are counted from the matrix' first.
     ///
     /// # Errors
     /// [`KernelError`] where one cannot be read, and of `multiply`.
-    pub(super) fn for_each_matrix(
+    pub(super) fn for_matrices(
         &self,
         matrices: &[u64],
-        mut multiply: impl FnMut(u64, &[Run<'_>]) -> Result<(), KernelError>,
+        mut multiply: impl FnMut(&[(u64, Vec<Run<'_>>)]) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         let size = |value: u64| {
             usize::try_from(value).map_err(|_| KernelError::Weight {
@@ -230,18 +230,21 @@ impl PanelWeight {
             let count = (self.weight.most_picked_bytes() / bytes.max(1)).max(1);
             let (now, later) = rest.split_at(rest.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
             rest = later;
-            for (&matrix, pieces) in now.iter().zip(self.weight.matrices(now)?) {
+            let read = self.weight.matrices(now)?;
+            let mut together = Vec::with_capacity(now.len());
+            for (&matrix, pieces) in now.iter().zip(&read) {
                 let place = self.weight.place_of_matrix(matrix)?;
                 let mut runs = Vec::with_capacity(pieces.len());
-                for (piece, bytes) in place.bytes.iter().zip(&pieces) {
+                for (piece, bytes) in place.bytes.iter().zip(pieces) {
                     let part = &self.weight.parts()[piece.part];
                     let start = part.start.max(place.units.start) - place.units.start;
                     let end = part.end.min(place.units.end) - place.units.start;
                     let inputs = size(part.inputs_start)?..size(part.inputs_end)?;
                     runs.push(Run { panels: size(start)?..size(end)?, inputs, bytes });
                 }
-                multiply(matrix, &runs)?;
+                together.push((matrix, runs));
             }
+            multiply(&together)?;
         }
         Ok(())
     }
