@@ -391,6 +391,19 @@ mod tests {
                     let (at_x, at_y) = (index(&target, &x_strides, flat), index(&target, &y_strides, flat));
                     assert_eq!(*out, if condition[at_x] != 0 { x[at_x] } else { y[at_y] });
                 }
+                // From any element on, to any other.
+                for range in [0..120, 1..120, 7..61, 59..62, 119..120, 40..40] {
+                    let (mut at, both) = (range.start, Runs::new(&target, [&x_strides, &y_strides]));
+                    both.visit_runs(range.clone(), |count, starts, moves| {
+                        for step in 0..count {
+                            let place = |own: usize| starts[own] + if moves[own] { step } else { 0 };
+                            let expected = [index(&target, &x_strides, at), index(&target, &y_strides, at)];
+                            assert_eq!([place(0), place(1)], expected, "{x_shape:?} {y_shape:?} {range:?} {at}");
+                            at += 1;
+                        }
+                    });
+                    assert_eq!(at, range.end);
+                }
                 if x_shape == target {
                     let mut out = x.clone();
                     let runs = Runs::new(&target, [&y_strides]);

@@ -293,7 +293,8 @@ impl Task<'_> {
     }
 
     /// Adds the values of a block times their weights. Queries that follow each other and see the same keys do it together, and so
-    /// do a few that see the first keys of a block up to different ones: weights of 0 change no sum as long as values are finite.
+    /// do a few that see the first keys of a block up to different ones: weights of 0 change no sum of finite values, but the sign of
+    /// one that has underflowed to 0.
     #[inline(always)]
     fn add_values<S: Simd>(&mut self, simd: S, first: usize, seen: &[Range<usize>], weights: &mut [f32]) {
         let values = self.operands.value;

@@ -171,6 +171,43 @@ proptest! {
     }
 }
 
+/// NaN and an infinity among values of keys that only later queries see.
+#[test]
+fn values_of_later_keys_reach_no_query_before() {
+    let case = Case {
+        group: 2,
+        past: 0,
+        rows: 20,
+        size: 8,
+        width: 5,
+        causal: true,
+        left: None,
+        right: None,
+        softcap: 0.0,
+        hidden: None,
+        padding: None,
+        sink: false,
+    };
+    let mut operands = Operands::new(case);
+    operands.value[12 * case.width] = f32::NAN;
+    operands.value[(20 + 7) * case.width + 1] = f32::INFINITY;
+    for instructions in Instructions::available() {
+        let whole = operands.run(instructions, 0..case.rows, operands.keys);
+        let of_nan = whole[0].iter().step_by(case.width).map(|value| value.is_nan());
+        assert_eq!(of_nan.collect::<Vec<bool>>(), (0..20).map(|row| row >= 12).collect::<Vec<bool>>());
+        for row in 0..case.rows {
+            let alone = operands.run(instructions, row..row + 1, row + 1);
+            for (whole, alone) in whole.iter().zip(&alone) {
+                let own = &whole[row * case.width..][..case.width];
+                let bits = |values: &[f32]| -> Vec<Option<u32>> {
+                    values.iter().map(|value| (!value.is_nan()).then_some(value.to_bits())).collect()
+                };
+                assert_eq!(bits(own), bits(alone), "query {row} on {}", instructions.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn tasks_are_as_long_as_lets_threads_end_together() {
     // (heads of keys, queries of each, threads) and queries of a task.

@@ -39,7 +39,7 @@ impl Correction<'_> {
 
 /// What takes the sums of filters.
 pub(super) trait Complete {
-    /// Takes those of a filter, counted over those that are there, at the positions of a run; there are 16 more, which may be
+    /// Takes those of a filter, counted from the first that is multiplied, at the positions of a run; there are 16 more, which may be
     /// anything, as may be those between rows.
     fn complete<S: Simd>(&mut self, simd: S, filter: usize, run: &Run, by: Correction<'_>, sums: &mut [i32]);
 }

@@ -209,8 +209,12 @@ impl Task<'_> {
                 base += rest % count * axis.stride * stride;
                 rest /= count;
             }
+            // Taps on padding add zeros, unless they are infinite or NaN.
             let taps = match outer {
-                [rows] if is_finite => inside(rows, self.rows.start + row, last.kernel),
+                [rows] if is_finite => {
+                    let taps = rows.taps(self.rows.start + row);
+                    taps.start * last.kernel..taps.end * last.kernel
+                }
                 _ => 0..self.weight.len(),
             };
             let mut place = 0;
@@ -285,14 +289,6 @@ impl Task<'_> {
             values[end..].fill(0.0);
         }
     }
-}
-
-/// The taps of a row of outputs that are on rows of the input, of which each has `columns`: what is left out adds zeros.
-fn inside(rows: &WindowAxis, output: usize, columns: usize) -> Range<usize> {
-    let is_inside = |&tap: &usize| rows.position(output, tap).is_some();
-    let first = (0..rows.kernel).find(is_inside).unwrap_or(rows.kernel);
-    let count = (first..rows.kernel).take_while(is_inside).count();
-    first * columns..(first + count) * columns
 }
 
 /// One tap of 16 outputs side by side, where the first output's first tap is `values[0]`.

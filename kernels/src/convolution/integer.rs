@@ -610,45 +610,72 @@ mod tests {
             (x_signed, w_signed) in any::<(bool, bool)>(),
             (pad, zero, cut) in (any::<u8>(), -300_i32..300, any::<usize>()),
         ) {
-            let shape = ConvolutionShape {
-                batch: 1, groups: 1, group_inputs: channels, group_outputs: filters, axes: axes.to_vec(),
-            };
-            let (mut x, mut w) = (codes(1, shape.inputs()), codes(2, shape.depth() * filters));
-            x.iter_mut().step_by(7).for_each(|code| *code = 0x80);
-            w.iter_mut().step_by(5).for_each(|code| *code = 0xff);
-            let zeros: Vec<i32> = (0..filters as i32).map(|filter| if filter % 3 == 0 { zero } else { 0 }).collect();
-            let bias: Vec<i32> = (0..filters as i32).map(|filter| filter * 1_000_003).collect();
-            let pad = Zero { code: pad, kind: ByteType { signed: x_signed } };
-            let weight = IntegerWeight { kind: ByteType { signed: w_signed }, zeros: &zeros };
-            let panels = filters.div_ceil(PANEL_OUTPUTS);
-            let lines = pack_integers(&w, [shape.depth(), filters], [1, shape.depth()]);
-            let (first, second) = lines.split_at(lines.len() / panels * (cut % panels));
-            let piece = |panels, lines| IntegerPiece { panels, inputs: 0..shape.depth(), lines };
-            let pieces = [piece(0..cut % panels, first), piece(cut % panels..panels, second)];
-            let positions = window::outputs(&shape.axes);
-            let expected = naive(&shape, (&x, pad), (&w, weight), &bias);
-            for instructions in Instructions::available() {
-                let Some(tiled) = TiledConvolution::new(instructions, &shape, pad) else { continue };
-                let middle = cut % (positions / tiled.row() + 1) * tiled.row();
-                let mut sums = vec![0; filters * positions];
-                let mut codes = vec![0; filters * positions];
-                let tiles = tiled.tiles(Filters { weight, bias: Some(&bias), pieces: &pieces });
-                for part in [0..middle, middle..positions].into_iter().filter(|part| !part.is_empty()) {
-                    let own = tiled.positions(Positions { image: &x, range: part.clone() }, weight);
-                    let all = (&tiles, 0..panels);
-                    tiled.sums(&own, all.clone(), |filter, first, own| {
-                        sums[filter * positions + part.start + first..][..own.len()].copy_from_slice(own);
+            check([channels, filters], axes, [x_signed, w_signed], (pad, zero, cut));
+        }
+    }
+
+    /// Rows of outputs that have several vectors, and all parts of the panels.
+    #[test]
+    fn long_rows_and_parts_of_panels() {
+        let axis =
+            |input| WindowAxis { input, output: input, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+        for (columns, cut) in [(64, 0), (100, 1), (150, 2)] {
+            check([12, 40], [axis(3), axis(columns)], [cut == 1, true], (7, 90, cut));
+        }
+    }
+
+    /// Sums and codes against the definition. The positions, the pieces and the panels that are multiplied at a time are `cut`.
+    fn check(
+        [channels, filters]: [usize; 2],
+        axes: [WindowAxis; 2],
+        [x_signed, w_signed]: [bool; 2],
+        (pad, zero, cut): (u8, i32, usize),
+    ) {
+        let shape = ConvolutionShape {
+            batch: 1,
+            groups: 1,
+            group_inputs: channels,
+            group_outputs: filters,
+            axes: axes.to_vec(),
+        };
+        let (mut x, mut w) = (codes(1, shape.inputs()), codes(2, shape.depth() * filters));
+        x.iter_mut().step_by(7).for_each(|code| *code = 0x80);
+        w.iter_mut().step_by(5).for_each(|code| *code = 0xff);
+        let zeros: Vec<i32> = (0..filters as i32).map(|filter| if filter % 3 == 0 { zero } else { 0 }).collect();
+        let bias: Vec<i32> = (0..filters as i32).map(|filter| filter * 1_000_003).collect();
+        let pad = Zero { code: pad, kind: ByteType { signed: x_signed } };
+        let weight = IntegerWeight { kind: ByteType { signed: w_signed }, zeros: &zeros };
+        let panels = filters.div_ceil(PANEL_OUTPUTS);
+        let lines = pack_integers(&w, [shape.depth(), filters], [1, shape.depth()]);
+        let (first, second) = lines.split_at(lines.len() / panels * (cut % panels));
+        let piece = |panels, lines| IntegerPiece { panels, inputs: 0..shape.depth(), lines };
+        let pieces = [piece(0..cut % panels, first), piece(cut % panels..panels, second)];
+        let positions = window::outputs(&shape.axes);
+        let expected = naive(&shape, (&x, pad), (&w, weight), &bias);
+        for instructions in Instructions::available() {
+            let Some(tiled) = TiledConvolution::new(instructions, &shape, pad) else { continue };
+            let middle = cut % (positions / tiled.row() + 1) * tiled.row();
+            let mut sums = vec![0; filters * positions];
+            let mut codes = vec![0; filters * positions];
+            let tiles = tiled.tiles(Filters { weight, bias: Some(&bias), pieces: &pieces });
+            for part in [0..middle, middle..positions].into_iter().filter(|part| !part.is_empty()) {
+                let own = tiled.positions(Positions { image: &x, range: part.clone() }, weight);
+                for panels in [0..cut % panels, cut % panels..panels].into_iter().filter(|panels| !panels.is_empty()) {
+                    let before = panels.start * PANEL_OUTPUTS;
+                    tiled.sums(&own, (&tiles, panels.clone()), |filter, first, own| {
+                        sums[(before + filter) * positions + part.start + first..][..own.len()].copy_from_slice(own);
                     });
+                    let of_panels = before * positions..filters.min(panels.end * PANEL_OUTPUTS) * positions;
                     let mut results: Vec<&mut [u8]> =
-                        codes.chunks_mut(positions).map(|codes| &mut codes[part.clone()]).collect();
-                    tiled.codes(&own, all, scaled, &mut results);
+                        codes[of_panels].chunks_mut(positions).map(|codes| &mut codes[part.clone()]).collect();
+                    tiled.codes(&own, (&tiles, panels), |filter| scaled(before + filter), &mut results);
                 }
-                prop_assert_eq!(&sums, &expected, "{}", instructions.name());
-                let mut expected_codes = vec![0; codes.len()];
-                let filters = sums.chunks(positions).zip(expected_codes.chunks_mut(positions)).enumerate();
-                filters.for_each(|(filter, (sums, codes))| requantize(instructions, sums, scaled(filter), codes));
-                prop_assert_eq!(&codes, &expected_codes, "{}", instructions.name());
             }
+            assert_eq!(sums, expected, "{}, {shape:?}", instructions.name());
+            let mut expected_codes = vec![0; codes.len()];
+            let filters = sums.chunks(positions).zip(expected_codes.chunks_mut(positions)).enumerate();
+            filters.for_each(|(filter, (sums, codes))| requantize(instructions, sums, scaled(filter), codes));
+            assert_eq!(codes, expected_codes, "{}, {shape:?}", instructions.name());
         }
     }
 

@@ -185,6 +185,25 @@ proptest! {
     }
 
     #[test]
+    fn depthwise_agrees_in_long_rows(columns in 29_usize..140, rows in 1_usize..4, kernel in 1_usize..6, stride in 1_usize..4) {
+        let axis = |input: usize, stride: usize| {
+            let pad = kernel / 2;
+            let output = (input + 2 * pad - kernel) / stride + 1;
+            WindowAxis { input, output, kernel, stride, dilation: 1, pad_begin: pad, pad_end: pad }
+        };
+        let axes = vec![axis(rows + kernel, 1), axis(columns * stride, stride)];
+        let shape = ConvolutionShape { batch: 1, groups: 2, group_inputs: 1, group_outputs: 1, axes };
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, 2 * shape.depth());
+        let expected = naive(&shape, &x, &weight);
+        for instructions in Instructions::available() {
+            let mut out = vec![f32::NAN; shape.outputs()];
+            depthwise(instructions, &shape, &x, &weight, &mut out, ConvolutionEpilogue::default());
+            assert_close(instructions.name(), &out, &expected);
+        }
+    }
+
+    #[test]
     fn transposed_agrees_with_naive_loops(shape in shapes()) {
         let ConvolutionShape { batch, groups, group_inputs, group_outputs, axes } = shape;
         let shape = TransposedShape { batch, groups, group_inputs, group_outputs, axes };

@@ -271,6 +271,13 @@ fn transposed<S: Simd, W: Weight>(
     inputs: Range<usize>,
 ) -> [S::Vector; LANES] {
     let mut rows = [simd.splat(0.0); LANES];
+    if matrix.outputs - first >= LANES && inputs.len() == LANES {
+        for output in 0..LANES {
+            let values = &elements[(first + output) * matrix.stride + inputs.start..][..LANES];
+            rows[output] = W::load_plain(simd, values);
+        }
+        return simd.transpose(rows);
+    }
     for (output, row) in rows.iter_mut().enumerate().take(matrix.outputs - first) {
         let values = &elements[(first + output) * matrix.stride..];
         *row = W::load_plain(simd, &values[inputs.clone()]);
@@ -325,10 +332,16 @@ impl<W: Weight> Routine for FillPanel<'_, W> {
                 }
             }
             PlainLayout::InputsInner => {
-                let mut full = [[0.0; LANES]; LANES];
                 for (block, wide) in wide.chunks_mut(LANES).enumerate() {
                     let begin = inputs.start + block * LANES;
                     let columns = transposed::<S, W>(simd, matrix, elements, first, begin..begin + wide.len());
+                    if let Some(wide) = wide.first_chunk_mut::<LANES>() {
+                        for column in 0..LANES {
+                            simd.store(columns[column], &mut wide[column]);
+                        }
+                        continue;
+                    }
+                    let mut full = [[0.0; LANES]; LANES];
                     for column in 0..LANES {
                         simd.store(columns[column], &mut full[column]);
                     }

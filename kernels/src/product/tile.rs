@@ -229,7 +229,7 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
         (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
     }
     // What the processor asks for by itself ends with a page: a run that is no longer than that has ended when it begins.
-    let asks = half * size_of::<W::Group>() <= PAGE_BYTES;
+    let asks = half * size_of::<W::Group>() <= 4 * PAGE_BYTES;
     let groups_of_a_line = CACHE_LINE_BYTES.div_ceil(size_of::<W::Group>());
     for group in 0..half {
         if asks && group % groups_of_a_line == 0 {
@@ -270,30 +270,44 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // Outputs are far from each other: they are on the way while the sums are made.
-        for row in 0..ROWS {
-            for panel in 0..PANELS {
-                simd.prefetch(&*self.out[row], self.first + panel * LANES);
-            }
-        }
-        let sums = run::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
+        ask_for_outputs::<S, ROWS, PANELS>(simd, self.out, self.first);
+        let sums = sums::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
         for row in 0..ROWS {
             let out = &mut self.out[row][self.first..];
-            if let Some(full) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
-                for panel in 0..PANELS {
-                    let sum = simd.load(&sums[row][panel]);
-                    let before = if self.fresh { simd.splat(0.0) } else { simd.load(&full[panel]) };
-                    simd.store(simd.add(before, sum), &mut full[panel]);
-                }
+            if let Some(whole) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
+                add_vectors(simd, sums[row], whole, self.fresh);
                 continue;
             }
             for panel in 0..PANELS {
                 let outputs = at_most_a_vector(&mut out[panel * LANES..]);
-                let sum = simd.load(&sums[row][panel]);
                 let before = if self.fresh { simd.splat(0.0) } else { simd.load_partial(outputs) };
-                simd.store_partial(simd.add(before, sum), outputs);
+                simd.store_partial(simd.add(before, sums[row][panel]), outputs);
             }
         }
+    }
+}
+
+/// Outputs are far from each other: they are on the way while the sums are made.
+#[inline(always)]
+fn ask_for_outputs<S: Simd, const ROWS: usize, const PANELS: usize>(simd: S, out: &[&mut [f32]], first: usize) {
+    for row in 0..ROWS {
+        for panel in 0..PANELS {
+            simd.prefetch(&*out[row], first + panel * LANES);
+        }
+    }
+}
+
+/// Adds sums to outputs, or overwrites those if they are `fresh`.
+#[inline(always)]
+fn add_vectors<S: Simd, const PANELS: usize>(
+    simd: S,
+    sums: [S::Vector; PANELS],
+    out: &mut [[f32; LANES]; PANELS],
+    fresh: bool,
+) {
+    for panel in 0..PANELS {
+        let before = if fresh { simd.splat(0.0) } else { simd.load(&out[panel]) };
+        simd.store(simd.add(before, sums[panel]), &mut out[panel]);
     }
 }
 
@@ -319,17 +333,11 @@ impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, 
     fn run<S: Simd>(self, simd: S) {
         let Self { near, panels, length, out, first, fresh } = self;
         for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
-            for row in 0..ROWS {
-                for panel in 0..PANELS {
-                    simd.prefetch(&*out[row], first + panel * LANES);
-                }
-            }
+            ask_for_outputs::<S, ROWS, PANELS>(simd, out, first);
             let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, 0);
             for row in 0..ROWS {
-                let out = &mut out[row][first..].as_chunks_mut::<LANES>().0[..PANELS];
-                for panel in 0..PANELS {
-                    let before = if fresh { simd.splat(0.0) } else { simd.load(&out[panel]) };
-                    simd.store(simd.add(before, sums[row][panel]), &mut out[panel]);
+                if let Some(whole) = out[row][first..].as_chunks_mut().0.first_chunk_mut() {
+                    add_vectors(simd, sums[row], whole, fresh);
                 }
             }
         }

@@ -402,6 +402,22 @@ impl Instructions {
         *BEST.get_or_init(|| Self::named().ok().flatten().unwrap_or_else(Self::fastest))
     }
 
+    /// [`Simd::HAS_OWN_LOOPS`].
+    pub(crate) fn have_own_loops(self) -> bool {
+        struct OwnLoops;
+
+        impl Routine for OwnLoops {
+            type Output = bool;
+
+            #[inline(always)]
+            fn run<S: Simd>(self, _simd: S) -> bool {
+                S::HAS_OWN_LOOPS
+            }
+        }
+
+        self.run(OwnLoops)
+    }
+
     fn fastest() -> Self {
         Self::available().pop().unwrap_or(Self::Portable(Portable))
     }

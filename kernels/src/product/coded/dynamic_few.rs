@@ -27,6 +27,9 @@ const LINES: usize = 4;
 /// The same where blocks have no more: 16 codes of 4 bits.
 const FEW_LINES: usize = 2;
 
+/// The same with the most rows: what more lines read would not fit into registers.
+const LINES_OF_MOST_ROWS: usize = 1;
+
 /// Blocks whose parameters are read at once.
 const AT_ONCE: usize = 8;
 
@@ -58,7 +61,7 @@ pub(super) struct ExactSums<'t> {
     pub whole: &'t mut [[i32; LANES]],
 }
 
-/// Whether [`DynamicFew`] has a loop for these, and activations with a scale for each `block` of inputs, or 0.
+/// Whether [`DynamicFew`] has a loop for these, and activations with a scale for each `of_rows` inputs, or for all where that is 0.
 pub(super) fn is_common(layout: &CodedLayout, of_rows: usize) -> bool {
     let Some(stream) = layout.stream() else { return false };
     match stream.scale {
@@ -69,9 +72,6 @@ pub(super) fn is_common(layout: &CodedLayout, of_rows: usize) -> bool {
         }
     }
 }
-
-/// Lines that are multiplied between two checks of bounds with the most rows: what more of them read would not fit into registers.
-const LINES_OF_MOST_ROWS: usize = 1;
 
 /// Lines of a block that are multiplied at once; `None` where its size is none for which there is a loop.
 fn lines_at_once(code: CodeType, block: usize) -> Option<usize> {

@@ -107,8 +107,8 @@ pub fn exact_product(
             ExactWeight::Words(_) => None,
         };
         let mut sums: Vec<(Range<usize>, Vec<SegmentSums>)> = Vec::new();
-        for inputs in parts.iter().filter(|_| few.is_none()).map(|(_, _, panels)| panels.inputs()) {
-            if !sums.iter().any(|(known, _)| *known == inputs) {
+        for inputs in parts.iter().map(|(_, _, panels)| panels.inputs()) {
+            if few.is_none() && !sums.iter().any(|(known, _)| *known == inputs) {
                 sums.push((inputs.clone(), segment_sums(x, &inputs, segment(&weight))));
             }
         }
@@ -213,10 +213,12 @@ impl Routine for Task<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        if const { S::HAS_OWN_LOOPS }
-            && let (Some(few), Panels::Codes(weight)) = (self.few, self.weight)
-        {
-            return few.multiply(simd, weight, self.panels, &mut self.out);
+        if let (Some(few), Panels::Codes(weight)) = (self.few, self.weight) {
+            return if const { S::HAS_OWN_LOOPS } {
+                few.multiply(simd, weight, self.panels, &mut self.out);
+            } else {
+                unreachable!("few rows are for instructions with loops of their own");
+            };
         }
         let mut buffers = Buffers::default();
         let mut panel = 0;

@@ -19,8 +19,8 @@ use crate::{
 /// The most rows, so that they and the row of ones are multiplied together.
 const MOST_ROWS: usize = 3;
 
-/// The most inputs of a sum: 255 · 255 · 32,768 is less than 2^31.
-const LONGEST_SUM: usize = 1 << 15;
+/// The most inputs of a sum: 255 · 383 · 16,384 is less than 2^31. Zero points may lie beyond the codes, by as much as half of them.
+const MOST_INPUTS: usize = 1 << 14;
 
 /// A few rows for the loop that widens codes in registers.
 pub(super) struct FewRows {
@@ -40,11 +40,11 @@ impl FewRows {
         let [digit] = x.digits() else { return None };
         let inputs = layout.inputs();
         let sums_end = match layout.finest() {
-            None => inputs <= LONGEST_SUM,
+            None => inputs <= MOST_INPUTS,
             Some(block) => inputs.is_multiple_of(block),
         };
         let fits = (1..=MOST_ROWS).contains(&x.rows())
-            && !matches!(instructions, Instructions::Portable(_))
+            && instructions.have_own_loops()
             && sums_end
             && is_common(layout, 0)
             && pieces.iter().all(|piece| piece.inputs == (0..inputs));

@@ -136,7 +136,9 @@ fn sums_are_those_of_plain_loops() {
             }
             // In whole blocks, which few rows of 8 bits widen in registers.
             let weight = Coded::new(code, 768, 37, &planes, Rounded::F32);
-            check(&weight, &Activations::new(KINDS[index % 2], 1 + index % 4, 768, 101));
+            for zero in [0, 101] {
+                check(&weight, &Activations::new(KINDS[index % 2], 1 + index % 4, 768, zero));
+            }
         }
     }
 }
@@ -163,6 +165,18 @@ fn the_largest_products_are_exact() {
         weight.codes.fill(-128);
         let x = Activations { kind, m: 2, k: 5000, codes: vec![end; 10_000], zero: 0 };
         check(&weight, &x);
+    }
+}
+
+/// Few rows whose sums fill 31 bits, with a zero point beyond the codes, and more inputs than such sums hold.
+#[test]
+fn the_largest_sums_of_few_rows_are_exact() {
+    let planes = [plane(CodedRole::Scale, PlaneType::F32, 0), plane(CodedRole::ZeroPoint, PlaneType::I8, 0)];
+    for k in [1 << 14, (1 << 14) + 256] {
+        let mut weight = Coded::new(CodeType::U8, k, 16, &planes, Rounded::F32);
+        weight.codes.fill(255);
+        weight.planes[1].fill(-128.0);
+        check(&weight, &Activations { kind: KINDS[1], m: 1, k, codes: vec![255; k], zero: 0 });
     }
 }
 
@@ -229,4 +243,7 @@ fn threads_change_nothing() {
     let x = Activations::new(KINDS[1], 40, 512, 100);
     with_threads(3, || check(&weight, &x));
     with_threads(1, || check(&weight, &x));
+    // Codes of few rows are widened in registers.
+    let few = Activations::new(KINDS[1], 2, 512, 100);
+    with_threads(3, || check(&weight, &few));
 }

@@ -12,7 +12,7 @@ use crate::{
     threads,
 };
 
-/// Rows `[m, k]` of activations in codes from -127 to 127 (see [`dynamic_row`]).
+/// Rows `[m, k]` of activations in codes from -127 to 127 (see [`dynamic_row`]), or of integers, which may be -128.
 #[derive(Debug)]
 pub struct DynamicRows {
     rows: usize,

@@ -169,13 +169,16 @@ struct Known<P> {
     further: Vec<Option<Value>>,
 }
 
-/// The operands of `operator`; all of them again where only the reference takes them.
-fn known<O: Exact>(
-    operator: &O,
-    mut operands: Vec<Operand>,
-) -> Result<Result<Known<O::Plan>, Vec<Operand>>, KernelError> {
+/// The operands of a product with exact sums.
+enum Operands<P> {
+    Known(Box<Known<P>>),
+    /// As they came: only the reference takes them.
+    Others(Vec<Operand>),
+}
+
+fn operands_of<O: Exact>(operator: &O, mut operands: Vec<Operand>) -> Result<Operands<O::Plan>, KernelError> {
     if reads_own(operator.program(), O::OPERANDS) || operator.program().is_empty() {
-        return Ok(Err(operands));
+        return Ok(Operands::Others(operands));
     }
     let further = fused::operands(&mut operands, O::OPERANDS)?;
     let zeros = [zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?];
@@ -194,12 +197,12 @@ fn known<O: Exact>(
         fits.then_some((plan, weights, digits))
     });
     if let Some((plan, weights, digits)) = known {
-        return Ok(Ok(Known { plan, weights, digits, further }));
+        return Ok(Operands::Known(Box::new(Known { plan, weights, digits, further })));
     }
     let weight = tensor_operand(&mut operands, 1)?;
     let [of_x, of_weight] = zeros;
     let own = [Some(x), Some(weight), of_x, of_weight, bias].into_iter().take(O::OPERANDS);
-    Ok(Err(reloaded(own, further, O::OPERANDS)))
+    Ok(Operands::Others(reloaded(own, further, O::OPERANDS)))
 }
 
 /// The results of a program over sums rounded to f32: `fill` gives those from a place on, all within `run` elements from a multiple
@@ -227,9 +230,9 @@ pub(super) fn matmul(
     operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
-    let Known { plan, weights, digits, further } = match known(operator, operands)? {
-        Ok(known) => known,
-        Err(operands) => return run_reference(operator, operands, context),
+    let Known { plan, weights, digits, further } = match operands_of(operator, operands)? {
+        Operands::Known(known) => *known,
+        Operands::Others(operands) => return run_reference(operator, operands, context),
     };
     let (rows, inputs, columns) = (plan.a.rows * plan.batches.len(), plan.a.columns, plan.b.columns);
     let mut sums: Vec<f64> = sums_of(&plan.shape)?;
@@ -253,9 +256,9 @@ pub(super) fn convolution(
     operands: Vec<Operand>,
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
-    let Known { plan, weights, digits, further } = match known(operator, operands)? {
-        Ok(known) => known,
-        Err(operands) => return run_reference(operator, operands, context),
+    let Known { plan, weights, digits, further } = match operands_of(operator, operands)? {
+        Operands::Known(known) => *known,
+        Operands::Others(operands) => return run_reference(operator, operands, context),
     };
     let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
     let windows = Windows { plan: &plan, axes, digits };

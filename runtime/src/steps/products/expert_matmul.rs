@@ -58,7 +58,7 @@ impl Choices {
     }
 
     /// Calls `multiply` with the rows that chose each of these matrices, one behind the other, the place of their outputs, and
-    /// the matrix: side by side where there are enough for all threads.
+    /// the matrix: side by side where no matrix has more rows than the share of a thread.
     fn with_rows<M: Sync>(
         &self,
         matrices: &[(u64, M)],
@@ -87,7 +87,9 @@ impl Choices {
             *result = multiply(&near, &mut products, matrix);
             out.into_iter().zip(products.chunks(outputs)).for_each(|(out, product)| out.copy_from_slice(product));
         };
-        if tasks.len() >= team::count() {
+        let most = tasks.iter().map(|task| task.choices.len()).max().unwrap_or(0);
+        let all: usize = tasks.iter().map(|task| task.choices.len()).sum();
+        if most * team::count() <= all {
             each(tasks, run);
         } else {
             tasks.into_iter().for_each(run);

@@ -212,7 +212,11 @@ impl Windows<'_> {
                     let first = parts.last().map_or(0, |before| before.end);
                     parts.push(first..first + pieces.iter().map(|piece| piece.panels.len()).sum::<usize>());
                 }
-                let own = |task: &Task<'_>| ((&tiles, parts[task.part].clone()), cut.outputs[task.part].as_slice());
+                let own = |task: &Task<'_>| FilterPart {
+                    tiles: &tiles,
+                    panels: parts[task.part].clone(),
+                    pieces: &cut.outputs[task.part],
+                };
                 let positions = |task: &Task<'_>| {
                     let image = self.image(task.image, group);
                     tiled.positions(Positions { image, range: task.positions.clone() }, weight)
@@ -249,7 +253,7 @@ impl Windows<'_> {
         &self,
         tiled: &TiledConvolution,
         group: usize,
-        (tiles, pieces): ((&FilterTiles<'_>, Range<usize>), &[IntegerPiece<'_>]),
+        FilterPart { tiles, panels: own, pieces }: FilterPart<'_, '_>,
         positions: &PositionTiles,
         task: Task<'_>,
         finish: &Finish<'_>,
@@ -262,12 +266,12 @@ impl Windows<'_> {
         if let Finish::Codes(codes) = finish {
             return tiled.codes(
                 positions,
-                tiles,
+                (tiles, own),
                 |index| codes.of(channels[index], task.positions.len()),
                 &mut results,
             );
         }
-        tiled.sums(positions, tiles, |index, first, sums| {
+        tiled.sums(positions, (tiles, own), |index, first, sums| {
             let channel = channels[index];
             let first_place = (task.image * self.plan.shape[1] + channel) * self.positions() + task.positions.start;
             let results = &mut results[index][first * size..][..sums.len() * size];
@@ -343,6 +347,15 @@ impl Windows<'_> {
             }
         }
     }
+}
+
+/// Some of the filters of a group, which a task multiplies.
+struct FilterPart<'a, 'w> {
+    /// Those of the group.
+    tiles: &'a FilterTiles<'w>,
+    /// Panels of the part, counted over those of `tiles`.
+    panels: Range<usize>,
+    pieces: &'a [IntegerPiece<'w>],
 }
 
 /// Some positions of an image by some filters.

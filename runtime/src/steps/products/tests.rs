@@ -214,6 +214,11 @@ fn a_token_has_the_bits_that_it_has_among_others() {
     let index = [0, 2, 2, 1, 2, 2, 2, 0, 2];
     let all = run_with(a.clone(), &index, 1 << 24);
     assert_eq!(run_with(a.clone(), &index, 1 << 10), all);
+    // As many tokens for each expert are multiplied side by side, others one expert after the other.
+    for index in [index, [0, 1, 2, 0, 1, 2, 0, 1, 2]] {
+        let of = |threads| with_threads(threads, || run_with(a.clone(), &index, 1 << 24));
+        assert_eq!(of(3), of(1), "{index:?}");
+    }
     for (token, &expert) in index.iter().enumerate() {
         let row = Tensor::from_elements(&[1, 1, 300], &a.elements::<f32>().unwrap()[token * 300..][..300]).unwrap();
         let alone = run_with(row, &[expert], 1 << 24);

@@ -28,7 +28,7 @@ pub(super) struct Chain {
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
     links: Vec<Link>,
-    /// A bit for each step that another than the one behind it reads: its values are written to its slot.
+    /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
     kept: u32,
     /// The slot of the result, or of what is quantized.
     pub(super) result: usize,
@@ -93,11 +93,22 @@ impl Chain {
         let own = MOST_FEEDS + self.links.len();
         (own < SLOTS).then(|| self.links.push(link))?;
         let (x, y) = link.slots();
-        for slot in [Some(x), y].into_iter().flatten().filter(|&slot| slot >= MOST_FEEDS && slot + 1 < own) {
-            self.kept |= 1 << (slot - MOST_FEEDS);
-        }
+        [Some(x), y].into_iter().flatten().for_each(|slot| self.keep(slot, own));
         self.result = own;
         Some(())
+    }
+
+    /// What is in a slot becomes integers.
+    pub(super) fn quantize(&mut self, slot: usize, quantized: Quantized) {
+        self.keep(slot, MOST_FEEDS + self.links.len());
+        (self.result, self.quantized) = (slot, Some(quantized));
+    }
+
+    /// Takes note that what has slot `reader` reads a slot.
+    fn keep(&mut self, slot: usize, reader: usize) {
+        if slot >= MOST_FEEDS && slot + 1 < reader {
+            self.kept |= 1 << (slot - MOST_FEEDS);
+        }
     }
 
     /// About how many operations an element costs.
@@ -232,81 +243,94 @@ impl Routine for Loop<'_> {
         let by_quarters = matches!(self.out, Out::Bytes(_)) && self.inputs.iter().all(is_bytes);
         for start in (0..self.count).step_by(TOGETHER) {
             let count = TOGETHER.min(self.count - start);
-            let vectors = count.div_ceil(LANES);
             let by_quarters = by_quarters && count == TOGETHER;
-            for (slot, feed) in self.chain.feeds.iter().enumerate() {
-                if let Input::One(_) = self.inputs[slot] {
-                    continue;
+            self.fill(simd, slots, start..start + count, by_quarters);
+            let result = self.compute(simd, slots, start..start + count);
+            self.write(simd, &result, start..start + count, by_quarters);
+        }
+    }
+}
+
+impl Loop<'_> {
+    /// Writes the elements `range` of feeds to their slots, but f32 that steps read where they lie.
+    #[inline(always)]
+    fn fill<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>, by_quarters: bool) {
+        for (slot, feed) in self.chain.feeds.iter().enumerate() {
+            let input = match (self.inputs[slot], &self.out) {
+                (Input::One(_), _) => continue,
+                (Input::Own, Out::Floats(out)) => Input::Floats(out),
+                (input, _) => input,
+            };
+            let bytes = if by_quarters { input.bytes(range.start) } else { None };
+            if let Some((bytes, signed)) = bytes {
+                store(simd, widened_quarters(simd, bytes, signed, feed.widened), &mut slots[slot]);
+                continue;
+            }
+            if let (Input::Floats(_), TOGETHER) = (input, range.len()) {
+                continue;
+            }
+            for (first, value) in range.clone().step_by(LANES).zip(&mut slots[slot]) {
+                simd.store(widened(simd, input, first..range.end.min(first + LANES), feed.widened), value);
+            }
+        }
+    }
+
+    /// The results of the elements `range`.
+    #[inline(always)]
+    fn compute<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>) -> [S::Vector; VECTORS] {
+        let own: &[f32] = if let Out::Floats(out) = &self.out { out } else { &[] };
+        let feeds = Feeds { inputs: &self.inputs, own, start: range.start, is_whole: range.len() == TOGETHER };
+        let mut last = [simd.splat(0.0); VECTORS];
+        let mut before = None;
+        for (index, link) in self.chain.links.iter().enumerate() {
+            let (x, y) = link.slots();
+            let x = if Some(x) == before { last } else { feeds.read(simd, x, slots) };
+            let y = match y {
+                Some(y) if Some(y) != before => feeds.read(simd, y, slots),
+                Some(_) | None => last,
+            };
+            last = linked(simd, *link, x, y);
+            let slot = MOST_FEEDS + index;
+            if self.chain.kept & 1 << index != 0 {
+                store(simd, last, &mut slots[slot]);
+            }
+            before = Some(slot);
+        }
+        if before == Some(self.chain.result) { last } else { feeds.read(simd, self.chain.result, slots) }
+    }
+
+    /// Writes results as the elements `range`.
+    #[inline(always)]
+    fn write<S: Simd>(&mut self, simd: S, result: &[S::Vector; VECTORS], range: Range<usize>, by_quarters: bool) {
+        match (&mut self.out, self.chain.quantized) {
+            (Out::Floats(out), _) => {
+                let (whole, last) = out[range].as_chunks_mut::<LANES>();
+                for (out, vector) in whole.iter_mut().zip(result) {
+                    simd.store(*vector, out);
                 }
-                let input = match (self.inputs[slot], &self.out) {
-                    (Input::Own, Out::Floats(out)) => Input::Floats(out),
-                    (input, _) => input,
-                };
-                let bytes = if by_quarters { input.bytes(start) } else { None };
-                if let Some((bytes, signed)) = bytes {
-                    store(simd, widened_quarters(simd, bytes, signed, feed.widened), &mut slots[slot]);
-                    continue;
-                }
-                // Steps read them where they lie.
-                if let (Input::Floats(_), TOGETHER) = (input, count) {
-                    continue;
-                }
-                for (vector, value) in slots[slot].iter_mut().enumerate().take(vectors) {
-                    let first = vector * LANES;
-                    let own = start + first..start + count.min(first + LANES);
-                    simd.store(widened(simd, input, own, feed.widened), value);
+                if !last.is_empty() {
+                    simd.store_partial(result[whole.len()], last);
                 }
             }
-            let own: &[f32] = if let Out::Floats(out) = &self.out { out } else { &[] };
-            let feeds = Feeds { inputs: &self.inputs, own, start, is_whole: count == TOGETHER };
-            let mut last = [simd.splat(0.0); VECTORS];
-            for (index, link) in self.chain.links.iter().enumerate() {
-                let before = MOST_FEEDS + index - 1;
-                let (x, y) = link.slots();
-                let x = if x == before { last } else { feeds.read(simd, x, slots) };
-                let y = match y {
-                    Some(y) if y != before => feeds.read(simd, y, slots),
-                    Some(_) | None => last,
-                };
-                last = linked(simd, *link, x, y);
-                if self.chain.kept & 1 << index != 0 {
-                    store(simd, last, &mut slots[MOST_FEEDS + index]);
+            (Out::Integers(out), Some(quantized)) => {
+                for (vector, out) in out[range].chunks_mut(LANES).enumerate() {
+                    store_quantized(simd, result[vector], quantized, out);
                 }
             }
-            let result = &if self.chain.links.is_empty() { feeds.read(simd, self.chain.result, slots) } else { last };
-            match (&mut self.out, self.chain.quantized) {
-                (Out::Floats(out), _) => match out[start..start + count].as_chunks_mut::<LANES>() {
-                    (whole, []) => {
-                        for (out, vector) in whole.iter_mut().zip(result) {
-                            simd.store(*vector, out);
-                        }
-                    }
-                    _ => {
-                        for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
-                            simd.store_partial(result[vector], out);
-                        }
-                    }
-                },
-                (Out::Integers(out), Some(quantized)) => {
-                    for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
-                        store_quantized(simd, result[vector], quantized, out);
-                    }
+            (Out::Bytes(out), Some(quantized)) if by_quarters => {
+                if let Some(out) = out[range.start..].first_chunk_mut() {
+                    store_quarters(simd, result, quantized, out);
                 }
-                (Out::Bytes(out), Some(quantized)) if by_quarters => {
-                    if let Some(out) = out[start..].first_chunk_mut() {
-                        store_quarters(simd, result, quantized, out);
-                    }
-                }
-                (Out::Bytes(out), Some(quantized)) => {
-                    for (vector, out) in out[start..start + count].chunks_mut(LANES).enumerate() {
-                        let mut lanes = [0; LANES];
-                        store_quantized(simd, result[vector], quantized, &mut lanes);
-                        out.iter_mut().zip(lanes).for_each(|(out, lane)| *out = lane as u8);
-                    }
-                }
-                // Only quantizing gives integers.
-                (Out::Integers(_) | Out::Bytes(_), None) => {}
             }
+            (Out::Bytes(out), Some(quantized)) => {
+                for (vector, out) in out[range].chunks_mut(LANES).enumerate() {
+                    let mut lanes = [0; LANES];
+                    store_quantized(simd, result[vector], quantized, &mut lanes);
+                    out.iter_mut().zip(lanes).for_each(|(out, lane)| *out = lane as u8);
+                }
+            }
+            // Only quantizing gives integers.
+            (Out::Integers(_) | Out::Bytes(_), None) => {}
         }
     }
 }

@@ -77,8 +77,8 @@ impl<'a> Compiled<'a> {
         } else {
             let (scale, zero, least, greatest) = step.operation.quantizing()?;
             let &[x] = step.arguments.as_slice() else { return None };
-            chain.result = self.slot(chain, known, x)?;
-            chain.quantized = Some(Quantized { scale, zero, least, greatest });
+            let slot = self.slot(chain, known, x)?;
+            chain.quantize(slot, Quantized { scale, zero, least, greatest });
         }
         known.push(Known { register: step.result, slot: chain.result, reads: 0 });
         Some(())

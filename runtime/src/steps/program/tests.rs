@@ -199,6 +199,41 @@ fn a_chain_reads_operands_where_they_lie() {
     }
 }
 
+/// The first step of a chain may read the last of the feeds, and what is quantized need not be the last step.
+#[test]
+fn chains_read_every_slot() {
+    let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
+    let binary = |function, left, right| step(Function::Binary(function), &[left, right], DType::F32);
+    let (operand, result) = (Argument::Operand, Argument::Step);
+    let mut of_feeds: Vec<ScalarStep> = (0..8).map(|at| step(Function::Cast, &[operand(at)], DType::F32)).collect();
+    of_feeds.push(binary(BinaryFunction::Add, result(6), result(7)));
+    (0..6).for_each(|at| of_feeds.push(binary(BinaryFunction::Add, result(at), result(8 + at))));
+    let unread = vec![
+        binary(BinaryFunction::Add, Argument::Input, Argument::f32(3.0)),
+        binary(BinaryFunction::Mul, Argument::Input, Argument::f32(2.0)),
+        binary(BinaryFunction::Div, result(0), Argument::f32(0.5)),
+        binary(BinaryFunction::Mul, Argument::Input, Argument::f32(7.0)),
+        step(Function::Unary(UnaryFunction::Round), &[result(2)], DType::I32),
+        step(Function::Binary(BinaryFunction::Add), &[result(4), Argument::i32(3)], DType::U8),
+    ];
+    for columns in [5, 64, 100] {
+        let shape = [2, columns];
+        let integers = |seed: usize| {
+            let elements: Vec<i32> = (0..2 * columns).map(|at| ((at * 31 + seed * 17) % 101) as i32 - 50).collect();
+            Some(Value::from(Tensor::from_elements(&shape, &elements).unwrap()))
+        };
+        let inputs: Vec<Option<Value>> = (0..8).map(integers).collect();
+        let x: Vec<f32> = (0..2 * columns).map(|at| (at % 90) as f32).collect();
+        let elements: Vec<Scalar> = x.iter().map(|&x| Scalar::Float(x.into())).collect();
+        for steps in [&of_feeds, &unread] {
+            let program = Program::of_steps(steps.clone()).unwrap();
+            let expected = program.evaluate(Some((DType::F32, &elements)), &shape, &inputs).unwrap();
+            let found = run(&program, Accumulators::Float(&x), &shape, &inputs).unwrap();
+            assert_eq!(comparable(&found[0]), comparable(&expected[0]), "{columns} columns of {program:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_an_error() {
     let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
