@@ -12,9 +12,6 @@ use crate::simd::{LANES, Routine, Simd};
 /// Bytes that a prefetch brings.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Bytes of a page.
-const PAGE_BYTES: usize = 4096;
-
 /// The broadcast side of a tile of `ROWS` rows.
 pub(crate) trait Left<const ROWS: usize>: Copy {
     /// The values of a run of inputs.
@@ -228,11 +225,10 @@ pub(crate) fn two_runs<S: Simd, W: Weight, const ROWS: usize>(
         let runs = rows[row].as_chunks::<RUN>().0;
         (first_rows[row], second_rows[row]) = (&runs[0], &runs[1]);
     }
-    // What the processor asks for by itself ends with a page: a run that is no longer than that has ended when it begins.
-    let asks = half * size_of::<W::Group>() <= 4 * PAGE_BYTES;
+    // What the processor asks for by itself ends with a page, and a run is no longer than two: it has ended when it begins.
     let groups_of_a_line = CACHE_LINE_BYTES.div_ceil(size_of::<W::Group>());
     for group in 0..half {
-        if asks && group % groups_of_a_line == 0 {
+        if group % groups_of_a_line == 0 {
             simd.prefetch(first, group + 2 * half);
             simd.prefetch(second, group + 2 * half);
         }
