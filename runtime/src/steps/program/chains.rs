@@ -304,12 +304,13 @@ impl Loop<'_> {
     fn write<S: Simd>(&mut self, simd: S, result: &[S::Vector; VECTORS], range: Range<usize>, by_quarters: bool) {
         match (&mut self.out, self.chain.quantized) {
             (Out::Floats(out), _) => {
-                let (whole, last) = out[range].as_chunks_mut::<LANES>();
-                for (out, vector) in whole.iter_mut().zip(result) {
-                    simd.store(*vector, out);
+                let out = &mut out[range];
+                if let Some(whole) = out.first_chunk_mut::<TOGETHER>() {
+                    store(simd, *result, bytemuck::cast_mut(whole));
+                    return;
                 }
-                if !last.is_empty() {
-                    simd.store_partial(result[whole.len()], last);
+                for (out, vector) in out.chunks_mut(LANES).zip(result) {
+                    simd.store_partial(*vector, out);
                 }
             }
             (Out::Integers(out), Some(quantized)) => {
