@@ -307,19 +307,10 @@ impl Task<'_> {
         let mut row = 0;
         while row < seen.len() {
             let keys = seen[row].clone();
-            let mut count = seen[row..].iter().take_while(|own| **own == keys).count();
-            let mut last = keys.end;
-            if count < ROWS_TOGETHER {
-                let few = &seen[row..seen.len().min(row + ROWS_TOGETHER)];
-                let alike = few.iter().take_while(|own| own.start == keys.start && !own.is_empty()).count();
-                let ends = few[..alike].iter().map(|own| own.end);
-                let ends = ends.clone().min().unwrap_or(last)..ends.max().unwrap_or(last);
-                let place = first + ends.start..first + ends.end;
-                let not_seen = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
-                if alike > count && not_seen.is_finite() {
-                    (count, last) = (alike, ends.end);
-                }
-            }
+            let (count, last) = queries_together(&seen[row..], |not_seen| {
+                let place = first + not_seen.start..first + not_seen.end;
+                values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded).is_finite()
+            });
             let rows = row..row + count;
             row = rows.end;
             if keys.is_empty() {
@@ -365,6 +356,23 @@ impl Task<'_> {
             }
         }
     }
+}
+
+/// How many of the next queries (at least one) add their values together, and where the keys end of the one that sees most of them:
+/// those that see the same keys, or else a few that see the first keys up to different ones, if the values that not all see are
+/// finite.
+fn queries_together(seen: &[Range<usize>], are_finite: impl FnOnce(Range<usize>) -> bool) -> (usize, usize) {
+    let Some(keys) = seen.first() else { return (0, 0) };
+    let same = seen.iter().take_while(|own| *own == keys).count();
+    let few = &seen[..seen.len().min(ROWS_TOGETHER)];
+    let alike = few.iter().take_while(|own| own.start == keys.start && !own.is_empty()).count();
+    if same >= ROWS_TOGETHER || alike <= same {
+        return (same, keys.end);
+    }
+    let ends = few[..alike].iter().map(|own| own.end);
+    let not_seen = ends.clone().fold(keys.end, usize::min)..ends.fold(keys.end, usize::max);
+    let last = not_seen.end;
+    if are_finite(not_seen) { (alike, last) } else { (same, keys.end) }
 }
 
 /// Adds biases to scores; gives whether they hide all of them.
@@ -474,4 +482,31 @@ impl<'a> Heads<'a> {
 fn behind<'a, T>(pages: &'a [Vec<&'a [T]>], page: usize, head: usize, first: usize) -> &'a [T] {
     let page = pages.get(page).and_then(|page| page.get(head));
     page.and_then(|page| page.get(first..)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_the_same_keys_and_a_few_of_different_ends_add_values_together() {
+        let causal: Vec<_> = (1..=12).map(|end| 0..end).collect();
+        let finite = |expected: Range<usize>| {
+            move |not_seen| {
+                assert_eq!(not_seen, expected);
+                true
+            }
+        };
+        assert_eq!(queries_together(&causal, finite(1..8)), (8, 8));
+        assert_eq!(queries_together(&causal[8..], finite(9..12)), (4, 12));
+        assert_eq!(queries_together(&causal, |_| false), (1, 1), "infinite values");
+        let mut same = vec![0..5; 20];
+        same.push(0..6);
+        assert_eq!(queries_together(&same, |_| panic!("nothing is hidden")), (20, 5));
+        assert_eq!(queries_together(&same[17..], finite(5..6)), (4, 6));
+        let windows: Vec<_> = (0..4).map(|start| start..start + 3).collect();
+        assert_eq!(queries_together(&windows, |_| panic!("nothing is hidden")), (1, 3));
+        assert_eq!(queries_together(&[0..0, 0..0, 0..3], |_| panic!("nothing is seen")), (2, 0));
+        assert_eq!(queries_together(&[0..2, 0..0, 0..3], |_| panic!("one sees nothing")), (1, 2));
+    }
 }

@@ -296,7 +296,7 @@ impl Task<'_> {
 fn tap_values<S: Simd, const STRIDE: usize>(simd: S, values: &[f32], offset: usize, stride: usize) -> S::Vector {
     let values = &values[offset..];
     match STRIDE {
-        1 => simd.load_partial(&values[..LANES]),
+        1 => simd.load(&values.as_chunks().0[0]),
         2 => simd.load_every_second(&values[..2 * LANES]),
         _ => {
             let mut lanes = [0.0; LANES];

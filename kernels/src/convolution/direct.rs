@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::{
     ConvolutionEpilogue,
     gather::Taken,
-    tiles::{Column, MOST_COLUMN, Operands, columns},
+    tiles::{Column, Data, MOST_COLUMN, Offsets, Operands, columns},
 };
 use crate::{
     change::Change,
@@ -33,6 +33,9 @@ const MOST_INPUTS: usize = 1 << 17;
 
 /// Inputs on a grid that are held at a time.
 const MOST_HELD: usize = 1 << 18;
+
+/// Channels between the one that is packed and the one that is asked for.
+const CHANNELS_AHEAD: usize = 4;
 
 /// The longest row of a grid.
 const LONGEST_ROW: usize = 4096;
@@ -279,7 +282,8 @@ impl Block {
         let mut sums =
             scratch(if is_whole { PANEL_OUTPUTS } else { out.len().next_multiple_of(PANEL_OUTPUTS) } * pitch);
         // Vectors at the end of the last channel reach behind it.
-        let mut data = scratch((inputs.len().min(held).div_ceil(taps) + 1) * self.channel + LANES);
+        let mut data =
+            scratch((inputs.len().min(held).div_ceil(taps) + 1) * self.channel.next_multiple_of(LANES) + LANES);
         let mut wide = scratch(if size_of::<W>() == size_of::<f32>() { 0 } else { held.min(inputs.len()) * LANES });
         let mut offsets = Vec::with_capacity(held.min(inputs.len()));
         let panel_length = inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
@@ -291,8 +295,14 @@ impl Block {
         for first in inputs.clone().step_by(held) {
             let part = first..inputs.end.min(first + held);
             let is_dense = self.rows.len() == 1 && part == (0..inputs.end);
-            let end = if is_dense { self.last_in_place::<S>(simd, (image, plane), inputs.end) } else { None };
-            let data = self.read(simd, (image, plane), (part.clone(), end.is_some()), &mut data, &mut offsets);
+            let is_packed = const { S::TILE_VECTORS == 1 } && self.taps.len() == 1;
+            let end = if is_dense && !is_packed { self.last_in_place(simd, (image, plane), inputs.end) } else { None };
+            let data = if is_packed {
+                self.pack(simd, (image, plane), part.clone(), &mut data, &mut offsets)
+            } else {
+                self.read(simd, (image, plane), (part.clone(), end.is_some()), &mut data, &mut offsets)
+            };
+            let offsets = Offsets::new(&offsets);
             let groups_before = (first - inputs.start) / W::GROUP;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
                 let row = panel * PANEL_OUTPUTS;
@@ -302,13 +312,13 @@ impl Block {
                 }
                 let groups = &W::groups(&elements[panel * panel_length..][..panel_length])[groups_before..];
                 let weights = tile::panel_in_f32::<S, W>(simd, groups, part.len(), &mut wide);
-                let operands = Operands { panel: weights, data, offsets: &offsets, fresh: first == 0 };
+                let operands = Operands { panel: weights, data, offsets, fresh: first == 0 };
                 let finishes = Panel { row, out, finish: &finish };
                 if is_dense {
                     self.multiply_dense(simd, operands, end.as_ref(), finishes);
                     continue;
                 }
-                for column in columns::<S>(pitch) {
+                for column in columns(pitch) {
                     // About where the outputs of these positions lie: the grid has more positions than there are outputs.
                     let near = column.first * out_length / pitch;
                     let rows = finishes.out.len();
@@ -328,7 +338,7 @@ impl Block {
     #[inline(always)]
     fn last_in_place<S: Simd>(&self, simd: S, (image, plane): (&[f32], usize), inputs: usize) -> Option<LastColumn> {
         let first = self.in_place?;
-        let column = columns::<S>(self.positions).last()?;
+        let column = columns(self.positions).last()?;
         let width = column.vectors * LANES;
         (first + (inputs - 1) * plane + column.first + width > image.len()).then_some(())?;
         let mut data = scratch(inputs * width);
@@ -353,10 +363,11 @@ impl Block {
         let mut near = scratch(PANEL_OUTPUTS * MOST_COLUMN);
         let mut finishes = [Finish::default(); PANEL_OUTPUTS];
         finishes.iter_mut().enumerate().take(out.len()).for_each(|(index, own)| *own = finish(row + index));
-        for column in columns::<S>(self.positions) {
+        for column in columns(self.positions) {
             let (operands, own) = match last.filter(|last| last.first == column.first) {
                 Some(LastColumn { data, offsets, .. }) => {
-                    (Operands { data, offsets, ..operands }, Column { first: 0, ..column })
+                    let data = Data { values: data, distance: LANES };
+                    (Operands { data, offsets: Offsets::new(offsets), ..operands }, Column { first: 0, ..column })
                 }
                 None => (operands, column),
             };
@@ -384,7 +395,7 @@ impl Block {
         (inputs, ends_apart): (Range<usize>, bool),
         data: &'d mut [f32],
         offsets: &mut Vec<usize>,
-    ) -> &'d [f32] {
+    ) -> Data<'d> {
         let taps = self.taps.len().max(1);
         let channels = inputs.start / taps..(inputs.end - 1) / taps + 1;
         offsets.clear();
@@ -395,7 +406,7 @@ impl Block {
                 && (ends_apart || (channels.len() - 1) * plane + pitch <= data.len())
             {
                 offsets.extend((0..channels.len()).map(|channel| channel * plane));
-                return data;
+                return Data { values: data, distance: LANES };
             }
         }
         for (slot, channel) in data.chunks_mut(self.channel).zip(channels.clone()) {
@@ -403,7 +414,46 @@ impl Block {
         }
         let offset = |input: usize| (input / taps - channels.start) * self.channel + self.taps[input % taps];
         offsets.extend(inputs.map(offset));
-        data
+        Data { values: data, distance: LANES }
+    }
+
+    /// The inputs of windows of one tap, vector by vector: all inputs of 16 positions side by side. Those of a channel are far
+    /// from those of the next one, on pages of their own that often fall on the same cache sets.
+    #[inline(always)]
+    fn pack<'d, S: Simd>(
+        &self,
+        simd: S,
+        (image, plane): (&[f32], usize),
+        channels: Range<usize>,
+        data: &'d mut [f32],
+        offsets: &mut Vec<usize>,
+    ) -> Data<'d> {
+        // An odd number of lines: vectors of a channel do not fall on the same cache sets.
+        let distance = (channels.len() | 1) * LANES;
+        let mut line = scratch(if self.in_place.is_some() { 0 } else { self.channel });
+        offsets.clear();
+        offsets.extend((0..channels.len()).map(|input| input * LANES));
+        for (input, channel) in channels.enumerate() {
+            let plane = &image[channel * plane..][..plane];
+            let values = match self.in_place {
+                Some(first) => &plane[first..][..self.positions],
+                None => {
+                    self.fill(simd, plane, &mut line);
+                    &line[..self.positions]
+                }
+            };
+            let packed = data[input * LANES..].chunks_mut(distance);
+            let first = (channel + CHANNELS_AHEAD) * plane.len() + self.in_place.unwrap_or(0);
+            for (vector, (values, packed)) in values.chunks(LANES).zip(packed).enumerate() {
+                if self.in_place.is_some() {
+                    simd.prefetch(image, first + vector * LANES);
+                }
+                if let Some(packed) = packed.first_chunk_mut() {
+                    simd.store(simd.load_partial(values), packed);
+                }
+            }
+        }
+        Data { values: data, distance }
     }
 }
 

@@ -2,7 +2,7 @@
 //! `ConvTranspose` (opset 22).
 //!
 //! [`convolution`] is a product without a copy of all patches: vectors of 16 positions are read from padded copies of
-//! channels or from the input itself (`direct`, `tiles`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
+//! channels, from copies by vectors where windows have one tap, or from the input itself (`direct`, `tiles`) or, where these would be mostly padding, gathered for a run of inputs (channels × taps) (`gather`), and
 //! a register tile multiplies them by the weight's panels, output channels by positions, straight into the output's layout.
 //! Where there are few positions, vectors hold output channels instead (`few`). [`depthwise`] takes channels of their own without it. [`transposed`] is a product with all taps as outputs, added into place.
 //!

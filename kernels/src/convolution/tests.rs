@@ -324,7 +324,8 @@ fn check_few(axes: Vec<WindowAxis>) {
     }
 }
 
-/// Windows of one position read images where they lie, but for vectors that would reach behind the last channel.
+/// Windows of one position read images where they lie, but for vectors that would reach behind the last channel, or copies by
+/// vectors, by instruction set.
 #[test]
 fn single_positions_at_the_end_of_an_image_are_read() {
     for extents in [[1, 9], [5, 5], [7, 7], [6, 8], [9, 11], [16, 16]] {
@@ -340,6 +341,54 @@ fn single_positions_at_the_end_of_an_image_are_read() {
             let weight = ConvolutionWeight::Panels(&whole);
             let found = run(instructions, &shape, &x, weight, ConvolutionEpilogue::default());
             assert_close(&format!("{extents:?} on {}", instructions.name()), &found, &expected);
+        }
+    }
+}
+
+/// Several blocks, windows some positions apart, padding, groups, and rows so long that few channels are held at a time.
+#[test]
+fn windows_of_one_tap_do_not_depend_on_cuts_and_threads() {
+    let axis = |input: usize, stride: usize, pad: usize| WindowAxis {
+        input,
+        output: (input + 2 * pad - 1) / stride + 1,
+        kernel: 1,
+        stride,
+        dilation: 1,
+        pad_begin: pad,
+        pad_end: pad,
+    };
+    for (groups, group_inputs, group_outputs, axes) in [
+        (1, 300, 21, vec![axis(40, 1, 0), axis(40, 1, 0)]),
+        (1, 300, 21, vec![axis(19, 2, 0), axis(33, 2, 0)]),
+        (1, 260, 5, vec![axis(9, 1, 1), axis(9, 1, 1)]),
+        (2, 20, 18, vec![axis(30, 1, 0), axis(31, 1, 0)]),
+        (1, 300, 3, vec![axis(2, 1, 0), axis(7999, 2, 0)]),
+    ] {
+        let shape = ConvolutionShape { batch: 1, groups, group_inputs, group_outputs, axes };
+        let (x, weight) = (numbers(1, shape.inputs()), numbers(2, groups * group_outputs * group_inputs));
+        let expected = naive(&shape, &x, &weight);
+        for instructions in Instructions::available() {
+            let name = format!("{shape:?} on {}", instructions.name());
+            let plain = || run(instructions, &shape, &x, ConvolutionWeight::Plain(&weight), Default::default());
+            let (one, three) = (with_threads(1, plain), with_threads(3, plain));
+            assert_close(&name, &one, &expected);
+            assert_eq!(bits(&one), bits(&three), "threads of {name}");
+            if groups > 1 {
+                continue;
+            }
+            let panels: Vec<f32> = pack_group(&shape, &weight);
+            let mut cut = vec![f32::NAN; shape.outputs()];
+            for panel in 0..group_outputs.div_ceil(PANEL_OUTPUTS) {
+                for inputs in [0..256, 256..group_inputs] {
+                    let elements = &panels[panel * group_inputs * PANEL_OUTPUTS..];
+                    let elements = &elements[inputs.start * PANEL_OUTPUTS..inputs.end * PANEL_OUTPUTS];
+                    let elements = PanelElements::F32(elements);
+                    let piece = [PanelPiece { panels: panel..panel + 1, inputs, elements }];
+                    let weight = ConvolutionWeight::Panels(&piece);
+                    convolution(instructions, &shape, &x, weight, &mut cut, Default::default());
+                }
+            }
+            assert_eq!(bits(&one), bits(&cut), "cuts of {name}");
         }
     }
 }

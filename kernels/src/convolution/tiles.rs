@@ -4,13 +4,16 @@
 //! foresee: each tile asks for the inputs of the next one and for the lines that its outputs will be written to.
 
 use crate::{
-    product::{RUN, tile},
-    simd::{LANES, Routine, Simd},
+    product::RUN,
+    simd::{Adjacent, LANES, Routine, Simd},
 };
 
 /// Inputs between those that the first column multiplies and those whose weights it asks for: a page, as the processor asks for no
 /// more than that by itself.
 const WEIGHTS_AHEAD: usize = 4096 / size_of::<[f32; LANES]>();
+
+/// Inputs that are multiplied before a tile asks for others again.
+const ASKED: usize = 8;
 
 /// Positions of the widest column of tiles.
 pub(super) const MOST_COLUMN: usize = 3 * LANES;
@@ -25,14 +28,13 @@ pub(super) struct Column {
 }
 
 /// The columns of `positions`.
-pub(super) fn columns<S: Simd>(positions: usize) -> impl Iterator<Item = Column> {
+pub(super) fn columns(positions: usize) -> impl Iterator<Item = Column> {
     let vectors = positions.div_ceil(LANES);
     let mut vector = 0;
     std::iter::from_fn(move || {
         // Four are better shared out evenly.
         let count = match vectors - vector {
             0 => return None,
-            _ if const { S::TILE_VECTORS == 1 } => 1,
             rest @ 1..=2 => rest,
             4 => 2,
             _ => 3,
@@ -47,12 +49,33 @@ pub(super) fn columns<S: Simd>(positions: usize) -> impl Iterator<Item = Column>
 pub(super) struct Operands<'a> {
     /// `[inputs][16 channels]`.
     pub panel: &'a [[f32; LANES]],
-    /// Inputs with their positions side by side.
-    pub data: &'a [f32],
+    /// Inputs with their positions.
+    pub data: Data<'a>,
     /// Where each input of position 0 lies.
-    pub offsets: &'a [usize],
+    pub offsets: Offsets<'a>,
     /// Whether sums are overwritten.
     pub fresh: bool,
+}
+
+/// Inputs at positions: 16 side by side, those that follow at some distance.
+#[derive(Clone, Copy)]
+pub(super) struct Data<'a> {
+    pub values: &'a [f32],
+    /// From 16 positions to the next: 16 where all lie side by side, as they do for tiles of several vectors.
+    pub distance: usize,
+}
+
+/// Where inputs of position 0 lie.
+#[derive(Clone, Copy)]
+pub(super) struct Offsets<'a> {
+    all: &'a [usize],
+    largest: usize,
+}
+
+impl<'a> Offsets<'a> {
+    pub(super) fn new(all: &'a [usize]) -> Self {
+        Self { all, largest: all.iter().copied().max().unwrap_or(0) }
+    }
 }
 
 /// Sums in memory.
@@ -79,9 +102,9 @@ impl Operands<'_> {
     ) {
         let sums = Sums { values, pitch, first };
         match column.vectors {
-            3 => self.runs::<S, 3>(simd, (column.first, rows), sums, out),
-            2 => self.runs::<S, 2>(simd, (column.first, rows), sums, out),
-            _ => self.runs::<S, 1>(simd, (column.first, rows), sums, out),
+            3 if const { S::TILE_VECTORS == 3 } => self.runs::<S, 3>(simd, (column, rows), sums, out),
+            2 if const { S::TILE_VECTORS == 3 } => self.runs::<S, 2>(simd, (column, rows), sums, out),
+            _ => self.runs::<S, 1>(simd, (column, rows), sums, out),
         }
     }
 
@@ -89,11 +112,12 @@ impl Operands<'_> {
     fn runs<S: Simd, const VECTORS: usize>(
         self,
         simd: S,
-        (first, rows): (usize, usize),
+        (column, rows): (Column, usize),
         sums: Sums<'_>,
         (out, place): (&[&mut [f32]], usize),
     ) {
-        for (index, (panel, offsets)) in self.panel.chunks(RUN).zip(self.offsets.chunks(RUN)).enumerate() {
+        for (index, (panel, offsets)) in self.panel.chunks(RUN).zip(self.offsets.all.chunks(RUN)).enumerate() {
+            let offsets = Offsets { all: offsets, ..self.offsets };
             let operands = Operands { panel, offsets, fresh: self.fresh && index == 0, ..self };
             let mut row = 0;
             while row < rows {
@@ -106,22 +130,27 @@ impl Operands<'_> {
                     3.. => 4,
                     rest => rest,
                 };
-                let own = Sums { values: &mut sums.values[row * sums.pitch..], ..sums };
                 let asked = if index == 0 { &out[row.min(out.len())..out.len().min(row + count)] } else { &[] };
-                let out = (asked, place);
-                match count {
-                    16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
-                        simd.run(Tile::<16, VECTORS> { operands, row, first, sums: own, out })
+                for vector in (0..column.vectors).step_by(VECTORS) {
+                    let first = sums.first + vector * LANES;
+                    let own = Sums { values: &mut sums.values[row * sums.pitch..], first, ..sums };
+                    let first = column.first + vector * LANES;
+                    let out = (asked, place + vector * LANES);
+                    let ahead = column.vectors;
+                    match count {
+                        16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
+                            simd.run(Tile::<16, VECTORS> { operands, row, first, ahead, sums: own, out })
+                        }
+                        8 if const { S::TILE_ROWS == 8 } => {
+                            simd.run(Tile::<8, VECTORS> { operands, row, first, ahead, sums: own, out })
+                        }
+                        6 if const { S::TILE_ROWS == 6 } => {
+                            simd.run(Tile::<6, VECTORS> { operands, row, first, ahead, sums: own, out })
+                        }
+                        4 => simd.run(Tile::<4, VECTORS> { operands, row, first, ahead, sums: own, out }),
+                        2 => simd.run(Tile::<2, VECTORS> { operands, row, first, ahead, sums: own, out }),
+                        _ => simd.run(Tile::<1, VECTORS> { operands, row, first, ahead, sums: own, out }),
                     }
-                    8 if const { S::TILE_ROWS == 8 } => {
-                        simd.run(Tile::<8, VECTORS> { operands, row, first, sums: own, out })
-                    }
-                    6 if const { S::TILE_ROWS == 6 } => {
-                        simd.run(Tile::<6, VECTORS> { operands, row, first, sums: own, out })
-                    }
-                    4 => simd.run(Tile::<4, VECTORS> { operands, row, first, sums: own, out }),
-                    2 => simd.run(Tile::<2, VECTORS> { operands, row, first, sums: own, out }),
-                    _ => simd.run(Tile::<1, VECTORS> { operands, row, first, sums: own, out }),
                 }
                 row += count;
             }
@@ -136,6 +165,8 @@ struct Tile<'a, 's, 'o, const ROWS: usize, const VECTORS: usize> {
     row: usize,
     /// First position.
     first: usize,
+    /// How many vectors behind its positions those are that it asks for.
+    ahead: usize,
     /// From its first channel on.
     sums: Sums<'s>,
     /// The outputs of its channels, and the place of its first.
@@ -156,54 +187,77 @@ impl<const ROWS: usize, const VECTORS: usize> Routine for Tile<'_, '_, '_, ROWS,
         let run = self.multiply(simd);
         let Sums { values, pitch, first } = self.sums;
         for row in 0..ROWS {
-            let sums = &mut values[row * pitch + first..][..VECTORS * LANES];
-            for (sums, run) in sums.as_chunks_mut::<LANES>().0.iter_mut().zip(&run[row]) {
-                let run = simd.load(run);
-                let before = if self.operands.fresh { simd.splat(0.0) } else { simd.load(sums) };
-                simd.store(simd.add(before, run), sums);
+            let sums = &mut values[row * pitch + first..].as_chunks_mut().0[..VECTORS];
+            for vector in 0..VECTORS {
+                let before = if self.operands.fresh { simd.splat(0.0) } else { simd.load(&sums[vector]) };
+                simd.store(simd.add(before, run[row][vector]), &mut sums[vector]);
             }
         }
     }
 }
 
 impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
-    /// Sums over the run, beginning at 0; handed over in memory, as those of `tile`.
+    /// Sums over the run, beginning at 0: registers, as they are indexed by numbers that the compiler knows.
     #[inline(always)]
-    fn multiply<S: Simd>(&self, simd: S) -> tile::Sums<ROWS, VECTORS> {
+    fn multiply<S: Simd>(&self, simd: S) -> [[S::Vector; VECTORS]; ROWS] {
         let Operands { panel, data, offsets, .. } = self.operands;
-        let data = &data[self.first..];
+        // A constant for tiles of several vectors.
+        let distance = if const { S::TILE_VECTORS > 1 } { LANES } else { data.distance };
+        let data = &data.values[self.first / LANES * distance..];
+        let values = Adjacent::<VECTORS>::new(data, offsets.largest);
         // The first channels of a panel ask for the positions behind their own, and at the first positions for weights.
         let asks = self.row == 0;
         let asks_weights = asks && self.first == 0;
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
-        for (input, (weights, &offset)) in panel.iter().zip(offsets).enumerate() {
-            let weights = &weights[self.row..self.row + ROWS];
-            let values = &data[offset..][..VECTORS * LANES];
-            let mut vectors = [simd.splat(0.0); VECTORS];
-            for (vector, values) in vectors.iter_mut().zip(values.as_chunks::<LANES>().0) {
-                *vector = simd.load(values);
-            }
+        let (groups, rest) = panel.as_chunks::<ASKED>();
+        let (group_offsets, rest_offsets) = offsets.all.as_chunks::<ASKED>();
+        for (group, (weights, offsets)) in groups.iter().zip(group_offsets).enumerate() {
             if asks_weights {
-                simd.prefetch(panel, input + WEIGHTS_AHEAD);
+                for input in 0..ASKED {
+                    simd.prefetch(panel, group * ASKED + input + WEIGHTS_AHEAD);
+                }
             }
             if asks {
-                for vector in 0..VECTORS {
-                    simd.prefetch(values, (VECTORS + vector) * LANES);
+                for input in 0..ASKED {
+                    for vector in 0..VECTORS {
+                        simd.prefetch(data, offsets[input] + self.ahead * distance + vector * LANES);
+                    }
                 }
             }
-            for row in 0..ROWS {
-                let factor = simd.splat(weights[row]);
-                for vector in 0..VECTORS {
-                    sums[row][vector] = simd.fused(factor, vectors[vector], sums[row][vector]);
-                }
+            for input in 0..ASKED {
+                self.add_input(simd, &weights[input], values.at(offsets[input]), &mut sums);
             }
         }
-        let mut stored = [[[0.0; LANES]; VECTORS]; ROWS];
+        for (weights, &offset) in rest.iter().zip(rest_offsets) {
+            if asks {
+                for vector in 0..VECTORS {
+                    simd.prefetch(data, offset + self.ahead * distance + vector * LANES);
+                }
+            }
+            self.add_input(simd, weights, values.at(offset), &mut sums);
+        }
+        sums
+    }
+
+    /// Adds the products of an input.
+    #[inline(always)]
+    fn add_input<S: Simd>(
+        &self,
+        simd: S,
+        weights: &[f32; LANES],
+        values: &[[f32; LANES]; VECTORS],
+        sums: &mut [[S::Vector; VECTORS]; ROWS],
+    ) {
+        let weights = &weights[self.row..self.row + ROWS];
+        let mut vectors = [simd.splat(0.0); VECTORS];
+        for vector in 0..VECTORS {
+            vectors[vector] = simd.load(&values[vector]);
+        }
         for row in 0..ROWS {
+            let factor = simd.splat(weights[row]);
             for vector in 0..VECTORS {
-                simd.store(sums[row][vector], &mut stored[row][vector]);
+                sums[row][vector] = simd.fused(factor, vectors[vector], sums[row][vector]);
             }
         }
-        stored
     }
 }

@@ -17,7 +17,7 @@ use super::{
     ConvolutionEpilogue, ConvolutionShape,
     direct::Finish,
     gather::copy_row,
-    tiles::{Operands, columns},
+    tiles::{Data, Offsets, Operands, columns},
 };
 use crate::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile},
@@ -312,10 +312,11 @@ impl Block<'_> {
         for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
             transform_weights::<S, W>(simd, &elements[panel * panel_length..][..panel_length], inputs, &mut weights);
             for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
-                let data = &data[point * point_inputs..][..point_inputs];
-                let operands = Operands { panel: &weights[..inputs], data, offsets: &offsets, fresh: true };
+                let data = Data { values: &data[point * point_inputs..][..point_inputs], distance: LANES };
+                let operands =
+                    Operands { panel: &weights[..inputs], data, offsets: Offsets::new(&offsets), fresh: true };
                 let sums = &mut sums[point * point_sums..][..point_sums];
-                for column in columns::<S>(tiles) {
+                for column in columns(tiles) {
                     operands.column(simd, (column, out.len()), (&mut *sums, column.first, pitch), (&[], 0));
                 }
             }

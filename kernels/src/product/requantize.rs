@@ -142,15 +142,10 @@ impl Requantize<'_> {
     /// The codes of 16 sums, the first of which is that of parameter `first`.
     #[inline(always)]
     pub(crate) fn of<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> [u8; LANES] {
-        let Self { zero, kind, .. } = *self;
-        let (least, greatest) = if kind.signed { (-128 - zero, 127 - zero) } else { (-zero, 255 - zero) };
-        let mut nearest = [0; LANES];
-        simd.store_integers(self.nearest::<S, NEAR>(simd, first, sums), &mut nearest);
-        let mut codes = [0; LANES];
-        for lane in 0..LANES {
-            codes[lane] = (nearest[lane].max(least).min(greatest) + zero) as u8;
-        }
-        codes
+        let none = simd.splat_integer(0);
+        let nearest = [self.nearest::<S, NEAR>(simd, first, sums), none, none, none];
+        let codes: [[u8; LANES]; 4] = bytemuck::cast(simd.narrow(nearest, self.zero, self.kind.signed));
+        codes[0]
     }
 }
 

@@ -26,8 +26,11 @@ pub(crate) trait Left<const ROWS: usize>: Copy {
     /// Row `row` at input `input` of a run.
     fn at(run: &Self::Run, row: usize, input: usize) -> f32;
 
-    /// Row `row` at input `input`.
-    fn single(self, row: usize, input: usize) -> f32;
+    /// Row `row` at input `input`, which need not be whole.
+    #[inline(always)]
+    fn single(self, row: usize, input: usize) -> f32 {
+        Self::at(&self.run(input + 1), row, input)
+    }
 }
 
 /// Rows that lie apart, each with its inputs side by side; all of the same length.
@@ -55,11 +58,6 @@ impl<'a, const ROWS: usize> Left<ROWS> for RowsLeft<'a, ROWS> {
     fn at(run: &Self::Run, row: usize, input: usize) -> f32 {
         run[row][input]
     }
-
-    #[inline(always)]
-    fn single(self, row: usize, input: usize) -> f32 {
-        self.0[row][input]
-    }
 }
 
 /// Rows of a run one behind the other, each with room for a whole run.
@@ -82,11 +80,6 @@ impl<'a, const ROWS: usize> Left<ROWS> for NearLeft<'a, ROWS> {
     #[inline(always)]
     fn at(run: &Self::Run, row: usize, input: usize) -> f32 {
         run[row][input]
-    }
-
-    #[inline(always)]
-    fn single(self, row: usize, input: usize) -> f32 {
-        self.0[row][input]
     }
 }
 
@@ -298,7 +291,7 @@ fn ask_for_outputs<S: Simd, const ROWS: usize, const PANELS: usize>(simd: S, out
 fn add_vectors<S: Simd, const PANELS: usize>(
     simd: S,
     sums: [S::Vector; PANELS],
-    out: &mut [[f32; LANES]; PANELS],
+    out: &mut [[f32; LANES]],
     fresh: bool,
 ) {
     for panel in 0..PANELS {
@@ -308,10 +301,12 @@ fn add_vectors<S: Simd, const PANELS: usize>(
 }
 
 /// Whole tiles of a run, one behind the other, that are added to whole vectors of the outputs.
-pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
+pub(crate) struct AddTiles<'a, 'o, A, const ROWS: usize, const PANELS: usize> {
     /// The rows of each tile.
     pub near: &'a [[[f32; RUN]; ROWS]],
     pub panels: [&'a [[f32; LANES]]; PANELS],
+    /// What the tiles of the next panels will read, which is far: it is asked for, a part by each tile.
+    pub next: [&'a [A]; PANELS],
     /// At most [`RUN`].
     pub length: usize,
     /// One slice a row.
@@ -322,19 +317,24 @@ pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
     pub fresh: bool,
 }
 
-impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, PANELS> {
+impl<A, const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, A, ROWS, PANELS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { near, panels, length, out, first, fresh } = self;
-        for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
+        let Self { near, panels, next, length, out, first, fresh } = self;
+        let share = next[0].len().div_ceil(near.len().max(1));
+        for (tile, (near, out)) in near.iter().zip(out.as_chunks_mut::<ROWS>().0).enumerate() {
             ask_for_outputs::<S, ROWS, PANELS>(simd, out, first);
+            for element in (tile * share..(tile + 1) * share).step_by(CACHE_LINE_BYTES.div_ceil(size_of::<A>().max(1)))
+            {
+                for panel in 0..PANELS {
+                    simd.prefetch_far(next[panel], element);
+                }
+            }
             let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, 0);
             for row in 0..ROWS {
-                if let Some(whole) = out[row][first..].as_chunks_mut().0.first_chunk_mut() {
-                    add_vectors(simd, sums[row], whole, fresh);
-                }
+                add_vectors(simd, sums[row], &mut out[row][first..].as_chunks_mut().0[..PANELS], fresh);
             }
         }
     }

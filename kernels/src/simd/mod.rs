@@ -6,6 +6,8 @@
 //! method of `Simd` is `#[inline(always)]`, or the instructions become calls: closures that iterators or `from_fn` call must
 //! not use it, loops and methods may. A routine must not cross into another thread: start threads first, then run a routine in each.
 
+#[allow(unsafe_code, reason = "bounds that are checked once for many places")]
+mod adjacent;
 mod expand;
 mod portable;
 
@@ -35,6 +37,7 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16};
 
+pub(crate) use adjacent::Adjacent;
 pub use amx::Amx;
 pub use portable::Portable;
 

@@ -74,12 +74,18 @@ impl Routine for AllOperations {
         let mut joined = [0.0; 4 * LANES];
         simd.store_quarters(quarters, &mut joined);
         assert_eq!(joined, many);
-        for count in 0..=LANES + 1 {
-            let mut few = [9.0; LANES + 2];
-            simd.store_partial(simd.splat(1.0), &mut few[..count]);
-            let written = few.iter().take_while(|&&value| value == 1.0).count();
-            assert_eq!(written, count.min(LANES));
-            assert!(few[written..].iter().all(|&value| value == 9.0));
+        for (first, count) in [0, 1].into_iter().flat_map(|first| (0..=LANES + 1).map(move |count| (first, count))) {
+            let given = &many[first..first + count];
+            let loaded = simd.load_partial(given);
+            let mut lanes = [0.0; LANES];
+            simd.store(loaded, &mut lanes);
+            let known = count.min(LANES);
+            assert_eq!(lanes[..known], given[..known], "{count} values");
+            assert!(lanes[known..].iter().all(|&value| value == 0.0), "{count} values");
+            let mut few = [-9.0; LANES + 3];
+            simd.store_partial(simd.load(&std::array::from_fn(|lane| many[lane])), &mut few[first..first + count]);
+            assert_eq!(few[first..first + known], many[..known], "{count} values");
+            assert!(few[..first].iter().chain(&few[first + known..]).all(|&value| value == -9.0), "{count} values");
         }
         results
     }

@@ -15,11 +15,14 @@ pub(super) const MOST_FEEDS: usize = 8;
 /// Slots of what is read and of the results of steps.
 const SLOTS: usize = 24;
 
-/// Vectors that go through all steps together.
+/// Vectors that go through all steps together, on processors whose registers hold them three times.
 const VECTORS: usize = 4;
 
-/// Elements that do.
-const TOGETHER: usize = VECTORS * LANES;
+/// Vectors that do on others.
+const FEW_VECTORS: usize = 2;
+
+/// Elements that are read and written at a time.
+pub(super) const TOGETHER: usize = VECTORS * LANES;
 
 /// Steps of f32 as one.
 #[derive(Clone, Default)]
@@ -140,6 +143,12 @@ impl Chain {
         Instructions::best().run(Loop { chain: self, inputs: self.inputs(input), count, out: Out::Bytes(out) });
     }
 
+    /// As [`Chain::run`], straight into f32.
+    pub(super) fn run_to_floats<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [f32]) {
+        let count = out.len();
+        Instructions::best().run(Loop { chain: self, inputs: self.inputs(input), count, out: Out::Floats(out) });
+    }
+
     /// As [`Chain::run`], over what it is to change: of the register `own` it reads the elements of `values`. Only for results in f32.
     pub(super) fn change<'r>(&self, own: usize, input: impl Fn(usize) -> Input<'r>, values: &mut [f32]) {
         let given = |register: usize| if register == own { Input::Own } else { input(register) };
@@ -245,7 +254,14 @@ impl Routine for Loop<'_> {
             let count = TOGETHER.min(self.count - start);
             let by_quarters = by_quarters && count == TOGETHER;
             self.fill(simd, slots, start..start + count, by_quarters);
-            let result = self.compute(simd, slots, start..start + count);
+            let range = start..start + count;
+            let result = if const { S::TILE_VECTORS == 1 } {
+                let [a, b] = self.compute::<S, FEW_VECTORS>(simd, slots, range.clone(), 0);
+                let [c, d] = self.compute::<S, FEW_VECTORS>(simd, slots, range, FEW_VECTORS);
+                [a, b, c, d]
+            } else {
+                self.compute(simd, slots, range, 0)
+            };
             self.write(simd, &result, start..start + count, by_quarters);
         }
     }
@@ -275,12 +291,18 @@ impl Loop<'_> {
         }
     }
 
-    /// The results of the elements `range`.
+    /// The results of the elements `range`, `COUNT` of their vectors from one on.
     #[inline(always)]
-    fn compute<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>) -> [S::Vector; VECTORS] {
+    fn compute<S: Simd, const COUNT: usize>(
+        &self,
+        simd: S,
+        slots: &mut [Slot],
+        range: Range<usize>,
+        first: usize,
+    ) -> [S::Vector; COUNT] {
         let own: &[f32] = if let Out::Floats(out) = &self.out { out } else { &[] };
-        let feeds = Feeds { inputs: &self.inputs, own, start: range.start, is_whole: range.len() == TOGETHER };
-        let mut last = [simd.splat(0.0); VECTORS];
+        let feeds = Feeds { inputs: &self.inputs, own, start: range.start, first, is_whole: range.len() == TOGETHER };
+        let mut last = [simd.splat(0.0); COUNT];
         let mut before = None;
         for (index, link) in self.chain.links.iter().enumerate() {
             let (x, y) = link.slots();
@@ -292,7 +314,7 @@ impl Loop<'_> {
             last = linked(simd, *link, x, y);
             let slot = MOST_FEEDS + index;
             if self.chain.kept & 1 << index != 0 {
-                store(simd, last, &mut slots[slot]);
+                store(simd, last, &mut slots[slot][first..]);
             }
             before = Some(slot);
         }
@@ -306,7 +328,7 @@ impl Loop<'_> {
             (Out::Floats(out), _) => {
                 let out = &mut out[range];
                 if let Some(whole) = out.first_chunk_mut::<TOGETHER>() {
-                    store(simd, *result, bytemuck::cast_mut(whole));
+                    store(simd, *result, whole.as_chunks_mut().0);
                     return;
                 }
                 for (out, vector) in out.chunks_mut(LANES).zip(result) {
@@ -342,6 +364,8 @@ struct Feeds<'a> {
     /// What is written over.
     own: &'a [f32],
     start: usize,
+    /// The first of the vectors that are read.
+    first: usize,
     /// Whether all vectors are whole: f32 are read where they lie then.
     is_whole: bool,
 }
@@ -349,7 +373,7 @@ struct Feeds<'a> {
 impl Feeds<'_> {
     /// The values of a slot.
     #[inline(always)]
-    fn read<S: Simd>(&self, simd: S, slot: usize, slots: &[Slot]) -> [S::Vector; VECTORS] {
+    fn read<S: Simd, const COUNT: usize>(&self, simd: S, slot: usize, slots: &[Slot]) -> [S::Vector; COUNT] {
         let values = match self.inputs.get(slot) {
             Some(Input::Floats(values)) if self.is_whole => values,
             Some(Input::Own) if self.is_whole => self.own,
@@ -362,10 +386,10 @@ impl Feeds<'_> {
                 | Input::Unsigned(_)
                 | Input::Signed(_),
             )
-            | None => return load(simd, &slots[slot]),
+            | None => return load(simd, &slots[slot][self.first..]),
         };
-        let values = &values[self.start..].as_chunks::<TOGETHER>().0[0];
-        load(simd, bytemuck::cast_ref(values))
+        let values = &values[self.start..][..TOGETHER];
+        load(simd, &values.as_chunks().0[self.first..])
     }
 }
 
@@ -451,49 +475,56 @@ fn widen<T: Copy + Into<i32>>(values: &[T], lanes: &mut [i32; LANES]) {
 }
 
 #[inline(always)]
-fn load<S: Simd>(simd: S, slot: &Slot) -> [S::Vector; VECTORS] {
-    let mut vectors = [simd.splat(0.0); VECTORS];
-    for (vector, values) in vectors.iter_mut().zip(slot) {
-        *vector = simd.load(values);
+fn load<S: Simd, const COUNT: usize>(simd: S, values: &[[f32; LANES]]) -> [S::Vector; COUNT] {
+    let values = &values[..COUNT];
+    let mut vectors = [simd.splat(0.0); COUNT];
+    for vector in 0..COUNT {
+        vectors[vector] = simd.load(&values[vector]);
     }
     vectors
 }
 
 #[inline(always)]
-fn store<S: Simd>(simd: S, vectors: [S::Vector; VECTORS], slot: &mut Slot) {
-    for (vector, values) in vectors.into_iter().zip(slot) {
-        simd.store(vector, values);
+fn store<S: Simd, const COUNT: usize>(simd: S, vectors: [S::Vector; COUNT], values: &mut [[f32; LANES]]) {
+    let values = &mut values[..COUNT];
+    for vector in 0..COUNT {
+        simd.store(vectors[vector], &mut values[vector]);
     }
 }
 
 /// A step over its arguments, of which a clamp has one.
 #[inline(always)]
-fn linked<S: Simd>(simd: S, link: Link, x: [S::Vector; VECTORS], y: [S::Vector; VECTORS]) -> [S::Vector; VECTORS] {
+fn linked<S: Simd, const COUNT: usize>(
+    simd: S,
+    link: Link,
+    x: [S::Vector; COUNT],
+    y: [S::Vector; COUNT],
+) -> [S::Vector; COUNT] {
     let mut result = x;
     match link {
         Link::Add(..) => {
-            for vector in 0..VECTORS {
+            for vector in 0..COUNT {
                 result[vector] = simd.add(x[vector], y[vector]);
             }
         }
         Link::Sub(..) => {
-            for vector in 0..VECTORS {
+            for vector in 0..COUNT {
                 result[vector] = simd.subtract(x[vector], y[vector]);
             }
         }
         Link::Mul(..) => {
-            for vector in 0..VECTORS {
+            for vector in 0..COUNT {
                 result[vector] = simd.multiply(x[vector], y[vector]);
             }
         }
         Link::Div(..) => {
-            for vector in 0..VECTORS {
+            for vector in 0..COUNT {
                 result[vector] = simd.divide(x[vector], y[vector]);
             }
         }
         Link::Clamp(_, least, greatest) => {
             let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-            for vector in 0..VECTORS {
+            for vector in 0..COUNT {
                 let x = x[vector];
                 let above = simd.select_less(x, least, least, x);
                 result[vector] = simd.select_less(greatest, above, greatest, above);

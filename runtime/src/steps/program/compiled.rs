@@ -1,6 +1,6 @@
 //! A program with its operands, and which loop computes each of its steps.
 
-use super::chains::{Chain, Input};
+use super::chains::{Chain, Input, TOGETHER};
 use super::operations::{Operation, operation};
 use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
@@ -20,7 +20,12 @@ pub(in crate::steps) struct Compiled<'a> {
     /// Operands that are always read into their registers: not those that chains alone read where they lie.
     loaded: Vec<bool>,
     types: Vec<DType>,
+    /// Chains read their operands where they lie between multiples of so many elements: blocks end there.
+    direct_run: Option<usize>,
 }
+
+/// Elements below which blocks go on over the ends of runs: shorter ones would cost more to begin than to compute.
+pub(super) const SHORTEST_RUN: usize = 96;
 
 pub(super) enum Kind<'a> {
     Input(DType),
@@ -63,7 +68,7 @@ impl<'a> Compiled<'a> {
             return Ok(None);
         }
         let (kinds, steps, results, loaded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut compiled = Compiled { kinds, steps, results, loaded, types };
+        let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None };
         let mut known: Vec<(Argument, usize)> = Vec::new();
         let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
@@ -112,6 +117,11 @@ impl<'a> Compiled<'a> {
         }
         compiled.join(block);
         compiled.loaded = (0..compiled.kinds.len()).map(|register| compiled.is_read_alone(register)).collect();
+        let runs = compiled.kinds.iter().zip(&compiled.loaded).filter_map(|(kind, is_loaded)| match kind {
+            Kind::Operand(_, source) if !is_loaded => source.direct_run(),
+            Kind::Operand(..) | Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
+        });
+        compiled.direct_run = runs.filter(|run| *run >= SHORTEST_RUN).min();
         Ok(Some(compiled))
     }
 
@@ -123,6 +133,14 @@ impl<'a> Compiled<'a> {
     /// About how many operations an element costs.
     pub(in crate::steps) fn cost(&self) -> usize {
         self.steps.iter().map(|step| step.operation.cost()).sum::<usize>() + 1
+    }
+
+    /// Where the block that begins at element `start` ends, at most at `end`.
+    pub(super) fn block_end(&self, start: usize, end: usize) -> usize {
+        let Some(run) = self.direct_run else { return end.min(start + BLOCK) };
+        // Blocks of a run have about as many elements where it has few of them, so that none is short.
+        let length = run.div_ceil(run.div_ceil(BLOCK)).next_multiple_of(TOGETHER).min(BLOCK);
+        end.min(start + length.min(run - start % run))
     }
 
     /// Registers for one thread.
@@ -148,6 +166,13 @@ impl<'a> Compiled<'a> {
         if let (Some(chain), [out]) = (self.last_to_bytes(), &mut *outputs) {
             self.compute_steps(&self.steps[..self.steps.len() - 1], registers, accumulators, &range)?;
             chain.run_to_bytes(|register| self.input(&registers.0, register, &range), out);
+            return Ok(());
+        }
+        if let (Some(chain), [out]) = (self.last_to_floats(), &mut *outputs)
+            && let Ok(out) = bytemuck::try_cast_slice_mut(out)
+        {
+            self.compute_steps(&self.steps[..self.steps.len() - 1], registers, accumulators, &range)?;
+            chain.run_to_floats(|register| self.input(&registers.0, register, &range), out);
             return Ok(());
         }
         self.compute(registers, accumulators, range)?;
@@ -176,6 +201,14 @@ impl<'a> Compiled<'a> {
             return None;
         };
         last.operation.chain().filter(|chain| last.result == *result && chain.quantized.is_some())
+    }
+
+    /// The chain that makes f32, the only result, with the last step.
+    fn last_to_floats(&self) -> Option<&Chain> {
+        let (last, [result], [DType::F32]) = (self.steps.last()?, &self.results[..], &self.types[..]) else {
+            return None;
+        };
+        last.operation.chain().filter(|chain| last.result == *result && chain.quantized.is_none())
     }
 
     /// Reads operands and computes some of the steps.

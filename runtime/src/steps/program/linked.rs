@@ -3,6 +3,7 @@
 use super::chains::{Chain, Feed, Link, MOST_FEEDS, Quantized, Widened};
 use super::compiled::{Compiled, Step};
 use super::operations::{Arithmetic, Compute, Operation};
+use ipuc_formats::ops::{ActivationFunction, Function};
 
 /// The result of a step of a chain.
 struct Known {
@@ -70,6 +71,10 @@ impl<'a> Compiled<'a> {
             let x = self.slot(chain, known, x)?;
             (!least.is_nan() && !greatest.is_nan()).then_some(())?;
             chain.link(Link::Clamp(x, least, greatest))?;
+        } else if is_relu(step.function) && step.operation.changes_floats() {
+            let &[x] = step.arguments.as_slice() else { return None };
+            let x = self.slot(chain, known, x)?;
+            chain.link(Link::Clamp(x, 0.0, f32::INFINITY))?;
         } else if let Some((zero, scale)) = step.operation.widening() {
             let &[register] = step.arguments.as_slice() else { return None };
             known.iter().all(|known| known.register != register).then_some(())?;
@@ -92,4 +97,8 @@ impl<'a> Compiled<'a> {
         }
         chain.feed(Feed { register, widened: None })
     }
+}
+
+fn is_relu(function: &Function) -> bool {
+    matches!(function, Function::Activation(activation) if activation.function == ActivationFunction::Relu)
 }

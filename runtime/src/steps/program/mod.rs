@@ -86,8 +86,10 @@ fn run_part(
     sizes: &[usize],
 ) -> Result<(), ReferenceError> {
     let mut registers = compiled.registers();
-    for start in part.range.clone().step_by(BLOCK) {
-        let range = start..part.range.end.min(start + BLOCK);
+    let mut start = part.range.start;
+    while start < part.range.end {
+        let range = start..compiled.block_end(start, part.range.end);
+        start = range.end;
         let places = range.start - part.range.start..range.end - part.range.start;
         let outputs = part.outputs.iter_mut().zip(sizes);
         let mut outputs: Vec<&mut [u8]> =

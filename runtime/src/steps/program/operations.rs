@@ -243,6 +243,11 @@ impl Operation {
         matches!(self.compute, Compute::ClampFloats) && self.to == DType::F32
     }
 
+    /// Whether it makes f32 of one value of f32.
+    pub(super) fn changes_floats(&self) -> bool {
+        matches!(self.compute, Compute::Change(_)) && self.to == DType::F32
+    }
+
     /// What is subtracted from an i32, and what the f32 of the difference is multiplied by, if anything.
     pub(super) fn widening(&self) -> Option<(i32, Option<f32>)> {
         match self.compute {

@@ -3,7 +3,8 @@ use crate::steps::testing::Heap;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_formats::ops::{
-    Argument, BinaryFunction, CompareRelation, Function, NoBlocks, ScalarStep, TypeError, UnaryFunction,
+    Activation, ActivationFunction, Argument, BinaryFunction, CompareRelation, Function, NoBlocks, ScalarStep,
+    TypeError, UnaryFunction,
 };
 use ipuc_kernels::testing::with_threads;
 use proptest::prelude::*;
@@ -20,6 +21,8 @@ fn run(
     apply(program, accumulators, shape, inputs, &mut context)
 }
 
+const RELU: Function = Function::Activation(Activation { function: ActivationFunction::Relu, alpha: None, beta: None });
+
 /// Functions with exact results, so that kernels have the bits of the reference.
 const FUNCTIONS: &[Function] = &[
     Function::Cast,
@@ -30,6 +33,7 @@ const FUNCTIONS: &[Function] = &[
     Function::Unary(UnaryFunction::Neg),
     Function::Unary(UnaryFunction::Floor),
     Function::Unary(UnaryFunction::Sqrt),
+    RELU,
     Function::Binary(BinaryFunction::Add),
     Function::Binary(BinaryFunction::Sub),
     Function::Binary(BinaryFunction::Mul),
@@ -154,7 +158,7 @@ proptest! {
     }
 }
 
-/// `x * clamp(x + 3, 0, 6) / 6 * y + z`, with y for each channel and z for each element, is one loop.
+/// `relu(x * clamp(x + 3, 0, 6) / 6 * y + z)`, with y for each channel and z for each element, is one loop.
 #[test]
 fn a_chain_reads_operands_where_they_lie() {
     let step =
@@ -168,6 +172,7 @@ fn a_chain_reads_operands_where_they_lie() {
         binary(BinaryFunction::Div, result(2), float(6.0)),
         binary(BinaryFunction::Mul, result(3), Argument::Operand(0)),
         binary(BinaryFunction::Add, result(4), Argument::Operand(1)),
+        step(RELU, &[result(5)]),
     ])
     .unwrap();
     for columns in [1, 15, 64, 700, 1100] {
@@ -184,6 +189,15 @@ fn a_chain_reads_operands_where_they_lie() {
         x[0] = f32::NAN;
         let compiled = Compiled::new(&program, Some(DType::F32), &shape, &inputs).unwrap().unwrap();
         assert_eq!(compiled.steps.len(), 1);
+        if columns == 1100 {
+            // Blocks end where a channel does.
+            let ends = [0, 576, 1024, 1100, 1676].map(|start| compiled.block_end(start, 2000));
+            assert_eq!(ends, [576, 1100, 1100, 1676, 2000]);
+            let alone = Program::of_steps(vec![binary(BinaryFunction::Max, Argument::Input, Argument::Operand(0))]);
+            let alone = alone.unwrap();
+            let without_chain = Compiled::new(&alone, Some(DType::F32), &shape, &inputs).unwrap().unwrap();
+            assert_eq!(without_chain.block_end(0, 2000), 1024, "no chain reads the operand where it lies");
+        }
         let elements: Vec<Scalar> = x.iter().map(|&x| Scalar::Float(x.into())).collect();
         let expected = program.evaluate(Some((DType::F32, &elements)), &shape, &inputs).unwrap();
         let found = run(&program, Accumulators::Float(&x), &shape, &inputs).unwrap();
@@ -197,6 +211,20 @@ fn a_chain_reads_operands_where_they_lie() {
         let changed = Tensor::from_elements(&shape, &x).unwrap();
         assert_eq!(comparable(&changed), comparable(&expected[0]), "{columns} columns in place");
     }
+}
+
+#[test]
+fn relu_within_a_chain_keeps_the_sign_of_zero() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let multiply = Function::Binary(BinaryFunction::Mul);
+    let steps = vec![step(multiply, &[Argument::Input, Argument::f32(1.0)]), step(RELU, &[Argument::Step(0)])];
+    let program = Program::of_steps(steps).unwrap();
+    let x = [-0.0, 0.0, -2.0, f32::NEG_INFINITY, f32::INFINITY, 3.5];
+    assert_eq!(Compiled::new(&program, Some(DType::F32), &[6], &[]).unwrap().unwrap().steps.len(), 1);
+    let found = run(&program, Accumulators::Float(&x), &[6], &[]).unwrap();
+    let bits: Vec<u32> = found[0].elements::<f32>().unwrap().iter().map(|value| value.to_bits()).collect();
+    assert_eq!(bits, [-0.0, 0.0, 0.0, 0.0, f32::INFINITY, 3.5].map(f32::to_bits));
 }
 
 /// The first step of a chain may read the last of the feeds, and what is quantized need not be the last step.

@@ -1,6 +1,6 @@
 //! A program over sums where they lie, while the tasks of a product compute others.
 
-use super::compiled::{Compiled, SingleChain};
+use super::compiled::{Compiled, SHORTEST_RUN, SingleChain};
 use super::registers::{Accumulators, BLOCK, Registers};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
@@ -8,9 +8,6 @@ use ipuc_formats::ops::{Program, ReferenceError};
 use ipuc_formats::value::Value;
 use ipuc_kernels::team;
 use std::sync::{Mutex, PoisonError};
-
-/// Elements from which on a chain changes sums where they lie, run by run: shorter ones would cost more to begin than to compute.
-const SHORTEST_RUN: usize = 96;
 
 /// A program with one result over sums that tasks complete block by block.
 pub(in crate::steps) struct WithinTasks<'a> {
