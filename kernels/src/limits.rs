@@ -134,6 +134,10 @@ impl Routine for Floats {
     }
 }
 
+/// The four bytes of the first lane, which products begin with, and those that all are multiplied by.
+const FIRST_BYTES: i32 = 0x0102_0304;
+const SIGNED_BYTES: i32 = 0x0101_ff02;
+
 /// The same of bytes.
 struct Bytes(usize);
 
@@ -142,18 +146,20 @@ impl Routine for Bytes {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> (i32, usize) {
-        let lanes: [i32; LANES] = black_box(std::array::from_fn(|lane| 0x0102_0304 + lane as i32));
-        let (unsigned, signed) = (simd.load_integers(&lanes), simd.splat_integer(black_box(0x0101_ff02)));
+        let lanes: [i32; LANES] = black_box(std::array::from_fn(|lane| FIRST_BYTES + lane as i32));
+        let (first, signed) = (simd.load_integers(&lanes), simd.splat_integer(black_box(SIGNED_BYTES)));
         let mut sums: [S::Integers; SUMS] =
-            std::array::from_fn(|index| simd.add_integers(unsigned, simd.splat_integer(black_box(index as i32))));
+            std::array::from_fn(|index| simd.add_integers(first, simd.splat_integer(black_box(index as i32))));
         let mut more = sums.map(|sum| simd.add_integers(sum, signed));
         for _ in 0..self.0 {
+            // Products of the sums themselves: where nothing but an addition changed from round to round, the compiler would
+            // multiply once.
             for sum in &mut sums {
-                *sum = simd.dot(*sum, unsigned, signed);
+                *sum = simd.dot(*sum, *sum, signed);
             }
             if S::TILE_VECTORS > 1 {
                 for sum in &mut more {
-                    *sum = simd.dot(*sum, unsigned, signed);
+                    *sum = simd.dot(*sum, *sum, signed);
                 }
             }
         }
@@ -178,14 +184,30 @@ mod tests {
             // A sum that gains factor * sum + 1 in each round differs from round to round.
             let totals: Vec<f32> = (0..4).map(|rounds| instructions.run(Floats(rounds)).0).collect();
             assert!(totals.windows(2).all(|pair| pair[0] != pair[1]), "{}: {totals:?}", instructions.name());
-            // A dot product adds the same in each round.
-            let sums: Vec<i32> = (0..4).map(|rounds| instructions.run(Bytes(rounds)).0).collect();
-            let added = sums[1].wrapping_sub(sums[0]);
-            assert!(added != 0 && sums.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == added), "{sums:?}");
+            for rounds in 0..4 {
+                let (total, vectors) = instructions.run(Bytes(rounds));
+                assert_eq!(total, total_of_bytes(rounds, vectors), "{} after {rounds}", instructions.name());
+            }
             let values = numbers(7, 4 * LANES * 5);
             let (read, sum) = (instructions.run(Read(&values)), values.iter().sum::<f32>());
             assert!((read - sum).abs() < 1e-3, "{}: {read} {sum}", instructions.name());
         }
+    }
+
+    /// The sum of all lanes after so many rounds of products of the first vectors.
+    fn total_of_bytes(rounds: usize, vectors: usize) -> i32 {
+        let mut total = 0i32;
+        for (vector, lane) in (0..2 * SUMS).flat_map(|vector| (0..LANES).map(move |lane| (vector, lane))) {
+            let more = if vector < SUMS { 0 } else { SIGNED_BYTES };
+            let mut sum = FIRST_BYTES + (lane + vector % SUMS) as i32 + more;
+            for _ in 0..if vector < vectors { rounds } else { 0 } {
+                let pairs = sum.to_le_bytes().into_iter().zip(SIGNED_BYTES.to_le_bytes());
+                let product: i32 = pairs.map(|(byte, signed)| i32::from(byte) * i32::from(signed as i8)).sum();
+                sum = sum.wrapping_add(product);
+            }
+            total = total.wrapping_add(sum);
+        }
+        total
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     change::Change,
-    product::{PANEL_OUTPUTS, RUN, Weight, tile},
+    product::{PANEL_OUTPUTS, RUN, Weight, clamped, tile},
     scratch::{Scratch, scratch},
     simd::{LANES, Simd},
     window::{self, WindowAxis},
@@ -480,18 +480,18 @@ impl<'a> Finish<'a> {
             if let Some(addends) = addends {
                 value = simd.add(value, simd.load(&addends[index]));
             }
-            simd.store(self.clamped(simd, value), out);
+            simd.store(clamped(simd, self.clamp, value), out);
         }
         if !rest.is_empty() {
             let mut value = self.biased(simd, simd.load_partial(last_sums));
             if let Some(addend) = last_addend {
                 value = simd.add(value, simd.load_partial(addend));
             }
-            simd.store_partial(self.clamped(simd, value), rest);
+            simd.store_partial(clamped(simd, self.clamp, value), rest);
         }
     }
 
-    // Methods, since closures would not be compiled for the instructions.
+    // A method, since closures would not be compiled for the instructions.
 
     #[inline(always)]
     fn biased<S: Simd>(&self, simd: S, value: S::Vector) -> S::Vector {
@@ -499,14 +499,6 @@ impl<'a> Finish<'a> {
             Some(bias) => simd.add(value, simd.splat(bias)),
             None => value,
         }
-    }
-
-    #[inline(always)]
-    fn clamped<S: Simd>(&self, simd: S, value: S::Vector) -> S::Vector {
-        let Some((least, greatest)) = self.clamp else { return value };
-        let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-        let value = simd.select_less(value, least, least, value);
-        simd.select_less(greatest, value, greatest, value)
     }
 }
 

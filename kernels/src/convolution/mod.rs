@@ -30,8 +30,8 @@ mod tests;
 
 use super::{
     change::Change,
-    product::PanelPiece,
-    simd::Simd,
+    product::{PanelPiece, clamped},
+    simd::{LANES, Simd},
     window::{self, WindowAxis},
 };
 
@@ -111,19 +111,28 @@ impl ConvolutionEpilogue<'_> {
         }
     }
 
+    /// All but the change.
+    #[inline(always)]
+    fn complete<S: Simd>(&self, simd: S, channel: usize, place: usize, outputs: &mut [f32]) {
+        let addend = self.addend.map(|addend| &addend[place..][..outputs.len()]);
+        for (index, outputs) in outputs.chunks_mut(LANES).enumerate() {
+            let mut value = simd.load_partial(outputs);
+            if let Some(bias) = self.bias {
+                value = simd.add(value, simd.splat(bias[channel]));
+            }
+            if let Some(addend) = addend {
+                value = simd.add(value, simd.load_partial(&addend[index * LANES..][..outputs.len()]));
+            }
+            simd.store_partial(clamped(simd, self.clamp, value), outputs);
+        }
+    }
+
     /// Applies it to outputs of `channel` (of all groups) that lie side by side, the first at `place` in the whole output.
     #[inline(always)]
     fn apply<S: Simd>(&self, simd: S, channel: usize, place: usize, outputs: &mut [f32]) {
-        if let Some(bias) = self.bias {
-            let bias = bias[channel];
-            outputs.iter_mut().for_each(|output| *output += bias);
+        if self.bias.is_some() || self.addend.is_some() || self.clamp.is_some() {
+            self.complete(simd, channel, place, outputs);
         }
-        if let Some(addend) = self.addend {
-            for (output, addend) in outputs.iter_mut().zip(&addend[place..]) {
-                *output += addend;
-            }
-        }
-        super::product::clamp_all(simd, self.clamp, outputs);
         if let Some(change) = self.change {
             change.apply(place, outputs);
         }

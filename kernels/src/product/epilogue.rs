@@ -53,13 +53,19 @@ impl<'a> Epilogue<'a> {
 /// Clamps each value; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn clamp_all<S: Simd>(simd: S, clamp: Option<(f32, f32)>, values: &mut [f32]) {
-    let Some((least, greatest)) = clamp else {
+    if clamp.is_none() {
         return;
-    };
-    let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-    for chunk in values.chunks_mut(LANES) {
-        let value = simd.load_partial(chunk);
-        let value = simd.select_less(value, least, least, value);
-        simd.store_partial(simd.select_less(greatest, value, greatest, value), chunk);
     }
+    for chunk in values.chunks_mut(LANES) {
+        simd.store_partial(clamped(simd, clamp, simd.load_partial(chunk)), chunk);
+    }
+}
+
+/// The values within the limits; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn clamped<S: Simd>(simd: S, clamp: Option<(f32, f32)>, value: S::Vector) -> S::Vector {
+    let Some((least, greatest)) = clamp else { return value };
+    let (least, greatest) = (simd.splat(least), simd.splat(greatest));
+    let value = simd.select_less(value, least, least, value);
+    simd.select_less(greatest, value, greatest, value)
 }

@@ -561,13 +561,14 @@ impl Simd for Avx2 {
     fn dot(self, sum: Self::Integers, unsigned: Self::Integers, signed: Self::Integers) -> Self::Integers {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {
-            // The sum of two products saturates at 16 bits, which 7 bits and the eighth by themselves do not reach.
-            let (eighth, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
+            // Sums of two products of bytes would saturate at 16 bits: even and odd bytes are multiplied as 16 bits. What is made of an
+            // operand is made once for all products that it is part of.
             let half = |sum: __m256i, unsigned: __m256i, signed: __m256i| {
-                let low = _mm256_maddubs_epi16(_mm256_andnot_si256(eighth, unsigned), signed);
-                let high = _mm256_maddubs_epi16(_mm256_and_si256(eighth, unsigned), signed);
-                let both = _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
-                _mm256_add_epi32(sum, both)
+                let even = _mm256_and_si256(unsigned, _mm256_set1_epi16(0xff));
+                let even_signed = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed));
+                let (odd, odd_signed) = (_mm256_srli_epi16::<8>(unsigned), _mm256_srai_epi16::<8>(signed));
+                let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, even_signed));
+                _mm256_add_epi32(sum, _mm256_madd_epi16(odd, odd_signed))
             };
             [half(sum[0], unsigned[0], signed[0]), half(sum[1], unsigned[1], signed[1])]
         }
