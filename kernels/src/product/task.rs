@@ -110,12 +110,6 @@ impl Routine for Task<'_> {
 
 /// Runs of inputs of panels, as f32.
 trait Runs {
-    /// What lies in memory for some inputs of a panel.
-    type Stored;
-
-    /// Inputs `inputs` of panel `panel` of a task where they lie in memory, to be asked for ahead; nothing where they lie apart.
-    fn stored(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[Self::Stored];
-
     /// Inputs `inputs` of panel `panel` of a task, where they lie or written to `wide`.
     fn run<'w, S: Simd>(
         &'w self,
@@ -131,13 +125,6 @@ trait Runs {
 struct PanelRuns<'e, W>(&'e [W]);
 
 impl<W: Weight> Runs for PanelRuns<'_, W> {
-    type Stored = W::Group;
-
-    #[inline(always)]
-    fn stored(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[W::Group] {
-        &task.panel(self.0, panel)[inputs.start / W::GROUP..inputs.end.div_ceil(W::GROUP)]
-    }
-
     #[inline(always)]
     fn run<'w, S: Simd>(
         &'w self,
@@ -163,13 +150,6 @@ struct PlainRuns<'e, W> {
 }
 
 impl<W: Weight> Runs for PlainRuns<'_, W> {
-    type Stored = W;
-
-    #[inline(always)]
-    fn stored(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[W] {
-        &[]
-    }
-
     #[inline(always)]
     fn run<'w, S: Simd>(
         &'w self,
@@ -186,13 +166,6 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
 }
 
 impl Runs for CodedPanels<'_> {
-    type Stored = u8;
-
-    #[inline(always)]
-    fn stored(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[u8] {
-        &[]
-    }
-
     #[inline(always)]
     fn run<'w, S: Simd>(
         &'w self,
@@ -338,21 +311,18 @@ impl Task<'_> {
             for first_panel in (0..panels).step_by(S::TILE_VECTORS) {
                 let panels = S::TILE_VECTORS.min(panels - first_panel);
                 let mut runs = [&[][..]; MOST_VECTORS];
-                let mut next = [&[][..]; MOST_VECTORS];
-                let run = first_input..first_input + length;
                 for (panel, wide) in wide.chunks_mut(RUN * LANES).take(panels).enumerate() {
                     let wide = &mut wide.as_chunks_mut().0[..length];
-                    runs[panel] = weights.run(simd, self, first_panel + panel, run.clone(), wide);
-                    let after = first_panel + S::TILE_VECTORS + panel;
-                    next[panel] = if after < self.part.panels { weights.stored(self, after, run.clone()) } else { &[] };
+                    let run = first_input..first_input + length;
+                    runs[panel] = weights.run(simd, self, first_panel + panel, run, wide);
                 }
                 let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: 0, fresh: fresh && first_input == 0 };
-                let whole = match (runs, next) {
-                    ([a, b, c], next) if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
-                        self.whole_tiles::<S, _, 8, 3>(simd, &near, length, place, [a, b, c], next)
+                let whole = match runs {
+                    runs if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
+                        self.whole_tiles::<S, 8, 3>(simd, &near, length, place, runs)
                     }
-                    ([a, ..], [next, ..]) if const { S::TILE_ROWS == 6 && S::TILE_VECTORS == 1 } => {
-                        self.whole_tiles::<S, _, 6, 1>(simd, &near, length, place, [a], [next])
+                    [first, ..] if const { S::TILE_ROWS == 6 && S::TILE_VECTORS == 1 } => {
+                        self.whole_tiles::<S, 6, 1>(simd, &near, length, place, [first])
                     }
                     _ => 0,
                 };
@@ -362,22 +332,21 @@ impl Task<'_> {
     }
 
     /// Adds the product of rows that fill whole tiles, of a run of inputs, and a tile's panels, where all have whole vectors of
-    /// outputs; gives how many rows. Meanwhile `next` is asked for.
+    /// outputs; gives how many rows.
     #[inline(always)]
-    fn whole_tiles<S: Simd, A, const ROWS: usize, const PANELS: usize>(
+    fn whole_tiles<S: Simd, const ROWS: usize, const PANELS: usize>(
         &mut self,
         simd: S,
         near: &[f32],
         length: usize,
         Place { output, fresh, ahead: _ }: Place,
         panels: [&[[f32; LANES]]; PANELS],
-        next: [&[A]; PANELS],
     ) -> usize {
         if self.out.iter().any(|outputs| outputs.len() < output + PANELS * PANEL_OUTPUTS) {
             return 0;
         }
         let near = near.as_chunks::<RUN>().0.as_chunks::<ROWS>().0;
-        simd.run(AddTiles::<A, ROWS, PANELS> { near, panels, next, length, out: &mut self.out, first: output, fresh });
+        simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: &mut self.out, first: output, fresh });
         near.len() * ROWS
     }
 

@@ -301,12 +301,10 @@ fn add_vectors<S: Simd, const PANELS: usize>(
 }
 
 /// Whole tiles of a run, one behind the other, that are added to whole vectors of the outputs.
-pub(crate) struct AddTiles<'a, 'o, A, const ROWS: usize, const PANELS: usize> {
+pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
     /// The rows of each tile.
     pub near: &'a [[[f32; RUN]; ROWS]],
     pub panels: [&'a [[f32; LANES]]; PANELS],
-    /// What the tiles of the next panels will read, which is far: it is asked for, a part by each tile.
-    pub next: [&'a [A]; PANELS],
     /// At most [`RUN`].
     pub length: usize,
     /// One slice a row.
@@ -317,21 +315,14 @@ pub(crate) struct AddTiles<'a, 'o, A, const ROWS: usize, const PANELS: usize> {
     pub fresh: bool,
 }
 
-impl<A, const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, A, ROWS, PANELS> {
+impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, PANELS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { near, panels, next, length, out, first, fresh } = self;
-        let share = next[0].len().div_ceil(near.len().max(1));
-        for (tile, (near, out)) in near.iter().zip(out.as_chunks_mut::<ROWS>().0).enumerate() {
+        let Self { near, panels, length, out, first, fresh } = self;
+        for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
             ask_for_outputs::<S, ROWS, PANELS>(simd, out, first);
-            for element in (tile * share..(tile + 1) * share).step_by(CACHE_LINE_BYTES.div_ceil(size_of::<A>().max(1)))
-            {
-                for panel in 0..PANELS {
-                    simd.prefetch_far(next[panel], element);
-                }
-            }
             let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, 0);
             for row in 0..ROWS {
                 add_vectors(simd, sums[row], &mut out[row][first..].as_chunks_mut().0[..PANELS], fresh);
