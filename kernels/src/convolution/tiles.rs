@@ -165,7 +165,7 @@ struct Tile<'a, 's, 'o, const ROWS: usize, const VECTORS: usize> {
     row: usize,
     /// First position.
     first: usize,
-    /// How many vectors behind its positions those are that it asks for.
+    /// Distance, in vectors, from its positions to those that it prefetches.
     ahead: usize,
     /// From its first channel on.
     sums: Sums<'s>,

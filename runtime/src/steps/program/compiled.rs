@@ -138,7 +138,7 @@ impl<'a> Compiled<'a> {
     /// Where the block that begins at element `start` ends, at most at `end`.
     pub(super) fn block_end(&self, start: usize, end: usize) -> usize {
         let Some(run) = self.direct_run else { return end.min(start + BLOCK) };
-        // Blocks of a run have about as many elements where it has few of them, so that none is short.
+        // A run is cut into blocks of about equal length, so that its last block is not a short one.
         let length = run.div_ceil(run.div_ceil(BLOCK)).next_multiple_of(TOGETHER).min(BLOCK);
         end.min(start + length.min(run - start % run))
     }
