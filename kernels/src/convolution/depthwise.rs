@@ -1,13 +1,16 @@
 //! Convolution of channels that do not see one another: groups of one input channel.
 //!
-//! Each channel is copied with its padding, so that every tap of 16 outputs of a row is one read at a fixed distance. Where
-//! rows are short, vectors hold channels instead (`depthwise_lanes`).
+//! Each channel is copied with its padding, so that every tap of 16 outputs is one read at a fixed distance (`depthwise_grid`).
+//! Where rows are short, vectors hold channels instead (`depthwise_lanes`); shapes of which the copy would be mostly waste are
+//! computed row by row.
 
 use std::ops::Range;
 
 use super::{
     ConvolutionEpilogue, ConvolutionShape,
+    depthwise_grid::on_grids,
     depthwise_lanes::{LanesTask, whole_blocks},
+    direct::Grid,
 };
 use crate::{
     product::tile,
@@ -17,7 +20,7 @@ use crate::{
 };
 
 /// The longest row of outputs for which vectors hold channels.
-const SHORT_ROW: usize = 28;
+const SHORT_ROW: usize = 8;
 
 /// The most positions that the windows of a channel see, if vectors hold channels: those of 16 channels stay in a near cache.
 const FEW_POSITIONS: usize = 2048;
@@ -47,6 +50,9 @@ pub fn depthwise(
     let axes = window::joined(&shape.axes);
     if shape.group_outputs == 1 && in_lanes(instructions, shape, &axes, (x, weight), out, epilogue) {
         return;
+    }
+    if let Some(grid) = Grid::new(&axes) {
+        return on_grids(instructions, shape, (&axes, &grid), (x, weight), out, epilogue);
     }
     let plan = Plan::new(&axes);
     let (plane, positions) = (window::inputs(&axes), window::outputs(&axes));

@@ -12,13 +12,13 @@ use std::ops::Range;
 use super::{
     ConvolutionEpilogue,
     gather::Taken,
-    tiles::{Column, Data, MOST_COLUMN, Offsets, Operands, columns},
+    tiles::{Column, Data, MOST_COLUMN, Operands, columns},
 };
 use crate::{
     change::Change,
     product::{PANEL_OUTPUTS, RUN, Weight, clamped, tile},
     scratch::{Scratch, scratch},
-    simd::{LANES, Simd},
+    simd::{LANES, Places, Simd},
     window::{self, WindowAxis},
 };
 
@@ -80,6 +80,12 @@ impl Grid {
         let unit = if self.row == 1 { 3 * LANES } else { 1 };
         rows.div_ceil(parts).max(fewest).min(most).next_multiple_of(unit)
     }
+
+    /// The most rows along the first axis of which the copy of a channel has at most so many values, at least one.
+    pub(super) fn rows_within(&self, values: usize) -> usize {
+        let grids: usize = self.phases.iter().map(Vec::len).product();
+        (values / (self.row * grids)).saturating_sub(self.reach[0]).max(1)
+    }
 }
 
 /// A column of positions as a copy.
@@ -110,6 +116,17 @@ pub(super) struct Finish<'a> {
     pub clamp: Option<(f32, f32)>,
     /// The change, and where the outputs begin in the whole output.
     pub change: Option<(Change<'a>, usize)>,
+}
+
+/// Rows of a channel of which a copy takes as many values at the same distance.
+pub(super) struct Lines {
+    pub count: usize,
+    /// Distance of neighbours in the channel.
+    pub stride: usize,
+    /// All bits of the lanes that a line of less than a vector has.
+    pub mask: [i32; LANES],
+    /// Where each begins in the copy, and in the channel.
+    pub places: Vec<(usize, usize)>,
 }
 
 /// Some rows of outputs along the first axis.
@@ -144,7 +161,8 @@ impl Block {
         for axis in (0..rank - 1).rev() {
             strides[axis] = strides[axis + 1] * extent(axis + 1);
         }
-        let mut phase_strides = vec![strides[0] * extent(0); rank];
+        // Vectors that are written at the end of a grid reach behind it.
+        let mut phase_strides = vec![strides[0] * extent(0) + LANES; rank];
         for axis in (0..rank - 1).rev() {
             phase_strides[axis] = phase_strides[axis + 1] * grid.phases[axis + 1].len();
         }
@@ -223,6 +241,20 @@ impl Block {
         }
     }
 
+    /// What is copied of a channel, for each of the grids along the last axis.
+    pub(super) fn lines(&self) -> Vec<Lines> {
+        let lines = |&(phase, _, ref taken): &(usize, isize, Taken)| {
+            let source = |&(to, from): &(usize, Option<usize>)| {
+                Some((phase + to + taken.inside.start, from? * self.last.input + taken.from))
+            };
+            let places = self.sources.iter().filter_map(source).collect();
+            let count = taken.inside.len();
+            let mask = std::array::from_fn(|lane| if lane < count { -1 } else { 0 });
+            Lines { count, stride: taken.stride, mask, places }
+        };
+        self.last_phases.iter().map(lines).filter(|lines| lines.count > 0).collect()
+    }
+
     /// As [`Block::fill`], of bytes shifted by so many positions of the input along the last axis; the padding is `pad`.
     #[inline(always)]
     pub(super) fn fill_bytes(&self, plane: &[u8], shift: usize, pad: u8, channel: &mut [u8]) {
@@ -242,7 +274,7 @@ impl Block {
 
     /// Sums on the grid become outputs side by side.
     #[inline(always)]
-    fn collect<S: Simd>(&self, simd: S, sums: &[f32], out: &mut [f32], finish: &Finish<'_>) {
+    pub(super) fn collect<S: Simd>(&self, simd: S, sums: &[f32], out: &mut [f32], finish: &Finish<'_>) {
         let mut place = 0;
         for (out, &start) in out.chunks_mut(self.row_length).zip(&self.rows) {
             let addend = finish.addend.map(|addend| &addend[place..][..out.len()]);
@@ -302,7 +334,7 @@ impl Block {
             } else {
                 self.read(simd, (image, plane), (part.clone(), end.is_some()), &mut data, &mut offsets)
             };
-            let offsets = Offsets::new(&offsets);
+            let offsets = Places::new(&offsets);
             let groups_before = (first - inputs.start) / W::GROUP;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
                 let row = panel * PANEL_OUTPUTS;
@@ -367,7 +399,7 @@ impl Block {
             let (operands, own) = match last.filter(|last| last.first == column.first) {
                 Some(LastColumn { data, offsets, .. }) => {
                     let data = Data { values: data, distance: LANES };
-                    (Operands { data, offsets: Offsets::new(offsets), ..operands }, Column { first: 0, ..column })
+                    (Operands { data, offsets: Places::new(offsets), ..operands }, Column { first: 0, ..column })
                 }
                 None => (operands, column),
             };
@@ -489,6 +521,12 @@ impl<'a> Finish<'a> {
             }
             simd.store_partial(clamped(simd, self.clamp, value), rest);
         }
+    }
+
+    /// Sums become outputs, all but addend and change.
+    #[inline(always)]
+    pub(super) fn clamped<S: Simd>(&self, simd: S, sums: S::Vector) -> S::Vector {
+        clamped(simd, self.clamp, self.biased(simd, sums))
     }
 
     // A method, since closures would not be compiled for the instructions.

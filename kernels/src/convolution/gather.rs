@@ -123,11 +123,11 @@ pub(super) fn copy_row<S: Simd>(simd: S, row: &[f32], start: isize, stride: usiz
 
 /// Which values of a row a line takes: every `stride`-th from some position on, which may lie outside of the row.
 pub(super) struct Taken {
-    stride: usize,
+    pub stride: usize,
     /// The first value that is there.
-    from: usize,
+    pub from: usize,
     /// The values of the line that are there; the others are 0.
-    inside: Range<usize>,
+    pub inside: Range<usize>,
 }
 
 impl Taken {

@@ -13,6 +13,7 @@ mod byte_tiles;
 mod completion;
 mod depthwise;
 mod depthwise_bytes;
+mod depthwise_grid;
 mod depthwise_lanes;
 mod direct;
 mod few;

@@ -495,6 +495,56 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// Planes that are cut into several blocks of rows, rows shorter and longer than a vector, steps of one to three.
+#[test]
+fn depthwise_blocks_agree_with_naive_loops() {
+    let axis = |input: usize, kernel: usize, stride: usize, dilation: usize| {
+        let pad = kernel * dilation / 2;
+        let output = (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1;
+        WindowAxis { input, output, kernel, stride, dilation, pad_begin: pad, pad_end: pad }
+    };
+    let cases = [
+        vec![axis(90, 3, 1, 1), axis(112, 3, 1, 1)],
+        vec![axis(113, 5, 2, 1), axis(75, 5, 2, 1)],
+        vec![axis(400, 3, 1, 2), axis(13, 3, 1, 1)],
+        vec![axis(200, 3, 2, 1), axis(28, 3, 2, 1)],
+        vec![axis(60, 3, 3, 1), axis(95, 4, 3, 1)],
+        vec![axis(9, 3, 1, 1), axis(20, 3, 2, 1), axis(31, 3, 1, 1)],
+        vec![axis(9000, 7, 1, 3)],
+    ];
+    for axes in cases {
+        let shape = ConvolutionShape { batch: 2, groups: 3, group_inputs: 1, group_outputs: 2, axes };
+        let (x, weight) = (numbers(3, shape.inputs()), numbers(7, 6 * shape.depth()));
+        let (bias, addend) = (numbers(5, 6), numbers(9, shape.outputs()));
+        let expected = naive(&shape, &x, &weight);
+        let plane = window::outputs(&shape.axes);
+        for instructions in Instructions::available() {
+            let run = |epilogue: ConvolutionEpilogue<'_>| {
+                let mut out = vec![f32::NAN; shape.outputs()];
+                depthwise(instructions, &shape, &x, &weight, &mut out, epilogue);
+                out
+            };
+            let plain = with_threads(1, || run(ConvolutionEpilogue::default()));
+            assert_close(instructions.name(), &plain, &expected);
+            for addend in [None, Some(&addend[..])] {
+                let epilogue =
+                    ConvolutionEpilogue { bias: Some(&bias), addend, clamp: Some((-0.5, 1.0)), change: None };
+                let completed: Vec<f32> = plain
+                    .iter()
+                    .enumerate()
+                    .map(|(index, sum)| {
+                        let value = sum + bias[index / plane % 6];
+                        addend.map_or(value, |addend| value + addend[index]).clamp(-0.5, 1.0)
+                    })
+                    .collect();
+                for threads in [1, 3] {
+                    assert_eq!(bits(&with_threads(threads, || run(epilogue))), bits(&completed), "{shape:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Two outputs of each channel are made row by row, one output by vectors of channels.
 #[test]
 fn short_rows_have_the_bits_of_rows() {

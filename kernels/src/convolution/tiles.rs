@@ -5,7 +5,7 @@
 
 use crate::{
     product::RUN,
-    simd::{Adjacent, LANES, Routine, Simd},
+    simd::{Adjacent, LANES, Places, Routine, Simd},
 };
 
 /// Inputs between those that the first column multiplies and those whose weights it asks for: a page, as the processor asks for no
@@ -52,7 +52,7 @@ pub(super) struct Operands<'a> {
     /// Inputs with their positions.
     pub data: Data<'a>,
     /// Where each input of position 0 lies.
-    pub offsets: Offsets<'a>,
+    pub offsets: Places<'a>,
     /// Whether sums are overwritten.
     pub fresh: bool,
 }
@@ -63,19 +63,6 @@ pub(super) struct Data<'a> {
     pub values: &'a [f32],
     /// From 16 positions to the next: 16 where all lie side by side, as they do for tiles of several vectors.
     pub distance: usize,
-}
-
-/// Where inputs of position 0 lie.
-#[derive(Clone, Copy)]
-pub(super) struct Offsets<'a> {
-    all: &'a [usize],
-    largest: usize,
-}
-
-impl<'a> Offsets<'a> {
-    pub(super) fn new(all: &'a [usize]) -> Self {
-        Self { all, largest: all.iter().copied().max().unwrap_or(0) }
-    }
 }
 
 /// Sums in memory.
@@ -116,44 +103,57 @@ impl Operands<'_> {
         sums: Sums<'_>,
         (out, place): (&[&mut [f32]], usize),
     ) {
-        for (index, (panel, offsets)) in self.panel.chunks(RUN).zip(self.offsets.all.chunks(RUN)).enumerate() {
-            let offsets = Offsets { all: offsets, ..self.offsets };
+        for (index, (panel, offsets)) in self.panel.chunks(RUN).zip(self.offsets.chunks(RUN)).enumerate() {
             let operands = Operands { panel, offsets, fresh: self.fresh && index == 0, ..self };
-            let mut row = 0;
-            while row < rows {
-                // Channels that are missing in a panel are zeros: a tile with some of them is faster than several small ones.
-                let count = match rows - row {
-                    // A vector alone leaves registers for the sums of all channels, which take turns in the two units.
-                    9.. if VECTORS == 1 && S::TILE_ROWS == 8 => 16,
-                    5.. if S::TILE_ROWS == 8 => 8,
-                    6.. if S::TILE_ROWS == 6 => 6,
-                    3.. => 4,
-                    rest => rest,
-                };
-                let asked = if index == 0 { &out[row.min(out.len())..out.len().min(row + count)] } else { &[] };
-                for vector in (0..column.vectors).step_by(VECTORS) {
-                    let first = sums.first + vector * LANES;
-                    let own = Sums { values: &mut sums.values[row * sums.pitch..], first, ..sums };
-                    let first = column.first + vector * LANES;
-                    let out = (asked, place + vector * LANES);
-                    let ahead = column.vectors;
-                    match count {
-                        16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
-                            simd.run(Tile::<16, VECTORS> { operands, row, first, ahead, sums: own, out })
-                        }
-                        8 if const { S::TILE_ROWS == 8 } => {
-                            simd.run(Tile::<8, VECTORS> { operands, row, first, ahead, sums: own, out })
-                        }
-                        6 if const { S::TILE_ROWS == 6 } => {
-                            simd.run(Tile::<6, VECTORS> { operands, row, first, ahead, sums: own, out })
-                        }
-                        4 => simd.run(Tile::<4, VECTORS> { operands, row, first, ahead, sums: own, out }),
-                        2 => simd.run(Tile::<2, VECTORS> { operands, row, first, ahead, sums: own, out }),
-                        _ => simd.run(Tile::<1, VECTORS> { operands, row, first, ahead, sums: own, out }),
-                    }
-                }
-                row += count;
+            for vector in (0..column.vectors).step_by(VECTORS) {
+                let first = sums.first + vector * LANES;
+                let sums = Sums { values: &mut *sums.values, first, ..sums };
+                let place = place + vector * LANES;
+                let first = column.first + vector * LANES;
+                let asked = if index == 0 { out } else { &[] };
+                operands.panel_tiles::<S, VECTORS>(simd, (first, rows), sums, (asked, place));
             }
+        }
+    }
+
+    /// All channels of a panel by `VECTORS` vectors of positions, from `first` on, whose inputs stay in the first-level cache from
+    /// one tile to the next.
+    #[inline(always)]
+    fn panel_tiles<S: Simd, const VECTORS: usize>(
+        self,
+        simd: S,
+        (first, rows): (usize, usize),
+        sums: Sums<'_>,
+        (asked, place): (&[&mut [f32]], usize),
+    ) {
+        let operands = self;
+        let mut row = 0;
+        while row < rows {
+            // Channels that are missing in a panel are zeros: a tile with some of them is faster than several small ones.
+            let count = match rows - row {
+                // A vector alone leaves registers for the sums of all channels, which take turns in the two units.
+                9.. if VECTORS == 1 && S::TILE_ROWS == 8 => 16,
+                5.. if S::TILE_ROWS == 8 => 8,
+                // 16 are 6, 5 and 5: sums of 4 are as few as the two units have in flight.
+                5 | 10 if S::TILE_ROWS == 6 => 5,
+                6.. if S::TILE_ROWS == 6 => 6,
+                3.. => 4,
+                rest => rest,
+            };
+            let out = (&asked[row.min(asked.len())..asked.len().min(row + count)], place);
+            let sums = Sums { values: &mut sums.values[row * sums.pitch..], ..sums };
+            match count {
+                16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
+                    simd.run(Tile::<16, VECTORS> { operands, row, first, sums, out })
+                }
+                8 if const { S::TILE_ROWS == 8 } => simd.run(Tile::<8, VECTORS> { operands, row, first, sums, out }),
+                6 if const { S::TILE_ROWS == 6 } => simd.run(Tile::<6, VECTORS> { operands, row, first, sums, out }),
+                5 if const { S::TILE_ROWS == 6 } => simd.run(Tile::<5, VECTORS> { operands, row, first, sums, out }),
+                4 => simd.run(Tile::<4, VECTORS> { operands, row, first, sums, out }),
+                2 => simd.run(Tile::<2, VECTORS> { operands, row, first, sums, out }),
+                _ => simd.run(Tile::<1, VECTORS> { operands, row, first, sums, out }),
+            }
+            row += count;
         }
     }
 }
@@ -165,8 +165,6 @@ struct Tile<'a, 's, 'o, const ROWS: usize, const VECTORS: usize> {
     row: usize,
     /// First position.
     first: usize,
-    /// Distance, in vectors, from its positions to those that it prefetches.
-    ahead: usize,
     /// From its first channel on.
     sums: Sums<'s>,
     /// The outputs of its channels, and the place of its first.
@@ -204,14 +202,14 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
         // A constant for tiles of several vectors.
         let distance = if const { S::TILE_VECTORS > 1 } { LANES } else { data.distance };
         let data = &data.values[self.first / LANES * distance..];
-        let values = Adjacent::<VECTORS>::new(data, offsets.largest);
+        let (groups, rest) = panel.as_chunks::<ASKED>();
+        let (group_offsets, rest_offsets) = offsets.all().as_chunks::<ASKED>();
+        let (group_values, rest_values) = Adjacent::<VECTORS>::new(data, offsets).groups::<ASKED>();
         // The first channels of a panel ask for the positions behind their own, and at the first positions for weights.
         let asks = self.row == 0;
         let asks_weights = asks && self.first == 0;
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
-        let (groups, rest) = panel.as_chunks::<ASKED>();
-        let (group_offsets, rest_offsets) = offsets.all.as_chunks::<ASKED>();
-        for (group, (weights, offsets)) in groups.iter().zip(group_offsets).enumerate() {
+        for (group, ((weights, offsets), values)) in groups.iter().zip(group_offsets).zip(group_values).enumerate() {
             if asks_weights {
                 for input in 0..ASKED {
                     simd.prefetch(panel, group * ASKED + input + WEIGHTS_AHEAD);
@@ -220,21 +218,21 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
             if asks {
                 for input in 0..ASKED {
                     for vector in 0..VECTORS {
-                        simd.prefetch(data, offsets[input] + self.ahead * distance + vector * LANES);
+                        simd.prefetch(data, offsets[input] + VECTORS * distance + vector * LANES);
                     }
                 }
             }
             for input in 0..ASKED {
-                self.add_input(simd, &weights[input], values.at(offsets[input]), &mut sums);
+                self.add_input(simd, &weights[input], values[input], &mut sums);
             }
         }
-        for (weights, &offset) in rest.iter().zip(rest_offsets) {
+        for ((weights, &offset), values) in rest.iter().zip(rest_offsets).zip(rest_values) {
             if asks {
                 for vector in 0..VECTORS {
-                    simd.prefetch(data, offset + self.ahead * distance + vector * LANES);
+                    simd.prefetch(data, offset + VECTORS * distance + vector * LANES);
                 }
             }
-            self.add_input(simd, weights, values.at(offset), &mut sums);
+            self.add_input(simd, weights, values, &mut sums);
         }
         sums
     }

@@ -17,12 +17,12 @@ use super::{
     ConvolutionEpilogue, ConvolutionShape,
     direct::Finish,
     gather::copy_row,
-    tiles::{Data, Offsets, Operands, columns},
+    tiles::{Data, Operands, columns},
 };
 use crate::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile},
     scratch::scratch,
-    simd::{Instructions, LANES, Routine, Simd},
+    simd::{Instructions, LANES, Places, Routine, Simd},
     team, threads,
     window::{self, WindowAxis},
 };
@@ -314,7 +314,7 @@ impl Block<'_> {
             for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
                 let data = Data { values: &data[point * point_inputs..][..point_inputs], distance: LANES };
                 let operands =
-                    Operands { panel: &weights[..inputs], data, offsets: Offsets::new(&offsets), fresh: true };
+                    Operands { panel: &weights[..inputs], data, offsets: Places::new(&offsets), fresh: true };
                 let sums = &mut sums[point * point_sums..][..point_sums];
                 for column in columns(tiles) {
                     operands.column(simd, (column, out.len()), (&mut *sums, column.first, pitch), (&[], 0));

@@ -37,7 +37,7 @@ use std::sync::OnceLock;
 
 use half::{bf16, f16};
 
-pub(crate) use adjacent::Adjacent;
+pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
 pub use portable::Portable;
 
