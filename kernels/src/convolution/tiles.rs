@@ -111,93 +111,73 @@ impl Operands<'_> {
                 let place = place + vector * LANES;
                 let first = column.first + vector * LANES;
                 let asked = if index == 0 { out } else { &[] };
-                operands.panel_tiles::<S, VECTORS>(simd, (first, rows), sums, (asked, place));
+                simd.run(PanelTiles::<VECTORS> { operands, rows, first, sums, out: (asked, place) });
             }
-        }
-    }
-
-    /// All channels of a panel by `VECTORS` vectors of positions, from `first` on, whose inputs stay in the first-level cache from
-    /// one tile to the next.
-    #[inline(always)]
-    fn panel_tiles<S: Simd, const VECTORS: usize>(
-        self,
-        simd: S,
-        (first, rows): (usize, usize),
-        sums: Sums<'_>,
-        (asked, place): (&[&mut [f32]], usize),
-    ) {
-        let operands = self;
-        let mut row = 0;
-        while row < rows {
-            // Channels that are missing in a panel are zeros: a tile with some of them is faster than several small ones.
-            let count = match rows - row {
-                // A vector alone leaves registers for the sums of all channels, which take turns in the two units.
-                9.. if VECTORS == 1 && S::TILE_ROWS == 8 => 16,
-                5.. if S::TILE_ROWS == 8 => 8,
-                // 16 are 6, 5 and 5: sums of 4 are as few as the two units have in flight.
-                5 | 10 if S::TILE_ROWS == 6 => 5,
-                6.. if S::TILE_ROWS == 6 => 6,
-                3.. => 4,
-                rest => rest,
-            };
-            let out = (&asked[row.min(asked.len())..asked.len().min(row + count)], place);
-            let sums = Sums { values: &mut sums.values[row * sums.pitch..], ..sums };
-            match count {
-                16 if const { VECTORS == 1 && S::TILE_ROWS == 8 } => {
-                    simd.run(Tile::<16, VECTORS> { operands, row, first, sums, out })
-                }
-                8 if const { S::TILE_ROWS == 8 } => simd.run(Tile::<8, VECTORS> { operands, row, first, sums, out }),
-                6 if const { S::TILE_ROWS == 6 } => simd.run(Tile::<6, VECTORS> { operands, row, first, sums, out }),
-                5 if const { S::TILE_ROWS == 6 } => simd.run(Tile::<5, VECTORS> { operands, row, first, sums, out }),
-                4 => simd.run(Tile::<4, VECTORS> { operands, row, first, sums, out }),
-                2 => simd.run(Tile::<2, VECTORS> { operands, row, first, sums, out }),
-                _ => simd.run(Tile::<1, VECTORS> { operands, row, first, sums, out }),
-            }
-            row += count;
         }
     }
 }
 
-/// Some channels by up to three vectors of positions, over one run of inputs.
-struct Tile<'a, 's, 'o, const ROWS: usize, const VECTORS: usize> {
+/// All channels of a panel by up to three vectors of positions, over one run of inputs, which stay in the first-level cache from
+/// one tile to the next.
+struct PanelTiles<'a, 's, 'o, const VECTORS: usize> {
     operands: Operands<'a>,
-    /// First channel in the panel.
-    row: usize,
+    /// Channels that are there.
+    rows: usize,
     /// First position.
     first: usize,
-    /// From its first channel on.
     sums: Sums<'s>,
-    /// The outputs of its channels, and the place of its first.
+    /// The outputs of its channels where they are prefetched, and the place of their first.
     out: (&'o [&'o mut [f32]], usize),
 }
 
-impl<const ROWS: usize, const VECTORS: usize> Routine for Tile<'_, '_, '_, ROWS, VECTORS> {
+impl<const VECTORS: usize> Routine for PanelTiles<'_, '_, '_, VECTORS> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
+        let mut row = 0;
+        while row < self.rows {
+            // Channels that are missing in a panel are zeros: a tile with some of them is faster than several small ones.
+            row += match self.rows - row {
+                // A vector alone leaves registers for the sums of all channels, which take turns in the two units.
+                9.. if const { VECTORS == 1 && S::TILE_ROWS == 8 } => self.tile::<S, 16>(simd, row),
+                5.. if const { S::TILE_ROWS == 8 } => self.tile::<S, 8>(simd, row),
+                // 16 are 6, 5 and 5: sums of 4 are as few as the two units have in flight.
+                5 | 10 if const { S::TILE_ROWS == 6 } => self.tile::<S, 5>(simd, row),
+                6.. if const { S::TILE_ROWS == 6 } => self.tile::<S, 6>(simd, row),
+                3.. => self.tile::<S, 4>(simd, row),
+                2 => self.tile::<S, 2>(simd, row),
+                _ => self.tile::<S, 1>(simd, row),
+            };
+        }
+    }
+}
+
+impl<const VECTORS: usize> PanelTiles<'_, '_, '_, VECTORS> {
+    /// `ROWS` channels from one on; gives how many.
+    #[inline(always)]
+    fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, row: usize) -> usize {
         let (out, place) = self.out;
-        for out in out {
+        for out in out.iter().skip(row).take(ROWS) {
             for vector in 0..=VECTORS {
                 simd.prefetch(out, place + vector * LANES);
             }
         }
-        let run = self.multiply(simd);
-        let Sums { values, pitch, first } = self.sums;
-        for row in 0..ROWS {
-            let sums = &mut values[row * pitch + first..].as_chunks_mut().0[..VECTORS];
+        let run = self.multiply::<S, ROWS>(simd, row);
+        let Sums { values, pitch, first } = &mut self.sums;
+        for index in 0..ROWS {
+            let sums = &mut values[(row + index) * *pitch + *first..].as_chunks_mut().0[..VECTORS];
             for vector in 0..VECTORS {
                 let before = if self.operands.fresh { simd.splat(0.0) } else { simd.load(&sums[vector]) };
-                simd.store(simd.add(before, run[row][vector]), &mut sums[vector]);
+                simd.store(simd.add(before, run[index][vector]), &mut sums[vector]);
             }
         }
+        ROWS
     }
-}
 
-impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
     /// Sums over the run, beginning at 0: registers, as they are indexed by numbers that the compiler knows.
     #[inline(always)]
-    fn multiply<S: Simd>(&self, simd: S) -> [[S::Vector; VECTORS]; ROWS] {
+    fn multiply<S: Simd, const ROWS: usize>(&self, simd: S, row: usize) -> [[S::Vector; VECTORS]; ROWS] {
         let Operands { panel, data, offsets, .. } = self.operands;
         // A constant for tiles of several vectors.
         let distance = if const { S::TILE_VECTORS > 1 } { LANES } else { data.distance };
@@ -206,7 +186,7 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
         let (group_offsets, rest_offsets) = offsets.all().as_chunks::<ASKED>();
         let (group_values, rest_values) = Adjacent::<VECTORS>::new(data, offsets).groups::<ASKED>();
         // The first channels of a panel ask for the positions behind their own, and at the first positions for weights.
-        let asks = self.row == 0;
+        let asks = row == 0;
         let asks_weights = asks && self.first == 0;
         let mut sums = [[simd.splat(0.0); VECTORS]; ROWS];
         for (group, ((weights, offsets), values)) in groups.iter().zip(group_offsets).zip(group_values).enumerate() {
@@ -223,7 +203,7 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
                 }
             }
             for input in 0..ASKED {
-                self.add_input(simd, &weights[input], values[input], &mut sums);
+                add_input(simd, &weights[input][row..row + ROWS], values[input], &mut sums);
             }
         }
         for ((weights, &offset), values) in rest.iter().zip(rest_offsets).zip(rest_values) {
@@ -232,30 +212,28 @@ impl<const ROWS: usize, const VECTORS: usize> Tile<'_, '_, '_, ROWS, VECTORS> {
                     simd.prefetch(data, offset + VECTORS * distance + vector * LANES);
                 }
             }
-            self.add_input(simd, weights, values, &mut sums);
+            add_input(simd, &weights[row..row + ROWS], values, &mut sums);
         }
         sums
     }
+}
 
-    /// Adds the products of an input.
-    #[inline(always)]
-    fn add_input<S: Simd>(
-        &self,
-        simd: S,
-        weights: &[f32; LANES],
-        values: &[[f32; LANES]; VECTORS],
-        sums: &mut [[S::Vector; VECTORS]; ROWS],
-    ) {
-        let weights = &weights[self.row..self.row + ROWS];
-        let mut vectors = [simd.splat(0.0); VECTORS];
+/// Adds the products of an input.
+#[inline(always)]
+fn add_input<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    simd: S,
+    weights: &[f32],
+    values: &[[f32; LANES]; VECTORS],
+    sums: &mut [[S::Vector; VECTORS]; ROWS],
+) {
+    let mut vectors = [simd.splat(0.0); VECTORS];
+    for vector in 0..VECTORS {
+        vectors[vector] = simd.load(&values[vector]);
+    }
+    for row in 0..ROWS {
+        let factor = simd.splat(weights[row]);
         for vector in 0..VECTORS {
-            vectors[vector] = simd.load(&values[vector]);
-        }
-        for row in 0..ROWS {
-            let factor = simd.splat(weights[row]);
-            for vector in 0..VECTORS {
-                sums[row][vector] = simd.fused(factor, vectors[vector], sums[row][vector]);
-            }
+            sums[row][vector] = simd.fused(factor, vectors[vector], sums[row][vector]);
         }
     }
 }

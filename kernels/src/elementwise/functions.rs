@@ -38,9 +38,7 @@ fn reduced_exponential<S: Simd>(simd: S, x: S::Vector) -> (S::Vector, S::Vector)
 /// x within limits; NaN stays NaN.
 #[inline(always)]
 fn limit<S: Simd>(simd: S, x: S::Vector, least: f32, greatest: f32) -> S::Vector {
-    let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-    let x = simd.select_less(x, least, least, x);
-    simd.select_less(greatest, x, greatest, x)
+    simd.at_most(simd.at_least(x, simd.splat(least)), simd.splat(greatest))
 }
 
 /// exp(x), to 1 ULP (below the normal numbers, 1 unit of those).
@@ -204,7 +202,7 @@ functions! {
     /// 1 / (1 + exp(-x)), to 3 ULP.
     Logistic() cost 14 |simd, x| logistic(simd, x);
     /// 0 where x is below 0, else x.
-    Relu() cost 1 |simd, x| simd.select_less(x, simd.splat(0.0), simd.splat(0.0), x);
+    Relu() cost 1 |simd, x| simd.at_least(x, simd.splat(0.0));
     /// x between `least` and `greatest` (which wins if they cross).
     Clamp(least, greatest) cost 1 |simd, x| simd.minimum(simd.maximum(x, least), greatest);
     /// scale * x + offset.

@@ -66,6 +66,5 @@ pub(crate) fn clamp_all<S: Simd>(simd: S, clamp: Option<(f32, f32)>, values: &mu
 pub(crate) fn clamped<S: Simd>(simd: S, clamp: Option<(f32, f32)>, value: S::Vector) -> S::Vector {
     let Some((least, greatest)) = clamp else { return value };
     let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-    let value = simd.select_less(value, least, least, value);
-    simd.select_less(greatest, value, greatest, value)
+    simd.at_most(simd.at_least(value, least), greatest)
 }

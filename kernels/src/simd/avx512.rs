@@ -164,6 +164,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn at_least(self, a: Self::Vector, least: Self::Vector) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions. The second operand is the result where either is NaN.
+        unsafe { _mm512_max_ps(least, a) }
+    }
+
+    #[inline(always)]
+    fn at_most(self, a: Self::Vector, greatest: Self::Vector) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { _mm512_min_ps(greatest, a) }
+    }
+
+    #[inline(always)]
     fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a) }

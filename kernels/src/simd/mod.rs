@@ -139,6 +139,18 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn select_less(self, a: Self::Vector, b: Self::Vector, then: Self::Vector, otherwise: Self::Vector)
     -> Self::Vector;
 
+    /// `least` where a lane is less, else the lane, NaN too.
+    #[inline(always)]
+    fn at_least(self, a: Self::Vector, least: Self::Vector) -> Self::Vector {
+        self.select_less(a, least, least, a)
+    }
+
+    /// `greatest` where a lane is greater, else the lane, NaN too.
+    #[inline(always)]
+    fn at_most(self, a: Self::Vector, greatest: Self::Vector) -> Self::Vector {
+        self.select_less(greatest, a, greatest, a)
+    }
+
     /// The larger; NaN where either is.
     fn maximum(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 

@@ -525,9 +525,7 @@ fn linked<S: Simd, const COUNT: usize>(
         Link::Clamp(_, least, greatest) => {
             let (least, greatest) = (simd.splat(least), simd.splat(greatest));
             for vector in 0..COUNT {
-                let x = x[vector];
-                let above = simd.select_less(x, least, least, x);
-                result[vector] = simd.select_less(greatest, above, greatest, above);
+                result[vector] = simd.at_most(simd.at_least(x[vector], least), greatest);
             }
         }
     }
