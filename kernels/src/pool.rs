@@ -164,36 +164,34 @@ impl Routine for Planes<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if self.kind == PoolKind::Max && self.rows.shares_maxima() {
-            match self.rows.last.stride {
-                1 => self.row_by_row::<S, true>(simd),
-                _ => self.row_by_row::<S, false>(simd),
-            }
-            return;
-        }
         match (self.kind == PoolKind::Max, self.rows.last.stride == 1) {
-            (true, true) => self.combine::<S, true, true>(simd),
-            (true, false) => self.combine::<S, true, false>(simd),
-            (false, true) => self.combine::<S, false, true>(simd),
-            (false, false) => self.combine::<S, false, false>(simd),
+            (true, true) => self.largest::<S, true>(simd),
+            (true, false) => self.largest::<S, false>(simd),
+            (false, true) => self.combine::<S, true>(simd),
+            (false, false) => self.combine::<S, false>(simd),
         }
     }
 }
 
 impl Planes<'_> {
-    /// The largest of each window of a row of the input, then of the rows of each window.
+    /// The largest of the rows of each window, then of neighbouring positions.
     #[inline(always)]
-    fn row_by_row<S: Simd, const ADJACENT: bool>(self, simd: S) {
+    fn largest<S: Simd, const ADJACENT: bool>(self, simd: S) {
         let Planes { kind, rows, x, out } = self;
         let Rows { last, width, .. } = *rows;
         let stride = if ADJACENT { 1 } else { 2 };
-        let (plane_inputs, vectors) = (rows.inputs * last.input, last.output.div_ceil(LANES));
-        let mut padded = scratch(rows.inputs * width);
-        let mut largest = scratch(rows.inputs * vectors * LANES);
+        // What lies in the padding stays as it is.
+        let mut line = scratch(width);
+        line.fill(kind.start());
+        let begin = last.pad_begin.min(width);
+        let count = last.input.min(width - begin);
+        let inputs = rows.inputs * last.input;
         for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
-            rows.pad(&x[plane * plane_inputs..][..plane_inputs], kind.start(), &mut padded);
-            for (line, largest) in padded.chunks_exact(width).zip(largest.chunks_exact_mut(vectors * LANES)) {
-                for (block, largest) in largest.as_chunks_mut().0.iter_mut().enumerate() {
+            let (x, mut first) = (&x[plane * inputs..][..inputs], 0);
+            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.ends) {
+                largest_of_rows(simd, (x, last.input), &rows.taps[first..end], &mut line[begin..][..count]);
+                first = end;
+                for (block, out) in out.chunks_mut(LANES).enumerate() {
                     let line = &line[block * LANES * stride..];
                     let mut total = simd.splat(kind.start());
                     for place in (0..last.kernel).map(|tap| tap * last.dilation) {
@@ -204,19 +202,6 @@ impl Planes<'_> {
                         };
                         total = simd.maximum(total, values);
                     }
-                    simd.store(total, largest);
-                }
-            }
-            let mut begin = 0;
-            for (row, out) in out.chunks_exact_mut(last.output).enumerate() {
-                let taps = &rows.taps[begin..rows.ends[row]];
-                begin = rows.ends[row];
-                for (block, out) in out.chunks_mut(LANES).enumerate() {
-                    let mut total = simd.splat(kind.start());
-                    for &tap in taps {
-                        let line = &largest[(tap * vectors + block) * LANES..];
-                        total = simd.maximum(total, simd.load_partial(line));
-                    }
                     simd.store_partial(total, out);
                 }
             }
@@ -224,7 +209,7 @@ impl Planes<'_> {
     }
 
     #[inline(always)]
-    fn combine<S: Simd, const LARGEST: bool, const ADJACENT: bool>(self, simd: S) {
+    fn combine<S: Simd, const ADJACENT: bool>(self, simd: S) {
         let Planes { kind, rows, x, out } = self;
         let Rows { last, width, .. } = *rows;
         let stride = if ADJACENT { 1 } else { 2 };
@@ -247,16 +232,31 @@ impl Planes<'_> {
                             } else {
                                 simd.load_every_second(&line[place..])
                             };
-                            total = if LARGEST { simd.maximum(total, values) } else { simd.add(total, values) };
+                            total = simd.add(total, values);
                         }
                     }
-                    if !LARGEST {
-                        total = simd.divide(total, simd.load_partial(&counts[block * LANES..]));
-                    }
+                    total = simd.divide(total, simd.load_partial(&counts[block * LANES..]));
                     simd.store_partial(total, out);
                 }
             }
         }
+    }
+}
+
+/// The largest of some rows of a plane at each position; the least value without rows.
+#[inline(always)]
+fn largest_of_rows<S: Simd>(simd: S, (x, length): (&[f32], usize), rows: &[usize], largest: &mut [f32]) {
+    let mut first = 0;
+    while first < largest.len() {
+        // The last vector may overlap with the one before.
+        let place = if largest.len() >= LANES { first.min(largest.len() - LANES) } else { 0 };
+        let mut total = simd.splat(f32::NEG_INFINITY);
+        for row in rows {
+            let values = &x[row * length + place..];
+            total = simd.maximum(total, simd.load_partial(values));
+        }
+        simd.store_partial(total, &mut largest[place..]);
+        first = place + LANES;
     }
 }
 

@@ -4,11 +4,15 @@
 //! by side, rows of one repeated element, or matrices that are transposed tile by tile. Threads take parts of the target
 //! along its outer axes, and every element is written once, so that cuts change nothing.
 
+use crate::simd::{Instructions, LANES, Routine, Simd};
 use crate::threads::{chunks, each, parts};
 use bytemuck::Pod;
 
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
 const TILE: usize = 32;
+
+/// Rows of a matrix that are transposed by vectors.
+const FEWEST_ROWS: usize = 4;
 
 /// How the elements of a row-major target lie in a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +178,11 @@ impl Matrix {
                     bytemuck::cast_slice_mut(target),
                 );
             }
+            // Fewer rows would leave most of each vector empty.
+            4 if align_of::<T>() == 4 && self.rows >= FEWEST_ROWS => {
+                let (source, target) = (bytemuck::cast_slice(source), bytemuck::cast_slice_mut(target));
+                return Instructions::best().run(Vectors { matrix: self, source, base, target });
+            }
             _ => {}
         }
         for first_row in (0..self.rows).step_by(TILE) {
@@ -217,6 +226,56 @@ impl Matrix {
                         target[place..place + columns * width].copy_from_slice(&word.to_le_bytes()[..columns * width]);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// A matrix of elements of 4 bytes, 16 rows and columns at a time: the lines of a tile are read and written once, as columns that
+/// lie a power of two apart share cache sets.
+struct Vectors<'a> {
+    matrix: &'a Matrix,
+    source: &'a [f32],
+    base: isize,
+    target: &'a mut [f32],
+}
+
+impl Routine for Vectors<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let Matrix { rows, columns, .. } = *self.matrix;
+        for first_row in (0..rows).step_by(TILE) {
+            for first_column in (0..columns).step_by(TILE) {
+                for row in (first_row..rows.min(first_row + TILE)).step_by(LANES) {
+                    for column in (first_column..columns.min(first_column + TILE)).step_by(LANES) {
+                        self.tile(simd, row, column);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Vectors<'_> {
+    #[inline(always)]
+    fn tile<S: Simd>(&mut self, simd: S, row: usize, column: usize) {
+        let Matrix { rows, columns, row_step, column_step } = *self.matrix;
+        let (rows, columns) = (LANES.min(rows - row), LANES.min(columns - column));
+        let begin = self.base + row as isize;
+        let mut vectors = [simd.splat(0.0); LANES];
+        for lane in 0..LANES {
+            if lane < columns {
+                let place = (begin + (column + lane) as isize * column_step) as usize;
+                vectors[lane] = simd.load_partial(&self.source[place..][..rows]);
+            }
+        }
+        let vectors = simd.transpose(vectors);
+        for lane in 0..LANES {
+            if lane < rows {
+                let place = (row + lane) * row_step + column;
+                simd.store_partial(vectors[lane], &mut self.target[place..][..columns]);
             }
         }
     }

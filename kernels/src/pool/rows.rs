@@ -48,12 +48,6 @@ impl Rows {
         Rows { last, inputs: window::inputs(outer), taps, ends, counts, width }
     }
 
-    /// Whether it is less to find the largest of windows of each row of the input first, which rows of outputs share.
-    pub(super) fn shares_maxima(&self) -> bool {
-        let (all, kernel) = (self.taps.len(), self.last.kernel);
-        all * kernel > self.inputs * kernel + all
-    }
-
     /// Copies a plane with its padding before and behind each row.
     #[inline(always)]
     pub(super) fn pad(&self, x: &[f32], padding: f32, padded: &mut [f32]) {

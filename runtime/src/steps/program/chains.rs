@@ -4,6 +4,7 @@
 //! Each step has the bits that it has alone. A step is part of a chain where nothing outside reads it but for the last one;
 //! dequantized integers are read as such, and quantizing may end a chain.
 
+use super::links::{Link, linked};
 use super::registers::{Direct, Register};
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
@@ -53,27 +54,6 @@ pub(super) struct Widened {
     pub(super) scale: Option<f32>,
 }
 
-/// A step: its arguments are slots.
-#[derive(Clone, Copy)]
-pub(super) enum Link {
-    Add(usize, usize),
-    Sub(usize, usize),
-    Mul(usize, usize),
-    Div(usize, usize),
-    /// Not below the first number, then not above the second.
-    Clamp(usize, f32, f32),
-}
-
-impl Link {
-    /// What it reads.
-    fn slots(self) -> (usize, Option<usize>) {
-        match self {
-            Link::Add(x, y) | Link::Sub(x, y) | Link::Mul(x, y) | Link::Div(x, y) => (x, Some(y)),
-            Link::Clamp(x, ..) => (x, None),
-        }
-    }
-}
-
 /// The nearest integer of `x / scale`, within bounds, plus `zero`.
 #[derive(Clone, Copy)]
 pub(super) struct Quantized {
@@ -116,7 +96,8 @@ impl Chain {
 
     /// About how many operations an element costs.
     pub(super) fn cost(&self) -> usize {
-        self.feeds.len() + self.links.len() + if self.quantized.is_some() { 6 } else { 0 }
+        let links: usize = self.links.iter().map(|link| link.cost()).sum();
+        self.feeds.len() + links + if self.quantized.is_some() { 6 } else { 0 }
     }
 
     /// Computes `count` elements of what `input` gives for a register.
@@ -490,46 +471,6 @@ fn store<S: Simd, const COUNT: usize>(simd: S, vectors: [S::Vector; COUNT], valu
     for vector in 0..COUNT {
         simd.store(vectors[vector], &mut values[vector]);
     }
-}
-
-/// A step over its arguments, of which a clamp has one.
-#[inline(always)]
-fn linked<S: Simd, const COUNT: usize>(
-    simd: S,
-    link: Link,
-    x: [S::Vector; COUNT],
-    y: [S::Vector; COUNT],
-) -> [S::Vector; COUNT] {
-    let mut result = x;
-    match link {
-        Link::Add(..) => {
-            for vector in 0..COUNT {
-                result[vector] = simd.add(x[vector], y[vector]);
-            }
-        }
-        Link::Sub(..) => {
-            for vector in 0..COUNT {
-                result[vector] = simd.subtract(x[vector], y[vector]);
-            }
-        }
-        Link::Mul(..) => {
-            for vector in 0..COUNT {
-                result[vector] = simd.multiply(x[vector], y[vector]);
-            }
-        }
-        Link::Div(..) => {
-            for vector in 0..COUNT {
-                result[vector] = simd.divide(x[vector], y[vector]);
-            }
-        }
-        Link::Clamp(_, least, greatest) => {
-            let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-            for vector in 0..COUNT {
-                result[vector] = simd.at_most(simd.at_least(x[vector], least), greatest);
-            }
-        }
-    }
-    result
 }
 
 #[inline(always)]

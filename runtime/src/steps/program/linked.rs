@@ -1,7 +1,8 @@
 //! Which steps of a program are a chain (`chains`).
 
-use super::chains::{Chain, Feed, Link, MOST_FEEDS, Quantized, Widened};
+use super::chains::{Chain, Feed, MOST_FEEDS, Quantized, Widened};
 use super::compiled::{Compiled, Step};
+use super::links::{Link, LinkFunction};
 use super::operations::{Arithmetic, Compute, Operation};
 use ipuc_formats::ops::{ActivationFunction, Function};
 
@@ -36,7 +37,7 @@ impl<'a> Compiled<'a> {
         self.steps.iter().any(reads) || self.results.contains(&register)
     }
 
-    /// The longest chain that begins at a step, and how many steps it has: several.
+    /// The longest chain that begins at a step, and how many steps it has: several, or one that is a function of one number.
     fn longest_chain(&self, first: usize, uses: &[usize]) -> Option<(Chain, usize)> {
         let (mut chain, mut known) = (Chain::default(), Vec::new());
         let mut best = None;
@@ -46,7 +47,8 @@ impl<'a> Compiled<'a> {
             }
             let is_inner = |known: &Known| uses[known.register] == known.reads;
             let is_whole = known.split_last().is_some_and(|(_, others)| others.iter().all(is_inner));
-            if index > 0 && is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
+            let is_worthwhile = index > 0 || LinkFunction::of(step.function).is_some();
+            if is_worthwhile && is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
                 best = Some((chain.clone(), index + 1));
             }
         }
@@ -75,6 +77,10 @@ impl<'a> Compiled<'a> {
             let &[x] = step.arguments.as_slice() else { return None };
             let x = self.slot(chain, known, x)?;
             chain.link(Link::Clamp(x, 0.0, f32::INFINITY))?;
+        } else if let Some(function) = LinkFunction::of(step.function).filter(|_| step.operation.changes_floats()) {
+            let &[x] = step.arguments.as_slice() else { return None };
+            let x = self.slot(chain, known, x)?;
+            chain.link(Link::Change(x, function))?;
         } else if let Some((zero, scale)) = step.operation.widening() {
             let &[register] = step.arguments.as_slice() else { return None };
             known.iter().all(|known| known.register != register).then_some(())?;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::steps::elementwise::vectors;
 use crate::steps::testing::Heap;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
@@ -298,6 +299,38 @@ fn functions_of_networks_are_near() {
         for (found, expected) in found.elements::<f32>().unwrap().iter().zip(expected.elements::<f32>().unwrap()) {
             assert!((found - expected).abs() <= 1e-6 * (1.0 + expected.abs()), "{name}: {found} for {expected}");
         }
+    }
+}
+
+#[test]
+fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
+    let activation = |name: &str| Function::Activation(ipuc_formats::ops::Activation::new(name.parse().unwrap()));
+    let names = ["gelu", "gelu_tanh", "hard_sigmoid", "hard_swish", "sigmoid", "swish"];
+    let mut functions: Vec<Function> = names.map(activation).to_vec();
+    functions.extend([UnaryFunction::Erf, UnaryFunction::Exp, UnaryFunction::Tanh].map(Function::Unary));
+    let mut x: Vec<f32> = (0..333).map(|at| (at - 166) as f32 / 9.0).collect();
+    x.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-40, -104.0, 89.5]);
+    for function in functions {
+        let step =
+            |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+        let multiply = Function::Binary(BinaryFunction::Mul);
+        let steps =
+            vec![step(function.clone(), &[Argument::Input]), step(multiply, &[Argument::Input, Argument::Step(0)])];
+        let program = Program::of_steps(steps).unwrap();
+        let shape = [x.len()];
+        assert_eq!(Compiled::new(&program, Some(DType::F32), &shape, &[]).unwrap().unwrap().steps.len(), 1);
+        let found = run(&program, Accumulators::Float(&x), &shape, &[]).unwrap().remove(0);
+        let mut alone = x.clone();
+        let change = match &function {
+            Function::Unary(function) => vectors::unary(*function).unwrap(),
+            Function::Activation(activation) => vectors::activation(activation),
+            other => panic!("{other:?} has one argument"),
+        };
+        (change.apply)(&mut alone);
+        let expected: Vec<u32> = alone.iter().zip(&x).map(|(alone, x)| (x * alone).to_bits()).collect();
+        let found: Vec<u32> = found.elements::<f32>().unwrap().iter().map(|value| value.to_bits()).collect();
+        let differs = (0..x.len()).find(|&at| found[at] != expected[at] && !f32::from_bits(expected[at]).is_nan());
+        assert_eq!(differs.map(|at| (x[at], found[at], expected[at])), None, "{function:?}");
     }
 }
 
