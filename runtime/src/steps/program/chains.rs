@@ -6,6 +6,7 @@
 
 use super::links::{Link, linked};
 use super::registers::{Direct, Register};
+use super::wide::Wide;
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use std::ops::Range;
@@ -14,7 +15,7 @@ use std::ops::Range;
 pub(super) const MOST_FEEDS: usize = 8;
 
 /// Slots of what is read and of the results of steps.
-const SLOTS: usize = 24;
+pub(super) const SLOTS: usize = 24;
 
 /// Vectors that go through all steps together, on processors whose registers hold them three times.
 const VECTORS: usize = 4;
@@ -31,7 +32,9 @@ pub(super) struct Chain {
     /// What it reads: the first slots.
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
-    links: Vec<Link>,
+    pub(super) links: Vec<Link>,
+    /// Whether a step is a function that takes many operations.
+    has_function: bool,
     /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
     kept: u32,
     /// The slot of the result, or of what is quantized.
@@ -75,6 +78,7 @@ impl Chain {
     pub(super) fn link(&mut self, link: Link) -> Option<()> {
         let own = MOST_FEEDS + self.links.len();
         (own < SLOTS).then(|| self.links.push(link))?;
+        self.has_function |= matches!(link, Link::Change(..));
         let (x, y) = link.slots();
         [Some(x), y].into_iter().flatten().for_each(|slot| self.keep(slot, own));
         self.result = own;
@@ -115,26 +119,39 @@ impl Chain {
             // Results of chains are f32 or integers of at most 16 bits.
             Register::General(_) => return,
         };
-        Instructions::best().run(Loop { chain: self, inputs, count, out });
+        self.run_loop(inputs, count, out);
     }
 
     /// As [`Chain::run`], where integers of 8 bits end the chain: straight into them.
     pub(super) fn run_to_bytes<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [u8]) {
         let count = out.len();
-        Instructions::best().run(Loop { chain: self, inputs: self.inputs(input), count, out: Out::Bytes(out) });
+        self.run_loop(self.inputs(input), count, Out::Bytes(out));
     }
 
     /// As [`Chain::run`], straight into f32.
     pub(super) fn run_to_floats<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [f32]) {
         let count = out.len();
-        Instructions::best().run(Loop { chain: self, inputs: self.inputs(input), count, out: Out::Floats(out) });
+        self.run_loop(self.inputs(input), count, Out::Floats(out));
     }
 
     /// As [`Chain::run`], over what it is to change: of the register `own` it reads the elements of `values`. Only for results in f32.
     pub(super) fn change<'r>(&self, own: usize, input: impl Fn(usize) -> Input<'r>, values: &mut [f32]) {
         let given = |register: usize| if register == own { Input::Own } else { input(register) };
         let (count, inputs) = (values.len(), self.inputs(given));
-        Instructions::best().run(Loop { chain: self, inputs, count, out: Out::Floats(values) });
+        self.run_loop(inputs, count, Out::Floats(values));
+    }
+
+    fn run_loop<'r>(&self, inputs: [Input<'r>; MOST_FEEDS], count: usize, out: Out<'r>) {
+        let are_floats = inputs.iter().all(|input| match input {
+            Input::Own | Input::One(_) | Input::Floats(_) => true,
+            Input::OneInteger(_) | Input::Integers(_) | Input::Unsigned(_) | Input::Signed(_) => false,
+        });
+        match out {
+            Out::Floats(out) if self.has_function && are_floats => {
+                Instructions::best().run(Wide { chain: self, inputs, out });
+            }
+            out => Instructions::best().run(Loop { chain: self, inputs, count, out }),
+        }
     }
 
     fn inputs<'r>(&self, input: impl Fn(usize) -> Input<'r>) -> [Input<'r>; MOST_FEEDS] {

@@ -2,7 +2,7 @@
 //!
 //! What a program reads and computes is a register of a block of elements: f32, i32, or elements of any type for what
 //! has no loop of its own. A function that is not known here computes its block as the reference does; the others of the program
-//! stay fast; what codes come with is one loop (`joined`), and so are steps of f32 that follow each other (`chains`, `links`). Results do not depend on blocks or threads.
+//! stay fast; what codes come with is one loop (`joined`), and so are steps of f32 that follow each other (`chains`, `links`, `wide`). Results do not depend on blocks or threads.
 
 mod chains;
 mod compiled;
@@ -11,6 +11,7 @@ mod linked;
 mod links;
 mod operations;
 mod registers;
+mod wide;
 mod within_tasks;
 
 #[cfg(test)]
