@@ -1,8 +1,8 @@
 //! Pools of f32 over planes with any number of spatial axes: maxima, sums, sums of powers, in the sense of ONNX `MaxPool`,
 //! `AveragePool` and `LpPool` (opset 22).
 //!
-//! Windows of a row of outputs are combined tap by tap, in row-major order of the taps, so that neighbouring outputs are
-//! computed side by side. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
+//! Windows of a row of outputs are combined side by side: sums tap by tap, in row-major order of the taps, maxima over the rows of the
+//! windows first. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
 mod bytes;
 mod rows;

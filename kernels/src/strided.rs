@@ -11,8 +11,8 @@ use bytemuck::Pod;
 /// Elements on a side of a tile of a transposed matrix: its lines of both sides stay in the first cache.
 const TILE: usize = 32;
 
-/// Rows of a matrix that are transposed by vectors.
-const FEWEST_ROWS: usize = 4;
+/// Rows and columns of a matrix that is transposed by vectors.
+const FEWEST_ON_A_SIDE: usize = 4;
 
 /// How the elements of a row-major target lie in a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,8 +178,8 @@ impl Matrix {
                     bytemuck::cast_slice_mut(target),
                 );
             }
-            // Fewer rows would leave most of each vector empty.
-            4 if align_of::<T>() == 4 && self.rows >= FEWEST_ROWS => {
+            // Fewer would leave most of the vectors empty.
+            4 if align_of::<T>() == 4 && self.rows.min(self.columns) >= FEWEST_ON_A_SIDE => {
                 let (source, target) = (bytemuck::cast_slice(source), bytemuck::cast_slice_mut(target));
                 return Instructions::best().run(Vectors { matrix: self, source, base, target });
             }
@@ -438,6 +438,9 @@ mod tests {
         check(&[6, 5], &[1, 0], 1);
         check(&[4, 5], &[-10, -2], 0);
         check(&[4, 5, 3], &[1, -12, 4], 0);
+        check(&[37, 50], &[1, -37], 0);
+        check(&[3, 50, 21], &[1050, 1, -50], 0);
+        check(&[5, 2], &[1, 5], 0);
         check(&[2, 300, 200], &[60_000, 1, 300], 0);
         check(&[3, 70_000], &[70_000, 1], 5);
         check(&[70_000, 3], &[1, 70_000], 0);

@@ -3,7 +3,8 @@
 
 use super::{
     ConvolutionEpilogue, ConvolutionShape,
-    direct::{Block, Finish, Grid, Lines},
+    direct::{Block, Grid, Lines},
+    finish::Finish,
 };
 use crate::{
     scratch::scratch,
@@ -92,13 +93,15 @@ impl Routine for Task<'_, '_> {
         let mut copied = None;
         for Part { block: index, channel, out } in self.parts {
             let (block, lines) = &self.blocks[*index];
-            if copied.replace(*index) != Some(*index) {
+            let input = *channel / self.shape.group_outputs;
+            if copied.is_none_or(|(block, _)| block != *index) {
                 copy.fill(0.0);
             }
-            let input = *channel / self.shape.group_outputs;
-            // A loop, since closures would not be compiled for the instructions.
-            for lines in lines {
-                lines.copy(simd, &self.x[input * plane..][..plane], &mut copy);
+            if copied.replace((*index, input)) != Some((*index, input)) {
+                // A loop, since closures would not be compiled for the instructions.
+                for lines in lines {
+                    lines.copy(simd, &self.x[input * plane..][..plane], &mut copy);
+                }
             }
             let place = *channel * self.positions + *index * self.block_length;
             let channel = *channel % channels;
@@ -122,13 +125,14 @@ impl Routine for Task<'_, '_> {
 }
 
 impl Lines {
-    /// Copies them from a channel. What a copy has between them stays as it is, if that is zeros.
+    /// Copies them from a channel into a copy that has zeros between them. A line of less than a vector is written with zeros behind it,
+    /// which only the lines that follow it have other values for.
     #[inline(always)]
     fn copy<S: Simd>(&self, simd: S, plane: &[f32], copy: &mut [f32]) {
         match self.stride {
             1 if self.count >= LANES => {
                 for &(to, from) in &self.places {
-                    copy_row(simd, &plane[from..][..self.count], &mut copy[to..][..self.count]);
+                    copy_long_row(simd, &plane[from..][..self.count], &mut copy[to..][..self.count]);
                 }
             }
             1 | 2 if self.count < LANES => {
@@ -164,7 +168,7 @@ impl Lines {
 
 /// Copies at least a vector: the last one may overlap with the one before.
 #[inline(always)]
-fn copy_row<S: Simd>(simd: S, from: &[f32], to: &mut [f32]) {
+fn copy_long_row<S: Simd>(simd: S, from: &[f32], to: &mut [f32]) {
     for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
         simd.store(simd.load(from), to);
     }
@@ -178,7 +182,7 @@ fn collect<S: Simd>(simd: S, sums: &[f32], block: &Block, out: &mut [f32]) {
     let length = block.row_length;
     if length >= LANES {
         for (out, &start) in out.chunks_mut(length).zip(&block.rows) {
-            copy_row(simd, &sums[start..][..length], out);
+            copy_long_row(simd, &sums[start..][..length], out);
         }
         return;
     }

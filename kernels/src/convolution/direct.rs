@@ -10,13 +10,12 @@
 use std::ops::Range;
 
 use super::{
-    ConvolutionEpilogue,
+    finish::Finish,
     gather::Taken,
     tiles::{Column, Data, MOST_COLUMN, Operands, columns},
 };
 use crate::{
-    change::Change,
-    product::{PANEL_OUTPUTS, RUN, Weight, clamped, tile},
+    product::{PANEL_OUTPUTS, RUN, Weight, tile},
     scratch::{Scratch, scratch},
     simd::{LANES, Places, Simd},
     window::{self, WindowAxis},
@@ -81,10 +80,11 @@ impl Grid {
         rows.div_ceil(parts).max(fewest).min(most).next_multiple_of(unit)
     }
 
-    /// The most rows along the first axis of which the copy of a channel has at most so many values, at least one.
+    /// The most rows along the first axis of which the copy of a channel has about so many values.
     pub(super) fn rows_within(&self, values: usize) -> usize {
         let grids: usize = self.phases.iter().map(Vec::len).product();
-        (values / (self.row * grids)).saturating_sub(self.reach[0]).max(1)
+        // Not less than what neighbouring blocks both copy.
+        (values / (self.row * grids)).saturating_sub(self.reach[0]).max(self.reach[0] + 1)
     }
 }
 
@@ -106,18 +106,6 @@ struct Panel<'o, 'r, F> {
     finish: F,
 }
 
-/// What becomes of the complete outputs of a channel: the bias is added, then the addend, then the value is clamped, then comes
-/// the caller's change.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Finish<'a> {
-    pub bias: Option<f32>,
-    /// A value for each output of the block.
-    pub addend: Option<&'a [f32]>,
-    pub clamp: Option<(f32, f32)>,
-    /// The change, and where the outputs begin in the whole output.
-    pub change: Option<(Change<'a>, usize)>,
-}
-
 /// Rows of a channel of which a copy takes as many values at the same distance.
 pub(super) struct Lines {
     pub count: usize,
@@ -125,7 +113,7 @@ pub(super) struct Lines {
     pub stride: usize,
     /// All bits of the lanes that a line of less than a vector has.
     pub mask: [i32; LANES],
-    /// Where each begins in the copy, and in the channel.
+    /// Where each begins in the copy, in ascending order, and in the channel.
     pub places: Vec<(usize, usize)>,
 }
 
@@ -486,57 +474,6 @@ impl Block {
             }
         }
         Data { values: data, distance }
-    }
-}
-
-impl<'a> Finish<'a> {
-    /// What an epilogue does to outputs of a channel (of all groups) that lie side by side, the first at `place` in the whole
-    /// output.
-    pub(super) fn of(epilogue: ConvolutionEpilogue<'a>, channel: usize, place: usize) -> Finish<'a> {
-        Finish {
-            bias: epilogue.bias.map(|bias| bias[channel]),
-            addend: epilogue.addend.map(|addend| &addend[place..]),
-            clamp: epilogue.clamp,
-            change: epilogue.change.map(|change| (change, place)),
-        }
-    }
-
-    /// Sums become outputs, all but the change.
-    #[inline(always)]
-    pub(super) fn row<S: Simd>(&self, simd: S, sums: &[f32], addend: Option<&[f32]>, out: &mut [f32]) {
-        let (vectors, rest) = out.as_chunks_mut::<LANES>();
-        let (sums, last_sums) = sums.as_chunks::<LANES>();
-        let (addends, last_addend) = addend.map(<[f32]>::as_chunks::<LANES>).unzip();
-        for (index, (out, sums)) in vectors.iter_mut().zip(sums).enumerate() {
-            let mut value = self.biased(simd, simd.load(sums));
-            if let Some(addends) = addends {
-                value = simd.add(value, simd.load(&addends[index]));
-            }
-            simd.store(clamped(simd, self.clamp, value), out);
-        }
-        if !rest.is_empty() {
-            let mut value = self.biased(simd, simd.load_partial(last_sums));
-            if let Some(addend) = last_addend {
-                value = simd.add(value, simd.load_partial(addend));
-            }
-            simd.store_partial(clamped(simd, self.clamp, value), rest);
-        }
-    }
-
-    /// Sums become outputs, all but addend and change.
-    #[inline(always)]
-    pub(super) fn clamped<S: Simd>(&self, simd: S, sums: S::Vector) -> S::Vector {
-        clamped(simd, self.clamp, self.biased(simd, sums))
-    }
-
-    // A method, since closures would not be compiled for the instructions.
-
-    #[inline(always)]
-    fn biased<S: Simd>(&self, simd: S, value: S::Vector) -> S::Vector {
-        match self.bias {
-            Some(bias) => simd.add(value, simd.splat(bias)),
-            None => value,
-        }
     }
 }
 

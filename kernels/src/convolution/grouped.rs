@@ -6,8 +6,9 @@ use half::{bf16, f16};
 
 use super::{
     ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, depthwise,
-    direct::{Block, Finish, Grid},
+    direct::{Block, Grid},
     few,
+    finish::Finish,
     gather::Gather,
     winograd,
 };

@@ -18,6 +18,7 @@ mod depthwise_lanes;
 mod direct;
 mod few;
 mod filter_tiles;
+mod finish;
 mod gather;
 mod grouped;
 mod integer;

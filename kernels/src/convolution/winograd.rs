@@ -15,7 +15,7 @@ use half::{bf16, f16};
 
 use super::{
     ConvolutionEpilogue, ConvolutionShape,
-    direct::Finish,
+    finish::Finish,
     gather::copy_row,
     tiles::{Data, Operands, columns},
 };

@@ -181,7 +181,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// 2 to the power `exponent`, which holds integers from -126 to 127.
     fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;
 
-    /// `a * 2^exponent`, rounded once; `exponent` holds integers from -252 to 254.
+    /// `a * 2^exponent`, rounded once, for `a` from 1 to 2 (nearly so from 0.7); `exponent` holds integers from -252 to 254.
     #[inline(always)]
     fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
         // In two steps, as 2^exponent alone may be out of range; only the second may round.

@@ -45,6 +45,8 @@ impl Routine for AllOperations {
             simd.select_less(a, b, simd.splat(1.0), a),
             simd.maximum(a, b),
             simd.minimum(a, b),
+            simd.at_least(a, b),
+            simd.at_most(a, b),
             simd.square_root(a),
             simd.floor(a),
             simd.ceil(a),
@@ -124,6 +126,8 @@ fn operations_equal_scalar_ones() {
                 b
             }
         }),
+        pairs(|a, b| if a < b { b } else { a }),
+        pairs(|a, b| if b < a { b } else { a }),
         pairs(|a, _| a.sqrt()),
         pairs(|a, _| a.floor()),
         pairs(|a, _| a.ceil()),
@@ -142,6 +146,39 @@ fn operations_equal_scalar_ones() {
     for instructions in Instructions::available() {
         for (index, (result, expected)) in instructions.run(AllOperations).iter().zip(&expected).enumerate() {
             assert_eq!(bits(result), bits(expected), "operation {index} on {}", instructions.name());
+        }
+    }
+}
+
+/// From 1 to 2.
+fn mantissas() -> [f32; LANES] {
+    std::array::from_fn(|lane| 1.0 + lane as f32 / 17.0)
+}
+
+struct Scaled;
+
+impl Routine for Scaled {
+    type Output = Vec<[f32; LANES]>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let mut results = Vec::new();
+        for exponent in -252..=254 {
+            let mut lanes = [0.0; LANES];
+            simd.store(simd.scale_by_power(simd.load(&mantissas()), simd.splat(exponent as f32)), &mut lanes);
+            results.push(lanes);
+        }
+        results
+    }
+}
+
+#[test]
+fn numbers_are_scaled_by_powers_and_rounded_once() {
+    for instructions in Instructions::available() {
+        for (exponent, lanes) in (-252..=254).zip(instructions.run(Scaled)) {
+            // An f64 holds the product exactly.
+            let expected = mantissas().map(|value| (f64::from(value) * 2.0_f64.powi(exponent)) as f32);
+            assert_eq!(bits(&lanes), bits(&expected), "2^{exponent} on {}", instructions.name());
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Chain {
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
     pub(super) links: Vec<Link>,
-    /// Whether a step is a function that takes many operations.
+    /// Whether a step is a function that takes many operations: such chains go step by step (`wide`).
     has_function: bool,
     /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
     kept: u32,
@@ -78,7 +78,7 @@ impl Chain {
     pub(super) fn link(&mut self, link: Link) -> Option<()> {
         let own = MOST_FEEDS + self.links.len();
         (own < SLOTS).then(|| self.links.push(link))?;
-        self.has_function |= matches!(link, Link::Change(..));
+        self.has_function |= matches!(link, Link::Change(_, function) if function.is_long());
         let (x, y) = link.slots();
         [Some(x), y].into_iter().flatten().for_each(|slot| self.keep(slot, own));
         self.result = own;

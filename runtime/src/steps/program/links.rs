@@ -4,6 +4,9 @@ use ipuc_formats::ops::{ActivationFunction, Function, UnaryFunction};
 use ipuc_kernels::elementwise::{VectorFunction, functions};
 use ipuc_kernels::simd::Simd;
 
+/// Multiplications of a function that takes many of them.
+const LONG_COST: usize = 8;
+
 /// A step: its arguments are slots.
 #[derive(Clone, Copy)]
 pub(super) enum Link {
@@ -70,6 +73,11 @@ impl LinkFunction {
         }
     }
 
+    /// Whether it takes so many operations that several vectors are to be computed one after another.
+    pub(super) fn is_long(self) -> bool {
+        self.cost() >= LONG_COST
+    }
+
     fn cost(self) -> usize {
         match self {
             LinkFunction::Erf => functions::ErrorFunction {}.cost(),
@@ -84,18 +92,19 @@ impl LinkFunction {
         }
     }
 
+    /// The function of each lane.
     #[inline(always)]
-    fn change<S: Simd, const COUNT: usize>(self, simd: S, x: [S::Vector; COUNT]) -> [S::Vector; COUNT] {
+    pub(super) fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         match self {
-            LinkFunction::Erf => each(simd, functions::ErrorFunction {}, x),
-            LinkFunction::Exp => each(simd, functions::Exponential {}, x),
-            LinkFunction::Gelu => each(simd, functions::Gelu {}, x),
-            LinkFunction::GeluTanh => each(simd, functions::GeluTanh {}, x),
-            LinkFunction::HardSigmoid { alpha, beta } => each(simd, functions::HardSigmoid { alpha, beta }, x),
-            LinkFunction::HardSwish => each(simd, functions::HardSwish {}, x),
-            LinkFunction::Sigmoid => each(simd, functions::Logistic {}, x),
-            LinkFunction::Swish { alpha } => each(simd, functions::Swish { alpha }, x),
-            LinkFunction::Tanh => each(simd, functions::HyperbolicTangent {}, x),
+            LinkFunction::Erf => functions::ErrorFunction {}.apply(simd, x),
+            LinkFunction::Exp => functions::Exponential {}.apply(simd, x),
+            LinkFunction::Gelu => functions::Gelu {}.apply(simd, x),
+            LinkFunction::GeluTanh => functions::GeluTanh {}.apply(simd, x),
+            LinkFunction::HardSigmoid { alpha, beta } => functions::HardSigmoid { alpha, beta }.apply(simd, x),
+            LinkFunction::HardSwish => functions::HardSwish {}.apply(simd, x),
+            LinkFunction::Sigmoid => functions::Logistic {}.apply(simd, x),
+            LinkFunction::Swish { alpha } => functions::Swish { alpha }.apply(simd, x),
+            LinkFunction::Tanh => functions::HyperbolicTangent {}.apply(simd, x),
         }
     }
 }
@@ -118,20 +127,7 @@ impl Link {
     }
 }
 
-#[inline(always)]
-fn each<S: Simd, const COUNT: usize>(
-    simd: S,
-    function: impl VectorFunction,
-    x: [S::Vector; COUNT],
-) -> [S::Vector; COUNT] {
-    let mut result = x;
-    for vector in 0..COUNT {
-        result[vector] = function.apply(simd, x[vector]);
-    }
-    result
-}
-
-/// A step over its arguments, of which some have one.
+/// A step over its arguments; that of one argument leaves `y`.
 #[inline(always)]
 pub(super) fn linked<S: Simd, const COUNT: usize>(
     simd: S,
@@ -167,7 +163,11 @@ pub(super) fn linked<S: Simd, const COUNT: usize>(
                 result[vector] = simd.at_most(simd.at_least(x[vector], least), greatest);
             }
         }
-        Link::Change(_, function) => result = function.change(simd, x),
+        Link::Change(_, function) => {
+            for vector in 0..COUNT {
+                result[vector] = function.apply(simd, x[vector]);
+            }
+        }
     }
     result
 }

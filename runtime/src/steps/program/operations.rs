@@ -50,7 +50,7 @@ pub(super) enum Compute {
     Dequantize { zero: i32, scale: f32 },
     /// The nearest i32 of `x / scale`, within bounds, plus `zero`.
     Quantize { scale: f32, zero: i32, least: i32, greatest: i32 },
-    /// Several steps of f32.
+    /// Steps of f32 as one loop.
     Chain(Chain),
     /// As the reference does.
     General(Function),

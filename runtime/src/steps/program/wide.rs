@@ -1,20 +1,19 @@
-//! Chains with functions that take many operations: each step goes over several vectors before the next one, so that those of
-//! a function overlap, and values lie in the first-level cache between steps.
+//! Chains of f32 with functions that take many operations: each step goes over several vectors before the next one, so that a
+//! processor computes those of a function at the same time; values lie in the first-level cache between steps.
 
 use super::chains::{Chain, Input, MOST_FEEDS, SLOTS};
-use super::links::{Link, LinkFunction};
-use ipuc_kernels::elementwise::{VectorFunction, functions};
+use super::links::{Link, linked};
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{LANES, Routine, Simd};
 
 /// Vectors of a slot.
-const VECTORS: usize = 16;
+const WIDE_VECTORS: usize = 16;
 
 /// Elements that go through a step together.
-const TOGETHER: usize = VECTORS * LANES;
+const WIDE_ELEMENTS: usize = WIDE_VECTORS * LANES;
 
 /// The values of what is read or of a step.
-type Slot = [[f32; LANES]; VECTORS];
+type WideSlot = [[f32; LANES]; WIDE_VECTORS];
 
 /// A chain over f32 that gives f32.
 pub(super) struct Wide<'a> {
@@ -28,21 +27,21 @@ impl Routine for Wide<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let mut slots = scratch(SLOTS * TOGETHER);
-        let slots: &mut [Slot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
-        let used = self.out.len().min(TOGETHER).div_ceil(LANES);
+        let mut slots = scratch(SLOTS * WIDE_ELEMENTS);
+        let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
+        let used = self.out.len().min(WIDE_ELEMENTS).div_ceil(LANES);
         let feeds = &self.inputs[..self.chain.feeds.len()];
         for (slot, input) in slots.iter_mut().zip(feeds) {
             if let Input::One(value) = input {
                 slot[..used].fill([*value; LANES]);
             }
         }
-        for (block, out) in self.out.chunks_mut(TOGETHER).enumerate() {
+        for (block, out) in self.out.chunks_mut(WIDE_ELEMENTS).enumerate() {
             let vectors = out.len().div_ceil(LANES);
             for (slot, input) in slots.iter_mut().zip(feeds) {
                 let values = match input {
                     Input::Own => &*out,
-                    Input::Floats(values) => &values[block * TOGETHER..][..out.len()],
+                    Input::Floats(values) => &values[block * WIDE_ELEMENTS..][..out.len()],
                     Input::One(_)
                     | Input::OneInteger(_)
                     | Input::Integers(_)
@@ -66,57 +65,17 @@ impl Routine for Wide<'_> {
 
 /// A step over some vectors.
 #[inline(always)]
-fn link_all<S: Simd>(simd: S, link: Link, known: &[Slot], own: &mut [[f32; LANES]]) {
-    match link {
-        Link::Add(x, y) => {
-            for (own, (x, y)) in own.iter_mut().zip(known[x].iter().zip(&known[y])) {
-                simd.store(simd.add(simd.load(x), simd.load(y)), own);
-            }
+fn link_all<S: Simd>(simd: S, link: Link, known: &[WideSlot], own: &mut [[f32; LANES]]) {
+    let (x, y) = link.slots();
+    if let Link::Change(_, function) = link {
+        for (own, x) in own.iter_mut().zip(&known[x]) {
+            simd.store(function.apply(simd, simd.load(x)), own);
         }
-        Link::Sub(x, y) => {
-            for (own, (x, y)) in own.iter_mut().zip(known[x].iter().zip(&known[y])) {
-                simd.store(simd.subtract(simd.load(x), simd.load(y)), own);
-            }
-        }
-        Link::Mul(x, y) => {
-            for (own, (x, y)) in own.iter_mut().zip(known[x].iter().zip(&known[y])) {
-                simd.store(simd.multiply(simd.load(x), simd.load(y)), own);
-            }
-        }
-        Link::Div(x, y) => {
-            for (own, (x, y)) in own.iter_mut().zip(known[x].iter().zip(&known[y])) {
-                simd.store(simd.divide(simd.load(x), simd.load(y)), own);
-            }
-        }
-        Link::Clamp(x, least, greatest) => {
-            let (least, greatest) = (simd.splat(least), simd.splat(greatest));
-            for (own, x) in own.iter_mut().zip(&known[x]) {
-                simd.store(simd.at_most(simd.at_least(simd.load(x), least), greatest), own);
-            }
-        }
-        Link::Change(x, function) => change_all(simd, function, &known[x], own),
+        return;
     }
-}
-
-/// A function over some vectors.
-#[inline(always)]
-fn change_all<S: Simd>(simd: S, function: LinkFunction, x: &Slot, own: &mut [[f32; LANES]]) {
-    match function {
-        LinkFunction::Erf => each(simd, functions::ErrorFunction {}, x, own),
-        LinkFunction::Exp => each(simd, functions::Exponential {}, x, own),
-        LinkFunction::Gelu => each(simd, functions::Gelu {}, x, own),
-        LinkFunction::GeluTanh => each(simd, functions::GeluTanh {}, x, own),
-        LinkFunction::HardSigmoid { alpha, beta } => each(simd, functions::HardSigmoid { alpha, beta }, x, own),
-        LinkFunction::HardSwish => each(simd, functions::HardSwish {}, x, own),
-        LinkFunction::Sigmoid => each(simd, functions::Logistic {}, x, own),
-        LinkFunction::Swish { alpha } => each(simd, functions::Swish { alpha }, x, own),
-        LinkFunction::Tanh => each(simd, functions::HyperbolicTangent {}, x, own),
-    }
-}
-
-#[inline(always)]
-fn each<S: Simd>(simd: S, function: impl VectorFunction, x: &Slot, own: &mut [[f32; LANES]]) {
-    for (own, x) in own.iter_mut().zip(x) {
-        simd.store(function.apply(simd, simd.load(x)), own);
+    let y = y.unwrap_or(x);
+    for (own, (x, y)) in own.iter_mut().zip(known[x].iter().zip(&known[y])) {
+        let [result] = linked(simd, link, [simd.load(x)], [simd.load(y)]);
+        simd.store(result, own);
     }
 }
