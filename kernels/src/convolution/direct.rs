@@ -338,7 +338,7 @@ impl Block {
                     self.multiply_dense(simd, operands, end.as_ref(), finishes);
                     continue;
                 }
-                for column in columns(pitch) {
+                for column in columns::<S>(pitch) {
                     // About where the outputs of these positions lie: the grid has more positions than there are outputs.
                     let near = column.first * out_length / pitch;
                     let rows = finishes.out.len();
@@ -358,7 +358,7 @@ impl Block {
     #[inline(always)]
     fn last_in_place<S: Simd>(&self, simd: S, (image, plane): (&[f32], usize), inputs: usize) -> Option<LastColumn> {
         let first = self.in_place?;
-        let column = columns(self.positions).last()?;
+        let column = columns::<S>(self.positions).last()?;
         let width = column.vectors * LANES;
         (first + (inputs - 1) * plane + column.first + width > image.len()).then_some(())?;
         let mut data = scratch(inputs * width);
@@ -383,7 +383,7 @@ impl Block {
         let mut near = scratch(PANEL_OUTPUTS * MOST_COLUMN);
         let mut finishes = [Finish::default(); PANEL_OUTPUTS];
         finishes.iter_mut().enumerate().take(out.len()).for_each(|(index, own)| *own = finish(row + index));
-        for column in columns(self.positions) {
+        for column in columns::<S>(self.positions) {
             let (operands, own) = match last.filter(|last| last.first == column.first) {
                 Some(LastColumn { data, offsets, .. }) => {
                     let data = Data { values: data, distance: LANES };

@@ -16,26 +16,31 @@ const WEIGHTS_AHEAD: usize = 4096 / size_of::<[f32; LANES]>();
 const ASKED: usize = 8;
 
 /// Positions of the widest column of tiles.
-pub(super) const MOST_COLUMN: usize = 3 * LANES;
+pub(super) const MOST_COLUMN: usize = MOST_VECTORS * LANES;
+
+/// Vectors of the widest column.
+const MOST_VECTORS: usize = 4;
 
 /// All channels of a panel by some vectors of positions.
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     /// First position.
     pub first: usize,
-    /// From 1 to 3.
+    /// From 1 to 4.
     pub vectors: usize,
 }
 
 /// The columns of `positions`.
-pub(super) fn columns(positions: usize) -> impl Iterator<Item = Column> {
+pub(super) fn columns<S: Simd>(positions: usize) -> impl Iterator<Item = Column> {
     let vectors = positions.div_ceil(LANES);
     let mut vector = 0;
     std::iter::from_fn(move || {
-        // Four are better shared out evenly.
         let count = match vectors - vector {
             0 => return None,
+            // Tiles of one vector: weights of a run are read for as many as there may be, shared out evenly.
+            rest if const { S::TILE_VECTORS == 1 } => rest.div_ceil(rest.div_ceil(MOST_VECTORS)),
             rest @ 1..=2 => rest,
+            // Four are better shared out evenly.
             4 => 2,
             _ => 3,
         };

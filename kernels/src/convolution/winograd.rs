@@ -316,7 +316,7 @@ impl Block<'_> {
                 let operands =
                     Operands { panel: &weights[..inputs], data, offsets: Places::new(&offsets), fresh: true };
                 let sums = &mut sums[point * point_sums..][..point_sums];
-                for column in columns(tiles) {
+                for column in columns::<S>(tiles) {
                     operands.column(simd, (column, out.len()), (&mut *sums, column.first, pitch), (&[], 0));
                 }
             }
