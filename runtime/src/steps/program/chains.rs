@@ -4,18 +4,13 @@
 //! Each step has the bits that it has alone. A step is part of a chain where nothing outside reads it but for the last one;
 //! dequantized integers are read as such, and quantizing may end a chain.
 
+use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, Widened, widened};
 use super::links::{Link, linked};
-use super::registers::{Direct, Register};
+use super::registers::Register;
 use super::wide::Wide;
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use std::ops::Range;
-
-/// The most registers that a chain reads: the first slots.
-pub(super) const MOST_FEEDS: usize = 8;
-
-/// Slots of what is read and of the results of steps.
-pub(super) const SLOTS: usize = 24;
 
 /// Vectors that go through all steps together, on processors whose registers hold them three times.
 const VECTORS: usize = 4;
@@ -32,7 +27,7 @@ pub(super) struct Chain {
     /// What it reads: the first slots.
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
-    pub(super) links: Vec<Link>,
+    links: Vec<Link>,
     /// Whether a step is a function that takes many operations: such chains go step by step (`wide`).
     has_function: bool,
     /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
@@ -40,21 +35,6 @@ pub(super) struct Chain {
     /// The slot of the result, or of what is quantized.
     pub(super) result: usize,
     pub(super) quantized: Option<Quantized>,
-}
-
-/// A register that a chain reads.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Feed {
-    pub(super) register: usize,
-    /// What makes f32 of its integers.
-    pub(super) widened: Option<Widened>,
-}
-
-/// `(x - zero) * scale`; without a scale x itself.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Widened {
-    pub(super) zero: i32,
-    pub(super) scale: Option<f32>,
 }
 
 /// The nearest integer of `x / scale`, within bounds, plus `zero`.
@@ -122,16 +102,17 @@ impl Chain {
         self.run_loop(inputs, count, out);
     }
 
-    /// As [`Chain::run`], where integers of 8 bits end the chain: straight into them.
-    pub(super) fn run_to_bytes<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [u8]) {
-        let count = out.len();
-        self.run_loop(self.inputs(input), count, Out::Bytes(out));
+    /// Bytes as where its results go, which are integers of 8 bits or f32; `None` where f32 cannot lie there.
+    pub(super) fn direct<'o>(&self, out: &'o mut [u8]) -> Option<Out<'o>> {
+        match self.quantized {
+            Some(_) => Some(Out::Bytes(out)),
+            None => bytemuck::try_cast_slice_mut(out).ok().map(Out::Floats),
+        }
     }
 
-    /// As [`Chain::run`], straight into f32.
-    pub(super) fn run_to_floats<'r>(&self, input: impl Fn(usize) -> Input<'r>, out: &mut [f32]) {
-        let count = out.len();
-        self.run_loop(self.inputs(input), count, Out::Floats(out));
+    /// As [`Chain::run`], straight to where the results go.
+    pub(super) fn run_to<'r>(&self, input: impl Fn(usize) -> Input<'r>, count: usize, out: Out<'r>) {
+        self.run_loop(self.inputs(input), count, out);
     }
 
     /// As [`Chain::run`], over what it is to change: of the register `own` it reads the elements of `values`. Only for results in f32.
@@ -148,7 +129,8 @@ impl Chain {
         });
         match out {
             Out::Floats(out) if self.has_function && are_floats => {
-                Instructions::best().run(Wide { chain: self, inputs, out });
+                let feeds = &inputs[..self.feeds.len()];
+                Instructions::best().run(Wide { links: &self.links, result: self.result, feeds, out });
             }
             out => Instructions::best().run(Loop { chain: self, inputs, count, out }),
         }
@@ -163,54 +145,8 @@ impl Chain {
     }
 }
 
-/// The elements of a feed.
-#[derive(Clone, Copy)]
-pub(super) enum Input<'a> {
-    /// What the results are written over, of f32.
-    Own,
-    One(f32),
-    OneInteger(i32),
-    Floats(&'a [f32]),
-    Integers(&'a [i32]),
-    Unsigned(&'a [u8]),
-    Signed(&'a [i8]),
-}
-
-impl<'a> Input<'a> {
-    pub(super) fn of_operand(direct: Direct<'a>) -> Input<'a> {
-        match direct {
-            Direct::Floats([one], false) => Input::One(*one),
-            Direct::Floats(values, _) => Input::Floats(values),
-            Direct::Integers([one], false) => Input::OneInteger(*one),
-            Direct::Integers(values, _) => Input::Integers(values),
-            Direct::Unsigned([one], false) => Input::OneInteger(i32::from(*one)),
-            Direct::Unsigned(values, _) => Input::Unsigned(values),
-            Direct::Signed([one], false) => Input::OneInteger(i32::from(*one)),
-            Direct::Signed(values, _) => Input::Signed(values),
-        }
-    }
-
-    /// 64 bytes from an element on, and whether they are signed, where it has bytes.
-    #[inline(always)]
-    fn bytes(&self, start: usize) -> Option<(&'a [u8; TOGETHER], bool)> {
-        match self {
-            Input::Unsigned(values) => Some((values[start..].first_chunk()?, false)),
-            Input::Signed(values) => Some((bytemuck::cast_slice::<i8, u8>(&values[start..]).first_chunk()?, true)),
-            Input::Own | Input::One(_) | Input::OneInteger(_) | Input::Floats(_) | Input::Integers(_) => None,
-        }
-    }
-
-    pub(super) fn of_register(register: &'a Register, count: usize) -> Input<'a> {
-        match register {
-            Register::Float(values) => Input::Floats(&values[..count]),
-            Register::Integer(values) => Input::Integers(&values[..count]),
-            Register::General(_) => unreachable!("feeds are f32 or integers that an i32 holds"),
-        }
-    }
-}
-
 /// Where results go.
-enum Out<'a> {
+pub(super) enum Out<'a> {
     Floats(&'a mut [f32]),
     Integers(&'a mut [i32]),
     /// The low byte of each integer.
@@ -431,44 +367,6 @@ fn store_quarters<S: Simd>(simd: S, quarters: &[S::Vector; VECTORS], quantized: 
     }
     for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *out = word.to_le_bytes();
-    }
-}
-
-/// A vector of the elements `range` of a feed.
-#[inline(always)]
-fn widened<S: Simd>(simd: S, input: Input<'_>, range: Range<usize>, widened: Option<Widened>) -> S::Vector {
-    let mut lanes = [0; LANES];
-    match input {
-        // What is written over is read as f32 that lie side by side.
-        Input::Own => {}
-        Input::One(value) => return simd.splat(value),
-        Input::Floats(values) => return simd.load_partial(&values[range]),
-        Input::OneInteger(value) => lanes = [value; LANES],
-        Input::Integers(values) => match values[range.clone()].first_chunk() {
-            Some(values) => lanes = *values,
-            None => lanes[..range.len()].copy_from_slice(&values[range]),
-        },
-        Input::Unsigned(values) => widen(&values[range], &mut lanes),
-        Input::Signed(values) => widen(&values[range], &mut lanes),
-    }
-    let Widened { zero, scale } = widened.unwrap_or(Widened { zero: 0, scale: None });
-    let values = simd.convert(simd.subtract_integers(simd.load_integers(&lanes), simd.splat_integer(zero)));
-    match scale {
-        Some(scale) => simd.multiply(values, simd.splat(scale)),
-        None => values,
-    }
-}
-
-#[inline(always)]
-fn widen<T: Copy + Into<i32>>(values: &[T], lanes: &mut [i32; LANES]) {
-    if let Some(values) = values.first_chunk::<LANES>() {
-        for lane in 0..LANES {
-            lanes[lane] = values[lane].into();
-        }
-        return;
-    }
-    for (lane, &value) in lanes.iter_mut().zip(values) {
-        *lane = value.into();
     }
 }
 

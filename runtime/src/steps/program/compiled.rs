@@ -1,6 +1,7 @@
 //! A program with its operands, and which loop computes each of its steps.
 
-use super::chains::{Chain, Input, TOGETHER};
+use super::chains::{Chain, TOGETHER};
+use super::feeds::Input;
 use super::operations::{Operation, operation};
 use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
@@ -25,22 +26,13 @@ pub(in crate::steps) struct Compiled<'a> {
 }
 
 /// Elements below which blocks go on over the ends of runs: shorter ones would cost more to begin than to compute.
-pub(super) const SHORTEST_RUN: usize = 96;
+const SHORTEST_RUN: usize = 96;
 
 pub(super) enum Kind<'a> {
     Input(DType),
     Operand(DType, Source<'a>),
     Constant(Register),
     Step(DType),
-}
-
-/// A chain that is a whole program over sums.
-#[derive(Clone, Copy)]
-pub(super) struct SingleChain {
-    /// The register of the sums.
-    sums: usize,
-    /// Between multiples of so many elements all operands lie side by side, or are one.
-    pub(super) run: usize,
 }
 
 pub(super) struct Step<'a> {
@@ -163,16 +155,11 @@ impl<'a> Compiled<'a> {
         range: Range<usize>,
         outputs: &mut [&mut [u8]],
     ) -> Result<(), ReferenceError> {
-        if let (Some(chain), [out]) = (self.last_to_bytes(), &mut *outputs) {
-            self.compute_steps(&self.steps[..self.steps.len() - 1], registers, accumulators, &range)?;
-            chain.run_to_bytes(|register| self.input(&registers.0, register, &range), out);
-            return Ok(());
-        }
-        if let (Some(chain), [out]) = (self.last_to_floats(), &mut *outputs)
-            && let Ok(out) = bytemuck::try_cast_slice_mut(out)
+        if let (Some(chain), [out]) = (self.last_chain(), &mut *outputs)
+            && let Some(out) = chain.direct(out)
         {
             self.compute_steps(&self.steps[..self.steps.len() - 1], registers, accumulators, &range)?;
-            chain.run_to_floats(|register| self.input(&registers.0, register, &range), out);
+            chain.run_to(|register| self.input(&registers.0, register, &range), range.len(), out);
             return Ok(());
         }
         self.compute(registers, accumulators, range)?;
@@ -195,20 +182,15 @@ impl<'a> Compiled<'a> {
         self.compute_steps(&self.steps, registers, accumulators, &range)
     }
 
-    /// The chain that makes integers of 8 bits, the only result, with the last step.
-    fn last_to_bytes(&self) -> Option<&Chain> {
-        let (last, [result], [DType::I8 | DType::U8]) = (self.steps.last()?, &self.results[..], &self.types[..]) else {
-            return None;
+    /// The chain that makes the only result with the last step, where that is f32 or integers of 8 bits.
+    fn last_chain(&self) -> Option<&Chain> {
+        let (last, &[result], &[dtype]) = (self.steps.last()?, &self.results[..], &self.types[..]) else { return None };
+        let is_quantized = match dtype {
+            DType::F32 => false,
+            DType::I8 | DType::U8 => true,
+            _ => return None,
         };
-        last.operation.chain().filter(|chain| last.result == *result && chain.quantized.is_some())
-    }
-
-    /// The chain that makes f32, the only result, with the last step.
-    fn last_to_floats(&self) -> Option<&Chain> {
-        let (last, [result], [DType::F32]) = (self.steps.last()?, &self.results[..], &self.types[..]) else {
-            return None;
-        };
-        last.operation.chain().filter(|chain| last.result == *result && chain.quantized.is_none())
+        last.operation.chain().filter(|chain| last.result == result && chain.quantized.is_some() == is_quantized)
     }
 
     /// Reads operands and computes some of the steps.
@@ -261,25 +243,24 @@ impl<'a> Compiled<'a> {
         direct.unwrap_or_else(|| Input::of_register(&registers[register], range.len()))
     }
 
-    /// The chain that makes the only result, of f32, of sums in f32 and nothing else, and how many elements it takes where they lie.
-    pub(super) fn single_chain(&self) -> Option<SingleChain> {
-        let ([step], [result], [DType::F32]) = (&self.steps[..], &self.results[..], &self.types[..]) else {
+    /// The register of sums of f32 that one chain and nothing else makes the only result of, which is f32, reading long runs of its
+    /// operands where they lie.
+    pub(super) fn single_chain(&self) -> Option<usize> {
+        let ([step], &[result], [DType::F32]) = (&self.steps[..], &self.results[..], &self.types[..]) else {
             return None;
         };
-        let sums = self.kinds.iter().position(|kind| matches!(kind, Kind::Input(DType::F32)))?;
-        let run = |kind: &Kind<'_>| match kind {
-            Kind::Operand(_, source) => source.direct_run(),
-            Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => Some(usize::MAX),
-        };
-        let runs = self.kinds.iter().map(run).collect::<Option<Vec<usize>>>()?;
-        step.operation.chain().filter(|_| step.result == *result)?;
-        runs.into_iter().min().map(|run| SingleChain { sums, run })
+        let are_long = self.kinds.iter().all(|kind| match kind {
+            Kind::Operand(_, source) => source.direct_run().is_some_and(|run| run >= SHORTEST_RUN),
+            Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => true,
+        });
+        step.operation.chain().filter(|_| are_long && step.result == result)?;
+        self.kinds.iter().position(|kind| matches!(kind, Kind::Input(DType::F32)))
     }
 
-    /// Changes sums, the elements `range` within one run of its operands, to results.
-    pub(super) fn change_run(&self, single: SingleChain, registers: &Registers, sums: &mut [f32], range: Range<usize>) {
+    /// Changes sums, which are in this register and are elements of one block, to results of the single chain.
+    pub(super) fn change_block(&self, own: usize, registers: &Registers, sums: &mut [f32], range: Range<usize>) {
         if let Some(chain) = self.steps.first().and_then(|step| step.operation.chain()) {
-            chain.change(single.sums, |register| self.input(&registers.0, register, &range), sums);
+            chain.change(own, |register| self.input(&registers.0, register, &range), sums);
         }
     }
 

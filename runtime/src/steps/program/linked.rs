@@ -1,7 +1,8 @@
 //! Which steps of a program are a chain (`chains`).
 
-use super::chains::{Chain, Feed, MOST_FEEDS, Quantized, Widened};
+use super::chains::{Chain, Quantized};
 use super::compiled::{Compiled, Step};
+use super::feeds::{Feed, MOST_FEEDS, Widened};
 use super::links::{Link, LinkFunction};
 use super::operations::{Arithmetic, Compute, Operation};
 use ipuc_formats::ops::{ActivationFunction, Function};

@@ -6,6 +6,7 @@
 
 mod chains;
 mod compiled;
+mod feeds;
 mod joined;
 mod linked;
 mod links;

@@ -1,7 +1,7 @@
 //! Chains of f32 with functions that take many operations: each step goes over several vectors before the next one, so that a
 //! processor computes those of a function at the same time; values lie in the first-level cache between steps.
 
-use super::chains::{Chain, Input, MOST_FEEDS, SLOTS};
+use super::feeds::{Input, MOST_FEEDS, SLOTS};
 use super::links::{Link, linked};
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{LANES, Routine, Simd};
@@ -17,8 +17,12 @@ type WideSlot = [[f32; LANES]; WIDE_VECTORS];
 
 /// A chain over f32 that gives f32.
 pub(super) struct Wide<'a> {
-    pub(super) chain: &'a Chain,
-    pub(super) inputs: [Input<'a>; MOST_FEEDS],
+    /// Steps: their slots begin at [`MOST_FEEDS`].
+    pub(super) links: &'a [Link],
+    /// The slot of the result.
+    pub(super) result: usize,
+    /// What it reads: the first slots.
+    pub(super) feeds: &'a [Input<'a>],
     pub(super) out: &'a mut [f32],
 }
 
@@ -30,15 +34,14 @@ impl Routine for Wide<'_> {
         let mut slots = scratch(SLOTS * WIDE_ELEMENTS);
         let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         let used = self.out.len().min(WIDE_ELEMENTS).div_ceil(LANES);
-        let feeds = &self.inputs[..self.chain.feeds.len()];
-        for (slot, input) in slots.iter_mut().zip(feeds) {
+        for (slot, input) in slots.iter_mut().zip(self.feeds) {
             if let Input::One(value) = input {
                 slot[..used].fill([*value; LANES]);
             }
         }
         for (block, out) in self.out.chunks_mut(WIDE_ELEMENTS).enumerate() {
             let vectors = out.len().div_ceil(LANES);
-            for (slot, input) in slots.iter_mut().zip(feeds) {
+            for (slot, input) in slots.iter_mut().zip(self.feeds) {
                 let values = match input {
                     Input::Own => &*out,
                     Input::Floats(values) => &values[block * WIDE_ELEMENTS..][..out.len()],
@@ -52,11 +55,11 @@ impl Routine for Wide<'_> {
                     simd.store(simd.load_partial(values), slot);
                 }
             }
-            for (index, &link) in self.chain.links.iter().enumerate() {
+            for (index, &link) in self.links.iter().enumerate() {
                 let (known, own) = slots.split_at_mut(MOST_FEEDS + index);
                 link_all(simd, link, known, &mut own[0][..vectors]);
             }
-            for (out, result) in out.chunks_mut(LANES).zip(&slots[self.chain.result]) {
+            for (out, result) in out.chunks_mut(LANES).zip(&slots[self.result]) {
                 simd.store_partial(simd.load(result), out);
             }
         }

@@ -1,6 +1,6 @@
 //! A program over sums where they lie, while the tasks of a product compute others.
 
-use super::compiled::{Compiled, SHORTEST_RUN, SingleChain};
+use super::compiled::Compiled;
 use super::registers::{Accumulators, BLOCK, Registers};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;
@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 /// A program with one result over sums that tasks complete block by block.
 pub(in crate::steps) struct WithinTasks<'a> {
     compiled: Compiled<'a>,
-    /// Where one chain is all.
-    single: Option<SingleChain>,
+    /// The register of the sums where one chain is all.
+    single: Option<usize>,
     dtype: DType,
     /// The registers of each thread of the team, so that none waits for another.
     threads: Vec<Mutex<Option<Registers>>>,
@@ -52,13 +52,13 @@ impl<'a> WithinTasks<'a> {
     /// whose type f32 holds.
     pub(in crate::steps) fn change(&self, place: usize, sums: &mut [f32]) {
         self.with_registers(|registers| {
-            if let Some(single) = self.single.filter(|single| single.run >= SHORTEST_RUN) {
-                let (mut first, mut rest) = (place, sums);
+            if let Some(register) = self.single {
+                let (mut first, end, mut rest) = (place, place + sums.len(), sums);
                 while !rest.is_empty() {
-                    let length = rest.len().min(single.run - first % single.run).min(BLOCK);
-                    let (own, behind) = rest.split_at_mut(length);
-                    self.compiled.change_run(single, registers, own, first..first + length);
-                    (first, rest) = (first + length, behind);
+                    let next = self.compiled.block_end(first, end);
+                    let (own, behind) = rest.split_at_mut(next - first);
+                    self.compiled.change_block(register, registers, own, first..next);
+                    (first, rest) = (next, behind);
                 }
                 return Ok(());
             }
