@@ -315,13 +315,7 @@ impl Block {
         for first in inputs.clone().step_by(held) {
             let part = first..inputs.end.min(first + held);
             let is_dense = self.rows.len() == 1 && part == (0..inputs.end);
-            let is_packed = const { S::TILE_VECTORS == 1 } && self.taps.len() == 1;
-            let end = if is_dense && !is_packed { self.last_in_place(simd, (image, plane), inputs.end) } else { None };
-            let data = if is_packed {
-                self.pack(simd, (image, plane), part.clone(), &mut data, &mut offsets)
-            } else {
-                self.read(simd, (image, plane), (part.clone(), end.is_some()), &mut data, &mut offsets)
-            };
+            let (data, end) = self.read(simd, (image, plane), (part.clone(), is_dense), &mut data, &mut offsets);
             let offsets = Places::new(&offsets);
             let groups_before = (first - inputs.start) / W::GROUP;
             for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
@@ -405,17 +399,21 @@ impl Block {
         }
     }
 
-    /// Where the inputs `inputs` (channels × taps) lie: in `image: [channels, plane]` or, on their grids, in `data`. `offsets` has
-    /// the place of each at position 0. `ends_apart` says that the last column is read elsewhere.
+    /// Where the inputs `inputs` (channels × taps) lie: in `image: [channels, plane]` or, on their grids or by vectors, in `data`.
+    /// `offsets` has the place of each at position 0. The last column may lie elsewhere where all inputs are read (`is_dense`).
     #[inline(always)]
     fn read<'d, S: Simd>(
         &self,
         simd: S,
         (image, plane): (&'d [f32], usize),
-        (inputs, ends_apart): (Range<usize>, bool),
+        (inputs, is_dense): (Range<usize>, bool),
         data: &'d mut [f32],
         offsets: &mut Vec<usize>,
-    ) -> Data<'d> {
+    ) -> (Data<'d>, Option<LastColumn>) {
+        if const { S::TILE_VECTORS == 1 } && self.taps.len() == 1 {
+            return (self.pack(simd, (image, plane), inputs, data, offsets), None);
+        }
+        let end = if is_dense { self.last_in_place(simd, (image, plane), inputs.end) } else { None };
         let taps = self.taps.len().max(1);
         let channels = inputs.start / taps..(inputs.end - 1) / taps + 1;
         offsets.clear();
@@ -423,10 +421,10 @@ impl Block {
             let pitch = self.positions.next_multiple_of(LANES);
             // Vectors at the end of the last channel may reach behind the image.
             if let Some(data) = image.get(channels.start * plane + first..)
-                && (ends_apart || (channels.len() - 1) * plane + pitch <= data.len())
+                && (end.is_some() || (channels.len() - 1) * plane + pitch <= data.len())
             {
                 offsets.extend((0..channels.len()).map(|channel| channel * plane));
-                return Data { values: data, distance: LANES };
+                return (Data { values: data, distance: LANES }, end);
             }
         }
         for (slot, channel) in data.chunks_mut(self.channel).zip(channels.clone()) {
@@ -434,7 +432,7 @@ impl Block {
         }
         let offset = |input: usize| (input / taps - channels.start) * self.channel + self.taps[input % taps];
         offsets.extend(inputs.map(offset));
-        Data { values: data, distance: LANES }
+        (Data { values: data, distance: LANES }, None)
     }
 
     /// The inputs of windows of one tap, vector by vector: all inputs of 16 positions side by side. Those of a channel are far
@@ -468,9 +466,7 @@ impl Block {
                 if self.in_place.is_some() {
                     simd.prefetch(image, first + vector * LANES);
                 }
-                if let Some(packed) = packed.first_chunk_mut() {
-                    simd.store(simd.load_partial(values), packed);
-                }
+                simd.store(simd.load_partial(values), &mut packed.as_chunks_mut().0[0]);
             }
         }
         Data { values: data, distance }
