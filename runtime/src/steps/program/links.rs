@@ -127,7 +127,7 @@ impl Link {
     }
 }
 
-/// A step over its arguments; that of one argument leaves `y`.
+/// A step over its arguments; a step of one argument does not read `y`.
 #[inline(always)]
 pub(super) fn linked<S: Simd, const COUNT: usize>(
     simd: S,
