@@ -9,6 +9,7 @@
 //! The order of each sum is that of a product (see `product`), over channels and, within, taps; many windows of 3 × 3 taps are
 //! computed with fewer multiplications, from sums of their own (`winograd`).
 
+mod blocked;
 mod byte_tiles;
 mod completion;
 mod depthwise;
@@ -37,6 +38,7 @@ use super::{
     window::{self, WindowAxis},
 };
 
+pub use blocked::{BlockedShape, CHANNEL_BLOCK, blocked_convolution};
 pub use depthwise::depthwise;
 pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;
