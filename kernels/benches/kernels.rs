@@ -13,7 +13,8 @@ use std::time::Instant;
 use half::{bf16, f16};
 use ipuc_kernels::{
     convolution::{
-        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, convolution, depthwise, transposed,
+        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, blocked_convolution, convolution,
+        depthwise, transposed,
     },
     limits,
     matrix::{Matrix, MatrixMut},
@@ -205,6 +206,55 @@ impl Bench {
         }
     }
 
+    /// Convolutions over channels in blocks, of ResNet-50 and MobileNet: channels in and out, extent, kernel, stride; as many groups as
+    /// channels where there is one channel in.
+    fn blocked_convolutions(&self) {
+        let shapes = [
+            (64, 64, 56, 1, 1),
+            (64, 64, 56, 3, 1),
+            (64, 256, 56, 1, 1),
+            (96, 24, 56, 1, 1),
+            (128, 128, 28, 3, 1),
+            (144, 32, 28, 1, 1),
+            (256, 128, 56, 1, 1),
+            (256, 512, 56, 1, 2),
+            (256, 256, 28, 3, 2),
+            (256, 256, 14, 3, 1),
+            (576, 96, 14, 1, 1),
+            (1024, 256, 14, 1, 1),
+            (512, 512, 14, 3, 2),
+            (512, 512, 7, 3, 1),
+            (960, 320, 7, 1, 1),
+            (2048, 512, 7, 1, 1),
+            (1, 32, 112, 3, 1),
+            (1, 144, 56, 3, 2),
+            (1, 384, 14, 3, 1),
+            (1, 576, 14, 5, 2),
+            (1, 960, 7, 3, 1),
+        ];
+        for (inputs, outputs, extent, kernel, stride) in shapes {
+            let groups = if inputs == 1 { outputs } else { 1 };
+            let channels = inputs * groups;
+            let name = format!("blocks {channels}x{extent}x{extent} to {outputs}, {kernel}x{kernel} by {stride}");
+            let extent = if self.quick { extent / 7 } else { extent };
+            let pad = kernel / 2;
+            let output = (extent + 2 * pad - kernel) / stride + 1;
+            let axis = WindowAxis { input: extent, output, kernel, stride, dilation: 1, pad_begin: pad, pad_end: pad };
+            let group_outputs = outputs / groups;
+            let shape = ConvolutionShape { batch: 1, groups, group_inputs: inputs, group_outputs, axes: vec![axis; 2] };
+            let (x, weight) = (values(shape.inputs()), values(shape.depth() * outputs.next_multiple_of(LANES)));
+            let pieces = [PanelPiece::whole(outputs, shape.depth(), PanelElements::F32(&weight))];
+            let weight = match groups {
+                1 => ConvolutionWeight::Panels(&pieces),
+                _ => ConvolutionWeight::Plain(&weight[..shape.depth() * outputs]),
+            };
+            let mut out = vec![0.0; shape.outputs()];
+            self.operation_bound(&name, shape.outputs() * shape.depth(), || {
+                blocked_convolution(self.instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+            });
+        }
+    }
+
     /// Convolutions of ResNet-50 and MobileNet: channels in and out, extent, kernel, stride.
     fn convolutions(&self) {
         let shapes = [
@@ -242,6 +292,7 @@ impl Bench {
                 convolution(self.instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
             });
         }
+        self.blocked_convolutions();
         for (channels, extent, stride) in [(32, 112, 1), (144, 56, 2), (384, 14, 1), (960, 7, 1)] {
             let name = format!("depthwise {channels}x{extent}x{extent}, 3x3 by {stride}");
             let output = (extent - 1) / stride + 1;

@@ -35,6 +35,7 @@ pub mod limits;
 pub mod matrix;
 pub mod narrow;
 pub mod normalize;
+mod places;
 pub mod pool;
 pub mod product;
 pub mod quantize;

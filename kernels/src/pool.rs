@@ -2,13 +2,15 @@
 //! `AveragePool` and `LpPool` (opset 22).
 //!
 //! Windows of a row of outputs are combined side by side: sums tap by tap, in row-major order of the taps, maxima over the rows of the
-//! windows first. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
+//! windows first. Where positions are 8 values side by side (channels in blocks), these are the lanes. A window that is the whole plane is reduced in 16 lanes (element modulo 16), then lane by lane.
 
+mod blocks;
 mod bytes;
 mod rows;
 
 pub use bytes::{Byte, largest_bytes};
 
+use blocks::Blocks;
 use rows::Rows;
 
 use super::{
@@ -88,6 +90,7 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
         match &windows {
             Windows::Whole => Instructions::best().run(WholePlanes { kind, x, out }),
             Windows::Rows(rows) => Instructions::best().run(Planes { kind, rows, x, out }),
+            Windows::Blocks { blocks, counts } => blocks.pool(kind, counts, x, out),
             Windows::Single { counts } => {
                 for (x, out) in x.chunks_exact(inputs).zip(out.chunks_mut(outputs)) {
                     out.fill(kind.start());
@@ -105,6 +108,12 @@ enum Windows {
     Whole,
     /// Neighbouring windows of a row side by side.
     Rows(Rows),
+    /// Lines of 8 values, each of which has windows of its own.
+    Blocks {
+        blocks: Blocks,
+        /// Elements of each window, the same for all values of a line.
+        counts: Vec<f32>,
+    },
     /// One after another.
     Single {
         /// Elements of each window.
@@ -117,17 +126,24 @@ impl Windows {
         if axes.iter().all(WindowAxis::is_whole) {
             return Windows::Whole;
         }
+        let (axes, blocks) = match axes {
+            [outer @ .., last] if !matches!(kind, PoolKind::Norm(_)) && Blocks::fits(outer, last) => {
+                (outer, Some(Blocks::new(outer)))
+            }
+            _ => (axes, None),
+        };
         let mut counts = vec![1usize];
         for axis in axes {
             let inner = self::counts(kind, axis);
             counts = counts.iter().flat_map(|&outer| inner.iter().map(move |&count| outer * count)).collect();
         }
         let counts = counts.into_iter().map(|count| count as f32).collect();
-        match axes {
-            [outer @ .., last] if !matches!(kind, PoolKind::Norm(_)) && Rows::fits(last) => {
+        match (blocks, axes) {
+            (Some(blocks), _) => Windows::Blocks { blocks, counts },
+            (None, [outer @ .., last]) if !matches!(kind, PoolKind::Norm(_)) && Rows::fits(last) => {
                 Windows::Rows(Rows::new(outer, *last, counts))
             }
-            _ => Windows::Single { counts },
+            (None, _) => Windows::Single { counts },
         }
     }
 }
@@ -429,13 +445,17 @@ mod tests {
             [axis(6, 1, 6, 1, 1, 0, 0), axis(50, 1, 50, 1, 1, 0, 0)],
             // One window with as many taps as there are positions, some of them on the padding behind.
             [axis(2, 1, 2, 1, 2, 0, 1), axis(3, 1, 3, 1, 2, 0, 2)],
+            // Lines of 8 values.
+            [axis(9, 5, 3, 2, 1, 1, 1), axis(8, 8, 1, 1, 1, 0, 0)],
+            [axis(7, 1, 7, 1, 1, 0, 0), axis(8, 8, 1, 1, 1, 0, 0)],
         ];
         for axes in &cases {
-            let x = numbers(3, axes[0].input * axes[1].input);
+            let (inputs, outputs) = (axes[0].input * axes[1].input, axes[0].output * axes[1].output);
+            let x = numbers(3, 3 * inputs);
             for kind in [PoolKind::Max, PoolKind::Average, PoolKind::Norm(2.0), PoolKind::Norm(3.0)] {
-                let mut out = vec![7.0; axes[0].output * axes[1].output];
+                let mut out = vec![7.0; 3 * outputs];
                 pool(kind, axes, &x, &mut out);
-                let expected = naive(kind, axes, &x);
+                let expected: Vec<f32> = x.chunks(inputs).flat_map(|x| naive(kind, axes, x)).collect();
                 assert!(close(&out, &expected), "{kind:?} {axes:?}: {out:?} against {expected:?}");
             }
         }

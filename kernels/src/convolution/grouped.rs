@@ -73,7 +73,7 @@ fn group_panels(shape: &ConvolutionShape) -> usize {
 }
 
 /// The panels of all groups of a plain weight.
-fn pack(instructions: Instructions, shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
+pub(super) fn pack(instructions: Instructions, shape: &ConvolutionShape, weight: &[f32]) -> Vec<f32> {
     let (outputs, depth) = (shape.group_outputs, shape.depth());
     assert_eq!(weight.len(), shape.groups * outputs * depth, "weights of {shape:?}");
     let mut groups = vec![Vec::new(); shape.groups];

@@ -39,7 +39,7 @@ fn positions(axes: &[WindowAxis]) -> Vec<Vec<Option<usize>>> {
     outputs.iter().map(|output| taps.iter().map(|tap| of_tap(output, tap)).collect()).collect()
 }
 
-fn naive(shape: &ConvolutionShape, x: &[f32], weight: &[f32]) -> Vec<(f64, f64)> {
+pub(super) fn naive(shape: &ConvolutionShape, x: &[f32], weight: &[f32]) -> Vec<(f64, f64)> {
     let (plane, taps) = (window::inputs(&shape.axes), window::taps(&shape.axes));
     let positions = positions(&shape.axes);
     let mut out = Vec::new();
@@ -88,7 +88,7 @@ fn naive_transposed(shape: &TransposedShape, x: &[f32], weight: &[f32]) -> Vec<(
     out
 }
 
-fn assert_close(name: &str, out: &[f32], expected: &[(f64, f64)]) {
+pub(super) fn assert_close(name: &str, out: &[f32], expected: &[(f64, f64)]) {
     assert_eq!(out.len(), expected.len());
     for (index, (value, (expected, size))) in out.iter().zip(expected).enumerate() {
         let error = (f64::from(*value) - expected).abs();
@@ -110,7 +110,7 @@ fn small_axis() -> impl Strategy<Value = WindowAxis> {
     axis().prop_filter("small", |axis| axis.input < 8 && axis.kernel < 4)
 }
 
-fn axes() -> impl Strategy<Value = Vec<WindowAxis>> {
+pub(super) fn axes() -> impl Strategy<Value = Vec<WindowAxis>> {
     prop_oneof![
         1 => Just(vec![]),
         3 => prop::collection::vec(axis(), 1..3),
@@ -147,7 +147,7 @@ fn run(
     out
 }
 
-fn pack_group<T: super::super::product::Weight>(shape: &ConvolutionShape, weight: &[f32]) -> Vec<T> {
+pub(super) fn pack_group<T: super::super::product::Weight>(shape: &ConvolutionShape, weight: &[f32]) -> Vec<T> {
     let depth = shape.depth();
     let group = |group: usize| {
         let weight = &weight[group * shape.group_outputs * depth..];

@@ -28,13 +28,13 @@ use crate::{
 };
 
 /// Outputs of a tile along an axis.
-const OUTPUTS: usize = 4;
+pub(super) const OUTPUTS: usize = 4;
 
 /// Inputs of a tile along an axis, and points that they are transformed to.
-const INPUTS: usize = 6;
+pub(super) const INPUTS: usize = 6;
 
 /// Points of a tile.
-const POINTS: usize = INPUTS * INPUTS;
+pub(super) const POINTS: usize = INPUTS * INPUTS;
 
 /// Tiles of a block: the sums of a panel stay in the second-level cache.
 const MOST_TILES: usize = 96;
@@ -43,7 +43,7 @@ const MOST_TILES: usize = 96;
 const MOST_INPUTS: usize = 96 << 10;
 
 /// Input channels up to which the transformed weights of a panel stay near.
-const MOST_CHANNELS: usize = 512;
+pub(super) const MOST_CHANNELS: usize = 512;
 
 /// The largest magnitude of an input: transforms multiply by less than 2^10, products of weights below 2^64 stay finite.
 const LARGEST: f32 = (1u128 << 40) as f32;
@@ -84,7 +84,7 @@ fn rows_each(inputs: usize, tile_rows: usize, tile_columns: usize) -> usize {
 }
 
 /// Threads that share so many operations. No bits depend on it.
-fn threads(operations: usize) -> usize {
+pub(super) fn threads(operations: usize) -> usize {
     threads::parts(operations, team::count())
 }
 
@@ -155,7 +155,7 @@ pub(super) fn convolution(
 
 /// The weights of a panel, `[channels, 9 taps, 16]`, to `[36, channels + 1, 16]`: points a line further apart than channels reach.
 #[inline(always)]
-fn transform_weights<S: Simd, W: Weight>(simd: S, elements: &[W], inputs: usize, transformed: &mut [f32]) {
+pub(super) fn transform_weights<S: Simd, W: Weight>(simd: S, elements: &[W], inputs: usize, transformed: &mut [f32]) {
     let groups = W::groups(elements);
     let mut wide = scratch(if W::as_f32(groups).is_some() { 0 } else { 9 * inputs * LANES });
     let taps = tile::panel_in_f32::<S, W>(simd, groups, 9 * inputs, &mut wide);
@@ -195,7 +195,7 @@ fn weight_points<S: Simd>(simd: S, [first, second, third]: [S::Vector; 3]) -> [S
 
 /// Six inputs at the points of the weights.
 #[inline(always)]
-fn input_points<S: Simd>(simd: S, d: [S::Vector; INPUTS]) -> [S::Vector; INPUTS] {
+pub(super) fn input_points<S: Simd>(simd: S, d: [S::Vector; INPUTS]) -> [S::Vector; INPUTS] {
     let (two, four, minus_four, minus_five) = (simd.splat(2.0), simd.splat(4.0), simd.splat(-4.0), simd.splat(-5.0));
     let even = simd.fused(minus_four, d[2], d[4]);
     let odd = simd.fused(minus_four, d[1], d[3]);
@@ -213,7 +213,7 @@ fn input_points<S: Simd>(simd: S, d: [S::Vector; INPUTS]) -> [S::Vector; INPUTS]
 
 /// Four outputs from the sums at six points.
 #[inline(always)]
-fn outputs<S: Simd>(simd: S, m: [S::Vector; INPUTS]) -> [S::Vector; OUTPUTS] {
+pub(super) fn outputs<S: Simd>(simd: S, m: [S::Vector; INPUTS]) -> [S::Vector; OUTPUTS] {
     let (near, far) = (simd.add(m[1], m[2]), simd.add(m[3], m[4]));
     let (near_odd, far_odd) = (simd.subtract(m[1], m[2]), simd.subtract(m[3], m[4]));
     [

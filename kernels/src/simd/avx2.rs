@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{LANES, Routine, Simd};
+use super::{HALF, LANES, Routine, Simd};
 
 /// The token of AVX2, FMA and F16C: a value exists only on processors with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,6 +315,21 @@ impl Simd for Avx2 {
                     _mm256_mul_ps(_mm256_mul_ps(*scaled, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
             }
             scaled
+        }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, low: &[f32; HALF], high: &[f32; HALF]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
+        unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] }
+    }
+
+    #[inline(always)]
+    fn store_halves(self, vector: Self::Vector, low: &mut [f32; HALF], high: &mut [f32; HALF]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
+        unsafe {
+            _mm256_storeu_ps(low.as_mut_ptr(), vector[0]);
+            _mm256_storeu_ps(high.as_mut_ptr(), vector[1]);
         }
     }
 

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{LANES, Routine, Simd};
+use super::{HALF, LANES, Routine, Simd};
 
 /// The token of AVX-512 F, BW, DQ, VL and VNNI (and AVX2, FMA, F16C): a value exists only on processors with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +245,26 @@ impl Simd for Avx512 {
     fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_scalef_ps(a, exponent) }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, low: &[f32; HALF], high: &[f32; HALF]) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
+        unsafe {
+            let low = _mm512_castps256_ps512(_mm256_loadu_ps(low.as_ptr()));
+            let high = _mm256_castps_pd(_mm256_loadu_ps(high.as_ptr()));
+            _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castps_pd(low), high))
+        }
+    }
+
+    #[inline(always)]
+    fn store_halves(self, vector: Self::Vector, low: &mut [f32; HALF], high: &mut [f32; HALF]) {
+        // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
+        unsafe {
+            _mm256_storeu_ps(low.as_mut_ptr(), _mm512_castps512_ps256(vector));
+            let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector));
+            _mm256_storeu_ps(high.as_mut_ptr(), _mm256_castpd_ps(upper));
+        }
     }
 
     #[inline(always)]

@@ -9,6 +9,8 @@
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod adjacent;
 mod expand;
+#[allow(unsafe_code, reason = "bounds that are checked once for many places")]
+mod lines;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -39,6 +41,7 @@ use half::{bf16, f16};
 
 pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
+pub(crate) use lines::{Layout, Lines, OUTSIDE};
 pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -49,6 +52,9 @@ pub use neon::Neon;
 
 /// Lanes of a vector, on every instruction set.
 pub const LANES: usize = 16;
+
+/// Lanes of half a vector.
+pub const HALF: usize = LANES / 2;
 
 /// An algorithm that is compiled for each instruction set.
 pub trait Routine {
@@ -192,6 +198,24 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
+
+    /// Reads 8 lanes, then 8 others.
+    #[inline(always)]
+    fn load_halves(self, low: &[f32; HALF], high: &[f32; HALF]) -> Self::Vector {
+        let mut lanes = [0.0; LANES];
+        lanes[..HALF].copy_from_slice(low);
+        lanes[HALF..].copy_from_slice(high);
+        self.load(&lanes)
+    }
+
+    /// Writes what [`Simd::load_halves`] reads.
+    #[inline(always)]
+    fn store_halves(self, vector: Self::Vector, low: &mut [f32; HALF], high: &mut [f32; HALF]) {
+        let mut lanes = [0.0; LANES];
+        self.store(vector, &mut lanes);
+        low.copy_from_slice(&lanes[..HALF]);
+        high.copy_from_slice(&lanes[HALF..]);
+    }
 
     /// Every fourth value, from each of the first four on: lane `l` of vector `v` is the value at `4 * l + v`.
     #[inline(always)]

@@ -1,0 +1,273 @@
+//! Convolutions over blocks of channels by panels of 16 output channels.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::{
+    CHANNEL_BLOCK,
+    panel_tiles::{Finish, MOST_ROWS, PanelTiles, Start},
+    plane,
+    tile::{Inputs, Operands},
+    winograd,
+};
+use crate::{
+    convolution::{ConvolutionEpilogue, ConvolutionShape, winograd::are_small},
+    places::places,
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
+    scratch::scratch,
+    simd::{Instructions, LANES, Layout, Lines, Routine, Simd},
+    threads, window,
+};
+
+/// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache.
+const MOST_INPUTS: usize = 256;
+
+/// Values of a task's inputs, which stay in the second-level cache for all panels.
+const MOST_VALUES: usize = 1 << 16;
+
+/// Windows of a task.
+const MOST_WINDOWS: usize = 768;
+
+/// Windows of a task whose sums wait in memory for further inputs.
+const MOST_WAITING: usize = 192;
+
+/// Fewest windows of a task.
+const FEWEST_WINDOWS: usize = 48;
+
+/// The convolution with pieces of a weight.
+///
+/// # Panics
+/// If a piece is none of the weight.
+pub(super) fn convolution(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    pieces: &[PanelPiece<'_>],
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) {
+    let group_panels = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
+    for piece in pieces {
+        piece.check(shape.depth(), shape.groups * group_panels);
+    }
+    let common = Common { shape, axes: window::joined(&shape.axes), x, epilogue };
+    // Pieces of the same panels add to the same outputs.
+    let mut rest = pieces;
+    while let [first, ..] = rest {
+        let mut end = first.panels.end;
+        let mut count = 1;
+        while let Some(next) = rest.get(count).filter(|next| next.panels.start >= end) {
+            end = next.panels.end;
+            count += 1;
+        }
+        let (now, later) = rest.split_at(count);
+        multiply(instructions, &common, now, out);
+        rest = later;
+    }
+}
+
+/// Adds the products with pieces of which no two have a panel in common.
+fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiece<'_>], out: &mut [f32]) {
+    let shape = common.shape;
+    // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
+    let (whole, rest): (Vec<_>, Vec<_>) = pieces.iter().cloned().partition(|piece| piece.inputs.len() == shape.depth());
+    let transforms = !whole.is_empty() && winograd::fits(shape) && are_small(instructions, common.x);
+    let direct = if transforms {
+        winograd::convolution(instructions, shape, common.x, &whole, out, common.epilogue);
+        &rest
+    } else {
+        pieces
+    };
+    threads::each(split(common, direct, out), |task| instructions.run(task));
+}
+
+/// Everything that tasks have in common.
+struct Common<'a> {
+    shape: &'a ConvolutionShape,
+    axes: Vec<window::WindowAxis>,
+    x: &'a [f32],
+    epilogue: ConvolutionEpilogue<'a>,
+}
+
+/// Some windows of an image by some panels of a group.
+struct Task<'a> {
+    common: &'a Common<'a>,
+    image: usize,
+    group: usize,
+    windows: Range<usize>,
+    /// Within the group.
+    panels: Range<usize>,
+    inputs: Range<usize>,
+    elements: PanelElements<'a>,
+    /// The outputs of each block of channels at these windows.
+    out: Vec<&'a mut [f32]>,
+}
+
+/// Windows of a task.
+fn windows_each(shape: &ConvolutionShape, windows: usize, parts: usize) -> usize {
+    let depth = shape.depth().max(1);
+    let most = if depth > MOST_INPUTS { MOST_WAITING } else { MOST_WINDOWS };
+    let most = (MOST_VALUES / shape.group_inputs.max(1)).clamp(FEWEST_WINDOWS.min(most), most);
+    let each = windows.div_ceil(parts.max(windows.div_ceil(most)));
+    each.max(FEWEST_WINDOWS).next_multiple_of(MOST_ROWS)
+}
+
+/// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own.
+fn split<'a>(common: &'a Common<'a>, pieces: &[PanelPiece<'a>], out: &'a mut [f32]) -> Vec<Task<'a>> {
+    let shape = common.shape;
+    let ConvolutionShape { batch, groups, group_outputs, .. } = *shape;
+    let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
+    let windows = window::outputs(&common.axes);
+    let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+    let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
+    let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
+    let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
+    let windows_each = windows_each(shape, windows, parts);
+    let panels_each = panels.div_ceil(groups).div_ceil(parts.div_ceil(windows.div_ceil(windows_each))).max(1);
+    let mut tasks = Vec::new();
+    for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
+        let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();
+        for piece in pieces {
+            let mut panel = piece.panels.start;
+            while panel < piece.panels.end {
+                let (group, first) = (panel / group_panels, panel % group_panels);
+                let count = panels_each.min(group_panels - first).min(piece.panels.end - panel);
+                let begin = tasks.len();
+                tasks.extend((0..windows).step_by(windows_each).map(|start| Task {
+                    common,
+                    image,
+                    group,
+                    windows: start..windows.min(start + windows_each),
+                    panels: first..first + count,
+                    inputs: piece.inputs.clone(),
+                    elements: piece.elements_of(panel..panel + count),
+                    out: Vec::new(),
+                }));
+                let channel = group * group_outputs + first * PANEL_OUTPUTS;
+                let end = group * group_outputs + group_outputs.min((first + count) * PANEL_OUTPUTS);
+                for block in blocks[channel / CHANNEL_BLOCK..end / CHANNEL_BLOCK].iter_mut().filter_map(Option::take) {
+                    let parts = block.chunks_mut(windows_each * CHANNEL_BLOCK);
+                    tasks[begin..].iter_mut().zip(parts).for_each(|(task, part)| task.out.push(part));
+                }
+                panel += count;
+            }
+        }
+    }
+    tasks
+}
+
+impl Routine for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.elements {
+            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
+            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
+            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
+        }
+    }
+}
+
+impl<'a> Task<'a> {
+    #[inline(always)]
+    fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
+        let Common { shape, axes, x, .. } = self.common;
+        let ConvolutionShape { groups, group_inputs, .. } = *shape;
+        let plane = plane(shape);
+        let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
+        let places = places(axes, self.windows.clone(), CHANNEL_BLOCK);
+        let blocks = group_inputs / CHANNEL_BLOCK;
+        let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
+        let lines = Lines::new(image, &places, layout);
+        let taps = window::taps(axes);
+        let mut out = std::mem::take(&mut self.out);
+        let segments = segments(&self.inputs, CHANNEL_BLOCK * taps);
+        let windows = self.windows.len();
+        let mut waiting = scratch(if segments.len() > 1 { windows * LANES } else { 0 });
+        let mut wide = scratch(if W::as_f32(W::groups(&[])).is_some() { 0 } else { self.inputs.len() * LANES });
+        let panel_length = self.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+        for (panel, out) in out.chunks_mut(PANEL_OUTPUTS / CHANNEL_BLOCK).enumerate() {
+            let weights = &elements[panel * panel_length..];
+            // The weights of the panels behind it are there too, where they are f32: they are asked for.
+            let weights = match W::as_f32(W::groups(weights)) {
+                Some(weights) => weights,
+                None => panel_in_f32::<S, W>(simd, W::groups(weights), self.inputs.len(), &mut wide),
+            };
+            let finish = self.finish(panel, out.len());
+            let is_first = panel == 0;
+            let mut begin = 0;
+            for (index, inputs) in segments.iter().enumerate() {
+                let panel = &weights[begin..];
+                let asked = inputs.count(taps).div_ceil(windows);
+                let operands = Operands { lines, windows, taps, inputs, panel, asked, asks: is_first && taps == 1 };
+                let start = match index {
+                    0 if self.inputs.start == 0 => Start::Zero,
+                    0 => Start::Outputs,
+                    _ => Start::Waiting,
+                };
+                let ends = index + 1 == segments.len();
+                simd.run(PanelTiles { operands, start, ends, waiting: &mut waiting, finish, out });
+                begin += inputs.count(taps);
+            }
+            if let Some(change) = self.common.epilogue.change.filter(|_| self.is_last()) {
+                for (index, out) in out.iter_mut().enumerate() {
+                    change.apply(self.place(panel, index), out);
+                }
+            }
+        }
+    }
+
+    /// Whether outputs are complete afterwards.
+    fn is_last(&self) -> bool {
+        self.inputs.end == self.common.shape.depth()
+    }
+
+    /// The first block of output channels of a panel of the task.
+    fn block(&self, panel: usize) -> usize {
+        self.group * self.common.shape.group_outputs / CHANNEL_BLOCK
+            + (self.panels.start + panel) * (PANEL_OUTPUTS / CHANNEL_BLOCK)
+    }
+
+    /// Where the outputs of a block of a panel begin in the whole output.
+    fn place(&self, panel: usize, index: usize) -> usize {
+        let Common { shape, axes, .. } = self.common;
+        let blocks = shape.groups * shape.group_outputs / CHANNEL_BLOCK;
+        let block = self.image * blocks + self.block(panel) + index;
+        (block * window::outputs(axes) + self.windows.start) * CHANNEL_BLOCK
+    }
+
+    /// What follows for the outputs of a panel of so many blocks.
+    fn finish(&self, panel: usize, blocks: usize) -> Finish<'a> {
+        if !self.is_last() {
+            return Finish::default();
+        }
+        let ConvolutionEpilogue { bias, addend, clamp, .. } = self.common.epilogue;
+        let bias = bias.map(|bias| {
+            let mut lanes = [0.0; LANES];
+            let own = &bias[self.block(panel) * CHANNEL_BLOCK..];
+            lanes.iter_mut().zip(own).for_each(|(lane, bias)| *lane = *bias);
+            lanes
+        });
+        let addend = addend.map(|addend| [0, blocks - 1].map(|index| &addend[self.place(panel, index)..]));
+        Finish { bias, addend, clamp }
+    }
+}
+
+/// The inputs of a piece, in runs of whole blocks and those of blocks that it begins or ends within. A block has `block` inputs.
+fn segments(inputs: &Range<usize>, block: usize) -> Vec<Inputs> {
+    let (first, end) = (inputs.start.div_ceil(block), inputs.end / block);
+    if first > end || block == 0 {
+        return vec![Inputs::Single(inputs.clone())];
+    }
+    let blocks_each = (MOST_INPUTS / block).max(1);
+    let runs = (first..end).step_by(blocks_each).map(|start| Inputs::Blocks(start..end.min(start + blocks_each)));
+    let (before, after) = (inputs.start..first * block, end * block..inputs.end);
+    let single = |inputs: Range<usize>| (!inputs.is_empty()).then_some(Inputs::Single(inputs));
+    let mut segments: Vec<Inputs> = single(before).into_iter().chain(runs).chain(single(after)).collect();
+    if segments.is_empty() {
+        segments.push(Inputs::Blocks(0..0));
+    }
+    segments
+}

@@ -1,0 +1,282 @@
+//! Channels of their own in blocks: each output of a block is a vector of its 8 channels, which windows side by side fill.
+
+use super::{CHANNEL_BLOCK, plane};
+use crate::{
+    convolution::{ConvolutionEpilogue, ConvolutionShape},
+    product::clamped,
+    scratch::{Scratch, scratch},
+    simd::{Instructions, LANES, Routine, Simd},
+    threads,
+    window::{self, WindowAxis},
+};
+use std::ops::Range;
+
+/// Windows of a vector.
+const PAIR: usize = LANES / CHANNEL_BLOCK;
+
+/// Pairs of windows that are summed side by side, none of which waits for another.
+const PAIRS: usize = 4;
+
+/// Rows of outputs up to this long read copies of their inputs with the padding.
+const SHORT_ROW: usize = 32;
+
+/// A line of a block that is padding.
+const ZEROS: [f32; CHANNEL_BLOCK] = [0.0; CHANNEL_BLOCK];
+
+/// The convolution of groups of one channel, `[channels, 1, taps..]`.
+///
+/// # Panics
+/// If there is not a weight for each tap.
+pub(super) fn depthwise(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    weight: &[f32],
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) {
+    let taps = window::taps(&shape.axes);
+    assert_eq!(weight.len(), shape.groups * taps, "weights of {shape:?}");
+    let mut axes = window::joined(&shape.axes);
+    let columns = axes.pop().unwrap_or(WindowAxis::POINT);
+    let rows: usize = axes.iter().map(|axis| axis.output).product();
+    let (inputs, blocks) = (plane(shape) * CHANNEL_BLOCK, shape.groups / CHANNEL_BLOCK);
+    let row_length = columns.output * CHANNEL_BLOCK;
+    let parts = threads::parts(out.len() * taps, usize::MAX);
+    let rows_each = rows.div_ceil(parts.div_ceil(shape.batch * blocks));
+    let parts_of_block = rows.div_ceil(rows_each);
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (block, out) in out.chunks_mut(rows * row_length).enumerate() {
+        let channel = block % blocks * CHANNEL_BLOCK;
+        tasks.extend(out.chunks_mut(rows_each * row_length).enumerate().map(|(part, out)| Task {
+            outer: &axes,
+            columns,
+            first_row: part * rows_each,
+            x: &x[block * inputs..][..inputs],
+            weight: &weight[channel * taps..][..CHANNEL_BLOCK * taps],
+            place: block * rows * row_length + part * rows_each * row_length,
+            out,
+            channel,
+            epilogue,
+        }));
+    }
+    let each = (blocks * shape.batch * parts_of_block).div_ceil(parts);
+    threads::chunks(&mut tasks, each, |_, tasks| {
+        for task in tasks {
+            instructions.run(task);
+        }
+    });
+}
+
+/// Some rows of outputs of a block of channels.
+struct Task<'a> {
+    /// All axes but the last.
+    outer: &'a [WindowAxis],
+    columns: WindowAxis,
+    first_row: usize,
+    /// The block.
+    x: &'a [f32],
+    /// `[8 channels, taps]`.
+    weight: &'a [f32],
+    out: &'a mut [f32],
+    channel: usize,
+    /// Where the outputs begin in the whole output.
+    place: usize,
+    epilogue: ConvolutionEpilogue<'a>,
+}
+
+impl Routine for &mut Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let taps = self.weight.len() / CHANNEL_BLOCK;
+        let mut weights = scratch(self.weight.len());
+        let weights = weights.as_chunks_mut().0;
+        for (tap, weights) in weights.iter_mut().enumerate() {
+            for channel in 0..CHANNEL_BLOCK {
+                weights[channel] = self.weight[channel * taps + tap];
+            }
+        }
+        let padded = self.padded(simd);
+        let (columns, x) = match &padded {
+            Some((columns, x)) => (*columns, &x[..]),
+            None => (self.columns, self.x),
+        };
+        let row_length = columns.output * CHANNEL_BLOCK;
+        let (mut lines, mut next) = (Vec::new(), Vec::new());
+        for row in 0..self.out.len() / row_length.max(1) {
+            self.lines_of_row(self.first_row + row, &mut lines, &mut next);
+            let addend = self.epilogue.addend.map(|addend| &addend[self.place + row * row_length..][..row_length]);
+            let bias = self.epilogue.bias.map(|bias| &bias[self.channel..][..CHANNEL_BLOCK]);
+            let row = Row {
+                columns,
+                x: x.as_chunks().0,
+                lines: &lines,
+                weights,
+                bias,
+                addend: addend.map(|addend| addend.as_chunks().0),
+                clamp: self.epilogue.clamp,
+                out: self.out[row * row_length..][..row_length].as_chunks_mut().0,
+            };
+            match columns.stride {
+                1 => row.run::<S, 1>(simd),
+                2 => row.run::<S, 2>(simd),
+                _ => row.run::<S, 0>(simd),
+            }
+        }
+        if let Some(change) = self.epilogue.change {
+            change.apply(self.place, self.out);
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Short rows with their padding, so that windows at both ends are as the others, and one more where windows are odd: the windows
+    /// over them, and the rows.
+    #[inline(always)]
+    fn padded<S: Simd>(&self, simd: S) -> Option<(WindowAxis, Scratch)> {
+        let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
+        if output > SHORT_ROW || output == 0 || kernel == 1 {
+            return None;
+        }
+        let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;
+        let rows = self.x.len() / (input * CHANNEL_BLOCK).max(1);
+        let mut padded = scratch(rows * reach * CHANNEL_BLOCK);
+        let from = self.x.as_chunks::<CHANNEL_BLOCK>().0.chunks_exact(input.max(1));
+        let count = input.min(reach.saturating_sub(pad_begin));
+        for (line, from) in padded.as_chunks_mut::<CHANNEL_BLOCK>().0.chunks_exact_mut(reach).zip(from) {
+            let (before, rest) = line.split_at_mut(pad_begin.min(reach));
+            before.fill(ZEROS);
+            let (inside, after) = rest.split_at_mut(count);
+            let (inside, from) = (inside.as_flattened_mut(), from[..count].as_flattened());
+            for (inside, from) in inside.chunks_mut(LANES).zip(from.chunks(LANES)) {
+                simd.store_partial(simd.load_partial(from), inside);
+            }
+            after.fill(ZEROS);
+        }
+        Some((WindowAxis { input: reach, pad_begin: 0, pad_end: 0, ..self.columns }, padded))
+    }
+
+    /// The rows of inputs that the taps of a row of outputs see: which row it is, and the first of its taps.
+    fn lines_of_row(&self, row: usize, lines: &mut Vec<(usize, usize)>, next: &mut Vec<(usize, usize)>) {
+        lines.clear();
+        lines.push((0, 0));
+        let mut inner: usize = self.outer.iter().map(|axis| axis.output).product();
+        for axis in self.outer {
+            inner /= axis.output;
+            let output = row / inner % axis.output;
+            next.clear();
+            for &(line, first) in &*lines {
+                let start = output * axis.stride;
+                next.extend(axis.taps(output).map(|tap| {
+                    (line * axis.input + start + tap * axis.dilation - axis.pad_begin, first * axis.kernel + tap)
+                }));
+            }
+            std::mem::swap(lines, next);
+        }
+        for (_, tap) in lines {
+            *tap *= self.columns.kernel;
+        }
+    }
+}
+
+/// A row of outputs.
+struct Row<'a, 'o> {
+    columns: WindowAxis,
+    x: &'a [[f32; CHANNEL_BLOCK]],
+    /// Which row of inputs, and the first tap.
+    lines: &'a [(usize, usize)],
+    /// Of each tap.
+    weights: &'a [[f32; CHANNEL_BLOCK]],
+    bias: Option<&'a [f32]>,
+    addend: Option<&'a [[f32; CHANNEL_BLOCK]]>,
+    clamp: Option<(f32, f32)>,
+    out: &'o mut [[f32; CHANNEL_BLOCK]],
+}
+
+impl Row<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd, const STRIDE: usize>(mut self, simd: S) {
+        let inside = self.inside();
+        let mut column = 0;
+        while column < self.out.len() {
+            let rest = if column < inside.start { 0 } else { inside.end.saturating_sub(column) };
+            column += match rest / PAIR {
+                PAIRS.. => self.pairs::<S, STRIDE, PAIRS>(simd, column),
+                3 => self.pairs::<S, STRIDE, 3>(simd, column),
+                2 => self.pairs::<S, STRIDE, 2>(simd, column),
+                1 => self.pairs::<S, STRIDE, 1>(simd, column),
+                _ => self.at_border(simd, column),
+            };
+        }
+    }
+
+    /// The windows of which no tap is padding; there may be one more than outputs.
+    fn inside(&self) -> Range<usize> {
+        let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
+        let reach = kernel.saturating_sub(1) * dilation + 1;
+        let end = (input + pad_begin).checked_sub(reach).map_or(0, |last| last / stride + 1);
+        let end = end.min(output.next_multiple_of(PAIR));
+        pad_begin.div_ceil(stride).min(end)..end
+    }
+
+    /// Some pairs of windows side by side; gives how many windows.
+    #[inline(always)]
+    fn pairs<S: Simd, const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
+        let stride = if STRIDE == 0 { self.columns.stride } else { STRIDE };
+        let start = column * stride - self.columns.pad_begin;
+        let mut sums = [simd.splat(0.0); COUNT];
+        for &(line, first) in self.lines {
+            let weights = &self.weights[first..][..self.columns.kernel];
+            for (tap, weight) in weights.iter().enumerate() {
+                let weight = simd.load_halves(weight, weight);
+                let values = &self.x[line * self.columns.input + start + tap * self.columns.dilation..]
+                    [..(COUNT * PAIR - 1) * stride + 1];
+                for pair in 0..COUNT {
+                    let low = &values[pair * PAIR * stride];
+                    let high = &values[(pair * PAIR + 1) * stride];
+                    sums[pair] = simd.fused(weight, simd.load_halves(low, high), sums[pair]);
+                }
+            }
+        }
+        for pair in 0..COUNT {
+            self.finish(simd, column + pair * PAIR, sums[pair]);
+        }
+        COUNT * PAIR
+    }
+
+    /// A window of which some taps may be padding; gives how many windows.
+    #[inline(always)]
+    fn at_border<S: Simd>(&mut self, simd: S, column: usize) -> usize {
+        let mut sums = simd.splat(0.0);
+        let taps = self.columns.taps(column);
+        for &(line, first) in self.lines {
+            for tap in taps.clone() {
+                let Some(position) = self.columns.position(column, tap) else { continue };
+                let value = simd.load_halves(&self.x[line * self.columns.input + position], &ZEROS);
+                sums = simd.fused(simd.load_halves(&self.weights[first + tap], &ZEROS), value, sums);
+            }
+        }
+        self.finish(simd, column, sums);
+        1
+    }
+
+    /// Sums become the outputs of a window and, where it is there, of the next one.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, simd: S, column: usize, sums: S::Vector) {
+        let mut value = sums;
+        if let Some(bias) = self.bias.and_then(|bias| bias.first_chunk()) {
+            value = simd.add(value, simd.load_halves(bias, bias));
+        }
+        if let Some(addend) = self.addend {
+            value = simd.add(value, simd.load_halves(&addend[column], addend.get(column + 1).unwrap_or(&ZEROS)));
+        }
+        let value = clamped(simd, self.clamp, value);
+        match &mut self.out[column..] {
+            [low, high, ..] => simd.store_halves(value, low, high),
+            [low] => simd.store_halves(value, low, &mut [0.0; CHANNEL_BLOCK]),
+            [] => {}
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! All windows of a task by one panel: what sums begin with, and what becomes of them.
+
+use super::{CHANNEL_BLOCK, tile::Operands};
+use crate::{
+    product::clamped,
+    simd::{LANES, Routine, Simd},
+};
+
+/// Windows of the largest tile; those of other instruction sets fill as many too.
+pub(super) const MOST_ROWS: usize = 12;
+
+/// What sums begin with.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Start {
+    Zero,
+    /// What earlier pieces have added up.
+    Outputs,
+    /// What earlier inputs have added up.
+    Waiting,
+}
+
+/// What becomes of complete sums, all but the change.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Finish<'a> {
+    /// Of the channels of the panel.
+    pub bias: Option<[f32; LANES]>,
+    /// From the first window of the first and of the last block of the panel on.
+    pub addend: Option<[&'a [f32]; 2]>,
+    pub clamp: Option<(f32, f32)>,
+}
+
+/// All windows of a task by a panel, over some of its inputs.
+pub(super) struct PanelTiles<'a, 'o, 'r> {
+    pub operands: Operands<'a>,
+    pub start: Start,
+    /// Whether these are the last inputs: sums go to the outputs.
+    pub ends: bool,
+    /// Sums of each window.
+    pub waiting: &'o mut [f32],
+    pub finish: Finish<'a>,
+    /// The outputs of one or two blocks.
+    pub out: &'o mut [&'r mut [f32]],
+}
+
+impl Routine for PanelTiles<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let windows = self.operands.windows;
+        let mut window = 0;
+        while window < windows {
+            window += match windows - window {
+                12.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 12>(simd, window),
+                8.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 8>(simd, window),
+                // Sums of four are as few as the two units have in flight.
+                8 | 7 | 5 | 4 => self.tile::<S, 4>(simd, window),
+                6.. => self.tile::<S, 6>(simd, window),
+                3 => self.tile::<S, 3>(simd, window),
+                2 => self.tile::<S, 2>(simd, window),
+                _ => self.tile::<S, 1>(simd, window),
+            };
+        }
+    }
+}
+
+impl PanelTiles<'_, '_, '_> {
+    /// `ROWS` windows; gives how many.
+    #[inline(always)]
+    fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize) -> usize {
+        let mut nowhere = [[0.0; CHANNEL_BLOCK]; ROWS];
+        let mut sums = [simd.splat(0.0); ROWS];
+        match self.start {
+            Start::Zero => {}
+            Start::Outputs => {
+                let [low, high] = lines(self.out, window, &mut nowhere);
+                for row in 0..ROWS {
+                    sums[row] = simd.load_halves(&low[row], &high[row]);
+                }
+            }
+            Start::Waiting => {
+                let waiting = &self.waiting.as_chunks::<LANES>().0[window..][..ROWS];
+                for row in 0..ROWS {
+                    sums[row] = simd.load(&waiting[row]);
+                }
+            }
+        }
+        let mut sums = self.operands.add::<S, ROWS>(simd, window, sums);
+        if !self.ends {
+            let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..ROWS];
+            for row in 0..ROWS {
+                simd.store(sums[row], &mut waiting[row]);
+            }
+            return ROWS;
+        }
+        let Finish { bias, addend, clamp } = self.finish;
+        if let Some(bias) = bias {
+            let bias = simd.load(&bias);
+            for row in 0..ROWS {
+                sums[row] = simd.add(sums[row], bias);
+            }
+        }
+        if let Some([low, high]) = addend {
+            let (low, high) = (low.as_chunks::<CHANNEL_BLOCK>().0, high.as_chunks::<CHANNEL_BLOCK>().0);
+            let (low, high) = (&low[window..][..ROWS], &high[window..][..ROWS]);
+            for row in 0..ROWS {
+                sums[row] = simd.add(sums[row], simd.load_halves(&low[row], &high[row]));
+            }
+        }
+        for row in 0..ROWS {
+            sums[row] = clamped(simd, clamp, sums[row]);
+        }
+        let [low, high] = lines(self.out, window, &mut nowhere);
+        for row in 0..ROWS {
+            simd.store_halves(sums[row], &mut low[row], &mut high[row]);
+        }
+        ROWS
+    }
+}
+
+/// The outputs of some windows, of the first and of the second block of a panel; `nowhere` where there is no such block.
+#[inline(always)]
+fn lines<'l, const ROWS: usize>(
+    out: &'l mut [&mut [f32]],
+    window: usize,
+    nowhere: &'l mut [[f32; CHANNEL_BLOCK]; ROWS],
+) -> [&'l mut [[f32; CHANNEL_BLOCK]]; 2] {
+    let block = |block: &'l mut [f32]| &mut block.as_chunks_mut().0[window..][..ROWS];
+    match out {
+        [low, high, ..] => [block(low), block(high)],
+        [low] => [block(low), nowhere],
+        [] => [nowhere, &mut []],
+    }
+}

@@ -1,0 +1,209 @@
+//! Convolutions over blocks against naive loops over channels, on every instruction set.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    change::Change,
+    convolution::tests::{assert_close, axes, naive, pack_group},
+    product::PanelElements,
+    testing::{numbers, with_threads},
+    window::WindowAxis,
+};
+use half::{bf16, f16};
+
+/// `[batch, channels, positions]` to `[batch, channels / 8, positions, 8]`.
+fn to_blocks<T: Copy>(values: &[T], (batch, channels): (usize, usize), positions: usize) -> Vec<T> {
+    let mut blocks = Vec::new();
+    for image in 0..batch {
+        for block in 0..channels / CHANNEL_BLOCK {
+            for position in 0..positions {
+                let value = |lane| values[(image * channels + block * CHANNEL_BLOCK + lane) * positions + position];
+                blocks.extend((0..CHANNEL_BLOCK).map(value));
+            }
+        }
+    }
+    blocks
+}
+
+/// A convolution of which `numbers` are the operands.
+struct Case {
+    shape: ConvolutionShape,
+    x: Vec<f32>,
+    weight: Vec<f32>,
+    /// Sums and the sums of their magnitudes.
+    expected: Vec<(f64, f64)>,
+}
+
+impl Case {
+    fn new(shape: ConvolutionShape) -> Case {
+        let ConvolutionShape { batch, groups, group_inputs, group_outputs, .. } = shape;
+        let x = numbers(3, shape.inputs());
+        let weight = numbers(7, groups * group_outputs * shape.depth());
+        let expected = naive(&shape, &x, &weight);
+        let expected = to_blocks(&expected, (batch, groups * group_outputs), window::outputs(&shape.axes));
+        let x = to_blocks(&x, (batch, groups * group_inputs), plane(&shape));
+        Case { shape, x, weight, expected }
+    }
+
+    fn run(
+        &self,
+        instructions: Instructions,
+        weight: ConvolutionWeight<'_>,
+        epilogue: ConvolutionEpilogue<'_>,
+    ) -> Vec<f32> {
+        let mut out = vec![f32::NAN; self.expected.len()];
+        blocked_convolution(instructions, &self.shape, &self.x, weight, &mut out, epilogue);
+        out
+    }
+
+    fn plain(&self, instructions: Instructions, epilogue: ConvolutionEpilogue<'_>) -> Vec<f32> {
+        self.run(instructions, ConvolutionWeight::Plain(&self.weight), epilogue)
+    }
+
+    fn agrees(&self) {
+        for instructions in Instructions::available() {
+            let out = self.plain(instructions, ConvolutionEpilogue::default());
+            assert_close(instructions.name(), &out, &self.expected);
+        }
+    }
+}
+
+/// A convolution of blocks, or of channels of their own.
+fn shapes() -> impl Strategy<Value = ConvolutionShape> {
+    (0_usize..3, 1_usize..4, 1_usize..4, 1_usize..5, axes(), any::<bool>()).prop_map(
+        |(batch, groups, inputs, outputs, axes, is_depthwise)| {
+            let shape = |groups, group_inputs, group_outputs| ConvolutionShape {
+                batch,
+                groups,
+                group_inputs,
+                group_outputs,
+                axes,
+            };
+            match is_depthwise {
+                true => shape(groups * CHANNEL_BLOCK, 1, 1),
+                false => shape(groups, inputs * CHANNEL_BLOCK, outputs * CHANNEL_BLOCK),
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn agrees_with_naive_loops(shape in shapes()) {
+        Case::new(shape).agrees();
+    }
+
+    #[test]
+    fn epilogue_follows(shape in shapes()) {
+        let case = Case::new(shape);
+        let convolution = &case.shape;
+        let bias = numbers(8, convolution.groups * convolution.group_outputs);
+        let addend = numbers(9, case.expected.len());
+        let positions = window::outputs(&convolution.axes).max(1);
+        let double = |place: usize, values: &mut [f32]| {
+            for (index, value) in values.iter_mut().enumerate() {
+                *value = *value * 2.0 + ((place + index) % 5) as f32;
+            }
+        };
+        let epilogue =
+            ConvolutionEpilogue { bias: Some(&bias), addend: Some(&addend), clamp: Some((-0.5, 1.0)), change: Some(Change(&double)) };
+        for instructions in Instructions::available() {
+            let plain = case.plain(instructions, ConvolutionEpilogue::default());
+            let out = case.plain(instructions, epilogue);
+            for (index, (out, plain)) in out.iter().zip(&plain).enumerate() {
+                let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
+                let value = (plain + bias[channel % bias.len()] + addend[index]).clamp(-0.5, 1.0);
+                prop_assert_eq!(*out, value * 2.0 + (index % 5) as f32);
+            }
+        }
+    }
+}
+
+/// Two axes with many inputs, so that runs and cuts matter.
+fn deep(groups: usize) -> Case {
+    let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+    Case::new(
+        ConvolutionShape { batch: 2, groups, group_inputs: 72, group_outputs: 40, axes: vec![axis; 2] },
+        plain_inputs,
+    )
+}
+
+#[test]
+fn threads_do_not_change_bits() {
+    for groups in [1, 2] {
+        let case = deep(groups);
+        case.agrees();
+        for instructions in Instructions::available() {
+            let run = |threads| with_threads(threads, || case.plain(instructions, ConvolutionEpilogue::default()));
+            assert_eq!(run(1), run(3), "{}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn pieces_add_up() {
+    for groups in [1, 2] {
+        let case = deep(groups);
+        let shape = &case.shape;
+        let (depth, panels) = (shape.depth(), 3 * shape.groups);
+        let packed: Vec<f32> = pack_group(shape, &case.weight);
+        let bias = numbers(8, shape.groups * shape.group_outputs);
+        let epilogue = ConvolutionEpilogue { bias: Some(&bias), ..ConvolutionEpilogue::default() };
+        let cut: Vec<Vec<f32>> = (0..panels)
+            .flat_map(|panel| [(panel, 0..256), (panel, 256..512), (panel, 512..depth)])
+            .map(|(panel, inputs)| packed[panel * depth * 16..][inputs.start * 16..inputs.end * 16].to_vec())
+            .collect();
+        let pieces: Vec<PanelPiece<'_>> = cut
+            .iter()
+            .enumerate()
+            .map(|(index, elements)| PanelPiece {
+                panels: index / 3..index / 3 + 1,
+                inputs: [0..256, 256..512, 512..depth][index % 3].clone(),
+                elements: PanelElements::F32(elements),
+            })
+            .collect();
+        for instructions in Instructions::available() {
+            let whole = case.plain(instructions, epilogue);
+            let together = case.run(instructions, ConvolutionWeight::Panels(&pieces), epilogue);
+            let mut alone = vec![f32::NAN; whole.len()];
+            for piece in pieces.chunks(1) {
+                let weight = ConvolutionWeight::Panels(piece);
+                blocked_convolution(instructions, &case.shape, &case.x, weight, &mut alone, epilogue);
+            }
+            assert_eq!(together, alone, "{}", instructions.name());
+            let near = whole.iter().zip(&together).all(|(whole, cut)| (whole - cut).abs() <= 1e-4);
+            assert!(near, "{}: {whole:?}, not {together:?}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn weights_of_16_bits_are_widened() {
+    let case = deep(2);
+    let shape = &case.shape;
+    let halves: Vec<f16> = pack_group(shape, &case.weight);
+    let brains: Vec<bf16> = pack_group(shape, &case.weight);
+    let rounded = |round: fn(f32) -> f32| -> Vec<f32> { case.weight.iter().map(|weight| round(*weight)).collect() };
+    for (elements, weight) in [
+        (PanelElements::F16(&halves), rounded(|weight| f16::from_f32(weight).to_f32())),
+        (PanelElements::Bf16(&brains), rounded(|weight| bf16::from_f32(weight).to_f32())),
+    ] {
+        let pieces = [PanelPiece { panels: 0..6, inputs: 0..shape.depth(), elements }];
+        for instructions in Instructions::available() {
+            let plain = ConvolutionEpilogue::default();
+            let expected = case.run(instructions, ConvolutionWeight::Plain(&weight), plain);
+            assert_eq!(case.run(instructions, ConvolutionWeight::Panels(&pieces), plain), expected);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "blocks of channels")]
+fn channels_that_are_no_whole_blocks_are_refused() {
+    let axis = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+    let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 12, group_outputs: 8, axes: vec![axis; 2] };
+    Case::new(shape).agrees();
+}

@@ -1,0 +1,235 @@
+//! Short lines of values at places that are known to lie inside of a slice, without a check of each.
+
+use super::{LANES, Simd};
+
+/// The place of a line of zeros, which is nowhere.
+pub(crate) const OUTSIDE: u32 = u32::MAX;
+
+/// Values of a line of zeros.
+const ZEROS: usize = 8;
+
+/// How lines lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Blocks, and values from one to the next.
+    pub blocks: usize,
+    pub block_distance: usize,
+    /// Values of a line.
+    pub length: usize,
+}
+
+/// Lines of some values: of each of some blocks one at each of some places, which are counted from where the block begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    values: &'a [f32],
+    places: &'a [u32],
+    layout: Layout,
+    zeros: &'static [f32; ZEROS],
+}
+
+impl<'a> Lines<'a> {
+    /// [`OUTSIDE`] is the place of a line of zeros.
+    ///
+    /// # Panics
+    /// If a line would reach behind the values, or lines of zeros are too long.
+    #[inline(always)]
+    pub(crate) fn new(values: &'a [f32], places: &'a [u32], layout: Layout) -> Self {
+        let Layout { blocks, block_distance, length } = layout;
+        let largest = places.iter().copied().filter(|&place| place != OUTSIDE).max();
+        let last = blocks.saturating_sub(1) as u128 * block_distance as u128;
+        let reach = last + u128::from(largest.unwrap_or(0)) + length as u128;
+        assert!(blocks == 0 || largest.is_none() || reach <= values.len() as u128, "lines inside of a slice");
+        assert!(length <= ZEROS, "lines of zeros");
+        Self { values, places, layout, zeros: &[0.0; ZEROS] }
+    }
+
+    /// The lines of all blocks at `ROWS` neighbouring places from `first` on.
+    ///
+    /// # Panics
+    /// If there are no such places.
+    #[inline(always)]
+    pub(crate) fn rows<const ROWS: usize>(self, first: usize) -> Rows<'a, ROWS> {
+        let places: &[u32; ROWS] = self.places[first..].first_chunk().unwrap_or_else(|| panic!("places of lines"));
+        let mut rows = Rows { lines: self, places, begins: [self.zeros.as_ptr(); ROWS], are_inside: true };
+        for row in 0..ROWS {
+            let is_inside = places[row] != OUTSIDE;
+            rows.are_inside &= is_inside;
+            let begin = self.values.as_ptr().wrapping_add(places[row] as usize);
+            rows.begins[row] = if is_inside { begin } else { rows.begins[row] };
+        }
+        rows
+    }
+}
+
+/// Lines of all blocks at neighbouring places.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, const ROWS: usize> {
+    lines: Lines<'a>,
+    places: &'a [u32; ROWS],
+    /// Where the lines of the first block begin.
+    begins: [*const f32; ROWS],
+    /// Whether none is a line of zeros.
+    are_inside: bool,
+}
+
+impl<'a, const ROWS: usize> Rows<'a, ROWS> {
+    /// The values of the lines of a block, with a vector for each place: every `distance`-th from `first` on.
+    ///
+    /// # Panics
+    /// If there is no such block, or not as many vectors at that distance.
+    #[inline(always)]
+    pub(crate) fn terms(
+        &self,
+        block: usize,
+        vectors: &'a [[f32; LANES]],
+        (first, distance): (usize, usize),
+    ) -> Terms<'a, ROWS> {
+        let Layout { blocks, block_distance, length } = self.lines.layout;
+        assert!(block < blocks, "a block of lines");
+        let end = first + length * distance;
+        assert!(distance > 0 && end < vectors.len() + distance, "as many vectors as values");
+        let index = block * block_distance;
+        let mut begins = self.begins;
+        if !self.are_inside {
+            for row in 0..ROWS {
+                if self.places[row] == OUTSIDE {
+                    begins[row] = self.lines.zeros.as_ptr().wrapping_sub(index);
+                }
+            }
+        }
+        Terms { begins, index, vectors, place: first, end, distance }
+    }
+
+    /// The values at one place of the lines of a block.
+    ///
+    /// # Panics
+    /// If there is no such block or place.
+    #[inline(always)]
+    pub(crate) fn values(&self, block: usize, place: usize) -> [f32; ROWS] {
+        let Layout { blocks, block_distance, length } = self.lines.layout;
+        let mut values = [0.0; ROWS];
+        assert!(block < blocks && place < length, "a value of a line");
+        for row in 0..ROWS {
+            if self.places[row] != OUTSIDE {
+                values[row] = self.lines.values[block * block_distance + self.places[row] as usize + place];
+            }
+        }
+        values
+    }
+
+    /// Asks for what lies `ahead` values behind the lines of a block.
+    #[inline(always)]
+    pub(crate) fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize) {
+        for row in 0..ROWS {
+            let place = (block * self.lines.layout.block_distance).wrapping_add(self.places[row] as usize);
+            simd.prefetch(self.lines.values, place.wrapping_add(ahead));
+        }
+    }
+}
+
+/// The values of some lines at the same place, with a vector for each place.
+///
+/// A loop over them is none of a known length: unrolled, it would load the values of all places first, which registers have no
+/// room for.
+pub(crate) struct Terms<'a, const ROWS: usize> {
+    /// Each line has its next value `index` behind its begin.
+    begins: [*const f32; ROWS],
+    index: usize,
+    vectors: &'a [[f32; LANES]],
+    /// Of the next vector, behind the last, and the distance of two.
+    place: usize,
+    end: usize,
+    distance: usize,
+}
+
+impl<'a, const ROWS: usize> Terms<'a, ROWS> {
+    /// The next vector, and the value of each line.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<(&'a [f32; LANES], [f32; ROWS])> {
+        if self.place == self.end {
+            return None;
+        }
+        // SAFETY: places go from the first to the last before the end in steps of the distance, and that one has a vector.
+        let vector = unsafe { self.vectors.get_unchecked(self.place) };
+        let mut values = [0.0; ROWS];
+        for row in 0..ROWS {
+            // SAFETY: there are as many vectors as values of each line from the first `index` on: of a line of zeros, or at a place
+            // that is not beyond the largest, from which on the last block has so many.
+            values[row] = unsafe { *self.begins[row].wrapping_add(self.index) };
+        }
+        self.place += self.distance;
+        self.index += 1;
+        Some((vector, values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Vec<f32> {
+        (0..50u8).map(f32::from).collect()
+    }
+
+    /// Lines of 4 values in two blocks.
+    const LAYOUT: Layout = Layout { blocks: 2, block_distance: 20, length: 4 };
+
+    /// The values of all lines of a block.
+    fn lines<const ROWS: usize>(lines: Lines<'_>, block: usize, first: usize) -> Vec<[f32; ROWS]> {
+        let vectors = [[0.0; LANES]; 4];
+        let mut terms = lines.rows::<ROWS>(first).terms(block, &vectors, (0, 1));
+        std::iter::from_fn(|| Some(terms.next()?.1)).collect()
+    }
+
+    #[test]
+    fn lines_begin_anywhere_up_to_the_last_place() {
+        let (values, places) = (values(), [18, 0, OUTSIDE, 26]);
+        let all = Lines::new(&values, &places, LAYOUT);
+        assert_eq!(lines::<2>(all, 1, 0), [[38.0, 20.0], [39.0, 21.0], [40.0, 22.0], [41.0, 23.0]]);
+        assert_eq!(lines::<2>(all, 1, 2), [[0.0, 46.0], [0.0, 47.0], [0.0, 48.0], [0.0, 49.0]]);
+        assert_eq!(lines::<1>(all, 0, 3), [[26.0], [27.0], [28.0], [29.0]]);
+        assert_eq!(all.rows::<2>(2).values(1, 3), [0.0, 49.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "lines inside of a slice")]
+    fn lines_behind_the_end_are_refused() {
+        let _ = Lines::new(&values(), &[18, 27], LAYOUT);
+    }
+
+    #[test]
+    #[should_panic(expected = "lines of zeros")]
+    fn lines_longer_than_zeros_are_refused() {
+        let _ = Lines::new(&[0.0; 100], &[0], Layout { blocks: 1, length: 9, ..LAYOUT });
+    }
+
+    #[test]
+    #[should_panic(expected = "a block of lines")]
+    fn there_is_no_line_of_a_missing_block() {
+        let _ = lines::<1>(Lines::new(&values(), &[0], LAYOUT), 2, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "places of lines")]
+    fn there_is_no_line_at_a_missing_place() {
+        let _ = lines::<2>(Lines::new(&values(), &[0, 1], LAYOUT), 0, 1);
+    }
+
+    #[test]
+    fn each_value_has_a_vector() {
+        let vectors: Vec<[f32; LANES]> = (0..6u8).map(|index| [f32::from(index); LANES]).collect();
+        let values = values();
+        let lines = Lines::new(&values, &[1, 3], Layout { length: 2, ..LAYOUT });
+        let mut terms = lines.rows::<2>(0).terms(0, &vectors, (1, 3));
+        assert_eq!(terms.next(), Some((&[1.0; LANES], [1.0, 3.0])));
+        assert_eq!(terms.next(), Some((&[4.0; LANES], [2.0, 4.0])));
+        assert_eq!(terms.next(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "as many vectors as values")]
+    fn missing_vectors_are_refused() {
+        let values = values();
+        let _ = Lines::new(&values, &[1], LAYOUT).rows::<1>(0).terms(0, &[[0.0; LANES]; 10], (1, 3));
+    }
+}
