@@ -138,7 +138,7 @@ pub(super) fn convolve(
         let post = ConvolutionEpilogue { change, ..post };
         match &weights {
             Weights::Plain(tensor) => {
-                kernel(&shape, &values, ConvolutionWeight::Plain(&*widened(tensor)?), out, post);
+                kernel(&shape, &values, ConvolutionWeight::Plain(&widened(tensor)?), out, post);
                 Ok(())
             }
             Weights::Panels(weight) => weight.for_each_values(|pieces| {
