@@ -142,6 +142,7 @@ macro_rules! for_each_operator {
             0x60 Inverse Computes "inverse",
             0x61 CropAndResize Computes "crop_and_resize",
             0x62 ExpertMatmul Product "expert_matmul",
+            0x63 BlockedConvolution Product "blocked_convolution",
             // Normalization, reduction, recurrence, attention: 0x70 to 0x8f.
             0x70 Reduce Computes "reduce",
             0x71 ArgReduce Computes "arg_reduce",

@@ -55,7 +55,11 @@ pub fn hold(case: &Case, random: &mut Random) -> bool {
 fn adds_up(case: &Case) -> bool {
     let sums = match &case.op {
         Op::Reduce(reduce) => reduce.function == ReduceFunction::Sum,
-        Op::Matmul(_) | Op::Convolution(_) | Op::ConvolutionTranspose(_) | Op::Einsum(_) => true,
+        Op::Matmul(_)
+        | Op::Convolution(_)
+        | Op::BlockedConvolution(_)
+        | Op::ConvolutionTranspose(_)
+        | Op::Einsum(_) => true,
         _ => false,
     };
     sums && (matches!(case.op, Op::Reduce(_) | Op::Einsum(_)) || case.operands.iter().skip(2).all(Option::is_none))

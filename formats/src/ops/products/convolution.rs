@@ -341,19 +341,30 @@ impl Grouped<'_> {
         }
         let mut nest = Loops::new(facts).parallel(batch, [loops::operand(0, 0), loops::result(0, 0)]);
         nest = self.channel_loops(nest, filters, channels, bias);
+        nest = self.window_loops(nest, image, kernel, output);
+        let own = self.channel_place(filters, channels);
+        nest = nest.reduced(channels, own.into_iter().chain([loops::operand(1, 1)]));
+        vec![self.tap_loops(nest, image, kernel, output).products(1)]
+    }
+
+    /// Loops over windows, along axes of operand 0 and of the result from axis 2 on.
+    pub(crate) fn window_loops(&self, mut nest: Loops, image: &[Dim], kernel: &[Dim], output: &[Dim]) -> Loops {
         for (axis, extent) in output.iter().enumerate() {
             let place = self.windows.place(axis, &image[axis], &kernel[axis], extent);
             let from = place.map(|(stride, _, offset)| loops::operand(0, axis + 2).stride(stride).offset(offset));
             nest = nest.parallel(extent, from.into_iter().chain([loops::result(0, axis + 2)]));
         }
-        let own = self.channel_place(filters, channels);
-        nest = nest.reduced(channels, own.into_iter().chain([loops::operand(1, 1)]));
+        nest
+    }
+
+    /// Loops over the taps of a window, along axes of operands 0 and 1 from axis 2 on.
+    pub(crate) fn tap_loops(&self, mut nest: Loops, image: &[Dim], kernel: &[Dim], output: &[Dim]) -> Loops {
         for (axis, extent) in kernel.iter().enumerate() {
             let place = self.windows.place(axis, &image[axis], extent, &output[axis]);
             let from = place.map(|(_, dilation, _)| loops::operand(0, axis + 2).stride(dilation));
             nest = nest.reduced(extent, from.into_iter().chain([loops::operand(1, axis + 2)]));
         }
-        vec![nest.products(1)]
+        nest
     }
 
     /// Where a channel of a group is in operand 0; none where filters are not walked group by group: one may then need any.

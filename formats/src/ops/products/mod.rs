@@ -1,6 +1,7 @@
 //! Sums of products over matrices and windows.
 
 pub(crate) mod accumulate;
+pub(crate) mod blocked_convolution;
 pub(crate) mod convolution;
 pub(crate) mod convolution_transpose;
 pub(crate) mod deformable_convolution;
@@ -13,6 +14,7 @@ pub(crate) mod inverse;
 pub(crate) mod matmul;
 mod square;
 
+pub use blocked_convolution::{BlockedConvolution, CHANNEL_BLOCK};
 pub use convolution::{Convolution, ConvolutionPlan};
 pub use convolution_transpose::ConvolutionTranspose;
 pub use deformable_convolution::DeformableConvolution;

@@ -5,7 +5,7 @@ use super::fused::{self, Fused};
 use super::panels::PanelWeight;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Convolution, ConvolutionPlan, TypeError};
+use ipuc_formats::ops::{Convolution, ConvolutionPlan, Program, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
@@ -70,49 +70,59 @@ pub(super) fn bias(operands: &mut [Operand], channels: usize) -> Result<Option<V
 }
 
 impl Kernel for Convolution {
-    fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
+    fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let common = dtype(operands.first()).filter(|&dtype| computes_in_f32(dtype));
-        let reads_own = self.program.operands().any(|operand| operand < OWN_OPERANDS);
-        if reads_own || !self.arithmetic.is_default() || common.is_none() || common != dtype(operands.get(1)) {
+        if !self.arithmetic.is_default() || common.is_none() || !has_kernel(&self.program, &operands) {
             return run_reference(self, operands, context);
         }
-        let further = fused::operands(&mut operands, OWN_OPERANDS)?;
-        let x = tensor_operand(&mut operands, 0)?;
-        let weights = Weights::new(&mut operands)?;
-        let plan = self.resolve(x.shape(), &weights.shape()?)?;
-        let bias = bias(&mut operands, plan.shape[1])?;
-        let same_shape = |operand: usize| {
-            let added = fused::tensor(&further, Some(operand));
-            added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == plan.shape)
+        let resolve = |x: &[usize], w: &[usize]| {
+            let plan = self.resolve(x, w)?;
+            let shape = plan.shape.clone();
+            Ok((plan, shape))
         };
-        let known = self.program.is_empty() || x.dtype() == DType::F32;
-        let fused = if known { Fused::new(&self.program, same_shape) } else { None };
-        let addend = fused::tensor(&further, fused.and_then(|fused| fused.added));
-        let post = ConvolutionEpilogue {
-            bias: bias.as_deref(),
-            addend: addend.map(|tensor| tensor.elements::<f32>()).transpose()?,
-            clamp: fused.and_then(|fused| fused.clamp),
-            change: None,
-        };
-        let values = widened(&x)?;
-        let fill = |out: &mut [f32], change: Option<Change<'_>>| {
-            multiply(&plan, &values, &weights, out, ConvolutionEpilogue { change, ..post })
-        };
-        let result = match fused {
-            Some(_) => produce(context, x.dtype(), &plan.shape, |out| fill(out, None))?,
-            None => after_sums(&self.program, x.dtype(), &plan.shape, &further, context, fill)?,
-        };
+        let result = convolve(&self.program, operands, context, resolve, |shape, x, weight, out, post| {
+            convolution(Instructions::best(), shape, x, weight, out, post);
+        })?;
         Ok(vec![result.into()])
     }
 }
 
-fn multiply(
-    plan: &ConvolutionPlan,
-    x: &[f32],
-    weights: &Weights,
-    out: &mut [f32],
-    post: ConvolutionEpilogue<'_>,
-) -> Result<(), KernelError> {
+/// Whether both operands have one type, and the program reads operands of its own only.
+pub(super) fn has_kernel(program: &Program, operands: &[Operand]) -> bool {
+    let reads_own = program.operands().any(|operand| operand < OWN_OPERANDS);
+    !reads_own && dtype(operands.first()) == dtype(operands.get(1))
+}
+
+/// A convolution in f32. `resolve` gives the windows over operands of two shapes and the shape of the result, `kernel` computes
+/// in that shape; it is called once for each part of a weight in panels.
+///
+/// # Errors
+/// [`KernelError`] where operands do not fit or cannot be read, where memory is short, and of the program.
+pub(super) fn convolve(
+    program: &Program,
+    mut operands: Vec<Operand>,
+    context: &mut Context<'_>,
+    resolve: impl FnOnce(&[usize], &[usize]) -> Result<(ConvolutionPlan, Vec<usize>), ReferenceError>,
+    kernel: impl Fn(&ConvolutionShape, &[f32], ConvolutionWeight<'_>, &mut [f32], ConvolutionEpilogue<'_>) + Sync,
+) -> Result<Tensor, KernelError> {
+    let further = fused::operands(&mut operands, OWN_OPERANDS)?;
+    let x = tensor_operand(&mut operands, 0)?;
+    let weights = Weights::new(&mut operands)?;
+    let (plan, result_shape) = resolve(x.shape(), &weights.shape()?)?;
+    let bias = bias(&mut operands, plan.shape[1])?;
+    let same_shape = |operand: usize| {
+        let added = fused::tensor(&further, Some(operand));
+        added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == result_shape)
+    };
+    let known = program.is_empty() || x.dtype() == DType::F32;
+    let fused = if known { Fused::new(program, same_shape) } else { None };
+    let addend = fused::tensor(&further, fused.and_then(|fused| fused.added));
+    let post = ConvolutionEpilogue {
+        bias: bias.as_deref(),
+        addend: addend.map(|tensor| tensor.elements::<f32>()).transpose()?,
+        clamp: fused.and_then(|fused| fused.clamp),
+        change: None,
+    };
     let shape = ConvolutionShape {
         batch: plan.shape[0],
         groups: plan.groups,
@@ -120,18 +130,24 @@ fn multiply(
         group_outputs: plan.shape[1] / plan.groups,
         axes: plan.axes.iter().map(window).collect(),
     };
-    if out.is_empty() {
-        return Ok(());
-    }
-    let instructions = Instructions::best();
-    match weights {
-        Weights::Plain(tensor) => {
-            let weights = widened(tensor)?;
-            convolution(instructions, &shape, x, ConvolutionWeight::Plain(&weights), out, post);
-            Ok(())
+    let values = widened(&x)?;
+    let fill = |out: &mut [f32], change: Option<Change<'_>>| {
+        if out.is_empty() {
+            return Ok(());
         }
-        Weights::Panels(weight) => weight.for_each_values(|pieces| {
-            convolution(instructions, &shape, x, ConvolutionWeight::Panels(pieces), out, post);
-        }),
+        let post = ConvolutionEpilogue { change, ..post };
+        match &weights {
+            Weights::Plain(tensor) => {
+                kernel(&shape, &values, ConvolutionWeight::Plain(&widened(tensor)?), out, post);
+                Ok(())
+            }
+            Weights::Panels(weight) => weight.for_each_values(|pieces| {
+                kernel(&shape, &values, ConvolutionWeight::Panels(pieces), out, post);
+            }),
+        }
+    };
+    match fused {
+        Some(_) => produce(context, x.dtype(), &result_shape, |out| fill(out, None)),
+        None => after_sums(program, x.dtype(), &result_shape, &further, context, fill),
     }
 }

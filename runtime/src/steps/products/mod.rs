@@ -3,6 +3,7 @@
 //! Floats of 16 bits are widened to f32, computed, and rounded once, as the operators say. What has no fast path here (other
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
+mod blocked_convolution;
 pub(super) mod convolution;
 mod deformable;
 mod einsum;

@@ -1,5 +1,7 @@
 //! Each kernel against its reference: types, ranks, batches, groups, programs, weights in panels and in parts.
 
+mod blocked;
+
 use super::fused::Fused;
 use crate::steps::testing::Heap;
 use crate::steps::{Context, KernelError, Operand, PartBytes, PartSource, Weight, kernel};
