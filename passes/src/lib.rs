@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod annotate_sparsity;
+mod block_channels;
 pub mod dead_code;
 pub mod emit;
 pub mod error;

@@ -249,6 +249,8 @@ pub struct Options {
     pub reserved_bytes: u64,
     /// Leave every step as it is, so that each value is computed and can be observed.
     pub unfused: bool,
+    /// Channels of convolutions are in no blocks, which are for the vectors of processors.
+    pub plain_channels: bool,
     /// Verify after every pass in release builds too.
     pub verify: bool,
 }

@@ -1,6 +1,7 @@
 //! The page to read first: which passes run, in which order, and what holds after each.
 
 use crate::annotate_sparsity::annotate_sparsity;
+use crate::block_channels::block_channels;
 use crate::dead_code::remove_dead_code;
 use crate::error::PassError;
 use crate::fold_constants::fold_constants;
@@ -64,6 +65,7 @@ pub const PIPELINE: &[Phase] = &[
         pass("infer", Stage::Typed, infer),
         pass("quantize", Stage::Typed, quantize),
         pass("fuse", Stage::Typed, fuse),
+        pass("block_channels", Stage::Typed, block_channels),
         pass("remove_dead_code", Stage::Typed, remove_dead_code),
         pass("prefill", Stage::Typed, prefill),
         pass("annotate_sparsity", Stage::Typed, annotate_sparsity),

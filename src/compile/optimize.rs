@@ -84,6 +84,8 @@ pub(super) fn optimize(
         reserved_bytes,
         calibration: options.calibration.clone(),
         unfused: options.unfused,
+        // Placements are for other machines.
+        plain_channels: sizes_only || !options.placements.is_empty(),
         verify: options.verify,
     };
     run(&mut graph, &passes, observe)?;

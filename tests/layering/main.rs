@@ -33,6 +33,7 @@ const PASSES: &[(&str, &[&str])] = &[
     ("error", &["ir", "options"]),
     ("import", &["ir"]),
     ("annotate_sparsity", &["error", "ir", "moments", "options", "rounding"]),
+    ("block_channels", &["error", "ir", "options"]),
     ("infer", &["error", "ir", "options"]),
     ("join", &["error", "infer", "ir", "options"]),
     ("fold_constants", &["error", "ir", "options"]),
@@ -53,6 +54,7 @@ const PASSES: &[(&str, &[&str])] = &[
         "pipeline",
         &[
             "annotate_sparsity",
+            "block_channels",
             "dead_code",
             "error",
             "fold_constants",

@@ -1,0 +1,219 @@
+//! Each kind of step over blocks.
+
+use super::{BLOCK, Blocks};
+use crate::ir::{Operand, Step};
+use ipuc_formats::dim::Dim;
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{
+    BlockedConvolution, Class, Concat, Convolution, Op, Pool, PoolFunction, Reduce, ReduceFunction, Transpose,
+};
+
+/// Operands of a convolution itself; further ones are the program's.
+const OWN_OPERANDS: usize = 3;
+
+/// Inputs of a filter of several taps that a file does not cut: half a chunk of a panel of 16.
+const MOST_INPUTS: i64 = 1 << 13;
+
+impl Blocks<'_> {
+    /// Adds a step over blocks in place of one; `None` where there is none, and nothing is added that others need not.
+    pub(super) fn take(&mut self, step: &Step) -> Option<()> {
+        if let Op::Convolution(convolution) = &step.op {
+            return self.convolution(step, convolution);
+        }
+        if let Op::Concat(concat) = &step.op {
+            return self.concat(step, concat);
+        }
+        if matches!(step.op.class(), Class::Elementwise(_)) {
+            return self.elementwise(step);
+        }
+        let first = *step.operands.first()?;
+        if !self.is_waiting(first) {
+            return None;
+        }
+        if let Op::Pool(pool) = &step.op {
+            return self.pool(step, pool);
+        }
+        if let Op::Reduce(reduce) = &step.op {
+            return self.reduce(step, reduce);
+        }
+        if let Op::Transpose(transpose) = &step.op {
+            return self.transpose(step, transpose);
+        }
+        if step.op.view_of() == Some(0) {
+            return self.view(step);
+        }
+        None
+    }
+
+    fn convolution(&mut self, step: &Step, convolution: &Convolution) -> Option<()> {
+        let (&[x, w, ..], &[result]) = (step.operands.as_slice(), step.results.as_slice()) else { return None };
+        let dims = self.dims(Operand::Value(result))?;
+        let plain = convolution.auto_pad.is_none() && convolution.arithmetic.is_default();
+        let own = step.operands.iter().take(OWN_OPERANDS).filter(|operand| **operand != Operand::Absent);
+        let is_f32 = own
+            .chain([&Operand::Value(result)])
+            .all(|&operand| self.graph.fact(operand).is_some_and(|fact| fact.dtype() == Some(DType::F32)));
+        let reads_own = convolution.program.operands().any(|operand| operand < OWN_OPERANDS);
+        if !plain || !is_f32 || reads_own || !Self::has_blocks(&dims) || !Self::has_blocks(&self.dims(x)?) {
+            return None;
+        }
+        self.filters_fit(&self.dims(w)?, convolution.groups)?;
+        let mut operands = step.operands.clone();
+        for operand in operands.iter_mut().skip(OWN_OPERANDS) {
+            *operand = self.broadcast(*operand, &dims, &step.name)?;
+        }
+        operands[0] = Operand::Value(self.in_blocks(x, &step.name)?);
+        let Convolution { strides, dilations, pads, groups, arithmetic, program, .. } = convolution.clone();
+        let blocked = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program };
+        let value = self.push(blocked, operands, &step.name)?;
+        self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+
+    /// Filters `[m, c / groups, k..]` of whole blocks, or of single channels, that no file cuts within a block.
+    fn filters_fit(&self, filters: &[Dim], groups: i64) -> Option<()> {
+        let known = filters.iter().map(Dim::as_known).collect::<Option<Vec<i64>>>()?;
+        let &[filters, channels, ref kernel @ ..] = known.as_slice() else { return None };
+        let taps = kernel.iter().try_fold(1i64, |taps, extent| taps.checked_mul(*extent)).filter(|taps| *taps > 0)?;
+        let is_depthwise = channels == 1 && filters == groups;
+        let are_blocks = groups > 0 && channels % BLOCK == 0 && filters % groups == 0 && filters / groups % BLOCK == 0;
+        let is_whole = taps == 1 || channels.checked_mul(taps)? <= MOST_INPUTS;
+        ((is_depthwise && groups > 1 || are_blocks) && is_whole).then_some(())
+    }
+
+    /// Steps over elements, where an operand of all of them is in blocks only.
+    fn elementwise(&mut self, step: &Step) -> Option<()> {
+        let dims = self.dims(Operand::Value(*step.results.first()?))?;
+        let whole = |blocks: &Self, operand: Operand| blocks.dims(operand).is_some_and(|own| own == dims);
+        let waits = step.operands.iter().any(|&operand| self.is_waiting(operand) && whole(self, operand));
+        if !waits || !Self::has_blocks(&dims) || self.one_position(&dims) {
+            return None;
+        }
+        let mut operands = step.operands.clone();
+        for operand in &mut operands {
+            *operand = self.broadcast(*operand, &dims, &step.name)?;
+        }
+        let facts = self.graph.inferred(&step.op, &operands)?;
+        let values: Vec<_> = facts.into_iter().map(|fact| self.graph.add_value(fact, None)).collect();
+        for (&result, &value) in step.results.iter().zip(&values) {
+            self.set_blocked(result, value, &step.name);
+        }
+        self.steps.push(Step { operands, results: values, ..step.clone() });
+        Some(())
+    }
+
+    /// Vectors of channels are as well computed in their own order.
+    fn one_position(&self, dims: &[Dim]) -> bool {
+        super::has_one_position(dims)
+    }
+
+    /// Channels of several values one behind the other.
+    fn concat(&mut self, step: &Step, concat: &Concat) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let dims = self.dims(Operand::Value(result))?;
+        let along_channels = concat.axis == 1 || concat.axis + dims.len() as i64 == 1;
+        let waits = step.operands.iter().any(|&operand| self.is_waiting(operand));
+        let mut each =
+            step.operands.iter().map(|&operand| self.dims(operand).is_some_and(|own| Self::has_blocks(&own)));
+        if !along_channels || !waits || !each.all(|has_blocks| has_blocks) || self.one_position(&dims) {
+            return None;
+        }
+        let mut operands = step.operands.clone();
+        for operand in &mut operands {
+            *operand = Operand::Value(self.in_blocks(*operand, &step.name)?);
+        }
+        let value = self.push(Concat { axis: 1 }, operands, &step.name)?;
+        self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+
+    /// Windows over positions, of which a block is one more axis.
+    fn pool(&mut self, step: &Step, pool: &Pool) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let &Operand::Value(x) = step.operands.first()? else { return None };
+        if pool.kernel.is_empty() {
+            let function = match pool.function {
+                PoolFunction::Average => ReduceFunction::Mean,
+                PoolFunction::Max => ReduceFunction::Max,
+                PoolFunction::Norm => return None,
+            };
+            return self.reduce_positions(step, function, true).filter(|()| !pool.indices);
+        }
+        if pool.auto_pad.is_some() || pool.indices || pool.function == PoolFunction::Norm {
+            return None;
+        }
+        let with_one = |list: &[i64], one: i64| if list.is_empty() { vec![] } else { [list, &[one]].concat() };
+        let pads = match pool.pads.split_at(pool.pads.len() / 2) {
+            ([], []) => vec![],
+            (before, after) => [before, &[0], after, &[0]].concat(),
+        };
+        let (kernel, strides) = (with_one(&pool.kernel, 1), with_one(&pool.strides, 1));
+        let blocked = Pool { kernel, strides, dilations: with_one(&pool.dilations, 1), pads, ..pool.clone() };
+        let data = Operand::Value(*self.blocked.get(&x)?);
+        let value = self.push(blocked, vec![data], &step.name)?;
+        self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+
+    /// All positions of each channel together.
+    fn reduce(&mut self, step: &Step, reduce: &Reduce) -> Option<()> {
+        let &[data, axes] = step.operands.as_slice() else { return None };
+        let rank = self.dims(data)?.len();
+        let given = self.graph.fact(axes)?.elements_as_integers()?;
+        let axes = reduce.axes(Some(&given), rank).ok()?;
+        axes.into_iter().eq(2..rank).then_some(())?;
+        self.reduce_positions(step, reduce.function, reduce.keep_axes)
+    }
+
+    fn reduce_positions(&mut self, step: &Step, function: ReduceFunction, keep_axes: bool) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let &Operand::Value(x) = step.operands.first()? else { return None };
+        let rank = self.dims(Operand::Value(x))?.len() as i64;
+        let data = Operand::Value(*self.blocked.get(&x)?);
+        let reduce = Reduce { function, keep_axes: true, keep_without_axes: false };
+        let operands = vec![data, self.integers((2..rank).collect())];
+        let value = self.push(reduce, operands, &step.name)?;
+        if keep_axes {
+            self.set_blocked(result, value, &step.name);
+            return Some(());
+        }
+        let dims = self.dims(Operand::Value(result))?;
+        let (op, operands) = self.reshape(Operand::Value(value), &dims)?;
+        self.steps.push(Step { op, operands, results: vec![result], name: step.name.clone() });
+        Some(())
+    }
+
+    /// Other orders of axes: the channels of a block go with the blocks.
+    fn transpose(&mut self, step: &Step, transpose: &Transpose) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let &Operand::Value(x) = step.operands.first()? else { return None };
+        let rank = self.dims(Operand::Value(x))?.len();
+        let axes = transpose.axes(rank).ok()?;
+        let permutation: Vec<i64> =
+            axes.iter().flat_map(|&axis| if axis == 1 { vec![1, rank as i64] } else { vec![axis as i64] }).collect();
+        let data = Operand::Value(*self.blocked.get(&x)?);
+        let apart = self.push(Transpose { permutation }, vec![data], &step.name)?;
+        let dims = self.dims(Operand::Value(result))?;
+        let (op, operands) = self.reshape(Operand::Value(apart), &dims)?;
+        self.steps.push(Step { op, operands, results: vec![result], name: step.name.clone() });
+        Some(())
+    }
+
+    /// Views that join or drop positions.
+    fn view(&mut self, step: &Step) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let &Operand::Value(x) = step.operands.first()? else { return None };
+        let (from, to) = (self.dims(Operand::Value(x))?, self.dims(Operand::Value(result))?);
+        let data = Operand::Value(*self.blocked.get(&x)?);
+        if self.one_position(&from) {
+            let (op, operands) = self.reshape(data, &to)?;
+            self.steps.push(Step { op, operands, results: vec![result], name: step.name.clone() });
+            return Some(());
+        }
+        let keeps_channels = to.len() > 2 && from[..2] == to[..2];
+        let blocked = super::blocked_dims(&to).filter(|_| keeps_channels)?;
+        let value = self.reshaped(data, &blocked, &step.name)?;
+        self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+}
