@@ -125,10 +125,7 @@ proptest! {
 /// Two axes with many inputs, so that runs and cuts matter.
 fn deep(groups: usize) -> Case {
     let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
-    Case::new(
-        ConvolutionShape { batch: 2, groups, group_inputs: 72, group_outputs: 40, axes: vec![axis; 2] },
-        plain_inputs,
-    )
+    Case::new(ConvolutionShape { batch: 2, groups, group_inputs: 72, group_outputs: 40, axes: vec![axis; 2] })
 }
 
 #[test]
@@ -197,6 +194,18 @@ fn weights_of_16_bits_are_widened() {
             let expected = case.run(instructions, ConvolutionWeight::Plain(&weight), plain);
             assert_eq!(case.run(instructions, ConvolutionWeight::Panels(&pieces), plain), expected);
         }
+    }
+}
+
+#[test]
+fn windows_of_single_channels_may_reach_far() {
+    let far = i32::MAX as usize;
+    let axis = WindowAxis { input: 3, output: 1, kernel: 3, stride: far, dilation: 1, pad_begin: 0, pad_end: 0 };
+    let apart = WindowAxis { kernel: 2, stride: 1, dilation: far, pad_begin: far, ..axis };
+    for axis in [axis, apart] {
+        let outer = WindowAxis { stride: 1, dilation: 1, kernel: 1, pad_begin: 0, output: 3, ..axis };
+        Case::new(ConvolutionShape { batch: 1, groups: 8, group_inputs: 1, group_outputs: 1, axes: vec![outer, axis] })
+            .agrees();
     }
 }
 
