@@ -5,7 +5,8 @@ use super::fused::{self, Fused};
 use super::panels::PanelWeight;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Convolution, ConvolutionPlan, Program, ReferenceError, TypeError};
+use ipuc_formats::encodings::Panels;
+use ipuc_formats::ops::{Convolution, ConvolutionPlan, Product, Program, ReferenceError, TypeError, WeightMatrix};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
@@ -39,11 +40,20 @@ pub(super) enum Weights {
 }
 
 impl Weights {
-    pub(super) fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
+    /// Operand 1. Panels of another matrix than that of the operator, which a file may hold, are decoded.
+    pub(super) fn new(operator: &dyn Product, operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
-            && let Some(weight) = PanelWeight::of(weight)
+            && let Some(panels) = PanelWeight::of(weight)
         {
-            return Ok(Weights::Panels(weight));
+            let shape: Vec<u64> = weight.shape()?.iter().map(|&extent| extent as u64).collect();
+            let Panels { groups, outputs, inputs, output_axis, .. } = panels.panels;
+            let is_own = |own: WeightMatrix| {
+                (own.groups, own.outputs, own.inputs) == (groups, outputs, inputs)
+                    && u64::from(own.output_axis) == output_axis
+            };
+            if operator.weight(1, &shape).is_some_and(is_own) {
+                return Ok(Weights::Panels(panels));
+            }
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
@@ -80,7 +90,7 @@ impl Kernel for Convolution {
             let shape = plan.shape.clone();
             Ok((plan, shape))
         };
-        let result = convolve(&self.program, operands, context, resolve, |shape, x, weight, out, post| {
+        let result = convolve(self, &self.program, operands, context, resolve, |shape, x, weight, out, post| {
             convolution(Instructions::best(), shape, x, weight, out, post);
         })?;
         Ok(vec![result.into()])
@@ -99,6 +109,7 @@ pub(super) fn has_kernel(program: &Program, operands: &[Operand]) -> bool {
 /// # Errors
 /// [`KernelError`] where operands do not fit or cannot be read, where memory is short, and of the program.
 pub(super) fn convolve(
+    operator: &dyn Product,
     program: &Program,
     mut operands: Vec<Operand>,
     context: &mut Context<'_>,
@@ -107,7 +118,7 @@ pub(super) fn convolve(
 ) -> Result<Tensor, KernelError> {
     let further = fused::operands(&mut operands, OWN_OPERANDS)?;
     let x = tensor_operand(&mut operands, 0)?;
-    let weights = Weights::new(&mut operands)?;
+    let weights = Weights::new(operator, &mut operands)?;
     let (plan, result_shape) = resolve(x.shape(), &weights.shape()?)?;
     let bias = bias(&mut operands, plan.shape[1])?;
     let same_shape = |operand: usize| {

@@ -24,7 +24,7 @@ impl Kernel for ConvolutionTranspose {
         }
         let further = fused::operands(&mut operands, OWN_OPERANDS)?;
         let x = tensor_operand(&mut operands, 0)?;
-        let weights = Weights::new(&mut operands)?;
+        let weights = Weights::new(self, &mut operands)?;
         let weight_shape = weights.shape()?;
         let (result_shape, axes) = self.resolve(x.shape(), &weight_shape)?;
         let bias = bias(&mut operands, result_shape[1])?;
