@@ -89,11 +89,7 @@ fn products() -> Vec<Product> {
         ("matmul", vec![("transpose_a", integer(1))], floats(&[&[5, 4], &[5, 6]])),
         ("integer_matmul", vec![], bytes(&[&[2, 4, 5], &[5, 6]])),
         ("convolution", groups(2), floats(&[&[2, 4, 7, 6], &[6, 2, 3, 2]])),
-        (
-            "blocked_convolution",
-            vec![("groups", integer(2)), ("plain_inputs", integer(0))],
-            floats(&[&[2, 2, 7, 6, 8], &[16, 8, 3, 2]]),
-        ),
+        ("blocked_convolution", groups(2), floats(&[&[2, 2, 7, 6, 8], &[16, 8, 3, 2]])),
         ("integer_convolution", groups(1), bytes(&[&[1, 3, 6, 6], &[2, 3, 3, 3]])),
         ("convolution_transpose", groups(2), floats(&[&[2, 4, 5], &[4, 3, 2]])),
         (

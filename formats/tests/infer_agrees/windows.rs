@@ -175,19 +175,15 @@ fn blocked_convolution(random: &mut Random) -> Case {
     // Groups, and blocks of channels and of filters of one; groups of one channel and one filter are all of one block.
     let (groups, channels, filters) =
         random.one_of(&[(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (2, 1, 2), (0, 0, 0)]);
-    let plain_inputs = groups == 1 && random.flag();
     let (depthwise, blocks) = (groups == 0, random.between(1, 2) as usize);
-    (x[1], w[0], w[1]) = match (depthwise, plain_inputs) {
-        (true, _) => (blocks, CHANNEL_BLOCK * blocks, 1),
-        (false, true) => (x[1], CHANNEL_BLOCK * filters, x[1]),
-        (false, false) => (groups * channels, CHANNEL_BLOCK * groups * filters, CHANNEL_BLOCK * channels),
+    (x[1], w[0], w[1]) = match depthwise {
+        true => (blocks, CHANNEL_BLOCK * blocks, 1),
+        false => (groups * channels, CHANNEL_BLOCK * groups * filters, CHANNEL_BLOCK * channels),
     };
-    if !plain_inputs {
-        x.push(CHANNEL_BLOCK);
-    }
+    x.push(CHANNEL_BLOCK);
     let groups = (if depthwise { w[0] } else { groups }) as i64;
     let (arithmetic, program) = (Arithmetic::default(), Program::default());
-    let op = BlockedConvolution { strides, dilations, pads, groups, plain_inputs, arithmetic, program };
+    let op = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &w[..1]));
     Case::new(op, operands).then(bias)

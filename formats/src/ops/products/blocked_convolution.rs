@@ -12,7 +12,7 @@ use crate::ops::products::accumulate::{Accumulator, accumulators, require_same_t
 use crate::ops::products::convolution::{
     ConvolutionPlan, Grouped, add_bias, bias_additions, filter_matrix, require_multiple, require_vector,
 };
-use crate::ops::windows::{Windows, listed, value_error, volume};
+use crate::ops::windows::{Windows, listed, volume};
 use crate::ops::{
     Arithmetic, Computes, InferContext, NoBlocks, Operator, Picked, Product, Program, ReferenceContext, ReferenceError,
     Space, StepFacts, TypeError, VectorClass, WeightMatrix, optional_tensor, tensor, tensor_operand,
@@ -27,9 +27,9 @@ pub const CHANNEL_BLOCK: usize = 8;
 const BLOCK: i64 = CHANNEL_BLOCK as i64;
 
 attributes! {
-    /// Convolution over blocks of channels: `x: [n, c / 8, d.., 8]`, or `[n, c, d..]` where inputs are plain,
-    /// `w: [m, c / groups, k..]`, optional bias `[m]` to `[n, m / 8, o.., 8]`; further operands are the program's, which
-    /// sees the blocks. Groups are of whole blocks of channels and filters, or of one channel and one filter.
+    /// Convolution over blocks of channels: `x: [n, c / 8, d.., 8]`, `w: [m, c / groups, k..]`, optional bias `[m]` to
+    /// `[n, m / 8, o.., 8]`; further operands are the program's, which sees the blocks. Groups are of whole blocks of
+    /// channels and filters, or of one channel and one filter.
     pub struct BlockedConvolution revision 1 {
         /// Distance of windows along each spatial axis; 1 where empty.
         1 since 1 => strides: Vec<i64>,
@@ -37,14 +37,12 @@ attributes! {
         2 since 1 => dilations: Vec<i64>,
         /// Zeros before each spatial axis, then after each; 0 where empty.
         3 since 1 => pads: Vec<i64>,
-        /// Channels and filters are in this many groups, which do not mix; 1 where inputs are plain.
+        /// Channels and filters are in this many groups, which do not mix.
         4 since 1 => groups: i64,
-        /// Whether channels of operand 0 are not in blocks.
-        5 since 1 => plain_inputs: bool,
         /// How it computes.
-        6 since 1 => arithmetic: Arithmetic,
+        5 since 1 => arithmetic: Arithmetic,
         /// What follows on each element of the result.
-        7 since 1 => program: Program,
+        6 since 1 => program: Program,
     }
 }
 
@@ -57,13 +55,9 @@ impl BlockedConvolution {
         let (ranges, mut no_blocks) = (Ranges::default(), NoBlocks);
         let mut context = InferContext::new("convolution", &ranges, &mut no_blocks);
         self.infer_shapes(&Shape::known(x), &Shape::known(w), &mut context)?;
-        let plan = match x {
-            [batch, blocks, image @ .., _] if !self.plain_inputs => {
-                let plain = [&[*batch, blocks.saturating_mul(CHANNEL_BLOCK)], image].concat();
-                self.grouped().resolve(&plain, w)?
-            }
-            plain => self.grouped().resolve(plain, w)?,
-        };
+        let [batch, blocks, image @ .., _] = x else { return Err(rank_error(x.len()).into()) };
+        let plain = [&[*batch, blocks.saturating_mul(CHANNEL_BLOCK)], image].concat();
+        let plan = self.grouped().resolve(&plain, w)?;
         let outputs = plan.axes.iter().map(|axis| axis.output);
         let shape = [plan.shape[0], plan.shape[1] / CHANNEL_BLOCK].into_iter().chain(outputs).chain([CHANNEL_BLOCK]);
         let shape = shape.collect();
@@ -83,9 +77,6 @@ impl BlockedConvolution {
 
     /// The shapes of the result: with channels in plain order, and in blocks.
     fn infer_shapes(&self, x: &Shape, w: &Shape, context: &mut InferContext<'_>) -> Result<(Shape, Shape), TypeError> {
-        if self.plain_inputs && self.groups != 1 {
-            return Err(value_error("`groups`", self.groups, "1 beside `plain_inputs`"));
-        }
         let x = self.infer_inputs(x, context)?;
         let plain = self.grouped().infer(&x, w, context)?;
         let Some([batch, filters, extents @ ..]) = plain.dims() else { return Ok((plain, Shape::Unranked)) };
@@ -101,12 +92,10 @@ impl BlockedConvolution {
 
     /// The shape of operand 0 with channels in plain order.
     fn infer_inputs(&self, x: &Shape, context: &mut InferContext<'_>) -> Result<Shape, TypeError> {
-        let (false, Some(dims)) = (self.plain_inputs, x.dims()) else { return Ok(x.clone()) };
-        let [batch, blocks, image @ .., last] = dims else {
-            return Err(TypeError::Rank { operand: 0, expected: "at least 4".to_string(), found: dims.len() });
-        };
+        let Some(dims) = x.dims() else { return Ok(x.clone()) };
+        let [batch, blocks, image @ .., last] = dims else { return Err(rank_error(dims.len())) };
         if image.is_empty() {
-            return Err(TypeError::Rank { operand: 0, expected: "at least 4".to_string(), found: dims.len() });
+            return Err(rank_error(dims.len()));
         }
         context.require_equal(last, &Dim::known(BLOCK), "channels of a block")?;
         Ok(Shape::Ranked([&[batch.clone(), blocks * BLOCK], image].concat()))
@@ -144,6 +133,11 @@ impl BlockedConvolution {
             (Some(_) | None, _) => Layout::Unknown,
         }
     }
+}
+
+/// Operand 0 has too few axes.
+fn rank_error(found: usize) -> TypeError {
+    TypeError::Rank { operand: 0, expected: "at least 4".to_string(), found }
 }
 
 /// How groups lie in blocks of channels.
@@ -191,11 +185,8 @@ impl Operator for BlockedConvolution {
         require_same_type(1, w.dtype(), DType::F32)?;
         let (plan, shape) = self.resolve(x.shape(), w.shape())?;
         let elements = |tensor: &Tensor| accumulators::<f64>(tensor, &self.arithmetic);
-        let mut channels = elements(x)?;
-        if !self.plain_inputs {
-            let image = volume(plan.axes.iter().map(|axis| axis.input));
-            channels = transposed(&channels, image, CHANNEL_BLOCK, x.shape())?;
-        }
+        let image = volume(plan.axes.iter().map(|axis| axis.input));
+        let channels = transposed(&elements(x)?, image, CHANNEL_BLOCK, x.shape())?;
         let mut sums = plan.convolve(&channels, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let sums = transposed(&sums, CHANNEL_BLOCK, volume(plan.shape[2..].iter().copied()), &shape)?;
@@ -207,15 +198,13 @@ impl Operator for BlockedConvolution {
 
 impl Computes for BlockedConvolution {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
-        let (Some(x), Some([filters, channels, kernel @ ..]), Some([batch, blocks, output @ .., _])) =
-            (facts.dims(0), facts.dims(1), facts.result(0))
+        let (
+            Some([_, own_blocks, image @ .., _]),
+            Some([filters, channels, kernel @ ..]),
+            Some([batch, blocks, output @ .., _]),
+        ) = (facts.dims(0), facts.dims(1), facts.result(0))
         else {
             return loops::unknown(facts, 1);
-        };
-        let (own_blocks, image) = match x {
-            [_, _, image @ ..] if self.plain_inputs => (None, image),
-            [_, own_blocks, image @ .., _] => (Some(own_blocks), image),
-            _ => return loops::unknown(facts, 1),
         };
         if image.len() != kernel.len() || output.len() != kernel.len() {
             return loops::unknown(facts, 1);
@@ -224,17 +213,14 @@ impl Computes for BlockedConvolution {
         let mut nest = Loops::new(facts).parallel(batch, [loops::operand(0, 0), loops::result(0, 0)]);
         nest = self.filter_loops(nest, layout, blocks, output.len() + 2);
         nest = self.grouped().window_loops(nest, image, kernel, output);
-        nest = match (layout, own_blocks) {
-            (Layout::One, None) => nest.reduced(channels, [loops::operand(0, 1), loops::operand(1, 1)]),
-            (Layout::One | Layout::Blocks { .. }, Some(all)) => {
+        nest = match layout {
+            Layout::One | Layout::Blocks { .. } => {
                 let block = Dim::known(BLOCK);
-                let own = channels.divide_exact(&block).unwrap_or_else(|| all.clone());
+                let own = channels.divide_exact(&block).unwrap_or_else(|| own_blocks.clone());
                 nest.reduced(&own, [loops::operand(0, 1), loops::operand(1, 1).stride(BLOCK)])
                     .reduced(&block, [loops::operand(0, image.len() + 2), loops::operand(1, 1)])
             }
-            (Layout::Blocks { .. } | Layout::Depthwise | Layout::Unknown, _) => {
-                nest.reduced(channels, [loops::operand(1, 1)])
-            }
+            Layout::Depthwise | Layout::Unknown => nest.reduced(channels, [loops::operand(1, 1)]),
         };
         vec![self.grouped().tap_loops(nest, image, kernel, output).products(1)]
     }
@@ -246,7 +232,7 @@ impl Computes for BlockedConvolution {
 
 impl BlockedConvolution {
     /// Loops over groups, the blocks of filters of one, and the filters of a block, which are along axis `last` of the
-    /// result and of operand 0 in blocks.
+    /// result and of operand 0.
     fn filter_loops(&self, nest: Loops, layout: Layout, blocks: &Dim, last: usize) -> Loops {
         let of_blocks = |count: i64| {
             let filters = [loops::operand(1, 0), loops::operand(2, 0)].map(|place| place.stride(BLOCK * count));
@@ -299,7 +285,6 @@ mod tests {
             dilations: vec![],
             pads: vec![],
             groups,
-            plain_inputs: false,
             arithmetic: Arithmetic::default(),
             program: Program::default(),
         }
@@ -343,7 +328,7 @@ mod tests {
         let mut inputs: Vec<Option<Tensor>> = operands.iter().map(|&tensor| Some(tensor.clone())).collect();
         let expected = in_blocks(&run_optional(&plain(operator), &inputs).unwrap());
         for (index, input) in inputs.iter_mut().enumerate() {
-            if index == 0 && !operator.plain_inputs || index > 2 {
+            if index == 0 || index > 2 {
                 *input = input.as_ref().map(in_blocks);
             }
         }
@@ -372,9 +357,7 @@ mod tests {
             BlockedConvolution { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![1, 0, 0, 2], ..blocked(1) };
         case(uneven.clone(), &[2, 8, 6, 5], &[8, 8, 3, 2]);
         case(BlockedConvolution { groups: 2, ..uneven.clone() }, &[1, 16, 6, 5], &[32, 8, 3, 2]);
-        case(BlockedConvolution { groups: 16, ..uneven.clone() }, &[2, 16, 6, 5], &[16, 1, 3, 2]);
-        case(BlockedConvolution { plain_inputs: true, ..uneven }, &[2, 3, 6, 5], &[16, 3, 3, 2]);
-        case(BlockedConvolution { plain_inputs: true, ..blocked(1) }, &[1, 1, 4], &[8, 1, 4]);
+        case(BlockedConvolution { groups: 16, ..uneven }, &[2, 16, 6, 5], &[16, 1, 3, 2]);
         case(BlockedConvolution { strides: vec![2], ..blocked(8) }, &[1, 8, 7], &[8, 1, 3]);
         // Nothing to compute.
         case(blocked(1), &[0, 8, 4], &[8, 8, 2]);
@@ -422,8 +405,6 @@ mod tests {
         let depthwise = refused(blocked(8), &[1, 2, 5, 8], &[8, 2, 1]);
         assert_eq!(depthwise, "channels of a group: 2 does not fit 1");
         assert_eq!(refused(blocked(0), &[1, 1, 5, 8], &[8, 8, 1]), "`groups` is 0, expected at least 1");
-        let plain = refused(BlockedConvolution { plain_inputs: true, ..blocked(2) }, &[1, 16, 5], &[16, 8, 1]);
-        assert_eq!(plain, "`groups` is 2, expected 1 beside `plain_inputs`");
         let narrow = Tensor::zeros(DType::F16, &[1, 1, 5, 8]).unwrap();
         let refused = run_optional(&blocked(1), &[Some(narrow), Some(numbers(&[8, 8, 1], 1))]).unwrap_err();
         assert_eq!(refused.to_string(), "operand 0 must be f32, found f16");
@@ -435,12 +416,12 @@ mod tests {
         let mut context = InferContext::new("conv", &ranges, &mut no_blocks);
         let x = Fact::tensor(DType::F32, vec![Dim::symbol("n"), Dim::known(2), Dim::symbol("t"), Dim::known(BLOCK)]);
         let w = Fact::tensor(DType::F32, Shape::known(&[24, 16, 3]));
-        let operator = BlockedConvolution { pads: vec![1, 1], plain_inputs: false, ..blocked(1) };
+        let operator = BlockedConvolution { pads: vec![1, 1], ..blocked(1) };
         let facts = operator.infer(&[Some(x), Some(w)], &mut context).unwrap();
         let expected = [Dim::symbol("n"), Dim::known(3), Dim::symbol("t"), Dim::known(BLOCK)];
         assert_eq!(facts[0].dims(), Some(&expected[..]));
         assert!(context.obligations.is_empty());
-        for op in [operator, BlockedConvolution { plain_inputs: true, strides: vec![2], ..blocked(1) }] {
+        for op in [operator, BlockedConvolution { strides: vec![2], ..blocked(8) }] {
             let op = Op::from(op);
             let stored: Vec<_> = op.attributes().into_iter().map(|(number, _, value)| (number, value)).collect();
             assert_eq!(Op::decode(op.code(), op.revision(), &stored).unwrap(), op);
