@@ -92,9 +92,9 @@ pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
             Windows::Rows(rows) => Instructions::best().run(Planes { kind, rows, x, out }),
             Windows::Blocks { blocks, counts } => blocks.pool(kind, counts, x, out),
             Windows::Single { counts } => {
-                for (x, out) in x.chunks_exact(inputs).zip(out.chunks_mut(outputs)) {
+                for (plane, out) in out.chunks_mut(outputs).enumerate() {
                     out.fill(kind.start());
-                    add_plane(kind, axes, x, out);
+                    add_plane(kind, axes, &x[plane * inputs..][..inputs], out);
                     finish_plane(kind, counts, out);
                 }
             }
@@ -457,6 +457,32 @@ mod tests {
                 pool(kind, axes, &x, &mut out);
                 let expected: Vec<f32> = x.chunks(inputs).flat_map(|x| naive(kind, axes, x)).collect();
                 assert!(close(&out, &expected), "{kind:?} {axes:?}: {out:?} against {expected:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_may_reach_far_or_see_padding_alone() {
+        let line = WindowAxis { input: 8, output: 8, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };
+        let kernel = i32::MAX as usize;
+        let far = WindowAxis { input: 2, output: 1, kernel, pad_begin: kernel - 2, ..line };
+        let x = numbers(3, 2 * 16);
+        let largest = |axes: &[WindowAxis]| {
+            let mut out = vec![7.0; 2 * 8];
+            pool(PoolKind::Max, axes, &x, &mut out);
+            out
+        };
+        let expected: Vec<f32> =
+            x.chunks(16).flat_map(|x| (0..8).map(|lane| x[lane].max(x[lane + 8])).collect::<Vec<f32>>()).collect();
+        assert_eq!(largest(&[far, line]), expected);
+        let one = WindowAxis { input: 1, kernel, pad_begin: kernel - 1, ..far };
+        assert_eq!(largest(&[one, one, far, line]), expected);
+        let nothing = WindowAxis { input: 0, output: 2, kernel: 2, pad_begin: 1, pad_end: 2, ..line };
+        for axes in [&[nothing][..], &[nothing, line], &[line, nothing]] {
+            for (kind, expected) in [(PoolKind::Max, f32::NEG_INFINITY), (PoolKind::Norm(2.0), 0.0)] {
+                let mut out = vec![7.0; 3 * window::outputs(axes)];
+                pool(kind, axes, &[], &mut out);
+                assert!(out.iter().all(|&value| value == expected), "{kind:?} {axes:?}: {out:?}");
             }
         }
     }

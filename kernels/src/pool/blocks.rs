@@ -7,6 +7,9 @@ use crate::{
     window::{self, WindowAxis},
 };
 
+/// Places that are held at most.
+const MOST_PLACES: usize = 1 << 22;
+
 /// Where the taps of all windows of a plane lie.
 pub(super) struct Blocks {
     /// `[windows, taps]`, in values; [`OUTSIDE`] in the padding.
@@ -17,10 +20,15 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Whether each position of the other axes is a line of 8 values, and places are few enough to be numbered.
+    /// Whether each position of the other axes is a line of 8 values, and places are few enough to be numbered and held. Windows
+    /// far longer than the plane would mostly see padding.
     pub(super) fn fits(outer: &[WindowAxis], last: &WindowAxis) -> bool {
         let is_line = last.is_identity() && last.input == HALF && !outer.is_empty();
-        is_line && window::inputs(outer).saturating_mul(HALF) < OUTSIDE as usize
+        let is_near = |axis: &WindowAxis| axis.input > 0 && axis.kernel <= 2 * axis.input + 1;
+        let inputs = outer.iter().fold(HALF, |count, axis| count.saturating_mul(axis.input));
+        let of_axis = |axis: &WindowAxis| axis.output.saturating_mul(axis.kernel);
+        let places = outer.iter().fold(1usize, |count, axis| count.saturating_mul(of_axis(axis)));
+        is_line && outer.iter().all(is_near) && inputs < OUTSIDE as usize && places <= MOST_PLACES
     }
 
     pub(super) fn new(outer: &[WindowAxis]) -> Blocks {

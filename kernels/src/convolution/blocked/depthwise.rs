@@ -20,6 +20,9 @@ const PAIRS: usize = 4;
 /// Rows of outputs up to this long read copies of their inputs with the padding.
 const SHORT_ROW: usize = 32;
 
+/// Positions that rows with their padding may be longer than twice as long as those without.
+const SHORT_REACH: usize = 8;
+
 /// A line of a block that is padding.
 const ZEROS: [f32; CHANNEL_BLOCK] = [0.0; CHANNEL_BLOCK];
 
@@ -137,10 +140,14 @@ impl Task<'_> {
     #[inline(always)]
     fn padded<S: Simd>(&self, simd: S) -> Option<(WindowAxis, Scratch)> {
         let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
-        if output > SHORT_ROW || output == 0 || kernel == 1 {
+        if output > SHORT_ROW || output == 0 || kernel <= 1 {
             return None;
         }
         let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;
+        // Windows far apart, or of taps far apart, may reach anywhere: a copy would be mostly padding.
+        if reach > 2 * input + SHORT_REACH {
+            return None;
+        }
         let rows = self.x.len() / (input * CHANNEL_BLOCK).max(1);
         let mut padded = scratch(rows * reach * CHANNEL_BLOCK);
         let from = self.x.as_chunks::<CHANNEL_BLOCK>().0.chunks_exact(input.max(1));

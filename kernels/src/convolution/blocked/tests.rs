@@ -198,6 +198,18 @@ fn weights_of_16_bits_are_widened() {
 }
 
 #[test]
+fn windows_of_single_channels_may_reach_far() {
+    let far = i32::MAX as usize;
+    let axis = WindowAxis { input: 3, output: 1, kernel: 3, stride: far, dilation: 1, pad_begin: 0, pad_end: 0 };
+    let apart = WindowAxis { kernel: 2, stride: 1, dilation: far, pad_begin: far, ..axis };
+    for axis in [axis, apart] {
+        let outer = WindowAxis { stride: 1, dilation: 1, kernel: 1, pad_begin: 0, output: 3, ..axis };
+        Case::new(ConvolutionShape { batch: 1, groups: 8, group_inputs: 1, group_outputs: 1, axes: vec![outer, axis] })
+            .agrees();
+    }
+}
+
+#[test]
 #[should_panic(expected = "blocks of channels")]
 fn channels_that_are_no_whole_blocks_are_refused() {
     let axis = WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pad_begin: 0, pad_end: 0 };

@@ -67,6 +67,61 @@ mod tests {
     use crate::steps::testing::{check, random};
     use ipuc_formats::tensor::Tensor;
 
+    /// Blocks of channels: the last spatial axis is 8 channels side by side.
+    #[test]
+    fn pools_over_blocks_of_channels() {
+        let pool = |function, kernel: [i64; 2], strides: [i64; 2], dilations: [i64; 2], pads: [i64; 4]| Pool {
+            kernel: [&kernel[..], &[1]].concat(),
+            strides: [&strides[..], &[1]].concat(),
+            dilations: [&dilations[..], &[1]].concat(),
+            pads: vec![pads[0], pads[1], 0, pads[2], pads[3], 0],
+            ..Pool::global(function)
+        };
+        for function in [PoolFunction::Max, PoolFunction::Average] {
+            let operators = [
+                pool(function, [3, 3], [2, 2], [1, 1], [1; 4]),
+                pool(function, [2, 3], [1, 3], [1, 1], [0, 2, 1, 0]),
+                pool(function, [3, 2], [1, 2], [2, 3], [2, 0, 1, 3]),
+                pool(function, [1, 1], [2, 3], [1, 1], [0; 4]),
+                pool(function, [9, 7], [1, 1], [1, 1], [0; 4]),
+                // Longer than the image, most of it padding.
+                pool(function, [40, 2], [1, 2], [1, 1], [39, 0, 0, 1]),
+            ];
+            for operator in operators {
+                for (ceil_mode, count_include_pad) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let operator = Pool { ceil_mode, count_include_pad, ..operator.clone() };
+                    for (batch, blocks) in [(1, 1), (1, 2), (3, 1), (1, 4), (3, 3)] {
+                        let shape = [batch, blocks, 9, 7, 8];
+                        let tolerance = if function == PoolFunction::Max { 0.0 } else { 1e-6 };
+                        check(&operator, &[random(DType::F32, &shape, 3)], tolerance);
+                    }
+                }
+            }
+            let row = Pool { kernel: vec![3, 1], pads: vec![1, 0, 1, 0], ..Pool::global(function) };
+            check(&row, &[random(DType::F32, &[1, 3, 11, 8], 4)], 1e-6);
+            // NaN and infinities, then what no block is.
+            let mut values = vec![f32::NEG_INFINITY; 3 * 4 * 8];
+            values.iter_mut().step_by(5).for_each(|value| *value = f32::NAN);
+            values.iter_mut().skip(1).step_by(7).for_each(|value| *value = 1.5);
+            check(&row, &[Some(Tensor::from_elements(&[1, 3, 4, 8], &values).unwrap())], 0.0);
+            check(&row, &[random(DType::F32, &[1, 3, 11, 7], 4)], 1e-6);
+            check(&row, &[random(DType::F16, &[1, 3, 11, 8], 4)], 1e-3);
+        }
+    }
+
+    #[test]
+    fn pools_of_padding_alone() {
+        for function in [PoolFunction::Max, PoolFunction::Average, PoolFunction::Norm] {
+            let pool = |kernel: &[i64], pads: &[i64]| Pool {
+                kernel: kernel.to_vec(),
+                pads: pads.to_vec(),
+                ..Pool::global(function)
+            };
+            check(&pool(&[2], &[1, 1]), &[random(DType::F32, &[1, 3, 0], 3)], 0.0);
+            check(&pool(&[2, 1], &[1, 0, 1, 0]), &[random(DType::F32, &[1, 3, 0, 8], 3)], 0.0);
+        }
+    }
+
     #[test]
     fn largest_elements_and_where_they_are() {
         let pool = |kernel: &[i64], strides: &[i64], dilations: &[i64], pads: &[i64]| Pool {
