@@ -38,7 +38,10 @@ impl Blocks<'_> {
 
     /// An operand with other extents; a constant stays one.
     fn with_dims(&mut self, operand: Operand, dims: &[Dim], name: &Arc<str>) -> Option<Operand> {
-        let Operand::Constant(id) = operand else { return Some(Operand::Value(self.reshaped(operand, dims, name)?)) };
+        let Operand::Constant(id) = operand else {
+            self.make_plain(operand);
+            return Some(Operand::Value(self.reshaped(operand, dims, name)?));
+        };
         let shape = dims.iter().map(|dim| usize::try_from(dim.as_known()?).ok()).collect::<Option<Vec<usize>>>()?;
         (shape.iter().product::<usize>() <= MOST_ELEMENTS).then_some(())?;
         let tensor = self.graph.load_constant(id).ok()?.reshaped(&shape).ok()?;

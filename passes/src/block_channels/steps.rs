@@ -54,7 +54,14 @@ impl Blocks<'_> {
             .chain([&Operand::Value(result)])
             .all(|&operand| self.graph.fact(operand).is_some_and(|fact| fact.dtype() == Some(DType::F32)));
         let reads_own = convolution.program.operands().any(|operand| operand < OWN_OPERANDS);
-        if !plain || !is_f32 || reads_own || !Self::has_blocks(&dims) || !Self::has_blocks(&self.dims(x)?) {
+        // A single window is a product of a vector.
+        if !plain
+            || !is_f32
+            || reads_own
+            || self.one_position(&dims)
+            || !Self::has_blocks(&dims)
+            || !Self::has_blocks(&self.dims(x)?)
+        {
             return None;
         }
         self.filters_fit(&self.dims(w)?, convolution.groups)?;

@@ -42,7 +42,8 @@ pub(super) fn depthwise(
     assert_eq!(weight.len(), shape.groups * taps, "weights of {shape:?}");
     let mut axes = window::joined(&shape.axes);
     let columns = axes.pop().unwrap_or(WindowAxis::POINT);
-    let rows: usize = axes.iter().map(|axis| axis.output).product();
+    let lines = SeenRows::new(&axes);
+    let rows = lines.ends.len();
     let (inputs, blocks) = (plane(shape) * CHANNEL_BLOCK, shape.groups / CHANNEL_BLOCK);
     let row_length = columns.output * CHANNEL_BLOCK;
     let parts = threads::parts(out.len() * taps, usize::MAX);
@@ -52,7 +53,7 @@ pub(super) fn depthwise(
     for (block, out) in out.chunks_mut(rows * row_length).enumerate() {
         let channel = block % blocks * CHANNEL_BLOCK;
         tasks.extend(out.chunks_mut(rows_each * row_length).enumerate().map(|(part, out)| Task {
-            outer: &axes,
+            lines: &lines,
             columns,
             first_row: part * rows_each,
             x: &x[block * inputs..][..inputs],
@@ -71,10 +72,46 @@ pub(super) fn depthwise(
     });
 }
 
+/// Which rows of inputs the taps of each row of outputs see.
+struct SeenRows {
+    /// Rows of inputs, and of taps, of one row of outputs after another.
+    all: Vec<(usize, usize)>,
+    /// Where those of each row of outputs end.
+    ends: Vec<usize>,
+}
+
+impl SeenRows {
+    /// Of all axes but the last.
+    fn new(outer: &[WindowAxis]) -> SeenRows {
+        let mut lines = SeenRows { all: vec![(0, 0)], ends: vec![1] };
+        for axis in outer {
+            let mut next = SeenRows { all: Vec::new(), ends: Vec::new() };
+            for row in 0..lines.ends.len() {
+                for output in 0..axis.output {
+                    for &(line, taps) in lines.of(row) {
+                        let inside = axis.taps(output).filter_map(|tap| Some((axis.position(output, tap)?, tap)));
+                        next.all.extend(
+                            inside.map(|(position, tap)| (line * axis.input + position, taps * axis.kernel + tap)),
+                        );
+                    }
+                    next.ends.push(next.all.len());
+                }
+            }
+            lines = next;
+        }
+        lines
+    }
+
+    /// Those of a row of outputs.
+    fn of(&self, row: usize) -> &[(usize, usize)] {
+        let begin = if row == 0 { 0 } else { self.ends[row - 1] };
+        &self.all[begin..self.ends[row]]
+    }
+}
+
 /// Some rows of outputs of a block of channels.
 struct Task<'a> {
-    /// All axes but the last.
-    outer: &'a [WindowAxis],
+    lines: &'a SeenRows,
     columns: WindowAxis,
     first_row: usize,
     /// The block.
@@ -107,25 +144,24 @@ impl Routine for &mut Task<'_> {
             None => (self.columns, self.x),
         };
         let row_length = columns.output * CHANNEL_BLOCK;
-        let (mut lines, mut next) = (Vec::new(), Vec::new());
+        let bias = self.epilogue.bias.map(|bias| &bias[self.channel..][..CHANNEL_BLOCK]);
+        let bias = bias.and_then(|bias| bias.first_chunk()).unwrap_or(&ZEROS);
         for row in 0..self.out.len() / row_length.max(1) {
-            self.lines_of_row(self.first_row + row, &mut lines, &mut next);
             let addend = self.epilogue.addend.map(|addend| &addend[self.place + row * row_length..][..row_length]);
-            let bias = self.epilogue.bias.map(|bias| &bias[self.channel..][..CHANNEL_BLOCK]);
             let row = Row {
                 columns,
                 x: x.as_chunks().0,
-                lines: &lines,
+                lines: self.lines.of(self.first_row + row),
                 weights,
-                bias,
+                bias: simd.load_halves(bias, bias),
                 addend: addend.map(|addend| addend.as_chunks().0),
                 clamp: self.epilogue.clamp,
                 out: self.out[row * row_length..][..row_length].as_chunks_mut().0,
             };
             match columns.stride {
-                1 => row.run::<S, 1>(simd),
-                2 => row.run::<S, 2>(simd),
-                _ => row.run::<S, 0>(simd),
+                1 => row.run::<1>(simd),
+                2 => row.run::<2>(simd),
+                _ => row.run::<0>(simd),
             }
         }
         if let Some(change) = self.epilogue.change {
@@ -164,56 +200,35 @@ impl Task<'_> {
         }
         Some((WindowAxis { input: reach, pad_begin: 0, pad_end: 0, ..self.columns }, padded))
     }
-
-    /// The rows of inputs that the taps of a row of outputs see: which row it is, and the first of its taps.
-    fn lines_of_row(&self, row: usize, lines: &mut Vec<(usize, usize)>, next: &mut Vec<(usize, usize)>) {
-        lines.clear();
-        lines.push((0, 0));
-        let mut inner: usize = self.outer.iter().map(|axis| axis.output).product();
-        for axis in self.outer {
-            inner /= axis.output;
-            let output = row / inner % axis.output;
-            next.clear();
-            for &(line, first) in &*lines {
-                let start = output * axis.stride;
-                next.extend(axis.taps(output).map(|tap| {
-                    (line * axis.input + start + tap * axis.dilation - axis.pad_begin, first * axis.kernel + tap)
-                }));
-            }
-            std::mem::swap(lines, next);
-        }
-        for (_, tap) in lines {
-            *tap *= self.columns.kernel;
-        }
-    }
 }
 
 /// A row of outputs.
-struct Row<'a, 'o> {
+struct Row<'a, 'o, S: Simd> {
     columns: WindowAxis,
     x: &'a [[f32; CHANNEL_BLOCK]],
-    /// Which row of inputs, and the first tap.
+    /// Rows of inputs, and of taps.
     lines: &'a [(usize, usize)],
     /// Of each tap.
     weights: &'a [[f32; CHANNEL_BLOCK]],
-    bias: Option<&'a [f32]>,
+    /// Of the channels, twice.
+    bias: S::Vector,
     addend: Option<&'a [[f32; CHANNEL_BLOCK]]>,
     clamp: Option<(f32, f32)>,
     out: &'o mut [[f32; CHANNEL_BLOCK]],
 }
 
-impl Row<'_, '_> {
+impl<S: Simd> Row<'_, '_, S> {
     #[inline(always)]
-    fn run<S: Simd, const STRIDE: usize>(mut self, simd: S) {
+    fn run<const STRIDE: usize>(mut self, simd: S) {
         let inside = self.inside();
         let mut column = 0;
         while column < self.out.len() {
             let rest = if column < inside.start { 0 } else { inside.end.saturating_sub(column) };
             column += match rest / PAIR {
-                PAIRS.. => self.pairs::<S, STRIDE, PAIRS>(simd, column),
-                3 => self.pairs::<S, STRIDE, 3>(simd, column),
-                2 => self.pairs::<S, STRIDE, 2>(simd, column),
-                1 => self.pairs::<S, STRIDE, 1>(simd, column),
+                PAIRS.. => self.pairs::<STRIDE, PAIRS>(simd, column),
+                3 => self.pairs::<STRIDE, 3>(simd, column),
+                2 => self.pairs::<STRIDE, 2>(simd, column),
+                1 => self.pairs::<STRIDE, 1>(simd, column),
                 _ => self.at_border(simd, column),
             };
         }
@@ -230,16 +245,17 @@ impl Row<'_, '_> {
 
     /// Some pairs of windows side by side; gives how many windows.
     #[inline(always)]
-    fn pairs<S: Simd, const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
+    fn pairs<const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
         let stride = if STRIDE == 0 { self.columns.stride } else { STRIDE };
         let start = column * stride - self.columns.pad_begin;
         let mut sums = [simd.splat(0.0); COUNT];
-        for &(line, first) in self.lines {
-            let weights = &self.weights[first..][..self.columns.kernel];
+        for &(line, taps) in self.lines {
+            let kernel = self.columns.kernel;
+            let weights = &self.weights[taps * kernel..][..kernel];
+            let line = &self.x[line * self.columns.input + start..];
             for (tap, weight) in weights.iter().enumerate() {
                 let weight = simd.load_halves(weight, weight);
-                let values = &self.x[line * self.columns.input + start + tap * self.columns.dilation..]
-                    [..(COUNT * PAIR - 1) * stride + 1];
+                let values = &line[tap * self.columns.dilation..][..(COUNT * PAIR - 1) * stride + 1];
                 for pair in 0..COUNT {
                     let low = &values[pair * PAIR * stride];
                     let high = &values[(pair * PAIR + 1) * stride];
@@ -255,14 +271,15 @@ impl Row<'_, '_> {
 
     /// A window of which some taps may be padding; gives how many windows.
     #[inline(always)]
-    fn at_border<S: Simd>(&mut self, simd: S, column: usize) -> usize {
+    fn at_border(&mut self, simd: S, column: usize) -> usize {
         let mut sums = simd.splat(0.0);
         let taps = self.columns.taps(column);
-        for &(line, first) in self.lines {
+        for &(line, row) in self.lines {
             for tap in taps.clone() {
                 let Some(position) = self.columns.position(column, tap) else { continue };
                 let value = simd.load_halves(&self.x[line * self.columns.input + position], &ZEROS);
-                sums = simd.fused(simd.load_halves(&self.weights[first + tap], &ZEROS), value, sums);
+                sums =
+                    simd.fused(simd.load_halves(&self.weights[row * self.columns.kernel + tap], &ZEROS), value, sums);
             }
         }
         self.finish(simd, column, sums);
@@ -271,11 +288,8 @@ impl Row<'_, '_> {
 
     /// Sums become the outputs of a window and, where it is there, of the next one.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, simd: S, column: usize, sums: S::Vector) {
-        let mut value = sums;
-        if let Some(bias) = self.bias.and_then(|bias| bias.first_chunk()) {
-            value = simd.add(value, simd.load_halves(bias, bias));
-        }
+    fn finish(&mut self, simd: S, column: usize, sums: S::Vector) {
+        let mut value = simd.add(sums, self.bias);
         if let Some(addend) = self.addend {
             value = simd.add(value, simd.load_halves(&addend[column], addend.get(column + 1).unwrap_or(&ZEROS)));
         }
