@@ -73,6 +73,12 @@ impl<const N: usize> Runs<N> {
         self.length
     }
 
+    /// Whether any operand moves along the innermost axis.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        self.moves.contains(&true)
+    }
+
     /// Where each operand begins, and which move, if the output elements in `range` are one run.
     #[must_use]
     pub fn single(&self, range: &Range<usize>) -> Option<([usize; N], [bool; N])> {

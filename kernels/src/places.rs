@@ -5,43 +5,55 @@ use std::ops::Range;
 use crate::{simd::OUTSIDE, window::WindowAxis};
 
 /// Where each tap of some windows lies in a channel whose positions are `unit` values apart: `[taps, windows]`, [`OUTSIDE`] in the
-/// padding.
+/// padding. The windows of a row follow from those of its first one.
 pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) -> Vec<u32> {
     let count = windows.len();
-    let taps: usize = axes.iter().map(|axis| axis.kernel).product();
-    let mut places = vec![0; taps * count];
-    let mut lines = 1;
-    let mut inner: usize = axes.iter().map(|axis| axis.output).product();
-    // One axis after another, the outermost first: each line so far becomes one for each tap of the next axis, the last one first, so
-    // that none is overwritten before it is read.
-    for axis in axes {
-        inner /= axis.output.max(1);
-        for line in (0..lines).rev() {
-            for tap in (0..axis.kernel).rev() {
-                let (from, to) = (line * count, (line * axis.kernel + tap) * count);
-                let (mut output, mut step) =
-                    (windows.start / inner.max(1) % axis.output.max(1), windows.start % inner.max(1));
-                for window in 0..count {
-                    let position = output * axis.stride + tap * axis.dilation;
-                    let before = places[from + window];
-                    let inside = (axis.pad_begin..axis.pad_begin + axis.input).contains(&position) && before != OUTSIDE;
-                    places[to + window] =
-                        if inside { before * axis.input as u32 + (position - axis.pad_begin) as u32 } else { OUTSIDE };
-                    step += 1;
-                    if step == inner {
-                        step = 0;
-                        output += 1;
-                        if output == axis.output {
-                            output = 0;
-                        }
-                    }
+    let Some((last, outer)) = axes.split_last() else { return vec![0; count] };
+    let columns = last.output.max(1);
+    let first_row = windows.start / columns;
+    let rows = if count == 0 { 0 } else { (windows.end - 1) / columns + 1 - first_row };
+    let rows_of_taps = rows_of_taps(outer, first_row..first_row + rows);
+    let mut places = Vec::with_capacity(rows_of_taps.len() / rows.max(1) * last.kernel * count);
+    let mut line = vec![OUTSIDE; columns];
+    for rows in rows_of_taps.chunks(rows.max(1)) {
+        for tap in 0..last.kernel {
+            for (output, place) in line.iter_mut().enumerate() {
+                *place = last.position(output, tap).map_or(OUTSIDE, |position| (position * unit) as u32);
+            }
+            for (index, &row) in rows.iter().enumerate() {
+                let begin = ((first_row + index) * columns).max(windows.start);
+                let end = ((first_row + index + 1) * columns).min(windows.end);
+                let line = &line[begin - (first_row + index) * columns..][..end - begin];
+                if row == OUTSIDE {
+                    places.resize(places.len() + line.len(), OUTSIDE);
+                    continue;
                 }
+                let row = row * (last.input * unit) as u32;
+                places.extend(line.iter().map(|&place| if place == OUTSIDE { OUTSIDE } else { row + place }));
             }
         }
-        lines *= axis.kernel;
     }
-    for place in places.iter_mut().filter(|place| **place != OUTSIDE) {
-        *place *= unit as u32;
+    places
+}
+
+/// Which row of positions each tap along the axes but the last is in, `[taps, rows]`, [`OUTSIDE`] in the padding.
+fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
+    let mut places = vec![0; rows.len()];
+    let mut inner: usize = outer.iter().map(|axis| axis.output).product();
+    for axis in outer {
+        inner /= axis.output.max(1);
+        let known = std::mem::take(&mut places);
+        for known in known.chunks(rows.len().max(1)) {
+            for tap in 0..axis.kernel {
+                places.extend(known.iter().zip(rows.clone()).map(|(&before, row)| {
+                    let position = axis.position(row / inner.max(1) % axis.output.max(1), tap);
+                    match position {
+                        Some(position) if before != OUTSIDE => before * axis.input as u32 + position as u32,
+                        Some(_) | None => OUTSIDE,
+                    }
+                }));
+            }
+        }
     }
     places
 }

@@ -12,6 +12,24 @@
 //!   return %y
 //! }
 //! ```
+//! becomes
+//! ```text
+//! constant @w : f32[16, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
+//! constant @v : f32[8, 16, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
+//! constant @apart : i64[5] = i64[5]:00000000000000000100000000000000080000000000000006000000000000000600000000000000
+//! constant @plain : i64[4] = i64[4]:0000000000000000080000000000000006000000000000000600000000000000
+//! entry "main"("x") -> ("y") = block 0
+//! block 0(%x : f32[n, 8, 6, 6]) {
+//!   %a : f32[n, 1, 8, 6, 6] = reshape allow_zero=0 %x, @apart from "first"
+//!   %b : f32[n, 1, 6, 6, 8] = transpose permutation=[0, 1, 3, 4, 2] %a from "first"
+//!   %c : f32[n, 2, 6, 6, 8] = blocked_convolution groups=1 %b, @w from "first"
+//!   %s : f32[n, 2, 6, 6, 8] = unary function=tanh %c from "tanh"
+//!   %t : f32[n, 1, 6, 6, 8] = blocked_convolution groups=1 %s, @v from "second"
+//!   %p : f32[n, 1, 8, 6, 6] = transpose permutation=[0, 1, 4, 2, 3] %t from "second"
+//!   %y : f32[n, 8, 6, 6] = reshape allow_zero=0 %p, @plain from "second"
+//!   return %y
+//! }
+//! ```
 //!
 //! Steps are rewritten in their order. A value of which only the blocks are computed gets its plain form where a step reads it that
 //! does not take blocks. Convolutions, pools and sums over all positions take them, elementwise steps, transpositions and joined

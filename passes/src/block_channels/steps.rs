@@ -1,12 +1,22 @@
 //! Each kind of step over blocks.
 
 use super::{BLOCK, Blocks};
-use crate::ir::{Operand, Step};
+use crate::ir::{Constant, Operand, Step, ValueId};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    BlockedConvolution, Class, Concat, Convolution, Op, Pool, PoolFunction, Reduce, ReduceFunction, Transpose,
+    Argument, BlockedConvolution, Class, Concat, Convolution, Function, Map, Op, Pool, PoolFunction, Program, Reduce,
+    ReduceFunction, Resize, ResizeCoordinates, Transpose,
 };
+use ipuc_formats::tensor::Tensor;
+
+/// The value of an operand.
+fn as_value(operand: Operand) -> Option<ValueId> {
+    match operand {
+        Operand::Value(value) => Some(value),
+        Operand::Absent | Operand::Constant(_) => None,
+    }
+}
 
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
@@ -35,6 +45,9 @@ impl Blocks<'_> {
         }
         if let Op::Reduce(reduce) = &step.op {
             return self.reduce(step, reduce);
+        }
+        if let Op::Resize(resize) = &step.op {
+            return self.resize(step, resize);
         }
         if let Op::Transpose(transpose) = &step.op {
             return self.transpose(step, transpose);
@@ -100,13 +113,27 @@ impl Blocks<'_> {
         for operand in &mut operands {
             *operand = self.broadcast(*operand, &dims, &step.name)?;
         }
-        let facts = self.graph.inferred(&step.op, &operands)?;
+        let op = self.over_lines(step, &operands).unwrap_or_else(|| step.op.clone());
+        let facts = self.graph.inferred(&op, &operands)?;
         let values: Vec<_> = facts.into_iter().map(|fact| self.graph.add_value(fact, None)).collect();
         for (&result, &value) in step.results.iter().zip(&values) {
             self.set_blocked(result, value, &step.name);
         }
-        self.steps.push(Step { operands, results: values, ..step.clone() });
+        self.steps.push(Step { op, operands, results: values, name: step.name.clone() });
         Some(())
+    }
+
+    /// A function of two operands as a program, where one of them has an element for each channel: programs repeat these.
+    fn over_lines(&self, step: &Step, operands: &[Operand]) -> Option<Op> {
+        let Op::Binary(binary) = &step.op else { return None };
+        let &[left, right] = operands else { return None };
+        let dtype = self.graph.fact(left)?.dtype().filter(|dtype| *dtype == DType::F32)?;
+        (self.dims(left)? != self.dims(right)?).then_some(())?;
+        let mut program = Program::default();
+        let function = Function::Binary(binary.function);
+        let computed = program.push(function, vec![Argument::Operand(0), Argument::Operand(1)], dtype);
+        program.results.push(computed);
+        Some(Map { program }.into())
     }
 
     /// Vectors of channels are as well computed in their own order.
@@ -158,6 +185,39 @@ impl Blocks<'_> {
         let blocked = Pool { kernel, strides, dilations: with_one(&pool.dilations, 1), pads, ..pool.clone() };
         let data = Operand::Value(*self.blocked.get(&x)?);
         let value = self.push(blocked, vec![data], &step.name)?;
+        self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+
+    /// Positions resampled: the channels of a block are an axis that stays as it is.
+    fn resize(&mut self, step: &Step, resize: &Resize) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        let (from, to) = (self.dims(*step.operands.first()?)?, self.dims(Operand::Value(result))?);
+        // All axes are told of, without regions.
+        let given = |operand: usize| step.operands.get(operand).copied().filter(|given| *given != Operand::Absent);
+        let is_plain = resize.axes.is_empty() && given(1).is_none() && from[..2] == to[..2] && Self::has_blocks(&to);
+        if !is_plain || resize.coordinates == ResizeCoordinates::TfCropAndResize {
+            return None;
+        }
+        let mut operands = step.operands.clone();
+        operands[0] = Operand::Value(*self.blocked.get(&as_value(step.operands[0])?)?);
+        match (given(2), given(3)) {
+            (Some(Operand::Constant(scales)), None) => {
+                let scales = self.graph.load_constant(scales).ok()?;
+                let scales = [scales.elements::<f32>().ok()?, &[1.0]].concat();
+                let tensor = Tensor::from_elements(&[scales.len()], &scales).ok()?;
+                operands[2] = Operand::Constant(self.graph.add_constant(Constant::of(tensor, None)));
+            }
+            (None, Some(Operand::Constant(sizes))) => {
+                let sizes = self.graph.load_constant(sizes).ok()?;
+                let mut sizes = sizes.elements::<i64>().ok()?.to_vec();
+                *sizes.get_mut(1)? /= BLOCK;
+                sizes.push(BLOCK);
+                operands[3] = self.integers(sizes);
+            }
+            _ => return None,
+        }
+        let value = self.push(resize.clone(), operands, &step.name)?;
         self.set_blocked(result, value, &step.name);
         Some(())
     }

@@ -1,6 +1,6 @@
 //! Convolutions over blocks of channels by panels of 16 output channels.
 
-use std::ops::Range;
+use std::{ops::Range, sync::OnceLock};
 
 use half::{bf16, f16};
 
@@ -79,7 +79,9 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
     } else {
         pieces
     };
-    threads::each(split(common, direct, out), |task| instructions.run(task));
+    let places: Vec<OnceLock<Vec<u32>>> =
+        (0..window::outputs(&common.axes).div_ceil(FEWEST_WINDOWS)).map(|_| OnceLock::new()).collect();
+    threads::each(split(common, direct, &places, out), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
@@ -93,6 +95,8 @@ struct Common<'a> {
 /// Some windows of an image by some panels of a group.
 struct Task<'a> {
     common: &'a Common<'a>,
+    /// Where their taps lie, the same for all images, groups and panels.
+    places: &'a OnceLock<Vec<u32>>,
     image: usize,
     group: usize,
     windows: Range<usize>,
@@ -114,7 +118,12 @@ fn windows_each(shape: &ConvolutionShape, windows: usize, parts: usize) -> usize
 }
 
 /// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own.
-fn split<'a>(common: &'a Common<'a>, pieces: &[PanelPiece<'a>], out: &'a mut [f32]) -> Vec<Task<'a>> {
+fn split<'a>(
+    common: &'a Common<'a>,
+    pieces: &[PanelPiece<'a>],
+    places: &'a [OnceLock<Vec<u32>>],
+    out: &'a mut [f32],
+) -> Vec<Task<'a>> {
     let shape = common.shape;
     let ConvolutionShape { batch, groups, group_outputs, .. } = *shape;
     let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
@@ -134,8 +143,9 @@ fn split<'a>(common: &'a Common<'a>, pieces: &[PanelPiece<'a>], out: &'a mut [f3
                 let (group, first) = (panel / group_panels, panel % group_panels);
                 let count = panels_each.min(group_panels - first).min(piece.panels.end - panel);
                 let begin = tasks.len();
-                tasks.extend((0..windows).step_by(windows_each).map(|start| Task {
+                tasks.extend((0..windows).step_by(windows_each).zip(places).map(|(start, places)| Task {
                     common,
+                    places,
                     image,
                     group,
                     windows: start..windows.min(start + windows_each),
@@ -177,10 +187,10 @@ impl<'a> Task<'a> {
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
-        let places = places(axes, self.windows.clone(), CHANNEL_BLOCK);
+        let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
         let blocks = group_inputs / CHANNEL_BLOCK;
         let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-        let lines = Lines::new(image, &places, layout);
+        let lines = Lines::new(image, places, layout);
         let taps = window::taps(axes);
         let mut out = std::mem::take(&mut self.out);
         let segments = segments(&self.inputs, CHANNEL_BLOCK * taps);

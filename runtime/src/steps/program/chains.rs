@@ -124,7 +124,7 @@ impl Chain {
 
     fn run_loop<'r>(&self, inputs: [Input<'r>; MOST_FEEDS], count: usize, out: Out<'r>) {
         let are_floats = inputs.iter().all(|input| match input {
-            Input::Own | Input::One(_) | Input::Floats(_) => true,
+            Input::Own | Input::One(_) | Input::Line(_) | Input::Floats(_) => true,
             Input::OneInteger(_) | Input::Integers(_) | Input::Unsigned(_) | Input::Signed(_) => false,
         });
         match out {
@@ -174,13 +174,15 @@ impl Routine for Loop<'_> {
         let slots: &mut [Slot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         // Values that are the same for all elements stay in their slots.
         for (slot, input) in slots.iter_mut().zip(&self.inputs) {
-            if let Input::One(value) = input {
-                *slot = [[*value; LANES]; VECTORS];
+            if let Some(repeated) = input.repeated(simd) {
+                for value in slot {
+                    simd.store(repeated, value);
+                }
             }
         }
         let is_bytes = |input: &Input<'_>| match input {
             Input::One(_) | Input::OneInteger(_) | Input::Unsigned(_) | Input::Signed(_) => true,
-            Input::Own | Input::Floats(_) | Input::Integers(_) => false,
+            Input::Own | Input::Line(_) | Input::Floats(_) | Input::Integers(_) => false,
         };
         // Where all elements come and go as bytes, a vector may have every fourth of them, which takes no moves between lanes.
         let by_quarters = matches!(self.out, Out::Bytes(_)) && self.inputs.iter().all(is_bytes);
@@ -207,7 +209,7 @@ impl Loop<'_> {
     fn fill<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>, by_quarters: bool) {
         for (slot, feed) in self.chain.feeds.iter().enumerate() {
             let input = match (self.inputs[slot], &self.out) {
-                (Input::One(_), _) => continue,
+                (Input::One(_) | Input::Line(_), _) => continue,
                 (Input::Own, Out::Floats(out)) => Input::Floats(out),
                 (input, _) => input,
             };
@@ -315,6 +317,7 @@ impl Feeds<'_> {
                 Input::Own
                 | Input::One(_)
                 | Input::OneInteger(_)
+                | Input::Line(_)
                 | Input::Floats(_)
                 | Input::Integers(_)
                 | Input::Unsigned(_)

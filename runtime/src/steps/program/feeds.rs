@@ -1,7 +1,7 @@
 //! What chains read: registers, and operands where they lie.
 
 use super::registers::{Direct, Register};
-use ipuc_kernels::simd::{LANES, Simd};
+use ipuc_kernels::simd::{HALF, LANES, Simd};
 use std::ops::Range;
 
 /// The most registers that a chain reads: the first slots.
@@ -32,6 +32,8 @@ pub(super) enum Input<'a> {
     Own,
     One(f32),
     OneInteger(i32),
+    /// The same elements for each line of as many.
+    Line(&'a [f32; HALF]),
     Floats(&'a [f32]),
     Integers(&'a [i32]),
     Unsigned(&'a [u8]),
@@ -41,6 +43,7 @@ pub(super) enum Input<'a> {
 impl<'a> Input<'a> {
     pub(super) fn of_operand(direct: Direct<'a>) -> Input<'a> {
         match direct {
+            Direct::Line(line) => Input::Line(line),
             Direct::Floats([one], false) => Input::One(*one),
             Direct::Floats(values, _) => Input::Floats(values),
             Direct::Integers([one], false) => Input::OneInteger(*one),
@@ -58,7 +61,27 @@ impl<'a> Input<'a> {
         match self {
             Input::Unsigned(values) => Some((values[start..].first_chunk()?, false)),
             Input::Signed(values) => Some((bytemuck::cast_slice::<i8, u8>(&values[start..]).first_chunk()?, true)),
-            Input::Own | Input::One(_) | Input::OneInteger(_) | Input::Floats(_) | Input::Integers(_) => None,
+            Input::Own
+            | Input::One(_)
+            | Input::OneInteger(_)
+            | Input::Line(_)
+            | Input::Floats(_)
+            | Input::Integers(_) => None,
+        }
+    }
+
+    /// The vector that is the same from every second line on.
+    #[inline(always)]
+    pub(super) fn repeated<S: Simd>(&self, simd: S) -> Option<S::Vector> {
+        match self {
+            Input::One(value) => Some(simd.splat(*value)),
+            Input::Line(line) => Some(simd.load_halves(line, line)),
+            Input::Own
+            | Input::OneInteger(_)
+            | Input::Floats(_)
+            | Input::Integers(_)
+            | Input::Unsigned(_)
+            | Input::Signed(_) => None,
         }
     }
 
@@ -79,6 +102,7 @@ pub(super) fn widened<S: Simd>(simd: S, input: Input<'_>, range: Range<usize>, w
         // What is written over is read as f32 that lie side by side.
         Input::Own => {}
         Input::One(value) => return simd.splat(value),
+        Input::Line(line) => return simd.load_halves(line, line),
         Input::Floats(values) => return simd.load_partial(&values[range]),
         Input::OneInteger(value) => lanes = [value; LANES],
         Input::Integers(values) => match values[range.clone()].first_chunk() {

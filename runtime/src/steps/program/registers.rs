@@ -8,6 +8,7 @@ use ipuc_formats::ops::broadcast::broadcast_strides;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalar_of_bits, scalars};
 use ipuc_formats::tensor::Tensor;
 use ipuc_kernels::elements::{Runs, map_block};
+use ipuc_kernels::simd::HALF;
 use std::ops::Range;
 
 /// Elements of a block.
@@ -186,10 +187,14 @@ impl<'a> Accumulators<'a> {
 pub(super) struct Source<'a> {
     elements: Elements<'a>,
     runs: Runs<1>,
+    /// Lines of [`HALF`] elements, where one is repeated: those of channels in blocks.
+    lines: Option<Runs<1>>,
 }
 
 /// Elements of an operand where they lie, and whether there is one for each element of the result, or one for all.
 pub(super) enum Direct<'a> {
+    /// As many for each line of elements.
+    Line(&'a [f32; HALF]),
     Floats(&'a [f32], bool),
     Integers(&'a [i32], bool),
     Unsigned(&'a [u8], bool),
@@ -225,13 +230,29 @@ impl<'a> Source<'a> {
             DType::Bool => Elements::U8(tensor.bytes()),
             _ => Elements::General(scalars(tensor)?),
         };
-        let runs = Runs::new(shape, [&broadcast_strides(tensor.shape(), shape)]);
-        Ok(Source { elements, runs })
+        let strides = broadcast_strides(tensor.shape(), shape);
+        let runs = Runs::new(shape, [&strides]);
+        let lines = match (shape, strides.as_slice()) {
+            ([outer @ .., HALF], [outer_strides @ .., 1]) => Some(Runs::new(outer, [outer_strides])),
+            _ => None,
+        };
+        let lines = lines.filter(|lines| lines.length() > 1 && !lines.moves());
+        Ok(Source { elements, runs, lines })
+    }
+
+    /// The line of elements that is repeated for those of a block.
+    fn line(&self, range: &Range<usize>) -> Option<&'a [f32; HALF]> {
+        let (Some(lines), Elements::F32(values)) = (&self.lines, &self.elements) else { return None };
+        let ([start], _) = lines.single(&(range.start / HALF..range.end.div_ceil(HALF)))?;
+        values[start..].first_chunk().filter(|_| range.start.is_multiple_of(HALF))
     }
 
     /// The elements of a block where they lie, if they lie side by side or are one; `None` for types that are read into
     /// registers always.
     pub(super) fn direct(&self, range: &Range<usize>) -> Option<Direct<'_>> {
+        if let Some(line) = self.line(range) {
+            return Some(Direct::Line(line));
+        }
         let ([start], [moves]) = self.runs.single(range)?;
         let own = start..start + if moves { range.len() } else { 1 };
         match &self.elements {
@@ -245,6 +266,9 @@ impl<'a> Source<'a> {
 
     /// Between multiples of so many elements of the result, [`Source::direct`] gives the elements; `None` where it never does.
     pub(super) fn direct_run(&self) -> Option<usize> {
+        if let (Some(lines), Elements::F32(_)) = (&self.lines, &self.elements) {
+            return Some(lines.length() * HALF);
+        }
         match &self.elements {
             Elements::F32(_) | Elements::I32(_) | Elements::U8(_) | Elements::I8(_) => Some(self.runs.length()),
             Elements::F16(_) | Elements::Bf16(_) | Elements::I16(_) | Elements::U16(_) | Elements::General(_) => None,

@@ -35,8 +35,10 @@ impl Routine for Wide<'_> {
         let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         let used = self.out.len().min(WIDE_ELEMENTS).div_ceil(LANES);
         for (slot, input) in slots.iter_mut().zip(self.feeds) {
-            if let Input::One(value) = input {
-                slot[..used].fill([*value; LANES]);
+            if let Some(repeated) = input.repeated(simd) {
+                for value in &mut slot[..used] {
+                    simd.store(repeated, value);
+                }
             }
         }
         for (block, out) in self.out.chunks_mut(WIDE_ELEMENTS).enumerate() {
@@ -47,6 +49,7 @@ impl Routine for Wide<'_> {
                     Input::Floats(values) => &values[block * WIDE_ELEMENTS..][..out.len()],
                     Input::One(_)
                     | Input::OneInteger(_)
+                    | Input::Line(_)
                     | Input::Integers(_)
                     | Input::Unsigned(_)
                     | Input::Signed(_) => continue,
