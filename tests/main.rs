@@ -16,6 +16,7 @@ mod report;
 #[path = "../benches/validate/rows/mod.rs"]
 mod rows;
 
+mod block_channels;
 mod calibrated;
 mod cli;
 mod code_widths;

@@ -54,6 +54,12 @@ impl Blocks<'_> {
         matches!(operand, Operand::Value(value) if self.waiting.contains_key(&value))
     }
 
+    /// Whether a value is there in blocks, or has its channels from the last axis of another.
+    pub(super) fn is_near(&self, operand: Operand) -> bool {
+        let Operand::Value(value) = operand else { return false };
+        self.blocked.contains_key(&value) || self.transposed.contains_key(&value)
+    }
+
     /// Whether extents have blocks.
     pub(super) fn has_blocks(dims: &[Dim]) -> bool {
         blocked_dims(dims).is_some()

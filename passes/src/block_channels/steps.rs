@@ -6,7 +6,7 @@ use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
     Argument, BlockedConvolution, Class, Concat, Convolution, Function, Map, Op, Pool, PoolFunction, Program, Reduce,
-    ReduceFunction, Resize, ResizeCoordinates, Transpose,
+    ReduceFunction, Resize, ResizeCoordinates, Split, Transpose,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -39,6 +39,9 @@ impl Blocks<'_> {
         let first = *step.operands.first()?;
         if !self.is_waiting(first) {
             return None;
+        }
+        if let Op::Split(split) = &step.op {
+            return self.split(step, split);
         }
         if let Op::Pool(pool) = &step.op {
             return self.pool(step, pool);
@@ -106,7 +109,10 @@ impl Blocks<'_> {
         let dims = self.dims(Operand::Value(*step.results.first()?))?;
         let whole = |blocks: &Self, operand: Operand| blocks.dims(operand).is_some_and(|own| own == dims);
         let waits = step.operands.iter().any(|&operand| self.is_waiting(operand) && whole(self, operand));
-        if !waits || !Self::has_blocks(&dims) || self.one_position(&dims) {
+        // Where all come from blocks or from the last axis, their plain forms may not be needed.
+        let mut wholes = step.operands.iter().filter(|operand| whole(self, **operand)).peekable();
+        let are_near = wholes.peek().is_some() && wholes.all(|&operand| self.is_near(operand));
+        if !(waits || are_near) || !Self::has_blocks(&dims) || self.one_position(&dims) {
             return None;
         }
         let mut operands = step.operands.clone();
@@ -158,6 +164,31 @@ impl Blocks<'_> {
         }
         let value = self.push(Concat { axis: 1 }, operands, &step.name)?;
         self.set_blocked(result, value, &step.name);
+        Some(())
+    }
+
+    /// Equal parts of channels.
+    fn split(&mut self, step: &Step, split: &Split) -> Option<()> {
+        let &[x, ref sizes @ ..] = step.operands.as_slice() else { return None };
+        let dims = self.dims(x)?;
+        let along_channels = split.axis == 1 || split.axis + dims.len() as i64 == 1;
+        let mut results = Vec::new();
+        for &result in &step.results {
+            results.push(self.dims(Operand::Value(result))?);
+        }
+        let are_equal = results.windows(2).all(|pair| pair[0] == pair[1]);
+        let is_even = sizes.iter().all(|size| *size == Operand::Absent);
+        if !along_channels || !are_equal || !is_even || !Self::has_blocks(results.first()?) {
+            return None;
+        }
+        let operands = vec![Operand::Value(*self.blocked.get(&as_value(x)?)?), Operand::Absent];
+        let op = Op::from(Split { axis: 1, ..split.clone() });
+        let facts = self.graph.inferred(&op, &operands)?;
+        let values: Vec<_> = facts.into_iter().map(|fact| self.graph.add_value(fact, None)).collect();
+        for (&result, &value) in step.results.iter().zip(&values) {
+            self.set_blocked(result, value, &step.name);
+        }
+        self.steps.push(Step { op, operands, results: values, name: step.name.clone() });
         Some(())
     }
 
