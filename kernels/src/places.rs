@@ -14,16 +14,18 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
     let rows = if count == 0 { 0 } else { (windows.end - 1) / columns + 1 - first_row };
     let rows_of_taps = rows_of_taps(outer, first_row..first_row + rows);
     let mut places = Vec::with_capacity(rows_of_taps.len() / rows.max(1) * last.kernel * count);
-    let mut line = vec![OUTSIDE; columns];
+    // Of a single row, which may be long, no more than the windows' own columns.
+    let first_column = if rows == 1 { windows.start % columns } else { 0 };
+    let mut line = vec![OUTSIDE; if rows == 1 { count } else { columns }];
     for rows in rows_of_taps.chunks(rows.max(1)) {
         for tap in 0..last.kernel {
-            for (output, place) in line.iter_mut().enumerate() {
+            for (output, place) in (first_column..).zip(&mut line) {
                 *place = last.position(output, tap).map_or(OUTSIDE, |position| (position * unit) as u32);
             }
             for (index, &row) in rows.iter().enumerate() {
                 let begin = ((first_row + index) * columns).max(windows.start);
                 let end = ((first_row + index + 1) * columns).min(windows.end);
-                let line = &line[begin - (first_row + index) * columns..][..end - begin];
+                let line = &line[begin - (first_row + index) * columns - first_column..][..end - begin];
                 if row == OUTSIDE {
                     places.resize(places.len() + line.len(), OUTSIDE);
                     continue;

@@ -334,6 +334,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_halves(self, low: f32, high: f32) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe { [_mm256_set1_ps(low), _mm256_set1_ps(high)] }
+    }
+
+    #[inline(always)]
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the reference covers the bytes.
         unsafe {

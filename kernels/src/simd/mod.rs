@@ -217,6 +217,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
         high.copy_from_slice(&lanes[HALF..]);
     }
 
+    /// Half of the lanes one value, the others another.
+    #[inline(always)]
+    fn splat_halves(self, low: f32, high: f32) -> Self::Vector {
+        self.load_halves(&[low; HALF], &[high; HALF])
+    }
+
     /// Every fourth value, from each of the first four on: lane `l` of vector `v` is the value at `4 * l + v`.
     #[inline(always)]
     fn load_quarters(self, values: &[f32; 4 * LANES]) -> [Self::Vector; 4] {

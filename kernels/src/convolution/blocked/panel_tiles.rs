@@ -49,6 +49,18 @@ impl Routine for PanelTiles<'_, '_, '_> {
     fn run<S: Simd>(mut self, simd: S) {
         let windows = self.operands.windows;
         let mut window = 0;
+        // Of a panel of one block half of each vector would be empty: two windows share one.
+        if let [_] = self.out {
+            while window < windows {
+                window += match windows - window {
+                    8.. => self.pairs::<S, 8, 4>(simd, window),
+                    4.. => self.pairs::<S, 4, 2>(simd, window),
+                    2.. => self.pairs::<S, 2, 1>(simd, window),
+                    _ => self.tile::<S, 1>(simd, window),
+                };
+            }
+            return;
+        }
         while window < windows {
             window += match windows - window {
                 12.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 12>(simd, window),
@@ -85,7 +97,7 @@ impl PanelTiles<'_, '_, '_> {
                 }
             }
         }
-        let mut sums = self.operands.add::<S, ROWS>(simd, window, sums);
+        let mut sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
         if !self.ends {
             let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..ROWS];
             for row in 0..ROWS {
@@ -113,6 +125,57 @@ impl PanelTiles<'_, '_, '_> {
         let [low, high] = lines(self.out, window, &mut nowhere);
         for row in 0..ROWS {
             simd.store_halves(sums[row], &mut low[row], &mut high[row]);
+        }
+        ROWS
+    }
+}
+
+impl PanelTiles<'_, '_, '_> {
+    /// `ROWS` windows of a panel of one block, two to a vector; gives how many.
+    #[inline(always)]
+    fn pairs<S: Simd, const ROWS: usize, const PAIRS: usize>(&mut self, simd: S, window: usize) -> usize {
+        let [out] = self.out else { return ROWS };
+        let out = &mut out.as_chunks_mut::<CHANNEL_BLOCK>().0[window..][..ROWS];
+        let mut sums = [simd.splat(0.0); PAIRS];
+        match self.start {
+            Start::Zero => {}
+            Start::Outputs => {
+                for pair in 0..PAIRS {
+                    sums[pair] = simd.load_halves(&out[2 * pair], &out[2 * pair + 1]);
+                }
+            }
+            Start::Waiting => {
+                let waiting = &self.waiting.as_chunks::<LANES>().0[window..][..PAIRS];
+                for pair in 0..PAIRS {
+                    sums[pair] = simd.load(&waiting[pair]);
+                }
+            }
+        }
+        let mut sums = self.operands.add::<S, ROWS, PAIRS>(simd, window, sums);
+        if !self.ends {
+            let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..PAIRS];
+            for pair in 0..PAIRS {
+                simd.store(sums[pair], &mut waiting[pair]);
+            }
+            return ROWS;
+        }
+        let Finish { bias, addend, clamp } = self.finish;
+        if let Some(bias) = &bias {
+            let bias: &[f32; CHANNEL_BLOCK] = &bias.as_chunks().0[0];
+            let bias = simd.load_halves(bias, bias);
+            for pair in 0..PAIRS {
+                sums[pair] = simd.add(sums[pair], bias);
+            }
+        }
+        if let Some([addend, _]) = addend {
+            let addend = &addend.as_chunks::<CHANNEL_BLOCK>().0[window..][..ROWS];
+            for pair in 0..PAIRS {
+                sums[pair] = simd.add(sums[pair], simd.load_halves(&addend[2 * pair], &addend[2 * pair + 1]));
+            }
+        }
+        for (pair, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let [low, high] = out;
+            simd.store_halves(clamped(simd, clamp, sums[pair]), low, high);
         }
         ROWS
     }

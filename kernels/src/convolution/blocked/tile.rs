@@ -42,20 +42,20 @@ impl Inputs {
 }
 
 impl Operands<'_> {
-    /// Adds the products of `ROWS` windows from `window` on.
+    /// Adds the products of `ROWS` windows from `window` on: by 16 output channels each, or two in a vector by the first 8.
     #[inline(always)]
-    pub(super) fn add<S: Simd, const ROWS: usize>(
+    pub(super) fn add<S: Simd, const ROWS: usize, const SUMS: usize>(
         &self,
         simd: S,
         window: usize,
-        sums: [S::Vector; ROWS],
-    ) -> [S::Vector; ROWS] {
+        sums: [S::Vector; SUMS],
+    ) -> [S::Vector; SUMS] {
         match self.inputs {
             Inputs::Blocks(blocks) => {
                 self.ask_weights(simd, window, ROWS);
-                self.add_blocks(simd, window, blocks, sums)
+                self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums)
             }
-            Inputs::Single(inputs) => self.add_single(simd, window, inputs, sums),
+            Inputs::Single(inputs) => self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         }
     }
 
@@ -69,13 +69,13 @@ impl Operands<'_> {
     }
 
     #[inline(always)]
-    fn add_blocks<S: Simd, const ROWS: usize>(
+    fn add_blocks<S: Simd, const ROWS: usize, const SUMS: usize>(
         &self,
         simd: S,
         window: usize,
         blocks: &Range<usize>,
-        mut sums: [S::Vector; ROWS],
-    ) -> [S::Vector; ROWS] {
+        mut sums: [S::Vector; SUMS],
+    ) -> [S::Vector; SUMS] {
         let Operands { lines, windows, taps, panel, asks, .. } = *self;
         for tap in 0..taps {
             let rows = lines.rows::<ROWS>(tap * windows + window);
@@ -85,10 +85,7 @@ impl Operands<'_> {
                 }
                 let mut terms = rows.terms(block, weights, (tap, taps));
                 while let Some((weights, values)) = terms.next() {
-                    let weights = simd.load(weights);
-                    for row in 0..ROWS {
-                        sums[row] = simd.fused(simd.splat(values[row]), weights, sums[row]);
-                    }
+                    add_input(simd, weights, values, &mut sums);
                 }
             }
         }
@@ -96,23 +93,43 @@ impl Operands<'_> {
     }
 
     #[inline(always)]
-    fn add_single<S: Simd, const ROWS: usize>(
+    fn add_single<S: Simd, const ROWS: usize, const SUMS: usize>(
         &self,
         simd: S,
         window: usize,
         inputs: &Range<usize>,
-        mut sums: [S::Vector; ROWS],
-    ) -> [S::Vector; ROWS] {
+        mut sums: [S::Vector; SUMS],
+    ) -> [S::Vector; SUMS] {
         let Operands { lines, windows, taps, panel, .. } = *self;
         for (input, weights) in inputs.clone().zip(panel) {
             let (channel, tap) = (input / taps, input % taps);
             let rows = lines.rows::<ROWS>(tap * windows + window);
             let values = rows.values(channel / CHANNEL_BLOCK, channel % CHANNEL_BLOCK);
-            let weights = simd.load(weights);
-            for row in 0..ROWS {
-                sums[row] = simd.fused(simd.splat(values[row]), weights, sums[row]);
-            }
+            add_input(simd, weights, values, &mut sums);
         }
         sums
+    }
+}
+
+/// Adds the products of an input of some windows.
+#[inline(always)]
+fn add_input<S: Simd, const ROWS: usize, const SUMS: usize>(
+    simd: S,
+    weights: &[f32; LANES],
+    values: [f32; ROWS],
+    sums: &mut [S::Vector; SUMS],
+) {
+    if const { SUMS == ROWS } {
+        let weights = simd.load(weights);
+        for sum in 0..SUMS {
+            sums[sum] = simd.fused(simd.splat(values[sum]), weights, sums[sum]);
+        }
+        return;
+    }
+    let first: &[f32; CHANNEL_BLOCK] = &weights.as_chunks().0[0];
+    let weights = simd.load_halves(first, first);
+    for sum in 0..SUMS {
+        let value = simd.splat_halves(values[sum * 2], values[sum * 2 + 1]);
+        sums[sum] = simd.fused(value, weights, sums[sum]);
     }
 }
