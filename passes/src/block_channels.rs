@@ -2,28 +2,28 @@
 //! side by side, vectors hold channels, and nothing is copied to be multiplied.
 //!
 //! ```text
-//! constant @w : f32[16, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
-//! constant @v : f32[8, 16, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
+//! constant @w : f32[64, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
+//! constant @v : f32[8, 64, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
 //! entry "main"("x") -> ("y") = block 0
 //! block 0(%x : f32[n, 8, 6, 6]) {
-//!   %c : f32[n, 16, 6, 6] = convolution groups=1 %x, @w from "first"
-//!   %s : f32[n, 16, 6, 6] = unary function=tanh %c from "tanh"
+//!   %c : f32[n, 64, 6, 6] = convolution groups=1 %x, @w from "first"
+//!   %s : f32[n, 64, 6, 6] = unary function=tanh %c from "tanh"
 //!   %y : f32[n, 8, 6, 6] = convolution groups=1 %s, @v from "second"
 //!   return %y
 //! }
 //! ```
 //! becomes
 //! ```text
-//! constant @w : f32[16, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
-//! constant @v : f32[8, 16, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
+//! constant @w : f32[64, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
+//! constant @v : f32[8, 64, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
 //! constant @apart : i64[5] = i64[5]:00000000000000000100000000000000080000000000000006000000000000000600000000000000
 //! constant @plain : i64[4] = i64[4]:0000000000000000080000000000000006000000000000000600000000000000
 //! entry "main"("x") -> ("y") = block 0
 //! block 0(%x : f32[n, 8, 6, 6]) {
 //!   %a : f32[n, 1, 8, 6, 6] = reshape allow_zero=0 %x, @apart from "first"
 //!   %b : f32[n, 1, 6, 6, 8] = transpose permutation=[0, 1, 3, 4, 2] %a from "first"
-//!   %c : f32[n, 2, 6, 6, 8] = blocked_convolution groups=1 %b, @w from "first"
-//!   %s : f32[n, 2, 6, 6, 8] = unary function=tanh %c from "tanh"
+//!   %c : f32[n, 8, 6, 6, 8] = blocked_convolution groups=1 %b, @w from "first"
+//!   %s : f32[n, 8, 6, 6, 8] = unary function=tanh %c from "tanh"
 //!   %t : f32[n, 1, 6, 6, 8] = blocked_convolution groups=1 %s, @v from "second"
 //!   %p : f32[n, 1, 8, 6, 6] = transpose permutation=[0, 1, 4, 2, 3] %t from "second"
 //!   %y : f32[n, 8, 6, 6] = reshape allow_zero=0 %p, @plain from "second"
@@ -32,8 +32,8 @@
 //! ```
 //!
 //! Steps are rewritten in their order. A value of which only the blocks are computed gets its plain form where a step reads it that
-//! does not take blocks. Convolutions, pools and sums over all positions take them, elementwise steps, transpositions and joined
-//! channels where one of their operands is in blocks.
+//! does not take blocks. Convolutions that multiply each input often enough take them, and all steps behind them that can: convolutions,
+//! pools, resampled and joined positions, elementwise steps, transpositions, joined and split channels.
 //!
 //! Establishes: nothing that later passes need. Leaves alone: convolutions of other types than f32, of channels that are no whole
 //! blocks, of weights that a file cuts within a block, and values of several unknown extents. Sums are added up in another order.

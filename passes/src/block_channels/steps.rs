@@ -21,6 +21,9 @@ fn as_value(operand: Operand) -> Option<ValueId> {
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
 
+/// Products with an input for which it is put into blocks: what vectors gain then is more than that takes.
+const FEWEST_PRODUCTS: i64 = 64;
+
 /// Inputs of a filter of several taps that a file does not cut: half a chunk of a panel of 16.
 const MOST_INPUTS: i64 = 1 << 13;
 
@@ -81,6 +84,7 @@ impl Blocks<'_> {
             return None;
         }
         self.filters_fit(&self.dims(w)?, convolution.groups)?;
+        (self.is_near(x) || self.is_worth_blocks(&self.dims(w)?, convolution.groups)).then_some(())?;
         let mut operands = step.operands.clone();
         for operand in operands.iter_mut().skip(OWN_OPERANDS) {
             *operand = self.broadcast(*operand, &dims, &step.name)?;
@@ -102,6 +106,14 @@ impl Blocks<'_> {
         let are_blocks = groups > 0 && channels % BLOCK == 0 && filters % groups == 0 && filters / groups % BLOCK == 0;
         let is_whole = taps == 1 || channels.checked_mul(taps)? <= MOST_INPUTS;
         ((is_depthwise && groups > 1 || are_blocks) && is_whole).then_some(())
+    }
+
+    /// Whether a convolution multiplies each input often enough to have inputs put into blocks for it.
+    fn is_worth_blocks(&self, filters: &[Dim], groups: i64) -> bool {
+        let [outputs, _, kernel @ ..] = filters else { return false };
+        let taps = kernel.iter().filter_map(Dim::as_known).product::<i64>();
+        let products = outputs.as_known().unwrap_or(0) / groups.max(1) * taps;
+        products > taps && products >= FEWEST_PRODUCTS
     }
 
     /// Steps over elements, where an operand of all of them is in blocks only.
