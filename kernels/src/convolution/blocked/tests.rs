@@ -216,3 +216,59 @@ fn channels_that_are_no_whole_blocks_are_refused() {
     let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 12, group_outputs: 8, axes: vec![axis; 2] };
     Case::new(shape).agrees();
 }
+
+/// Many windows of 3 × 3 taps, at the borders of which tiles are cut off, with a last panel of one block.
+#[test]
+fn transformed_tiles_agree_with_naive_loops() {
+    let axis = |extent, pad_begin| WindowAxis {
+        input: extent,
+        output: extent + pad_begin - 1,
+        kernel: 3,
+        stride: 1,
+        dilation: 1,
+        pad_begin,
+        pad_end: 1,
+    };
+    let axes = vec![axis(30, 1), axis(26, 0)];
+    let case = Case::new(ConvolutionShape { batch: 2, groups: 1, group_inputs: 24, group_outputs: 40, axes });
+    assert!(winograd::fits(&case.shape), "the shape is computed so");
+    let bias = numbers(8, 40);
+    let addend = numbers(9, case.expected.len());
+    let double = |place: usize, values: &mut [f32]| {
+        values.iter_mut().enumerate().for_each(|(index, value)| *value = *value * 2.0 + ((place + index) % 5) as f32);
+    };
+    let epilogue = ConvolutionEpilogue {
+        bias: Some(&bias),
+        addend: Some(&addend),
+        clamp: Some((-0.5, 1.0)),
+        change: Some(Change(&double)),
+    };
+    let positions = window::outputs(&case.shape.axes);
+    for instructions in Instructions::available() {
+        let run = |threads| with_threads(threads, || case.plain(instructions, epilogue));
+        let out = run(1);
+        assert_eq!(out, run(3), "threads on {}", instructions.name());
+        for (index, (out, (sum, size))) in out.iter().zip(&case.expected).enumerate() {
+            let channel = index / (positions * CHANNEL_BLOCK) * CHANNEL_BLOCK + index % CHANNEL_BLOCK;
+            let value = (sum + f64::from(bias[channel % 40]) + f64::from(addend[index])).clamp(-0.5, 1.0);
+            let expected = value * 2.0 + (index % 5) as f64;
+            let error = (f64::from(*out) - expected).abs();
+            assert!(error <= 1e-4 * size + 1e-5, "{} at {index}: {out}, not {expected}", instructions.name());
+        }
+    }
+}
+
+#[test]
+fn large_inputs_are_not_transformed() {
+    let axis = WindowAxis { input: 24, output: 24, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 16, group_outputs: 16, axes: vec![axis; 2] };
+    assert!(winograd::fits(&shape));
+    let mut case = Case::new(shape);
+    case.x[7] = f32::INFINITY;
+    for instructions in Instructions::available() {
+        let out = case.plain(instructions, ConvolutionEpilogue::default());
+        let strange = out.iter().filter(|value| !value.is_finite()).count();
+        // The first position of a plane is seen by 4 windows of each of 16 channels.
+        assert_eq!(strange, 64, "{}", instructions.name());
+    }
+}
