@@ -40,7 +40,9 @@ struct Case {
 impl Case {
     fn new(seed: u64) -> Case {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| drop(numbers.below(2)));
+        for _ in 0..8 {
+            numbers.below(2);
+        }
         let shape = [1 + numbers.below(2), 8 * (1 + numbers.below(3)), 3 + numbers.below(9), 3 + numbers.below(9)];
         let x = numbers.tensor(&shape, 1.0);
         let inputs = vec![("x".to_string(), x)];

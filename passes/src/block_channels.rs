@@ -16,17 +16,17 @@
 //! ```text
 //! constant @w : f32[64, 8, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000001
 //! constant @v : f32[8, 64, 1, 1] = hash 0000000000000000000000000000000000000000000000000000000000000002
-//! constant @apart : i64[5] = i64[5]:00000000000000000100000000000000080000000000000006000000000000000600000000000000
-//! constant @plain : i64[4] = i64[4]:0000000000000000080000000000000006000000000000000600000000000000
+//! constant @2 : i64[5] = i64[5]:00000000000000000100000000000000080000000000000006000000000000000600000000000000
+//! constant @3 : i64[4] = i64[4]:0000000000000000080000000000000006000000000000000600000000000000
 //! entry "main"("x") -> ("y") = block 0
 //! block 0(%x : f32[n, 8, 6, 6]) {
-//!   %a : f32[n, 1, 8, 6, 6] = reshape allow_zero=0 %x, @apart from "first"
+//!   %a : f32[n, 1, 8, 6, 6] = reshape allow_zero=0 %x, @2 from "first"
 //!   %b : f32[n, 1, 6, 6, 8] = transpose permutation=[0, 1, 3, 4, 2] %a from "first"
 //!   %c : f32[n, 8, 6, 6, 8] = blocked_convolution groups=1 %b, @w from "first"
 //!   %s : f32[n, 8, 6, 6, 8] = unary function=tanh %c from "tanh"
 //!   %t : f32[n, 1, 6, 6, 8] = blocked_convolution groups=1 %s, @v from "second"
 //!   %p : f32[n, 1, 8, 6, 6] = transpose permutation=[0, 1, 4, 2, 3] %t from "second"
-//!   %y : f32[n, 8, 6, 6] = reshape allow_zero=0 %p, @plain from "second"
+//!   %y : f32[n, 8, 6, 6] = reshape allow_zero=0 %p, @3 from "second"
 //!   return %y
 //! }
 //! ```

@@ -53,7 +53,7 @@ impl Blocks<'_> {
             return self.reduce(step, reduce);
         }
         if let Op::Resize(resize) = &step.op {
-            return self.resize(step, resize);
+            return self.resample(step, resize);
         }
         if let Op::Transpose(transpose) = &step.op {
             return self.transpose(step, transpose);
@@ -233,7 +233,7 @@ impl Blocks<'_> {
     }
 
     /// Positions resampled: the channels of a block are an axis that stays as it is.
-    fn resize(&mut self, step: &Step, resize: &Resize) -> Option<()> {
+    fn resample(&mut self, step: &Step, resize: &Resize) -> Option<()> {
         let &[result] = step.results.as_slice() else { return None };
         let (from, to) = (self.dims(*step.operands.first()?)?, self.dims(Operand::Value(result))?);
         // All axes are told of, without regions.
