@@ -1,6 +1,6 @@
 //! Pools over positions of 8 values side by side, as blocks of channels are: the windows of two planes fill a vector.
 
-use super::PoolKind;
+use super::kind::PoolKind;
 use crate::{
     places::places,
     simd::{HALF, Instructions, OUTSIDE, Routine, Simd},

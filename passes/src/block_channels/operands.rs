@@ -1,6 +1,6 @@
 //! Operands of steps over elements as they broadcast to blocks.
 
-use super::{BLOCK, Blocks, blocked_dims};
+use super::blocks::{BLOCK, Blocks, blocked_dims};
 use crate::ir::{Constant, Operand};
 use ipuc_formats::dim::Dim;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Each kind of step over blocks.
 
-use super::{BLOCK, Blocks};
+use super::blocks::{BLOCK, Blocks, blocked_dims, has_one_position};
 use crate::ir::{Constant, Operand, Step, ValueId};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
@@ -9,6 +9,11 @@ use ipuc_formats::ops::{
     ReduceFunction, Resize, ResizeCoordinates, Split, Transpose,
 };
 use ipuc_formats::tensor::Tensor;
+
+/// Known positions of `[n, c, d..]`.
+fn positions(dims: &[Dim]) -> i64 {
+    dims.iter().skip(2).filter_map(Dim::as_known).fold(1, i64::saturating_mul)
+}
 
 /// The value of an operand.
 fn as_value(operand: Operand) -> Option<ValueId> {
@@ -23,6 +28,9 @@ const OWN_OPERANDS: usize = 3;
 
 /// Products with an input for which it is put into blocks: what vectors gain then is more than that takes.
 const FEWEST_PRODUCTS: i64 = 64;
+
+/// Windows up to which channels stay in their own order.
+const FEW_WINDOWS: i64 = 8;
 
 /// Inputs of a filter of several taps that a file does not cut: half a chunk of a panel of 16.
 const MOST_INPUTS: i64 = 1 << 13;
@@ -73,11 +81,11 @@ impl Blocks<'_> {
             .chain([&Operand::Value(result)])
             .all(|&operand| self.graph.fact(operand).is_some_and(|fact| fact.dtype() == Some(DType::F32)));
         let reads_own = convolution.program.operands().any(|operand| operand < OWN_OPERANDS);
-        // A single window is a product of a vector.
+        // Few windows are products of few rows.
         if !plain
             || !is_f32
             || reads_own
-            || self.one_position(&dims)
+            || positions(&dims) <= FEW_WINDOWS
             || !Self::has_blocks(&dims)
             || !Self::has_blocks(&self.dims(x)?)
         {
@@ -124,7 +132,7 @@ impl Blocks<'_> {
         // Where all come from blocks or from the last axis, their plain forms may not be needed.
         let mut wholes = step.operands.iter().filter(|operand| whole(self, **operand)).peekable();
         let are_near = wholes.peek().is_some() && wholes.all(|&operand| self.is_near(operand));
-        if !(waits || are_near) || !Self::has_blocks(&dims) || self.one_position(&dims) {
+        if !(waits || are_near) || !Self::has_blocks(&dims) || has_one_position(&dims) {
             return None;
         }
         let mut operands = step.operands.clone();
@@ -154,11 +162,6 @@ impl Blocks<'_> {
         Some(Map { program }.into())
     }
 
-    /// Vectors of channels are as well computed in their own order.
-    fn one_position(&self, dims: &[Dim]) -> bool {
-        super::has_one_position(dims)
-    }
-
     /// Channels of several values one behind the other.
     fn concat(&mut self, step: &Step, concat: &Concat) -> Option<()> {
         let &[result] = step.results.as_slice() else { return None };
@@ -167,7 +170,7 @@ impl Blocks<'_> {
         let waits = step.operands.iter().any(|&operand| self.is_waiting(operand));
         let mut each =
             step.operands.iter().map(|&operand| self.dims(operand).is_some_and(|own| Self::has_blocks(&own)));
-        if !along_channels || !waits || !each.all(|has_blocks| has_blocks) || self.one_position(&dims) {
+        if !along_channels || !waits || !each.all(|has_blocks| has_blocks) || has_one_position(&dims) {
             return None;
         }
         let mut operands = step.operands.clone();
@@ -315,13 +318,13 @@ impl Blocks<'_> {
         let &Operand::Value(x) = step.operands.first()? else { return None };
         let (from, to) = (self.dims(Operand::Value(x))?, self.dims(Operand::Value(result))?);
         let data = Operand::Value(*self.blocked.get(&x)?);
-        if self.one_position(&from) {
+        if has_one_position(&from) {
             let (op, operands) = self.reshape(data, &to)?;
             self.steps.push(Step { op, operands, results: vec![result], name: step.name.clone() });
             return Some(());
         }
         let keeps_channels = to.len() > 2 && from[..2] == to[..2];
-        let blocked = super::blocked_dims(&to).filter(|_| keeps_channels)?;
+        let blocked = blocked_dims(&to).filter(|_| keeps_channels)?;
         let value = self.reshaped(data, &blocked, &step.name)?;
         self.set_blocked(result, value, &step.name);
         Some(())

@@ -1,0 +1,174 @@
+//! The steps of a block as they are rewritten: which values they have in blocks of channels, and the ways from one order to the other.
+
+use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId};
+use ipuc_formats::dim::Dim;
+use ipuc_formats::ops::{CHANNEL_BLOCK, Op, Reshape, Transpose};
+use ipuc_formats::tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// [`CHANNEL_BLOCK`] in extents.
+pub(super) const BLOCK: i64 = CHANNEL_BLOCK as i64;
+
+/// Steps so far, and which values they have in blocks.
+pub(super) struct Blocks<'g> {
+    pub(super) graph: &'g mut Graph,
+    pub(super) steps: Vec<Step>,
+    /// Values in blocks.
+    pub(super) blocked: HashMap<ValueId, ValueId>,
+    /// Values of which only the blocks are computed, and the names of the steps that do.
+    pub(super) waiting: HashMap<ValueId, Arc<str>>,
+    /// Values that have their channels from the last axis of others.
+    pub(super) transposed: HashMap<ValueId, Operand>,
+    /// Constants of extents.
+    pub(super) shapes: HashMap<Vec<i64>, ConstantId>,
+}
+
+impl<'g> Blocks<'g> {
+    /// Of a graph, before the first step.
+    pub(super) fn new(graph: &'g mut Graph) -> Blocks<'g> {
+        Blocks {
+            graph,
+            steps: Vec::new(),
+            blocked: HashMap::new(),
+            waiting: HashMap::new(),
+            transposed: HashMap::new(),
+            shapes: HashMap::new(),
+        }
+    }
+
+    /// Extents of an operand.
+    pub(super) fn dims(&self, operand: Operand) -> Option<Vec<Dim>> {
+        Some(self.graph.fact(operand)?.dims()?.to_vec())
+    }
+
+    /// A step with one result of its own; `None` where the operands do not fit.
+    pub(super) fn push(&mut self, op: impl Into<Op>, operands: Vec<Operand>, name: &Arc<str>) -> Option<ValueId> {
+        let op = op.into();
+        let fact = self.graph.inferred(&op, &operands)?.into_iter().next()?;
+        let value = self.graph.add_value(fact, None);
+        self.steps.push(Step { op, operands, results: vec![value], name: name.clone() });
+        Some(value)
+    }
+
+    /// A constant of integers.
+    pub(super) fn integers(&mut self, integers: Vec<i64>) -> Operand {
+        let graph = &mut *self.graph;
+        let add = |integers: &Vec<i64>| graph.add_constant(Constant::of(Tensor::vector_i64(integers), None));
+        Operand::Constant(*self.shapes.entry(integers).or_insert_with_key(add))
+    }
+
+    /// The operands of a reshape of `data` to `dims`; `None` where extents are neither known nor those of the same axis, but one.
+    pub(super) fn reshape(&mut self, data: Operand, dims: &[Dim]) -> Option<(Op, Vec<Operand>)> {
+        let from = self.dims(data)?;
+        let mut is_left = false;
+        let extent = |(axis, dim): (usize, &Dim)| match dim.as_known() {
+            // 0 would be the extent of the data.
+            Some(extent) => (extent != 0).then_some(extent),
+            None if from.get(axis) == Some(dim) => Some(0),
+            None => (!std::mem::replace(&mut is_left, true)).then_some(-1),
+        };
+        let extents: Vec<i64> = dims.iter().enumerate().map(extent).collect::<Option<_>>()?;
+        let (op, operands) = (Op::from(Reshape { allow_zero: false }), vec![data, self.integers(extents)]);
+        let fact = self.graph.inferred(&op, &operands)?.into_iter().next()?;
+        (fact.dims() == Some(dims)).then_some((op, operands))
+    }
+
+    /// `data` with other extents.
+    pub(super) fn reshaped(&mut self, data: Operand, dims: &[Dim], name: &Arc<str>) -> Option<ValueId> {
+        let (op, operands) = self.reshape(data, dims)?;
+        self.push(op, operands, name)
+    }
+
+    /// A value in blocks, which is made where it is not there; `None` where it cannot be.
+    pub(super) fn in_blocks(&mut self, operand: Operand, name: &Arc<str>) -> Option<ValueId> {
+        let Operand::Value(value) = operand else { return None };
+        if let Some(&blocked) = self.blocked.get(&value) {
+            return Some(blocked);
+        }
+        let dims = self.dims(operand)?;
+        let blocked = blocked_dims(&dims)?;
+        let rank = dims.len() as i64;
+        let made = if has_one_position(&dims) {
+            self.reshaped(operand, &blocked, name)?
+        } else if let Some(&origin) = self.transposed.get(&value) {
+            let mut apart = self.dims(origin)?;
+            apart.splice(dims.len() - 1.., [blocked[1].clone(), Dim::known(BLOCK)]);
+            let apart = self.reshaped(origin, &apart, name)?;
+            let permutation = [0, rank - 1].into_iter().chain(1..rank - 1).chain([rank]).collect();
+            self.push(Transpose { permutation }, vec![Operand::Value(apart)], name)?
+        } else {
+            let mut apart = blocked.clone();
+            apart.pop();
+            apart.insert(2, Dim::known(BLOCK));
+            let apart = self.reshaped(operand, &apart, name)?;
+            let permutation = [0, 1].into_iter().chain(3..rank + 1).chain([2]).collect();
+            self.push(Transpose { permutation }, vec![Operand::Value(apart)], name)?
+        };
+        self.blocked.insert(value, made);
+        Some(made)
+    }
+
+    /// Has a value computed in blocks, from which its plain form can be made.
+    pub(super) fn set_blocked(&mut self, value: ValueId, blocked: ValueId, name: &Arc<str>) {
+        self.blocked.insert(value, blocked);
+        self.waiting.insert(value, name.clone());
+    }
+
+    /// Computes the plain form of a value, where only its blocks are computed so far.
+    pub(super) fn make_plain(&mut self, operand: Operand) {
+        let Operand::Value(value) = operand else { return };
+        let Some(name) = self.waiting.remove(&value) else { return };
+        let Some(steps) = self.plain(value, &name) else { return };
+        self.steps.extend(steps);
+    }
+
+    /// The steps from the blocks of a value to its plain form.
+    fn plain(&mut self, value: ValueId, name: &Arc<str>) -> Option<Vec<Step>> {
+        let dims = self.dims(Operand::Value(value))?;
+        let data = Operand::Value(*self.blocked.get(&value)?);
+        let step = |op, operands, result| Step { op, operands, results: vec![result], name: name.clone() };
+        if has_one_position(&dims) {
+            let (op, operands) = self.reshape(data, &dims)?;
+            return Some(vec![step(op, operands, value)]);
+        }
+        let rank = dims.len() as i64;
+        let permutation = [0, 1, rank].into_iter().chain(2..rank).collect();
+        let (op, operands) = (Op::from(Transpose { permutation }), vec![data]);
+        let fact = self.graph.inferred(&op, &operands)?.into_iter().next()?;
+        let apart = self.graph.add_value(fact, None);
+        let first = step(op, operands, apart);
+        let (op, operands) = self.reshape(Operand::Value(apart), &dims)?;
+        Some(vec![first, step(op, operands, value)])
+    }
+
+    /// Keeps in mind where channels of a value come from.
+    pub(super) fn remember(&mut self, step: &Step) {
+        let (Op::Transpose(transpose), &[from], &[result]) =
+            (&step.op, step.operands.as_slice(), step.results.as_slice())
+        else {
+            return;
+        };
+        let Some(rank) = self.graph.fact(from).and_then(|fact| fact.rank()) else { return };
+        let channels_last = [0, rank.wrapping_sub(1)].into_iter().chain(1..rank.saturating_sub(1));
+        if rank > 2 && transpose.axes(rank).is_ok_and(|axes| axes.into_iter().eq(channels_last)) {
+            self.transposed.insert(result, from);
+        }
+    }
+}
+
+/// `[n, c, d..]` in blocks, where channels are whole ones and positions known.
+pub(super) fn blocked_dims(dims: &[Dim]) -> Option<Vec<Dim>> {
+    let [batch, channels, positions @ ..] = dims else { return None };
+    let channels = channels.as_known().filter(|channels| *channels > 0 && channels % BLOCK == 0)?;
+    let are_known = positions.iter().all(|dim| dim.as_known().is_some_and(|extent| extent > 0));
+    if positions.is_empty() || !are_known {
+        return None;
+    }
+    Some([&[batch.clone(), Dim::known(channels / BLOCK)], positions, &[Dim::known(BLOCK)]].concat())
+}
+
+/// Whether there is one position, so that elements are in the same order in blocks.
+pub(super) fn has_one_position(dims: &[Dim]) -> bool {
+    dims[2..].iter().all(|dim| dim.as_known() == Some(1))
+}
