@@ -176,7 +176,7 @@ impl Task<'_> {
     #[inline(always)]
     fn padded<S: Simd>(&self, simd: S) -> Option<(WindowAxis, Scratch)> {
         let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
-        if output > SHORT_ROW || output == 0 || kernel <= 1 {
+        if input == 0 || output > SHORT_ROW || output == 0 || kernel <= 1 {
             return None;
         }
         let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;

@@ -272,3 +272,13 @@ fn large_inputs_are_not_transformed() {
         assert_eq!(strange, 64, "{}", instructions.name());
     }
 }
+
+#[test]
+fn windows_over_nothing_are_padding() {
+    let axis = WindowAxis { input: 0, output: 1, kernel: 2, stride: 1, dilation: 1, pad_begin: 0, pad_end: 2 };
+    for (groups, channels) in [(8, 1), (1, 8)] {
+        let shape =
+            ConvolutionShape { batch: 1, groups, group_inputs: channels, group_outputs: channels, axes: vec![axis] };
+        Case::new(shape).agrees();
+    }
+}
