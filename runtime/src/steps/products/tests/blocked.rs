@@ -114,7 +114,8 @@ fn panels_of_another_matrix_are_decoded() {
     .into();
     let depthwise: Op = blocked(16).into();
     let grouped: Op = blocked(2).into();
-    let cases: [(&Op, &[usize], &[usize], &[WeightMatrix]); 3] = [
+    type Stored<'a> = (&'a Op, &'a [usize], &'a [usize], &'a [WeightMatrix]);
+    let cases: [Stored<'_>; 3] = [
         (
             &depthwise,
             &[1, 2, 4, 3, 8],
