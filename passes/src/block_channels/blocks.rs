@@ -1,6 +1,6 @@
 //! The steps of a block as they are rewritten: which values they have in blocks of channels, and the ways from one order to the other.
 
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId};
+use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::ops::{CHANNEL_BLOCK, Op, Reshape, Transpose};
 use ipuc_formats::tensor::Tensor;
@@ -61,14 +61,7 @@ impl<'g> Blocks<'g> {
     /// The operands of a reshape of `data` to `dims`; `None` where extents are neither known nor those of the same axis, but one.
     pub(super) fn reshape(&mut self, data: Operand, dims: &[Dim]) -> Option<(Op, Vec<Operand>)> {
         let from = self.dims(data)?;
-        let mut is_left = false;
-        let extent = |(axis, dim): (usize, &Dim)| match dim.as_known() {
-            // 0 would be the extent of the data.
-            Some(extent) => (extent != 0).then_some(extent),
-            None if from.get(axis) == Some(dim) => Some(0),
-            None => (!std::mem::replace(&mut is_left, true)).then_some(-1),
-        };
-        let extents: Vec<i64> = dims.iter().enumerate().map(extent).collect::<Option<_>>()?;
+        let extents = reshape_extents(&from, dims, &self.graph.ranges)?;
         let (op, operands) = (Op::from(Reshape { allow_zero: false }), vec![data, self.integers(extents)]);
         let fact = self.graph.inferred(&op, &operands)?.into_iter().next()?;
         (fact.dims() == Some(dims)).then_some((op, operands))

@@ -32,7 +32,7 @@ const FEWEST_PRODUCTS: i64 = 64;
 /// Windows up to which channels stay in their own order.
 const FEW_WINDOWS: i64 = 8;
 
-/// Inputs of a filter of several taps that a file does not cut: half a chunk of a panel of 16.
+/// Inputs of a filter of several taps that a file does not cut: a panel of 16 filters is a quarter of a chunk.
 const MOST_INPUTS: i64 = 1 << 13;
 
 impl Blocks<'_> {
@@ -211,15 +211,18 @@ impl Blocks<'_> {
     fn pool(&mut self, step: &Step, pool: &Pool) -> Option<()> {
         let &[result] = step.results.as_slice() else { return None };
         let &Operand::Value(x) = step.operands.first()? else { return None };
+        if pool.indices {
+            return None;
+        }
         if pool.kernel.is_empty() {
             let function = match pool.function {
                 PoolFunction::Average => ReduceFunction::Mean,
                 PoolFunction::Max => ReduceFunction::Max,
                 PoolFunction::Norm => return None,
             };
-            return self.reduce_positions(step, function, true).filter(|()| !pool.indices);
+            return self.reduce_positions(step, function, true);
         }
-        if pool.auto_pad.is_some() || pool.indices || pool.function == PoolFunction::Norm {
+        if pool.auto_pad.is_some() || pool.function == PoolFunction::Norm {
             return None;
         }
         let with_one = |list: &[i64], one: i64| if list.is_empty() { vec![] } else { [list, &[one]].concat() };

@@ -31,9 +31,9 @@
 //! alone: views that change the last axis, extents that no constant can say.
 
 use super::elements::Elements;
-use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, substitute};
+use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents, substitute};
 use ipuc_formats::attribute::BlockIndex;
-use ipuc_formats::dim::{Dim, Ranges};
+use ipuc_formats::dim::Dim;
 use ipuc_formats::fact::{Fact, Type};
 use ipuc_formats::ops::{Matmul, Op, Reshape};
 use ipuc_formats::tensor::Tensor;
@@ -106,7 +106,7 @@ impl Views {
         let result = *like.results.first()?;
         let shape = {
             let (data, result) = (graph.fact(data)?, &graph.value(result).fact);
-            extents(data.dims()?, result.dims()?, &graph.ranges)?
+            reshape_extents(data.dims()?, result.dims()?, &graph.ranges)?
         };
         let shape = *self
             .shapes
@@ -218,23 +218,6 @@ fn is_for_each_row(graph: &Graph, step: &Step, operand: Operand, rank: usize) ->
 fn is_same(shown: &Fact, view: &Fact) -> bool {
     let known = |kind: &Type| kind.as_tensor().is_some_and(|(_, shape)| shape.rank().is_some());
     known(&view.kind) && shown.kind == view.kind
-}
-
-/// Extents that a reshape of `data` to `result` takes: 0 is that of the same axis, -1 the one that is left.
-fn extents(data: &[Dim], result: &[Dim], ranges: &Ranges) -> Option<Vec<i64>> {
-    let (mut left, mut may_be_empty) = (false, false);
-    let extent = |(axis, dim): (usize, &Dim)| match dim.as_known() {
-        // 0 would be the extent of the data.
-        Some(extent) => (extent != 0).then_some(extent),
-        None if data.get(axis) == Some(dim) => {
-            may_be_empty |= dim.bounds(ranges).0 < 1;
-            Some(0)
-        }
-        None => (!std::mem::replace(&mut left, true)).then_some(-1),
-    };
-    let extents: Vec<i64> = result.iter().enumerate().map(extent).collect::<Option<_>>()?;
-    // Beside an extent of 0 the one that is left could be any.
-    (!(left && may_be_empty)).then_some(extents)
 }
 
 /// Takes views out of a block that nobody reads.

@@ -23,6 +23,7 @@ mod dependencies;
 mod equality;
 mod evaluator;
 mod quantized;
+mod reshaping;
 mod rounded;
 pub mod text;
 mod typing;
@@ -32,6 +33,7 @@ pub use constants::{ChosenEncoding, Constant, ConstantData, ConstantError, Origi
 pub use dependencies::{Dependencies, substitute};
 pub use evaluator::{Evaluate, Evaluator};
 pub use quantized::Quantized;
+pub use reshaping::reshape_extents;
 pub use rounded::widened;
 pub use typing::BlockTyping;
 pub use uses::Uses;
