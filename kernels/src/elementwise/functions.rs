@@ -31,8 +31,13 @@ fn reduced_exponential<S: Simd>(simd: S, x: S::Vector) -> (S::Vector, S::Vector)
     // log(2) in two parts, of which the first has few bits.
     let r = simd.fused(n, simd.splat(-0.693_359_4), x);
     let r = simd.fused(n, simd.splat(2.121_944_4e-4), r);
-    let p = polynomial(simd, r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1]);
-    (simd.fused(simd.multiply(r, r), p, r), n)
+    // Pairs of powers, so that few multiplications wait for one another.
+    let square = simd.multiply(r, r);
+    let high = simd.fused(simd.splat(1.987_569_1e-4), r, simd.splat(1.398_199_9e-3));
+    let middle = simd.fused(simd.splat(8.333_452e-3), r, simd.splat(4.166_579_6e-2));
+    let low = simd.fused(simd.splat(1.666_666_5e-1), r, simd.splat(5e-1));
+    let p = simd.fused(simd.fused(high, square, middle), square, low);
+    (simd.fused(square, p, r), n)
 }
 
 /// x within limits; NaN stays NaN.
@@ -41,10 +46,20 @@ fn limit<S: Simd>(simd: S, x: S::Vector, least: f32, greatest: f32) -> S::Vector
     simd.at_most(simd.at_least(x, simd.splat(least)), simd.splat(greatest))
 }
 
+/// What exponentials are 0 below, and infinite above.
+const LEAST_EXPONENT: f32 = -105.0;
+const GREATEST_EXPONENT: f32 = 89.0;
+
 /// exp(x), to 1 ULP (below the normal numbers, 1 unit of those).
 #[inline(always)]
 pub fn exponential<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let (less_one, n) = reduced_exponential(simd, limit(simd, x, -105.0, 89.0));
+    exponential_within(simd, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT))
+}
+
+/// As [`exponential`], for x from [`LEAST_EXPONENT`] to [`GREATEST_EXPONENT`].
+#[inline(always)]
+fn exponential_within<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    let (less_one, n) = reduced_exponential(simd, x);
     simd.scale_by_power(simd.add(less_one, simd.splat(1.0)), n)
 }
 
@@ -111,7 +126,8 @@ pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 #[inline(always)]
 pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-    let e = exponential(simd, simd.subtract(zero, simd.absolute(x)));
+    let least = simd.at_least(simd.subtract(zero, simd.absolute(x)), simd.splat(LEAST_EXPONENT));
+    let e = exponential_within(simd, least);
     simd.divide(simd.select_less(x, zero, e, one), simd.add(one, e))
 }
 

@@ -288,37 +288,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
-        // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe {
-            let bias = _mm256_set1_epi32(127);
-            [
-                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(exponent[0]), bias), 23)),
-                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(exponent[1]), bias), 23)),
-            ]
-        }
-    }
-
-    #[inline(always)]
-    fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
-        // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe {
-            let mut scaled = a;
-            for (scaled, exponent) in scaled.iter_mut().zip(exponent) {
-                // In two steps, as 2^exponent alone may be out of range; only the second may round.
-                let exponent = _mm256_cvtps_epi32(exponent);
-                let half = _mm256_srai_epi32::<1>(exponent);
-                let bias = _mm256_set1_epi32(127);
-                let first = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
-                let second = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_sub_epi32(exponent, half), bias));
-                *scaled =
-                    _mm256_mul_ps(_mm256_mul_ps(*scaled, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
-            }
-            scaled
-        }
-    }
-
-    #[inline(always)]
     fn load_halves(self, low: &[f32; HALF], high: &[f32; HALF]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
         unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] }

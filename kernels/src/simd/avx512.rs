@@ -233,15 +233,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
-        // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe {
-            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(exponent), _mm512_set1_epi32(127));
-            _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))
-        }
-    }
-
-    #[inline(always)]
     fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_scalef_ps(a, exponent) }

@@ -184,16 +184,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `(m, e)` with `a = m * 2^e` and m from 1 to 2, for positive normal lanes; anything for others.
     fn mantissa_and_exponent(self, a: Self::Vector) -> (Self::Vector, Self::Vector);
 
-    /// 2 to the power `exponent`, which holds integers from -126 to 127.
-    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector;
-
     /// `a * 2^exponent`, rounded once, for `a` from 1 to 2 (nearly so from 0.7); `exponent` holds integers from -252 to 254.
     #[inline(always)]
     fn scale_by_power(self, a: Self::Vector, exponent: Self::Vector) -> Self::Vector {
-        // In two steps, as 2^exponent alone may be out of range; only the second may round.
-        let half = self.floor(self.multiply(exponent, self.splat(0.5)));
-        let scaled = self.multiply(a, self.power_of_two(half));
-        self.multiply(scaled, self.power_of_two(self.subtract(exponent, half)))
+        // In two steps, as 2^exponent alone may be out of range; only the second may round. The low bits of the sum are those of
+        // the exponent and two biases: each half of them is a biased exponent.
+        let sum = self.bits(self.add(exponent, self.splat(12_582_912.0 + 254.0)));
+        let half = self.shift_right(sum, 1);
+        let first = self.of_bits(self.shift_left(half, 23));
+        let second = self.of_bits(self.shift_left(self.subtract_integers(sum, half), 23));
+        self.multiply(self.multiply(a, first), second)
     }
 
     /// The values at even places.

@@ -347,14 +347,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    fn power_of_two(self, exponent: Floats) -> Floats {
-        // SAFETY: every processor has the instructions.
-        each(exponent, |exponent| unsafe {
-            vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(exponent), vdupq_n_s32(127))))
-        })
-    }
-
-    #[inline(always)]
     fn load_even(self, values: &[f32; 2 * LANES]) -> Floats {
         // SAFETY: every processor has the instructions; the reference covers the bytes.
         unsafe {

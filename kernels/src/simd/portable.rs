@@ -192,11 +192,6 @@ impl Simd for Portable {
     }
 
     #[inline(never)]
-    fn power_of_two(self, exponent: Self::Vector) -> Self::Vector {
-        lanes(|lane| f32::from_bits(((exponent[lane] as i32 + 127) as u32) << 23))
-    }
-
-    #[inline(never)]
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector {
         lanes(|lane| values[2 * lane])
     }

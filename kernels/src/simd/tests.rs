@@ -60,7 +60,6 @@ impl Routine for AllOperations {
             simd.load_partial(&A),
             simd.load_every_second(&[A, B].concat()),
             simd.load_every_second(&A[..7]),
-            simd.power_of_two(simd.load(&std::array::from_fn(|lane| lane as f32 * 16.0 - 126.0))),
         ] {
             let mut lanes = [0.0; LANES];
             simd.store(vector, &mut lanes);
