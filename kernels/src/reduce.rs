@@ -1,6 +1,6 @@
 //! Folds over rows and over columns of f32: sums, products, extremes.
 //!
-//! The order: a row is folded in 64 lanes (element modulo 64), which are joined in halves. A column is folded in runs of
+//! The order: a row is folded in 64 lanes (element modulo 64), each in runs of 64, which are joined in halves. A column is folded in runs of
 //! `RUN` elements from the first on, and the runs in order. Neither depends on threads or on other rows.
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
 /// Lanes of a row.
 const ROW_LANES: usize = 64;
 
-/// Elements of a column that are folded before they join the rest.
+/// Elements of a column, or of a lane of a row, that are folded before they join the rest.
 const RUN: usize = 64;
 
 /// Columns that are folded side by side.
@@ -131,11 +131,9 @@ macro_rules! with_folding {
 pub fn fold_rows(instructions: Instructions, fold: Fold, values: &[f32], out: &mut [f32]) {
     let (rows, length) = (out.len(), values.len().checked_div(out.len()).unwrap_or(0));
     assert_eq!(values.len(), rows * length, "values of {rows} rows");
-    let each = rows.div_ceil(threads::parts(values.len(), rows)).max(1);
-    threads::chunks(out, each, |index, out| {
-        let values = &values[index * each * length..][..out.len() * length];
-        with_folding!(fold, folding => instructions.run(Rows { folding, values, out }));
-    });
+    if !out.is_empty() {
+        fold_lines(instructions, fold, values, 1, out);
+    }
 }
 
 /// Folds the middle axis of `values: [outer, n, inner]` into `out: [outer, inner]`.
@@ -148,6 +146,9 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
     assert_eq!((values.len(), out.len()), (outer * length * inner, outer * inner), "extents of columns");
     if out.is_empty() {
         return;
+    }
+    if ROW_LANES.is_multiple_of(inner) {
+        return fold_lines(instructions, fold, values, inner, out);
     }
     let width = BLOCK_COLUMNS.min(inner);
     let blocks = outer * inner.div_ceil(width);
@@ -172,50 +173,76 @@ pub fn fold_columns(instructions: Instructions, fold: Fold, values: &[f32], inne
     threads::each(tasks, run);
 }
 
-/// The fold of one row in 64 lanes.
+/// Folds rows of lines of `width` values, which divides the lanes of a row, into a line each.
+fn fold_lines(instructions: Instructions, fold: Fold, values: &[f32], width: usize, out: &mut [f32]) {
+    let (rows, length) = (out.len() / width, values.len() / out.len() * width);
+    let rows_each = rows.div_ceil(threads::parts(values.len(), rows));
+    threads::chunks(out, rows_each * width, |index, out| {
+        let values = &values[index * rows_each * length..][..out.len() / width * length];
+        with_folding!(fold, folding => instructions.run(Lines { folding, values, width, out }));
+    });
+}
+
+/// The fold of one row of lines of `line` values in 64 lanes, of which the first ones are the result.
 #[inline(always)]
-fn fold_lanes(row: &[f32], start: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+fn fold_lanes(
+    row: &[f32],
+    line: usize,
+    start: f32,
+    add: impl Fn(f32, f32) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> [f32; ROW_LANES] {
     let mut lanes = [start; ROW_LANES];
     let (chunks, rest) = row.as_chunks::<ROW_LANES>();
-    for chunk in chunks {
+    for run in chunks.chunks(RUN) {
+        let mut folded = [start; ROW_LANES];
+        for chunk in run {
+            for lane in 0..ROW_LANES {
+                folded[lane] = add(folded[lane], chunk[lane]);
+            }
+        }
         for lane in 0..ROW_LANES {
-            lanes[lane] = add(lanes[lane], chunk[lane]);
+            lanes[lane] = join(lanes[lane], folded[lane]);
         }
     }
     for (lane, value) in rest.iter().enumerate() {
         lanes[lane] = add(lanes[lane], *value);
     }
     let mut width = ROW_LANES / 2;
-    while width > 0 {
+    while width >= line {
         for lane in 0..width {
             lanes[lane] = join(lanes[lane], lanes[lane + width]);
         }
         width /= 2;
     }
-    lanes[0]
+    lanes
 }
 
 /// The sum of `each` of the values, in the order of a row. For use inside of routines.
 #[inline(always)]
 pub(crate) fn lane_sum(values: &[f32], each: impl Fn(f32) -> f32) -> f32 {
-    fold_lanes(values, 0.0, |sum, value| sum + each(value), |left, right| left + right)
+    fold_lanes(values, 1, 0.0, |sum, value| sum + each(value), |left, right| left + right)[0]
 }
 
-struct Rows<'a, F> {
+/// Rows of lines of `width` values, each of which is folded into a line.
+struct Lines<'a, F> {
     folding: F,
     values: &'a [f32],
+    width: usize,
     out: &'a mut [f32],
 }
 
-impl<F: Folding> Routine for Rows<'_, F> {
+impl<F: Folding> Routine for Lines<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
-        let length = self.values.len().checked_div(self.out.len()).unwrap_or(0);
-        for (index, out) in self.out.iter_mut().enumerate() {
-            let (folding, row) = (self.folding, &self.values[index * length..][..length]);
-            *out = fold_lanes(row, F::START, |a, b| folding.add(a, b), |a, b| folding.join(a, b));
+        let Self { folding, values, width, out } = self;
+        let length = values.len().checked_div(out.len()).unwrap_or(0) * width;
+        for (index, out) in out.chunks_exact_mut(width).enumerate() {
+            let row = &values[index * length..][..length];
+            let lanes = fold_lanes(row, width, F::START, |a, b| folding.add(a, b), |a, b| folding.join(a, b));
+            out.copy_from_slice(&lanes[..width]);
         }
     }
 }
@@ -275,7 +302,17 @@ mod tests {
 
     #[test]
     fn rows_and_columns_agree_with_plain_folds() {
-        for (outer, length, inner) in [(3, 200, 1), (2, 130, 300), (1, 0, 5), (4, 1, 7), (1, 3000, 20)] {
+        for (outer, length, inner) in [
+            (3, 200, 1),
+            (2, 130, 300),
+            (1, 0, 5),
+            (4, 1, 7),
+            (1, 3000, 20),
+            (5, 49, 8),
+            (2, 77, 32),
+            (1, 1, 16),
+            (2, 0, 4),
+        ] {
             let values = numbers(7, outer * length * inner);
             for fold in FOLDS {
                 for instructions in Instructions::available() {
