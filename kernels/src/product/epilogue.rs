@@ -2,6 +2,7 @@
 
 use crate::{
     change::RowChange,
+    scratch::scratch,
     simd::{LANES, Simd},
 };
 
@@ -38,17 +39,54 @@ impl<'a> Epilogue<'a> {
     /// Applies it to outputs of a row that begin at `first` and lie side by side.
     #[inline(always)]
     pub(crate) fn apply<S: Simd>(&self, simd: S, row: usize, first: usize, outputs: &mut [f32]) {
+        self.complete(simd, first, outputs);
+        if let Some(RowChange { change, start, columns }) = self.change {
+            change.apply(start + row * columns + first, outputs);
+        }
+    }
+
+    /// Applies it to rows from `first_row` on, of which these are the outputs from `first` on.
+    #[inline(always)]
+    pub(crate) fn apply_to_rows<S: Simd>(&self, simd: S, first_row: usize, first: usize, rows: &mut [&mut [f32]]) {
+        for outputs in rows.iter_mut() {
+            self.complete(simd, first, outputs);
+        }
+        let Some(RowChange { change, start, columns }) = self.change else { return };
+        let length = rows.first().map_or(0, |outputs| outputs.len());
+        // Short rows are changed several at a time, where they lie one behind the other in the whole output.
+        let together = if length == columns && length > 0 { (TOGETHER / length).max(1) } else { 1 };
+        let mut joined = scratch(if together > 1 { rows.len().min(together) * length } else { 0 });
+        for (index, rows) in rows.chunks_mut(together).enumerate() {
+            let place = start + (first_row + index * together) * columns + first;
+            if let [outputs] = rows {
+                change.apply(place, outputs);
+                continue;
+            }
+            let joined = &mut joined[..rows.len() * length];
+            for (joined, outputs) in joined.chunks_exact_mut(length).zip(rows.iter()) {
+                joined.copy_from_slice(outputs);
+            }
+            change.apply(place, joined);
+            for (joined, outputs) in joined.chunks_exact(length).zip(rows) {
+                outputs.copy_from_slice(joined);
+            }
+        }
+    }
+
+    /// Applies all but the change to outputs of a row from `first` on.
+    #[inline(always)]
+    fn complete<S: Simd>(&self, simd: S, first: usize, outputs: &mut [f32]) {
         if let Some(bias) = self.bias {
             for (output, bias) in outputs.iter_mut().zip(&bias[first..]) {
                 *output += bias;
             }
         }
         clamp_all(simd, self.clamp, outputs);
-        if let Some(RowChange { change, start, columns }) = self.change {
-            change.apply(start + row * columns + first, outputs);
-        }
     }
 }
+
+/// Outputs that are changed at a time.
+const TOGETHER: usize = 1024;
 
 /// Clamps each value; NaN stays NaN.
 #[inline(always)]

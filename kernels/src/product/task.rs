@@ -101,9 +101,7 @@ impl Routine for Task<'_> {
             },
         }
         if self.part.inputs.end == self.x.columns() && !self.epilogue.is_empty() {
-            for (row, outputs) in self.out.iter_mut().enumerate() {
-                self.epilogue.apply(simd, self.first_row + row, self.part.first_output, outputs);
-            }
+            self.epilogue.apply_to_rows(simd, self.first_row, self.part.first_output, &mut self.out);
         }
     }
 }

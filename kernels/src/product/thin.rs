@@ -110,9 +110,8 @@ impl Routine for Thin<'_> {
             self.rows::<S, 1>(simd, row);
         }
         if !self.epilogue.is_empty() {
-            for (row, outputs) in self.out.chunks_exact_mut(self.outputs).enumerate() {
-                self.epilogue.apply(simd, self.first_row + row, 0, outputs);
-            }
+            let mut rows: Vec<&mut [f32]> = self.out.chunks_exact_mut(self.outputs).collect();
+            self.epilogue.apply_to_rows(simd, self.first_row, 0, &mut rows);
         }
     }
 }

@@ -116,8 +116,8 @@ impl Routine for DynamicTask<'_> {
                     let scale = self.x.scale(self.first_row + row);
                     outputs.iter_mut().for_each(|output| *output *= scale);
                 }
-                self.epilogue.apply(simd, self.first_row + row, self.first_output, outputs);
             }
+            self.epilogue.apply_to_rows(simd, self.first_row, self.first_output, &mut self.out);
         }
     }
 }
