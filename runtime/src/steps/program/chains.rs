@@ -28,8 +28,6 @@ pub(super) struct Chain {
     pub(super) feeds: Vec<Feed>,
     /// Steps: their slots begin at [`MOST_FEEDS`].
     links: Vec<Link>,
-    /// Whether a step is a function that takes many operations: such chains go step by step (`wide`).
-    has_function: bool,
     /// A bit for each step that is read by another than the one behind it: its values are written to its slot.
     kept: u32,
     /// The slot of the result, or of what is quantized.
@@ -58,7 +56,6 @@ impl Chain {
     pub(super) fn link(&mut self, link: Link) -> Option<()> {
         let own = MOST_FEEDS + self.links.len();
         (own < SLOTS).then(|| self.links.push(link))?;
-        self.has_function |= matches!(link, Link::Change(_, function) if function.is_long());
         let (x, y) = link.slots();
         [Some(x), y].into_iter().flatten().for_each(|slot| self.keep(slot, own));
         self.result = own;
@@ -128,12 +125,17 @@ impl Chain {
             Input::OneInteger(_) | Input::Integers(_) | Input::Unsigned(_) | Input::Signed(_) => false,
         });
         match out {
-            Out::Floats(out) if self.has_function && are_floats => {
+            Out::Floats(out) if self.gives_last() && are_floats => {
                 let feeds = &inputs[..self.feeds.len()];
-                Instructions::best().run(Wide { links: &self.links, result: self.result, feeds, out });
+                Instructions::best().run(Wide { links: &self.links, feeds, out });
             }
             out => Instructions::best().run(Loop { chain: self, inputs, count, out }),
         }
+    }
+
+    /// Whether the result is that of the last step.
+    fn gives_last(&self) -> bool {
+        !self.links.is_empty() && self.result == MOST_FEEDS + self.links.len() - 1
     }
 
     fn inputs<'r>(&self, input: impl Fn(usize) -> Input<'r>) -> [Input<'r>; MOST_FEEDS] {

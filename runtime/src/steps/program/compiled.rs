@@ -26,7 +26,7 @@ pub(in crate::steps) struct Compiled<'a> {
 }
 
 /// Elements below which blocks go on over the ends of runs: shorter ones would cost more to begin than to compute.
-const SHORTEST_RUN: usize = 96;
+const SHORTEST_RUN: usize = 256;
 
 pub(super) enum Kind<'a> {
     Input(DType),

@@ -2,10 +2,7 @@
 
 use ipuc_formats::ops::{ActivationFunction, Function, UnaryFunction};
 use ipuc_kernels::elementwise::{VectorFunction, functions};
-use ipuc_kernels::simd::Simd;
-
-/// Multiplications of a function that takes many of them.
-const LONG_COST: usize = 8;
+use ipuc_kernels::simd::{LANES, Simd};
 
 /// A step: its arguments are slots.
 #[derive(Clone, Copy)]
@@ -73,38 +70,83 @@ impl LinkFunction {
         }
     }
 
-    /// Whether it takes so many operations that several vectors are to be computed one after another.
-    pub(super) fn is_long(self) -> bool {
-        self.cost() >= LONG_COST
+    fn cost(self) -> usize {
+        self.with(Cost)
     }
 
-    fn cost(self) -> usize {
+    /// Hands the kernel's function to what uses it.
+    #[inline(always)]
+    fn with<U: FunctionUse>(self, using: U) -> U::Output {
         match self {
-            LinkFunction::Erf => functions::ErrorFunction {}.cost(),
-            LinkFunction::Exp => functions::Exponential {}.cost(),
-            LinkFunction::Gelu => functions::Gelu {}.cost(),
-            LinkFunction::GeluTanh => functions::GeluTanh {}.cost(),
-            LinkFunction::HardSigmoid { alpha, beta } => functions::HardSigmoid { alpha, beta }.cost(),
-            LinkFunction::HardSwish => functions::HardSwish {}.cost(),
-            LinkFunction::Sigmoid => functions::Logistic {}.cost(),
-            LinkFunction::Swish { alpha } => functions::Swish { alpha }.cost(),
-            LinkFunction::Tanh => functions::HyperbolicTangent {}.cost(),
+            LinkFunction::Erf => using.of(functions::ErrorFunction {}),
+            LinkFunction::Exp => using.of(functions::Exponential {}),
+            LinkFunction::Gelu => using.of(functions::Gelu {}),
+            LinkFunction::GeluTanh => using.of(functions::GeluTanh {}),
+            LinkFunction::HardSigmoid { alpha, beta } => using.of(functions::HardSigmoid { alpha, beta }),
+            LinkFunction::HardSwish => using.of(functions::HardSwish {}),
+            LinkFunction::Sigmoid => using.of(functions::Logistic {}),
+            LinkFunction::Swish { alpha } => using.of(functions::Swish { alpha }),
+            LinkFunction::Tanh => using.of(functions::HyperbolicTangent {}),
         }
     }
 
     /// The function of each lane.
     #[inline(always)]
-    pub(super) fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
-        match self {
-            LinkFunction::Erf => functions::ErrorFunction {}.apply(simd, x),
-            LinkFunction::Exp => functions::Exponential {}.apply(simd, x),
-            LinkFunction::Gelu => functions::Gelu {}.apply(simd, x),
-            LinkFunction::GeluTanh => functions::GeluTanh {}.apply(simd, x),
-            LinkFunction::HardSigmoid { alpha, beta } => functions::HardSigmoid { alpha, beta }.apply(simd, x),
-            LinkFunction::HardSwish => functions::HardSwish {}.apply(simd, x),
-            LinkFunction::Sigmoid => functions::Logistic {}.apply(simd, x),
-            LinkFunction::Swish { alpha } => functions::Swish { alpha }.apply(simd, x),
-            LinkFunction::Tanh => functions::HyperbolicTangent {}.apply(simd, x),
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        self.with(Apply { simd, x })
+    }
+
+    /// The function of each lane of some vectors.
+    #[inline(always)]
+    pub(super) fn apply_all<S: Simd>(self, simd: S, x: &[[f32; LANES]], own: &mut [[f32; LANES]]) {
+        self.with(ApplyAll { simd, x, own });
+    }
+}
+
+/// What is done with a function.
+trait FunctionUse {
+    type Output;
+
+    fn of(self, function: impl VectorFunction) -> Self::Output;
+}
+
+struct Cost;
+
+impl FunctionUse for Cost {
+    type Output = usize;
+
+    fn of(self, function: impl VectorFunction) -> usize {
+        function.cost()
+    }
+}
+
+struct Apply<S: Simd> {
+    simd: S,
+    x: S::Vector,
+}
+
+impl<S: Simd> FunctionUse for Apply<S> {
+    type Output = S::Vector;
+
+    #[inline(always)]
+    fn of(self, function: impl VectorFunction) -> S::Vector {
+        function.apply(self.simd, self.x)
+    }
+}
+
+struct ApplyAll<'a, S> {
+    simd: S,
+    x: &'a [[f32; LANES]],
+    own: &'a mut [[f32; LANES]],
+}
+
+impl<S: Simd> FunctionUse for ApplyAll<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn of(self, function: impl VectorFunction) {
+        for (own, x) in self.own.iter_mut().zip(self.x) {
+            self.simd.store(function.apply(self.simd, self.simd.load(x)), own);
         }
     }
 }
