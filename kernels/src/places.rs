@@ -39,7 +39,7 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
 }
 
 /// Which row of positions each tap along the axes but the last is in, `[taps, rows]`, [`OUTSIDE`] in the padding.
-fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
+pub(crate) fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
     let mut places = vec![0; rows.len()];
     let mut inner: usize = outer.iter().map(|axis| axis.output).product();
     for axis in outer {
@@ -58,6 +58,47 @@ fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
         }
     }
     places
+}
+
+/// Which rows of positions the windows of each row of outputs see.
+pub(crate) struct SeenRows {
+    /// Rows that are no padding, and which tap of the axes but the last each is: of one row of outputs after another.
+    pub rows: Vec<usize>,
+    pub taps: Vec<usize>,
+    /// Where those of each row of outputs end.
+    pub ends: Vec<usize>,
+}
+
+impl SeenRows {
+    /// Of all axes but the last.
+    pub(crate) fn new(outer: &[WindowAxis]) -> Self {
+        let mut seen = Self { rows: vec![0], taps: vec![0], ends: vec![1] };
+        for axis in outer {
+            let mut next = Self { rows: Vec::new(), taps: Vec::new(), ends: Vec::new() };
+            for index in 0..seen.ends.len() {
+                for output in 0..axis.output {
+                    let (rows, taps) = seen.of(index);
+                    for (row, taps) in rows.iter().zip(taps) {
+                        for tap in axis.taps(output) {
+                            let Some(position) = axis.position(output, tap) else { continue };
+                            next.rows.push(row * axis.input + position);
+                            // Windows of pools may have more taps than there are weights.
+                            next.taps.push(taps.saturating_mul(axis.kernel).saturating_add(tap));
+                        }
+                    }
+                    next.ends.push(next.rows.len());
+                }
+            }
+            seen = next;
+        }
+        seen
+    }
+
+    /// Rows and taps of a row of outputs.
+    pub(crate) fn of(&self, index: usize) -> (&[usize], &[usize]) {
+        let begin = if index == 0 { 0 } else { self.ends[index - 1] };
+        (&self.rows[begin..self.ends[index]], &self.taps[begin..self.ends[index]])
+    }
 }
 
 #[cfg(test)]

@@ -158,8 +158,8 @@ impl Planes<'_> {
         let inputs = rows.inputs * last.input;
         for (plane, out) in out.chunks_exact_mut(rows.counts.len()).enumerate() {
             let (x, mut first) = (&x[plane * inputs..][..inputs], 0);
-            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.ends) {
-                largest_of_rows(simd, (x, last.input), &rows.taps[first..end], &mut line[begin..][..count]);
+            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.seen.ends) {
+                largest_of_rows(simd, (x, last.input), &rows.seen.rows[first..end], &mut line[begin..][..count]);
                 first = end;
                 for (block, out) in out.chunks_mut(LANES).enumerate() {
                     let line = &line[block * LANES * stride..];
@@ -189,8 +189,8 @@ impl Planes<'_> {
             rows.pad(&x[plane * plane_inputs..][..plane_inputs], kind.start(), &mut padded);
             let mut begin = 0;
             for (row, out) in out.chunks_exact_mut(last.output).enumerate() {
-                let taps = &rows.taps[begin..rows.ends[row]];
-                begin = rows.ends[row];
+                let taps = &rows.seen.rows[begin..rows.seen.ends[row]];
+                begin = rows.seen.ends[row];
                 let counts = &rows.counts[row * last.output..][..last.output];
                 for (block, out) in out.chunks_mut(LANES).enumerate() {
                     let mut total = simd.splat(kind.start());
@@ -245,7 +245,7 @@ pub fn largest_with_places(axes: &[WindowAxis], x: &[f32], out: &mut [f32], plac
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
     let Some((last, outer)) = axes.split_last() else { panic!("pools have a spatial axis") };
     let rows = Rows::new(outer, *last, Vec::new());
-    let taps = rows.taps.len() * last.output * last.kernel;
+    let taps = rows.seen.rows.len() * last.output * last.kernel;
     let each = planes.div_ceil(threads::parts(planes * taps, planes));
     let tasks = out.chunks_mut(each * outputs).zip(places.chunks_mut(each * outputs)).enumerate().collect();
     threads::each(tasks, |(part, (out, places)): (usize, (&mut [f32], &mut [i64]))| {
@@ -255,8 +255,8 @@ pub fn largest_with_places(axes: &[WindowAxis], x: &[f32], out: &mut [f32], plac
             let mut begin = 0;
             let lines = out.chunks_exact_mut(last.output).zip(places.chunks_exact_mut(last.output));
             for (row, (out, places)) in lines.enumerate() {
-                let taps = &rows.taps[begin..rows.ends[row]];
-                begin = rows.ends[row];
+                let taps = &rows.seen.rows[begin..rows.seen.ends[row]];
+                begin = rows.seen.ends[row];
                 for (output, (out, place)) in out.iter_mut().zip(places).enumerate() {
                     let (value, at) = largest_of_window(last, taps, output, x);
                     *out = value;

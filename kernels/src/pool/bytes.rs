@@ -55,7 +55,7 @@ pub fn largest_bytes<T: Byte>(axes: &[WindowAxis], x: &[T], out: &mut [T]) -> bo
         return false;
     }
     let rows = Rows::new(outer, last, Vec::new());
-    let operations = rows.taps.len().saturating_mul(last.input + last.output * last.stride * last.kernel);
+    let operations = rows.seen.rows.len().saturating_mul(last.input + last.output * last.stride * last.kernel);
     let parts = threads::parts(operations.saturating_mul(planes) / BYTES_OF_OPERATION, planes);
     let planes_each = planes.div_ceil(parts);
     threads::chunks(out, planes_each * outputs, |part, out| {
@@ -85,7 +85,7 @@ impl<T: Byte> Routine for Planes<'_, T> {
     fn run<S: Simd>(self, _: S) {
         let Planes { rows, x, out } = self;
         let last = rows.last;
-        let (plane_inputs, plane_outputs) = (rows.inputs * last.input, rows.ends.len() * last.output);
+        let (plane_inputs, plane_outputs) = (rows.inputs * last.input, rows.seen.ends.len() * last.output);
         if plane_inputs == 0 {
             return out.fill(T::LEAST);
         }
@@ -97,9 +97,9 @@ impl<T: Byte> Routine for Planes<'_, T> {
         let begin = last.pad_begin.min(line.len());
         let count = last.input.min(line.len() - begin);
         for (x, out) in x.chunks_exact(plane_inputs).zip(out.chunks_exact_mut(plane_outputs)) {
-            let mut taps = &rows.taps[..];
+            let mut taps = &rows.seen.rows[..];
             let mut first = 0;
-            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.ends) {
+            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.seen.ends) {
                 let (own, rest) = taps.split_at(end - first);
                 (taps, first) = (rest, end);
                 let inner = &mut line[begin..][..count];

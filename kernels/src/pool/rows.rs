@@ -1,6 +1,7 @@
 //! Which rows of the input the windows of each row of outputs have.
 
 use crate::{
+    places::SeenRows,
     simd::LANES,
     window::{self, WindowAxis},
 };
@@ -10,10 +11,8 @@ pub(super) struct Rows {
     pub(super) last: WindowAxis,
     /// Rows of a plane of the input.
     pub(super) inputs: usize,
-    /// Rows of the input that the windows of each row of outputs have, one row of outputs after another.
-    pub(super) taps: Vec<usize>,
-    /// Where those of each row of outputs end.
-    pub(super) ends: Vec<usize>,
+    /// Rows of the input that the windows of each row of outputs have.
+    pub(super) seen: SeenRows,
     /// Elements of each window of a plane.
     pub(super) counts: Vec<f32>,
     /// Values of a row with its padding.
@@ -28,24 +27,8 @@ impl Rows {
     }
 
     pub(super) fn new(outer: &[WindowAxis], last: WindowAxis, counts: Vec<f32>) -> Rows {
-        let (mut taps, mut ends) = (vec![0], vec![1]);
-        for axis in outer {
-            let (mut inner_taps, mut inner_ends) = (Vec::new(), Vec::new());
-            let mut begin = 0;
-            for &end in &ends {
-                for output in 0..axis.output {
-                    for &row in &taps[begin..end] {
-                        let positions = axis.taps(output).filter_map(|tap| axis.position(output, tap));
-                        inner_taps.extend(positions.map(|position| row * axis.input + position));
-                    }
-                    inner_ends.push(inner_taps.len());
-                }
-                begin = end;
-            }
-            (taps, ends) = (inner_taps, inner_ends);
-        }
         let width = last.output.next_multiple_of(LANES) * last.stride + last.kernel.saturating_sub(1) * last.dilation;
-        Rows { last, inputs: window::inputs(outer), taps, ends, counts, width }
+        Rows { last, inputs: window::inputs(outer), seen: SeenRows::new(outer), counts, width }
     }
 
     /// Copies a plane with its padding before and behind each row.

@@ -3,6 +3,7 @@
 use super::{CHANNEL_BLOCK, plane};
 use crate::{
     convolution::{ConvolutionEpilogue, ConvolutionShape},
+    places::SeenRows,
     product::clamped,
     scratch::{Scratch, scratch},
     simd::{Instructions, LANES, Routine, Simd},
@@ -18,7 +19,7 @@ const PAIR: usize = LANES / CHANNEL_BLOCK;
 const PAIRS: usize = 4;
 
 /// Rows of outputs up to this long read copies of their inputs with the padding.
-const SHORT_ROW: usize = 32;
+const SHORT_ROW: usize = 20;
 
 /// Positions that rows with their padding may be longer than twice as long as those without.
 const SHORT_REACH: usize = 8;
@@ -42,8 +43,8 @@ pub(super) fn depthwise(
     assert_eq!(weight.len(), shape.groups * taps, "weights of {shape:?}");
     let mut axes = window::joined(&shape.axes);
     let columns = axes.pop().unwrap_or(WindowAxis::POINT);
-    let lines = SeenRows::new(&axes);
-    let rows = lines.ends.len();
+    let seen = SeenRows::new(&axes);
+    let rows = seen.ends.len();
     let (inputs, blocks) = (plane(shape) * CHANNEL_BLOCK, shape.groups / CHANNEL_BLOCK);
     let row_length = columns.output * CHANNEL_BLOCK;
     let parts = threads::parts(out.len() * taps, usize::MAX);
@@ -53,7 +54,7 @@ pub(super) fn depthwise(
     for (block, out) in out.chunks_mut(rows * row_length).enumerate() {
         let channel = block % blocks * CHANNEL_BLOCK;
         tasks.extend(out.chunks_mut(rows_each * row_length).enumerate().map(|(part, out)| Task {
-            lines: &lines,
+            seen: &seen,
             columns,
             first_row: part * rows_each,
             x: &x[block * inputs..][..inputs],
@@ -72,46 +73,9 @@ pub(super) fn depthwise(
     });
 }
 
-/// Which rows of inputs the taps of each row of outputs see.
-struct SeenRows {
-    /// Rows of inputs, and of taps, of one row of outputs after another.
-    all: Vec<(usize, usize)>,
-    /// Where those of each row of outputs end.
-    ends: Vec<usize>,
-}
-
-impl SeenRows {
-    /// Of all axes but the last.
-    fn new(outer: &[WindowAxis]) -> SeenRows {
-        let mut lines = SeenRows { all: vec![(0, 0)], ends: vec![1] };
-        for axis in outer {
-            let mut next = SeenRows { all: Vec::new(), ends: Vec::new() };
-            for row in 0..lines.ends.len() {
-                for output in 0..axis.output {
-                    for &(line, taps) in lines.of(row) {
-                        let inside = axis.taps(output).filter_map(|tap| Some((axis.position(output, tap)?, tap)));
-                        next.all.extend(
-                            inside.map(|(position, tap)| (line * axis.input + position, taps * axis.kernel + tap)),
-                        );
-                    }
-                    next.ends.push(next.all.len());
-                }
-            }
-            lines = next;
-        }
-        lines
-    }
-
-    /// Those of a row of outputs.
-    fn of(&self, row: usize) -> &[(usize, usize)] {
-        let begin = if row == 0 { 0 } else { self.ends[row - 1] };
-        &self.all[begin..self.ends[row]]
-    }
-}
-
 /// Some rows of outputs of a block of channels.
 struct Task<'a> {
-    lines: &'a SeenRows,
+    seen: &'a SeenRows,
     columns: WindowAxis,
     first_row: usize,
     /// The block.
@@ -151,17 +115,19 @@ impl Routine for &mut Task<'_> {
             let row = Row {
                 columns,
                 x: x.as_chunks().0,
-                lines: self.lines.of(self.first_row + row),
+                seen: self.seen.of(self.first_row + row),
                 weights,
                 bias: simd.load_halves(bias, bias),
                 addend: addend.map(|addend| addend.as_chunks().0),
                 clamp: self.epilogue.clamp,
                 out: self.out[row * row_length..][..row_length].as_chunks_mut().0,
             };
-            match columns.stride {
-                1 => row.run::<1>(simd),
-                2 => row.run::<2>(simd),
-                _ => row.run::<0>(simd),
+            match (columns.kernel, columns.dilation, columns.stride) {
+                (3, 1, 1) => row.run::<3, 1>(simd),
+                (3, 1, 2) => row.run::<3, 2>(simd),
+                (5, 1, 1) => row.run::<5, 1>(simd),
+                (5, 1, 2) => row.run::<5, 2>(simd),
+                _ => row.run::<0, 0>(simd),
             }
         }
         if let Some(change) = self.epilogue.change {
@@ -207,7 +173,7 @@ struct Row<'a, 'o, S: Simd> {
     columns: WindowAxis,
     x: &'a [[f32; CHANNEL_BLOCK]],
     /// Rows of inputs, and of taps.
-    lines: &'a [(usize, usize)],
+    seen: (&'a [usize], &'a [usize]),
     /// Of each tap.
     weights: &'a [[f32; CHANNEL_BLOCK]],
     /// Of the channels, twice.
@@ -219,16 +185,16 @@ struct Row<'a, 'o, S: Simd> {
 
 impl<S: Simd> Row<'_, '_, S> {
     #[inline(always)]
-    fn run<const STRIDE: usize>(mut self, simd: S) {
+    fn run<const KERNEL: usize, const STRIDE: usize>(mut self, simd: S) {
         let inside = self.inside();
         let mut column = 0;
         while column < self.out.len() {
             let rest = if column < inside.start { 0 } else { inside.end.saturating_sub(column) };
             column += match rest / PAIR {
-                PAIRS.. => self.pairs::<STRIDE, PAIRS>(simd, column),
-                3 => self.pairs::<STRIDE, 3>(simd, column),
-                2 => self.pairs::<STRIDE, 2>(simd, column),
-                1 => self.pairs::<STRIDE, 1>(simd, column),
+                PAIRS.. => self.pairs::<KERNEL, STRIDE, PAIRS>(simd, column),
+                3 => self.pairs::<KERNEL, STRIDE, 3>(simd, column),
+                2 => self.pairs::<KERNEL, STRIDE, 2>(simd, column),
+                1 => self.pairs::<KERNEL, STRIDE, 1>(simd, column),
                 _ => self.at_border(simd, column),
             };
         }
@@ -245,17 +211,19 @@ impl<S: Simd> Row<'_, '_, S> {
 
     /// Some pairs of windows side by side; gives how many windows.
     #[inline(always)]
-    fn pairs<const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
+    fn pairs<const KERNEL: usize, const STRIDE: usize, const COUNT: usize>(&mut self, simd: S, column: usize) -> usize {
         let stride = if STRIDE == 0 { self.columns.stride } else { STRIDE };
+        let kernel = if KERNEL == 0 { self.columns.kernel } else { KERNEL };
+        let dilation = if KERNEL == 0 { self.columns.dilation } else { 1 };
         let start = column * stride - self.columns.pad_begin;
         let mut sums = [simd.splat(0.0); COUNT];
-        for &(line, taps) in self.lines {
-            let kernel = self.columns.kernel;
+        for (line, taps) in self.seen.0.iter().zip(self.seen.1) {
             let weights = &self.weights[taps * kernel..][..kernel];
-            let line = &self.x[line * self.columns.input + start..];
-            for (tap, weight) in weights.iter().enumerate() {
-                let weight = simd.load_halves(weight, weight);
-                let values = &line[tap * self.columns.dilation..][..(COUNT * PAIR - 1) * stride + 1];
+            let reach = (COUNT * PAIR - 1) * stride + (kernel - 1) * dilation + 1;
+            let line = &self.x[line * self.columns.input + start..][..reach];
+            for tap in 0..kernel {
+                let weight = simd.load_halves(&weights[tap], &weights[tap]);
+                let values = &line[tap * dilation..];
                 for pair in 0..COUNT {
                     let low = &values[pair * PAIR * stride];
                     let high = &values[(pair * PAIR + 1) * stride];
@@ -273,13 +241,14 @@ impl<S: Simd> Row<'_, '_, S> {
     #[inline(always)]
     fn at_border(&mut self, simd: S, column: usize) -> usize {
         let mut sums = simd.splat(0.0);
+        let WindowAxis { input, kernel, stride, dilation, pad_begin, .. } = self.columns;
+        // None of them is padding.
         let taps = self.columns.taps(column);
-        for &(line, row) in self.lines {
+        for (line, row) in self.seen.0.iter().zip(self.seen.1) {
             for tap in taps.clone() {
-                let Some(position) = self.columns.position(column, tap) else { continue };
-                let value = simd.load_halves(&self.x[line * self.columns.input + position], &ZEROS);
-                sums =
-                    simd.fused(simd.load_halves(&self.weights[row * self.columns.kernel + tap], &ZEROS), value, sums);
+                let value = &self.x[line * input + column * stride + tap * dilation - pad_begin];
+                let weight = &self.weights[row * kernel + tap];
+                sums = simd.fused(simd.load_halves(weight, &ZEROS), simd.load_halves(value, &ZEROS), sums);
             }
         }
         self.finish(simd, column, sums);
