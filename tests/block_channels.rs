@@ -43,7 +43,8 @@ impl Case {
         for _ in 0..8 {
             numbers.below(2);
         }
-        let shape = [1 + numbers.below(2), 8 * (1 + numbers.below(3)), 3 + numbers.below(9), 3 + numbers.below(9)];
+        let channels = [3, 8, 16, 24][numbers.below(4)];
+        let shape = [1 + numbers.below(2), channels, 3 + numbers.below(9), 3 + numbers.below(9)];
         let x = numbers.tensor(&shape, 1.0);
         let inputs = vec![("x".to_string(), x)];
         Case { numbers, inputs, steps: String::new(), values: vec![("x".to_string(), shape)] }

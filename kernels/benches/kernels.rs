@@ -13,8 +13,8 @@ use std::time::Instant;
 use half::{bf16, f16};
 use ipuc_kernels::{
     convolution::{
-        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, TransposedShape, blocked_convolution, convolution,
-        depthwise, transposed,
+        ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, InputOrder, TransposedShape, blocked_convolution,
+        convolution, depthwise, transposed,
     },
     limits,
     matrix::{Matrix, MatrixMut},
@@ -210,6 +210,8 @@ impl Bench {
     /// channels where there is one channel in.
     fn blocked_convolutions(&self) {
         let shapes = [
+            (3, 64, 224, 7, 2),
+            (3, 32, 224, 3, 2),
             (64, 64, 56, 1, 1),
             (64, 64, 56, 3, 1),
             (64, 256, 56, 1, 1),
@@ -248,9 +250,18 @@ impl Bench {
                 1 => ConvolutionWeight::Panels(&pieces),
                 _ => ConvolutionWeight::Plain(&weight[..shape.depth() * outputs]),
             };
+            // The channels of images come one after another.
+            let order = if channels == 3 { InputOrder::Planes } else { InputOrder::Blocks };
             let mut out = vec![0.0; shape.outputs()];
             self.operation_bound(&name, shape.outputs() * shape.depth(), || {
-                blocked_convolution(self.instructions, &shape, &x, weight, &mut out, ConvolutionEpilogue::default());
+                blocked_convolution(
+                    self.instructions,
+                    &shape,
+                    (&x, order),
+                    weight,
+                    &mut out,
+                    ConvolutionEpilogue::default(),
+                );
             });
         }
     }

@@ -31,6 +31,9 @@
 //! }
 //! ```
 //!
+//! A convolution of an image, whose few channels are no whole blocks, reads them as they are (`plain_inputs`) where what it gives is
+//! convolved or pooled further.
+//!
 //! Steps are rewritten in their order. A value of which only the blocks are computed gets its plain form where a step reads it that
 //! does not take blocks. Convolutions that multiply each input often enough take them, and all steps behind them that can: convolutions,
 //! pools, resampled and joined positions, elementwise steps, transpositions, joined and split channels.
@@ -51,22 +54,22 @@ use ipuc_formats::attribute::BlockIndex;
 /// Have channels in blocks; see the module. Not where [`Options::unfused`] or [`Options::plain_channels`].
 ///
 /// # Errors
-/// None today; the signature is that of every pass.
+/// If a value that is computed in blocks has no way to its plain form.
 pub fn block_channels(graph: &mut Graph, options: &Options) -> Result<Changes, PassError> {
     let mut changes = 0;
     if options.unfused || options.plain_channels {
         return Ok(Changes::default());
     }
     for index in graph.reachable_blocks() {
-        changes += rewrite(graph, index);
+        changes += rewrite(graph, index)?;
     }
     Ok(Changes::of_steps(changes))
 }
 
 /// Rewrites the steps of a block; gives how many take blocks.
-fn rewrite(graph: &mut Graph, index: BlockIndex) -> usize {
+fn rewrite(graph: &mut Graph, index: BlockIndex) -> Result<usize, PassError> {
     let steps = std::mem::take(&mut graph.block_mut(index).steps);
-    let mut blocks = Blocks::new(graph);
+    let mut blocks = Blocks::new(graph, &steps);
     let mut changed = 0;
     for step in steps {
         if blocks.take(&step).is_some() {
@@ -74,15 +77,15 @@ fn rewrite(graph: &mut Graph, index: BlockIndex) -> usize {
             continue;
         }
         for &operand in &step.operands {
-            blocks.make_plain(operand);
+            blocks.make_plain(operand)?;
         }
         blocks.remember(&step);
         blocks.steps.push(step);
     }
     for result in blocks.graph.block(index).results.clone() {
-        blocks.make_plain(result);
+        blocks.make_plain(result)?;
     }
     let steps = blocks.steps;
     graph.block_mut(index).steps = steps;
-    changed
+    Ok(changed)
 }

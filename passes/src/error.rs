@@ -43,6 +43,12 @@ pub enum PassError {
         /// Why it cannot.
         reason: String,
     },
+    /// A value in blocks of channels from which its plain form cannot be made.
+    #[error("node `{step}`: blocks of channels cannot be put into the order of ONNX")]
+    PlainChannels {
+        /// Name of the step that computes it.
+        step: String,
+    },
     /// What only runs on examples can show.
     #[error("{option} take calibration, which shows what products read")]
     Uncalibrated {

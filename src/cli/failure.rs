@@ -239,7 +239,11 @@ fn of_compile(error: &CompileError) -> Verdict {
         CompileError::Pipeline(PipelineError::Pass(
             PassError::Type { .. } | PassError::Constant(_) | PassError::LeftOut { .. } | PassError::Join { .. },
         )) => (Code::File, None),
-        CompileError::Pipeline(PipelineError::Invariant { .. } | PipelineError::Unsettled { .. })
+        CompileError::Pipeline(
+            PipelineError::Invariant { .. }
+            | PipelineError::Unsettled { .. }
+            | PipelineError::Pass(PassError::PlainChannels { .. }),
+        )
         | CompileError::Emit(EmitError::UnusedState { .. }) => {
             (Code::File, Some("please report this together with the model".to_string()))
         }

@@ -176,14 +176,18 @@ fn blocked_convolution(random: &mut Random) -> Case {
     let (groups, channels, filters) =
         random.one_of(&[(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (2, 1, 2), (0, 0, 0)]);
     let (depthwise, blocks) = (groups == 0, random.between(1, 2) as usize);
-    (x[1], w[0], w[1]) = match depthwise {
-        true => (blocks, CHANNEL_BLOCK * blocks, 1),
-        false => (groups * channels, CHANNEL_BLOCK * groups * filters, CHANNEL_BLOCK * channels),
+    let plain_inputs = !depthwise && random.flag();
+    (x[1], w[0], w[1]) = match (depthwise, plain_inputs) {
+        (true, _) => (blocks, CHANNEL_BLOCK * blocks, 1),
+        (false, false) => (groups * channels, CHANNEL_BLOCK * groups * filters, CHANNEL_BLOCK * channels),
+        (false, true) => (groups * channels, CHANNEL_BLOCK * groups * filters, channels),
     };
-    x.push(CHANNEL_BLOCK);
+    if !plain_inputs {
+        x.push(CHANNEL_BLOCK);
+    }
     let groups = (if depthwise { w[0] } else { groups }) as i64;
     let (arithmetic, program) = (Arithmetic::default(), Program::default());
-    let op = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program };
+    let op = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program, plain_inputs };
     let operands = [f32s(random, &x), f32s(random, &w)];
     let bias = random.flag().then(|| f32s(random, &w[..1]));
     Case::new(op, operands).then(bias)

@@ -129,8 +129,8 @@ fn by_panels(
     }
     // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
     let (whole, rest): (Vec<_>, Vec<_>) = pieces.iter().partition(|piece| piece.inputs.len() == shape.depth());
-    if !whole.is_empty() && winograd::fits(shape) && winograd::are_small(instructions, x) {
-        winograd::convolution(instructions, shape, x, &whole, out, epilogue);
+    if !whole.is_empty() && winograd::planes::fits(shape) && winograd::are_small(instructions, x) {
+        winograd::planes::convolution(instructions, shape, x, &whole, out, epilogue);
         let rest: Vec<PanelPiece<'_>> = rest.into_iter().cloned().collect();
         return in_blocks(instructions, shape, x, &rest, out, epilogue);
     }

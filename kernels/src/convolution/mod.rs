@@ -26,7 +26,7 @@ mod integer;
 mod terms;
 mod tiles;
 mod transposed;
-pub(crate) mod winograd;
+mod winograd;
 
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,7 @@ use super::{
     window::{self, WindowAxis},
 };
 
-pub use blocked::{CHANNEL_BLOCK, blocked_convolution, has_blocks};
+pub use blocked::{CHANNEL_BLOCK, InputOrder, MOST_DEPTH, blocked_convolution, has_blocks};
 pub use depthwise::depthwise;
 pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;

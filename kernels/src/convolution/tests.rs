@@ -415,7 +415,7 @@ fn fewer_multiplications_give_the_same_sums() {
         nine_taps(1, 130, 64, [(23, 2), (30, 1)]),
         nine_taps(1, 32, 70, [(57, 1), (18, 1)]),
     ] {
-        assert!(winograd::fits(&shape), "{shape:?}");
+        assert!(winograd::planes::fits(&shape), "{shape:?}");
         let (x, weight) = (numbers(1, shape.inputs()), numbers(2, shape.group_outputs * shape.depth()));
         let (bias, addend) = (numbers(3, shape.group_outputs), numbers(4, shape.outputs()));
         let halve = |_: usize, outputs: &mut [f32]| outputs.iter_mut().for_each(|output| *output *= 0.5);
@@ -449,7 +449,7 @@ fn fewer_multiplications_give_the_same_sums() {
 #[test]
 fn values_that_are_not_finite_stay_in_their_windows() {
     let shape = nine_taps(1, 32, 32, [(16, 1), (16, 1)]);
-    assert!(winograd::fits(&shape));
+    assert!(winograd::planes::fits(&shape));
     let weight = numbers(2, shape.group_outputs * shape.depth());
     for (value, sign) in [(f32::NAN, None), (f32::INFINITY, Some(1.0)), (1e30, None)] {
         let mut x = numbers(1, shape.inputs());

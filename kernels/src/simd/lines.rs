@@ -39,8 +39,14 @@ impl<'a> Lines<'a> {
         let last = blocks.saturating_sub(1) as u128 * block_distance as u128;
         let reach = last + u128::from(largest.unwrap_or(0)) + length as u128;
         assert!(blocks == 0 || largest.is_none() || reach <= values.len() as u128, "lines inside of a slice");
-        assert!(length <= ZEROS, "lines of zeros");
+        assert!(length <= ZEROS || !places.contains(&OUTSIDE), "lines of zeros");
         Self { values, places, layout, zeros: &[0.0; ZEROS] }
+    }
+
+    /// Values of a line.
+    #[inline(always)]
+    pub(crate) fn length(self) -> usize {
+        self.layout.length
     }
 
     /// The lines of all blocks at `ROWS` neighbouring places from `first` on.
@@ -200,7 +206,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "lines of zeros")]
     fn lines_longer_than_zeros_are_refused() {
-        let _ = Lines::new(&[0.0; 100], &[0], Layout { blocks: 1, length: 9, ..LAYOUT });
+        let _ = Lines::new(&[0.0; 100], &[0, OUTSIDE], Layout { blocks: 1, length: 9, ..LAYOUT });
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The steps of a block as they are rewritten: which values they have in blocks of channels, and the ways from one order to the other.
 
+use crate::error::PassError;
 use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::dim::Dim;
-use ipuc_formats::ops::{CHANNEL_BLOCK, Op, Reshape, Transpose};
+use ipuc_formats::ops::{CHANNEL_BLOCK, Class, Op, Reshape, Transpose};
 use ipuc_formats::tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// [`CHANNEL_BLOCK`] in extents.
@@ -20,15 +21,18 @@ pub(super) struct Blocks<'g> {
     pub(super) waiting: HashMap<ValueId, Arc<str>>,
     /// Values that have their channels from the last axis of others.
     pub(super) transposed: HashMap<ValueId, Operand>,
+    /// Values that convolutions and pools read, also through elementwise steps.
+    pub(super) windowed: HashSet<ValueId>,
     /// Constants of extents.
     pub(super) shapes: HashMap<Vec<i64>, ConstantId>,
 }
 
 impl<'g> Blocks<'g> {
-    /// Of a graph, before the first step.
-    pub(super) fn new(graph: &'g mut Graph) -> Blocks<'g> {
+    /// Of a graph, before the first of these steps.
+    pub(super) fn new(graph: &'g mut Graph, steps: &[Step]) -> Blocks<'g> {
         Blocks {
             graph,
+            windowed: windowed(steps),
             steps: Vec::new(),
             blocked: HashMap::new(),
             waiting: HashMap::new(),
@@ -109,11 +113,16 @@ impl<'g> Blocks<'g> {
     }
 
     /// Computes the plain form of a value, where only its blocks are computed so far.
-    pub(super) fn make_plain(&mut self, operand: Operand) {
-        let Operand::Value(value) = operand else { return };
-        let Some(name) = self.waiting.remove(&value) else { return };
-        let Some(steps) = self.plain(value, &name) else { return };
+    ///
+    /// # Errors
+    /// If there is no way to it.
+    pub(super) fn make_plain(&mut self, operand: Operand) -> Result<(), PassError> {
+        let Operand::Value(value) = operand else { return Ok(()) };
+        let Some(name) = self.waiting.get(&value).cloned() else { return Ok(()) };
+        let steps = self.plain(value, &name).ok_or_else(|| PassError::PlainChannels { step: name.to_string() })?;
+        self.waiting.remove(&value);
         self.steps.extend(steps);
+        Ok(())
     }
 
     /// The steps from the blocks of a value to its plain form.
@@ -147,6 +156,32 @@ impl<'g> Blocks<'g> {
         if rank > 2 && transpose.axes(rank).is_ok_and(|axes| axes.into_iter().eq(channels_last)) {
             self.transposed.insert(result, from);
         }
+    }
+}
+
+/// Values that convolutions and pools read, also through elementwise steps.
+fn windowed(steps: &[Step]) -> HashSet<ValueId> {
+    let mut windowed = HashSet::new();
+    for step in steps.iter().rev() {
+        let reads_windows = matches!(step.op, Op::Convolution(_) | Op::Pool(_));
+        let is_elementwise = matches!(step.op.class(), Class::Elementwise(_));
+        let read = if reads_windows {
+            step.operands.get(..1).unwrap_or_default()
+        } else if is_elementwise && step.results.iter().any(|result| windowed.contains(result)) {
+            &step.operands[..]
+        } else {
+            &[]
+        };
+        windowed.extend(read.iter().filter_map(|operand| as_value(*operand)));
+    }
+    windowed
+}
+
+/// The value of an operand.
+pub(super) fn as_value(operand: Operand) -> Option<ValueId> {
+    match operand {
+        Operand::Value(value) => Some(value),
+        Operand::Absent | Operand::Constant(_) => None,
     }
 }
 

@@ -39,7 +39,7 @@ impl Blocks<'_> {
     /// An operand with other extents; a constant stays one.
     fn with_dims(&mut self, operand: Operand, dims: &[Dim], name: &Arc<str>) -> Option<Operand> {
         let Operand::Constant(id) = operand else {
-            self.make_plain(operand);
+            self.make_plain(operand).ok()?;
             return Some(Operand::Value(self.reshaped(operand, dims, name)?));
         };
         let shape = dims.iter().map(|dim| usize::try_from(dim.as_known()?).ok()).collect::<Option<Vec<usize>>>()?;

@@ -1,7 +1,7 @@
 //! Each kind of step over blocks.
 
-use super::blocks::{BLOCK, Blocks, blocked_dims, has_one_position};
-use crate::ir::{Constant, Operand, Step, ValueId};
+use super::blocks::{BLOCK, Blocks, as_value, blocked_dims, has_one_position};
+use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
@@ -15,14 +15,6 @@ fn positions(dims: &[Dim]) -> i64 {
     dims.iter().skip(2).filter_map(Dim::as_known).fold(1, i64::saturating_mul)
 }
 
-/// The value of an operand.
-fn as_value(operand: Operand) -> Option<ValueId> {
-    match operand {
-        Operand::Value(value) => Some(value),
-        Operand::Absent | Operand::Constant(_) => None,
-    }
-}
-
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
 
@@ -32,8 +24,17 @@ const FEWEST_PRODUCTS: i64 = 64;
 /// Windows up to which channels stay in their own order.
 const FEW_WINDOWS: i64 = 8;
 
+/// Inputs of a filter up to which those of windows over plain channels are copied side by side.
+const MOST_COPIED_INPUTS: i64 = 256;
+
 /// Inputs of a filter of several taps that a file does not cut: a panel of 16 filters is a quarter of a chunk.
 const MOST_INPUTS: i64 = 1 << 13;
+
+/// Whether filters `[m, c, k..]` have as few inputs as windows are copied for, and a file does not cut.
+fn has_few_inputs(filters: &[Dim]) -> bool {
+    let inputs = filters.iter().skip(1).map(Dim::as_known).try_fold(1i64, |inputs, dim| inputs.checked_mul(dim?));
+    inputs.is_some_and(|inputs| (1..=MOST_COPIED_INPUTS).contains(&inputs))
+}
 
 impl Blocks<'_> {
     /// Adds a step over blocks in place of one; `None` where there is none, and nothing is added that others need not.
@@ -82,24 +83,28 @@ impl Blocks<'_> {
             .all(|&operand| self.graph.fact(operand).is_some_and(|fact| fact.dtype() == Some(DType::F32)));
         let reads_own = convolution.program.operands().any(|operand| operand < OWN_OPERANDS);
         // Few windows are products of few rows.
-        if !plain
-            || !is_f32
-            || reads_own
-            || positions(&dims) <= FEW_WINDOWS
-            || !Self::has_blocks(&dims)
-            || !Self::has_blocks(&self.dims(x)?)
-        {
+        if !plain || !is_f32 || reads_own || positions(&dims) <= FEW_WINDOWS || !Self::has_blocks(&dims) {
             return None;
         }
-        self.filters_fit(&self.dims(w)?, convolution.groups)?;
-        (self.is_near(x) || self.is_worth_blocks(&self.dims(w)?, convolution.groups)).then_some(())?;
+        let filters = self.dims(w)?;
+        let plain_inputs = !Self::has_blocks(&self.dims(x)?);
+        if plain_inputs {
+            (convolution.groups == 1 && self.windowed.contains(&result) && has_few_inputs(&filters)).then_some(())?;
+        } else {
+            self.filters_fit(&filters, convolution.groups)?;
+            (self.is_near(x) || self.is_worth_blocks(&filters, convolution.groups)).then_some(())?;
+        }
         let mut operands = step.operands.clone();
         for operand in operands.iter_mut().skip(OWN_OPERANDS) {
             *operand = self.broadcast(*operand, &dims, &step.name)?;
         }
-        operands[0] = Operand::Value(self.in_blocks(x, &step.name)?);
+        if plain_inputs {
+            self.make_plain(x).ok()?;
+        } else {
+            operands[0] = Operand::Value(self.in_blocks(x, &step.name)?);
+        }
         let Convolution { strides, dilations, pads, groups, arithmetic, program, .. } = convolution.clone();
-        let blocked = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program };
+        let blocked = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program, plain_inputs };
         let value = self.push(blocked, operands, &step.name)?;
         self.set_blocked(result, value, &step.name);
         Some(())

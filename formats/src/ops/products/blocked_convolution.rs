@@ -1,7 +1,8 @@
 //! Convolutions over channels in blocks of [`CHANNEL_BLOCK`]. No ONNX operator is imported to it: a pass makes it of a
 //! convolution of f32.
 //!
-//! Channel `c` of `[n, channels, d..]` is at `[n, c / 8, d.., c % 8]`: the channels of a block lie side by side.
+//! Channel `c` of `[n, channels, d..]` is at `[n, c / 8, d.., c % 8]`: the channels of a block lie side by side. Inputs with few
+//! channels, such as images, may come in plain order: only results are in blocks then.
 
 use crate::attributes;
 use crate::dim::{Dim, Ranges};
@@ -29,7 +30,8 @@ const BLOCK: i64 = CHANNEL_BLOCK as i64;
 attributes! {
     /// Convolution over blocks of channels: `x: [n, c / 8, d.., 8]`, `w: [m, c / groups, k..]`, optional bias `[m]` to
     /// `[n, m / 8, o.., 8]`; further operands are the program's, which sees the blocks. Groups are of whole blocks of
-    /// channels and filters, or of one channel and one filter.
+    /// channels and filters, or of one channel and one filter. With plain inputs `x` is `[n, c, d..]`, and groups are of whole
+    /// blocks of filters.
     pub struct BlockedConvolution revision 1 {
         /// Distance of windows along each spatial axis; 1 where empty.
         1 since 1 => strides: Vec<i64>,
@@ -43,6 +45,8 @@ attributes! {
         5 since 1 => arithmetic: Arithmetic,
         /// What follows on each element of the result.
         6 since 1 => program: Program,
+        /// Whether channels of `x` lie one after another.
+        7 since 1 => plain_inputs: bool,
     }
 }
 
@@ -55,9 +59,14 @@ impl BlockedConvolution {
         let (ranges, mut no_blocks) = (Ranges::default(), NoBlocks);
         let mut context = InferContext::new("convolution", &ranges, &mut no_blocks);
         self.infer_shapes(&Shape::known(x), &Shape::known(w), &mut context)?;
-        let [batch, blocks, image @ .., _] = x else { return Err(rank_error(x.len()).into()) };
-        let plain = [&[*batch, blocks.saturating_mul(CHANNEL_BLOCK)], image].concat();
-        let plan = self.grouped().resolve(&plain, w)?;
+        let plan = match x {
+            _ if self.plain_inputs => self.grouped().resolve(x, w)?,
+            [batch, blocks, image @ .., _] => {
+                let plain = [&[*batch, blocks.saturating_mul(CHANNEL_BLOCK)], image].concat();
+                self.grouped().resolve(&plain, w)?
+            }
+            _ => return Err(self.rank_error(x.len()).into()),
+        };
         let outputs = plan.axes.iter().map(|axis| axis.output);
         let shape = [plan.shape[0], plan.shape[1] / CHANNEL_BLOCK].into_iter().chain(outputs).chain([CHANNEL_BLOCK]);
         let shape = shape.collect();
@@ -93,10 +102,13 @@ impl BlockedConvolution {
     /// The shape of operand 0 with channels in plain order.
     fn infer_inputs(&self, x: &Shape, context: &mut InferContext<'_>) -> Result<Shape, TypeError> {
         let Some(dims) = x.dims() else { return Ok(x.clone()) };
-        let [batch, blocks, image @ .., last] = dims else { return Err(rank_error(dims.len())) };
-        if image.is_empty() {
-            return Err(rank_error(dims.len()));
+        if dims.len() < self.least_rank() {
+            return Err(self.rank_error(dims.len()));
         }
+        if self.plain_inputs {
+            return Ok(x.clone());
+        }
+        let [batch, blocks, image @ .., last] = dims else { return Err(self.rank_error(dims.len())) };
         context.require_equal(last, &Dim::known(BLOCK), "channels of a block")?;
         Ok(Shape::Ranked([&[batch.clone(), blocks * BLOCK], image].concat()))
     }
@@ -108,6 +120,9 @@ impl BlockedConvolution {
             return Ok(());
         }
         let groups = Dim::known(self.groups);
+        if self.plain_inputs {
+            return require_multiple(filters, &(groups * BLOCK), "filters of the convolution", context);
+        }
         let own = filters.divide_exact(&groups).and_then(|own| own.as_known());
         match (own, channels.as_known()) {
             (Some(1), _) => context.require_equal(channels, &Dim::ONE, "channels of a group").map(|_| ()),
@@ -126,6 +141,9 @@ impl BlockedConvolution {
         }
         let own = filters.divide_exact(&Dim::known(self.groups)).and_then(|own| own.as_known());
         match (own, channels.as_known()) {
+            (Some(filters), Some(channels)) if self.plain_inputs && filters % BLOCK == 0 => {
+                Layout::Blocks { filters: filters / BLOCK, channels }
+            }
             (Some(1), Some(1)) => Layout::Depthwise,
             (Some(filters), Some(channels)) if filters % BLOCK == 0 && channels % BLOCK == 0 => {
                 Layout::Blocks { filters: filters / BLOCK, channels: channels / BLOCK }
@@ -133,11 +151,16 @@ impl BlockedConvolution {
             (Some(_) | None, _) => Layout::Unknown,
         }
     }
-}
 
-/// Operand 0 has too few axes.
-fn rank_error(found: usize) -> TypeError {
-    TypeError::Rank { operand: 0, expected: "at least 4".to_string(), found }
+    /// Axes of operand 0 where there is one of windows.
+    fn least_rank(&self) -> usize {
+        if self.plain_inputs { 3 } else { 4 }
+    }
+
+    /// Operand 0 has too few axes.
+    fn rank_error(&self, found: usize) -> TypeError {
+        TypeError::Rank { operand: 0, expected: format!("at least {}", self.least_rank()), found }
+    }
 }
 
 /// How groups lie in blocks of channels.
@@ -145,7 +168,7 @@ fn rank_error(found: usize) -> TypeError {
 enum Layout {
     /// There is one group.
     One,
-    /// A group has this many blocks of filters and of channels.
+    /// A group has this many blocks of filters, and of channels or, where these are in plain order, so many channels.
     Blocks { filters: i64, channels: i64 },
     /// A group has one filter and one channel: 8 groups lie side by side.
     Depthwise,
@@ -186,7 +209,10 @@ impl Operator for BlockedConvolution {
         let (plan, shape) = self.resolve(x.shape(), w.shape())?;
         let elements = |tensor: &Tensor| accumulators::<f64>(tensor, &self.arithmetic);
         let image = volume(plan.axes.iter().map(|axis| axis.input));
-        let channels = transposed(&elements(x)?, image, CHANNEL_BLOCK, x.shape())?;
+        let channels = match self.plain_inputs {
+            true => elements(x)?,
+            false => transposed(&elements(x)?, image, CHANNEL_BLOCK, x.shape())?,
+        };
         let mut sums = plan.convolve(&channels, &elements(w)?, &self.arithmetic, &mut context.macs)?;
         add_bias(&mut sums, bias, x.dtype(), &plan.shape, &self.arithmetic)?;
         let sums = transposed(&sums, CHANNEL_BLOCK, volume(plan.shape[2..].iter().copied()), &shape)?;
@@ -199,13 +225,14 @@ impl Operator for BlockedConvolution {
 impl Computes for BlockedConvolution {
     fn spaces(&self, facts: &StepFacts<'_>) -> Vec<Space> {
         let (
-            Some([_, own_blocks, image @ .., _]),
+            Some([_, own_blocks, image @ ..]),
             Some([filters, channels, kernel @ ..]),
             Some([batch, blocks, output @ .., _]),
         ) = (facts.dims(0), facts.dims(1), facts.result(0))
         else {
             return loops::unknown(facts, 1);
         };
+        let image = if self.plain_inputs { image } else { image.split_last().map_or(image, |(_, image)| image) };
         if image.len() != kernel.len() || output.len() != kernel.len() {
             return loops::unknown(facts, 1);
         }
@@ -214,6 +241,9 @@ impl Computes for BlockedConvolution {
         nest = self.filter_loops(nest, layout, blocks, output.len() + 2);
         nest = self.grouped().window_loops(nest, image, kernel, output);
         nest = match layout {
+            Layout::One | Layout::Blocks { .. } if self.plain_inputs => {
+                nest.reduced(channels, [loops::operand(0, 1), loops::operand(1, 1)])
+            }
             Layout::One | Layout::Blocks { .. } => {
                 let block = Dim::known(BLOCK);
                 let own = channels.divide_exact(&block).unwrap_or_else(|| own_blocks.clone());
@@ -287,6 +317,7 @@ mod tests {
             groups,
             arithmetic: Arithmetic::default(),
             program: Program::default(),
+            plain_inputs: false,
         }
     }
 
@@ -328,7 +359,7 @@ mod tests {
         let mut inputs: Vec<Option<Tensor>> = operands.iter().map(|&tensor| Some(tensor.clone())).collect();
         let expected = in_blocks(&run_optional(&plain(operator), &inputs).unwrap());
         for (index, input) in inputs.iter_mut().enumerate() {
-            if index == 0 || index > 2 {
+            if index == 0 && !operator.plain_inputs || index > 2 {
                 *input = input.as_ref().map(in_blocks);
             }
         }
@@ -357,8 +388,11 @@ mod tests {
             BlockedConvolution { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![1, 0, 0, 2], ..blocked(1) };
         case(uneven.clone(), &[2, 8, 6, 5], &[8, 8, 3, 2]);
         case(BlockedConvolution { groups: 2, ..uneven.clone() }, &[1, 16, 6, 5], &[32, 8, 3, 2]);
-        case(BlockedConvolution { groups: 16, ..uneven }, &[2, 16, 6, 5], &[16, 1, 3, 2]);
+        case(BlockedConvolution { groups: 16, ..uneven.clone() }, &[2, 16, 6, 5], &[16, 1, 3, 2]);
         case(BlockedConvolution { strides: vec![2], ..blocked(8) }, &[1, 8, 7], &[8, 1, 3]);
+        let images = BlockedConvolution { plain_inputs: true, ..uneven.clone() };
+        case(images.clone(), &[2, 3, 6, 5], &[16, 3, 3, 2]);
+        case(BlockedConvolution { groups: 2, ..images }, &[1, 6, 6, 5], &[32, 3, 3, 2]);
         // Nothing to compute.
         case(blocked(1), &[0, 8, 4], &[8, 8, 2]);
     }
@@ -404,6 +438,12 @@ mod tests {
         assert_eq!(depthwise, "filters of the convolution: 16 does not fit 8");
         let depthwise = refused(blocked(8), &[1, 2, 5, 8], &[8, 2, 1]);
         assert_eq!(depthwise, "channels of a group: 2 does not fit 1");
+        let images = |groups| BlockedConvolution { plain_inputs: true, ..blocked(groups) };
+        assert_eq!(refused(images(1), &[1, 3], &[8, 3]), "operand 0 must have rank at least 3, found 2");
+        let filters = refused(images(1), &[1, 3, 5], &[12, 3, 1]);
+        assert_eq!(filters, "filters of the convolution: 12 does not fit a multiple of 8");
+        let groups = refused(images(2), &[1, 2, 5], &[24, 1, 1]);
+        assert_eq!(groups, "filters of the convolution: 24 does not fit a multiple of 16");
         assert_eq!(refused(blocked(0), &[1, 1, 5, 8], &[8, 8, 1]), "`groups` is 0, expected at least 1");
         let narrow = Tensor::zeros(DType::F16, &[1, 1, 5, 8]).unwrap();
         let refused = run_optional(&blocked(1), &[Some(narrow), Some(numbers(&[8, 8, 1], 1))]).unwrap_err();

@@ -5,8 +5,8 @@ use std::{ops::Range, sync::OnceLock};
 use half::{bf16, f16};
 
 use super::{
-    CHANNEL_BLOCK,
-    panel_tiles::{Finish, MOST_ROWS, PanelTiles, Start},
+    CHANNEL_BLOCK, InputOrder, gathered,
+    panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS},
     plane,
     tile::{Inputs, Operands},
     winograd,
@@ -26,6 +26,9 @@ const MOST_INPUTS: usize = 256;
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
 
+/// Values that are copied side by side in a task, which stay in the first-level cache.
+const MOST_GATHERED: usize = 1 << 13;
+
 /// Windows of a task.
 const MOST_WINDOWS: usize = 768;
 
@@ -42,7 +45,7 @@ const FEWEST_WINDOWS: usize = 48;
 pub(super) fn convolution(
     instructions: Instructions,
     shape: &ConvolutionShape,
-    x: &[f32],
+    (x, order): (&[f32], InputOrder),
     pieces: &[PanelPiece<'_>],
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
@@ -51,7 +54,7 @@ pub(super) fn convolution(
     for piece in pieces {
         piece.check(shape.depth(), shape.groups * group_panels);
     }
-    let common = Common { shape, axes: window::joined(&shape.axes), x, epilogue };
+    let common = Common { shape, axes: window::joined(&shape.axes), x, order, epilogue };
     // Pieces of the same panels add to the same outputs.
     let mut rest = pieces;
     while let [first, ..] = rest {
@@ -72,7 +75,8 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
     let shape = common.shape;
     // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
     let (whole, rest): (Vec<_>, Vec<_>) = pieces.iter().cloned().partition(|piece| piece.inputs.len() == shape.depth());
-    let transforms = !whole.is_empty() && winograd::fits(shape) && are_small(instructions, common.x);
+    let is_blocked = common.order == InputOrder::Blocks;
+    let transforms = is_blocked && !whole.is_empty() && winograd::fits(shape) && are_small(instructions, common.x);
     let direct = if transforms {
         winograd::convolution(instructions, shape, common.x, &whole, out, common.epilogue);
         &rest
@@ -89,6 +93,7 @@ struct Common<'a> {
     shape: &'a ConvolutionShape,
     axes: Vec<window::WindowAxis>,
     x: &'a [f32],
+    order: InputOrder,
     epilogue: ConvolutionEpilogue<'a>,
 }
 
@@ -109,12 +114,18 @@ struct Task<'a> {
 }
 
 /// Windows of a task.
-fn windows_each(shape: &ConvolutionShape, windows: usize, parts: usize) -> usize {
-    let depth = shape.depth().max(1);
-    let most = if depth > MOST_INPUTS { MOST_WAITING } else { MOST_WINDOWS };
-    let most = (MOST_VALUES / shape.group_inputs.max(1)).clamp(FEWEST_WINDOWS.min(most), most);
-    let each = windows.div_ceil(parts.max(windows.div_ceil(most)));
-    each.max(FEWEST_WINDOWS).next_multiple_of(MOST_ROWS)
+fn windows_each(common: &Common<'_>, windows: usize, parts: usize) -> usize {
+    let (depth, channels) = (common.shape.depth(), common.shape.group_inputs);
+    let (most_values, values, most) = match common.order {
+        InputOrder::Blocks if depth > MOST_INPUTS => (MOST_VALUES, channels.max(1), MOST_WAITING),
+        InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
+        InputOrder::Planes => (MOST_GATHERED, gathered::pitch(depth), MOST_WINDOWS),
+    };
+    let most = (most_values / values).clamp(FEWEST_WINDOWS.min(most), most);
+    let each = windows.div_ceil(parts.max(windows.div_ceil(most))).max(FEWEST_WINDOWS);
+    // About as many in each task: a short last one would read all weights for few windows.
+    let tasks = (windows / each).max(1);
+    windows.div_ceil(tasks).next_multiple_of(TILE_ROWS)
 }
 
 /// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own.
@@ -132,7 +143,7 @@ fn split<'a>(
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
     let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
     let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
-    let windows_each = windows_each(shape, windows, parts);
+    let windows_each = windows_each(common, windows, parts);
     let panels_each = panels.div_ceil(groups).div_ceil(parts.div_ceil(windows.div_ceil(windows_each))).max(1);
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
@@ -183,18 +194,31 @@ impl Routine for Task<'_> {
 impl<'a> Task<'a> {
     #[inline(always)]
     fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
-        let Common { shape, axes, x, .. } = self.common;
+        let Common { shape, axes, x, order, .. } = self.common;
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
-        let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
-        let blocks = group_inputs / CHANNEL_BLOCK;
-        let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-        let lines = Lines::new(image, places, layout);
-        let taps = window::taps(axes);
-        let mut out = std::mem::take(&mut self.out);
-        let segments = segments(&self.inputs, CHANNEL_BLOCK * taps);
         let windows = self.windows.len();
+        let pitch = gathered::pitch(shape.depth());
+        let is_gathered = *order == InputOrder::Planes;
+        let mut gathered = scratch(if is_gathered { windows * pitch } else { 0 });
+        let (values, places, layout, taps) = match order {
+            InputOrder::Blocks => {
+                let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
+                let blocks = group_inputs / CHANNEL_BLOCK;
+                let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
+                (image, places, layout, window::taps(axes))
+            }
+            InputOrder::Planes => {
+                gathered::gather(axes, image, self.windows.clone(), pitch, &mut gathered);
+                let places = self.places.get_or_init(|| (0..windows).map(|window| (window * pitch) as u32).collect());
+                (&gathered[..], places, Layout { blocks: 1, block_distance: 0, length: shape.depth() }, 1)
+            }
+        };
+        let lines = Lines::new(values, places, layout);
+        let block = lines.length() * taps;
+        let mut out = std::mem::take(&mut self.out);
+        let segments = segments(&self.inputs, block);
         let mut waiting = scratch(if segments.len() > 1 { windows * LANES } else { 0 });
         let mut wide = scratch(if W::as_f32(W::groups(&[])).is_some() { 0 } else { self.inputs.len() * LANES });
         let panel_length = self.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
@@ -210,8 +234,16 @@ impl<'a> Task<'a> {
             let mut begin = 0;
             for (index, inputs) in segments.iter().enumerate() {
                 let panel = &weights[begin..];
-                let asked = inputs.count(taps).div_ceil(windows);
-                let operands = Operands { lines, windows, taps, inputs, panel, asked, asks: is_first && taps == 1 };
+                let asked = inputs.count(block).div_ceil(windows);
+                let operands = Operands {
+                    lines,
+                    windows,
+                    taps,
+                    inputs,
+                    panel,
+                    asked,
+                    asks: is_first && taps == 1 && !is_gathered,
+                };
                 let start = match index {
                     0 if self.inputs.start == 0 => Start::Zero,
                     0 => Start::Outputs,
@@ -219,7 +251,7 @@ impl<'a> Task<'a> {
                 };
                 let ends = index + 1 == segments.len();
                 simd.run(PanelTiles { operands, start, ends, waiting: &mut waiting, finish, out });
-                begin += inputs.count(taps);
+                begin += inputs.count(block);
             }
             if let Some(change) = self.common.epilogue.change.filter(|_| self.is_last()) {
                 for (index, out) in out.iter_mut().enumerate() {
@@ -253,15 +285,8 @@ impl<'a> Task<'a> {
         if !self.is_last() {
             return Finish::default();
         }
-        let ConvolutionEpilogue { bias, addend, clamp, .. } = self.common.epilogue;
-        let bias = bias.map(|bias| {
-            let mut lanes = [0.0; LANES];
-            let own = &bias[self.block(panel) * CHANNEL_BLOCK..];
-            lanes.iter_mut().zip(own).for_each(|(lane, bias)| *lane = *bias);
-            lanes
-        });
-        let addend = addend.map(|addend| [0, blocks - 1].map(|index| &addend[self.place(panel, index)..]));
-        Finish { bias, addend, clamp }
+        let places = [0, blocks - 1].map(|index| self.place(panel, index));
+        Finish::of(self.common.epilogue, self.block(panel), places)
     }
 }
 

@@ -3,13 +3,15 @@
 //! What a window reads is 8 channels side by side at each of its taps, wherever it lies: nothing is copied, and positions need not
 //! fill vectors. A register tile multiplies some windows, whose inputs are broadcast, by a panel of 16 output channels (`tile`, `dense`);
 //! channels of their own are multiplied 8 at a time (`depthwise`), and many windows of 3 × 3 taps with fewer multiplications
-//! (`winograd`).
+//! (`winograd`). Inputs that come in the order of ONNX, such as the three channels of an image, are copied side by side for some
+//! windows at a time (`gathered`).
 //!
 //! The order of each sum is over runs of blocks, and within over taps, blocks and the channels of a block; where a weight with several
 //! taps is cut within a block, over the inputs of that block in the order of the weight.
 
 mod dense;
 mod depthwise;
+mod gathered;
 mod panel_tiles;
 mod tile;
 mod winograd;
@@ -24,15 +26,31 @@ use crate::{
     window,
 };
 
+/// Inputs of a window that are copied side by side: those of all windows of a task are counted in 32 bits.
+pub const MOST_DEPTH: usize = 1 << 24;
+
 /// Channels of a block.
 pub const CHANNEL_BLOCK: usize = HALF;
 
-/// Whether channels of all groups are whole blocks.
+/// How channels of inputs lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputOrder {
+    /// In blocks: `[batch, channels / 8, .., 8]`.
+    Blocks,
+    /// One after another, as in ONNX: `[batch, channels, ..]`.
+    Planes,
+}
+
+/// Whether channels of all groups are whole blocks, but those of inputs that lie one after another.
 #[must_use]
-pub fn has_blocks(shape: &ConvolutionShape) -> bool {
+pub fn has_blocks(shape: &ConvolutionShape, order: InputOrder) -> bool {
     let ConvolutionShape { groups, group_inputs, group_outputs, .. } = *shape;
     let are_blocks = |channels: usize| channels.is_multiple_of(CHANNEL_BLOCK);
-    if is_depthwise(shape) { are_blocks(groups) } else { are_blocks(group_inputs) && are_blocks(group_outputs) }
+    match order {
+        InputOrder::Blocks if is_depthwise(shape) => are_blocks(groups),
+        InputOrder::Blocks => are_blocks(group_inputs) && are_blocks(group_outputs),
+        InputOrder::Planes => are_blocks(group_outputs),
+    }
 }
 
 /// Whether groups are single channels.
@@ -40,7 +58,8 @@ fn is_depthwise(shape: &ConvolutionShape) -> bool {
     shape.group_inputs == 1 && shape.group_outputs == 1
 }
 
-/// `out = x * weight`, then the epilogue: inputs, outputs, the addend and what is changed are `[batch, channels / 8, .., 8]`.
+/// `out = x * weight`, then the epilogue: outputs, the addend and what is changed are `[batch, channels / 8, .., 8]`, inputs too
+/// where their order says so.
 ///
 /// Weights are those of a convolution of channels one after another (see [`super::convolution`]), and may come in pieces as there.
 ///
@@ -49,13 +68,14 @@ fn is_depthwise(shape: &ConvolutionShape) -> bool {
 pub fn blocked_convolution(
     instructions: Instructions,
     shape: &ConvolutionShape,
-    x: &[f32],
+    (x, order): (&[f32], InputOrder),
     weight: ConvolutionWeight<'_>,
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
-    assert!(has_blocks(shape), "blocks of channels of {shape:?}");
+    assert!(has_blocks(shape, order), "blocks of channels of {shape:?}");
     assert!(plane(shape).saturating_mul(CHANNEL_BLOCK) < OUTSIDE as usize, "positions of {shape:?}");
+    assert!(shape.depth() < MOST_DEPTH || order == InputOrder::Blocks, "inputs of windows of {shape:?}");
     assert_eq!(x.len(), shape.inputs(), "inputs of {shape:?}");
     assert_eq!(out.len(), shape.outputs(), "outputs of {shape:?}");
     epilogue.check(shape.groups * shape.group_outputs, out.len());
@@ -63,7 +83,7 @@ pub fn blocked_convolution(
         return;
     }
     match weight {
-        ConvolutionWeight::Plain(weight) if is_depthwise(shape) => {
+        ConvolutionWeight::Plain(weight) if is_depthwise(shape) && order == InputOrder::Blocks => {
             depthwise::depthwise(instructions, shape, x, weight, out, epilogue);
         }
         ConvolutionWeight::Plain(weight) => {
@@ -71,11 +91,11 @@ pub fn blocked_convolution(
             let panels = shape.groups * shape.group_outputs.div_ceil(PANEL_OUTPUTS);
             let inputs = 0..shape.depth();
             let piece = PanelPiece { panels: 0..panels, inputs, elements: PanelElements::F32(&packed) };
-            dense::convolution(instructions, shape, x, &[piece], out, epilogue);
+            dense::convolution(instructions, shape, (x, order), &[piece], out, epilogue);
         }
         ConvolutionWeight::Panels(pieces) => {
             assert!(!is_depthwise(shape), "weights of single channels are no panels");
-            dense::convolution(instructions, shape, x, pieces, out, epilogue);
+            dense::convolution(instructions, shape, (x, order), pieces, out, epilogue);
         }
     }
 }

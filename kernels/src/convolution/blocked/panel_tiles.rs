@@ -2,12 +2,13 @@
 
 use super::{CHANNEL_BLOCK, tile::Operands};
 use crate::{
+    convolution::ConvolutionEpilogue,
     product::clamped,
     simd::{LANES, Routine, Simd},
 };
 
-/// Windows of the largest tile; those of other instruction sets fill as many too.
-pub(super) const MOST_ROWS: usize = 12;
+/// Windows of the least tile whose sums are as many as two units have in flight.
+pub(super) const TILE_ROWS: usize = 4;
 
 /// What sums begin with.
 #[derive(Clone, Copy, PartialEq)]
@@ -27,6 +28,47 @@ pub(super) struct Finish<'a> {
     /// From the first window of the first and of the last block of the panel on.
     pub addend: Option<[&'a [f32]; 2]>,
     pub clamp: Option<(f32, f32)>,
+}
+
+impl<'a> Finish<'a> {
+    /// What an epilogue does to the outputs of a panel whose first block of channels (of all groups) is `block`, and whose first
+    /// and last block begin at these places of the whole output.
+    pub(super) fn of(epilogue: ConvolutionEpilogue<'a>, block: usize, places: [usize; 2]) -> Self {
+        let bias = epilogue.bias.map(|bias| {
+            let mut lanes = [0.0; LANES];
+            lanes.iter_mut().zip(&bias[block * CHANNEL_BLOCK..]).for_each(|(lane, bias)| *lane = *bias);
+            lanes
+        });
+        let addend = epilogue.addend.map(|addend| places.map(|place| &addend[place..]));
+        Self { bias, addend, clamp: epilogue.clamp }
+    }
+
+    /// The outputs of `ROWS` windows from their sums.
+    #[inline(always)]
+    pub(super) fn outputs<S: Simd, const ROWS: usize>(
+        &self,
+        simd: S,
+        window: usize,
+        mut sums: [S::Vector; ROWS],
+    ) -> [S::Vector; ROWS] {
+        if let Some(bias) = &self.bias {
+            let bias = simd.load(bias);
+            for row in 0..ROWS {
+                sums[row] = simd.add(sums[row], bias);
+            }
+        }
+        if let Some([low, high]) = self.addend {
+            let (low, high) = (low.as_chunks::<CHANNEL_BLOCK>().0, high.as_chunks::<CHANNEL_BLOCK>().0);
+            let (low, high) = (&low[window..][..ROWS], &high[window..][..ROWS]);
+            for row in 0..ROWS {
+                sums[row] = simd.add(sums[row], simd.load_halves(&low[row], &high[row]));
+            }
+        }
+        for row in 0..ROWS {
+            sums[row] = clamped(simd, self.clamp, sums[row]);
+        }
+        sums
+    }
 }
 
 /// All windows of a task by a panel, over some of its inputs.
@@ -97,7 +139,7 @@ impl PanelTiles<'_, '_, '_> {
                 }
             }
         }
-        let mut sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
+        let sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
         if !self.ends {
             let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..ROWS];
             for row in 0..ROWS {
@@ -105,32 +147,14 @@ impl PanelTiles<'_, '_, '_> {
             }
             return ROWS;
         }
-        let Finish { bias, addend, clamp } = self.finish;
-        if let Some(bias) = bias {
-            let bias = simd.load(&bias);
-            for row in 0..ROWS {
-                sums[row] = simd.add(sums[row], bias);
-            }
-        }
-        if let Some([low, high]) = addend {
-            let (low, high) = (low.as_chunks::<CHANNEL_BLOCK>().0, high.as_chunks::<CHANNEL_BLOCK>().0);
-            let (low, high) = (&low[window..][..ROWS], &high[window..][..ROWS]);
-            for row in 0..ROWS {
-                sums[row] = simd.add(sums[row], simd.load_halves(&low[row], &high[row]));
-            }
-        }
-        for row in 0..ROWS {
-            sums[row] = clamped(simd, clamp, sums[row]);
-        }
+        let outputs = self.finish.outputs::<S, ROWS>(simd, window, sums);
         let [low, high] = lines(self.out, window, &mut nowhere);
         for row in 0..ROWS {
-            simd.store_halves(sums[row], &mut low[row], &mut high[row]);
+            simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
         }
         ROWS
     }
-}
 
-impl PanelTiles<'_, '_, '_> {
     /// `ROWS` windows of a panel of one block, two to a vector; gives how many.
     #[inline(always)]
     fn pairs<S: Simd, const ROWS: usize, const PAIRS: usize>(&mut self, simd: S, window: usize) -> usize {
@@ -183,7 +207,7 @@ impl PanelTiles<'_, '_, '_> {
 
 /// The outputs of some windows, of the first and of the second block of a panel; `nowhere` where there is no such block.
 #[inline(always)]
-fn lines<'l, const ROWS: usize>(
+pub(super) fn lines<'l, const ROWS: usize>(
     out: &'l mut [&mut [f32]],
     window: usize,
     nowhere: &'l mut [[f32; CHANNEL_BLOCK]; ROWS],

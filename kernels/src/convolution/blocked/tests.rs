@@ -31,19 +31,27 @@ struct Case {
     shape: ConvolutionShape,
     x: Vec<f32>,
     weight: Vec<f32>,
+    order: InputOrder,
     /// Sums and the sums of their magnitudes.
     expected: Vec<(f64, f64)>,
 }
 
 impl Case {
     fn new(shape: ConvolutionShape) -> Case {
-        let ConvolutionShape { batch, groups, group_inputs, group_outputs, .. } = shape;
+        let ConvolutionShape { batch, groups, group_inputs, .. } = shape;
+        let x = numbers(3, shape.inputs());
+        let x = to_blocks(&x, (batch, groups * group_inputs), plane(&shape));
+        Case { x, order: InputOrder::Blocks, ..Case::of_planes(shape) }
+    }
+
+    /// With inputs in the order of ONNX.
+    fn of_planes(shape: ConvolutionShape) -> Case {
+        let ConvolutionShape { batch, groups, group_outputs, .. } = shape;
         let x = numbers(3, shape.inputs());
         let weight = numbers(7, groups * group_outputs * shape.depth());
         let expected = naive(&shape, &x, &weight);
         let expected = to_blocks(&expected, (batch, groups * group_outputs), window::outputs(&shape.axes));
-        let x = to_blocks(&x, (batch, groups * group_inputs), plane(&shape));
-        Case { shape, x, weight, expected }
+        Case { shape, x, weight, order: InputOrder::Planes, expected }
     }
 
     fn run(
@@ -53,7 +61,7 @@ impl Case {
         epilogue: ConvolutionEpilogue<'_>,
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.expected.len()];
-        blocked_convolution(instructions, &self.shape, &self.x, weight, &mut out, epilogue);
+        blocked_convolution(instructions, &self.shape, (&self.x, self.order), weight, &mut out, epilogue);
         out
     }
 
@@ -88,8 +96,20 @@ fn shapes() -> impl Strategy<Value = ConvolutionShape> {
     )
 }
 
+/// A convolution of planes, as few as an image has.
+fn shapes_of_planes() -> impl Strategy<Value = ConvolutionShape> {
+    (0_usize..3, 1_usize..3, 1_usize..5, 1_usize..5, axes()).prop_map(|(batch, groups, group_inputs, outputs, axes)| {
+        ConvolutionShape { batch, groups, group_inputs, group_outputs: outputs * CHANNEL_BLOCK, axes }
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn planes_agree_with_naive_loops(shape in shapes_of_planes()) {
+        Case::of_planes(shape).agrees();
+    }
 
     #[test]
     fn agrees_with_naive_loops(shape in shapes()) {
@@ -140,10 +160,28 @@ fn threads_do_not_change_bits() {
     }
 }
 
+/// Two axes of an image, in several tasks.
+#[test]
+fn threads_do_not_change_bits_of_planes() {
+    for (kernel, stride, dilation) in [(3, 2, 1), (7, 2, 1), (4, 4, 1), (3, 1, 2), (9, 3, 1)] {
+        let (input, pad) = (61, kernel / 2);
+        let output = (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1;
+        let axis = WindowAxis { input, output, kernel, stride, dilation, pad_begin: pad, pad_end: pad };
+        let shape = ConvolutionShape { batch: 2, groups: 1, group_inputs: 3, group_outputs: 40, axes: vec![axis; 2] };
+        let case = Case::of_planes(shape);
+        case.agrees();
+        for instructions in Instructions::available() {
+            let run = |threads| with_threads(threads, || case.plain(instructions, ConvolutionEpilogue::default()));
+            assert_eq!(run(1), run(3), "{}", instructions.name());
+        }
+    }
+}
+
 #[test]
 fn pieces_add_up() {
-    for groups in [1, 2] {
-        let case = deep(groups);
+    let axis = WindowAxis { input: 9, output: 9, kernel: 3, stride: 1, dilation: 1, pad_begin: 1, pad_end: 1 };
+    let planes = ConvolutionShape { batch: 1, groups: 1, group_inputs: 71, group_outputs: 40, axes: vec![axis; 2] };
+    for case in [deep(1), deep(2), Case::of_planes(planes)] {
         let shape = &case.shape;
         let (depth, panels) = (shape.depth(), 3 * shape.groups);
         let packed: Vec<f32> = pack_group(shape, &case.weight);
@@ -168,7 +206,7 @@ fn pieces_add_up() {
             let mut alone = vec![f32::NAN; whole.len()];
             for piece in pieces.chunks(1) {
                 let weight = ConvolutionWeight::Panels(piece);
-                blocked_convolution(instructions, &case.shape, &case.x, weight, &mut alone, epilogue);
+                blocked_convolution(instructions, &case.shape, (&case.x, case.order), weight, &mut alone, epilogue);
             }
             assert_eq!(together, alone, "{}", instructions.name());
             let near = whole.iter().zip(&together).all(|(whole, cut)| (whole - cut).abs() <= 1e-4);
@@ -281,4 +319,6 @@ fn windows_over_nothing_are_padding() {
             ConvolutionShape { batch: 1, groups, group_inputs: channels, group_outputs: channels, axes: vec![axis] };
         Case::new(shape).agrees();
     }
+    let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 3, group_outputs: 8, axes: vec![axis, axis] };
+    Case::of_planes(shape).agrees();
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::CHANNEL_BLOCK;
 use crate::simd::{LANES, Lines, Simd};
 
-/// Blocks of input channels with their weights.
+/// Blocks of input channels, or the inputs of windows that were copied side by side, with their weights.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
-    /// Of all blocks of the group: `[taps, windows]`.
+    /// Of all blocks of the group, `[taps, windows]`; or all inputs of each window, which are one block of one tap then.
     pub lines: Lines<'a>,
     pub windows: usize,
     pub taps: usize,
@@ -32,10 +32,10 @@ pub(super) enum Inputs {
 }
 
 impl Inputs {
-    /// How many there are.
-    pub(super) fn count(&self, taps: usize) -> usize {
+    /// How many there are, where a block has `block` inputs.
+    pub(super) fn count(&self, block: usize) -> usize {
         match self {
-            Inputs::Blocks(blocks) => blocks.len() * CHANNEL_BLOCK * taps,
+            Inputs::Blocks(blocks) => blocks.len() * block,
             Inputs::Single(inputs) => inputs.len(),
         }
     }
@@ -62,7 +62,7 @@ impl Operands<'_> {
     /// Asks for the share of some windows in the weights that come behind those of all blocks.
     #[inline(always)]
     fn ask_weights<S: Simd>(&self, simd: S, window: usize, rows: usize) {
-        let count = self.inputs.count(self.taps);
+        let count = self.inputs.count(self.lines.length() * self.taps);
         for input in (window * self.asked..(window + rows) * self.asked).take_while(|input| *input < count) {
             simd.prefetch_far(self.panel, count + input);
         }
@@ -79,9 +79,9 @@ impl Operands<'_> {
         let Operands { lines, windows, taps, panel, asks, .. } = *self;
         for tap in 0..taps {
             let rows = lines.rows::<ROWS>(tap * windows + window);
-            for (block, weights) in blocks.clone().zip(panel.chunks_exact(CHANNEL_BLOCK * taps)) {
+            for (block, weights) in blocks.clone().zip(panel.chunks_exact(lines.length() * taps)) {
                 if asks {
-                    rows.ask(simd, block, ROWS * CHANNEL_BLOCK);
+                    rows.ask(simd, block, ROWS * lines.length());
                 }
                 let mut terms = rows.terms(block, weights, (tap, taps));
                 while let Some((weights, values)) = terms.next() {
@@ -104,7 +104,7 @@ impl Operands<'_> {
         for (input, weights) in inputs.clone().zip(panel) {
             let (channel, tap) = (input / taps, input % taps);
             let rows = lines.rows::<ROWS>(tap * windows + window);
-            let values = rows.values(channel / CHANNEL_BLOCK, channel % CHANNEL_BLOCK);
+            let values = rows.values(channel / lines.length(), channel % lines.length());
             add_input(simd, weights, values, &mut sums);
         }
         sums

@@ -1,22 +1,23 @@
 //! Convolutions of 3 × 3 taps with fewer multiplications over blocks of channels (see [`crate::convolution::winograd`], which has the
 //! transforms and what they cost in precision): two tiles side by side, or 16 output channels of one, are a vector.
 
-use std::ops::Range;
-
 use half::{bf16, f16};
 
 use super::{
     CHANNEL_BLOCK,
-    panel_tiles::{Finish, PanelTiles, Start},
+    panel_tiles::{Finish, PanelTiles, Start, lines},
     plane,
     tile::{Inputs, Operands},
 };
 use crate::{
     convolution::{
         ConvolutionEpilogue, ConvolutionShape,
-        winograd::{INPUTS, MOST_CHANNELS, OUTPUTS, POINTS, input_points, outputs, threads, transform_weights},
+        winograd::{
+            Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, WEIGHT_COST,
+            ask_next, input_points, outputs, transform_weights,
+        },
     },
-    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, clamped},
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, Lines, Routine, Simd},
     threads,
@@ -29,17 +30,8 @@ const MOST_TILES: usize = 98;
 /// Fewest tiles of a block, so that weights are not transformed too often.
 const FEWEST_TILES: usize = 16;
 
-/// Transformed inputs of a block, which stay in the second-level cache.
-const MOST_INPUTS: usize = 96 << 10;
-
 /// Input channels that are multiplied before the next ones: their weights stay in the first-level cache.
 const RUN: usize = 256;
-
-/// Operations on vectors that transforms take: of the weights of a channel and a panel, of two tiles of a block of input channels
-/// and of a tile of a panel.
-const WEIGHT_COST: usize = 160;
-const INPUT_COST: usize = 230;
-const OUTPUT_COST: usize = 200;
 
 /// Whether a convolution of these windows is faster so. It depends on nothing else, as results have other bits.
 pub(super) fn fits(convolution: &ConvolutionShape) -> bool {
@@ -80,90 +72,24 @@ pub(super) fn convolution(
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
-    let &[rows, columns] = shape.axes.as_slice() else { return };
+    let [rows, columns] = shape.axes.as_slice() else { return };
     let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
-    // As many blocks for each thread, where there are several.
-    let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
-    let blocks = if blocks > 1 { blocks.next_multiple_of(threads(shape.outputs() * shape.depth())) } else { 1 };
-    let plan = Plan { shape, rows, columns, tile_columns, rows_each: tile_rows.div_ceil(blocks), epilogue };
+    let rows_each = rows_each(shape.group_inputs, tile_rows, tile_columns);
+    let plan = Plan::new(shape, epilogue, rows_each, CHANNEL_BLOCK);
     for piece in pieces {
-        threads::each(plan.blocks(x, piece, out), |block| instructions.run(block));
+        threads::each(plan.blocks(x, piece, out), |block| instructions.run(Channels(block)));
     }
 }
 
-/// How tiles are cut into blocks.
-struct Plan<'a> {
-    shape: &'a ConvolutionShape,
-    rows: WindowAxis,
-    columns: WindowAxis,
-    /// Tiles of a row of tiles.
-    tile_columns: usize,
-    /// Rows of tiles of a block.
-    rows_each: usize,
-    epilogue: ConvolutionEpilogue<'a>,
-}
+/// A block of tiles over blocks of channels.
+struct Channels<'a>(Block<'a>);
 
-/// Some rows of tiles of an image by some panels.
-struct Block<'a> {
-    plan: &'a Plan<'a>,
-    image: usize,
-    /// All channels of the image.
-    x: &'a [f32],
-    tile_rows: Range<usize>,
-    first_panel: usize,
-    /// The weights of the panels.
-    elements: PanelElements<'a>,
-    panels: usize,
-    /// The outputs of each block of channels.
-    out: Vec<&'a mut [f32]>,
-}
-
-impl<'a> Plan<'a> {
-    /// The tasks of a piece of the weight, with outputs of their own.
-    fn blocks<'b>(&'b self, x: &'b [f32], piece: &PanelPiece<'b>, out: &'b mut [f32]) -> Vec<Block<'b>> {
-        let Plan { shape, rows, columns, rows_each, .. } = *self;
-        let positions = rows.output * columns.output;
-        let tile_rows = rows.output.div_ceil(OUTPUTS);
-        let blocks = tile_rows.div_ceil(rows_each);
-        let operations = shape.batch * positions * shape.depth() * piece.panels.len() * PANEL_OUTPUTS;
-        // Each part of the panels transforms the inputs anew: there are no more than threads want.
-        let panels_each = piece.panels.len().div_ceil(threads(operations).div_ceil(shape.batch * blocks)).max(1);
-        let image_inputs = shape.group_inputs * plane(shape);
-        let mut tasks = Vec::new();
-        for (image, out) in out.chunks_mut(shape.group_outputs * positions).enumerate() {
-            let channel = piece.panels.start * PANEL_OUTPUTS;
-            let end = shape.group_outputs.min(piece.panels.end * PANEL_OUTPUTS);
-            let out = &mut out[channel * positions..end * positions];
-            for (part, out) in out.chunks_mut(panels_each * PANEL_OUTPUTS * positions).enumerate() {
-                let begin = tasks.len();
-                let first = piece.panels.start + part * panels_each;
-                let own = first..piece.panels.end.min(first + panels_each);
-                tasks.extend((0..blocks).map(|block| Block {
-                    plan: self,
-                    image,
-                    x: &x[image * image_inputs..][..image_inputs],
-                    tile_rows: block * rows_each..tile_rows.min((block + 1) * rows_each),
-                    first_panel: first,
-                    elements: piece.elements_of(own.clone()),
-                    panels: own.len(),
-                    out: Vec::new(),
-                }));
-                for channels in out.chunks_mut(CHANNEL_BLOCK * positions) {
-                    let rows = channels.chunks_mut(rows_each * OUTPUTS * columns.output * CHANNEL_BLOCK);
-                    tasks[begin..].iter_mut().zip(rows).for_each(|(task, rows)| task.out.push(rows));
-                }
-            }
-        }
-        tasks
-    }
-}
-
-impl Routine for Block<'_> {
+impl Routine for Channels<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.elements {
+        match self.0.elements {
             PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
             PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
             PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
@@ -171,11 +97,10 @@ impl Routine for Block<'_> {
     }
 }
 
-impl Block<'_> {
+impl Channels<'_> {
     #[inline(always)]
     fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
-        let tiles = self.tile_rows.len() * self.plan.tile_columns;
-        let inputs = self.plan.shape.group_inputs;
+        let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
         let blocks = inputs / CHANNEL_BLOCK;
         // Tiles come in pairs. Points a line further apart than channels reach: they do not fall on the same cache sets.
         let pitch = tiles.next_multiple_of(2) * CHANNEL_BLOCK;
@@ -190,11 +115,12 @@ impl Block<'_> {
             .step_by(RUN / CHANNEL_BLOCK)
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
             .collect();
-        let mut out = std::mem::take(&mut self.out);
-        let panel_length = elements.len() / self.panels.max(1);
+        let mut out = std::mem::take(&mut self.0.out);
+        let panel_length = elements.len() / self.0.panels;
         for (panel, out) in out.chunks_mut(PANEL_OUTPUTS / CHANNEL_BLOCK).enumerate() {
             transform_weights::<S, W>(simd, &elements[panel * panel_length..][..panel_length], inputs, &mut weights);
             for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
+                ask_next(simd, elements, panel, panel_length, point);
                 let data = &data[point * point_inputs..][..point_inputs];
                 let layout = Layout { blocks, block_distance: pitch, length: CHANNEL_BLOCK };
                 let lines = Lines::new(data, &places, layout);
@@ -213,20 +139,20 @@ impl Block<'_> {
                     });
                 }
             }
-            self.transform_sums(simd, &sums, point_sums, self.first_panel + panel, out);
+            self.transform_sums(simd, &sums, point_sums, panel, out);
         }
     }
 
     /// The tiles of all blocks at all points: `[36, blocks, tiles, 8]`.
     #[inline(always)]
     fn transform_inputs<S: Simd>(&self, simd: S, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
-        let tile_columns = self.plan.tile_columns;
-        let plane = plane(self.plan.shape) * CHANNEL_BLOCK;
-        let tiles = self.tile_rows.len() * tile_columns;
-        for (block, x) in self.x.chunks_exact(plane).enumerate() {
+        let tile_columns = self.0.plan.tile_columns;
+        let plane = plane(self.0.plan.shape) * CHANNEL_BLOCK;
+        let tiles = self.0.tiles();
+        for (block, x) in self.0.x.chunks_exact(plane).enumerate() {
             let x = x.as_chunks::<CHANNEL_BLOCK>().0;
             for tile in (0..tiles).step_by(2) {
-                let place = |tile: usize| (self.tile_rows.start + tile / tile_columns, tile % tile_columns);
+                let place = |tile: usize| (self.0.tile_rows.start + tile / tile_columns, tile % tile_columns);
                 let tiles = [place(tile), place((tile + 1).min(tiles - 1))];
                 let to = &mut data[block * pitch + tile * CHANNEL_BLOCK..];
                 self.transform_pair(simd, x, tiles, to, point_inputs);
@@ -275,7 +201,7 @@ impl Block<'_> {
         (tile_row, tile_column): (usize, usize),
         row: usize,
     ) -> [&'x [f32; CHANNEL_BLOCK]; INPUTS] {
-        let Plan { rows, columns, .. } = *self.plan;
+        let Plan { rows, columns, .. } = *self.0.plan;
         let mut line = [&[0.0; CHANNEL_BLOCK]; INPUTS];
         let y = rows.start(tile_row * OUTPUTS) + row as isize;
         if !(0..rows.input as isize).contains(&y) {
@@ -294,43 +220,23 @@ impl Block<'_> {
     /// The outputs of a panel from its sums at all points, `[36, tiles, 16]`.
     #[inline(always)]
     fn transform_sums<S: Simd>(&self, simd: S, sums: &[f32], point_sums: usize, panel: usize, out: &mut [&mut [f32]]) {
-        let Plan { shape, rows, columns, tile_columns, epilogue, .. } = *self.plan;
-        let blocks = shape.group_outputs / CHANNEL_BLOCK;
-        let block = panel * (PANEL_OUTPUTS / CHANNEL_BLOCK);
-        let first_row = self.tile_rows.start * OUTPUTS;
-        let place = |index: usize| {
-            (((self.image * blocks + block + index) * rows.output + first_row) * columns.output) * CHANNEL_BLOCK
-        };
-        let bias = epilogue.bias.map(|bias| simd.load_partial(&bias[block * CHANNEL_BLOCK..]));
-        let addend = epilogue
-            .addend
-            .map(|addend| [0, out.len() - 1].map(|index| addend[place(index)..].as_chunks::<CHANNEL_BLOCK>().0));
-        for tile in 0..self.tile_rows.len() * tile_columns {
+        let Plan { rows, columns, tile_columns, epilogue, .. } = *self.0.plan;
+        let first = panel * (PANEL_OUTPUTS / CHANNEL_BLOCK);
+        let place = |index: usize| self.0.place(first + index);
+        let block = self.0.first_panel * (PANEL_OUTPUTS / CHANNEL_BLOCK) + first;
+        let finish = Finish::of(epilogue, block, [place(0), place(out.len() - 1)]);
+        let row_count = rows.output - self.0.tile_rows.start * OUTPUTS;
+        for tile in 0..self.0.tiles() {
             let (row, column) = (tile / tile_columns * OUTPUTS, tile % tile_columns * OUTPUTS);
             let results = tile_outputs(simd, &sums[tile * LANES..], point_sums);
             let count = OUTPUTS.min(columns.output - column);
-            for (line, results) in results.iter().enumerate().take(rows.output - first_row - row) {
+            for (line, results) in results.iter().enumerate().take(row_count - row) {
                 let first = (row + line) * columns.output + column;
                 for (result, position) in results.iter().take(count).zip(first..) {
-                    let mut value = *result;
-                    if let Some(bias) = bias {
-                        value = simd.add(value, bias);
-                    }
-                    if let Some([low, high]) = addend {
-                        value = simd.add(value, simd.load_halves(&low[position], &high[position]));
-                    }
-                    let value = clamped(simd, epilogue.clamp, value);
-                    match out {
-                        [low, high] => {
-                            let (low, high) = (low.as_chunks_mut().0, high.as_chunks_mut().0);
-                            simd.store_halves(value, &mut low[position], &mut high[position]);
-                        }
-                        [low, ..] => {
-                            let low = low.as_chunks_mut().0;
-                            simd.store_halves(value, &mut low[position], &mut [0.0; CHANNEL_BLOCK]);
-                        }
-                        [] => {}
-                    }
+                    let [value] = finish.outputs::<S, 1>(simd, position, [*result]);
+                    let mut nowhere = [[0.0; CHANNEL_BLOCK]];
+                    let [low, high] = lines(out, position, &mut nowhere);
+                    simd.store_halves(value, &mut low[0], &mut high[0]);
                 }
             }
         }

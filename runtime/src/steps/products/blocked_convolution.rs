@@ -5,7 +5,7 @@ use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{self, BlockedConvolution};
 use ipuc_formats::value::Value;
-use ipuc_kernels::convolution::{CHANNEL_BLOCK, blocked_convolution};
+use ipuc_kernels::convolution::{CHANNEL_BLOCK, InputOrder, MOST_DEPTH, blocked_convolution};
 use ipuc_kernels::simd::Instructions;
 
 const _: () = assert!(CHANNEL_BLOCK == ops::CHANNEL_BLOCK, "operators and kernels have the same blocks");
@@ -20,12 +20,13 @@ impl Kernel for BlockedConvolution {
             return run_reference(self, operands, context);
         };
         let resolved = self.resolve(&x, &w)?;
-        if !fits([&x, &w, &resolved.1]) {
+        if !fits([&x, &w, &resolved.1], self.plain_inputs) {
             return run_reference(self, operands, context);
         }
+        let order = if self.plain_inputs { InputOrder::Planes } else { InputOrder::Blocks };
         let resolve = |_: &[usize], _: &[usize]| Ok(resolved);
         let result = convolve(self, &self.program, operands, context, resolve, |shape, x, weight, out, post| {
-            blocked_convolution(Instructions::best(), shape, x, weight, out, post);
+            blocked_convolution(Instructions::best(), shape, (x, order), weight, out, post);
         })?;
         Ok(vec![result.into()])
     }
@@ -42,13 +43,16 @@ fn shape(operand: Option<&Operand>) -> Result<Option<Vec<usize>>, KernelError> {
 }
 
 /// Whether the kernel takes inputs and weights of these shapes, and gives this result. What has no elements may have any
-/// other extents, which it would multiply; and it counts the elements of a block of channels in 32 bits.
-fn fits([x, w, result]: [&[usize]; 3]) -> bool {
-    let is_counted = |shape: &[usize]| {
-        let block = shape.iter().skip(2).fold(1usize, |count, &extent| count.saturating_mul(extent));
-        block < u32::MAX as usize
+/// other extents, which it would multiply; it counts the elements of a block of channels in 32 bits, and those of windows over
+/// channels in plain order in less.
+fn fits([x, w, result]: [&[usize]; 3], plain_inputs: bool) -> bool {
+    let count = |extents: &[usize]| extents.iter().fold(1usize, |count, &extent| count.saturating_mul(extent));
+    let is_counted = |shape: &[usize]| count(&shape[2..]) < u32::MAX as usize;
+    let inputs_fit = match plain_inputs {
+        true => count(&x[2..]) < u32::MAX as usize / CHANNEL_BLOCK && count(&w[1..]) < MOST_DEPTH,
+        false => is_counted(x),
     };
-    !x.contains(&0) && !w.contains(&0) && is_counted(x) && is_counted(result)
+    !x.contains(&0) && !w.contains(&0) && inputs_fit && is_counted(result)
 }
 
 #[cfg(test)]
@@ -57,15 +61,25 @@ mod tests {
 
     #[test]
     fn only_what_can_be_counted_goes_to_the_kernel() {
-        let weight = &[8, 8, 3, 3];
+        let weight: &[usize] = &[8, 8, 3, 3];
         let most = u32::MAX as usize / 8;
-        assert!(fits([&[1, 1, most, 1, 8], weight, &[1, 1, most, 1, 8]]));
-        assert!(fits([&[9, 9, most, 1, 8], weight, &[9, 9, most, 1, 8]]), "blocks are counted one by one");
-        assert!(!fits([&[1, 1, most + 1, 1, 8], weight, &[1, 1, 4, 1, 8]]));
-        assert!(!fits([&[1, 1, 4, 1, 8], weight, &[1, 1, most + 1, 1, 8]]));
-        assert!(!fits([&[1, 1, usize::MAX, 2, 8], weight, &[1, 1, 4, 1, 8]]));
-        assert!(!fits([&[1, 0, 4, 4, 8], weight, &[1, 1, 4, 4, 8]]));
-        assert!(!fits([&[1, 1, 4, 4, 8], &[8, 8, 0, 3], &[1, 1, 4, 4, 8]]));
-        assert!(fits([&[1, 1, 4, 4, 8], weight, &[1, 1, 0, 4, 8]]), "no result, no kernel");
+        fn in_blocks(shapes: [&[usize]; 3]) -> bool {
+            fits(shapes, false)
+        }
+        fn plain(shapes: [&[usize]; 3]) -> bool {
+            fits(shapes, true)
+        }
+        assert!(in_blocks([&[1, 1, most, 1, 8], weight, &[1, 1, most, 1, 8]]));
+        assert!(in_blocks([&[9, 9, most, 1, 8], weight, &[9, 9, most, 1, 8]]), "blocks are counted one by one");
+        assert!(!in_blocks([&[1, 1, most + 1, 1, 8], weight, &[1, 1, 4, 1, 8]]));
+        assert!(!in_blocks([&[1, 1, 4, 1, 8], weight, &[1, 1, most + 1, 1, 8]]));
+        assert!(!in_blocks([&[1, 1, usize::MAX, 2, 8], weight, &[1, 1, 4, 1, 8]]));
+        assert!(!in_blocks([&[1, 0, 4, 4, 8], weight, &[1, 1, 4, 4, 8]]));
+        assert!(!in_blocks([&[1, 1, 4, 4, 8], &[8, 8, 0, 3], &[1, 1, 4, 4, 8]]));
+        assert!(in_blocks([&[1, 1, 4, 4, 8], weight, &[1, 1, 0, 4, 8]]), "no result, no kernel");
+        assert!(plain([&[1, 3, most - 1, 1], &[8, 3, 3, 3], &[1, 1, most, 1, 8]]));
+        assert!(!plain([&[1, 3, most, 1], &[8, 3, 3, 3], &[1, 1, most, 1, 8]]));
+        assert!(plain([&[1, 3, 4, 4], &[8, 3, MOST_DEPTH / 3, 1], &[1, 1, 4, 4, 8]]));
+        assert!(!plain([&[1, 3, 4, 4], &[8, 4, MOST_DEPTH / 4, 1], &[1, 1, 4, 4, 8]]));
     }
 }

@@ -16,6 +16,7 @@ fn blocked(groups: i64) -> BlockedConvolution {
         groups,
         arithmetic: Arithmetic::default(),
         program: Program::default(),
+        plain_inputs: false,
     }
 }
 
@@ -37,12 +38,21 @@ fn blocks_of_all_shapes() {
         BlockedConvolution { strides: vec![2, 1], dilations: vec![1, 2], pads: vec![0, 2, 1, 0], ..blocked(1) };
     case(strided.clone(), &[1, 1, 9, 11, 8], &[8, 8, 3, 2], "strides");
     case(BlockedConvolution { groups: 2, ..strided.clone() }, &[1, 4, 9, 11, 8], &[16, 16, 3, 2], "groups");
-    case(BlockedConvolution { groups: 24, ..padded }, &[2, 3, 9, 7, 8], &[24, 1, 3, 3], "depthwise");
+    case(BlockedConvolution { groups: 24, ..padded.clone() }, &[2, 3, 9, 7, 8], &[24, 1, 3, 3], "depthwise");
     case(BlockedConvolution { groups: 16, ..strided }, &[1, 2, 9, 11, 8], &[16, 1, 3, 2], "depthwise, strides");
     case(BlockedConvolution { pads: vec![2, 1], ..blocked(1) }, &[2, 1, 13, 8], &[16, 8, 4], "one axis");
     case(blocked(1), &[1, 1, 4, 5, 6, 8], &[8, 8, 2, 2, 2], "three axes");
     case(blocked(1), &[1, 40, 3, 3, 8], &[16, 320, 1, 1], "points");
     case(blocked(1), &[0, 1, 3, 8], &[8, 8, 2], "nothing");
+    let plain = BlockedConvolution { plain_inputs: true, ..padded };
+    case(plain.clone(), &[2, 3, 19, 23], &[24, 3, 3, 3], "an image");
+    case(
+        BlockedConvolution { strides: vec![4, 4], pads: vec![], ..plain.clone() },
+        &[1, 3, 16, 20],
+        &[8, 3, 4, 4],
+        "patches",
+    );
+    case(BlockedConvolution { groups: 2, ..plain }, &[1, 6, 9, 11], &[32, 3, 7, 5], "groups of an image");
 }
 
 #[test]
@@ -95,6 +105,10 @@ fn windows_may_reach_far() {
         let what = format!("{groups} groups");
         check_shapes(&strided(groups), &[&[1, 1, 4, 3, 8], &[8, channels, 2, 3]], &what);
         check_shapes(&apart(groups), &[&[1, 1, 4, 3, 8], &[8, channels, 2, 2]], &what);
+    }
+    for op in [strided(1), apart(1)] {
+        let op = BlockedConvolution { plain_inputs: true, ..op };
+        check_shapes(&op, &[&[1, 3, 4, 3], &[8, 3, 2, 2]], "plain inputs");
     }
 }
 

@@ -1,0 +1,120 @@
+//! Tiles in blocks, which are tasks of their own.
+
+use std::ops::Range;
+
+use super::{ConvolutionEpilogue, ConvolutionShape, OUTPUTS};
+use crate::{
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece},
+    team, threads,
+    window::{self, WindowAxis},
+};
+
+/// How tiles are cut into blocks.
+pub(in crate::convolution) struct Plan<'a> {
+    pub shape: &'a ConvolutionShape,
+    pub rows: WindowAxis,
+    pub columns: WindowAxis,
+    /// Tiles of a row of tiles.
+    pub tile_columns: usize,
+    /// Rows of tiles of a block.
+    rows_each: usize,
+    /// Channels that lie side by side at each position.
+    unit: usize,
+    pub epilogue: ConvolutionEpilogue<'a>,
+}
+
+/// Some rows of tiles of an image by some panels.
+pub(in crate::convolution) struct Block<'a> {
+    pub plan: &'a Plan<'a>,
+    pub image: usize,
+    /// All channels of the image.
+    pub x: &'a [f32],
+    pub tile_rows: Range<usize>,
+    pub first_panel: usize,
+    /// The weights of the panels.
+    pub elements: PanelElements<'a>,
+    pub panels: usize,
+    /// The outputs of each channel, or of each block of channels: rows of outputs side by side.
+    pub out: Vec<&'a mut [f32]>,
+}
+
+impl<'a> Plan<'a> {
+    /// A plan for windows with two axes, in blocks of about `rows_each` rows of tiles.
+    pub(in crate::convolution) fn new(
+        shape: &'a ConvolutionShape,
+        epilogue: ConvolutionEpilogue<'a>,
+        rows_each: usize,
+        unit: usize,
+    ) -> Self {
+        let (rows, columns) = (shape.axes[0], shape.axes[1]);
+        let tile_rows = rows.output.div_ceil(OUTPUTS);
+        // As many blocks for each thread, where there are several.
+        let blocks = tile_rows.div_ceil(rows_each);
+        let blocks = if blocks > 1 { blocks.next_multiple_of(threads(shape.outputs() * shape.depth())) } else { 1 };
+        let tile_columns = columns.output.div_ceil(OUTPUTS);
+        Self { shape, rows, columns, tile_columns, rows_each: tile_rows.div_ceil(blocks), unit, epilogue }
+    }
+
+    /// The tasks of a piece of the weight, with outputs of their own.
+    pub(in crate::convolution) fn blocks<'b>(
+        &'b self,
+        x: &'b [f32],
+        piece: &PanelPiece<'b>,
+        out: &'b mut [f32],
+    ) -> Vec<Block<'b>> {
+        let Plan { shape, rows, columns, rows_each, unit, .. } = *self;
+        let (channels, positions) = (shape.group_outputs, window::outputs(&shape.axes));
+        let tile_rows = rows.output.div_ceil(OUTPUTS);
+        let blocks = tile_rows.div_ceil(rows_each);
+        let panels = &piece.panels;
+        let (first, end) = (panels.start * PANEL_OUTPUTS, channels.min(panels.end * PANEL_OUTPUTS));
+        let operations = shape.batch * positions * shape.depth() * (end - first);
+        // Each part of the panels transforms the inputs anew: there are no more than threads want.
+        let panels_each = panels.len().div_ceil(threads(operations).div_ceil(shape.batch * blocks)).max(1);
+        let image_inputs = shape.group_inputs * window::inputs(&shape.axes);
+        let mut tasks = Vec::new();
+        for (image, out) in out.chunks_mut(channels * positions).enumerate() {
+            let out = &mut out[first * positions..end * positions];
+            for (part, out) in out.chunks_mut(panels_each * PANEL_OUTPUTS * positions).enumerate() {
+                let begin = tasks.len();
+                let first_panel = panels.start + part * panels_each;
+                let own = first_panel..panels.end.min(first_panel + panels_each);
+                tasks.extend((0..blocks).map(|block| Block {
+                    plan: self,
+                    image,
+                    x: &x[image * image_inputs..][..image_inputs],
+                    tile_rows: block * rows_each..tile_rows.min((block + 1) * rows_each),
+                    first_panel,
+                    elements: piece.elements_of(own.clone()),
+                    panels: own.len(),
+                    out: Vec::with_capacity(own.len() * PANEL_OUTPUTS / unit),
+                }));
+                for channels in out.chunks_mut(unit * positions) {
+                    let rows = channels.chunks_mut(rows_each * OUTPUTS * columns.output * unit);
+                    tasks[begin..].iter_mut().zip(rows).for_each(|(task, rows)| task.out.push(rows));
+                }
+            }
+        }
+        tasks
+    }
+}
+
+impl Block<'_> {
+    /// Tiles of the block.
+    pub(in crate::convolution) fn tiles(&self) -> usize {
+        self.tile_rows.len() * self.plan.tile_columns
+    }
+
+    /// Where the outputs of one of the `unit` channels side by side begin in the whole output.
+    pub(in crate::convolution) fn place(&self, index: usize) -> usize {
+        let Plan { shape, rows, columns, unit, .. } = self.plan;
+        let first_row = self.tile_rows.start * OUTPUTS;
+        let unit_index = self.image * (shape.group_outputs / unit) + self.first_panel * (PANEL_OUTPUTS / unit) + index;
+        (unit_index * rows.output + first_row) * columns.output * unit
+    }
+}
+
+/// Threads that share so many operations. No bits depend on it.
+fn threads(operations: usize) -> usize {
+    threads::parts(operations, team::count())
+}

@@ -1,0 +1,225 @@
+//! Convolutions with fewer multiplications over channels one after another: tiles side by side are vectors, multiplied as in a
+//! product (`tiles`).
+
+use half::{bf16, f16};
+
+use super::{
+    Block, INPUT_COST, INPUTS, MOST_CHANNELS, MOST_INPUTS, OUTPUT_COST, OUTPUTS, POINTS, Plan, WEIGHT_COST, ask_next,
+    input_points, outputs, transform_weights,
+};
+use crate::{
+    convolution::{
+        ConvolutionEpilogue, ConvolutionShape,
+        finish::Finish,
+        gather::copy_row,
+        tiles::{Data, Operands, columns},
+    },
+    product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight},
+    scratch::scratch,
+    simd::{Instructions, LANES, Places, Routine, Simd},
+    threads,
+    window::WindowAxis,
+};
+
+/// Tiles of a block: the sums of a panel stay in the second-level cache.
+const MOST_TILES: usize = 96;
+
+/// Whether a convolution of these windows is faster so. It depends on nothing else, as results have other bits.
+pub(in crate::convolution) fn fits(shape: &ConvolutionShape) -> bool {
+    let [rows, columns] = shape.axes.as_slice() else { return false };
+    let plain = |axis: &WindowAxis| axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1 && axis.output > 0;
+    if shape.groups != 1 || shape.group_inputs == 0 || !(plain(rows) && plain(columns)) {
+        return false;
+    }
+    let panels = shape.group_outputs.div_ceil(PANEL_OUTPUTS);
+    let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
+    let pairs = shape.group_inputs.saturating_mul(panels * PANEL_OUTPUTS);
+    let direct = pairs.saturating_mul(9 * (rows.output * (columns.output + 2)).div_ceil(LANES));
+    let products = pairs.saturating_mul(POINTS * (tile_rows * tile_columns).div_ceil(LANES));
+    let vectors = tile_rows * tile_columns.div_ceil(LANES);
+    let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
+    let transforms = (blocks * panels * WEIGHT_COST + vectors * INPUT_COST) * shape.group_inputs
+        + vectors * OUTPUT_COST * shape.group_outputs;
+    shape.group_inputs <= MOST_CHANNELS && products.saturating_add(transforms) < direct / 10 * 8
+}
+
+/// Rows of tiles of a block: as many as fill vectors best.
+fn rows_each(inputs: usize, tile_rows: usize, tile_columns: usize) -> usize {
+    let most_tiles = (MOST_INPUTS / (POINTS * inputs)).clamp(LANES, MOST_TILES);
+    let fill = |rows: usize| {
+        let tiles = rows * tile_columns;
+        (tiles * 64 / tiles.next_multiple_of(LANES), rows)
+    };
+    (1..=(most_tiles / tile_columns).clamp(1, tile_rows)).max_by_key(|&rows| fill(rows)).unwrap_or(1)
+}
+
+/// The convolution with whole panels of a weight: a shape that [`fits`], inputs that [`are_small`](super::are_small).
+pub(in crate::convolution) fn convolution(
+    instructions: Instructions,
+    shape: &ConvolutionShape,
+    x: &[f32],
+    pieces: &[&PanelPiece<'_>],
+    out: &mut [f32],
+    epilogue: ConvolutionEpilogue<'_>,
+) {
+    let [rows, columns] = shape.axes.as_slice() else { return };
+    let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
+    let plan = Plan::new(shape, epilogue, rows_each(shape.group_inputs, tile_rows, tile_columns), 1);
+    for piece in pieces {
+        threads::each(plan.blocks(x, piece, out), |block| instructions.run(Planes(block)));
+    }
+}
+
+/// A block over channels one after another.
+struct Planes<'a>(Block<'a>);
+
+impl Routine for Planes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.0.elements {
+            PanelElements::F32(elements) => self.multiply::<S, f32>(simd, elements),
+            PanelElements::F16(elements) => self.multiply::<S, f16>(simd, elements),
+            PanelElements::Bf16(elements) => self.multiply::<S, bf16>(simd, elements),
+        }
+    }
+}
+
+impl Planes<'_> {
+    #[inline(always)]
+    fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
+        let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
+        // Vectors of the last row of tiles may reach behind it.
+        let pitch = tiles.next_multiple_of(LANES) + LANES;
+        // Points a line further apart than channels reach: they do not fall on the same cache sets.
+        let point_inputs = inputs * pitch + LANES;
+        let point_sums = PANEL_OUTPUTS * pitch + LANES;
+        let mut data = scratch(POINTS * point_inputs);
+        let mut sums = scratch(POINTS * point_sums);
+        let mut weights = scratch(POINTS * (inputs + 1) * PANEL_OUTPUTS);
+        self.transform_inputs(simd, &mut data, (pitch, point_inputs));
+        let offsets: Vec<usize> = (0..inputs).map(|channel| channel * pitch).collect();
+        let mut out = std::mem::take(&mut self.0.out);
+        let panel_length = elements.len() / self.0.panels;
+        for (panel, out) in out.chunks_mut(PANEL_OUTPUTS).enumerate() {
+            transform_weights::<S, W>(simd, &elements[panel * panel_length..][..panel_length], inputs, &mut weights);
+            for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
+                ask_next(simd, elements, panel, panel_length, point);
+                let data = Data { values: &data[point * point_inputs..][..point_inputs], distance: LANES };
+                let operands =
+                    Operands { panel: &weights[..inputs], data, offsets: Places::new(&offsets), fresh: true };
+                let sums = &mut sums[point * point_sums..][..point_sums];
+                for column in columns::<S>(tiles) {
+                    operands.column(simd, (column, out.len()), (&mut *sums, column.first, pitch), (&[], 0));
+                }
+            }
+            for (row, out) in out.iter_mut().enumerate() {
+                let finish = self.finish(panel * PANEL_OUTPUTS + row);
+                self.transform_sums(simd, &sums[row * pitch..], point_sums, &finish, out);
+                if let Some((change, start)) = finish.change {
+                    change.apply(start, out);
+                }
+            }
+        }
+    }
+
+    /// The tiles of all channels at all points: `[36, channels, pitch]`.
+    #[inline(always)]
+    fn transform_inputs<S: Simd>(&self, simd: S, data: &mut [f32], (pitch, point_inputs): (usize, usize)) {
+        let Plan { rows, columns, tile_columns, .. } = *self.0.plan;
+        let plane = rows.input * columns.input;
+        let lines = self.0.tile_rows.len() * OUTPUTS + INPUTS - OUTPUTS;
+        // Each line in quarters: columns of tiles side by side, and one tile more for the last inputs of each.
+        let quarter = (tile_columns + 1).next_multiple_of(LANES) + LANES;
+        let mut line = scratch(4 * quarter);
+        let mut quarters = scratch(lines * 4 * quarter);
+        for channel in 0..self.0.plan.shape.group_inputs {
+            let x = &self.0.x[channel * plane..][..plane];
+            for (index, quarters) in quarters.chunks_exact_mut(4 * quarter).enumerate() {
+                let row = rows.start(self.0.tile_rows.start * OUTPUTS + index);
+                match usize::try_from(row).ok().filter(|&row| row < rows.input) {
+                    None => quarters.fill(0.0),
+                    Some(row) => {
+                        copy_row(simd, &x[row * columns.input..][..columns.input], columns.start(0), 1, &mut line);
+                        for (place, values) in line.as_chunks::<{ 4 * LANES }>().0.iter().enumerate() {
+                            let vectors = simd.load_quarters(values);
+                            for (vector, quarter) in vectors.into_iter().zip(quarters.chunks_exact_mut(quarter)) {
+                                simd.store_partial(vector, &mut quarter[place * LANES..][..LANES]);
+                            }
+                        }
+                    }
+                }
+            }
+            let data = &mut data[channel * pitch..];
+            for row in 0..self.0.tile_rows.len() {
+                let quarters = &quarters[row * OUTPUTS * 4 * quarter..][..INPUTS * 4 * quarter];
+                for first in (0..tile_columns).step_by(LANES) {
+                    let data = &mut data[row * tile_columns + first..];
+                    transform_tiles(simd, &quarters[first..], quarter, data, point_inputs);
+                }
+            }
+        }
+    }
+
+    /// The outputs of a channel from its sums at all points, `[36, pitch]`, all but the change.
+    #[inline(always)]
+    fn transform_sums<S: Simd>(&self, simd: S, sums: &[f32], point_sums: usize, finish: &Finish<'_>, out: &mut [f32]) {
+        let Plan { columns, tile_columns, .. } = *self.0.plan;
+        for (row, out) in out.chunks_mut(OUTPUTS * columns.output).enumerate() {
+            for first in (0..tile_columns).step_by(LANES) {
+                let sums = &sums[row * tile_columns + first..];
+                let mut half = [[simd.splat(0.0); INPUTS]; OUTPUTS];
+                for column in 0..INPUTS {
+                    let mut points = [simd.splat(0.0); INPUTS];
+                    for (row, point) in points.iter_mut().enumerate() {
+                        *point = simd.load_partial(&sums[(row * INPUTS + column) * point_sums..][..LANES]);
+                    }
+                    let results = outputs(simd, points);
+                    for row in 0..OUTPUTS {
+                        half[row][column] = results[row];
+                    }
+                }
+                let begin = first * OUTPUTS;
+                let end = columns.output.min(begin + OUTPUTS * LANES);
+                for (line, (out, half)) in out.chunks_mut(columns.output).zip(half).enumerate() {
+                    let mut values = [0.0; OUTPUTS * LANES];
+                    simd.store_quarters(outputs(simd, half), &mut values);
+                    let place = (row * OUTPUTS + line) * columns.output;
+                    let addend = finish.addend.map(|addend| &addend[place + begin..place + end]);
+                    finish.row(simd, &values[..end - begin], addend, &mut out[begin..end]);
+                }
+            }
+        }
+    }
+
+    /// What follows for an output channel of the task.
+    fn finish(&self, row: usize) -> Finish<'_> {
+        let channel = self.0.first_panel * PANEL_OUTPUTS + row;
+        Finish::of(self.0.plan.epilogue, channel, self.0.place(row))
+    }
+}
+
+/// 16 tiles side by side, from six lines in quarters, at all points.
+#[inline(always)]
+fn transform_tiles<S: Simd>(simd: S, quarters: &[f32], quarter: usize, data: &mut [f32], point_inputs: usize) {
+    let mut half = [[simd.splat(0.0); INPUTS]; INPUTS];
+    for row in 0..INPUTS {
+        let mut inputs = [simd.splat(0.0); INPUTS];
+        for (column, input) in inputs.iter_mut().enumerate() {
+            let place = (4 * row + column % 4) * quarter + column / 4;
+            *input = simd.load_partial(&quarters[place..][..LANES]);
+        }
+        half[row] = input_points(simd, inputs);
+    }
+    for column in 0..INPUTS {
+        let mut inputs = [simd.splat(0.0); INPUTS];
+        for row in 0..INPUTS {
+            inputs[row] = half[row][column];
+        }
+        let points = input_points(simd, inputs);
+        for row in 0..INPUTS {
+            simd.store_partial(points[row], &mut data[(row * INPUTS + column) * point_inputs..][..LANES]);
+        }
+    }
+}
