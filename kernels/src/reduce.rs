@@ -1,7 +1,9 @@
 //! Folds over rows and over columns of f32: sums, products, extremes.
 //!
-//! The order: a row is folded in 64 lanes (element modulo 64), each in runs of 64, which are joined in halves. A column is folded in runs of
-//! `RUN` elements from the first on, and the runs in order. Neither depends on threads or on other rows.
+//! The order: a row is folded in 64 lanes (element modulo 64), each of them in runs of `RUN` elements that are added up in order; then the
+//! lanes are joined in halves. Columns whose number divides 64 lie in lanes of their own, and are folded as a row is, until as many
+//! lanes are left. Other columns are folded in runs of `RUN` elements from the first on, and the runs in order. None of it depends on
+//! threads or on other rows.
 
 use super::{
     simd::{Instructions, Routine, Simd},
