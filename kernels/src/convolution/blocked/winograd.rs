@@ -72,9 +72,6 @@ pub(super) fn convolution(
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
-    let [rows, columns] = shape.axes.as_slice() else { return };
-    let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
-    let rows_each = rows_each(shape.group_inputs, tile_rows, tile_columns);
     let plan = Plan::new(shape, epilogue, rows_each, CHANNEL_BLOCK);
     for piece in pieces {
         threads::each(plan.blocks(x, piece, out), |block| instructions.run(Channels(block)));

@@ -39,19 +39,19 @@ pub(in crate::convolution) struct Block<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// A plan for windows with two axes, in blocks of about `rows_each` rows of tiles.
+    /// A plan for windows with two axes; `rows_each` gives about how many rows of tiles a block has, of the channels, the rows of
+    /// tiles and the tiles of a row.
     pub(in crate::convolution) fn new(
         shape: &'a ConvolutionShape,
         epilogue: ConvolutionEpilogue<'a>,
-        rows_each: usize,
+        rows_each: fn(usize, usize, usize) -> usize,
         unit: usize,
     ) -> Self {
         let (rows, columns) = (shape.axes[0], shape.axes[1]);
-        let tile_rows = rows.output.div_ceil(OUTPUTS);
+        let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
         // As many blocks for each thread, where there are several.
-        let blocks = tile_rows.div_ceil(rows_each);
+        let blocks = tile_rows.div_ceil(rows_each(shape.group_inputs, tile_rows, tile_columns));
         let blocks = if blocks > 1 { blocks.next_multiple_of(threads(shape.outputs() * shape.depth())) } else { 1 };
-        let tile_columns = columns.output.div_ceil(OUTPUTS);
         Self { shape, rows, columns, tile_columns, rows_each: tile_rows.div_ceil(blocks), unit, epilogue }
     }
 

@@ -62,9 +62,7 @@ pub(in crate::convolution) fn convolution(
     out: &mut [f32],
     epilogue: ConvolutionEpilogue<'_>,
 ) {
-    let [rows, columns] = shape.axes.as_slice() else { return };
-    let (tile_rows, tile_columns) = (rows.output.div_ceil(OUTPUTS), columns.output.div_ceil(OUTPUTS));
-    let plan = Plan::new(shape, epilogue, rows_each(shape.group_inputs, tile_rows, tile_columns), 1);
+    let plan = Plan::new(shape, epilogue, rows_each, 1);
     for piece in pieces {
         threads::each(plan.blocks(x, piece, out), |block| instructions.run(Planes(block)));
     }
