@@ -36,15 +36,6 @@ impl<'a> Epilogue<'a> {
         Self { change: self.change.map(|change| change.rows_further(rows)), ..self }
     }
 
-    /// Applies it to outputs of a row that begin at `first` and lie side by side.
-    #[inline(always)]
-    pub(crate) fn apply<S: Simd>(&self, simd: S, row: usize, first: usize, outputs: &mut [f32]) {
-        self.complete(simd, first, outputs);
-        if let Some(RowChange { change, start, columns }) = self.change {
-            change.apply(start + row * columns + first, outputs);
-        }
-    }
-
     /// Applies it to rows from `first_row` on, of which these are the outputs from `first` on.
     #[inline(always)]
     pub(crate) fn apply_to_rows<S: Simd>(&self, simd: S, first_row: usize, first: usize, rows: &mut [&mut [f32]]) {

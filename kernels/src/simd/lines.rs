@@ -79,21 +79,23 @@ pub(crate) struct Rows<'a, const ROWS: usize> {
 }
 
 impl<'a, const ROWS: usize> Rows<'a, ROWS> {
-    /// The values of the lines of a block, with a vector for each place: every `distance`-th from `first` on.
+    /// The values of the lines of a block, with a vector of each panel for each place: every `distance`-th from `first` on.
     ///
     /// # Panics
     /// If there is no such block, or not as many vectors at that distance.
     #[inline(always)]
-    pub(crate) fn terms(
+    pub(crate) fn terms<const PANELS: usize>(
         &self,
         block: usize,
-        vectors: &'a [[f32; LANES]],
+        panels: [&'a [[f32; LANES]]; PANELS],
         (first, distance): (usize, usize),
-    ) -> Terms<'a, ROWS> {
+    ) -> Terms<'a, ROWS, PANELS> {
         let Layout { blocks, block_distance, length } = self.lines.layout;
         assert!(block < blocks, "a block of lines");
         let end = first + length * distance;
-        assert!(distance > 0 && end < vectors.len() + distance, "as many vectors as values");
+        for panel in 0..PANELS {
+            assert!(distance > 0 && end < panels[panel].len() + distance, "as many vectors as values");
+        }
         let index = block * block_distance;
         let mut begins = self.begins;
         if !self.are_inside {
@@ -103,7 +105,7 @@ impl<'a, const ROWS: usize> Rows<'a, ROWS> {
                 }
             }
         }
-        Terms { begins, index, vectors, place: first, end, distance }
+        Terms { begins, index, panels, place: first, end, distance }
     }
 
     /// The values at one place of the lines of a block.
@@ -133,30 +135,44 @@ impl<'a, const ROWS: usize> Rows<'a, ROWS> {
     }
 }
 
-/// The values of some lines at the same place, with a vector for each place.
+/// The values of some lines at the same place, with a vector of each panel for each place.
 ///
 /// A loop over them is none of a known length: unrolled, it would load the values of all places first, which registers have no
 /// room for.
-pub(crate) struct Terms<'a, const ROWS: usize> {
+pub(crate) struct Terms<'a, const ROWS: usize, const PANELS: usize> {
     /// Each line has its next value `index` behind its begin.
     begins: [*const f32; ROWS],
     index: usize,
-    vectors: &'a [[f32; LANES]],
+    panels: [&'a [[f32; LANES]]; PANELS],
     /// Of the next vector, behind the last, and the distance of two.
     place: usize,
     end: usize,
     distance: usize,
 }
 
-impl<'a, const ROWS: usize> Terms<'a, ROWS> {
-    /// The next vector, and the value of each line.
+impl<'a, const ROWS: usize, const PANELS: usize> Terms<'a, ROWS, PANELS> {
+    /// How many places are left.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<(&'a [f32; LANES], [f32; ROWS])> {
-        if self.place == self.end {
+    pub(crate) fn next_two(&mut self) -> Option<[([&'a [f32; LANES]; PANELS], [f32; ROWS]); 2]> {
+        if self.end - self.place < 2 * self.distance {
             return None;
         }
-        // SAFETY: places go from the first to the last before the end in steps of the distance, and that one has a vector.
-        let vector = unsafe { self.vectors.get_unchecked(self.place) };
+        Some([self.take(), self.take()])
+    }
+
+    /// The next vector of each panel, and the value of each line.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
+        (self.place != self.end).then(|| self.take())
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> ([&'a [f32; LANES]; PANELS], [f32; ROWS]) {
+        let mut vectors = [&[0.0; LANES]; PANELS];
+        for panel in 0..PANELS {
+            // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
+            vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
+        }
         let mut values = [0.0; ROWS];
         for row in 0..ROWS {
             // SAFETY: there are as many vectors as values of each line from the first `index` on: of a line of zeros, or at a place
@@ -165,7 +181,7 @@ impl<'a, const ROWS: usize> Terms<'a, ROWS> {
         }
         self.place += self.distance;
         self.index += 1;
-        Some((vector, values))
+        (vectors, values)
     }
 }
 
@@ -183,7 +199,7 @@ mod tests {
     /// The values of all lines of a block.
     fn lines<const ROWS: usize>(lines: Lines<'_>, block: usize, first: usize) -> Vec<[f32; ROWS]> {
         let vectors = [[0.0; LANES]; 4];
-        let mut terms = lines.rows::<ROWS>(first).terms(block, &vectors, (0, 1));
+        let mut terms = lines.rows::<ROWS>(first).terms(block, [&vectors], (0, 1));
         std::iter::from_fn(|| Some(terms.next()?.1)).collect()
     }
 
@@ -226,9 +242,9 @@ mod tests {
         let vectors: Vec<[f32; LANES]> = (0..6u8).map(|index| [f32::from(index); LANES]).collect();
         let values = values();
         let lines = Lines::new(&values, &[1, 3], Layout { length: 2, ..LAYOUT });
-        let mut terms = lines.rows::<2>(0).terms(0, &vectors, (1, 3));
-        assert_eq!(terms.next(), Some((&[1.0; LANES], [1.0, 3.0])));
-        assert_eq!(terms.next(), Some((&[4.0; LANES], [2.0, 4.0])));
+        let mut terms = lines.rows::<2>(0).terms(0, [&vectors, &vectors[1..]], (1, 3));
+        assert_eq!(terms.next(), Some(([&[1.0; LANES], &[2.0; LANES]], [1.0, 3.0])));
+        assert_eq!(terms.next(), Some(([&[4.0; LANES], &[5.0; LANES]], [2.0, 4.0])));
         assert_eq!(terms.next(), None);
     }
 
@@ -236,6 +252,7 @@ mod tests {
     #[should_panic(expected = "as many vectors as values")]
     fn missing_vectors_are_refused() {
         let values = values();
-        let _ = Lines::new(&values, &[1], LAYOUT).rows::<1>(0).terms(0, &[[0.0; LANES]; 10], (1, 3));
+        let _ =
+            Lines::new(&values, &[1], LAYOUT).rows::<1>(0).terms(0, [&[[0.0; LANES]; 11], &[[0.0; LANES]; 10]], (1, 3));
     }
 }

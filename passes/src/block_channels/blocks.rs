@@ -165,14 +165,9 @@ fn windowed(steps: &[Step]) -> HashSet<ValueId> {
     for step in steps.iter().rev() {
         let reads_windows = matches!(step.op, Op::Convolution(_) | Op::Pool(_));
         let is_elementwise = matches!(step.op.class(), Class::Elementwise(_));
-        let read = if reads_windows {
-            step.operands.get(..1).unwrap_or_default()
-        } else if is_elementwise && step.results.iter().any(|result| windowed.contains(result)) {
-            &step.operands[..]
-        } else {
-            &[]
-        };
-        windowed.extend(read.iter().filter_map(|operand| as_value(*operand)));
+        let is_windowed = is_elementwise && step.results.iter().any(|result| windowed.contains(result));
+        let read = if reads_windows { 1 } else { usize::from(is_windowed) * step.operands.len() };
+        windowed.extend(step.operands.iter().take(read).filter_map(|operand| as_value(*operand)));
     }
     windowed
 }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::{
     CHANNEL_BLOCK, InputOrder, gathered,
-    panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS},
+    panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
     plane,
     tile::{Inputs, Operands},
     winograd,
@@ -20,8 +20,10 @@ use crate::{
     threads, window,
 };
 
-/// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache.
+/// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache, those of
+/// two panels too where these are multiplied together.
 const MOST_INPUTS: usize = 256;
+const MOST_INPUTS_OF_TWO: usize = 224;
 
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
@@ -117,7 +119,7 @@ struct Task<'a> {
 fn windows_each(common: &Common<'_>, windows: usize, parts: usize) -> usize {
     let (depth, channels) = (common.shape.depth(), common.shape.group_inputs);
     let (most_values, values, most) = match common.order {
-        InputOrder::Blocks if depth > MOST_INPUTS => (MOST_VALUES, channels.max(1), MOST_WAITING),
+        InputOrder::Blocks if depth > MOST_INPUTS_OF_TWO => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => (MOST_GATHERED, gathered::pitch(depth), MOST_WINDOWS),
     };
@@ -216,48 +218,16 @@ impl<'a> Task<'a> {
             }
         };
         let lines = Lines::new(values, places, layout);
-        let block = lines.length() * taps;
+        let segments = segments(&self.inputs, lines.length() * taps, most_inputs::<S>());
         let mut out = std::mem::take(&mut self.out);
-        let segments = segments(&self.inputs, block);
-        let mut waiting = scratch(if segments.len() > 1 { windows * LANES } else { 0 });
-        let mut wide = scratch(if W::as_f32(W::groups(&[])).is_some() { 0 } else { self.inputs.len() * LANES });
-        let panel_length = self.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        for (panel, out) in out.chunks_mut(PANEL_OUTPUTS / CHANNEL_BLOCK).enumerate() {
-            let weights = &elements[panel * panel_length..];
-            // The weights of the panels behind it are there too, where they are f32: they are asked for.
-            let weights = match W::as_f32(W::groups(weights)) {
-                Some(weights) => weights,
-                None => panel_in_f32::<S, W>(simd, W::groups(weights), self.inputs.len(), &mut wide),
+        let mut panel = 0;
+        for out in out.chunks_mut(panels_together::<S>() * PANEL_OUTPUTS / CHANNEL_BLOCK) {
+            let group = Group { task: &self, elements, first: panel, lines, taps, segments: &segments };
+            panel += if const { panels_together::<S>() == 2 } && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
+                group.multiply::<S, 2>(simd, out)
+            } else {
+                group.multiply::<S, 1>(simd, out)
             };
-            let finish = self.finish(panel, out.len());
-            let is_first = panel == 0;
-            let mut begin = 0;
-            for (index, inputs) in segments.iter().enumerate() {
-                let panel = &weights[begin..];
-                let asked = inputs.count(block).div_ceil(windows);
-                let operands = Operands {
-                    lines,
-                    windows,
-                    taps,
-                    inputs,
-                    panel,
-                    asked,
-                    asks: is_first && taps == 1 && !is_gathered,
-                };
-                let start = match index {
-                    0 if self.inputs.start == 0 => Start::Zero,
-                    0 => Start::Outputs,
-                    _ => Start::Waiting,
-                };
-                let ends = index + 1 == segments.len();
-                simd.run(PanelTiles { operands, start, ends, waiting: &mut waiting, finish, out });
-                begin += inputs.count(block);
-            }
-            if let Some(change) = self.common.epilogue.change.filter(|_| self.is_last()) {
-                for (index, out) in out.iter_mut().enumerate() {
-                    change.apply(self.place(panel, index), out);
-                }
-            }
         }
     }
 
@@ -290,13 +260,105 @@ impl<'a> Task<'a> {
     }
 }
 
-/// The inputs of a piece, in runs of whole blocks and those of blocks that it begins or ends within. A block has `block` inputs.
-fn segments(inputs: &Range<usize>, block: usize) -> Vec<Inputs> {
+/// Panels of a task that are multiplied together.
+struct Group<'a, W> {
+    task: &'a Task<'a>,
+    /// Of all panels of the task.
+    elements: &'a [W],
+    /// The first of them in the task.
+    first: usize,
+    lines: Lines<'a>,
+    taps: usize,
+    segments: &'a [Inputs],
+}
+
+impl<W: Weight> Group<'_, W> {
+    /// `PANELS` panels with the outputs of their blocks; gives how many.
+    #[inline(always)]
+    fn multiply<S: Simd, const PANELS: usize>(&self, simd: S, out: &mut [&mut [f32]]) -> usize {
+        let Self { task, lines, taps, segments, .. } = *self;
+        let (windows, length) = (task.windows.len(), task.inputs.len());
+        let block = lines.length() * taps;
+        let is_plain = W::as_f32(W::groups(&[])).is_some();
+        let mut wide = scratch(if is_plain { 0 } else { PANELS * length * LANES });
+        let mut waiting = scratch(if segments.len() > 1 { PANELS * windows * LANES } else { 0 });
+        let mut wide = wide.chunks_mut((length * LANES).max(1));
+        let mut panels: [&[[f32; LANES]]; PANELS] = [&[]; PANELS];
+        let mut behind: [&[[f32; LANES]]; PANELS] = [&[]; PANELS];
+        let mut finish = [Finish::default(); PANELS];
+        for panel in 0..PANELS {
+            panels[panel] = self.panel(simd, self.first + panel, wide.next().unwrap_or_default());
+            if is_plain {
+                behind[panel] = self.panel(simd, self.first + PANELS + panel, &mut []);
+            }
+            let blocks = out.len() - panel * (PANEL_OUTPUTS / CHANNEL_BLOCK);
+            finish[panel] = task.finish(self.first + panel, blocks.min(PANEL_OUTPUTS / CHANNEL_BLOCK));
+        }
+        let mut begin = 0;
+        for (index, inputs) in segments.iter().enumerate() {
+            let end = begin + inputs.count(block);
+            let mut next = behind;
+            let mut own = panels;
+            for panel in 0..PANELS {
+                // The weights of the panels behind these are asked for while these are multiplied, where they are f32.
+                let rest = if index + 1 < segments.len() { &panels[panel][end..] } else { behind[panel] };
+                next[panel] = &rest[..rest.len().min(end - begin)];
+                own[panel] = &panels[panel][begin..end];
+            }
+            let operands = Operands {
+                lines,
+                windows,
+                taps,
+                inputs,
+                panels: own,
+                next,
+                asked: (end - begin).div_ceil(windows),
+                asks: self.first == 0 && taps == 1 && task.common.order == InputOrder::Blocks,
+            };
+            let start = match index {
+                0 if task.inputs.start == 0 => Start::Zero,
+                0 => Start::Outputs,
+                _ => Start::Waiting,
+            };
+            let ends = index + 1 == segments.len();
+            simd.run(PanelTiles { operands, start, ends, waiting: &mut waiting, finish, out: &mut *out });
+            begin = end;
+        }
+        if let Some(change) = task.common.epilogue.change.filter(|_| task.is_last()) {
+            for (index, out) in out.iter_mut().enumerate() {
+                change.apply(task.place(self.first, index), out);
+            }
+        }
+        PANELS
+    }
+
+    /// A panel of the task as f32, where they lie or in `wide`; empty behind the last one.
+    #[inline(always)]
+    fn panel<'w, S: Simd>(&'w self, simd: S, panel: usize, wide: &'w mut [f32]) -> &'w [[f32; LANES]] {
+        let length = self.task.inputs.len();
+        let stored = length.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+        let elements = self.elements.get(panel * stored..).unwrap_or_default();
+        if elements.len() < stored {
+            return &[];
+        }
+        panel_in_f32::<S, W>(simd, W::groups(elements), length, wide)
+    }
+}
+
+/// Inputs of a run.
+const fn most_inputs<S: Simd>() -> usize {
+    if panels_together::<S>() == 2 { MOST_INPUTS_OF_TWO } else { MOST_INPUTS }
+}
+
+/// The inputs of a piece, in runs of about as many whole blocks and those of blocks that it begins or ends within. A block has
+/// `block` inputs.
+fn segments(inputs: &Range<usize>, block: usize, most: usize) -> Vec<Inputs> {
     let (first, end) = (inputs.start.div_ceil(block), inputs.end / block);
     if first > end || block == 0 {
         return vec![Inputs::Single(inputs.clone())];
     }
-    let blocks_each = (MOST_INPUTS / block).max(1);
+    let runs = (end - first).div_ceil((most / block).max(1)).max(1);
+    let blocks_each = (end - first).div_ceil(runs).max(1);
     let runs = (first..end).step_by(blocks_each).map(|start| Inputs::Blocks(start..end.min(start + blocks_each)));
     let (before, after) = (inputs.start..first * block, end * block..inputs.end);
     let single = |inputs: Range<usize>| (!inputs.is_empty()).then_some(Inputs::Single(inputs));

@@ -46,7 +46,11 @@ pub(super) fn gather(axes: &[WindowAxis], image: &[f32], windows: Range<usize>, 
                 if is_near {
                     let line = &mut line[..own.len() * columns.stride + 2 * TWICE_WIDE];
                     pad(input, columns.start(own.start), line);
-                    copy_near(columns, line, gathered, (pitch, place));
+                    if columns.kernel <= WIDE {
+                        copy_near::<WIDE>(columns.stride, line, gathered, (pitch, place));
+                    } else {
+                        copy_near::<TWICE_WIDE>(columns.stride, line, gathered, (pitch, place));
+                    }
                 } else {
                     copy_taps(
                         &WindowAxis { input: input.len(), ..*columns },
@@ -74,19 +78,10 @@ fn pad(input: &[f32], start: isize, line: &mut [f32]) {
     rest[inside.len()..].fill(0.0);
 }
 
-/// Copies what windows near one another see of a row with its padding to `place` of their lines.
+/// Copies what windows near one another see of a row with its padding to `place` of their lines: `COUNT` values for each, of which
+/// the last ones may not be its own.
 #[inline(always)]
-fn copy_near(columns: &WindowAxis, row: &[f32], windows: &mut [f32], (pitch, place): (usize, usize)) {
-    if columns.kernel <= WIDE {
-        copy_wide::<WIDE>(columns.stride, row, windows, (pitch, place));
-    } else {
-        copy_wide::<TWICE_WIDE>(columns.stride, row, windows, (pitch, place));
-    }
-}
-
-/// Copies `COUNT` values for each window, of which the last ones may not be its own.
-#[inline(always)]
-fn copy_wide<const COUNT: usize>(stride: usize, row: &[f32], windows: &mut [f32], (pitch, place): (usize, usize)) {
+fn copy_near<const COUNT: usize>(stride: usize, row: &[f32], windows: &mut [f32], (pitch, place): (usize, usize)) {
     for (line, values) in windows.chunks_exact_mut(pitch).zip(row.windows(COUNT).step_by(stride)) {
         line[place..].as_chunks_mut::<COUNT>().0[0] = values.as_chunks().0[0];
     }

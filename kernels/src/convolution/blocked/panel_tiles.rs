@@ -1,4 +1,4 @@
-//! All windows of a task by one panel: what sums begin with, and what becomes of them.
+//! All windows of a task by one or two panels: what sums begin with, and what becomes of them.
 
 use super::{CHANNEL_BLOCK, tile::Operands};
 use crate::{
@@ -9,6 +9,9 @@ use crate::{
 
 /// Windows of the least tile whose sums are as many as two units have in flight.
 pub(super) const TILE_ROWS: usize = 4;
+
+/// Blocks of the outputs of a panel.
+const PANEL_BLOCKS: usize = LANES / CHANNEL_BLOCK;
 
 /// What sums begin with.
 #[derive(Clone, Copy, PartialEq)]
@@ -71,26 +74,48 @@ impl<'a> Finish<'a> {
     }
 }
 
-/// All windows of a task by a panel, over some of its inputs.
-pub(super) struct PanelTiles<'a, 'o, 'r> {
-    pub operands: Operands<'a>,
+/// Panels that are multiplied together: where registers hold the sums of eight windows of two, each value is read for both.
+#[inline(always)]
+pub(super) const fn panels_together<S: Simd>() -> usize {
+    if S::TILE_VECTORS == 3 { 2 } else { 1 }
+}
+
+/// All windows of a task by some panels, over some of their inputs.
+pub(super) struct PanelTiles<'a, 'o, 'r, const PANELS: usize> {
+    pub operands: Operands<'a, PANELS>,
     pub start: Start,
     /// Whether these are the last inputs: sums go to the outputs.
     pub ends: bool,
-    /// Sums of each window.
+    /// Sums of each panel and window: `[PANELS, windows, 16]`.
     pub waiting: &'o mut [f32],
-    pub finish: Finish<'a>,
-    /// The outputs of one or two blocks.
+    pub finish: [Finish<'a>; PANELS],
+    /// The outputs of the blocks of the panels: two of each, but the last one may have one.
     pub out: &'o mut [&'r mut [f32]],
 }
 
-impl Routine for PanelTiles<'_, '_, '_> {
+impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
         let windows = self.operands.windows;
         let mut window = 0;
+        if const { PANELS > 1 } {
+            // About as many in each tile: sums of few windows are fewer than two units have in flight.
+            let each = windows.div_ceil(windows.div_ceil(8).max(1));
+            while window < windows {
+                window += match each.min(windows - window) {
+                    8.. => self.tile::<S, 8>(simd, window),
+                    7 => self.tile::<S, 7>(simd, window),
+                    6 => self.tile::<S, 6>(simd, window),
+                    5 => self.tile::<S, 5>(simd, window),
+                    4 => self.tile::<S, 4>(simd, window),
+                    3 | 2 => self.tile::<S, 2>(simd, window),
+                    _ => self.tile::<S, 1>(simd, window),
+                };
+            }
+            return;
+        }
         // Of a panel of one block half of each vector would be empty: two windows share one.
         if let [_] = self.out {
             while window < windows {
@@ -105,7 +130,6 @@ impl Routine for PanelTiles<'_, '_, '_> {
         }
         while window < windows {
             window += match windows - window {
-                12.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 12>(simd, window),
                 8.. if const { S::TILE_VECTORS == 3 } => self.tile::<S, 8>(simd, window),
                 // Sums of four are as few as the two units have in flight.
                 8 | 7 | 5 | 4 => self.tile::<S, 4>(simd, window),
@@ -118,64 +142,71 @@ impl Routine for PanelTiles<'_, '_, '_> {
     }
 }
 
-impl PanelTiles<'_, '_, '_> {
+impl<const PANELS: usize> PanelTiles<'_, '_, '_, PANELS> {
     /// `ROWS` windows; gives how many.
     #[inline(always)]
     fn tile<S: Simd, const ROWS: usize>(&mut self, simd: S, window: usize) -> usize {
+        let windows = self.operands.windows;
         let mut nowhere = [[0.0; CHANNEL_BLOCK]; ROWS];
-        let mut sums = [simd.splat(0.0); ROWS];
+        let mut sums = [[simd.splat(0.0); ROWS]; PANELS];
         match self.start {
             Start::Zero => {}
             Start::Outputs => {
-                let [low, high] = lines(self.out, window, &mut nowhere);
-                for row in 0..ROWS {
-                    sums[row] = simd.load_halves(&low[row], &high[row]);
+                for panel in 0..PANELS {
+                    let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
+                    for row in 0..ROWS {
+                        sums[panel][row] = simd.load_halves(&low[row], &high[row]);
+                    }
                 }
             }
             Start::Waiting => {
-                let waiting = &self.waiting.as_chunks::<LANES>().0[window..][..ROWS];
-                for row in 0..ROWS {
-                    sums[row] = simd.load(&waiting[row]);
+                for panel in 0..PANELS {
+                    let waiting = &self.waiting.as_chunks::<LANES>().0[panel * windows + window..][..ROWS];
+                    for row in 0..ROWS {
+                        sums[panel][row] = simd.load(&waiting[row]);
+                    }
                 }
             }
         }
         let sums = self.operands.add::<S, ROWS, ROWS>(simd, window, sums);
-        if !self.ends {
-            let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..ROWS];
-            for row in 0..ROWS {
-                simd.store(sums[row], &mut waiting[row]);
+        for panel in 0..PANELS {
+            if !self.ends {
+                let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[panel * windows + window..][..ROWS];
+                for row in 0..ROWS {
+                    simd.store(sums[panel][row], &mut waiting[row]);
+                }
+                continue;
             }
-            return ROWS;
-        }
-        let outputs = self.finish.outputs::<S, ROWS>(simd, window, sums);
-        let [low, high] = lines(self.out, window, &mut nowhere);
-        for row in 0..ROWS {
-            simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
+            let outputs = self.finish[panel].outputs::<S, ROWS>(simd, window, sums[panel]);
+            let [low, high] = lines(blocks(self.out, panel), window, &mut nowhere);
+            for row in 0..ROWS {
+                simd.store_halves(outputs[row], &mut low[row], &mut high[row]);
+            }
         }
         ROWS
     }
 
-    /// `ROWS` windows of a panel of one block, two to a vector; gives how many.
+    /// `ROWS` windows of panels of one block, two to a vector; gives how many.
     #[inline(always)]
     fn pairs<S: Simd, const ROWS: usize, const PAIRS: usize>(&mut self, simd: S, window: usize) -> usize {
         let [out] = self.out else { return ROWS };
         let out = &mut out.as_chunks_mut::<CHANNEL_BLOCK>().0[window..][..ROWS];
-        let mut sums = [simd.splat(0.0); PAIRS];
+        let mut sums = [[simd.splat(0.0); PAIRS]; PANELS];
         match self.start {
             Start::Zero => {}
             Start::Outputs => {
                 for pair in 0..PAIRS {
-                    sums[pair] = simd.load_halves(&out[2 * pair], &out[2 * pair + 1]);
+                    sums[0][pair] = simd.load_halves(&out[2 * pair], &out[2 * pair + 1]);
                 }
             }
             Start::Waiting => {
                 let waiting = &self.waiting.as_chunks::<LANES>().0[window..][..PAIRS];
                 for pair in 0..PAIRS {
-                    sums[pair] = simd.load(&waiting[pair]);
+                    sums[0][pair] = simd.load(&waiting[pair]);
                 }
             }
         }
-        let mut sums = self.operands.add::<S, ROWS, PAIRS>(simd, window, sums);
+        let mut sums = self.operands.add::<S, ROWS, PAIRS>(simd, window, sums)[0];
         if !self.ends {
             let waiting = &mut self.waiting.as_chunks_mut::<LANES>().0[window..][..PAIRS];
             for pair in 0..PAIRS {
@@ -183,7 +214,7 @@ impl PanelTiles<'_, '_, '_> {
             }
             return ROWS;
         }
-        let Finish { bias, addend, clamp } = self.finish;
+        let Finish { bias, addend, clamp } = self.finish[0];
         if let Some(bias) = &bias {
             let bias: &[f32; CHANNEL_BLOCK] = &bias.as_chunks().0[0];
             let bias = simd.load_halves(bias, bias);
@@ -203,6 +234,14 @@ impl PanelTiles<'_, '_, '_> {
         }
         ROWS
     }
+}
+
+/// The blocks of a panel.
+#[inline(always)]
+fn blocks<'l, 'r>(out: &'l mut [&'r mut [f32]], panel: usize) -> &'l mut [&'r mut [f32]] {
+    let first = (panel * PANEL_BLOCKS).min(out.len());
+    let end = (first + PANEL_BLOCKS).min(out.len());
+    &mut out[first..end]
 }
 
 /// The outputs of some windows, of the first and of the second block of a panel; `nowhere` where there is no such block.

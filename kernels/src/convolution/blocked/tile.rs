@@ -1,4 +1,4 @@
-//! Register tiles: some windows by the 16 output channels of a panel.
+//! Register tiles: some windows by the 16 output channels of each of one or two panels.
 
 use std::ops::Range;
 
@@ -7,16 +7,18 @@ use crate::simd::{LANES, Lines, Simd};
 
 /// Blocks of input channels, or the inputs of windows that were copied side by side, with their weights.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<'a> {
+pub(super) struct Operands<'a, const PANELS: usize> {
     /// Of all blocks of the group, `[taps, windows]`; or all inputs of each window, which are one block of one tap then.
     pub lines: Lines<'a>,
     pub windows: usize,
     pub taps: usize,
     /// Inputs that are multiplied.
     pub inputs: &'a Inputs,
-    /// Their weights, and those behind them: `[inputs][16 output channels]`.
-    pub panel: &'a [[f32; LANES]],
-    /// Weights that a window asks for.
+    /// Their weights of each panel: `[inputs][16 output channels]`, with others behind them.
+    pub panels: [&'a [[f32; LANES]]; PANELS],
+    /// Weights of each panel that come next.
+    pub next: [&'a [[f32; LANES]]; PANELS],
+    /// Of these, how many a window asks for.
     pub asked: usize,
     /// Whether windows ask for the lines of those behind them.
     pub asks: bool,
@@ -41,15 +43,15 @@ impl Inputs {
     }
 }
 
-impl Operands<'_> {
-    /// Adds the products of `ROWS` windows from `window` on: by 16 output channels each, or two in a vector by the first 8.
+impl<const PANELS: usize> Operands<'_, PANELS> {
+    /// Adds the products of `ROWS` windows from `window` on: by 16 output channels of each panel, or two in a vector by the first 8.
     #[inline(always)]
     pub(super) fn add<S: Simd, const ROWS: usize, const SUMS: usize>(
         &self,
         simd: S,
         window: usize,
-        sums: [S::Vector; SUMS],
-    ) -> [S::Vector; SUMS] {
+        sums: [[S::Vector; SUMS]; PANELS],
+    ) -> [[S::Vector; SUMS]; PANELS] {
         match self.inputs {
             Inputs::Blocks(blocks) => {
                 self.ask_weights(simd, window, ROWS);
@@ -59,12 +61,13 @@ impl Operands<'_> {
         }
     }
 
-    /// Asks for the share of some windows in the weights that come behind those of all blocks.
+    /// Asks for the share of some windows in the weights that come next.
     #[inline(always)]
     fn ask_weights<S: Simd>(&self, simd: S, window: usize, rows: usize) {
-        let count = self.inputs.count(self.lines.length() * self.taps);
-        for input in (window * self.asked..(window + rows) * self.asked).take_while(|input| *input < count) {
-            simd.prefetch_far(self.panel, count + input);
+        for next in self.next {
+            for input in (window * self.asked..(window + rows) * self.asked).take_while(|input| *input < next.len()) {
+                simd.prefetch_far(next, input);
+            }
         }
     }
 
@@ -74,16 +77,27 @@ impl Operands<'_> {
         simd: S,
         window: usize,
         blocks: &Range<usize>,
-        mut sums: [S::Vector; SUMS],
-    ) -> [S::Vector; SUMS] {
-        let Operands { lines, windows, taps, panel, asks, .. } = *self;
+        mut sums: [[S::Vector; SUMS]; PANELS],
+    ) -> [[S::Vector; SUMS]; PANELS] {
+        let Operands { lines, windows, taps, panels, asks, .. } = *self;
+        let inputs = lines.length() * taps;
         for tap in 0..taps {
             let rows = lines.rows::<ROWS>(tap * windows + window);
-            for (block, weights) in blocks.clone().zip(panel.chunks_exact(lines.length() * taps)) {
+            for (index, block) in blocks.clone().enumerate() {
                 if asks {
                     rows.ask(simd, block, ROWS * lines.length());
                 }
+                let mut weights = panels;
+                for panel in 0..PANELS {
+                    weights[panel] = &panels[panel][index * inputs..][..inputs];
+                }
                 let mut terms = rows.terms(block, weights, (tap, taps));
+                if const { PANELS > 1 } {
+                    while let Some([first, second]) = terms.next_two() {
+                        add_input(simd, first.0, first.1, &mut sums);
+                        add_input(simd, second.0, second.1, &mut sums);
+                    }
+                }
                 while let Some((weights, values)) = terms.next() {
                     add_input(simd, weights, values, &mut sums);
                 }
@@ -98,13 +112,17 @@ impl Operands<'_> {
         simd: S,
         window: usize,
         inputs: &Range<usize>,
-        mut sums: [S::Vector; SUMS],
-    ) -> [S::Vector; SUMS] {
-        let Operands { lines, windows, taps, panel, .. } = *self;
-        for (input, weights) in inputs.clone().zip(panel) {
+        mut sums: [[S::Vector; SUMS]; PANELS],
+    ) -> [[S::Vector; SUMS]; PANELS] {
+        let Operands { lines, windows, taps, panels, .. } = *self;
+        for (index, input) in inputs.clone().enumerate() {
             let (channel, tap) = (input / taps, input % taps);
             let rows = lines.rows::<ROWS>(tap * windows + window);
             let values = rows.values(channel / lines.length(), channel % lines.length());
+            let mut weights = [&[0.0; LANES]; PANELS];
+            for panel in 0..PANELS {
+                weights[panel] = &panels[panel][index];
+            }
             add_input(simd, weights, values, &mut sums);
         }
         sums
@@ -113,23 +131,29 @@ impl Operands<'_> {
 
 /// Adds the products of an input of some windows.
 #[inline(always)]
-fn add_input<S: Simd, const ROWS: usize, const SUMS: usize>(
+fn add_input<S: Simd, const ROWS: usize, const SUMS: usize, const PANELS: usize>(
     simd: S,
-    weights: &[f32; LANES],
+    weights: [&[f32; LANES]; PANELS],
     values: [f32; ROWS],
-    sums: &mut [S::Vector; SUMS],
+    sums: &mut [[S::Vector; SUMS]; PANELS],
 ) {
-    if const { SUMS == ROWS } {
-        let weights = simd.load(weights);
-        for sum in 0..SUMS {
-            sums[sum] = simd.fused(simd.splat(values[sum]), weights, sums[sum]);
-        }
-        return;
+    let mut vectors = [simd.splat(0.0); PANELS];
+    for panel in 0..PANELS {
+        vectors[panel] = if const { SUMS == ROWS } {
+            simd.load(weights[panel])
+        } else {
+            let first: &[f32; CHANNEL_BLOCK] = &weights[panel].as_chunks().0[0];
+            simd.load_halves(first, first)
+        };
     }
-    let first: &[f32; CHANNEL_BLOCK] = &weights.as_chunks().0[0];
-    let weights = simd.load_halves(first, first);
     for sum in 0..SUMS {
-        let value = simd.splat_halves(values[sum * 2], values[sum * 2 + 1]);
-        sums[sum] = simd.fused(value, weights, sums[sum]);
+        let value = if const { SUMS == ROWS } {
+            simd.splat(values[sum])
+        } else {
+            simd.splat_halves(values[sum * 2], values[sum * 2 + 1])
+        };
+        for panel in 0..PANELS {
+            sums[panel][sum] = simd.fused(value, vectors[panel], sums[panel][sum]);
+        }
     }
 }

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     CHANNEL_BLOCK,
-    panel_tiles::{Finish, PanelTiles, Start, lines},
+    panel_tiles::{Finish, PanelTiles, Start, lines, panels_together},
     plane,
     tile::{Inputs, Operands},
 };
@@ -32,6 +32,9 @@ const FEWEST_TILES: usize = 16;
 
 /// Input channels that are multiplied before the next ones: their weights stay in the first-level cache.
 const RUN: usize = 256;
+
+/// Input channels up to which the transformed weights of two panels stay near.
+const MOST_CHANNELS_OF_TWO: usize = 256;
 
 /// Whether a convolution of these windows is faster so. It depends on nothing else, as results have other bits.
 pub(super) fn fits(convolution: &ConvolutionShape) -> bool {
@@ -78,6 +81,19 @@ pub(super) fn convolution(
     }
 }
 
+/// The inputs of a block of tiles at all points: `[36, blocks, tiles, 8]`, with room behind the tiles of a block and behind a point.
+#[derive(Clone, Copy)]
+struct Points<'a> {
+    data: &'a [f32],
+    /// From a block of channels, and from a point, to the next one.
+    pitch: usize,
+    point_inputs: usize,
+    /// Of the tiles, within a block of channels.
+    places: &'a [u32],
+    /// The channels that are multiplied at a time.
+    runs: &'a [Inputs],
+}
+
 /// A block of tiles over blocks of channels.
 struct Channels<'a>(Block<'a>);
 
@@ -102,10 +118,7 @@ impl Channels<'_> {
         // Tiles come in pairs. Points a line further apart than channels reach: they do not fall on the same cache sets.
         let pitch = tiles.next_multiple_of(2) * CHANNEL_BLOCK;
         let point_inputs = blocks * pitch + LANES;
-        let point_sums = (tiles + 1) * LANES;
         let mut data = scratch(POINTS * point_inputs);
-        let mut sums = scratch(POINTS * point_sums);
-        let mut weights = scratch(POINTS * (inputs + 1) * PANEL_OUTPUTS);
         self.transform_inputs(simd, &mut data, (pitch, point_inputs));
         let places: Vec<u32> = (0..tiles).map(|tile| (tile * CHANNEL_BLOCK) as u32).collect();
         let runs: Vec<Inputs> = (0..blocks)
@@ -113,31 +126,71 @@ impl Channels<'_> {
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
             .collect();
         let mut out = std::mem::take(&mut self.0.out);
-        let panel_length = elements.len() / self.0.panels;
-        for (panel, out) in out.chunks_mut(PANEL_OUTPUTS / CHANNEL_BLOCK).enumerate() {
-            transform_weights::<S, W>(simd, &elements[panel * panel_length..][..panel_length], inputs, &mut weights);
-            for (point, weights) in weights.as_chunks::<LANES>().0.chunks_exact(inputs + 1).enumerate() {
-                ask_next(simd, elements, panel, panel_length, point);
-                let data = &data[point * point_inputs..][..point_inputs];
-                let layout = Layout { blocks, block_distance: pitch, length: CHANNEL_BLOCK };
-                let lines = Lines::new(data, &places, layout);
-                for (run, inputs) in runs.iter().enumerate() {
-                    let panel = &weights[run * RUN..];
-                    let operands = Operands { lines, windows: tiles, taps: 1, inputs, panel, asked: 0, asks: false };
-                    let start = if run == 0 { Start::Zero } else { Start::Waiting };
-                    let waiting = &mut sums[point * point_sums..][..point_sums];
-                    simd.run(PanelTiles {
-                        operands,
-                        start,
-                        ends: false,
-                        waiting,
-                        finish: Finish::default(),
-                        out: &mut [],
-                    });
-                }
-            }
-            self.transform_sums(simd, &sums, point_sums, panel, out);
+        let are_two = const { panels_together::<S>() == 2 } && inputs <= MOST_CHANNELS_OF_TWO;
+        let points = Points { data: &data, pitch, point_inputs, places: &places, runs: &runs };
+        let mut panel = 0;
+        for out in out.chunks_mut((1 + usize::from(are_two)) * PANEL_OUTPUTS / CHANNEL_BLOCK) {
+            panel += if are_two && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
+                self.panels::<S, W, 2>(simd, elements, points, panel, out)
+            } else {
+                self.panels::<S, W, 1>(simd, elements, points, panel, out)
+            };
         }
+    }
+
+    /// `PANELS` panels from `first` on with the outputs of their blocks; gives how many.
+    #[inline(always)]
+    fn panels<S: Simd, W: Weight, const PANELS: usize>(
+        &self,
+        simd: S,
+        elements: &[W],
+        points: Points<'_>,
+        first: usize,
+        out: &mut [&mut [f32]],
+    ) -> usize {
+        let Points { data, pitch, point_inputs, places, runs } = points;
+        let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
+        let panel_length = elements.len() / self.0.panels;
+        let point_sums = (PANELS * tiles + 1) * LANES;
+        let mut sums = scratch(POINTS * point_sums);
+        let own = POINTS * (inputs + 1) * LANES;
+        let mut weights = scratch(PANELS * own);
+        for (panel, weights) in weights.chunks_mut(own).enumerate() {
+            let elements = &elements[(first + panel) * panel_length..][..panel_length];
+            transform_weights::<S, W>(simd, elements, inputs, weights);
+        }
+        let weights = weights.as_chunks::<LANES>().0;
+        let layout = Layout { blocks: inputs / CHANNEL_BLOCK, block_distance: pitch, length: CHANNEL_BLOCK };
+        for (point, (data, sums)) in data.chunks_exact(point_inputs).zip(sums.chunks_exact_mut(point_sums)).enumerate()
+        {
+            for panel in 0..PANELS {
+                ask_next(simd, elements, first + PANELS - 1 + panel, panel_length, point);
+            }
+            let lines = Lines::new(data, places, layout);
+            for (run, inputs_of_run) in runs.iter().enumerate() {
+                let mut panels = [&[][..]; PANELS];
+                for panel in 0..PANELS {
+                    panels[panel] = &weights[(panel * POINTS + point) * (inputs + 1) + run * RUN..];
+                }
+                let operands = Operands {
+                    lines,
+                    windows: tiles,
+                    taps: 1,
+                    inputs: inputs_of_run,
+                    panels,
+                    next: [&[]; PANELS],
+                    asked: 0,
+                    asks: false,
+                };
+                let start = if run == 0 { Start::Zero } else { Start::Waiting };
+                let finish = [Finish::default(); PANELS];
+                simd.run(PanelTiles { operands, start, ends: false, waiting: &mut *sums, finish, out: &mut [] });
+            }
+        }
+        for (panel, out) in out.chunks_mut(PANEL_OUTPUTS / CHANNEL_BLOCK).enumerate() {
+            self.transform_sums(simd, &sums[panel * tiles * LANES..], point_sums, first + panel, out);
+        }
+        PANELS
     }
 
     /// The tiles of all blocks at all points: `[36, blocks, tiles, 8]`.

@@ -87,8 +87,8 @@ impl<const ROWS: usize> CodesTask<'_, ROWS> {
             for (row, outputs) in self.task.out.iter_mut().enumerate() {
                 let scale = self.rows.scale(self.task.first_row + row);
                 outputs.iter_mut().for_each(|value| *value *= scale);
-                self.task.epilogue.apply(simd, self.task.first_row + row, output, outputs);
             }
+            self.task.epilogue.apply_to_rows(simd, self.task.first_row, output, &mut self.task.out);
         }
     }
 

@@ -194,9 +194,7 @@ impl<const ROWS: usize> FloatsTask<'_, ROWS> {
         }
         if inputs.end == layout.inputs() && !self.0.epilogue.is_empty() {
             let output = self.0.part.panels(layout).0;
-            for (row, outputs) in self.0.out.iter_mut().enumerate() {
-                self.0.epilogue.apply(simd, self.0.first_row + row, output, outputs);
-            }
+            self.0.epilogue.apply_to_rows(simd, self.0.first_row, output, &mut self.0.out);
         }
     }
 

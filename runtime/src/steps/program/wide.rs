@@ -34,9 +34,9 @@ impl Routine for Wide<'_> {
         let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         let used = out.len().min(WIDE_ELEMENTS).div_ceil(LANES);
         for (slot, input) in slots.iter_mut().zip(feeds) {
-            if let (Input::Line(_), Some(repeated)) = (input, input.repeated(simd)) {
+            if let Input::Line(line) = input {
                 for value in &mut slot[..used] {
-                    simd.store(repeated, value);
+                    simd.store(simd.load_halves(line, line), value);
                 }
             }
         }
