@@ -5,7 +5,7 @@
 
 use super::{
     elementwise::functions::{exponential, logarithm},
-    simd::{Instructions, LANES, Routine, Simd},
+    simd::{Instructions, LANES, Routine, Simd, joined},
     threads,
 };
 
@@ -103,7 +103,7 @@ impl Routine for LogSums<'_> {
 fn largest_lane<S: Simd>(simd: S, vector: S::Vector) -> f32 {
     let mut lanes = [0.0; LANES];
     simd.store(vector, &mut lanes);
-    lanes.into_iter().reduce(|a, b| if a > b || a.is_nan() { a } else { b }).unwrap_or(f32::NEG_INFINITY)
+    joined(&lanes, |a, b| if a > b || a.is_nan() { a } else { b })
 }
 
 /// The sum of all lanes, joined pairwise.
@@ -111,12 +111,7 @@ fn largest_lane<S: Simd>(simd: S, vector: S::Vector) -> f32 {
 fn lane_sum<S: Simd>(simd: S, sums: [S::Vector; CHAINS]) -> f32 {
     let mut lanes = [0.0; LANES];
     simd.store(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])), &mut lanes);
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-    }
-    lanes[0]
+    joined(&lanes, |a, b| a + b)
 }
 
 /// Some planes of `[length, inner]`.

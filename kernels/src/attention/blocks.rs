@@ -12,6 +12,7 @@
 //! Before the first block, m is the sink and the sum 1 where there is a sink. At the end the output is divided by the sum. A block of which a query sees nothing, by its position or by the mask, is passed
 //! over.
 
+use super::running::{Running, RunningQuery};
 use super::{Attention, HeadElements, Heads, Pages, Stage};
 use crate::elementwise::VectorFunction;
 use crate::elementwise::functions::{ScaledTanh, exponential};
@@ -46,15 +47,6 @@ pub(super) struct Task<'a> {
     pub scores: &'a mut [f32],
 }
 
-/// The softmax of a query so far.
-#[derive(Clone, Copy)]
-struct Running {
-    largest: f32,
-    sum: f32,
-    /// It has not seen a key yet.
-    hidden: bool,
-}
-
 impl Routine for Task<'_> {
     /// The multiplications that were left out.
     type Output = u64;
@@ -64,9 +56,9 @@ impl Routine for Task<'_> {
         let mut left_out = 0;
         let visible: Vec<Range<usize>> = (0..self.rows).map(|row| self.visible(row)).collect();
         let keys = self.walked(&visible);
-        let mut running: Vec<Running> = (0..self.rows).map(|row| self.start(row)).collect();
+        let mut running = Running::new((0..self.rows).map(|row| self.start(row)).collect());
         let mut scores = scratch(self.rows * BLOCK);
-        let mut weighed = Vec::with_capacity(self.rows);
+        let mut weighed: Vec<Range<usize>> = Vec::with_capacity(self.rows);
         self.out.iter_mut().for_each(|out| out.fill(0.0));
         let mut queries = scratch(self.rows * self.operands.key.size);
         self.scale_queries(&mut queries);
@@ -80,72 +72,19 @@ impl Routine for Task<'_> {
             self.multiply_keys(simd, &queries, &block, &mut scores);
             self.cap(simd, &block, &mut scores);
             weighed.clear();
-            // A loop, since a closure would not be compiled for the instructions.
+            // Loops, since a closure would not be compiled for the instructions.
             for (row, visible) in visible.iter().enumerate() {
                 let scores = &mut scores.as_chunks_mut().0[row];
-                let seen = self.mask(simd, row, &block, visible, scores);
-                let own = running[row].weigh(simd, seen, scores);
-                self.rescale(simd, row, own.factor);
-                weighed.push(own.keys);
+                weighed.push(self.mask(simd, row, &block, visible, scores).unwrap_or_default());
+            }
+            running.weigh(simd, &mut weighed, scores.as_chunks_mut().0);
+            for (row, _) in weighed.iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+                self.rescale(simd, row, running.factor(row));
             }
             self.add_values(simd, first, &weighed, &mut scores);
         }
-        self.finish(simd, &running);
+        self.finish(simd, &running.queries);
         left_out
-    }
-}
-
-/// The weights of a block.
-struct Weighed {
-    /// What the sums before are multiplied with.
-    factor: f32,
-    /// The keys of the block that have weights.
-    keys: Range<usize>,
-}
-
-impl Running {
-    /// Scores of the keys `seen` of a block become weights, those of others 0.
-    #[inline(always)]
-    fn weigh<S: Simd>(&mut self, simd: S, seen: Option<Range<usize>>, scores: &mut [f32; BLOCK]) -> Weighed {
-        let nothing = Weighed { factor: 1.0, keys: 0..0 };
-        let Some(seen) = seen else { return nothing };
-        self.hidden = false;
-        // Only vectors with keys that are seen; others would add zeros.
-        let (first, end) = (seen.start / LANES * LANES, seen.end.next_multiple_of(LANES));
-        scores[first..seen.start].fill(f32::NEG_INFINITY);
-        scores[seen.end..end].fill(f32::NEG_INFINITY);
-        let vectors = scores[first..end].as_chunks_mut::<LANES>().0;
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let mut largest = simd.splat(self.largest);
-        for scores in &*vectors {
-            largest = simd.maximum(largest, simd.load(scores));
-        }
-        simd.store(largest, &mut lanes);
-        let largest = lanes.into_iter().fold(self.largest, |a, b| if a > b || a.is_nan() { a } else { b });
-        if largest == f32::NEG_INFINITY {
-            return nothing;
-        }
-        let factor = if largest == self.largest {
-            1.0
-        } else {
-            simd.store(exponential(simd, simd.splat(self.largest - largest)), &mut lanes);
-            lanes[0]
-        };
-        let mut sum = simd.splat(0.0);
-        for scores in vectors {
-            let power = exponential(simd, simd.subtract(simd.load(scores), simd.splat(largest)));
-            sum = simd.add(sum, power);
-            simd.store(power, scores);
-        }
-        simd.store(sum, &mut lanes);
-        for width in [8, 4, 2, 1] {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
-            }
-        }
-        self.sum = self.sum * factor + lanes[0];
-        self.largest = largest;
-        Weighed { factor, keys: seen }
     }
 }
 
@@ -165,9 +104,9 @@ impl Task<'_> {
     }
 
     /// The softmax of a query before its first key.
-    fn start(&self, row: usize) -> Running {
+    fn start(&self, row: usize) -> RunningQuery {
         let sink = self.operands.sink.map_or(f32::NEG_INFINITY, |sinks| sinks[self.query_head(row)]);
-        Running { largest: sink, sum: if sink == f32::NEG_INFINITY { 0.0 } else { 1.0 }, hidden: true }
+        RunningQuery { largest: sink, sum: if sink == f32::NEG_INFINITY { 0.0 } else { 1.0 }, is_hidden: true }
     }
 
     /// The keys that a query sees by its position.
@@ -330,10 +269,10 @@ impl Task<'_> {
 
     /// Divides by the sums. A query that sees nothing gives zeros.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, simd: S, running: &[Running]) {
+    fn finish<S: Simd>(&mut self, simd: S, running: &[RunningQuery]) {
         let keys = self.operands.keys;
         for (out, running) in self.out.iter_mut().zip(running) {
-            for out in out.chunks_mut(LANES).filter(|_| !running.hidden) {
+            for out in out.chunks_mut(LANES).filter(|_| !running.is_hidden) {
                 simd.store_partial(simd.divide(simd.load_partial(out), simd.splat(running.sum)), out);
             }
         }
@@ -343,7 +282,7 @@ impl Task<'_> {
                     let power =
                         exponential(simd, simd.subtract(simd.load_partial(scores), simd.splat(running.largest)));
                     let weight = simd.divide(power, simd.splat(running.sum));
-                    simd.store_partial(if running.hidden { simd.splat(0.0) } else { weight }, scores);
+                    simd.store_partial(if running.is_hidden { simd.splat(0.0) } else { weight }, scores);
                 }
             }
         }

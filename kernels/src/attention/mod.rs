@@ -4,6 +4,7 @@
 //! once for all of them, or a few times where there are fewer heads of keys than keep all threads busy.
 
 mod blocks;
+mod running;
 #[cfg(test)]
 mod tests;
 

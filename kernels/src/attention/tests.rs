@@ -171,6 +171,37 @@ proptest! {
     }
 }
 
+/// NaN among the keys, of which some queries see nothing else, makes their results NaN, and no others.
+#[test]
+fn queries_that_see_scores_of_nan_give_nan() {
+    let case = Case {
+        group: 1,
+        past: 0,
+        rows: 20,
+        size: 16,
+        width: 8,
+        causal: true,
+        left: Some(2),
+        right: None,
+        softcap: 0.0,
+        hidden: None,
+        padding: None,
+        sink: false,
+    };
+    let mut operands = Operands::new(case);
+    // Keys 4, 5 and 6 of the first head: query 6 sees them alone.
+    operands.key[4 * case.size..7 * case.size].fill(f32::NAN);
+    for instructions in Instructions::available() {
+        let heads = operands.run(instructions, 0..20, 20);
+        for (head, values) in heads.iter().enumerate() {
+            for (row, values) in values.chunks(case.width).enumerate() {
+                let is_nan = head == 0 && (4..9).contains(&row);
+                assert!(values.iter().all(|value| value.is_nan() == is_nan), "{} {head} {row}", instructions.name());
+            }
+        }
+    }
+}
+
 /// NaN and an infinity among values of keys that only later queries see.
 #[test]
 fn values_of_later_keys_reach_no_query_before() {

@@ -263,11 +263,14 @@ impl Task<'_> {
         W::groups(&elements[panel * length..][..length])
     }
 
-    /// More rows, but so few that reading the weight counts: three panels after another, each to its end.
+    /// More rows, but so few that reading the weight counts: some panels after another, each to its end.
     #[inline(always)]
     fn several<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
-        for first_panel in (0..self.part.panels).step_by(S::TILE_VECTORS) {
-            let panels = S::TILE_VECTORS.min(self.part.panels - first_panel);
+        let mut end = 0;
+        while end < self.part.panels {
+            let first_panel = end;
+            let panels = panels_together::<S>(self.part.panels - first_panel);
+            end += panels;
             for first_input in (0..self.part.inputs.len()).step_by(RUN) {
                 let length = RUN.min(self.part.inputs.len() - first_input);
                 let mut weights = [&[][..]; MOST_VECTORS];
@@ -282,7 +285,7 @@ impl Task<'_> {
         }
     }
 
-    /// Many rows: a run of inputs of three panels stays in the first-level cache while all rows pass by, and the rows' inputs
+    /// Many rows: a run of inputs of a tile's panels stays in the first-level cache while all rows pass by, and the rows' inputs
     /// stay in the second-level cache for all panels.
     #[inline(always)]
     fn many<S: Simd>(&mut self, simd: S, weights: &impl Runs) {
@@ -306,8 +309,11 @@ impl Task<'_> {
                 near[..length].copy_from_slice(far.row(row));
             }
             let x = Matrix::with_stride(&near, rows, length, RUN);
-            for first_panel in (0..panels).step_by(S::TILE_VECTORS) {
-                let panels = S::TILE_VECTORS.min(panels - first_panel);
+            let mut end = 0;
+            while end < panels {
+                let first_panel = end;
+                let panels = panels_together::<S>(panels - first_panel);
+                end += panels;
                 let mut runs = [&[][..]; MOST_VECTORS];
                 for (panel, wide) in wide.chunks_mut(RUN * LANES).take(panels).enumerate() {
                     let wide = &mut wide.as_chunks_mut().0[..length];
@@ -318,6 +324,9 @@ impl Task<'_> {
                 let whole = match runs {
                     runs if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
                         self.whole_tiles::<S, 8, 3>(simd, &near, length, place, runs)
+                    }
+                    [first, second, _] if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 2 => {
+                        self.whole_tiles::<S, 8, 2>(simd, &near, length, place, [first, second])
                     }
                     [first, ..] if const { S::TILE_ROWS == 6 && S::TILE_VECTORS == 1 } => {
                         self.whole_tiles::<S, 6, 1>(simd, &near, length, place, [first])
@@ -395,11 +404,24 @@ impl Task<'_> {
             simd.run(AddTile::<W, _, ROWS, 3> { left, panels, length, out, first: output, ahead, fresh });
             return;
         }
+        if const { S::TILE_VECTORS == 3 }
+            && let &[first, second] = weights
+        {
+            let panels = [first, second];
+            simd.run(AddTile::<W, _, ROWS, 2> { left, panels, length, out, first: output, ahead, fresh });
+            return;
+        }
         for (panel, &weights) in weights.iter().enumerate() {
             let first = output + panel * PANEL_OUTPUTS;
             simd.run(AddTile::<W, _, ROWS, 1> { left, panels: [weights], length, out, first, ahead, fresh });
         }
     }
+}
+
+/// Panels of the next tile, if `left` are left: one alone would have half of the sums in flight that two have.
+#[inline(always)]
+fn panels_together<S: Simd>(left: usize) -> usize {
+    if const { S::TILE_VECTORS == 3 } && left == 4 { 2 } else { left.min(S::TILE_VECTORS) }
 }
 
 /// Few rows by panels: one panel after another, each read once from its begin to its end.

@@ -9,6 +9,7 @@
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod adjacent;
 mod expand;
+mod lanes;
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod lines;
 mod portable;
@@ -41,6 +42,7 @@ use half::{bf16, f16};
 
 pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
+pub(crate) use lanes::joined;
 pub(crate) use lines::{Layout, Lines, OUTSIDE};
 pub use portable::Portable;
 
