@@ -8,7 +8,7 @@ use super::{
     CHANNEL_BLOCK, InputOrder, gathered,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
     plane,
-    tile::{Inputs, Operands},
+    tile::{Inputs, Operands, Values},
     winograd,
 };
 use crate::{
@@ -121,7 +121,7 @@ fn windows_each(common: &Common<'_>, windows: usize, parts: usize) -> usize {
     let (most_values, values, most) = match common.order {
         InputOrder::Blocks if depth > MOST_INPUTS_OF_TWO => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
-        InputOrder::Planes => (MOST_GATHERED, gathered::pitch(depth), MOST_WINDOWS),
+        InputOrder::Planes => (MOST_GATHERED, depth.max(1), MOST_WINDOWS),
     };
     let most = (most_values / values).clamp(FEWEST_WINDOWS.min(most), most);
     let each = windows.div_ceil(parts.max(windows.div_ceil(most))).max(FEWEST_WINDOWS);
@@ -200,29 +200,26 @@ impl<'a> Task<'a> {
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
-        let windows = self.windows.len();
-        let pitch = gathered::pitch(shape.depth());
+        let distance = gathered::distance(self.windows.len());
         let is_gathered = *order == InputOrder::Planes;
-        let mut gathered = scratch(if is_gathered { windows * pitch } else { 0 });
-        let (values, places, layout, taps) = match order {
+        let mut gathered = scratch(if is_gathered { shape.depth() * distance } else { 0 });
+        let (values, segments) = match order {
             InputOrder::Blocks => {
                 let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-                (image, places, layout, window::taps(axes))
+                let values = Values::Blocks { lines: Lines::new(image, places, layout), taps: window::taps(axes) };
+                (values, segments(&self.inputs, values.block(), most_inputs::<S>()))
             }
             InputOrder::Planes => {
-                gathered::gather(axes, image, self.windows.clone(), pitch, &mut gathered);
-                let places = self.places.get_or_init(|| (0..windows).map(|window| (window * pitch) as u32).collect());
-                (&gathered[..], places, Layout { blocks: 1, block_distance: 0, length: shape.depth() }, 1)
+                gathered::gather(simd, axes, image, self.windows.clone(), &mut gathered);
+                (Values::Gathered { values: &gathered, distance }, vec![Inputs::Single(self.inputs.clone())])
             }
         };
-        let lines = Lines::new(values, places, layout);
-        let segments = segments(&self.inputs, lines.length() * taps, most_inputs::<S>());
         let mut out = std::mem::take(&mut self.out);
         let mut panel = 0;
         for out in out.chunks_mut(panels_together::<S>() * PANEL_OUTPUTS / CHANNEL_BLOCK) {
-            let group = Group { task: &self, elements, first: panel, lines, taps, segments: &segments };
+            let group = Group { task: &self, elements, first: panel, values, segments: &segments };
             panel += if const { panels_together::<S>() == 2 } && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
                 group.multiply::<S, 2>(simd, out)
             } else {
@@ -267,8 +264,7 @@ struct Group<'a, W> {
     elements: &'a [W],
     /// The first of them in the task.
     first: usize,
-    lines: Lines<'a>,
-    taps: usize,
+    values: Values<'a>,
     segments: &'a [Inputs],
 }
 
@@ -276,9 +272,8 @@ impl<W: Weight> Group<'_, W> {
     /// `PANELS` panels with the outputs of their blocks; gives how many.
     #[inline(always)]
     fn multiply<S: Simd, const PANELS: usize>(&self, simd: S, out: &mut [&mut [f32]]) -> usize {
-        let Self { task, lines, taps, segments, .. } = *self;
+        let Self { task, values, segments, .. } = *self;
         let (windows, length) = (task.windows.len(), task.inputs.len());
-        let block = lines.length() * taps;
         let is_plain = W::as_f32(W::groups(&[])).is_some();
         let mut wide = scratch(if is_plain { 0 } else { PANELS * length * LANES });
         let mut waiting = scratch(if segments.len() > 1 { PANELS * windows * LANES } else { 0 });
@@ -296,7 +291,7 @@ impl<W: Weight> Group<'_, W> {
         }
         let mut begin = 0;
         for (index, inputs) in segments.iter().enumerate() {
-            let end = begin + inputs.count(block);
+            let end = begin + inputs.count(values.block());
             let mut next = behind;
             let mut own = panels;
             for panel in 0..PANELS {
@@ -306,14 +301,13 @@ impl<W: Weight> Group<'_, W> {
                 own[panel] = &panels[panel][begin..end];
             }
             let operands = Operands {
-                lines,
+                values,
                 windows,
-                taps,
                 inputs,
                 panels: own,
                 next,
                 asked: (end - begin).div_ceil(windows),
-                asks: self.first == 0 && taps == 1 && task.common.order == InputOrder::Blocks,
+                asks: self.first == 0 && matches!(values, Values::Blocks { taps: 1, .. }),
             };
             let start = match index {
                 0 if task.inputs.start == 0 => Start::Zero,

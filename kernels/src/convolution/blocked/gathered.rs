@@ -1,66 +1,68 @@
-//! Inputs of windows over channels in the order of ONNX, copied side by side: those of a window are one line, in the order of a
-//! weight, channels and within them taps.
+//! Inputs of windows over channels in the order of ONNX, copied so that each input of all windows is a line, in the order of a
+//! weight: channels and within them taps.
 
 use std::ops::Range;
 
 use crate::{
     places::rows_of_taps,
     scratch::scratch,
-    simd::OUTSIDE,
+    simd::{LANES, OUTSIDE, Simd},
     window::{self, WindowAxis},
 };
 
-/// Values that are copied at a time: a window's taps of a row may have some behind them that the next ones overwrite.
-const WIDE: usize = 4;
+/// Positions that a row with its padding may be longer than twice as long as the one without.
+const SHORT_REACH: usize = 64;
 
-/// Twice as many.
-const TWICE_WIDE: usize = 2 * WIDE;
-
-/// Distance of the lines of windows that have so many inputs.
-pub(super) fn pitch(depth: usize) -> usize {
-    depth.next_multiple_of(WIDE) + WIDE
+/// Distance of the lines of so many windows: a vector may be written behind the last ones.
+pub(super) fn distance(windows: usize) -> usize {
+    windows.next_multiple_of(LANES) + LANES
 }
 
-/// Copies the inputs of some windows to `gathered`, `[windows, pitch]`; what lies behind the inputs of a window is anything.
+/// Copies the inputs of some windows to `gathered`, `[inputs, distance]`; what lies behind the windows is anything.
 #[inline(always)]
-pub(super) fn gather(axes: &[WindowAxis], image: &[f32], windows: Range<usize>, pitch: usize, gathered: &mut [f32]) {
+pub(super) fn gather<S: Simd>(
+    simd: S,
+    axes: &[WindowAxis],
+    image: &[f32],
+    windows: Range<usize>,
+    gathered: &mut [f32],
+) {
     let Some((columns, outer)) = axes.split_last() else { return };
     let plane = window::inputs(axes);
     if plane == 0 {
         return gathered.fill(0.0);
     }
+    let distance = distance(windows.len());
     let rows = windows.start / columns.output..windows.end.div_ceil(columns.output);
     let rows_of_taps = rows_of_taps(outer, rows.clone());
-    let is_near = columns.dilation == 1 && columns.kernel <= TWICE_WIDE && columns.stride <= TWICE_WIDE;
-    let mut line = scratch(if is_near { columns.output * columns.stride + 2 * TWICE_WIDE } else { 0 });
+    // Windows far apart, or of taps far apart, may reach anywhere: a copy with the padding would be mostly padding.
+    let reach = (columns.output - 1) * columns.stride + (columns.kernel.max(1) - 1) * columns.dilation + 1;
+    let is_padded = reach <= 2 * columns.input + SHORT_REACH;
+    let mut line = scratch(if is_padded { reach + 2 * LANES * columns.stride.max(1) } else { 0 });
+    // Rows in order: what is written behind the windows of one is overwritten by the next.
     for (index, row) in rows.clone().enumerate() {
         let begin = (row * columns.output).max(windows.start);
         let end = ((row + 1) * columns.output).min(windows.end);
-        let gathered = &mut gathered[(begin - windows.start) * pitch..(end - windows.start) * pitch];
         let own = begin - row * columns.output..end - row * columns.output;
-        let mut place = 0;
+        let mut lines = gathered.chunks_exact_mut(distance).map(|line| &mut line[begin - windows.start..]);
         for channel in image.chunks_exact(plane) {
             for tap in rows_of_taps.chunks_exact(rows.len()) {
                 let input = if tap[index] == OUTSIDE { &[] } else { &channel[tap[index] as usize * columns.input..] };
                 let input = &input[..input.len().min(columns.input)];
-                if is_near {
-                    let line = &mut line[..own.len() * columns.stride + 2 * TWICE_WIDE];
-                    pad(input, columns.start(own.start), line);
-                    if columns.kernel <= WIDE {
-                        copy_near::<WIDE>(columns.stride, line, gathered, (pitch, place));
-                    } else {
-                        copy_near::<TWICE_WIDE>(columns.stride, line, gathered, (pitch, place));
+                let lines = lines.by_ref().take(columns.kernel);
+                if is_padded {
+                    pad(input, columns.start(own.start), &mut line);
+                    for (tap, to) in lines.enumerate() {
+                        copy(simd, &line[tap * columns.dilation..], columns.stride, own.len(), to);
                     }
                 } else {
-                    copy_taps(
-                        &WindowAxis { input: input.len(), ..*columns },
-                        input,
-                        own.clone(),
-                        gathered,
-                        (pitch, place),
-                    );
+                    let columns = WindowAxis { input: input.len(), ..*columns };
+                    for (tap, to) in lines.enumerate() {
+                        for (window, to) in own.clone().zip(to) {
+                            *to = columns.position(window, tap).map_or(0.0, |position| input[position]);
+                        }
+                    }
                 }
-                place += columns.kernel;
             }
         }
     }
@@ -78,27 +80,17 @@ fn pad(input: &[f32], start: isize, line: &mut [f32]) {
     rest[inside.len()..].fill(0.0);
 }
 
-/// Copies what windows near one another see of a row with its padding to `place` of their lines: `COUNT` values for each, of which
-/// the last ones may not be its own.
+/// Copies `count` values that are `stride` apart, with some behind them up to a whole vector.
 #[inline(always)]
-fn copy_near<const COUNT: usize>(stride: usize, row: &[f32], windows: &mut [f32], (pitch, place): (usize, usize)) {
-    for (line, values) in windows.chunks_exact_mut(pitch).zip(row.windows(COUNT).step_by(stride)) {
-        line[place..].as_chunks_mut::<COUNT>().0[0] = values.as_chunks().0[0];
-    }
-}
-
-/// Copies each tap of windows, zeros in the padding.
-#[inline(always)]
-fn copy_taps(
-    columns: &WindowAxis,
-    row: &[f32],
-    own: Range<usize>,
-    windows: &mut [f32],
-    (pitch, place): (usize, usize),
-) {
-    for (window, line) in own.zip(windows.chunks_exact_mut(pitch)) {
-        for (tap, to) in line[place..][..columns.kernel].iter_mut().enumerate() {
-            *to = columns.position(window, tap).map_or(0.0, |position| row[position]);
+fn copy<S: Simd>(simd: S, from: &[f32], stride: usize, count: usize, to: &mut [f32]) {
+    match stride {
+        1 => to[..count].copy_from_slice(&from[..count]),
+        2 => {
+            let to = &mut to.as_chunks_mut().0[..count.div_ceil(LANES)];
+            for (to, from) in to.iter_mut().zip(from.as_chunks::<{ 2 * LANES }>().0) {
+                simd.store(simd.load_even(from), to);
+            }
         }
+        _ => to[..count].iter_mut().zip(from.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
     }
 }

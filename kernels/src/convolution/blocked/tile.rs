@@ -5,13 +5,11 @@ use std::ops::Range;
 use super::CHANNEL_BLOCK;
 use crate::simd::{LANES, Lines, Simd};
 
-/// Blocks of input channels, or the inputs of windows that were copied side by side, with their weights.
+/// What windows read, with its weights.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a, const PANELS: usize> {
-    /// Of all blocks of the group, `[taps, windows]`; or all inputs of each window, which are one block of one tap then.
-    pub lines: Lines<'a>,
+    pub values: Values<'a>,
     pub windows: usize,
-    pub taps: usize,
     /// Inputs that are multiplied.
     pub inputs: &'a Inputs,
     /// Their weights of each panel: `[inputs][16 output channels]`, with others behind them.
@@ -22,6 +20,25 @@ pub(super) struct Operands<'a, const PANELS: usize> {
     pub asked: usize,
     /// Whether windows ask for the lines of those behind them.
     pub asks: bool,
+}
+
+/// The values that windows read.
+#[derive(Clone, Copy)]
+pub(super) enum Values<'a> {
+    /// A line of each block of channels at each of `[taps, windows]` places.
+    Blocks { lines: Lines<'a>, taps: usize },
+    /// Each input of all windows side by side: `[inputs, distance]`, of which `Inputs::Single` are multiplied.
+    Gathered { values: &'a [f32], distance: usize },
+}
+
+impl Values<'_> {
+    /// Inputs of a block.
+    pub(super) fn block(&self) -> usize {
+        match self {
+            Values::Blocks { lines, taps } => lines.length() * taps,
+            Values::Gathered { .. } => 1,
+        }
+    }
 }
 
 /// Some inputs of a group, in the order of a panel: channels and, within, taps.
@@ -52,12 +69,19 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         window: usize,
         sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        match self.inputs {
-            Inputs::Blocks(blocks) => {
+        match (self.values, self.inputs) {
+            (Values::Blocks { lines, taps }, Inputs::Blocks(blocks)) => {
                 self.ask_weights(simd, window, ROWS);
-                self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums)
+                self.add_blocks::<S, ROWS, SUMS>(simd, window, (lines, taps, blocks), sums)
             }
-            Inputs::Single(inputs) => self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
+            (Values::Blocks { lines, taps }, Inputs::Single(inputs)) => {
+                self.add_single::<S, ROWS, SUMS>(simd, window, (lines, taps, inputs), sums)
+            }
+            (Values::Gathered { values, distance }, Inputs::Single(inputs) | Inputs::Blocks(inputs)) => {
+                self.ask_weights(simd, window, ROWS);
+                let values = &values[inputs.start * distance..inputs.end * distance];
+                self.add_gathered::<S, ROWS, SUMS>(simd, window, (values, distance), sums)
+            }
         }
     }
 
@@ -76,10 +100,10 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         &self,
         simd: S,
         window: usize,
-        blocks: &Range<usize>,
+        (lines, taps, blocks): (Lines<'_>, usize, &Range<usize>),
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { lines, windows, taps, panels, asks, .. } = *self;
+        let Operands { windows, panels, asks, .. } = *self;
         let inputs = lines.length() * taps;
         for tap in 0..taps {
             let rows = lines.rows::<ROWS>(tap * windows + window);
@@ -111,10 +135,10 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         &self,
         simd: S,
         window: usize,
-        inputs: &Range<usize>,
+        (lines, taps, inputs): (Lines<'_>, usize, &Range<usize>),
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { lines, windows, taps, panels, .. } = *self;
+        let Operands { windows, panels, .. } = *self;
         for (index, input) in inputs.clone().enumerate() {
             let (channel, tap) = (input / taps, input % taps);
             let rows = lines.rows::<ROWS>(tap * windows + window);
@@ -123,6 +147,25 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
             for panel in 0..PANELS {
                 weights[panel] = &panels[panel][index];
             }
+            add_input(simd, weights, values, &mut sums);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add_gathered<S: Simd, const ROWS: usize, const SUMS: usize>(
+        &self,
+        simd: S,
+        window: usize,
+        (values, distance): (&[f32], usize),
+        mut sums: [[S::Vector; SUMS]; PANELS],
+    ) -> [[S::Vector; SUMS]; PANELS] {
+        for (input, values) in values.chunks_exact(distance).enumerate() {
+            let mut weights = [&[0.0; LANES]; PANELS];
+            for panel in 0..PANELS {
+                weights[panel] = &self.panels[panel][input];
+            }
+            let values: [f32; ROWS] = values[window..].as_chunks().0[0];
             add_input(simd, weights, values, &mut sums);
         }
         sums

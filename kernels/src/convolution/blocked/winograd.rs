@@ -7,7 +7,7 @@ use super::{
     CHANNEL_BLOCK,
     panel_tiles::{Finish, PanelTiles, Start, lines, panels_together},
     plane,
-    tile::{Inputs, Operands},
+    tile::{Inputs, Operands, Values},
 };
 use crate::{
     convolution::{
@@ -173,9 +173,8 @@ impl Channels<'_> {
                     panels[panel] = &weights[(panel * POINTS + point) * (inputs + 1) + run * RUN..];
                 }
                 let operands = Operands {
-                    lines,
+                    values: Values::Blocks { lines, taps: 1 },
                     windows: tiles,
-                    taps: 1,
                     inputs: inputs_of_run,
                     panels,
                     next: [&[]; PANELS],
