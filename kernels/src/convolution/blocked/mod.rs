@@ -3,8 +3,8 @@
 //! What a window reads is 8 channels side by side at each of its taps, wherever it lies: nothing is copied, and positions need not
 //! fill vectors. A register tile multiplies some windows, whose inputs are broadcast, by a panel of 16 output channels (`tile`, `dense`);
 //! channels of their own are multiplied 8 at a time (`depthwise`), and many windows of 3 × 3 taps with fewer multiplications
-//! (`winograd`). Inputs that come in the order of ONNX, such as the three channels of an image, are copied side by side for some
-//! windows at a time (`gathered`).
+//! (`winograd`). Inputs that come in the order of ONNX, such as the three channels of an image, are copied, each
+//! for some windows side by side (`gathered`).
 //!
 //! The order of each sum is over runs of blocks, and within over taps, blocks and the channels of a block; where a weight with several
 //! taps is cut within a block, over the inputs of that block in the order of the weight.
@@ -26,7 +26,7 @@ use crate::{
     window,
 };
 
-/// Inputs of a window that are copied side by side: those of all windows of a task are counted in 32 bits.
+/// Inputs of windows over channels one after another are fewer: those of all windows of a task are copied.
 pub const MOST_DEPTH: usize = 1 << 24;
 
 /// Channels of a block.
