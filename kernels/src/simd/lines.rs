@@ -151,23 +151,12 @@ pub(crate) struct Terms<'a, const ROWS: usize, const PANELS: usize> {
 }
 
 impl<'a, const ROWS: usize, const PANELS: usize> Terms<'a, ROWS, PANELS> {
-    /// How many places are left.
-    #[inline(always)]
-    pub(crate) fn next_two(&mut self) -> Option<[([&'a [f32; LANES]; PANELS], [f32; ROWS]); 2]> {
-        if self.end - self.place < 2 * self.distance {
-            return None;
-        }
-        Some([self.take(), self.take()])
-    }
-
     /// The next vector of each panel, and the value of each line.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
-        (self.place != self.end).then(|| self.take())
-    }
-
-    #[inline(always)]
-    fn take(&mut self) -> ([&'a [f32; LANES]; PANELS], [f32; ROWS]) {
+        if self.place == self.end {
+            return None;
+        }
         let mut vectors = [&[0.0; LANES]; PANELS];
         for panel in 0..PANELS {
             // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
@@ -181,7 +170,7 @@ impl<'a, const ROWS: usize, const PANELS: usize> Terms<'a, ROWS, PANELS> {
         }
         self.place += self.distance;
         self.index += 1;
-        (vectors, values)
+        Some((vectors, values))
     }
 }
 

@@ -116,12 +116,6 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                     weights[panel] = &panels[panel][index * inputs..][..inputs];
                 }
                 let mut terms = rows.terms(block, weights, (tap, taps));
-                if const { PANELS > 1 } {
-                    while let Some([first, second]) = terms.next_two() {
-                        add_input(simd, first.0, first.1, &mut sums);
-                        add_input(simd, second.0, second.1, &mut sums);
-                    }
-                }
                 while let Some((weights, values)) = terms.next() {
                     add_input(simd, weights, values, &mut sums);
                 }
