@@ -12,7 +12,7 @@
 //! Before the first block, m is the sink and the sum 1 where there is a sink. At the end the output is divided by the sum. A block of which a query sees nothing, by its position or by the mask, is passed
 //! over.
 
-use super::running::{Running, RunningQuery};
+use super::running::{BLOCK, Running, RunningQuery};
 use super::{Attention, HeadElements, Heads, Pages, Stage};
 use crate::elementwise::VectorFunction;
 use crate::elementwise::functions::{ScaledTanh, exponential};
@@ -22,9 +22,6 @@ use crate::scratch::scratch;
 use crate::simd::{LANES, Routine, Simd};
 use ipuc_codes::{load_row, row_bytes};
 use std::ops::Range;
-
-/// Keys of a block: one run of a product.
-pub const BLOCK: usize = 128;
 
 /// Queries that see different keys of a block and add their values together.
 const ROWS_TOGETHER: usize = 8;

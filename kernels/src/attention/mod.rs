@@ -10,9 +10,9 @@ mod tests;
 
 use super::simd::Instructions;
 use super::{team, threads};
-pub use blocks::BLOCK;
 use blocks::Task;
 use half::f16;
+pub use running::BLOCK;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

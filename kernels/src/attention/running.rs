@@ -1,11 +1,13 @@
 //! The softmax of the queries of a task, block by block of keys.
 
-use super::blocks::BLOCK;
 use crate::{
     elementwise::functions::exponential,
     simd::{LANES, Simd, joined},
 };
 use std::ops::Range;
+
+/// Keys of a block: one run of a product.
+pub const BLOCK: usize = 128;
 
 /// The softmax of some queries so far. Steps go over all queries, one step after the other: those of one wait for each other.
 pub(super) struct Running {

@@ -24,6 +24,7 @@ use crate::{
 /// two panels too where these are multiplied together.
 const MOST_INPUTS: usize = 256;
 const MOST_INPUTS_OF_TWO: usize = 224;
+const MOST_INPUTS_OF_TAPS: usize = 288;
 
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
@@ -209,7 +210,7 @@ impl<'a> Task<'a> {
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
                 let values = Values::Blocks { lines: Lines::new(image, places, layout), taps: window::taps(axes) };
-                (values, segments(&self.inputs, values.block(), most_inputs::<S>()))
+                (values, segments(&self.inputs, values.block(), most_inputs::<S>(window::taps(axes))))
             }
             InputOrder::Planes => {
                 gathered::gather(simd, axes, image, self.windows.clone(), &mut gathered);
@@ -340,8 +341,12 @@ impl<W: Weight> Group<'_, W> {
 }
 
 /// Inputs of a run.
-const fn most_inputs<S: Simd>() -> usize {
-    if panels_together::<S>() == 2 { MOST_INPUTS_OF_TWO } else { MOST_INPUTS }
+fn most_inputs<S: Simd>(taps: usize) -> usize {
+    if panels_together::<S>() == 2 {
+        if taps > 1 { MOST_INPUTS_OF_TAPS } else { MOST_INPUTS_OF_TWO }
+    } else {
+        MOST_INPUTS
+    }
 }
 
 /// The inputs of a piece, in runs of about as many whole blocks and those of blocks that it begins or ends within. A block has
