@@ -21,10 +21,11 @@ use crate::{
 };
 
 /// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache, those of
-/// two panels too where these are multiplied together.
+/// several panels too where these are multiplied together. Where windows have several taps, runs have another number of inputs.
 const MOST_INPUTS: usize = 256;
 const MOST_INPUTS_OF_TWO: usize = 224;
-const MOST_INPUTS_OF_TAPS: usize = 288;
+const MOST_INPUTS_OF_FOUR: usize = 128;
+const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 144;
 
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
@@ -120,7 +121,7 @@ struct Task<'a> {
 fn windows_each(common: &Common<'_>, windows: usize, parts: usize) -> usize {
     let (depth, channels) = (common.shape.depth(), common.shape.group_inputs);
     let (most_values, values, most) = match common.order {
-        InputOrder::Blocks if depth > MOST_INPUTS_OF_TWO => (MOST_VALUES, channels.max(1), MOST_WAITING),
+        InputOrder::Blocks if depth > MOST_INPUTS_OF_FOUR => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => (MOST_GATHERED, depth.max(1), MOST_WINDOWS),
     };
@@ -204,28 +205,41 @@ impl<'a> Task<'a> {
         let distance = gathered::distance(self.windows.len());
         let is_gathered = *order == InputOrder::Planes;
         let mut gathered = scratch(if is_gathered { shape.depth() * distance } else { 0 });
-        let (values, segments) = match order {
+        let values = match order {
             InputOrder::Blocks => {
                 let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-                let values = Values::Blocks { lines: Lines::new(image, places, layout), taps: window::taps(axes) };
-                (values, segments(&self.inputs, values.block(), most_inputs::<S>(window::taps(axes))))
+                Values::Blocks { lines: Lines::new(image, places, layout), taps: window::taps(axes) }
             }
             InputOrder::Planes => {
                 gathered::gather(simd, axes, image, self.windows.clone(), &mut gathered);
-                (Values::Gathered { values: &gathered, distance }, vec![Inputs::Single(self.inputs.clone())])
+                Values::Gathered { values: &gathered, distance }
             }
         };
         let mut out = std::mem::take(&mut self.out);
-        let mut panel = 0;
-        for out in out.chunks_mut(panels_together::<S>() * PANEL_OUTPUTS / CHANNEL_BLOCK) {
-            let group = Group { task: &self, elements, first: panel, values, segments: &segments };
-            panel += if const { panels_together::<S>() == 2 } && out.len() > PANEL_OUTPUTS / CHANNEL_BLOCK {
-                group.multiply::<S, 2>(simd, out)
-            } else {
-                group.multiply::<S, 1>(simd, out)
+        let (mut panel, mut rest) = (0, &mut out[..]);
+        while !rest.is_empty() {
+            let left = rest.len().div_ceil(PANEL_OUTPUTS / CHANNEL_BLOCK);
+            let count = match left {
+                4.. if const { panels_together::<S>() == 4 } => 4,
+                2.. if const { panels_together::<S>() == 4 } => 2,
+                _ => 1,
             };
+            let blocks = rest.len().min(count * PANEL_OUTPUTS / CHANNEL_BLOCK);
+            let own;
+            (own, rest) = rest.split_at_mut(blocks);
+            let segments = match values {
+                Values::Blocks { taps, .. } => segments(&self.inputs, values.block(), most_inputs::<S>(taps, count)),
+                Values::Gathered { .. } => vec![Inputs::Single(self.inputs.clone())],
+            };
+            let group = Group { task: &self, elements, first: panel, values, segments: &segments };
+            match count {
+                4 if const { panels_together::<S>() == 4 } => group.multiply::<S, 4>(simd, own),
+                2 if const { panels_together::<S>() == 4 } => group.multiply::<S, 2>(simd, own),
+                _ => group.multiply::<S, 1>(simd, own),
+            }
+            panel += count;
         }
     }
 
@@ -270,9 +284,9 @@ struct Group<'a, W> {
 }
 
 impl<W: Weight> Group<'_, W> {
-    /// `PANELS` panels with the outputs of their blocks; gives how many.
+    /// `PANELS` panels with the outputs of their blocks.
     #[inline(always)]
-    fn multiply<S: Simd, const PANELS: usize>(&self, simd: S, out: &mut [&mut [f32]]) -> usize {
+    fn multiply<S: Simd, const PANELS: usize>(&self, simd: S, out: &mut [&mut [f32]]) {
         let Self { task, values, segments, .. } = *self;
         let (windows, length) = (task.windows.len(), task.inputs.len());
         let is_plain = W::as_f32(W::groups(&[])).is_some();
@@ -324,7 +338,6 @@ impl<W: Weight> Group<'_, W> {
                 change.apply(task.place(self.first, index), out);
             }
         }
-        PANELS
     }
 
     /// A panel of the task as f32, where they lie or in `wide`; empty behind the last one.
@@ -340,12 +353,14 @@ impl<W: Weight> Group<'_, W> {
     }
 }
 
-/// Inputs of a run.
-fn most_inputs<S: Simd>(taps: usize) -> usize {
-    if panels_together::<S>() == 2 {
-        if taps > 1 { MOST_INPUTS_OF_TAPS } else { MOST_INPUTS_OF_TWO }
-    } else {
-        MOST_INPUTS
+/// Inputs of a run of so many panels. Sums of several taps go over runs first, so that theirs depend on nothing that tasks differ in.
+fn most_inputs<S: Simd>(taps: usize, panels: usize) -> usize {
+    match (taps, panels) {
+        _ if const { panels_together::<S>() == 1 } => MOST_INPUTS,
+        (1, 4) => MOST_INPUTS_OF_FOUR,
+        (1, 2) => MOST_INPUTS_OF_TWO,
+        (1, _) => MOST_INPUTS,
+        _ => MOST_INPUTS_OF_TAPS_TOGETHER,
     }
 }
 

@@ -1,4 +1,4 @@
-//! All windows of a task by one or two panels: what sums begin with, and what becomes of them.
+//! All windows of a task by some panels: what sums begin with, and what becomes of them.
 
 use super::{CHANNEL_BLOCK, tile::Operands};
 use crate::{
@@ -74,10 +74,11 @@ impl<'a> Finish<'a> {
     }
 }
 
-/// Panels that are multiplied together: where registers hold the sums of eight windows of two, each value is read for both.
+/// Panels that are multiplied together at most: where registers hold the sums of six windows of four, or eight of two, each value is
+/// read for all of them.
 #[inline(always)]
 pub(super) const fn panels_together<S: Simd>() -> usize {
-    if S::TILE_VECTORS == 3 { 2 } else { 1 }
+    if S::TILE_VECTORS == 3 { 4 } else { 1 }
 }
 
 /// All windows of a task by some panels, over some of their inputs.
@@ -102,15 +103,17 @@ impl<const PANELS: usize> Routine for PanelTiles<'_, '_, '_, PANELS> {
         let mut window = 0;
         if const { PANELS > 1 } {
             // About as many in each tile: sums of few windows are fewer than two units have in flight.
-            let each = windows.div_ceil(windows.div_ceil(8).max(1));
+            let most = if const { PANELS == 2 } { 8 } else { 6 };
+            let each = windows.div_ceil(windows.div_ceil(most).max(1));
             while window < windows {
                 window += match each.min(windows - window) {
-                    8.. => self.tile::<S, 8>(simd, window),
-                    7 => self.tile::<S, 7>(simd, window),
-                    6 => self.tile::<S, 6>(simd, window),
+                    8.. if const { PANELS == 2 } => self.tile::<S, 8>(simd, window),
+                    7 if const { PANELS == 2 } => self.tile::<S, 7>(simd, window),
+                    6.. => self.tile::<S, 6>(simd, window),
                     5 => self.tile::<S, 5>(simd, window),
                     4 => self.tile::<S, 4>(simd, window),
-                    3 | 2 => self.tile::<S, 2>(simd, window),
+                    3 => self.tile::<S, 3>(simd, window),
+                    2 => self.tile::<S, 2>(simd, window),
                     _ => self.tile::<S, 1>(simd, window),
                 };
             }

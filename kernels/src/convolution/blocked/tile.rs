@@ -1,4 +1,4 @@
-//! Register tiles: some windows by the 16 output channels of each of one or two panels.
+//! Register tiles: some windows by the 16 output channels of each of some panels.
 
 use std::ops::Range;
 

@@ -126,7 +126,7 @@ impl Channels<'_> {
             .map(|first| Inputs::Blocks(first..blocks.min(first + RUN / CHANNEL_BLOCK)))
             .collect();
         let mut out = std::mem::take(&mut self.0.out);
-        let are_two = const { panels_together::<S>() == 2 } && inputs <= MOST_CHANNELS_OF_TWO;
+        let are_two = const { panels_together::<S>() > 1 } && inputs <= MOST_CHANNELS_OF_TWO;
         let points = Points { data: &data, pitch, point_inputs, places: &places, runs: &runs };
         let mut panel = 0;
         for out in out.chunks_mut((1 + usize::from(are_two)) * PANEL_OUTPUTS / CHANNEL_BLOCK) {
