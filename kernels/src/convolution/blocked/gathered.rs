@@ -38,7 +38,8 @@ pub(super) fn gather<S: Simd>(
     // Windows far apart, or of taps far apart, may reach anywhere: a copy with the padding would be mostly padding.
     let reach = (columns.output - 1) * columns.stride + (columns.kernel.max(1) - 1) * columns.dilation + 1;
     let is_padded = reach <= 2 * columns.input + SHORT_REACH;
-    let mut line = scratch(if is_padded { reach + 2 * LANES * columns.stride.max(1) } else { 0 });
+    // Even values are read by vectors, the last of which may reach behind the row.
+    let mut line = scratch(if is_padded { reach + 4 * LANES } else { 0 });
     // Rows in order: what is written behind the windows of one is overwritten by the next.
     for (index, row) in rows.clone().enumerate() {
         let begin = (row * columns.output).max(windows.start);
