@@ -25,6 +25,22 @@ struct Case {
     sink: bool,
 }
 
+/// 20 queries, each of which sees the keys up to its own position.
+const CAUSAL: Case = Case {
+    group: 2,
+    past: 0,
+    rows: 20,
+    size: 8,
+    width: 5,
+    causal: true,
+    left: None,
+    right: None,
+    softcap: 0.0,
+    hidden: None,
+    padding: None,
+    sink: false,
+};
+
 fn cases() -> impl Strategy<Value = Case> {
     let window = || prop::option::weighted(0.3, 0_i64..200);
     // Some keys are longer than a run of a product. Most are short: portable kernels compute fused multiply-adds in software.
@@ -174,20 +190,7 @@ proptest! {
 /// NaN among the keys, of which some queries see nothing else, makes their results NaN, and no others.
 #[test]
 fn queries_that_see_scores_of_nan_give_nan() {
-    let case = Case {
-        group: 1,
-        past: 0,
-        rows: 20,
-        size: 16,
-        width: 8,
-        causal: true,
-        left: Some(2),
-        right: None,
-        softcap: 0.0,
-        hidden: None,
-        padding: None,
-        sink: false,
-    };
+    let case = Case { group: 1, size: 16, width: 8, left: Some(2), ..CAUSAL };
     let mut operands = Operands::new(case);
     // Keys 4, 5 and 6 of the first head: query 6 sees them alone.
     operands.key[4 * case.size..7 * case.size].fill(f32::NAN);
@@ -205,20 +208,7 @@ fn queries_that_see_scores_of_nan_give_nan() {
 /// NaN and an infinity among values of keys that only later queries see.
 #[test]
 fn values_of_later_keys_reach_no_query_before() {
-    let case = Case {
-        group: 2,
-        past: 0,
-        rows: 20,
-        size: 8,
-        width: 5,
-        causal: true,
-        left: None,
-        right: None,
-        softcap: 0.0,
-        hidden: None,
-        padding: None,
-        sink: false,
-    };
+    let case = CAUSAL;
     let mut operands = Operands::new(case);
     operands.value[12 * case.width] = f32::NAN;
     operands.value[(20 + 7) * case.width + 1] = f32::INFINITY;

@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use super::CHANNEL_BLOCK;
-use crate::simd::{LANES, Lines, Simd};
+use crate::{
+    product::tile::{each, stretch},
+    simd::{LANES, Lines, Simd},
+};
 
 /// What windows read, with its weights.
 #[derive(Clone, Copy)]
@@ -111,10 +114,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                 if asks {
                     rows.ask(simd, block, ROWS * lines.length());
                 }
-                let mut weights = panels;
-                for panel in 0..PANELS {
-                    weights[panel] = &panels[panel][index * inputs..][..inputs];
-                }
+                let weights = stretch(panels, index * inputs..(index + 1) * inputs);
                 let mut terms = rows.terms(block, weights, (tap, taps));
                 while let Some((weights, values)) = terms.next() {
                     add_input(simd, weights, values, &mut sums);
@@ -137,11 +137,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
             let (channel, tap) = (input / taps, input % taps);
             let rows = lines.rows::<ROWS>(tap * windows + window);
             let values = rows.values(channel / lines.length(), channel % lines.length());
-            let mut weights = [&[0.0; LANES]; PANELS];
-            for panel in 0..PANELS {
-                weights[panel] = &panels[panel][index];
-            }
-            add_input(simd, weights, values, &mut sums);
+            add_input(simd, each(&panels, index), values, &mut sums);
         }
         sums
     }
@@ -155,12 +151,8 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
         for (input, values) in values.chunks_exact(distance).enumerate() {
-            let mut weights = [&[0.0; LANES]; PANELS];
-            for panel in 0..PANELS {
-                weights[panel] = &self.panels[panel][input];
-            }
             let values: [f32; ROWS] = values[window..].as_chunks().0[0];
-            add_input(simd, weights, values, &mut sums);
+            add_input(simd, each(&self.panels, input), values, &mut sums);
         }
         sums
     }
