@@ -74,14 +74,14 @@ fn runs_are_shown_step_by_step() {
     write(folder, "chain.onnx", &chain());
     assert!(run(folder, "compile chain.onnx -q").status.success());
     let command = |rows: usize| format!("run chain.ipu --random 1 --threads 1 --dim n={rows}");
-    shown_at_last(folder, &[500, 2000, 8000], command, &[r"running: [0-9]+ of 12 steps \("]);
+    shown_at_last(folder, &[500, 2000, 8000, 32000], command, &[r"running: [0-9]+ of 12 steps \("]);
     let command = |rows: usize| format!("bench chain.ipu --runs 1 --threads 1 --dim n={rows}");
     let expected = [
         "first run, which is not counted: [0-9]+ of 12 steps",
         "run 1 of 1: [0-9]+ of 12 steps",
         "run 1 of 1 in which each step is noted: [0-9]+ of 12 steps",
     ];
-    shown_at_last(folder, &[500, 2000, 8000], command, &expected);
+    shown_at_last(folder, &[500, 2000, 8000, 32000], command, &expected);
     // Elsewhere than on a terminal nothing is shown, nor where the user wants quiet.
     let piped = run(folder, "run chain.ipu --random 1 --threads 1 --dim n=500");
     assert!(piped.status.success() && !errors(&piped).contains("running"), "{}", errors(&piped));
@@ -104,7 +104,7 @@ fn runs_within_budgets_are_shown() {
         write(folder, "data/test_data_set_0/output_0.pb", &zeros);
         "verify chain.ipu --data data --streamed".to_string()
     };
-    shown_at_last(folder, &[30, 150, 750], command, &["verifying within [0-9]+ % of the weights, [12] thread"]);
+    shown_at_last(folder, &[30, 150, 750, 3750], command, &["verifying within [0-9]+ % of the weights, [12] thread"]);
 }
 
 #[test]
@@ -129,20 +129,21 @@ fn loading_is_shown() {
 fn passes_of_a_compilation_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let command = |extent: usize| {
-        let elements = vec![0.5; extent * extent];
-        let shape = [extent as i64; 2];
-        let nodes = vec![
-            node("MatMul", &["a", "b"], &["c"]),
-            node("ReduceSum", &["c"], &["s"]),
-            node("Mul", &["x", "s"], &["y"]),
-        ];
+    let command = |products: usize| {
+        const EXTENT: usize = 1024;
+        // Each product of these is as they are.
+        let elements = vec![1.0 / EXTENT as f32; EXTENT * EXTENT];
+        let shape = [EXTENT as i64; 2];
+        let name = |at: usize| if at == 0 { "a".to_string() } else { format!("c{at}") };
+        let mut nodes: Vec<_> = (0..products).map(|at| node("MatMul", &[&name(at), "b"], &[&name(at + 1)])).collect();
+        nodes.push(node("ReduceSum", &[&name(products)], &["s"]));
+        nodes.push(node("Mul", &["x", "s"], &["y"]));
         let weights = vec![tensor("a", &shape, &elements), tensor("b", &shape, &elements)];
         let (inputs, outputs) = (vec![port("x", &["1", "1"])], vec![port("y", &["1", "1"])]);
         write(folder, "folded.onnx", &model(graph(inputs, weights, nodes, outputs)));
         "compile folded.onnx".to_string()
     };
-    shown_at_last(folder, &[512, 1024, 2048], command, &["compiling: [0-9]+ passes done, the last is [a-z_]+"]);
+    shown_at_last(folder, &[16, 128, 1024], command, &["compiling: [0-9]+ passes done, the last is [a-z_]+"]);
 }
 
 #[test]
