@@ -123,7 +123,7 @@ impl PageMemory for Program {
         let Some(streamed) = &self.streamed else { return pages.page(bytes) };
         pages.page(bytes).or_else(|error| {
             let needed_bytes = Pool::capacity(bytes) as u64;
-            let room = streamed.make_room(Need { bytes: needed_bytes, growth_bytes: 0 });
+            let room = streamed.make_room(Need { bytes: needed_bytes, growth_bytes: 0, growth_ahead_bytes: 0 });
             room.map_err(|_| error).and_then(|()| pages.page(bytes))
         })
     }

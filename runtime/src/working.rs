@@ -10,6 +10,10 @@ use ipuc_formats::ops::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// Passes for whose growth room is made ahead. What is unpinned is used in one pass more; then input and output of a state
+/// both grow.
+const PASSES_AHEAD: u64 = 4;
+
 /// Bytes that a run of an entry needs for its parameters and results; what has no size before it runs is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PortBytes {
@@ -21,6 +25,8 @@ pub(crate) struct PortBytes {
     pub(crate) results: u64,
     /// By how much state grows, of pages that are filled in part as much as is filled.
     pub(crate) growth: u64,
+    /// Bytes of the pages that the next [`PASSES_AHEAD`] runs add where each makes state grow as this one does.
+    pub(crate) growth_ahead: u64,
 }
 
 impl PortBytes {
@@ -41,7 +47,7 @@ impl PortBytes {
             match (state, growing(state)) {
                 (None, _) => ports.inputs += bytes(parameter) as u64,
                 (Some(_), None) => ports.state += charged(parameter),
-                (Some(_), Some(growth)) => ports.state += paged(parameter, growth).all,
+                (Some(_), Some(growth)) => ports.state += paged(parameter, growth).all(),
             }
         }
         let paged_values = paged_values(manifest, entry);
@@ -54,44 +60,64 @@ impl PortBytes {
                 continue;
             };
             let before = entry.states.iter().find(|used| Some(used.state) == state).and_then(|used| used.input);
-            let before = before.map_or(Pages::default(), |input| paged(input as usize, growth));
+            let before = before.map_or(Pages::NONE, |input| paged(input as usize, growth));
             let after = paged(slot, growth);
             // What no step appends to or overwrites is copied into pages.
             ports.results += if paged_values[slot] { 0 } else { charged(slot) };
             if growth.overwritten {
                 // A run may overwrite positions of every page.
-                ports.results += after.all;
+                ports.results += after.all();
                 continue;
             }
             // A shared last page is copied, too.
-            ports.results += after.all.saturating_sub(before.all) + after.one;
+            ports.results += after.all().saturating_sub(before.all()) + after.one;
             // Pages are added now and then: this is what a pass adds on average.
-            ports.growth += after.filled.saturating_sub(before.filled);
+            let added = after.positions.saturating_sub(before.positions);
+            ports.growth += after.filled_by(added);
+            ports.growth_ahead += after.added_by(added.saturating_mul(PASSES_AHEAD));
         }
         ports
     }
 }
 
-/// Bytes of the pages of a growing state: of one, of all, and what of them positions fill.
-#[derive(Default)]
+/// The pages of a growing state.
 struct Pages {
+    /// Bytes of a page.
     one: u64,
-    all: u64,
-    filled: u64,
+    /// Positions of a page.
+    page: u64,
+    /// Positions of the state.
+    positions: u64,
+}
+
+impl Pages {
+    const NONE: Pages = Pages { one: 0, page: 1, positions: 0 };
+
+    /// Bytes of all pages.
+    fn all(&self) -> u64 {
+        self.one.saturating_mul(self.positions.div_ceil(self.page))
+    }
+
+    /// Bytes of what so many positions fill.
+    fn filled_by(&self, positions: u64) -> u64 {
+        self.one.saturating_mul(positions) / self.page
+    }
+
+    /// Bytes of the pages that so many positions more add.
+    fn added_by(&self, positions: u64) -> u64 {
+        let pages = self.positions.saturating_add(positions).div_ceil(self.page) - self.positions.div_ceil(self.page);
+        self.one.saturating_mul(pages)
+    }
 }
 
 fn page_bytes(kind: &Type, growth: Growth, bindings: &Bindings) -> Pages {
-    let nothing = Pages::default();
-    let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor() else { return nothing };
+    let Some((dtype, Shape::Ranked(dims))) = kind.as_tensor() else { return Pages::NONE };
     let extents = dims.iter().map(|dim| dim.evaluate(bindings).ok().and_then(|extent| usize::try_from(extent).ok()));
-    let Some(extents) = extents.collect::<Option<Vec<usize>>>() else { return nothing };
+    let Some(extents) = extents.collect::<Option<Vec<usize>>>() else { return Pages::NONE };
     // A version without positions knows what a page takes.
-    let Ok(version) = Version::empty(dtype, &extents, growth) else { return nothing };
+    let Ok(version) = Version::empty(dtype, &extents, growth) else { return Pages::NONE };
     let one = Pool::capacity(version.page_bytes()) as u64;
-    let positions = extents[growth.axis as usize];
-    let (positions, page) = (positions as u64, (version.page_positions() as u64).max(1));
-    let filled = one.saturating_mul(positions) / page;
-    Pages { one, all: one.saturating_mul(positions.div_ceil(page)), filled }
+    Pages { one, page: (version.page_positions() as u64).max(1), positions: extents[growth.axis as usize] as u64 }
 }
 
 /// Which values of the block of an entry are held in pages.

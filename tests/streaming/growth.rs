@@ -45,6 +45,28 @@ fn a_thousand_tokens_start_streaming_once_and_read_only_what_does_not_stay() {
     assert!(passes_that_leave > 1 && stayed < weights / 2, "{passes_that_leave} {stayed}");
 }
 
+/// Pages of all layers are added in the same pass: more than a block, and more than passes add on average.
+#[test]
+fn room_for_pages_of_many_layers_is_made_before_they_are_added() {
+    const LAYERS: usize = 48;
+    const ROWS: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let path = decoder(folder.path(), LAYERS);
+    let weights = stream_bytes(&path);
+    let model = open(&path, Some(weights / 2));
+    let mut session = session(&model, 1);
+    let mut stayed = 0;
+    let mut passes_that_leave = 0;
+    for pass in 0..20 {
+        session.run(None, decoder_inputs(ROWS, pass)).unwrap();
+        let (report, residency) = (session.last_pass().unwrap(), model.residency().unwrap());
+        assert_eq!((report.unplanned_bytes, report.dropped_bytes), (0, 0), "pass {pass}");
+        passes_that_leave += u32::from(residency.pinned_bytes < stayed);
+        stayed = residency.pinned_bytes;
+    }
+    assert!(passes_that_leave > 0, "{stayed} of {weights} bytes stay");
+}
+
 #[test]
 fn a_prefill_drops_what_was_read_ahead_and_counts_it() {
     let folder = tempfile::tempdir().unwrap();

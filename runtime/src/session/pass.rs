@@ -101,7 +101,8 @@ fn attempt(
 ) -> Result<Vec<Vec<Contents>>, RunError> {
     let program = sessions[0].model.program.clone();
     let (mut memories, mut arguments) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
-    let (mut need, mut uncharged, mut results_bytes) = (Need { bytes: 0, growth_bytes: 0 }, 0u64, 0u64);
+    let (mut need, mut uncharged, mut results_bytes) =
+        (Need { bytes: 0, growth_bytes: 0, growth_ahead_bytes: 0 }, 0u64, 0u64);
     let unplanned = sessions.iter().map(|session| session.unplanned_bytes).max().unwrap_or(0);
     for (session, part) in sessions.iter_mut().zip(parts) {
         // Old arenas go before new ones come.
@@ -117,6 +118,7 @@ fn attempt(
         session.working_bytes = sum(&[memory.arena_bytes(), ports.inputs, state, ports.results, unplanned]);
         need.bytes = sum(&[need.bytes, memory.missing_bytes(), own, ports.results]);
         need.growth_bytes = need.growth_bytes.saturating_add(ports.growth);
+        need.growth_ahead_bytes = need.growth_ahead_bytes.saturating_add(ports.growth_ahead);
         (uncharged, results_bytes) = (sum(&[uncharged, own]), sum(&[results_bytes, ports.results]));
         memories.push(memory);
         arguments.push(part.arguments);
@@ -192,7 +194,7 @@ fn make_room(program: &Program, running: &[&SessionStates], need: Need, working_
     loop {
         let read_back_bytes = running.iter().map(|states| read_back_bytes(&states.lock())).max().unwrap_or(0);
         let bytes = need.bytes.saturating_add(read_back_bytes).saturating_sub(program.pool.free_bytes());
-        let Err(needed_bytes) = streamed.make_room(Need { bytes, growth_bytes: need.growth_bytes }) else {
+        let Err(needed_bytes) = streamed.make_room(Need { bytes, ..need }) else {
             return Ok(());
         };
         let short = needed_bytes.saturating_sub(budget_bytes);

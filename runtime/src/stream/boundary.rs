@@ -14,17 +14,16 @@ use std::sync::Arc;
 
 /// State grows by blocks of this size.
 const BLOCK_BYTES: u64 = 2 << 20;
-/// Passes for whose growth room is made ahead. What is unpinned is used in one pass more; then input and output of a state
-/// both grow.
-const PASSES_AHEAD: u64 = 4;
-
 /// Memory that a pass needs before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
     /// Bytes besides those that are charged already.
     pub(crate) bytes: u64,
-    /// By how many bytes the pass makes state grow.
+    /// By how many bytes the pass makes state grow, on average over the pages that passes like it fill.
     pub(crate) growth_bytes: u64,
+    /// Bytes of pages that the next passes add where each makes state grow as this one does: until the chunks that are
+    /// unpinned from now on are gone.
+    pub(crate) growth_ahead_bytes: u64,
 }
 
 /// What of the budget is charged for weights, and what leaves next.
@@ -79,7 +78,7 @@ impl Boundary {
         let mut loads = loader.lock();
         let unpinned_bytes = loads.unpinned_bytes();
         let working = self.note_working(need.bytes, unpinned_bytes);
-        let ahead = self.bytes_ahead(need.growth_bytes);
+        let ahead = self.bytes_ahead(need);
         let wanted = if working <= self.planned_bytes { need.bytes } else { need.bytes.saturating_add(ahead) };
         let had_ring = self.has_ring(&mut loads, need.bytes);
         let free = self.budget.free_bytes();
@@ -114,12 +113,14 @@ impl Boundary {
         Err(self.budget.limit_bytes() - free + need.bytes + self.missing_ring_bytes())
     }
 
-    /// Bytes by which working memory will grow until chunks that are unpinned from now on are gone.
-    fn bytes_ahead(&mut self, growth_bytes: u64) -> u64 {
+    /// Bytes by which working memory will grow until chunks that are unpinned from now on are gone: by a block at least where
+    /// state grows.
+    fn bytes_ahead(&mut self, need: Need) -> u64 {
+        let last_growth_bytes = std::mem::replace(&mut self.last_growth_bytes, need.growth_bytes);
         // What one pass needs once, as a prefill does, is no rate of growth.
-        let rate = growth_bytes.min(std::mem::replace(&mut self.last_growth_bytes, growth_bytes));
-        let ahead = rate.saturating_mul(PASSES_AHEAD).max(growth_bytes.min(1));
-        ahead.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX)
+        let repeated = need.growth_bytes <= last_growth_bytes;
+        let ahead = if repeated { need.growth_ahead_bytes } else { 0 };
+        ahead.max(need.growth_bytes.min(1)).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX)
     }
 
     /// Notes how much of the budget is for other things than weights, and gives it.
