@@ -2,8 +2,9 @@
 
 use super::{
     Epilogue, PANEL_OUTPUTS, PanelPiece,
-    task::{FEW_ROWS, MOST_VECTORS, Operand, Part, Start, Task},
+    task::{FEW_ROWS, Operand, Part, Start, Task},
     thin,
+    tile::MOST_VECTORS,
 };
 use crate::{
     matrix::{Matrix, MatrixMut},
@@ -24,7 +25,7 @@ const NEAR_ELEMENTS: usize = 384 << 10;
 const LONG_ROWS: usize = 96;
 
 /// Panels of a task of many rows, so that its outputs stay in the second-level cache.
-const MOST_PANELS: usize = 24;
+const MOST_PANELS: usize = 96;
 
 /// `out[m, n] (+)= x[m, k] · w[k, n]`, as far as `pieces` of `w` reach.
 ///

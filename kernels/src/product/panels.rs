@@ -119,7 +119,7 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     const GROUP: usize;
 
     /// `[16][GROUP]`.
-    type Group: Copy + Send + Sync;
+    type Group: Copy + Send + Sync + bytemuck::NoUninit;
 
     /// Panel elements as groups.
     fn groups(elements: &[Self]) -> &[Self::Group];

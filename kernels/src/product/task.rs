@@ -9,7 +9,7 @@ use super::{
     coded::{CodedFew, CodedPanels},
     panels::{BLOCK, RUN, Weight},
     plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
-    tile::{self, AddTile, AddTiles, RowsLeft},
+    tile::{self, AddTile, AddTiles, CacheLine, MOST_VECTORS, RowsLeft},
 };
 use crate::{
     matrix::Matrix,
@@ -22,9 +22,6 @@ pub(super) const FEW_ROWS: usize = 4;
 
 /// Up to this many tiles of rows, a weight in panels is still read in order and converted in registers.
 const SEVERAL_TILES: usize = 2;
-
-/// The most vectors in a row of a tile on any instruction set.
-pub(super) const MOST_VECTORS: usize = 3;
 
 /// Inputs between those that the first rows multiply and those they ask for.
 const AHEAD: usize = 32;
@@ -117,6 +114,9 @@ trait Runs {
         inputs: Range<usize>,
         wide: &'w mut [[f32; LANES]],
     ) -> &'w [[f32; LANES]];
+
+    /// Memory that this run is read from, as far as it can be asked for.
+    fn lines(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[CacheLine];
 }
 
 /// The panels of a task.
@@ -138,6 +138,12 @@ impl<W: Weight> Runs for PanelRuns<'_, W> {
         }
         tile::widen_panel::<S, W>(simd, groups, wide);
         wide
+    }
+
+    #[inline(always)]
+    fn lines(&self, task: &Task<'_>, panel: usize, inputs: Range<usize>) -> &[CacheLine] {
+        let groups = &task.panel(self.0, panel)[inputs.start / W::GROUP..inputs.end.div_ceil(W::GROUP)];
+        bytemuck::cast_slice(groups).as_chunks().0
     }
 }
 
@@ -161,6 +167,12 @@ impl<W: Weight> Runs for PlainRuns<'_, W> {
         simd.run(FillPanel::<W> { matrix: self.matrix, elements: self.elements, first, inputs, wide: &mut *wide });
         wide
     }
+
+    /// Rows are far from each other, and each is a line at most.
+    #[inline(always)]
+    fn lines(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+        &[]
+    }
 }
 
 impl Runs for CodedPanels<'_> {
@@ -175,6 +187,12 @@ impl Runs for CodedPanels<'_> {
     ) -> &'w [[f32; LANES]] {
         self.decode(simd, panel, task.part.inputs.start + inputs.start, wide);
         wide
+    }
+
+    /// Codes are few, and decoding takes longer than reading them.
+    #[inline(always)]
+    fn lines(&self, _task: &Task<'_>, _panel: usize, _inputs: Range<usize>) -> &[CacheLine] {
+        &[]
     }
 }
 
@@ -321,21 +339,42 @@ impl Task<'_> {
                     runs[panel] = weights.run(simd, self, first_panel + panel, run, wide);
                 }
                 let place = Place { output: first_panel * PANEL_OUTPUTS, ahead: 0, fresh: fresh && first_input == 0 };
+                let next = self.next_lines::<S>(weights, end, first_input..first_input + length);
                 let whole = match runs {
                     runs if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
-                        self.whole_tiles::<S, 8, 3>(simd, &near, length, place, runs)
+                        self.whole_tiles::<S, 8, 3>(simd, &near, length, place, runs, next)
                     }
                     [first, second, _] if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 2 => {
-                        self.whole_tiles::<S, 8, 2>(simd, &near, length, place, [first, second])
+                        self.whole_tiles::<S, 8, 2>(simd, &near, length, place, [first, second], next)
                     }
                     [first, ..] if const { S::TILE_ROWS == 6 && S::TILE_VECTORS == 1 } => {
-                        self.whole_tiles::<S, 6, 1>(simd, &near, length, place, [first])
+                        self.whole_tiles::<S, 6, 1>(simd, &near, length, place, [first], next)
                     }
                     _ => 0,
                 };
                 self.column_of_tiles::<S, f32>(simd, (x, whole), place, &runs[..panels]);
             }
         }
+    }
+
+    /// Memory of the runs that are read after these inputs of the panels before `panel`.
+    #[inline(always)]
+    fn next_lines<'w, S: Simd>(
+        &self,
+        weights: &'w impl Runs,
+        panel: usize,
+        inputs: Range<usize>,
+    ) -> [&'w [CacheLine]; MOST_VECTORS] {
+        let mut lines = [&[][..]; MOST_VECTORS];
+        let (first, inputs) = if panel < self.part.panels {
+            (panel, inputs)
+        } else {
+            (0, inputs.end..self.part.inputs.len().min(inputs.end + RUN))
+        };
+        for (index, lines) in lines.iter_mut().take(panels_together::<S>(self.part.panels - first)).enumerate() {
+            *lines = weights.lines(self, first + index, inputs.clone());
+        }
+        lines
     }
 
     /// Adds the product of rows that fill whole tiles, of a run of inputs, and a tile's panels, where all have whole vectors of
@@ -348,12 +387,13 @@ impl Task<'_> {
         length: usize,
         Place { output, fresh, ahead: _ }: Place,
         panels: [&[[f32; LANES]]; PANELS],
+        next: [&[CacheLine]; MOST_VECTORS],
     ) -> usize {
         if self.out.iter().any(|outputs| outputs.len() < output + PANELS * PANEL_OUTPUTS) {
             return 0;
         }
         let near = near.as_chunks::<RUN>().0.as_chunks::<ROWS>().0;
-        simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: &mut self.out, first: output, fresh });
+        simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: &mut self.out, first: output, fresh, next });
         near.len() * ROWS
     }
 

@@ -9,8 +9,14 @@ use std::ops::Range;
 use super::panels::{RUN, Weight};
 use crate::simd::{LANES, Routine, Simd};
 
+/// The most vectors in a row of a tile on any instruction set.
+pub(super) const MOST_VECTORS: usize = 3;
+
 /// Bytes that a prefetch brings.
 const CACHE_LINE_BYTES: usize = 64;
+
+/// What a prefetch brings.
+pub(crate) type CacheLine = [u8; CACHE_LINE_BYTES];
 
 /// The broadcast side of a tile of `ROWS` rows.
 pub(crate) trait Left<const ROWS: usize>: Copy {
@@ -142,7 +148,7 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     length: usize,
     ahead: usize,
 ) -> Sums<ROWS, PANELS> {
-    let sums = sums::<S, W, L, ROWS, PANELS>(simd, left, panels, length, ahead);
+    let sums = sums::<S, W, L, ROWS, PANELS>(simd, left, panels, length, WeightsAhead::<W, PANELS> { panels, ahead });
     let mut stored = [[[0.0; LANES]; PANELS]; ROWS];
     for row in 0..ROWS {
         for panel in 0..PANELS {
@@ -151,6 +157,80 @@ pub(crate) fn run<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PA
     }
     stored
 }
+
+/// Memory that is asked for beside the sums of a tile: a little at a time, since a processor remembers few lines that it
+/// waits for, and those that the sums need are among them.
+trait Beside: Copy {
+    /// Asks for some while the sums over these groups are made.
+    fn ask<S: Simd>(self, simd: S, groups: Range<usize>);
+}
+
+impl<A: Beside, B: Beside> Beside for (A, B) {
+    #[inline(always)]
+    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+        self.0.ask(simd, groups.clone());
+        self.1.ask(simd, groups);
+    }
+}
+
+/// The panels that are multiplied, so many inputs ahead, or nothing if these are 0.
+#[derive(Clone, Copy)]
+struct WeightsAhead<'a, W: Weight, const PANELS: usize> {
+    panels: [&'a [W::Group]; PANELS],
+    ahead: usize,
+}
+
+impl<W: Weight, const PANELS: usize> Beside for WeightsAhead<'_, W, PANELS> {
+    #[inline(always)]
+    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+        if self.ahead > 0 {
+            for group in groups {
+                for panel in 0..PANELS {
+                    simd.prefetch(self.panels[panel], group + self.ahead / W::GROUP);
+                }
+            }
+        }
+    }
+}
+
+/// Outputs, of one row after another from `first` on.
+#[derive(Clone, Copy)]
+struct Outputs<'a, 'o, const PANELS: usize> {
+    out: &'a [&'o mut [f32]],
+    first: usize,
+}
+
+impl<const PANELS: usize> Beside for Outputs<'_, '_, PANELS> {
+    #[inline(always)]
+    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+        if let Some(row) = self.out.get(groups.start / STRETCH) {
+            for panel in 0..PANELS {
+                simd.prefetch(&**row, self.first + panel * LANES);
+            }
+        }
+    }
+}
+
+/// Lines of each slice from `first` on, so many for each stretch of groups.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    lines: [&'a [CacheLine]; MOST_VECTORS],
+    first: usize,
+    each: usize,
+}
+
+impl Beside for Lines<'_> {
+    #[inline(always)]
+    fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
+        let first = self.first + groups.start / STRETCH * self.each;
+        for lines in self.lines {
+            (first..lines.len().min(first + self.each)).for_each(|line| simd.prefetch_far(lines, line));
+        }
+    }
+}
+
+/// Groups of inputs from one time that memory is asked for to the next.
+const STRETCH: usize = 8;
 
 /// Sums over `length` inputs (at most [`RUN`]) beginning at 0. `panels` begin at the left side's input 0.
 ///
@@ -161,7 +241,7 @@ fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usiz
     left: L,
     panels: [&[W::Group]; PANELS],
     length: usize,
-    ahead: usize,
+    beside: impl Beside,
 ) -> [[S::Vector; PANELS]; ROWS] {
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
     let groups = left.whole(length) / W::GROUP;
@@ -171,21 +251,20 @@ fn sums<S: Simd, W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usiz
     for panel in 0..PANELS {
         weights[panel] = &panels[panel][..groups];
     }
-    for group in 0..groups {
-        if ahead > 0 {
-            for panel in 0..PANELS {
-                simd.prefetch(weights[panel], group + ahead / W::GROUP);
-            }
-        }
-        for step in 0..W::GROUP {
-            let mut vectors = [simd.splat(0.0); PANELS];
-            for panel in 0..PANELS {
-                vectors[panel] = W::load(simd, &weights[panel][group], step);
-            }
-            for row in 0..ROWS {
-                let factor = simd.splat(L::at(&inputs, row, group * W::GROUP + step));
+    for first in (0..groups).step_by(STRETCH) {
+        let stretch = first..groups.min(first + STRETCH);
+        beside.ask(simd, stretch.clone());
+        for group in stretch {
+            for step in 0..W::GROUP {
+                let mut vectors = [simd.splat(0.0); PANELS];
                 for panel in 0..PANELS {
-                    sums[row][panel] = simd.fused(factor, vectors[panel], sums[row][panel]);
+                    vectors[panel] = W::load(simd, &weights[panel][group], step);
+                }
+                for row in 0..ROWS {
+                    let factor = simd.splat(L::at(&inputs, row, group * W::GROUP + step));
+                    for panel in 0..PANELS {
+                        sums[row][panel] = simd.fused(factor, vectors[panel], sums[row][panel]);
+                    }
                 }
             }
         }
@@ -259,8 +338,9 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        ask_for_outputs::<S, ROWS, PANELS>(simd, self.out, self.first);
-        let sums = sums::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, self.ahead);
+        let weights = WeightsAhead::<W, PANELS> { panels: self.panels, ahead: self.ahead };
+        let beside = (weights, Outputs::<PANELS> { out: self.out, first: self.first });
+        let sums = sums::<S, W, L, ROWS, PANELS>(simd, self.left, self.panels, self.length, beside);
         for row in 0..ROWS {
             let out = &mut self.out[row][self.first..];
             if let Some(whole) = out.as_chunks_mut::<LANES>().0.first_chunk_mut::<PANELS>() {
@@ -272,16 +352,6 @@ impl<W: Weight, L: Left<ROWS>, const ROWS: usize, const PANELS: usize> Routine f
                 let before = if self.fresh { simd.splat(0.0) } else { simd.load_partial(outputs) };
                 simd.store_partial(simd.add(before, sums[row][panel]), outputs);
             }
-        }
-    }
-}
-
-/// Outputs are far from each other: they are on the way while the sums are made.
-#[inline(always)]
-fn ask_for_outputs<S: Simd, const ROWS: usize, const PANELS: usize>(simd: S, out: &[&mut [f32]], first: usize) {
-    for row in 0..ROWS {
-        for panel in 0..PANELS {
-            simd.prefetch(&*out[row], first + panel * LANES);
         }
     }
 }
@@ -313,6 +383,7 @@ pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
     pub first: usize,
     /// Whether the outputs are overwritten.
     pub fresh: bool,
+    pub next: [&'a [CacheLine]; MOST_VECTORS],
 }
 
 impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, PANELS> {
@@ -320,10 +391,13 @@ impl<const ROWS: usize, const PANELS: usize> Routine for AddTiles<'_, '_, ROWS, 
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { near, panels, length, out, first, fresh } = self;
-        for (near, out) in near.iter().zip(out.as_chunks_mut::<ROWS>().0) {
-            ask_for_outputs::<S, ROWS, PANELS>(simd, out, first);
-            let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, 0);
+        let Self { near, panels, length, out, first, fresh, next } = self;
+        let stretches = length.div_ceil(STRETCH);
+        let each = next[0].len().div_ceil((near.len() * stretches).max(1));
+        for (index, (near, out)) in near.iter().zip(out.as_chunks_mut::<ROWS>().0).enumerate() {
+            let lines = Lines { lines: next, first: index * stretches * each, each };
+            let beside = (lines, Outputs::<PANELS> { out, first });
+            let sums = sums::<S, f32, _, ROWS, PANELS>(simd, NearLeft(near), panels, length, beside);
             for row in 0..ROWS {
                 add_vectors(simd, sums[row], &mut out[row][first..].as_chunks_mut().0[..PANELS], fresh);
             }
