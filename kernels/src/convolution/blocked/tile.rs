@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::CHANNEL_BLOCK;
 use crate::{
-    product::tile::{each, stretch},
+    product::tile::{self, each},
     simd::{LANES, Lines, Simd},
 };
 
@@ -63,6 +63,12 @@ impl Inputs {
     }
 }
 
+/// Lines that are asked for at once.
+const MOST_ASKED: usize = 16;
+
+/// Blocks of inputs from one time that memory is asked for to the next.
+const STRETCH: usize = 4;
+
 impl<const PANELS: usize> Operands<'_, PANELS> {
     /// Adds the products of `ROWS` windows from `window` on: by 16 output channels of each panel, or two in a vector by the first 8.
     #[inline(always)]
@@ -74,27 +80,24 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
     ) -> [[S::Vector; SUMS]; PANELS] {
         match (self.values, self.inputs) {
             (Values::Blocks { lines, taps }, Inputs::Blocks(blocks)) => {
-                self.ask_weights(simd, window, ROWS);
                 self.add_blocks::<S, ROWS, SUMS>(simd, window, (lines, taps, blocks), sums)
             }
             (Values::Blocks { lines, taps }, Inputs::Single(inputs)) => {
                 self.add_single::<S, ROWS, SUMS>(simd, window, (lines, taps, inputs), sums)
             }
             (Values::Gathered { values, distance }, Inputs::Single(inputs) | Inputs::Blocks(inputs)) => {
-                self.ask_weights(simd, window, ROWS);
+                self.ask_weights(simd, window * self.asked..(window + ROWS) * self.asked);
                 let values = &values[inputs.start * distance..inputs.end * distance];
                 self.add_gathered::<S, ROWS, SUMS>(simd, window, (values, distance), sums)
             }
         }
     }
 
-    /// Asks for the share of some windows in the weights that come next.
+    /// Asks for some of the weights that come next.
     #[inline(always)]
-    fn ask_weights<S: Simd>(&self, simd: S, window: usize, rows: usize) {
+    fn ask_weights<S: Simd>(&self, simd: S, inputs: Range<usize>) {
         for next in self.next {
-            for input in (window * self.asked..(window + rows) * self.asked).take_while(|input| *input < next.len()) {
-                simd.prefetch_far(next, input);
-            }
+            (inputs.start..inputs.end.min(next.len())).for_each(|input| simd.prefetch_far(next, input));
         }
     }
 
@@ -108,16 +111,32 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
     ) -> [[S::Vector; SUMS]; PANELS] {
         let Operands { windows, panels, asks, .. } = *self;
         let inputs = lines.length() * taps;
+        // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
+        // among them.
+        let (first, asked) = (window * self.asked, ROWS * self.asked);
+        let stretches = if PANELS * asked > MOST_ASKED { taps * blocks.len().div_ceil(STRETCH) } else { 1 };
+        let each = asked.div_ceil(stretches.max(1));
+        let mut stretch = 0;
         for tap in 0..taps {
             let rows = lines.rows::<ROWS>(tap * windows + window);
-            for (index, block) in blocks.clone().enumerate() {
-                if asks {
-                    rows.ask(simd, block, ROWS * lines.length());
+            let mut next = blocks.start;
+            while next < blocks.end {
+                let first_block = next;
+                next += STRETCH;
+                if stretch < stretches {
+                    self.ask_weights(simd, first + stretch * each..first + (stretch + 1) * each);
+                    stretch += 1;
                 }
-                let weights = stretch(panels, index * inputs..(index + 1) * inputs);
-                let mut terms = rows.terms(block, weights, (tap, taps));
-                while let Some((weights, values)) = terms.next() {
-                    add_input(simd, weights, values, &mut sums);
+                for block in first_block..blocks.end.min(next) {
+                    if asks {
+                        rows.ask(simd, block, ROWS * lines.length());
+                    }
+                    let index = block - blocks.start;
+                    let weights = tile::stretch(panels, index * inputs..(index + 1) * inputs);
+                    let mut terms = rows.terms(block, weights, (tap, taps));
+                    while let Some((weights, values)) = terms.next() {
+                        add_input(simd, weights, values, &mut sums);
+                    }
                 }
             }
         }
