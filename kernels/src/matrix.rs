@@ -59,6 +59,12 @@ impl<'a> Matrix<'a> {
         self.columns
     }
 
+    /// The rows with what lies behind their columns, where they begin `STRIDE` values apart and each has so many.
+    #[inline(always)]
+    pub(crate) fn as_chunks<const STRIDE: usize>(&self) -> Option<&'a [[f32; STRIDE]]> {
+        if self.stride == STRIDE { self.values.as_chunks().0.get(..self.rows) } else { None }
+    }
+
     /// `rows` rows from `first_row` on, and of them the columns `columns`.
     ///
     /// # Panics

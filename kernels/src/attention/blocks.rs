@@ -57,8 +57,9 @@ impl Routine for Task<'_> {
         let mut scores = scratch(self.rows * BLOCK);
         let mut weighed: Vec<Range<usize>> = Vec::with_capacity(self.rows);
         self.out.iter_mut().for_each(|out| out.fill(0.0));
-        let mut queries = scratch(self.rows * self.operands.key.size);
-        self.scale_queries(&mut queries);
+        let stride = self.query_stride();
+        let mut queries = scratch(self.rows * stride);
+        self.scale_queries(&mut queries, stride);
         for first in (keys.start / BLOCK * BLOCK..keys.end).step_by(BLOCK) {
             let block = first..keys.end.min(first + BLOCK);
             if self.is_hidden(&block, &visible) {
@@ -122,11 +123,16 @@ impl Task<'_> {
         start..seen.map(|range| range.end).max().unwrap_or(0)
     }
 
-    /// The queries times scale, one after the other.
+    /// From one scaled query to the next: short ones have room for a whole run of a product, which reads them where they lie.
+    fn query_stride(&self) -> usize {
+        self.operands.key.size.max(BLOCK)
+    }
+
+    /// The queries times scale.
     #[inline(always)]
-    fn scale_queries(&self, scaled: &mut [f32]) {
+    fn scale_queries(&self, scaled: &mut [f32], stride: usize) {
         let (size, scale) = (self.operands.key.size, self.operands.scale);
-        for (row, scaled) in scaled.chunks_mut(size).enumerate() {
+        for (row, scaled) in scaled.chunks_mut(stride).enumerate() {
             let place = self.operands.row(self.batch(), self.query_head(row), self.query(row).1);
             for (scaled, query) in scaled.iter_mut().zip(&self.operands.query[place * size..][..size]) {
                 *scaled = query * scale;
@@ -138,7 +144,7 @@ impl Task<'_> {
     #[inline(always)]
     fn multiply_keys<S: Simd>(&mut self, simd: S, queries: &[f32], block: &Range<usize>, scores: &mut [f32]) {
         let size = self.operands.key.size;
-        let queries = Matrix::new(queries, self.rows, size);
+        let queries = Matrix::with_stride(queries, self.rows, size, self.query_stride());
         let mut decoded = scratch(self.operands.key.decoded_elements());
         self.operands.key.decode(self.head, block, &mut decoded);
         let heads = self.operands.key_heads;

@@ -17,7 +17,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Queries of a task.
-const MOST_ROWS: usize = 64;
+const MOST_ROWS: usize = 128;
+
+/// Rows of the largest tile of a product.
+const TILE_ROWS: usize = 8;
 
 /// Queries that cost as much as reading keys and values once, measured.
 const ROWS_OF_PASS: usize = 3;
@@ -193,7 +196,8 @@ impl Attention<'_> {
 fn rows_of_task(heads: usize, rows: usize, threads: usize) -> usize {
     let most = rows.min(MOST_ROWS);
     if threads == 1 {
-        return most;
+        // About as many in each, of whole tiles.
+        return rows.div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(TILE_ROWS).min(most);
     }
     // What the thread with most tasks does.
     let longest = |each: &usize| (heads * rows.div_ceil(*each)).div_ceil(threads) * (each + ROWS_OF_PASS);

@@ -53,14 +53,14 @@ const GREATEST_EXPONENT: f32 = 89.0;
 /// exp(x), to 1 ULP (below the normal numbers, 1 unit of those).
 #[inline(always)]
 pub fn exponential<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    exponential_within(simd, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT))
+    exponential_within(simd, x, limit(simd, x, LEAST_EXPONENT, GREATEST_EXPONENT))
 }
 
-/// As [`exponential`], for x from [`LEAST_EXPONENT`] to [`GREATEST_EXPONENT`].
+/// As [`exponential`]; `limited` is x from [`LEAST_EXPONENT`] to [`GREATEST_EXPONENT`].
 #[inline(always)]
-fn exponential_within<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let (less_one, n) = reduced_exponential(simd, x);
-    simd.scale_by_power(simd.add(less_one, simd.splat(1.0)), n)
+fn exponential_within<S: Simd>(simd: S, x: S::Vector, limited: S::Vector) -> S::Vector {
+    let (less_one, n) = reduced_exponential(simd, limited);
+    simd.scale_by_power_from(simd.add(less_one, simd.splat(1.0)), n, x, LEAST_EXPONENT)
 }
 
 /// exp(x) - 1, to 2 ULP.
@@ -126,8 +126,8 @@ pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 #[inline(always)]
 pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
-    let least = simd.at_least(simd.subtract(zero, simd.absolute(x)), simd.splat(LEAST_EXPONENT));
-    let e = exponential_within(simd, least);
+    let negative = simd.subtract(zero, simd.absolute(x));
+    let e = exponential_within(simd, negative, simd.at_least(negative, simd.splat(LEAST_EXPONENT)));
     simd.divide(simd.select_less(x, zero, e, one), simd.add(one, e))
 }
 

@@ -312,21 +312,19 @@ impl Task<'_> {
         if inputs == 0 {
             self.clear();
         }
-        let mut near = scratch(rows * RUN);
+        let whole = self.x.part(self.first_row, rows, self.part.inputs.clone());
+        let lies_near = inputs <= RUN && whole.as_chunks::<RUN>().is_some();
+        let mut copy = scratch(if lies_near { 0 } else { rows * RUN });
         let mut wide = scratch(MOST_VECTORS * RUN * LANES);
         for first_input in (0..inputs).step_by(RUN) {
             let length = RUN.min(inputs - first_input);
             let first = self.part.inputs.start + first_input;
             let far = self.x.part(self.first_row, rows, first..first + length);
-            for (row, near) in near.chunks_mut(RUN).enumerate() {
-                // A run of a row is too short for the processor to ask for by itself.
-                if row + ROWS_AHEAD < rows {
-                    let next = far.row(row + ROWS_AHEAD);
-                    (0..length).step_by(LANES).for_each(|input| simd.prefetch(next, input));
-                }
-                near[..length].copy_from_slice(far.row(row));
-            }
-            let x = Matrix::with_stride(&near, rows, length, RUN);
+            let near = match far.as_chunks::<RUN>() {
+                Some(near) if lies_near => near,
+                Some(_) | None => copy_rows(simd, far, &mut copy),
+            };
+            let x = Matrix::with_stride(near.as_flattened(), rows, length, RUN);
             let mut end = 0;
             while end < panels {
                 let first_panel = end;
@@ -342,13 +340,13 @@ impl Task<'_> {
                 let next = self.next_lines::<S>(weights, end, first_input..first_input + length);
                 let whole = match runs {
                     runs if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 3 => {
-                        self.whole_tiles::<S, 8, 3>(simd, &near, length, place, runs, next)
+                        self.whole_tiles::<S, 8, 3>(simd, near, length, place, runs, next)
                     }
                     [first, second, _] if const { S::TILE_ROWS == 8 && S::TILE_VECTORS == 3 } && panels == 2 => {
-                        self.whole_tiles::<S, 8, 2>(simd, &near, length, place, [first, second], next)
+                        self.whole_tiles::<S, 8, 2>(simd, near, length, place, [first, second], next)
                     }
                     [first, ..] if const { S::TILE_ROWS == 6 && S::TILE_VECTORS == 1 } => {
-                        self.whole_tiles::<S, 6, 1>(simd, &near, length, place, [first], next)
+                        self.whole_tiles::<S, 6, 1>(simd, near, length, place, [first], next)
                     }
                     _ => 0,
                 };
@@ -383,7 +381,7 @@ impl Task<'_> {
     fn whole_tiles<S: Simd, const ROWS: usize, const PANELS: usize>(
         &mut self,
         simd: S,
-        near: &[f32],
+        near: &[[f32; RUN]],
         length: usize,
         Place { output, fresh, ahead: _ }: Place,
         panels: [&[[f32; LANES]]; PANELS],
@@ -392,7 +390,7 @@ impl Task<'_> {
         if self.out.iter().any(|outputs| outputs.len() < output + PANELS * PANEL_OUTPUTS) {
             return 0;
         }
-        let near = near.as_chunks::<RUN>().0.as_chunks::<ROWS>().0;
+        let near = near.as_chunks::<ROWS>().0;
         simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: &mut self.out, first: output, fresh, next });
         near.len() * ROWS
     }
@@ -456,6 +454,22 @@ impl Task<'_> {
             simd.run(AddTile::<W, _, ROWS, 1> { left, panels: [weights], length, out, first, ahead, fresh });
         }
     }
+}
+
+/// The rows of a run of inputs, one behind the other, each with room for a whole run.
+#[inline(always)]
+fn copy_rows<'c, S: Simd>(simd: S, far: Matrix<'_>, copy: &'c mut [f32]) -> &'c [[f32; RUN]] {
+    let (rows, length) = (far.rows(), far.columns());
+    let copy = &mut copy.as_chunks_mut().0[..rows];
+    for (row, near) in copy.iter_mut().enumerate() {
+        // A run of a row is too short for the processor to ask for by itself.
+        if row + ROWS_AHEAD < rows {
+            let next = far.row(row + ROWS_AHEAD);
+            (0..length).step_by(LANES).for_each(|input| simd.prefetch(next, input));
+        }
+        near[..length].copy_from_slice(far.row(row));
+    }
+    copy
 }
 
 /// Panels of the next tile, if `left` are left: one alone would have half of the sums in flight that two have.

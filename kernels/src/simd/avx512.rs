@@ -239,6 +239,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn scale_by_power_from(self, a: Self::Vector, exponent: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
+        // SAFETY: `self` exists, so the processor has the instructions.
+        unsafe {
+            let is_seen = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(least));
+            _mm512_maskz_scalef_ps(is_seen, a, exponent)
+        }
+    }
+
+    #[inline(always)]
     fn load_halves(self, low: &[f32; HALF], high: &[f32; HALF]) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions; the references cover the bytes.
         unsafe {

@@ -198,6 +198,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.multiply(self.multiply(a, first), second)
     }
 
+    /// [`Simd::scale_by_power`] in lanes whose `x` is not less than `least`; in others, where it is 0, without the slow path that
+    /// processors take where a product underflows.
+    #[inline(always)]
+    fn scale_by_power_from(self, a: Self::Vector, exponent: Self::Vector, x: Self::Vector, least: f32) -> Self::Vector {
+        let _ = (x, least);
+        self.scale_by_power(a, exponent)
+    }
+
     /// The values at even places.
     fn load_even(self, values: &[f32; 2 * LANES]) -> Self::Vector;
 
