@@ -13,6 +13,7 @@
 
 mod coded;
 mod epilogue;
+mod few;
 mod input_major;
 mod integer;
 mod integer_rows;

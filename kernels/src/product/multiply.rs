@@ -25,7 +25,7 @@ const NEAR_ELEMENTS: usize = 384 << 10;
 const LONG_ROWS: usize = 96;
 
 /// Panels of a task of many rows, so that its outputs stay in the second-level cache.
-const MOST_PANELS: usize = 96;
+const MOST_PANELS: usize = 48;
 
 /// `out[m, n] (+)= x[m, k] · w[k, n]`, as far as `pieces` of `w` reach.
 ///

@@ -139,6 +139,13 @@ pub(crate) trait Weight: Copy + Send + Sync + Default + 'static {
     fn from_f32(value: f32) -> Self;
 }
 
+/// The elements of one of some panels, of so many inputs each, in groups.
+#[inline(always)]
+pub(super) fn groups<W: Weight>(elements: &[W], inputs: usize, panel: usize) -> &[W::Group] {
+    let length = inputs.next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
+    W::groups(&elements[panel * length..][..length])
+}
+
 impl Weight for f32 {
     const GROUP: usize = 1;
     type Group = [f32; LANES];

@@ -7,7 +7,8 @@ use half::{bf16, f16};
 use super::{
     Epilogue, PANEL_OUTPUTS, PanelElements,
     coded::{CodedFew, CodedPanels},
-    panels::{BLOCK, RUN, Weight},
+    few::Few,
+    panels::{self, RUN, Weight},
     plain_matrix::{FillPanel, PlainElements, PlainFew, PlainMatrix},
     tile::{self, AddTile, AddTiles, CacheLine, MOST_VECTORS, RowsLeft},
 };
@@ -218,12 +219,18 @@ impl Task<'_> {
         }
         self.clear();
         match rows {
-            1 => simd.run(Few::<W, 1> { task: self, elements }),
-            2 => simd.run(Few::<W, 2> { task: self, elements }),
-            3 => simd.run(Few::<W, 3> { task: self, elements }),
-            FEW_ROWS => simd.run(Few::<W, FEW_ROWS> { task: self, elements }),
+            1 => self.few::<S, W, 1>(simd, elements),
+            2 => self.few::<S, W, 2>(simd, elements),
+            3 => self.few::<S, W, 3>(simd, elements),
+            FEW_ROWS => self.few::<S, W, FEW_ROWS>(simd, elements),
             _ => self.several::<S, W>(simd, elements),
         }
+    }
+
+    #[inline(always)]
+    fn few<S: Simd, W: Weight, const ROWS: usize>(&mut self, simd: S, elements: &[W]) {
+        let x = self.x.part(self.first_row, ROWS, self.part.inputs.clone());
+        simd.run(Few::<W, ROWS> { x, panels: self.part.panels, elements, out: &mut self.out });
     }
 
     /// The product with a matrix that is not in panels, by its element type.
@@ -277,8 +284,7 @@ impl Task<'_> {
     /// The elements of one panel, in groups.
     #[inline(always)]
     fn panel<'e, W: Weight>(&self, elements: &'e [W], panel: usize) -> &'e [W::Group] {
-        let length = self.part.inputs.len().next_multiple_of(W::GROUP) * PANEL_OUTPUTS;
-        W::groups(&elements[panel * length..][..length])
+        panels::groups(elements, self.part.inputs.len(), panel)
     }
 
     /// More rows, but so few that reading the weight counts: some panels after another, each to its end.
@@ -476,89 +482,4 @@ fn copy_rows<'c, S: Simd>(simd: S, far: Matrix<'_>, copy: &'c mut [f32]) -> &'c 
 #[inline(always)]
 fn panels_together<S: Simd>(left: usize) -> usize {
     if const { S::TILE_VECTORS == 3 } && left == 4 { 2 } else { left.min(S::TILE_VECTORS) }
-}
-
-/// Few rows by panels: one panel after another, each read once from its begin to its end.
-struct Few<'t, 'a, W, const ROWS: usize> {
-    task: &'t mut Task<'a>,
-    elements: &'t [W],
-}
-
-impl<W: Weight, const ROWS: usize> Routine for Few<'_, '_, W, ROWS> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { task, elements } = self;
-        let mut rows = [&[][..]; ROWS];
-        for (row, values) in rows.iter_mut().enumerate() {
-            *values = &task.x.row(task.first_row + row)[task.part.inputs.clone()];
-        }
-        let mut panel = 0;
-        // Rows too short for two runs at once: two panels keep as many additions in flight.
-        while const { S::TILE_VECTORS > 1 } && rows[0].len() < BLOCK && panel + 2 <= task.part.panels {
-            two_panels(simd, task, rows, elements, panel);
-            panel += 2;
-        }
-        for panel in panel..task.part.panels {
-            let mut weights = task.panel(elements, panel);
-            let first = panel * PANEL_OUTPUTS;
-            let mut totals = [simd.splat(0.0); ROWS];
-            for row in 0..ROWS {
-                totals[row] = simd.load_partial(&task.out[row][first..]);
-            }
-            let mut rest = rows;
-            while rest[0].len() >= BLOCK {
-                let sums = tile::two_runs::<S, W, ROWS>(simd, rest, weights);
-                for row in 0..ROWS {
-                    totals[row] = simd.add(simd.add(totals[row], sums[0][row]), sums[1][row]);
-                }
-                weights = &weights[BLOCK / W::GROUP..];
-                rest = tile::stretch(rest, BLOCK..rest[0].len());
-            }
-            while !rest[0].is_empty() {
-                let length = rest[0].len().min(RUN);
-                let left = RowsLeft(tile::stretch(rest, 0..length));
-                let sums = tile::run::<S, W, _, ROWS, 1>(simd, left, [weights], length, 0);
-                for row in 0..ROWS {
-                    totals[row] = simd.add(totals[row], simd.load(&sums[row][0]));
-                }
-                weights = &weights[length.div_ceil(W::GROUP)..];
-                rest = tile::stretch(rest, length..rest[0].len());
-            }
-            for row in 0..ROWS {
-                simd.store_partial(totals[row], tile::at_most_a_vector(&mut task.out[row][first..]));
-            }
-        }
-    }
-}
-
-/// Adds the products of few rows with two panels.
-#[inline(always)]
-fn two_panels<S: Simd, W: Weight, const ROWS: usize>(
-    simd: S,
-    task: &mut Task<'_>,
-    rows: [&[f32]; ROWS],
-    elements: &[W],
-    panel: usize,
-) {
-    let panels = [task.panel(elements, panel), task.panel(elements, panel + 1)];
-    for first in (0..rows[0].len()).step_by(RUN) {
-        let length = RUN.min(rows[0].len() - first);
-        let mut left = rows;
-        let mut weights = panels;
-        for row in 0..ROWS {
-            left[row] = &rows[row][first..first + length];
-        }
-        for panel in 0..2 {
-            weights[panel] = &panels[panel][first / W::GROUP..];
-        }
-        let sums = tile::run::<S, W, _, ROWS, 2>(simd, RowsLeft(left), weights, length, 0);
-        for row in 0..ROWS {
-            for (index, sums) in sums[row].iter().enumerate() {
-                let out = tile::at_most_a_vector(&mut task.out[row][(panel + index) * PANEL_OUTPUTS..]);
-                simd.store_partial(simd.add(simd.load_partial(out), simd.load(sums)), out);
-            }
-        }
-    }
 }
