@@ -205,7 +205,7 @@ impl<const PANELS: usize> Beside for Outputs<'_, '_, PANELS> {
     fn ask<S: Simd>(self, simd: S, groups: Range<usize>) {
         if let Some(row) = self.out.get(groups.start / STRETCH) {
             for panel in 0..PANELS {
-                simd.prefetch(&**row, self.first + panel * LANES);
+                simd.prefetch(row, self.first + panel * LANES);
             }
         }
     }
