@@ -73,8 +73,9 @@ impl PortBytes {
             ports.results += after.all().saturating_sub(before.all()) + after.one;
             // Pages are added now and then: this is what a pass adds on average.
             let added = after.positions.saturating_sub(before.positions);
-            ports.growth += after.filled_by(added);
-            ports.growth_ahead += after.added_by(added.saturating_mul(PASSES_AHEAD));
+            ports.growth = ports.growth.saturating_add(after.filled_by(added));
+            let ahead = after.added_by(added.saturating_mul(PASSES_AHEAD));
+            ports.growth_ahead = ports.growth_ahead.saturating_add(ahead);
         }
         ports
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 /// State grows by blocks of this size.
 const BLOCK_BYTES: u64 = 2 << 20;
+
 /// Memory that a pass needs before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
