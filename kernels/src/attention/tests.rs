@@ -258,20 +258,7 @@ fn threads_do_not_change_bits() {
 }
 
 fn threads_do_not_change_bits_of(group: usize, rows: usize) {
-    let case = Case {
-        group,
-        past: 330,
-        rows,
-        size: 64,
-        width: 48,
-        causal: true,
-        left: None,
-        right: None,
-        softcap: 0.0,
-        hidden: None,
-        padding: None,
-        sink: true,
-    };
+    let case = Case { group, past: 330, rows, size: 64, width: 48, sink: true, ..CAUSAL };
     let operands = Operands::new(case);
     for instructions in Instructions::available() {
         let run = || operands.run(instructions, 0..case.rows, operands.keys);

@@ -383,6 +383,7 @@ pub(crate) struct AddTiles<'a, 'o, const ROWS: usize, const PANELS: usize> {
     pub first: usize,
     /// Whether the outputs are overwritten.
     pub fresh: bool,
+    /// What is read after this run: it is asked for in equal parts while the tiles are computed.
     pub next: [&'a [CacheLine]; MOST_VECTORS],
 }
 
