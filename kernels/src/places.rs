@@ -19,8 +19,12 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
     let mut line = vec![OUTSIDE; if rows == 1 { count } else { columns }];
     for rows in rows_of_taps.chunks(rows.max(1)) {
         for tap in 0..last.kernel {
-            for (output, place) in (first_column..).zip(&mut line) {
-                *place = last.position(output, tap).map_or(OUTSIDE, |position| (position * unit) as u32);
+            line.fill(OUTSIDE);
+            let inner = last.outputs_of(tap, first_column..first_column + line.len());
+            let inside = &mut line[inner.start - first_column..inner.end - first_column];
+            if let Some(first) = last.position(inner.start, tap).filter(|_| !inside.is_empty()) {
+                let (first, distance) = ((first * unit) as u32, (last.stride * unit) as u32);
+                (0..).zip(inside).for_each(|(index, place)| *place = first + index * distance);
             }
             for (index, &row) in rows.iter().enumerate() {
                 let begin = ((first_row + index) * columns).max(windows.start);
@@ -60,6 +64,9 @@ pub(crate) fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32>
     places
 }
 
+/// Rows that lists have room for from the beginning, at most.
+const MOST_RESERVED: usize = 1 << 10;
+
 /// Which rows of positions the windows of each row of outputs see.
 pub(crate) struct SeenRows {
     /// Rows that are no padding, and which tap of the axes but the last each is: of one row of outputs after another.
@@ -74,7 +81,10 @@ impl SeenRows {
     pub(crate) fn new(outer: &[WindowAxis]) -> Self {
         let mut seen = Self { rows: vec![0], taps: vec![0], ends: vec![1] };
         for axis in outer {
-            let mut next = Self { rows: Vec::new(), taps: Vec::new(), ends: Vec::new() };
+            let ends = seen.ends.len().saturating_mul(axis.output);
+            let rows = ends.saturating_mul(axis.kernel);
+            let list = |count: usize| Vec::with_capacity(count.min(MOST_RESERVED));
+            let mut next = Self { rows: list(rows), taps: list(rows), ends: list(ends) };
             for index in 0..seen.ends.len() {
                 for output in 0..axis.output {
                     let (rows, taps) = seen.of(index);

@@ -42,6 +42,9 @@ fn take(kept: &mut Vec<Vec<Line>>, needed: usize) -> Option<Vec<Line>> {
 /// A buffer of `length` values, which may be anything.
 #[must_use]
 pub fn scratch(length: usize) -> Scratch {
+    if length == 0 {
+        return Scratch { lines: Vec::new(), length };
+    }
     let needed = length.div_ceil(LINE);
     let mut lines = KEPT.with_borrow_mut(|kept| take(kept, needed)).unwrap_or_default();
     if lines.len() < needed {
@@ -65,7 +68,7 @@ impl DerefMut for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.lines.len() <= LONGEST_KEPT {
+        if (1..=LONGEST_KEPT).contains(&self.lines.len()) {
             let lines = std::mem::take(&mut self.lines);
             KEPT.with_borrow_mut(|kept| {
                 if kept.len() < MOST_KEPT {

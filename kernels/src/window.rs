@@ -1,5 +1,7 @@
 //! Where the windows of convolutions and pools lie along one axis.
 
+use std::ops::Range;
+
 /// All windows along one axis. Window `o` has its tap `t` at input position `o * stride + t * dilation - pad_begin`; positions
 /// outside of the input are padding. How `output` follows from the rest is for the operator to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +55,20 @@ impl WindowAxis {
             .filter(|&position| position < self.input)
     }
 
+    /// Which of some windows have their tap `tap` at a position that is not padding.
+    pub(crate) fn outputs_of(&self, tap: usize, outputs: Range<usize>) -> Range<usize> {
+        let offset = tap * self.dilation;
+        // The windows whose tap lies before a position, which counts from the padding's beginning.
+        let before = |position: usize| {
+            position.saturating_sub(offset).div_ceil(self.stride.max(1)).clamp(outputs.start, outputs.end)
+        };
+        before(self.pad_begin)..before(self.pad_begin + self.input)
+    }
+
     /// Which taps of window `output` are not padding.
     #[must_use]
     #[inline(always)]
-    pub fn taps(&self, output: usize) -> std::ops::Range<usize> {
+    pub fn taps(&self, output: usize) -> Range<usize> {
         let start = self.start(output);
         let below = |position: isize| (position.max(0) as usize).div_ceil(self.dilation).min(self.kernel);
         below(-start)..below(self.input as isize - start)
@@ -115,6 +127,11 @@ mod tests {
                 let taps: Vec<usize> = (0..kernel).filter(|&tap| axis.position(output, tap).is_some()).collect();
                 let range = axis.taps(output);
                 assert_eq!(range.clone().collect::<Vec<_>>(), taps, "{axis:?} window {output}: {range:?}");
+            }
+            for (tap, outputs) in (0..kernel).flat_map(|tap| [(tap, 0..20), (tap, 3..11), (tap, 6..6)]) {
+                let seen: Vec<usize> = outputs.clone().filter(|&output| axis.position(output, tap).is_some()).collect();
+                let range = axis.outputs_of(tap, outputs);
+                assert_eq!(range.clone().collect::<Vec<_>>(), seen, "{axis:?} tap {tap}: {range:?}");
             }
         }
     }

@@ -244,6 +244,10 @@ pub(super) fn multiply(a: &Dim, b: &Dim) -> Dim {
 ///
 /// `None` for a zero divisor, for a remainder, and for refused operands.
 pub(super) fn divide_exact(a: &Dim, b: &Dim) -> Option<Dim> {
+    // Most are constants, and runs divide those of each step.
+    if let (Some(a), Some(b)) = (a.as_known(), b.as_known()) {
+        return (a.checked_rem(b)? == 0).then(|| Dim::known(a / b));
+    }
     let divisor = b.terms().ok()?;
     let leading = divisor.first()?;
     let mut rest: Accumulator =

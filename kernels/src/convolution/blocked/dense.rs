@@ -167,7 +167,7 @@ fn split<'a>(
                     panels: first..first + count,
                     inputs: piece.inputs.clone(),
                     elements: piece.elements_of(panel..panel + count),
-                    out: Vec::new(),
+                    out: Vec::with_capacity(count * (PANEL_OUTPUTS / CHANNEL_BLOCK)),
                 }));
                 let channel = group * group_outputs + first * PANEL_OUTPUTS;
                 let end = group * group_outputs + group_outputs.min((first + count) * PANEL_OUTPUTS);

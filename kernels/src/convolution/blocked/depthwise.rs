@@ -5,7 +5,7 @@ use crate::{
     convolution::{ConvolutionEpilogue, ConvolutionShape},
     places::SeenRows,
     product::clamped,
-    scratch::{Scratch, scratch},
+    scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
     threads,
     window::{self, WindowAxis},
@@ -50,7 +50,7 @@ pub(super) fn depthwise(
     let parts = threads::parts(out.len() * taps, usize::MAX);
     let rows_each = rows.div_ceil(parts.div_ceil(shape.batch * blocks));
     let parts_of_block = rows.div_ceil(rows_each);
-    let mut tasks: Vec<Task<'_>> = Vec::new();
+    let mut tasks: Vec<Task<'_>> = Vec::with_capacity(shape.batch * blocks * parts_of_block);
     for (block, out) in out.chunks_mut(rows * row_length).enumerate() {
         let channel = block % blocks * CHANNEL_BLOCK;
         tasks.extend(out.chunks_mut(rows_each * row_length).enumerate().map(|(part, out)| Task {
@@ -66,11 +66,37 @@ pub(super) fn depthwise(
         }));
     }
     let each = (blocks * shape.batch * parts_of_block).div_ceil(parts);
-    threads::chunks(&mut tasks, each, |_, tasks| {
-        for task in tasks {
-            instructions.run(task);
+    threads::chunks(&mut tasks, each, |_, tasks| instructions.run(Chunk(tasks)));
+}
+
+/// Tasks of one thread, which share the memory that they copy into.
+struct Chunk<'t, 'a>(&'t mut [Task<'a>]);
+
+impl Routine for Chunk<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Some(first) = self.0.first() else { return };
+        let mut weights = scratch(first.weight.len());
+        let copied = first.copied_columns();
+        let line = copied.map_or(0, |columns| columns.input * CHANNEL_BLOCK);
+        // What is not copied into is padding, the same for all.
+        let mut padded = scratch(first.x.len() / (first.columns.input * CHANNEL_BLOCK).max(1) * line);
+        padded.fill(0.0);
+        for task in self.0 {
+            let weights = weights.as_chunks_mut().0;
+            task.transpose_weights(weights);
+            let (columns, x) = match copied {
+                Some(columns) => {
+                    task.copy_rows(simd, &mut padded, line);
+                    (columns, &padded[..])
+                }
+                None => (task.columns, task.x),
+            };
+            task.multiply(simd, columns, x, weights);
         }
-    });
+    }
 }
 
 /// Some rows of outputs of a block of channels.
@@ -89,24 +115,10 @@ struct Task<'a> {
     epilogue: ConvolutionEpilogue<'a>,
 }
 
-impl Routine for &mut Task<'_> {
-    type Output = ();
-
+impl Task<'_> {
+    /// The outputs from rows of these windows.
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let taps = self.weight.len() / CHANNEL_BLOCK;
-        let mut weights = scratch(self.weight.len());
-        let weights = weights.as_chunks_mut().0;
-        for (tap, weights) in weights.iter_mut().enumerate() {
-            for channel in 0..CHANNEL_BLOCK {
-                weights[channel] = self.weight[channel * taps + tap];
-            }
-        }
-        let padded = self.padded(simd);
-        let (columns, x) = match &padded {
-            Some((columns, x)) => (*columns, &x[..]),
-            None => (self.columns, self.x),
-        };
+    fn multiply<S: Simd>(&mut self, simd: S, columns: WindowAxis, x: &[f32], weights: &[[f32; CHANNEL_BLOCK]]) {
         let row_length = columns.output * CHANNEL_BLOCK;
         let bias = self.epilogue.bias.map(|bias| &bias[self.channel..][..CHANNEL_BLOCK]);
         let bias = bias.and_then(|bias| bias.first_chunk()).unwrap_or(&ZEROS);
@@ -134,14 +146,21 @@ impl Routine for &mut Task<'_> {
             change.apply(self.place, self.out);
         }
     }
-}
 
-impl Task<'_> {
-    /// Short rows with their padding, so that windows at both ends are as the others, and one more where windows are odd: the windows
-    /// over them, and the rows.
-    #[inline(always)]
-    fn padded<S: Simd>(&self, simd: S) -> Option<(WindowAxis, Scratch)> {
-        let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
+    /// Weights of a tap side by side.
+    fn transpose_weights(&self, weights: &mut [[f32; CHANNEL_BLOCK]]) {
+        let taps = weights.len();
+        for (tap, weights) in weights.iter_mut().enumerate() {
+            for channel in 0..CHANNEL_BLOCK {
+                weights[channel] = self.weight[channel * taps + tap];
+            }
+        }
+    }
+
+    /// Windows over copies of rows with their padding, so that those at both ends are as the others, and one more where windows are
+    /// odd; of short rows only.
+    fn copied_columns(&self) -> Option<WindowAxis> {
+        let WindowAxis { input, output, kernel, stride, dilation, .. } = self.columns;
         if input == 0 || output > SHORT_ROW || output == 0 || kernel <= 1 {
             return None;
         }
@@ -150,21 +169,21 @@ impl Task<'_> {
         if reach > 2 * input + SHORT_REACH {
             return None;
         }
-        let rows = self.x.len() / (input * CHANNEL_BLOCK).max(1);
-        let mut padded = scratch(rows * reach * CHANNEL_BLOCK);
-        let from = self.x.as_chunks::<CHANNEL_BLOCK>().0.chunks_exact(input.max(1));
-        let count = input.min(reach.saturating_sub(pad_begin));
-        for (line, from) in padded.as_chunks_mut::<CHANNEL_BLOCK>().0.chunks_exact_mut(reach).zip(from) {
-            let (before, rest) = line.split_at_mut(pad_begin.min(reach));
-            before.fill(ZEROS);
-            let (inside, after) = rest.split_at_mut(count);
-            let (inside, from) = (inside.as_flattened_mut(), from[..count].as_flattened());
-            for (inside, from) in inside.chunks_mut(LANES).zip(from.chunks(LANES)) {
+        Some(WindowAxis { input: reach, pad_begin: 0, pad_end: 0, ..self.columns })
+    }
+
+    /// Copies rows to behind the padding of lines of so many values.
+    #[inline(always)]
+    fn copy_rows<S: Simd>(&self, simd: S, padded: &mut [f32], line: usize) {
+        let row = self.columns.input * CHANNEL_BLOCK;
+        let begin = (self.columns.pad_begin * CHANNEL_BLOCK).min(line);
+        for (line, from) in padded.chunks_exact_mut(line).zip(self.x.chunks_exact(row)) {
+            let inside = &mut line[begin..];
+            let count = row.min(inside.len());
+            for (inside, from) in inside[..count].chunks_mut(LANES).zip(from[..count].chunks(LANES)) {
                 simd.store_partial(simd.load_partial(from), inside);
             }
-            after.fill(ZEROS);
         }
-        Some((WindowAxis { input: reach, pad_begin: 0, pad_end: 0, ..self.columns }, padded))
     }
 }
 
