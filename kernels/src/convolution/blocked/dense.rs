@@ -42,6 +42,10 @@ const MOST_WAITING: usize = 192;
 /// Fewest windows of a task.
 const FEWEST_WINDOWS: usize = 48;
 
+/// Fewest windows of a task where there are few of them, and fewer panels than threads could take: several panels would not be
+/// multiplied together else.
+const FEWEST_OF_FEW: usize = FEWEST_WINDOWS / 2;
+
 /// The convolution with pieces of a weight.
 ///
 /// # Panics
@@ -88,7 +92,7 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
         pieces
     };
     let places: Vec<OnceLock<Vec<u32>>> =
-        (0..window::outputs(&common.axes).div_ceil(FEWEST_WINDOWS)).map(|_| OnceLock::new()).collect();
+        (0..window::outputs(&common.axes).div_ceil(FEWEST_OF_FEW)).map(|_| OnceLock::new()).collect();
     threads::each(split(common, direct, &places, out), |task| instructions.run(task));
 }
 
@@ -117,16 +121,17 @@ struct Task<'a> {
     out: Vec<&'a mut [f32]>,
 }
 
-/// Windows of a task.
-fn windows_each(common: &Common<'_>, windows: usize, parts: usize) -> usize {
+/// Windows of a task, where a group has so many panels.
+fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize) -> usize {
     let (depth, channels) = (common.shape.depth(), common.shape.group_inputs);
     let (most_values, values, most) = match common.order {
         InputOrder::Blocks if depth > MOST_INPUTS_OF_FOUR => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => (MOST_GATHERED, depth.max(1), MOST_WINDOWS),
     };
-    let most = (most_values / values).clamp(FEWEST_WINDOWS.min(most), most);
-    let each = windows.div_ceil(parts.max(windows.div_ceil(most))).max(FEWEST_WINDOWS);
+    let fewest = if windows < 2 * FEWEST_WINDOWS && panels < parts { FEWEST_OF_FEW } else { FEWEST_WINDOWS };
+    let most = (most_values / values).clamp(fewest.min(most), most);
+    let each = windows.div_ceil(parts.max(windows.div_ceil(most))).max(fewest);
     // About as many in each task: a short last one would read all weights for few windows.
     let tasks = (windows / each).max(1);
     windows.div_ceil(tasks).next_multiple_of(TILE_ROWS)
@@ -147,8 +152,11 @@ fn split<'a>(
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
     let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
     let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
-    let windows_each = windows_each(common, windows, parts);
-    let panels_each = panels.div_ceil(groups).div_ceil(parts.div_ceil(windows.div_ceil(windows_each))).max(1);
+    let of_group = panels.div_ceil(groups);
+    let windows_each = windows_each(common, windows, of_group, parts);
+    let panels_each = of_group.div_ceil(parts.div_ceil(windows.div_ceil(windows_each)));
+    // Several are multiplied together.
+    let panels_each = if panels_each > 1 { panels_each.next_multiple_of(2) } else { 1 };
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
         let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();

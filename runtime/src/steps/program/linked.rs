@@ -38,7 +38,7 @@ impl<'a> Compiled<'a> {
         self.steps.iter().any(reads) || self.results.contains(&register)
     }
 
-    /// The longest chain that begins at a step, and how many steps it has: several, or one that is a function of one number.
+    /// The longest chain that begins at a step, and how many steps it has.
     fn longest_chain(&self, first: usize, uses: &[usize]) -> Option<(Chain, usize)> {
         let (mut chain, mut known) = (Chain::default(), Vec::new());
         let mut best = None;
@@ -48,8 +48,7 @@ impl<'a> Compiled<'a> {
             }
             let is_inner = |known: &Known| uses[known.register] == known.reads;
             let is_whole = known.split_last().is_some_and(|(_, others)| others.iter().all(is_inner));
-            let is_worthwhile = index > 0 || LinkFunction::of(step.function).is_some();
-            if is_worthwhile && is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
+            if is_whole && (chain.result >= MOST_FEEDS || chain.quantized.is_some()) {
                 best = Some((chain.clone(), index + 1));
             }
         }
