@@ -35,10 +35,11 @@ impl<'a> Lines<'a> {
     #[inline(always)]
     pub(crate) fn new(values: &'a [f32], places: &'a [u32], layout: Layout) -> Self {
         let Layout { blocks, block_distance, length } = layout;
-        let largest = places.iter().copied().filter(|&place| place != OUTSIDE).max();
+        // One more than each, so that lines of zeros come first.
+        let largest = places.iter().fold(0, |largest: u32, place| largest.max(place.wrapping_add(1)));
         let last = blocks.saturating_sub(1) as u128 * block_distance as u128;
-        let reach = last + u128::from(largest.unwrap_or(0)) + length as u128;
-        assert!(blocks == 0 || largest.is_none() || reach <= values.len() as u128, "lines inside of a slice");
+        let reach = last + u128::from(largest.saturating_sub(1)) + length as u128;
+        assert!(blocks == 0 || largest == 0 || reach <= values.len() as u128, "lines inside of a slice");
         assert!(length <= ZEROS || !places.contains(&OUTSIDE), "lines of zeros");
         Self { values, places, layout, zeros: &[0.0; ZEROS] }
     }
@@ -64,6 +65,85 @@ impl<'a> Lines<'a> {
             rows.begins[row] = if is_inside { begin } else { rows.begins[row] };
         }
         rows
+    }
+
+    /// The lines of all blocks at `ROWS` neighbouring places from `first` on, where each is `STEP` values behind the one before.
+    ///
+    /// # Panics
+    /// If there are no such places.
+    #[inline(always)]
+    pub(crate) fn steps<const ROWS: usize, const STEP: usize>(self, first: usize) -> Option<Steps<'a, ROWS, STEP>> {
+        let places: &[u32; ROWS] = self.places[first..].first_chunk().unwrap_or_else(|| panic!("places of lines"));
+        let mut steps = [places[0]; ROWS];
+        for row in 0..ROWS {
+            steps[row] = places[0].wrapping_add((row * STEP) as u32);
+        }
+        let are_inside = places[0] < OUTSIDE - (ROWS * STEP) as u32;
+        (are_inside && *places == steps).then_some(Steps { lines: self, place: places[0] as usize })
+    }
+}
+
+/// Lines of all blocks at neighbouring places, `STEP` values from one to the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Steps<'a, const ROWS: usize, const STEP: usize> {
+    lines: Lines<'a>,
+    /// The first.
+    place: usize,
+}
+
+impl<'a, const ROWS: usize, const STEP: usize> Steps<'a, ROWS, STEP> {
+    /// The values of the lines of a block, with a vector of each panel for each place: one after another from `first` on.
+    ///
+    /// # Panics
+    /// If there is no such block, or not as many vectors.
+    #[inline(always)]
+    pub(crate) fn terms<const PANELS: usize>(
+        &self,
+        block: usize,
+        panels: [&'a [[f32; LANES]]; PANELS],
+        first: usize,
+    ) -> StepTerms<'a, ROWS, STEP, PANELS> {
+        let Layout { blocks, block_distance, length } = self.lines.layout;
+        assert!(block < blocks, "a block of lines");
+        for panel in 0..PANELS {
+            assert!(first + length <= panels[panel].len(), "as many vectors as values");
+        }
+        let begin = self.lines.values.as_ptr().wrapping_add(block * block_distance + self.place);
+        StepTerms { begin, panels, place: first, end: first + length }
+    }
+}
+
+/// As [`Terms`], of lines that are `STEP` values from one to the next.
+pub(crate) struct StepTerms<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> {
+    /// The next value of the first line.
+    begin: *const f32,
+    panels: [&'a [[f32; LANES]]; PANELS],
+    /// Of the next vector, and behind the last.
+    place: usize,
+    end: usize,
+}
+
+impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> StepTerms<'a, ROWS, STEP, PANELS> {
+    /// The next vector of each panel, and the value of each line.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
+        if self.place == self.end {
+            return None;
+        }
+        let mut vectors = [&[0.0; LANES]; PANELS];
+        for panel in 0..PANELS {
+            // SAFETY: places go from the first to the last before the end, and each panel has a vector there.
+            vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
+        }
+        let mut values = [0.0; ROWS];
+        for row in 0..ROWS {
+            // SAFETY: there are as many vectors as values of each line, which begins at a place that is not beyond the largest, from which
+            // on the last block has so many; `steps` has found the line of each row at its step.
+            values[row] = unsafe { *self.begin.wrapping_add(row * STEP) };
+        }
+        self.place += 1;
+        self.begin = self.begin.wrapping_add(1);
+        Some((vectors, values))
     }
 }
 
@@ -200,6 +280,30 @@ mod tests {
         assert_eq!(lines::<2>(all, 1, 2), [[0.0, 46.0], [0.0, 47.0], [0.0, 48.0], [0.0, 49.0]]);
         assert_eq!(lines::<1>(all, 0, 3), [[26.0], [27.0], [28.0], [29.0]]);
         assert_eq!(all.rows::<2>(2).values(1, 3), [0.0, 49.0]);
+    }
+
+    #[test]
+    fn steps_are_lines_at_one_distance() {
+        let (values, places) = (values(), [3, 5, 7, 10, OUTSIDE, 1]);
+        let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
+        let vectors: Vec<[f32; LANES]> = (0..6u8).map(|index| [f32::from(index); LANES]).collect();
+        let steps = all.steps::<3, 2>(0).unwrap();
+        let mut terms = steps.terms(1, [&vectors], 4);
+        assert_eq!(terms.next(), Some(([&[4.0; LANES]], [23.0, 25.0, 27.0])));
+        assert_eq!(terms.next(), Some(([&[5.0; LANES]], [24.0, 26.0, 28.0])));
+        assert_eq!(terms.next(), None);
+        assert!(all.steps::<3, 2>(1).is_none(), "5, 7 and 10");
+        assert!(all.steps::<3, 1>(0).is_none());
+        assert!(all.steps::<2, 2>(4).is_none(), "nowhere and 1");
+        assert!(all.steps::<1, 2>(4).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "as many vectors as values")]
+    fn missing_vectors_of_steps_are_refused() {
+        let (values, places) = (values(), [3, 5]);
+        let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
+        let _ = all.steps::<2, 2>(0).unwrap().terms(0, [&[[0.0; LANES]; 4]], 3);
     }
 
     #[test]

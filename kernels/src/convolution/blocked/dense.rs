@@ -5,10 +5,11 @@ use std::{ops::Range, sync::OnceLock};
 use half::{bf16, f16};
 
 use super::{
-    CHANNEL_BLOCK, InputOrder, gathered,
+    CHANNEL_BLOCK, InputOrder,
     panel_tiles::{Finish, PanelTiles, Start, TILE_ROWS, panels_together},
     plane,
-    tile::{Inputs, Operands, Values},
+    planes::Planes,
+    tile::{Inputs, Operands, Values, Within},
     winograd,
 };
 use crate::{
@@ -30,8 +31,8 @@ const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 144;
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
 
-/// Values that are copied side by side in a task, which stay in the first-level cache.
-const MOST_GATHERED: usize = 1 << 13;
+/// Values that are copied with their padding in a task, which stay in the first-level cache.
+const MOST_COPIED: usize = 1 << 13;
 
 /// Windows of a task.
 const MOST_WINDOWS: usize = 768;
@@ -127,7 +128,10 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
     let (most_values, values, most) = match common.order {
         InputOrder::Blocks if depth > MOST_INPUTS_OF_FOUR => (MOST_VALUES, channels.max(1), MOST_WAITING),
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
-        InputOrder::Planes => (MOST_GATHERED, depth.max(1), MOST_WINDOWS),
+        InputOrder::Planes => {
+            let strides: usize = common.axes.iter().map(|axis| axis.stride.min(axis.kernel)).product();
+            (MOST_COPIED, (channels * strides).max(1), MOST_WINDOWS)
+        }
     };
     let fewest = if windows < 2 * FEWEST_WINDOWS && panels < parts { FEWEST_OF_FEW } else { FEWEST_WINDOWS };
     let most = (most_values / values).clamp(fewest.min(most), most);
@@ -210,19 +214,17 @@ impl<'a> Task<'a> {
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
         let image = &x[(self.image * groups + self.group) * group_inputs * plane..][..group_inputs * plane];
-        let distance = gathered::distance(self.windows.len());
-        let is_gathered = *order == InputOrder::Planes;
-        let mut gathered = scratch(if is_gathered { shape.depth() * distance } else { 0 });
+        let planes;
         let values = match order {
             InputOrder::Blocks => {
                 let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-                Values::Blocks { lines: Lines::new(image, places, layout), taps: window::taps(axes) }
+                Values { lines: Lines::new(image, places, layout), taps: window::taps(axes), within: Within::Taps }
             }
             InputOrder::Planes => {
-                gathered::gather(simd, axes, image, self.windows.clone(), &mut gathered);
-                Values::Gathered { values: &gathered, distance }
+                planes = Planes::new(axes, *group_inputs, image, self.windows.clone());
+                planes.values()
             }
         };
         let mut out = std::mem::take(&mut self.out);
@@ -237,10 +239,11 @@ impl<'a> Task<'a> {
             let blocks = rest.len().min(count * PANEL_OUTPUTS / CHANNEL_BLOCK);
             let own;
             (own, rest) = rest.split_at_mut(blocks);
-            let segments = match values {
-                Values::Blocks { taps, .. } => segments(&self.inputs, values.block(), most_inputs::<S>(taps, count)),
-                Values::Gathered { .. } => vec![Inputs::Single(self.inputs.clone())],
+            let most = match order {
+                InputOrder::Blocks => most_inputs::<S>(values.taps, count),
+                InputOrder::Planes => usize::MAX,
             };
+            let segments = segments(&self.inputs, values.block(), most);
             let group = Group { task: &self, elements, first: panel, values, segments: &segments };
             match count {
                 4 if const { panels_together::<S>() == 4 } => group.multiply::<S, 4>(simd, own),
@@ -330,7 +333,7 @@ impl<W: Weight> Group<'_, W> {
                 panels: own,
                 next,
                 asked: (end - begin).div_ceil(windows),
-                asks: self.first == 0 && matches!(values, Values::Blocks { taps: 1, .. }),
+                asks: self.first == 0 && values.taps == 1,
             };
             let start = match index {
                 0 if task.inputs.start == 0 => Start::Zero,

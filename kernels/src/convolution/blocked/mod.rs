@@ -3,16 +3,17 @@
 //! What a window reads is 8 channels side by side at each of its taps, wherever it lies: nothing is copied, and positions need not
 //! fill vectors. A register tile multiplies some windows, whose inputs are broadcast, by a panel of 16 output channels (`tile`, `dense`);
 //! channels of their own are multiplied 8 at a time (`depthwise`), and many windows of 3 × 3 taps with fewer multiplications
-//! (`winograd`). Inputs that come in the order of ONNX, such as the three channels of an image, are copied, each
-//! for some windows side by side (`gathered`).
+//! (`winograd`). Of inputs that come in the order of ONNX, such as the three channels of an image, windows read positions side by
+//! side, in copies of rows with their padding (`planes`).
 //!
 //! The order of each sum is over runs of blocks, and within over taps, blocks and the channels of a block; where a weight with several
-//! taps is cut within a block, over the inputs of that block in the order of the weight.
+//! taps is cut within a block, over the inputs of that block in the order of the weight. Of channels in the order of ONNX it is over rows
+//! of taps, channels and the taps of a row.
 
 mod dense;
 mod depthwise;
-mod gathered;
 mod panel_tiles;
+mod planes;
 mod tile;
 mod winograd;
 
@@ -26,7 +27,7 @@ use crate::{
     window,
 };
 
-/// Inputs of windows over channels one after another are fewer: those of all windows of a task are copied.
+/// Inputs of windows over channels one after another are fewer: what all windows of a task read is copied.
 pub const MOST_DEPTH: usize = 1 << 24;
 
 /// Channels of a block.

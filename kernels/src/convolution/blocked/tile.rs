@@ -25,26 +25,47 @@ pub(super) struct Operands<'a, const PANELS: usize> {
     pub asks: bool,
 }
 
-/// The values that windows read.
+/// The values that windows read: a line of each block of channels at each of `[taps, windows]` places.
 #[derive(Clone, Copy)]
-pub(super) enum Values<'a> {
-    /// A line of each block of channels at each of `[taps, windows]` places.
-    Blocks { lines: Lines<'a>, taps: usize },
-    /// Each input of all windows side by side: `[inputs, distance]`, of which `Inputs::Single` are multiplied.
-    Gathered { values: &'a [f32], distance: usize },
+pub(super) struct Values<'a> {
+    pub lines: Lines<'a>,
+    pub taps: usize,
+    pub within: Within,
+}
+
+/// How the inputs of a block follow each other in a weight.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Within {
+    /// All taps of a value of a line, then those of the next: lines are channels.
+    Taps,
+    /// All values of the line of a tap, then those of the next: lines are positions.
+    Lines,
 }
 
 impl Values<'_> {
     /// Inputs of a block.
     pub(super) fn block(&self) -> usize {
-        match self {
-            Values::Blocks { lines, taps } => lines.length() * taps,
-            Values::Gathered { .. } => 1,
+        self.lines.length() * self.taps
+    }
+
+    /// Where the values of the line of a tap are among the inputs of a block: the first, and the distance of two.
+    fn inputs(&self, tap: usize) -> (usize, usize) {
+        match self.within {
+            Within::Taps => (tap, self.taps),
+            Within::Lines => (tap * self.lines.length(), 1),
+        }
+    }
+
+    /// The tap of an input of a block, and its place in the line.
+    fn place(&self, input: usize) -> (usize, usize) {
+        match self.within {
+            Within::Taps => (input % self.taps, input / self.taps),
+            Within::Lines => (input / self.lines.length(), input % self.lines.length()),
         }
     }
 }
 
-/// Some inputs of a group, in the order of a panel: channels and, within, taps.
+/// Some inputs of a group, in the order of a panel: blocks and, within, as [`Within`] says.
 #[derive(Clone, Debug)]
 pub(super) enum Inputs {
     /// All of some blocks.
@@ -78,18 +99,13 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         window: usize,
         sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        match (self.values, self.inputs) {
-            (Values::Blocks { lines, taps }, Inputs::Blocks(blocks)) => {
-                self.add_blocks::<S, ROWS, SUMS>(simd, window, (lines, taps, blocks), sums)
+        match self.inputs {
+            // Of lines of positions, those of every second window follow each other in images.
+            Inputs::Blocks(blocks) if const { ROWS * PANELS >= 8 } && self.values.within == Within::Lines => {
+                self.add_lines::<S, ROWS, SUMS, 2>(simd, window, blocks, sums)
             }
-            (Values::Blocks { lines, taps }, Inputs::Single(inputs)) => {
-                self.add_single::<S, ROWS, SUMS>(simd, window, (lines, taps, inputs), sums)
-            }
-            (Values::Gathered { values, distance }, Inputs::Single(inputs) | Inputs::Blocks(inputs)) => {
-                self.ask_weights(simd, window * self.asked..(window + ROWS) * self.asked);
-                let values = &values[inputs.start * distance..inputs.end * distance];
-                self.add_gathered::<S, ROWS, SUMS>(simd, window, (values, distance), sums)
-            }
+            Inputs::Blocks(blocks) => self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums),
+            Inputs::Single(inputs) => self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         }
     }
 
@@ -106,10 +122,11 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         &self,
         simd: S,
         window: usize,
-        (lines, taps, blocks): (Lines<'_>, usize, &Range<usize>),
+        blocks: &Range<usize>,
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { windows, panels, asks, .. } = *self;
+        let Operands { windows, panels, asks, values, .. } = *self;
+        let Values { lines, taps, .. } = values;
         let inputs = lines.length() * taps;
         // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
         // among them.
@@ -133,10 +150,42 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                     }
                     let index = block - blocks.start;
                     let weights = tile::stretch(panels, index * inputs..(index + 1) * inputs);
-                    let mut terms = rows.terms(block, weights, (tap, taps));
+                    let mut terms = rows.terms(block, weights, values.inputs(tap));
                     while let Some((weights, values)) = terms.next() {
                         add_input(simd, weights, values, &mut sums);
                     }
+                }
+            }
+        }
+        sums
+    }
+
+    /// As [`Self::add_blocks`], where the lines of windows may be `STEP` values from one to the next.
+    #[inline(always)]
+    fn add_lines<S: Simd, const ROWS: usize, const SUMS: usize, const STEP: usize>(
+        &self,
+        simd: S,
+        window: usize,
+        blocks: &Range<usize>,
+        mut sums: [[S::Vector; SUMS]; PANELS],
+    ) -> [[S::Vector; SUMS]; PANELS] {
+        let Operands { windows, panels, values, .. } = *self;
+        let inputs = values.block();
+        let mut are_steps = true;
+        for tap in 0..values.taps {
+            are_steps &= values.lines.steps::<ROWS, STEP>(tap * windows + window).is_some();
+        }
+        if !are_steps {
+            return self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums);
+        }
+        self.ask_weights(simd, window * self.asked..(window + ROWS) * self.asked);
+        for tap in 0..values.taps {
+            let Some(steps) = values.lines.steps::<ROWS, STEP>(tap * windows + window) else { break };
+            for (index, block) in blocks.clone().enumerate() {
+                let weights = tile::stretch(panels, index * inputs..(index + 1) * inputs);
+                let mut terms = steps.terms(block, weights, values.inputs(tap).0);
+                while let Some((weights, values)) = terms.next() {
+                    add_input(simd, weights, values, &mut sums);
                 }
             }
         }
@@ -148,30 +197,16 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         &self,
         simd: S,
         window: usize,
-        (lines, taps, inputs): (Lines<'_>, usize, &Range<usize>),
+        inputs: &Range<usize>,
         mut sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { windows, panels, .. } = *self;
+        let Operands { windows, panels, values, .. } = *self;
+        let block = values.block();
         for (index, input) in inputs.clone().enumerate() {
-            let (channel, tap) = (input / taps, input % taps);
-            let rows = lines.rows::<ROWS>(tap * windows + window);
-            let values = rows.values(channel / lines.length(), channel % lines.length());
+            let (tap, place) = values.place(input % block);
+            let rows = values.lines.rows::<ROWS>(tap * windows + window);
+            let values = rows.values(input / block, place);
             add_input(simd, each(&panels, index), values, &mut sums);
-        }
-        sums
-    }
-
-    #[inline(always)]
-    fn add_gathered<S: Simd, const ROWS: usize, const SUMS: usize>(
-        &self,
-        simd: S,
-        window: usize,
-        (values, distance): (&[f32], usize),
-        mut sums: [[S::Vector; SUMS]; PANELS],
-    ) -> [[S::Vector; SUMS]; PANELS] {
-        for (input, values) in values.chunks_exact(distance).enumerate() {
-            let values: [f32; ROWS] = values[window..].as_chunks().0[0];
-            add_input(simd, each(&self.panels, input), values, &mut sums);
         }
         sums
     }

@@ -7,7 +7,7 @@ use super::{
     CHANNEL_BLOCK,
     panel_tiles::{Finish, PanelTiles, Start, lines, panels_together},
     plane,
-    tile::{Inputs, Operands, Values},
+    tile::{Inputs, Operands, Values, Within},
 };
 use crate::{
     convolution::{
@@ -173,7 +173,7 @@ impl Channels<'_> {
                     panels[panel] = &weights[(panel * POINTS + point) * (inputs + 1) + run * RUN..];
                 }
                 let operands = Operands {
-                    values: Values::Blocks { lines, taps: 1 },
+                    values: Values { lines, taps: 1, within: Within::Taps },
                     windows: tiles,
                     inputs: inputs_of_run,
                     panels,

@@ -1,0 +1,145 @@
+//! Inputs of windows over channels in the order of ONNX: a line of each channel for each row of taps, side by side where they lie or
+//! in copies of rows with their padding.
+
+use std::ops::Range;
+
+use super::tile::{Values, Within};
+use crate::{
+    places::places,
+    scratch::{Scratch, scratch},
+    simd::{Layout, Lines},
+    window::{self, WindowAxis},
+};
+
+/// Positions that a row with its padding may be longer than twice as long as the one without.
+const SHORT_REACH: usize = 64;
+
+/// What some windows of a group of channels read.
+pub(super) struct Planes<'a> {
+    image: &'a [f32],
+    /// Rows of all channels with their padding, where there is any.
+    copied: Option<Scratch>,
+    /// Of `[taps, windows]`.
+    places: Vec<u32>,
+    taps: usize,
+    within: Within,
+    layout: Layout,
+}
+
+impl<'a> Planes<'a> {
+    /// Of so many channels. Which lines are read, and so the order of sums, does not depend on the windows.
+    pub(super) fn new(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
+        let plane = window::inputs(axes);
+        let (rows, columns) = match axes {
+            [columns] => (WindowAxis::POINT, *columns),
+            [rows, columns] => (*rows, *columns),
+            _ => return Self::one_by_one(axes, channels, image, windows),
+        };
+        let is_dense = |axis: WindowAxis| {
+            axis.stride <= reach(axis, 1) && reach(axis, axis.output) <= 2 * axis.input + SHORT_REACH
+        };
+        let is_padded = !is_inside(rows) || !is_inside(columns);
+        if plane == 0 || columns.dilation != 1 || is_padded && !(is_dense(rows) && is_dense(columns)) {
+            return Self::one_by_one(axes, channels, image, windows);
+        }
+        // Lines begin where the first taps of rows do.
+        let starts = WindowAxis { kernel: 1, ..columns };
+        let (copied, places) = if is_padded {
+            let part = Part::of(rows, columns, windows);
+            (Some(part.copy(rows, columns, image)), places(&part.axes(rows, starts), part.windows.clone(), 1))
+        } else {
+            (None, places(&[rows, starts], windows, 1))
+        };
+        let distance = copied.as_ref().map_or(plane, |copied| copied.len() / channels.max(1));
+        let layout = Layout { blocks: channels, block_distance: distance, length: columns.kernel };
+        Self { image, copied, places, taps: rows.kernel, within: Within::Lines, layout }
+    }
+
+    /// Lines of one position: of windows over many axes, or of taps or windows that are far apart.
+    fn one_by_one(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
+        let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
+        let places = places(axes, windows, 1);
+        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout }
+    }
+
+    /// The values that windows read.
+    pub(super) fn values(&self) -> Values<'_> {
+        let source = self.copied.as_deref().unwrap_or(self.image);
+        Values { lines: Lines::new(source, &self.places, self.layout), taps: self.taps, within: self.within }
+    }
+}
+
+/// Positions from the first tap of the first to the last of the last of so many windows.
+fn reach(axis: WindowAxis, windows: usize) -> usize {
+    windows.saturating_sub(1) * axis.stride + axis.kernel.saturating_sub(1) * axis.dilation + 1
+}
+
+/// Whether no window sees padding.
+fn is_inside(axis: WindowAxis) -> bool {
+    axis.pad_begin == 0 && reach(axis, axis.output) <= axis.input
+}
+
+/// A rectangle of positions, counted from the beginning of the padding, which some windows see.
+struct Part {
+    first_row: usize,
+    first_column: usize,
+    rows: usize,
+    /// Positions of a row.
+    line: usize,
+    /// Rows and columns of windows that see no others.
+    outputs: [usize; 2],
+    /// Which of these.
+    windows: Range<usize>,
+}
+
+impl Part {
+    /// What some windows see: whole rows, but of a single row of windows.
+    fn of(rows: WindowAxis, columns: WindowAxis, windows: Range<usize>) -> Part {
+        let first = windows.start / columns.output;
+        let count = windows.end.div_ceil(columns.output) - first;
+        let own = windows.start - first * columns.output..windows.end - first * columns.output;
+        let (skipped, outputs) = if count == 1 { (own.start, own.len()) } else { (0, columns.output) };
+        Part {
+            first_row: first * rows.stride,
+            first_column: skipped * columns.stride,
+            rows: reach(rows, count),
+            line: reach(columns, outputs),
+            outputs: [count, outputs],
+            windows: own.start - skipped..own.end - skipped,
+        }
+    }
+
+    /// The windows of the rectangle.
+    fn axes(&self, rows: WindowAxis, columns: WindowAxis) -> [WindowAxis; 2] {
+        let inside = |axis: WindowAxis, input: usize, output: usize| WindowAxis {
+            input,
+            output,
+            pad_begin: 0,
+            pad_end: 0,
+            ..axis
+        };
+        [inside(rows, self.rows, self.outputs[0]), inside(columns, self.line, self.outputs[1])]
+    }
+
+    /// The rectangle of each channel, with zeros for padding.
+    fn copy(&self, rows: WindowAxis, columns: WindowAxis, image: &[f32]) -> Scratch {
+        let channels = image.chunks_exact(rows.input * columns.input);
+        let mut copied = scratch(channels.len() * self.rows * self.line);
+        let before = columns.pad_begin.saturating_sub(self.first_column).min(self.line);
+        let from = self.first_column.saturating_sub(columns.pad_begin).min(columns.input);
+        let count = (columns.input - from).min(self.line - before);
+        for (channel, copied) in channels.zip(copied.chunks_exact_mut(self.rows * self.line)) {
+            for (row, line) in copied.chunks_exact_mut(self.line).enumerate() {
+                let own = (self.first_row + row).checked_sub(rows.pad_begin).filter(|row| *row < rows.input);
+                let Some(own) = own else {
+                    line.fill(0.0);
+                    continue;
+                };
+                line[..before].fill(0.0);
+                line[before..before + count].copy_from_slice(&channel[own * columns.input + from..][..count]);
+                line[before + count..].fill(0.0);
+            }
+        }
+        copied
+    }
+}
