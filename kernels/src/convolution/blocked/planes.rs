@@ -11,8 +11,8 @@ use crate::{
     window::{self, WindowAxis},
 };
 
-/// Positions that a row with its padding may be longer than twice as long as the one without.
-const SHORT_REACH: usize = 64;
+/// Values that images with their padding may have more than four times those without.
+const MOST_PADDING: usize = 1 << 16;
 
 /// What some windows of a group of channels read.
 pub(super) struct Planes<'a> {
@@ -35,11 +35,12 @@ impl<'a> Planes<'a> {
             [rows, columns] => (*rows, *columns),
             _ => return Self::one_by_one(axes, channels, image, windows),
         };
-        let is_dense = |axis: WindowAxis| {
-            axis.stride <= reach(axis, 1) && reach(axis, axis.output) <= 2 * axis.input + SHORT_REACH
-        };
+        let is_dense = |axis: WindowAxis| axis.stride <= reach(axis, 1);
+        let [height, width] = [rows, columns].map(|axis| reach(axis, axis.output));
+        let is_small = channels.saturating_mul(height).saturating_mul(width) <= 4 * image.len() + MOST_PADDING;
         let is_padded = !is_inside(rows) || !is_inside(columns);
-        if plane == 0 || columns.dilation != 1 || is_padded && !(is_dense(rows) && is_dense(columns)) {
+        let copies = is_small && is_dense(rows) && is_dense(columns);
+        if plane == 0 || columns.dilation != 1 || is_padded && !copies {
             return Self::one_by_one(axes, channels, image, windows);
         }
         // Lines begin where the first taps of rows do.
