@@ -50,13 +50,22 @@ impl<'a> Lines<'a> {
         self.layout.length
     }
 
+    /// `ROWS` neighbouring places from `first` on.
+    ///
+    /// # Panics
+    /// If there are no such places.
+    #[inline(always)]
+    fn neighbours<const ROWS: usize>(self, first: usize) -> &'a [u32; ROWS] {
+        self.places[first..].first_chunk().unwrap_or_else(|| panic!("places of lines"))
+    }
+
     /// The lines of all blocks at `ROWS` neighbouring places from `first` on.
     ///
     /// # Panics
     /// If there are no such places.
     #[inline(always)]
     pub(crate) fn rows<const ROWS: usize>(self, first: usize) -> Rows<'a, ROWS> {
-        let places: &[u32; ROWS] = self.places[first..].first_chunk().unwrap_or_else(|| panic!("places of lines"));
+        let places = self.neighbours::<ROWS>(first);
         let mut rows = Rows { lines: self, places, begins: [self.zeros.as_ptr(); ROWS], are_inside: true };
         for row in 0..ROWS {
             let is_inside = places[row] != OUTSIDE;
@@ -73,7 +82,7 @@ impl<'a> Lines<'a> {
     /// If there are no such places.
     #[inline(always)]
     pub(crate) fn steps<const ROWS: usize, const STEP: usize>(self, first: usize) -> Option<Steps<'a, ROWS, STEP>> {
-        let places: &[u32; ROWS] = self.places[first..].first_chunk().unwrap_or_else(|| panic!("places of lines"));
+        let places = self.neighbours::<ROWS>(first);
         let mut steps = [places[0]; ROWS];
         for row in 0..ROWS {
             steps[row] = places[0].wrapping_add((row * STEP) as u32);
@@ -91,25 +100,83 @@ pub(crate) struct Steps<'a, const ROWS: usize, const STEP: usize> {
     place: usize,
 }
 
-impl<'a, const ROWS: usize, const STEP: usize> Steps<'a, ROWS, STEP> {
-    /// The values of the lines of a block, with a vector of each panel for each place: one after another from `first` on.
+/// Lines of all blocks at `ROWS` neighbouring places.
+pub(crate) trait Neighbours<'a, const ROWS: usize>: Copy {
+    /// Their values with vectors.
+    type Terms<const PANELS: usize>: NextTerm<'a, ROWS, PANELS>;
+
+    /// Those from place `first` on.
     ///
     /// # Panics
-    /// If there is no such block, or not as many vectors.
-    #[inline(always)]
-    pub(crate) fn terms<const PANELS: usize>(
+    /// If there are no such places, or they are not as these lines lie.
+    fn at(lines: Lines<'a>, first: usize) -> Self;
+
+    /// The values of the lines of a block, with a vector of each panel for each place: every `distance`-th from `first` on.
+    ///
+    /// # Panics
+    /// If there is no such block, or not as many vectors at that distance.
+    fn terms<const PANELS: usize>(
         &self,
         block: usize,
         panels: [&'a [[f32; LANES]]; PANELS],
-        first: usize,
+        inputs: (usize, usize),
+    ) -> Self::Terms<PANELS>;
+
+    /// Asks for what lies `ahead` values behind the lines of a block.
+    fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize);
+}
+
+/// The values of some lines at the same place, with a vector of each panel for each place.
+pub(crate) trait NextTerm<'a, const ROWS: usize, const PANELS: usize> {
+    /// The next vector of each panel, and the value of each line.
+    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])>;
+}
+
+/// The end of vectors of panels for so many values: every `distance`-th from `first` on.
+///
+/// # Panics
+/// If there are not as many vectors.
+#[inline(always)]
+fn end_of_vectors<const PANELS: usize>(
+    panels: [&[[f32; LANES]]; PANELS],
+    length: usize,
+    (first, distance): (usize, usize),
+) -> usize {
+    let end = first + length * distance;
+    for panel in 0..PANELS {
+        assert!(distance > 0 && end < panels[panel].len() + distance, "as many vectors as values");
+    }
+    end
+}
+
+impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a, ROWS, STEP> {
+    type Terms<const PANELS: usize> = StepTerms<'a, ROWS, STEP, PANELS>;
+
+    #[inline(always)]
+    fn at(lines: Lines<'a>, first: usize) -> Self {
+        lines.steps(first).unwrap_or_else(|| panic!("lines at one distance"))
+    }
+
+    #[inline(always)]
+    fn terms<const PANELS: usize>(
+        &self,
+        block: usize,
+        panels: [&'a [[f32; LANES]]; PANELS],
+        inputs: (usize, usize),
     ) -> StepTerms<'a, ROWS, STEP, PANELS> {
         let Layout { blocks, block_distance, length } = self.lines.layout;
         assert!(block < blocks, "a block of lines");
-        for panel in 0..PANELS {
-            assert!(first + length <= panels[panel].len(), "as many vectors as values");
-        }
+        let end = end_of_vectors(panels, length, inputs);
         let begin = self.lines.values.as_ptr().wrapping_add(block * block_distance + self.place);
-        StepTerms { begin, panels, place: first, end: first + length }
+        StepTerms { begin, panels, place: inputs.0, end, distance: inputs.1 }
+    }
+
+    #[inline(always)]
+    fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize) {
+        let place = block * self.lines.layout.block_distance + self.place + ahead;
+        for row in 0..ROWS {
+            simd.prefetch(self.lines.values, place + row * STEP);
+        }
     }
 }
 
@@ -118,21 +185,23 @@ pub(crate) struct StepTerms<'a, const ROWS: usize, const STEP: usize, const PANE
     /// The next value of the first line.
     begin: *const f32,
     panels: [&'a [[f32; LANES]]; PANELS],
-    /// Of the next vector, and behind the last.
+    /// Of the next vector, behind the last, and the distance of two.
     place: usize,
     end: usize,
+    distance: usize,
 }
 
-impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> StepTerms<'a, ROWS, STEP, PANELS> {
-    /// The next vector of each panel, and the value of each line.
+impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> NextTerm<'a, ROWS, PANELS>
+    for StepTerms<'a, ROWS, STEP, PANELS>
+{
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
+    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
         if self.place == self.end {
             return None;
         }
         let mut vectors = [&[0.0; LANES]; PANELS];
         for panel in 0..PANELS {
-            // SAFETY: places go from the first to the last before the end, and each panel has a vector there.
+            // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
             vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
         }
         let mut values = [0.0; ROWS];
@@ -141,7 +210,7 @@ impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> StepTerms<'a
             // on the last block has so many; `steps` has found the line of each row at its step.
             values[row] = unsafe { *self.begin.wrapping_add(row * STEP) };
         }
-        self.place += 1;
+        self.place += self.distance;
         self.begin = self.begin.wrapping_add(1);
         Some((vectors, values))
     }
@@ -158,24 +227,24 @@ pub(crate) struct Rows<'a, const ROWS: usize> {
     are_inside: bool,
 }
 
-impl<'a, const ROWS: usize> Rows<'a, ROWS> {
-    /// The values of the lines of a block, with a vector of each panel for each place: every `distance`-th from `first` on.
-    ///
-    /// # Panics
-    /// If there is no such block, or not as many vectors at that distance.
+impl<'a, const ROWS: usize> Neighbours<'a, ROWS> for Rows<'a, ROWS> {
+    type Terms<const PANELS: usize> = Terms<'a, ROWS, PANELS>;
+
     #[inline(always)]
-    pub(crate) fn terms<const PANELS: usize>(
+    fn at(lines: Lines<'a>, first: usize) -> Self {
+        lines.rows(first)
+    }
+
+    #[inline(always)]
+    fn terms<const PANELS: usize>(
         &self,
         block: usize,
         panels: [&'a [[f32; LANES]]; PANELS],
-        (first, distance): (usize, usize),
+        inputs: (usize, usize),
     ) -> Terms<'a, ROWS, PANELS> {
         let Layout { blocks, block_distance, length } = self.lines.layout;
         assert!(block < blocks, "a block of lines");
-        let end = first + length * distance;
-        for panel in 0..PANELS {
-            assert!(distance > 0 && end < panels[panel].len() + distance, "as many vectors as values");
-        }
+        let end = end_of_vectors(panels, length, inputs);
         let index = block * block_distance;
         let mut begins = self.begins;
         if !self.are_inside {
@@ -185,9 +254,19 @@ impl<'a, const ROWS: usize> Rows<'a, ROWS> {
                 }
             }
         }
-        Terms { begins, index, panels, place: first, end, distance }
+        Terms { begins, index, panels, place: inputs.0, end, distance: inputs.1 }
     }
 
+    #[inline(always)]
+    fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize) {
+        for row in 0..ROWS {
+            let place = (block * self.lines.layout.block_distance).wrapping_add(self.places[row] as usize);
+            simd.prefetch(self.lines.values, place.wrapping_add(ahead));
+        }
+    }
+}
+
+impl<const ROWS: usize> Rows<'_, ROWS> {
     /// The values at one place of the lines of a block.
     ///
     /// # Panics
@@ -203,15 +282,6 @@ impl<'a, const ROWS: usize> Rows<'a, ROWS> {
             }
         }
         values
-    }
-
-    /// Asks for what lies `ahead` values behind the lines of a block.
-    #[inline(always)]
-    pub(crate) fn ask<S: Simd>(&self, simd: S, block: usize, ahead: usize) {
-        for row in 0..ROWS {
-            let place = (block * self.lines.layout.block_distance).wrapping_add(self.places[row] as usize);
-            simd.prefetch(self.lines.values, place.wrapping_add(ahead));
-        }
     }
 }
 
@@ -230,10 +300,9 @@ pub(crate) struct Terms<'a, const ROWS: usize, const PANELS: usize> {
     distance: usize,
 }
 
-impl<'a, const ROWS: usize, const PANELS: usize> Terms<'a, ROWS, PANELS> {
-    /// The next vector of each panel, and the value of each line.
+impl<'a, const ROWS: usize, const PANELS: usize> NextTerm<'a, ROWS, PANELS> for Terms<'a, ROWS, PANELS> {
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
+    fn next(&mut self) -> Option<([&'a [f32; LANES]; PANELS], [f32; ROWS])> {
         if self.place == self.end {
             return None;
         }
@@ -288,7 +357,7 @@ mod tests {
         let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
         let vectors: Vec<[f32; LANES]> = (0..6u8).map(|index| [f32::from(index); LANES]).collect();
         let steps = all.steps::<3, 2>(0).unwrap();
-        let mut terms = steps.terms(1, [&vectors], 4);
+        let mut terms = steps.terms(1, [&vectors], (4, 1));
         assert_eq!(terms.next(), Some(([&[4.0; LANES]], [23.0, 25.0, 27.0])));
         assert_eq!(terms.next(), Some(([&[5.0; LANES]], [24.0, 26.0, 28.0])));
         assert_eq!(terms.next(), None);
@@ -303,7 +372,7 @@ mod tests {
     fn missing_vectors_of_steps_are_refused() {
         let (values, places) = (values(), [3, 5]);
         let all = Lines::new(&values, &places, Layout { length: 2, ..LAYOUT });
-        let _ = all.steps::<2, 2>(0).unwrap().terms(0, [&[[0.0; LANES]; 4]], 3);
+        let _ = all.steps::<2, 2>(0).unwrap().terms(0, [&[[0.0; LANES]; 4]], (3, 1));
     }
 
     #[test]

@@ -43,7 +43,7 @@ use half::{bf16, f16};
 pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
 pub(crate) use lanes::joined;
-pub(crate) use lines::{Layout, Lines, OUTSIDE};
+pub(crate) use lines::{Layout, Lines, Neighbours, NextTerm, OUTSIDE, Rows, Steps};
 pub use portable::Portable;
 
 #[cfg(target_arch = "x86_64")]

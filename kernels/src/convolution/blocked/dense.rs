@@ -220,7 +220,13 @@ impl<'a> Task<'a> {
                 let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
-                Values { lines: Lines::new(image, places, layout), taps: window::taps(axes), within: Within::Taps }
+                let step = axes.last().map_or(0, |columns| columns.stride * CHANNEL_BLOCK);
+                Values {
+                    lines: Lines::new(image, places, layout),
+                    taps: window::taps(axes),
+                    within: Within::Taps,
+                    step,
+                }
             }
             InputOrder::Planes => {
                 planes = Planes::new(axes, *group_inputs, image, self.windows.clone());

@@ -23,6 +23,8 @@ pub(super) struct Planes<'a> {
     places: Vec<u32>,
     taps: usize,
     within: Within,
+    /// From a window to the next one along a row.
+    stride: usize,
     layout: Layout,
 }
 
@@ -53,20 +55,22 @@ impl<'a> Planes<'a> {
         };
         let distance = copied.as_ref().map_or(plane, |copied| copied.len() / channels.max(1));
         let layout = Layout { blocks: channels, block_distance: distance, length: columns.kernel };
-        Self { image, copied, places, taps: rows.kernel, within: Within::Lines, layout }
+        Self { image, copied, places, taps: rows.kernel, within: Within::Lines, stride: columns.stride, layout }
     }
 
     /// Lines of one position: of windows over many axes, or of taps or windows that are far apart.
     fn one_by_one(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
         let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
         let places = places(axes, windows, 1);
-        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, layout }
+        let stride = axes.last().map_or(0, |columns| columns.stride);
+        Self { image, copied: None, places, taps: window::taps(axes), within: Within::Taps, stride, layout }
     }
 
     /// The values that windows read.
     pub(super) fn values(&self) -> Values<'_> {
         let source = self.copied.as_deref().unwrap_or(self.image);
-        Values { lines: Lines::new(source, &self.places, self.layout), taps: self.taps, within: self.within }
+        let &Self { taps, within, stride: step, .. } = self;
+        Values { lines: Lines::new(source, &self.places, self.layout), taps, within, step }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::CHANNEL_BLOCK;
 use crate::{
     product::tile::{self, each},
-    simd::{LANES, Lines, Simd},
+    simd::{LANES, Lines, Neighbours, NextTerm, Rows, Simd, Steps},
 };
 
 /// What windows read, with its weights.
@@ -31,6 +31,8 @@ pub(super) struct Values<'a> {
     pub lines: Lines<'a>,
     pub taps: usize,
     pub within: Within,
+    /// From the line of a window to that of the next one along a row.
+    pub step: usize,
 }
 
 /// How the inputs of a block follow each other in a weight.
@@ -99,14 +101,36 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         window: usize,
         sums: [[S::Vector; SUMS]; PANELS],
     ) -> [[S::Vector; SUMS]; PANELS] {
-        match self.inputs {
-            // Of lines of positions, those of every second window follow each other in images.
-            Inputs::Blocks(blocks) if const { ROWS * PANELS >= 8 } && self.values.within == Within::Lines => {
-                self.add_lines::<S, ROWS, SUMS, 2>(simd, window, blocks, sums)
+        let blocks = match self.inputs {
+            Inputs::Blocks(blocks) => blocks,
+            Inputs::Single(inputs) => return self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
+        };
+        // Of most tiles, each of which is a loop of its own.
+        if const { ROWS * PANELS == 24 || ROWS == 8 } {
+            match self.values.step {
+                2 if self.are_steps::<ROWS, 2>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 2>>(simd, window, blocks, sums);
+                }
+                8 if self.are_steps::<ROWS, 8>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 8>>(simd, window, blocks, sums);
+                }
+                16 if self.are_steps::<ROWS, 16>(window) => {
+                    return self.add_blocks::<S, ROWS, SUMS, Steps<'_, ROWS, 16>>(simd, window, blocks, sums);
+                }
+                _ => {}
             }
-            Inputs::Blocks(blocks) => self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums),
-            Inputs::Single(inputs) => self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         }
+        self.add_blocks::<S, ROWS, SUMS, Rows<'_, ROWS>>(simd, window, blocks, sums)
+    }
+
+    /// Whether the lines of windows are `STEP` values from one to the next at each tap.
+    #[inline(always)]
+    fn are_steps<const ROWS: usize, const STEP: usize>(&self, window: usize) -> bool {
+        let mut are_steps = true;
+        for tap in 0..self.values.taps {
+            are_steps &= self.values.lines.steps::<ROWS, STEP>(tap * self.windows + window).is_some();
+        }
+        are_steps
     }
 
     /// Asks for some of the weights that come next.
@@ -118,8 +142,8 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
     }
 
     #[inline(always)]
-    fn add_blocks<S: Simd, const ROWS: usize, const SUMS: usize>(
-        &self,
+    fn add_blocks<'l, S: Simd, const ROWS: usize, const SUMS: usize, L: Neighbours<'l, ROWS>>(
+        &'l self,
         simd: S,
         window: usize,
         blocks: &Range<usize>,
@@ -135,7 +159,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
         let each = asked.div_ceil(stretches.max(1));
         let mut stretch = 0;
         for tap in 0..taps {
-            let rows = lines.rows::<ROWS>(tap * windows + window);
+            let rows = L::at(lines, tap * windows + window);
             let mut next = blocks.start;
             while next < blocks.end {
                 let first_block = next;
@@ -154,38 +178,6 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
                     while let Some((weights, values)) = terms.next() {
                         add_input(simd, weights, values, &mut sums);
                     }
-                }
-            }
-        }
-        sums
-    }
-
-    /// As [`Self::add_blocks`], where the lines of windows may be `STEP` values from one to the next.
-    #[inline(always)]
-    fn add_lines<S: Simd, const ROWS: usize, const SUMS: usize, const STEP: usize>(
-        &self,
-        simd: S,
-        window: usize,
-        blocks: &Range<usize>,
-        mut sums: [[S::Vector; SUMS]; PANELS],
-    ) -> [[S::Vector; SUMS]; PANELS] {
-        let Operands { windows, panels, values, .. } = *self;
-        let inputs = values.block();
-        let mut are_steps = true;
-        for tap in 0..values.taps {
-            are_steps &= values.lines.steps::<ROWS, STEP>(tap * windows + window).is_some();
-        }
-        if !are_steps {
-            return self.add_blocks::<S, ROWS, SUMS>(simd, window, blocks, sums);
-        }
-        self.ask_weights(simd, window * self.asked..(window + ROWS) * self.asked);
-        for tap in 0..values.taps {
-            let Some(steps) = values.lines.steps::<ROWS, STEP>(tap * windows + window) else { break };
-            for (index, block) in blocks.clone().enumerate() {
-                let weights = tile::stretch(panels, index * inputs..(index + 1) * inputs);
-                let mut terms = steps.terms(block, weights, values.inputs(tap).0);
-                while let Some((weights, values)) = terms.next() {
-                    add_input(simd, weights, values, &mut sums);
                 }
             }
         }

@@ -173,7 +173,7 @@ impl Channels<'_> {
                     panels[panel] = &weights[(panel * POINTS + point) * (inputs + 1) + run * RUN..];
                 }
                 let operands = Operands {
-                    values: Values { lines, taps: 1, within: Within::Taps },
+                    values: Values { lines, taps: 1, within: Within::Taps, step: CHANNEL_BLOCK },
                     windows: tiles,
                     inputs: inputs_of_run,
                     panels,
