@@ -18,8 +18,8 @@ const PAIR: usize = LANES / CHANNEL_BLOCK;
 /// Pairs of windows that are summed side by side, none of which waits for another.
 const PAIRS: usize = 4;
 
-/// Rows of outputs up to this long read copies of their inputs with the padding.
-const SHORT_ROW: usize = 20;
+/// Values of a block up to which rows of outputs read copies of them with the padding, which stay in the first-level cache.
+const MOST_COPIED: usize = 1 << 13;
 
 /// Positions that rows with their padding may be longer than twice as long as those without.
 const SHORT_REACH: usize = 8;
@@ -158,10 +158,10 @@ impl Task<'_> {
     }
 
     /// Windows over copies of rows with their padding, so that those at both ends are as the others, and one more where windows are
-    /// odd; of short rows only.
+    /// odd; of small blocks only.
     fn copied_columns(&self) -> Option<WindowAxis> {
         let WindowAxis { input, output, kernel, stride, dilation, .. } = self.columns;
-        if input == 0 || output > SHORT_ROW || output == 0 || kernel <= 1 {
+        if input == 0 || output == 0 || kernel <= 1 || self.x.len() > MOST_COPIED {
             return None;
         }
         let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;
