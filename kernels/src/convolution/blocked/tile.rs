@@ -105,7 +105,8 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
             Inputs::Blocks(blocks) => blocks,
             Inputs::Single(inputs) => return self.add_single::<S, ROWS, SUMS>(simd, window, inputs, sums),
         };
-        // Of most tiles, each of which is a loop of its own.
+        // The largest tiles have loops of their own for the distances that are common: every second window over an image, and each or
+        // every second one over blocks. Other lines are read from a place for each window.
         if const { ROWS * PANELS == 24 || ROWS == 8 } {
             match self.values.step {
                 2 if self.are_steps::<ROWS, 2>(window) => {
