@@ -149,6 +149,20 @@ fn end_of_vectors<const PANELS: usize>(
     end
 }
 
+/// The vector of each panel at a place.
+///
+/// # Safety
+/// Each panel has a vector there.
+#[inline(always)]
+unsafe fn vectors_at<const PANELS: usize>(panels: [&[[f32; LANES]]; PANELS], place: usize) -> [&[f32; LANES]; PANELS] {
+    let mut vectors = [&[0.0; LANES]; PANELS];
+    for panel in 0..PANELS {
+        // SAFETY: the caller says that there is one.
+        vectors[panel] = unsafe { panels[panel].get_unchecked(place) };
+    }
+    vectors
+}
+
 impl<'a, const ROWS: usize, const STEP: usize> Neighbours<'a, ROWS> for Steps<'a, ROWS, STEP> {
     type Terms<const PANELS: usize> = StepTerms<'a, ROWS, STEP, PANELS>;
 
@@ -199,11 +213,8 @@ impl<'a, const ROWS: usize, const STEP: usize, const PANELS: usize> NextTerm<'a,
         if self.place == self.end {
             return None;
         }
-        let mut vectors = [&[0.0; LANES]; PANELS];
-        for panel in 0..PANELS {
-            // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
-            vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
-        }
+        // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
+        let vectors = unsafe { vectors_at(self.panels, self.place) };
         let mut values = [0.0; ROWS];
         for row in 0..ROWS {
             // SAFETY: there are as many vectors as values of each line, which begins at a place that is not beyond the largest, from which
@@ -306,11 +317,8 @@ impl<'a, const ROWS: usize, const PANELS: usize> NextTerm<'a, ROWS, PANELS> for 
         if self.place == self.end {
             return None;
         }
-        let mut vectors = [&[0.0; LANES]; PANELS];
-        for panel in 0..PANELS {
-            // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
-            vectors[panel] = unsafe { self.panels[panel].get_unchecked(self.place) };
-        }
+        // SAFETY: places go from the first to the last before the end in steps of the distance, and each panel has a vector there.
+        let vectors = unsafe { vectors_at(self.panels, self.place) };
         let mut values = [0.0; ROWS];
         for row in 0..ROWS {
             // SAFETY: there are as many vectors as values of each line from the first `index` on: of a line of zeros, or at a place
