@@ -142,9 +142,11 @@ fn end_of_vectors<const PANELS: usize>(
     length: usize,
     (first, distance): (usize, usize),
 ) -> usize {
-    let end = first + length * distance;
+    // Checked, since vectors are read without a check of each.
+    let end = length.checked_mul(distance).and_then(|reach| reach.checked_add(first));
+    let Some(end) = end.filter(|_| distance > 0) else { panic!("vectors at a distance") };
     for panel in 0..PANELS {
-        assert!(distance > 0 && end < panels[panel].len() + distance, "as many vectors as values");
+        assert!(length == 0 || end - distance < panels[panel].len(), "as many vectors as values");
     }
     end
 }

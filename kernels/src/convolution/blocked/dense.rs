@@ -31,8 +31,12 @@ const MOST_INPUTS_OF_TAPS_TOGETHER: usize = 144;
 /// Values of a task's inputs, which stay in the second-level cache for all panels.
 const MOST_VALUES: usize = 1 << 16;
 
-/// Values that are copied with their padding in a task, which stay in the first-level cache.
+/// Values of a task's windows that are copied with their padding, about as many as the first-level cache holds; those that windows at
+/// the ends of rows see come on top of them.
 const MOST_COPIED: usize = 1 << 13;
+
+/// Places of taps that take as much room as a value that is copied may.
+const PLACES_OF_VALUE: usize = 8;
 
 /// Windows of a task.
 const MOST_WINDOWS: usize = 768;
@@ -130,7 +134,8 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
         InputOrder::Blocks => (MOST_VALUES, channels.max(1), MOST_WINDOWS),
         InputOrder::Planes => {
             let strides: usize = common.axes.iter().map(|axis| axis.stride.min(axis.kernel)).product();
-            (MOST_COPIED, (channels * strides).max(1), MOST_WINDOWS)
+            let places = window::taps(&common.axes) / PLACES_OF_VALUE;
+            (MOST_COPIED, channels.saturating_mul(strides).max(places).max(1), MOST_WINDOWS)
         }
     };
     let fewest = if windows < 2 * FEWEST_WINDOWS && panels < parts { FEWEST_OF_FEW } else { FEWEST_WINDOWS };
@@ -339,7 +344,7 @@ impl<W: Weight> Group<'_, W> {
                 panels: own,
                 next,
                 asked: (end - begin).div_ceil(windows),
-                asks: self.first == 0 && values.taps == 1,
+                asks: self.first == 0 && values.taps == 1 && values.within == Within::Taps,
             };
             let start = match index {
                 0 if task.inputs.start == 0 => Start::Zero,
@@ -384,10 +389,10 @@ fn most_inputs<S: Simd>(taps: usize, panels: usize) -> usize {
 /// The inputs of a piece, in runs of about as many whole blocks and those of blocks that it begins or ends within. A block has
 /// `block` inputs.
 fn segments(inputs: &Range<usize>, block: usize, most: usize) -> Vec<Inputs> {
-    let (first, end) = (inputs.start.div_ceil(block), inputs.end / block);
-    if first > end || block == 0 {
+    let whole = (block > 0).then(|| (inputs.start.div_ceil(block), inputs.end / block));
+    let Some((first, end)) = whole.filter(|(first, end)| first <= end) else {
         return vec![Inputs::Single(inputs.clone())];
-    }
+    };
     let runs = (end - first).div_ceil((most / block).max(1)).max(1);
     let blocks_each = (end - first).div_ceil(runs).max(1);
     let runs = (first..end).step_by(blocks_each).map(|start| Inputs::Blocks(start..end.min(start + blocks_each)));

@@ -18,7 +18,7 @@ const PAIR: usize = LANES / CHANNEL_BLOCK;
 /// Pairs of windows that are summed side by side, none of which waits for another.
 const PAIRS: usize = 4;
 
-/// Values of a block up to which rows of outputs read copies of them with the padding, which stay in the first-level cache.
+/// Values of a block up to which rows of outputs read copies of them with the padding: about as many as the first-level cache holds.
 const MOST_COPIED: usize = 1 << 13;
 
 /// Positions that rows with their padding may be longer than twice as long as those without.

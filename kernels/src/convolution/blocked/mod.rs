@@ -4,11 +4,12 @@
 //! fill vectors. A register tile multiplies some windows, whose inputs are broadcast, by a panel of 16 output channels (`tile`, `dense`);
 //! channels of their own are multiplied 8 at a time (`depthwise`), and many windows of 3 × 3 taps with fewer multiplications
 //! (`winograd`). Of inputs that come in the order of ONNX, such as the three channels of an image, windows read positions side by
-//! side, in copies of rows with their padding (`planes`).
+//! side, in copies of rows where there is padding (`planes`).
 //!
 //! The order of each sum is over runs of blocks, and within over taps, blocks and the channels of a block; where a weight with several
-//! taps is cut within a block, over the inputs of that block in the order of the weight. Of channels in the order of ONNX it is over rows
-//! of taps, channels and the taps of a row.
+//! taps is cut within a block, over the inputs of that block in the order of the weight. Channels in the order of ONNX are blocks of one
+//! channel in a single run; within it the order is over rows of taps, channels and the taps of a row, or over taps and channels where
+//! taps are read one by one.
 
 mod dense;
 mod depthwise;
@@ -27,8 +28,8 @@ use crate::{
     window,
 };
 
-/// Inputs of windows over channels one after another are fewer: what all windows of a task read is copied.
-pub const MOST_DEPTH: usize = 1 << 24;
+/// Inputs of windows over channels one after another are fewer: each task has a list of where its windows read each tap.
+pub const MOST_DEPTH: usize = 1 << 16;
 
 /// Channels of a block.
 pub const CHANNEL_BLOCK: usize = HALF;

@@ -42,7 +42,7 @@ impl<'a> Planes<'a> {
         let is_small = channels.saturating_mul(height).saturating_mul(width) <= 4 * image.len() + MOST_PADDING;
         let is_padded = !is_inside(rows) || !is_inside(columns);
         let copies = is_small && is_dense(rows) && is_dense(columns);
-        if plane == 0 || columns.dilation != 1 || is_padded && !copies {
+        if plane == 0 || columns.dilation != 1 && columns.kernel > 1 || is_padded && !copies {
             return Self::one_by_one(axes, channels, image, windows);
         }
         // Lines begin where the first taps of rows do.
@@ -58,7 +58,7 @@ impl<'a> Planes<'a> {
         Self { image, copied, places, taps: rows.kernel, within: Within::Lines, stride: columns.stride, layout }
     }
 
-    /// Lines of one position: of windows over many axes, or of taps or windows that are far apart.
+    /// Lines of one position: of windows over many axes, of taps or windows that are far apart, or of images that are mostly padding.
     fn one_by_one(axes: &[WindowAxis], channels: usize, image: &'a [f32], windows: Range<usize>) -> Self {
         let layout = Layout { blocks: channels, block_distance: window::inputs(axes), length: 1 };
         let places = places(axes, windows, 1);

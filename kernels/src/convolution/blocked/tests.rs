@@ -319,6 +319,18 @@ fn windows_over_nothing_are_padding() {
             ConvolutionShape { batch: 1, groups, group_inputs: channels, group_outputs: channels, axes: vec![axis] };
         Case::new(shape).agrees();
     }
-    let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 3, group_outputs: 8, axes: vec![axis, axis] };
+    let of_planes = |axis| {
+        let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 3, group_outputs: 8, axes: vec![axis, axis] };
+        Case::of_planes(shape).agrees();
+    };
+    of_planes(axis);
+    of_planes(WindowAxis { input: 3, kernel: 0, pad_end: 0, ..axis });
+}
+
+/// Copies with the padding would be far larger than the image.
+#[test]
+fn images_that_are_mostly_padding_are_not_copied() {
+    let axis = WindowAxis { input: 1, output: 2, kernel: 250, stride: 100, dilation: 1, pad_begin: 200, pad_end: 200 };
+    let shape = ConvolutionShape { batch: 1, groups: 1, group_inputs: 1, group_outputs: 8, axes: vec![axis, axis] };
     Case::of_planes(shape).agrees();
 }

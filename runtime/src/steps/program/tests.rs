@@ -98,6 +98,37 @@ fn comparable(tensor: &Tensor) -> Vec<String> {
     scalars(tensor).unwrap().into_iter().map(print).collect()
 }
 
+/// A factor for each channel of blocks of 8 channels: a line of 8 for all positions of a block.
+#[test]
+fn a_single_step_reads_lines_where_they_lie() {
+    let steps = vec![ScalarStep {
+        function: Function::Binary(BinaryFunction::Mul),
+        arguments: vec![Argument::Operand(0), Argument::Operand(1)],
+        to: DType::F32,
+    }];
+    let program = Program { steps, results: vec![Argument::Step(0)] };
+    // Blocks of elements end within runs of positions, and at their ends.
+    for positions in [3, 40, 200] {
+        let shape = [1, 3, positions, 8];
+        let factors: Vec<f32> = (0..24u8).map(|channel| f32::from(channel) - 11.5).collect();
+        let values: Vec<f32> = (0..24 * positions).map(|index| (index % 37) as f32 - 18.0).collect();
+        let expected: Vec<f32> = values
+            .iter()
+            .enumerate()
+            .map(|(index, value)| factors[index / (positions * 8) * 8 + index % 8] * value)
+            .collect();
+        let inputs: Vec<Option<Value>> = vec![
+            Some(Tensor::from_elements(&[1, 3, 1, 8], &factors).unwrap().into()),
+            Some(Tensor::from_elements(&shape, &values).unwrap().into()),
+        ];
+        for threads in [1, 3] {
+            let results =
+                with_threads(threads, || run(&program, Accumulators::None, &shape, &inputs).map_err(|_| ()).unwrap());
+            assert_eq!(results[0].elements::<f32>().unwrap(), expected, "{positions} positions");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
