@@ -43,7 +43,7 @@ pub(crate) fn places(axes: &[WindowAxis], windows: Range<usize>, unit: usize) ->
 }
 
 /// Which row of positions each tap along the axes but the last is in, `[taps, rows]`, [`OUTSIDE`] in the padding.
-pub(crate) fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
+fn rows_of_taps(outer: &[WindowAxis], rows: Range<usize>) -> Vec<u32> {
     let mut places = vec![0; rows.len()];
     let mut inner: usize = outer.iter().map(|axis| axis.output).product();
     for axis in outer {

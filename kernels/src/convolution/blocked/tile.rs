@@ -152,7 +152,7 @@ impl<const PANELS: usize> Operands<'_, PANELS> {
     ) -> [[S::Vector; SUMS]; PANELS] {
         let Operands { windows, panels, asks, values, .. } = *self;
         let Values { lines, taps, .. } = values;
-        let inputs = lines.length() * taps;
+        let inputs = values.block();
         // Many are asked for a little at a time: a processor remembers few lines that it waits for, and those of the values are
         // among them.
         let (first, asked) = (window * self.asked, ROWS * self.asked);
