@@ -19,8 +19,8 @@ pub enum AxisRole {
 ///
 /// The stationary operand is the one besides operand 0 that most axes are in, of those that an axis is in which is summed
 /// over, where there are such: operands of the program that follows a product are read with its results only. Axes that
-/// are summed are inputs; of the others, those that are not in the stationary operand are rows, and the last one that is
-/// in it and not in operand 0 are outputs. Axes that are not split (keys of attention, steps of a recurrence) take the
+/// are summed are inputs; of the others, those that are not in the stationary operand are rows, and those that are in it
+/// and not in operand 0 are outputs. Axes that are not split (keys of attention, steps of a recurrence) take the
 /// roles that are left.
 pub(super) fn roles(space: &Space, operands: usize) -> (usize, Vec<AxisRole>) {
     let touches =
@@ -32,17 +32,17 @@ pub(super) fn roles(space: &Space, operands: usize) -> (usize, Vec<AxisRole>) {
     let stationary = (1..operands).rev().max_by_key(|&operand| (summed(operand), touches(operand))).unwrap_or(0);
     let own =
         |axis: &usize| space.axes[*axis].kind == AxisKind::Parallel && is_in(*axis, stationary) && !is_in(*axis, 0);
-    let outputs = axes.clone().rev().find(own);
+    let outputs: Vec<usize> = axes.clone().filter(own).collect();
     let serial: Vec<usize> = axes.clone().filter(|&axis| space.axes[axis].kind == AxisKind::Serial).collect();
     let role = |axis: usize| match space.axes[axis].kind {
         AxisKind::Reduced => AxisRole::Inputs,
-        AxisKind::Parallel if Some(axis) == outputs => AxisRole::Outputs,
+        AxisKind::Parallel if outputs.contains(&axis) => AxisRole::Outputs,
         AxisKind::Parallel if is_in(axis, stationary) => AxisRole::Batch,
         AxisKind::Parallel => AxisRole::Rows,
         AxisKind::Recurrent => AxisRole::Outputs,
-        AxisKind::Serial => match (serial.as_slice(), outputs) {
-            ([_], None) => AxisRole::Outputs,
-            ([_], Some(_)) => AxisRole::Inputs,
+        AxisKind::Serial => match (serial.as_slice(), outputs.is_empty()) {
+            ([_], true) => AxisRole::Outputs,
+            ([_], false) => AxisRole::Inputs,
             ([first, ..], _) if *first == axis => AxisRole::Batch,
             ([.., last], _) if *last == axis => AxisRole::Inputs,
             (_, _) => AxisRole::Outputs,
@@ -61,6 +61,20 @@ mod tests {
     fn axis(kind: AxisKind, at: [Option<u32>; 4]) -> Axis {
         let index = |axis: Option<u32>| axis.map(|axis| Index { axis, stride: 1, offset: 0 });
         Axis { extent: Dim::known(16), kind, at: at.map(index).to_vec() }
+    }
+
+    #[test]
+    fn blocks_of_outputs_fill_a_matrix_unit_together() {
+        // Windows by blocks of 8 filters: both axes of the filters are outputs.
+        let axes = vec![
+            axis(AxisKind::Parallel, [Some(0), None, None, Some(1)]),
+            axis(AxisKind::Parallel, [None, Some(0), None, Some(0)]),
+            axis(AxisKind::Parallel, [None, Some(0), None, Some(2)]),
+            axis(AxisKind::Reduced, [Some(1), Some(1), None, None]),
+        ];
+        let space = Space { axes, macs: 1, numbers: 1 };
+        let outputs = AxisRole::Outputs;
+        assert_eq!(roles(&space, 2), (1, vec![AxisRole::Rows, outputs, outputs, AxisRole::Inputs]));
     }
 
     #[test]
