@@ -115,7 +115,8 @@ fn cost_of_kept(
     // All tiles meet before they exchange and before they compute.
     cost.sync = match target.style {
         Style::Bsp => target.overhead.sync * (phases + 1.0) + target.exchange.skew * phases,
-        Style::Static | Style::Packet | Style::Queues | Style::Roofline => target.overhead.sync * phases,
+        Style::Static | Style::Packet | Style::Queues => target.overhead.sync * phases,
+        Style::Roofline => target.overhead.sync * f64::from(u8::from(cost.tiles > 1)),
     };
     Ok(cost)
 }

@@ -275,12 +275,12 @@ pub struct Overhead {
     pub results: Option<BytesPerSecond>,
     /// A run ends when the host has its results, not when they are computed.
     pub waits_for_results: bool,
-    /// All tiles meet, once before each phase.
+    /// All tiles meet, once before each phase; in style `roofline` once for a step that several tiles share.
     pub sync: Cycles,
     /// An engine waits for what another one has computed (`queues`).
     pub semaphore: Seconds,
-    /// Steps that only give their operand another shape are started as others are.
-    pub views: bool,
+    /// Of steps that only give their operand another shape.
+    pub view: Seconds,
     /// Elementwise steps run while their operand leaves the unit that made it: they have no start of their own.
     pub chained: bool,
 }

@@ -253,12 +253,11 @@ impl<'a> Run<'a> {
         parts
     }
 
-    /// Time before a step and of its work, over all of its runs. A view takes none, but where it is started as other steps
-    /// are; a step that is chained starts with the one before.
+    /// Time before a step and of its work, over all of its runs. A view takes none, but where starting one does; a step that is chained starts with the one before.
     fn busy(&self, step: &BoundStep, cost: &StepCost, chained: bool) -> (Seconds, Seconds) {
         let overhead = &self.target.overhead;
-        if step.view && overhead.views {
-            return (overhead.gap * step.times, (overhead.step + overhead.host) * step.times);
+        if step.view && overhead.view.0 > 0.0 {
+            return (overhead.gap * step.times, (overhead.view + overhead.host) * step.times);
         }
         if step.view || (step.spaces.is_empty() && step.products.is_empty()) {
             return (Seconds(0.0), Seconds(0.0));

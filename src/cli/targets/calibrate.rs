@@ -110,6 +110,9 @@ struct Measured {
     transcendental: f64,
     copies: f64,
     step_seconds: f64,
+    view_seconds: f64,
+    /// What a step takes longer that threads share.
+    sync_seconds: f64,
     cache: f64,
     memory: f64,
     disk: f64,
@@ -134,7 +137,7 @@ const CODES: &[Codes] = &[
 
 impl Measured {
     fn new(folder: &Path, threads: usize, caches: &Caches, progress: impl Fn(u64, u64)) -> anyhow::Result<Measured> {
-        let all = (TYPES.len() + CODES.len()) as u64 * 2 + 9;
+        let all = (TYPES.len() + CODES.len()) as u64 * 2 + 10;
         let mut done = 0;
         let mut advance = || {
             progress(done, all);
@@ -187,11 +190,23 @@ impl Measured {
         let copied = Model::new(DType::F32, &[1024, 1024]).step("Transpose", None, None);
         let copies = 2.0 * 4.0 * 1024.0 * 1024.0 / copied.seconds(folder, threads, (DType::F32, &[1024, 1024]))?;
         advance();
-        let rounds = |count: usize| {
+        let rounds = |count: usize, round: fn(Model) -> Model| {
             let model = Model::new(DType::F32, &[SMALL, SMALL]);
-            (0..count).fold(model, small_steps).seconds(folder, threads, (DType::F32, &[SMALL, SMALL]))
+            let model = (0..count).fold(model, |model, _| round(model));
+            model.seconds(folder, threads, (DType::F32, &[SMALL, SMALL]))
         };
-        let (one, many) = (rounds(1)?, rounds(1 + SMALL_ROUNDS)?);
+        let each = |round| anyhow::Ok((rounds(1 + SMALL_ROUNDS, round)? - rounds(1, round)?) / SMALL_ROUNDS as f64);
+        let (small, viewed) = (each(small_steps)?, each(viewed_steps)?);
+        advance();
+        let shared = |threads: usize| {
+            let model = Model::new(DType::F32, &[32, 128]);
+            model.steps(SMALL_ROUNDS, "MatMul", Some((DType::F32, &[128, 128]))).seconds(
+                folder,
+                threads,
+                (DType::F32, &[32, 128]),
+            )
+        };
+        let sync = if threads > 1 { (shared(threads)? - shared(1)? / cores) / SMALL_ROUNDS as f64 } else { 0.0 };
         let mut weights = |bytes: u64| -> anyhow::Result<f64> {
             advance();
             // A row of 4096 by as many outputs as the bytes give.
@@ -207,7 +222,9 @@ impl Measured {
             divide,
             transcendental,
             copies: copies / 1e9 / cores,
-            step_seconds: ((many - one) / (SMALL_ROUNDS * SMALL_STEPS) as f64).max(1e-9),
+            step_seconds: (small / SMALL_STEPS as f64).max(1e-9),
+            view_seconds: ((viewed - small) / 2.0).max(1e-9),
+            sync_seconds: sync.max(0.0),
             cache: weights((caches.shared / 2).max(caches.own * 2))?,
             memory: weights(caches.shared * 4)?,
             disk: disk(folder)?,
@@ -217,16 +234,29 @@ impl Measured {
 
 /// Rounds of small steps, and how many steps each is.
 const SMALL_ROUNDS: usize = 16;
-const SMALL_STEPS: usize = 4;
+const SMALL_STEPS: usize = 5;
 /// Rows in them, and elements of each.
 const SMALL: usize = 16;
 
 /// Steps of which each is of another kind than the one before, as in models: the code and the data of each come anew.
-fn small_steps(model: Model, _round: usize) -> Model {
+fn small_steps(model: Model) -> Model {
     model
         .step("MatMul", Some((DType::F32, &[SMALL, SMALL])), None)
         .step("Softmax", None, None)
         .step("Transpose", None, None)
+        .step("LayerNormalization", Some((DType::F32, &[SMALL])), None)
+        .step("Tanh", None, None)
+}
+
+/// [`small_steps`], two of which have values of another shape between them.
+fn viewed_steps(model: Model) -> Model {
+    model
+        .step("MatMul", Some((DType::F32, &[SMALL, SMALL])), None)
+        .reshape(&[SMALL / 4, SMALL * 4])
+        .step("Softmax", None, None)
+        .reshape(&[SMALL, SMALL])
+        .step("Transpose", None, None)
+        .step("LayerNormalization", Some((DType::F32, &[SMALL])), None)
         .step("Tanh", None, None)
 }
 
@@ -372,16 +402,22 @@ state = "auto"
 prefetch = false
 
 [overhead]
-# What each of 64 small steps of four kinds adds to a run.
-step = "{:.1}ns"
-# Views are steps too.
-views = true
+# What each of {steps} small steps of {SMALL_STEPS} kinds adds to a run.
+step = "{step:.1}ns"
+# What each of {views} views between them adds.
+view = "{view:.1}ns"
+# What a product of 32 rows by 128 x 128 takes longer than its share of what one thread takes.
+sync = "{sync:.1} cycles"
 
 [energy]
 # Not measured.
 static_power = "0W"
 "#,
-        measured.step_seconds * 1e9
+        steps = SMALL_ROUNDS * SMALL_STEPS,
+        views = SMALL_ROUNDS * 2,
+        step = measured.step_seconds * 1e9,
+        view = measured.view_seconds * 1e9,
+        sync = measured.sync_seconds * 1e9,
     );
     text
 }
@@ -401,6 +437,8 @@ mod tests {
             transcendental: 1.0,
             copies: 5.0,
             step_seconds: 1.5e-6,
+            view_seconds: 4e-7,
+            sync_seconds: 2e-6,
             cache: 4e10,
             memory: 1e10,
             disk: 1e9,
@@ -409,6 +447,7 @@ mod tests {
         let target = read_target_with("host.toml", &description(2, &caches, &measured), &[]).unwrap();
         assert_eq!(target.peak_macs_per_second(DType::U8), Some(2.0 * 64.0 * 1e9));
         assert_eq!(target.tiers.iter().map(|tier| tier.read.0).collect::<Vec<_>>(), [4e10, 1e10, 1e9]);
+        assert!((target.overhead.view.0 - 4e-7).abs() < 1e-12 && (target.overhead.sync.0 - 2000.0).abs() < 1e-6);
         assert!((target.overhead.step.0 - 1.5e-6).abs() < 1e-12 && target.exchange.receive.0 == 20.0);
     }
 }

@@ -101,6 +101,28 @@ impl Model {
         self
     }
 
+    /// A reshape of what came last.
+    pub(super) fn reshape(mut self, shape: &[usize]) -> Model {
+        let name = format!("w{}", self.graph.initializer.len());
+        self.graph.initializer.push(TensorProto {
+            name: Some(name.clone()),
+            data_type: Some(DType::I64.onnx_code()),
+            dims: vec![shape.len() as i64],
+            raw_data: Some(shape.iter().flat_map(|&extent| (extent as i64).to_le_bytes()).collect()),
+            ..TensorProto::default()
+        });
+        let output = format!("v{}", self.graph.node.len());
+        self.graph.node.push(NodeProto {
+            name: Some(output.clone()),
+            op_type: Some("Reshape".to_string()),
+            input: vec![self.last, name],
+            output: vec![output.clone()],
+            ..NodeProto::default()
+        });
+        self.last = output;
+        self
+    }
+
     /// The same step several times.
     pub(super) fn steps(self, count: usize, operator: &str, weight: Option<(DType, &[usize])>) -> Model {
         (0..count).fold(self, |model, _| model.step(operator, weight, None))
