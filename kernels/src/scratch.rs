@@ -32,11 +32,23 @@ pub struct Scratch {
     length: usize,
 }
 
-/// The shortest kept buffer of as many lines, or else the longest.
+/// The shortest kept buffer of as many lines. One that is too short is not made longer: that would copy what it holds.
 fn take(kept: &mut Vec<Vec<Line>>, needed: usize) -> Option<Vec<Line>> {
-    let rank = |lines: &Vec<Line>| if lines.len() >= needed { (0, lines.len()) } else { (1, usize::MAX - lines.len()) };
-    let index = (0..kept.len()).min_by_key(|&index| rank(&kept[index]))?;
+    let long = (0..kept.len()).filter(|&index| kept[index].len() >= needed);
+    let index = long.min_by_key(|&index| kept[index].len())?;
     Some(kept.swap_remove(index))
+}
+
+/// Keeps a buffer, in place of the shortest one where there are enough and that is shorter.
+fn keep(kept: &mut Vec<Vec<Line>>, lines: Vec<Line>) {
+    if kept.len() < MOST_KEPT {
+        return kept.push(lines);
+    }
+    if let Some(shortest) = kept.iter_mut().min_by_key(|lines| lines.len())
+        && shortest.len() < lines.len()
+    {
+        *shortest = lines;
+    }
 }
 
 /// A buffer of `length` values, which may be anything.
@@ -46,11 +58,8 @@ pub fn scratch(length: usize) -> Scratch {
         return Scratch { lines: Vec::new(), length };
     }
     let needed = length.div_ceil(LINE);
-    let mut lines = KEPT.with_borrow_mut(|kept| take(kept, needed)).unwrap_or_default();
-    if lines.len() < needed {
-        lines.resize(needed, Line::default());
-    }
-    Scratch { lines, length }
+    let kept = KEPT.with_borrow_mut(|kept| take(kept, needed));
+    Scratch { lines: kept.unwrap_or_else(|| vec![Line::default(); needed]), length }
 }
 
 impl Deref for Scratch {
@@ -70,11 +79,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         if (1..=LONGEST_KEPT).contains(&self.lines.len()) {
             let lines = std::mem::take(&mut self.lines);
-            KEPT.with_borrow_mut(|kept| {
-                if kept.len() < MOST_KEPT {
-                    kept.push(lines);
-                }
-            });
+            KEPT.with_borrow_mut(|kept| keep(kept, lines));
         }
     }
 }
@@ -82,6 +87,19 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_buffers_are_kept() {
+        let mut kept = Vec::new();
+        for length in [3, 9, 1, 7, 5, 8, 6, 2] {
+            keep(&mut kept, vec![Line::default(); length]);
+        }
+        let mut lengths: Vec<usize> = kept.iter().map(Vec::len).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths, [3, 5, 6, 7, 8, 9]);
+        assert_eq!(take(&mut kept, 4).map(|lines| lines.len()), Some(5));
+        assert!(take(&mut kept, 10).is_none() && kept.len() == 5);
+    }
 
     #[test]
     fn buffers_have_the_length_that_was_asked_for() {
