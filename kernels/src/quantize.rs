@@ -1,6 +1,6 @@
 //! Rounding of f32 to codes of 8 bits: x over a scale, to the nearest integer with halves to even, plus a zero point.
 
-use super::simd::{Instructions, LANES, Routine, Simd};
+use super::simd::{Divisor, Instructions, LANES, Routine, Simd};
 
 /// Codes of 8 bits as integers: the least and the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,16 @@ impl Routine for Quantize<'_> {
         let Quantize { x, parameters, range, out } = self;
         match parameters {
             QuantizeParameters::One(scale, zero) => {
-                let zeros = [zero; LANES];
+                let (zeros, scale) = ([zero; LANES], Divisor::new(scale));
                 for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-                    codes(simd, simd.divide(simd.load_partial(x), simd.splat(scale)), &zeros, range, out);
+                    codes(simd, scale.quotients(simd, simd.load_partial(x)), &zeros, range, out);
                 }
             }
             QuantizeParameters::Dynamic(scale, zero) => {
                 let (zeros, least) = ([zero; LANES], simd.splat((range.least - zero) as f32));
+                let scale = Divisor::new(scale);
                 for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-                    let quotient = simd.divide(simd.load_partial(x), simd.splat(scale));
+                    let quotient = scale.quotients(simd, simd.load_partial(x));
                     // NaN is not above anything.
                     codes(simd, simd.select_less(least, quotient, quotient, least), &zeros, range, out);
                 }

@@ -541,6 +541,20 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn narrow_quarters(self, [a, b, c, d]: [Self::Integers; 4], added: i32, signed: bool) -> [u8; 4 * LANES] {
+        // SAFETY: `self` exists, so the processor has the instructions; both types have 64 bytes, and any are values of them.
+        unsafe {
+            // As `narrow`, whose last step is another: each quarter has its lanes of all vectors.
+            let added = _mm512_set1_epi16(added as i16);
+            let (first, second) = (_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+            let (first, second) = (_mm512_adds_epi16(first, added), _mm512_adds_epi16(second, added));
+            let bytes = if signed { _mm512_packs_epi16(first, second) } else { _mm512_packus_epi16(first, second) };
+            let places = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            std::mem::transmute(_mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(places)))
+        }
+    }
+
+    #[inline(always)]
     fn interleave_bytes(self, [a, b, c, d]: [Self::Integers; 4]) -> [Self::Integers; 4] {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe {

@@ -8,6 +8,7 @@
 
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
 mod adjacent;
+mod divisor;
 mod expand;
 mod lanes;
 #[allow(unsafe_code, reason = "bounds that are checked once for many places")]
@@ -42,6 +43,7 @@ use half::{bf16, f16};
 
 pub(crate) use adjacent::{Adjacent, Places};
 pub use amx::Amx;
+pub use divisor::Divisor;
 pub(crate) use lanes::joined;
 pub(crate) use lines::{Layout, Lines, Neighbours, NextTerm, OUTSIDE, Rows, Steps};
 pub use portable::Portable;
@@ -361,6 +363,26 @@ pub trait Simd: Copy + Send + Sync + 'static {
             for lane in 0..LANES {
                 bytes[lane] = (lanes[lane].max(least - added).min(greatest - added) + added) as u8;
             }
+        }
+        bytes
+    }
+
+    /// As [`Simd::narrow`], with lane j of vector v at place 4 j + v.
+    #[inline(always)]
+    fn narrow_quarters(self, vectors: [Self::Integers; 4], added: i32, signed: bool) -> [u8; 4 * LANES] {
+        let (least, greatest) = if signed { (-128, 127) } else { (0, 255) };
+        let mut words = [0; LANES];
+        for (place, vector) in vectors.into_iter().enumerate() {
+            let mut lanes = [0; LANES];
+            self.store_integers(vector, &mut lanes);
+            for lane in 0..LANES {
+                let code = lanes[lane].max(least - added).min(greatest - added) + added;
+                words[lane] |= (code & 0xff) << (8 * place);
+            }
+        }
+        let mut bytes = [0; 4 * LANES];
+        for (bytes, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
         }
         bytes
     }

@@ -296,6 +296,38 @@ impl Routine for IntegerOperations {
     }
 }
 
+struct Narrow(i32, bool);
+
+impl Routine for Narrow {
+    type Output = [[u8; 4 * LANES]; 2];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> Self::Output {
+        let (a, b) = (simd.load_integers(&I), simd.load_integers(&J));
+        let vectors = [a, b, simd.shift_right_signed(a, 20), simd.shift_right_signed(b, 23)];
+        [simd.narrow(vectors, self.0, self.1), simd.narrow_quarters(vectors, self.0, self.1)]
+    }
+}
+
+#[test]
+fn sums_are_limited_to_bytes() {
+    let vectors = [I, J, I.map(|lane| lane >> 20), J.map(|lane| lane >> 23)];
+    for (added, signed) in [(0, true), (0, false), (-128, true), (127, true), (255, false), (-255, false), (9, false)] {
+        let limited = |lane: i32| {
+            let sum = i64::from(lane) + i64::from(added);
+            if signed { sum.clamp(-128, 127) as u8 } else { sum.clamp(0, 255) as u8 }
+        };
+        let one_by_one: Vec<u8> = vectors.as_flattened().iter().map(|&lane| limited(lane)).collect();
+        let by_quarters: Vec<u8> =
+            (0..4 * LANES).map(|place| limited(vectors[place % vectors.len()][place / vectors.len()])).collect();
+        for instructions in Instructions::available() {
+            let [narrow, quarters] = instructions.run(Narrow(added, signed));
+            assert_eq!(narrow.to_vec(), one_by_one, "{} {added} {signed}", instructions.name());
+            assert_eq!(quarters.to_vec(), by_quarters, "{} {added} {signed}", instructions.name());
+        }
+    }
+}
+
 fn dot(sum: i32, unsigned: i32, signed: i32) -> i32 {
     let products = unsigned.to_le_bytes().into_iter().zip(signed.to_le_bytes());
     products.fold(sum, |sum, (unsigned, signed)| sum.wrapping_add(i32::from(unsigned) * i32::from(signed as i8)))

@@ -9,7 +9,7 @@ use super::links::{Link, linked};
 use super::registers::Register;
 use super::wide::Wide;
 use ipuc_kernels::scratch::scratch;
-use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
+use ipuc_kernels::simd::{Divisor, Instructions, LANES, Routine, Simd};
 use std::ops::Range;
 
 /// Vectors that go through all steps together, on processors whose registers hold them three times.
@@ -38,10 +38,34 @@ pub(super) struct Chain {
 /// The nearest integer of `x / scale`, within bounds, plus `zero`.
 #[derive(Clone, Copy)]
 pub(super) struct Quantized {
-    pub(super) scale: f32,
+    pub(super) scale: Divisor,
     pub(super) zero: i32,
     pub(super) least: i32,
     pub(super) greatest: i32,
+}
+
+impl Quantized {
+    /// The nearest integers of vectors over the scale.
+    #[inline(always)]
+    fn nearest<S: Simd>(&self, simd: S, vectors: &[S::Vector; VECTORS]) -> [S::Integers; VECTORS] {
+        let mut nearest = [simd.splat_integer(0); VECTORS];
+        for vector in 0..VECTORS {
+            nearest[vector] = simd.nearest_integers(self.scale.quotients(simd, vectors[vector]));
+        }
+        nearest
+    }
+
+    /// Whether codes are signed, where they are limited to the range of their type, by a zero point that vectors narrow with.
+    fn bytes(&self) -> Option<bool> {
+        if !(-255..=255).contains(&self.zero) {
+            return None;
+        }
+        match (self.least + self.zero, self.greatest + self.zero) {
+            (-128, 127) => Some(true),
+            (0, 255) => Some(false),
+            _ => None,
+        }
+    }
 }
 
 impl Chain {
@@ -188,7 +212,9 @@ impl Routine for Loop<'_> {
         };
         // Where all elements come and go as bytes, a vector may have every fourth of them, which takes no moves between lanes.
         let by_quarters = matches!(self.out, Out::Bytes(_)) && self.inputs.iter().all(is_bytes);
-        for start in (0..self.count).step_by(TOGETHER) {
+        // A single step needs no slots.
+        let done = if by_quarters && self.chain.links.len() == 1 { self.run_single(simd) } else { 0 };
+        for start in (done..self.count).step_by(TOGETHER) {
             let count = TOGETHER.min(self.count - start);
             let by_quarters = by_quarters && count == TOGETHER;
             self.fill(simd, slots, start..start + count, by_quarters);
@@ -206,6 +232,25 @@ impl Routine for Loop<'_> {
 }
 
 impl Loop<'_> {
+    /// Bytes by a single step, in registers, as far as they are whole; gives how many.
+    #[inline(always)]
+    fn run_single<S: Simd>(&mut self, simd: S) -> usize {
+        let (&[link], Some(quantized)) = (self.chain.links.as_slice(), self.chain.quantized) else { return 0 };
+        let (x, y) = link.slots();
+        let (feeds, inputs) = (&self.chain.feeds, &self.inputs);
+        let fits = self.chain.result == MOST_FEEDS && x < feeds.len() && y.is_none_or(|y| y < feeds.len());
+        let Out::Bytes(out) = &mut self.out else { return 0 };
+        if !fits {
+            return 0;
+        }
+        let [x, y] = [x, y.unwrap_or(x)].map(|slot| (inputs[slot], feeds[slot].widened));
+        for (index, out) in out.as_chunks_mut::<TOGETHER>().0.iter_mut().enumerate() {
+            let [x, y] = [quarters(simd, x, index * TOGETHER), quarters(simd, y, index * TOGETHER)];
+            store_quarters(simd, &linked(simd, link, x, y), quantized, out);
+        }
+        self.count / TOGETHER * TOGETHER
+    }
+
     /// Writes the elements `range` of feeds to their slots, but f32 that steps read where they lie.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>, by_quarters: bool) {
@@ -284,6 +329,10 @@ impl Loop<'_> {
                 }
             }
             (Out::Bytes(out), Some(quantized)) => {
+                if let (Some(signed), Some(out)) = (quantized.bytes(), out[range.clone()].first_chunk_mut()) {
+                    *out = simd.narrow(quantized.nearest(simd, result), quantized.zero, signed);
+                    return;
+                }
                 for (vector, out) in out[range].chunks_mut(LANES).enumerate() {
                     let mut lanes = [0; LANES];
                     store_quantized(simd, result[vector], quantized, &mut lanes);
@@ -332,6 +381,15 @@ impl Feeds<'_> {
     }
 }
 
+/// 64 elements from one on, every fourth of them in each vector, of bytes or of what is the same for all.
+#[inline(always)]
+fn quarters<S: Simd>(simd: S, (input, by): (Input<'_>, Option<Widened>), start: usize) -> [S::Vector; VECTORS] {
+    match input.bytes(start) {
+        Some((bytes, signed)) => widened_quarters(simd, bytes, signed, by),
+        None => [widened(simd, input, 0..LANES, by); VECTORS],
+    }
+}
+
 /// 64 bytes, every fourth of them from each of the first four on, as f32.
 #[inline(always)]
 fn widened_quarters<S: Simd>(
@@ -361,10 +419,14 @@ fn widened_quarters<S: Simd>(
 #[inline(always)]
 fn store_quarters<S: Simd>(simd: S, quarters: &[S::Vector; VECTORS], quantized: Quantized, out: &mut [u8; TOGETHER]) {
     let Quantized { scale, zero, least, greatest } = quantized;
+    if let Some(signed) = quantized.bytes() {
+        *out = simd.narrow_quarters(quantized.nearest(simd, quarters), zero, signed);
+        return;
+    }
     let mut words = [0; LANES];
     for (quarter, &values) in quarters.iter().enumerate() {
         let mut lanes = [0; LANES];
-        simd.store_integers(simd.nearest_integers(simd.divide(values, simd.splat(scale))), &mut lanes);
+        simd.store_integers(simd.nearest_integers(scale.quotients(simd, values)), &mut lanes);
         for lane in 0..LANES {
             let code = lanes[lane].max(least).min(greatest) + zero;
             words[lane] |= (code & 0xff) << (8 * quarter);
@@ -397,7 +459,7 @@ fn store<S: Simd, const COUNT: usize>(simd: S, vectors: [S::Vector; COUNT], valu
 fn store_quantized<S: Simd>(simd: S, x: S::Vector, quantized: Quantized, out: &mut [i32]) {
     let Quantized { scale, zero, least, greatest } = quantized;
     let mut lanes = [0; LANES];
-    simd.store_integers(simd.nearest_integers(simd.divide(x, simd.splat(scale))), &mut lanes);
+    simd.store_integers(simd.nearest_integers(scale.quotients(simd, x)), &mut lanes);
     for lane in &mut lanes {
         *lane = (*lane).max(least).min(greatest) + zero;
     }

@@ -6,6 +6,7 @@ use super::feeds::{Feed, MOST_FEEDS, Widened};
 use super::links::{Link, LinkFunction};
 use super::operations::{Arithmetic, Compute, Operation};
 use ipuc_formats::ops::{ActivationFunction, Function};
+use ipuc_kernels::simd::Divisor;
 
 /// The result of a step of a chain.
 struct Known {
@@ -89,7 +90,7 @@ impl<'a> Compiled<'a> {
             let (scale, zero, least, greatest) = step.operation.quantizing()?;
             let &[x] = step.arguments.as_slice() else { return None };
             let slot = self.slot(chain, known, x)?;
-            chain.quantize(slot, Quantized { scale, zero, least, greatest });
+            chain.quantize(slot, Quantized { scale: Divisor::new(scale), zero, least, greatest });
         }
         known.push(Known { register: step.result, slot: chain.result, reads: 0 });
         Some(())

@@ -465,3 +465,24 @@ proptest! {
         prop_assert_eq!(comparable(&found[0]), comparable(&expected[0]));
     }
 }
+
+#[test]
+fn zero_points_beyond_bytes_have_the_bits_of_the_steps() {
+    let codes: Vec<i8> = (0..200).map(|code| (code - 100) as i8).collect();
+    let inputs = [Some(Value::from(Tensor::from_elements(&[200], &codes).unwrap()))];
+    for zero in [-255, 255, 256, -256, 40_000, -40_000] {
+        let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
+        let (binary, result) = (|function| Function::Binary(function), Argument::Step);
+        let program = Program::of_steps(vec![
+            step(Function::Cast, &[Argument::Operand(0)], DType::F32),
+            step(binary(BinaryFunction::Sub), &[result(0), Argument::f32(zero as f32)], DType::F32),
+            step(binary(BinaryFunction::Div), &[result(1), Argument::f32(1.0)], DType::F32),
+            step(Function::Unary(UnaryFunction::Round), &[result(2)], DType::I32),
+            step(binary(BinaryFunction::Add), &[result(3), Argument::i32(zero)], DType::U8),
+        ])
+        .unwrap();
+        let expected: Vec<u8> = codes.iter().map(|&code| code.max(0).cast_unsigned()).collect();
+        let found = run(&program, Accumulators::None, &[200], &inputs).unwrap().remove(0);
+        assert_eq!(found.elements::<u8>().unwrap(), expected, "{zero}");
+    }
+}
