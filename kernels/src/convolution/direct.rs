@@ -473,6 +473,9 @@ impl Block {
     }
 }
 
+/// Bytes of every second one that are copied together.
+const PAIRS: usize = 8;
+
 /// Every `stride`-th byte of `row` from `start` on, `pad` outside of it.
 #[inline(always)]
 fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8]) {
@@ -488,12 +491,18 @@ fn copy_bytes(row: &[u8], start: isize, stride: usize, pad: u8, line: &mut [u8])
     match stride {
         1 => line.copy_from_slice(&row[..line.len()]),
         2 => {
-            let (pairs, last) = row.as_chunks::<2>();
-            line.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
-            // A row may end with the first byte of a pair.
-            if let (Some(to), [from]) = (line.get_mut(pairs.len()), last) {
-                *to = *from;
+            let blocks = line.as_chunks_mut::<PAIRS>().0;
+            let pairs = row.as_chunks::<{ 2 * PAIRS }>().0;
+            // Lengths that are known become vectors.
+            for (to, from) in blocks.iter_mut().zip(pairs) {
+                for index in 0..PAIRS {
+                    to[index] = from[2 * index];
+                }
             }
+            // A row may end with the first byte of a pair.
+            let done = blocks.len().min(pairs.len());
+            let line = line[done * PAIRS..].iter_mut();
+            line.zip(row[done * 2 * PAIRS..].iter().step_by(2)).for_each(|(to, from)| *to = *from);
         }
         _ => line.iter_mut().zip(row.iter().step_by(stride)).for_each(|(to, from)| *to = *from),
     }

@@ -43,9 +43,11 @@ pub fn largest_bytes<T: Byte>(axes: &[WindowAxis], x: &[T], out: &mut [T]) -> bo
     }
     let planes = out.len() / outputs;
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
-    let (outer, mut last) = match axes {
-        [outer @ .., last] => (outer, *last),
-        [] => (&[][..], WindowAxis::POINT),
+    // Channels side by side are no positions: those of a row go together.
+    let (outer, mut last, unit) = match axes {
+        [outer @ .., last, channels] if channels.is_identity() => (outer, *last, channels.input),
+        [outer @ .., last] => (outer, *last, 1),
+        [] => (&[][..], WindowAxis::POINT, 1),
     };
     if last.output == 1 {
         // A single window is at no distance from others, however large the model says that it is.
@@ -56,11 +58,12 @@ pub fn largest_bytes<T: Byte>(axes: &[WindowAxis], x: &[T], out: &mut [T]) -> bo
     }
     let rows = Rows::new(outer, last, Vec::new());
     let operations = rows.seen.rows.len().saturating_mul(last.input + last.output * last.stride * last.kernel);
-    let parts = threads::parts(operations.saturating_mul(planes) / BYTES_OF_OPERATION, planes);
-    let planes_each = planes.div_ceil(parts);
-    threads::chunks(out, planes_each * outputs, |part, out| {
-        let x = &x[part * planes_each * inputs..][..out.len() / outputs * inputs];
-        Instructions::best().run(Planes { rows: &rows, x, out });
+    let operations = operations.saturating_mul(planes).saturating_mul(unit) / BYTES_OF_OPERATION;
+    let row = last.output * unit;
+    let all = out.len() / row;
+    let rows_each = all.div_ceil(threads::parts(operations, all));
+    threads::chunks(out, rows_each * row, |part, out| {
+        Instructions::best().run(RowsOfOutputs { rows: &rows, unit, x, first: part * rows_each, out });
     });
     true
 }
@@ -71,52 +74,54 @@ fn padded(last: &WindowAxis) -> Option<usize> {
     begins.checked_add(last.kernel.saturating_sub(1).checked_mul(last.dilation)?)
 }
 
-/// Some planes.
-struct Planes<'a, T> {
+/// Some rows of outputs.
+struct RowsOfOutputs<'a, T> {
     rows: &'a Rows,
+    /// Elements of a position.
+    unit: usize,
+    /// All planes.
     x: &'a [T],
+    /// The first row, counted over all planes.
+    first: usize,
     out: &'a mut [T],
 }
 
-impl<T: Byte> Routine for Planes<'_, T> {
+impl<T: Byte> Routine for RowsOfOutputs<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Planes { rows, x, out } = self;
+        let RowsOfOutputs { rows, unit, x, first, out } = self;
         let last = rows.last;
-        let (plane_inputs, plane_outputs) = (rows.inputs * last.input, rows.seen.ends.len() * last.output);
+        let (input, plane_rows) = (last.input * unit, rows.seen.ends.len());
+        let plane_inputs = rows.inputs * input;
         if plane_inputs == 0 {
             return out.fill(T::LEAST);
         }
         // Positions of all windows' first taps, and with the padding those of all taps.
-        let begins = (last.output - 1) * last.stride + 1;
-        let reach = last.kernel.saturating_sub(1) * last.dilation;
+        let begins = ((last.output - 1) * last.stride + 1) * unit;
+        let reach = last.kernel.saturating_sub(1) * last.dilation * unit;
         let mut line = vec![T::LEAST; begins + reach];
         let mut largest = vec![T::LEAST; begins];
-        let begin = last.pad_begin.min(line.len());
-        let count = last.input.min(line.len() - begin);
-        for (x, out) in x.chunks_exact(plane_inputs).zip(out.chunks_exact_mut(plane_outputs)) {
-            let mut taps = &rows.seen.rows[..];
-            let mut first = 0;
-            for (out, &end) in out.chunks_exact_mut(last.output).zip(&rows.seen.ends) {
-                let (own, rest) = taps.split_at(end - first);
-                (taps, first) = (rest, end);
-                let inner = &mut line[begin..][..count];
-                inner.fill(T::LEAST);
-                for row in own {
-                    raise(inner, &x[row * last.input..][..count]);
-                }
-                largest.copy_from_slice(&line[..begins]);
-                for tap in 1..last.kernel {
-                    raise(&mut largest, &line[tap * last.dilation..][..begins]);
-                }
-                match last.stride {
-                    1 => out.copy_from_slice(&largest),
-                    2 => every_second(&largest, out),
-                    stride => {
-                        out.iter_mut().zip(largest.iter().step_by(stride)).for_each(|(out, &value)| *out = value);
-                    }
+        let begin = (last.pad_begin * unit).min(line.len());
+        let count = input.min(line.len() - begin);
+        for (row, out) in (first..).zip(out.chunks_exact_mut(last.output * unit)) {
+            let x = &x[row / plane_rows * plane_inputs..][..plane_inputs];
+            let inner = &mut line[begin..][..count];
+            inner.fill(T::LEAST);
+            for row in rows.seen.of(row % plane_rows).0 {
+                raise(inner, &x[row * input..][..count]);
+            }
+            largest.copy_from_slice(&line[..begins]);
+            for tap in 1..last.kernel {
+                raise(&mut largest, &line[tap * last.dilation * unit..][..begins]);
+            }
+            match last.stride {
+                1 => out.copy_from_slice(&largest),
+                2 if unit == 1 => every_second(&largest, out),
+                stride => {
+                    let own = largest.chunks(unit).step_by(stride);
+                    out.chunks_exact_mut(unit).zip(own).for_each(|(out, own)| out.copy_from_slice(own));
                 }
             }
         }
@@ -203,7 +208,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn largest_are_those_of_the_definition(axes in prop::collection::vec(axis(), 0..4), seed in any::<u8>()) {
+        fn largest_are_those_of_the_definition(
+            mut axes in prop::collection::vec(axis(), 0..4),
+            channels in prop_oneof![Just(0_usize), 1_usize..40],
+            seed in any::<u8>(),
+        ) {
+            if channels > 0 {
+                axes.push(WindowAxis { input: channels, output: channels, ..WindowAxis::POINT });
+            }
             let count = 3 * window::inputs(&axes);
             let codes: Vec<u8> = (0..count).map(|index| (index as u8).wrapping_mul(seed | 1) ^ seed).collect();
             let mut out = vec![0; 3 * window::outputs(&axes)];
