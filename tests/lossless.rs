@@ -39,6 +39,14 @@ impl<T: Copy> Matrices<T> {
         Matrices { elements, columns, matrix: rows * columns }
     }
 
+    /// Filters `[m, c, k..]` with their channels last: `[m, k.., c]`.
+    fn channels_last(&self, shape: &[usize]) -> Vec<T> {
+        let &[_, channels, ref kernel @ ..] = shape else { return Vec::new() };
+        let taps = kernel.iter().product::<usize>().max(1);
+        let filters = self.elements.chunks((channels * taps).max(1));
+        filters.flat_map(|filter| (0..taps).flat_map(|tap| filter.iter().skip(tap).step_by(taps).copied())).collect()
+    }
+
     /// The elements with rows and columns of each matrix exchanged.
     fn turned(&self) -> Vec<T> {
         let turn = |matrix: &[T]| -> Vec<T> {
@@ -51,6 +59,7 @@ impl<T: Copy> Matrices<T> {
 /// A weight of the model: its codes, and the bits of its scales.
 struct Weight {
     name: String,
+    shape: Vec<usize>,
     codes: Matrices<i16>,
     scales: Option<Matrices<u32>>,
 }
@@ -133,7 +142,7 @@ fn weights(graph: &GraphProto, node: &NodeProto) -> Vec<Weight> {
         // What is scaled as a sum has the factors of its program, which are more than scales of a weight.
         let scales = (dtype.bits() == 4).then(|| Matrices::of(bits_of_scales(scales), &blocks));
         let name = codes.name.clone().unwrap_or_default();
-        Some(Weight { name, codes: Matrices::of(numbers, &shape), scales })
+        Some(Weight { name, codes: Matrices::of(numbers, &shape), shape, scales })
     };
     places.iter().filter_map(weight).collect()
 }
@@ -196,9 +205,9 @@ fn codes_of_quantized_models_are_stored_as_they_are() {
             dtype.is_integer() && dtype.bits() <= 8
         });
         let found: Vec<_> = integers.map(|weight| stored(&file, &manifest, weight)).collect();
-        for Weight { name: weight, codes, scales } in &given {
-            let turned = codes.turned();
-            let own = found.iter().filter(|(stored, _)| *stored == codes.elements || *stored == turned);
+        for Weight { name: weight, shape, codes, scales } in &given {
+            let same = [codes.turned(), codes.channels_last(shape)];
+            let own = found.iter().filter(|(stored, _)| *stored == codes.elements || same.contains(stored));
             let own: Vec<_> = own.collect();
             assert!(!own.is_empty(), "{name}: codes of {weight}");
             if let Some(scales) = scales {

@@ -18,6 +18,7 @@ mod rows;
 
 mod block_channels;
 mod calibrated;
+mod channels_last;
 mod cli;
 mod code_widths;
 mod compile_faults;

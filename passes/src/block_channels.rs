@@ -34,21 +34,26 @@
 //! A convolution of an image, whose few channels are no whole blocks, reads them as they are (`plain_inputs`) where what it gives is
 //! convolved or pooled further.
 //!
+//! Convolutions of integers of 8 bits in one group have all their channels in one block, `[n, 1, d.., c]`, as do the filters of those that
+//! read such a block: products take four codes that lie side by side. They do so where a block of steps has no such convolution in
+//! several groups.
+//!
 //! Steps are rewritten in their order. A value of which only the blocks are computed gets its plain form where a step reads it that
 //! does not take blocks. Convolutions that multiply each input often enough take them, and all steps behind them that can: convolutions,
 //! pools, resampled and joined positions, elementwise steps, transpositions, joined and split channels.
 //!
-//! Establishes: nothing that later passes need. Leaves alone: convolutions of other types than f32, of channels that are no whole
+//! Establishes: nothing that later passes need. Leaves alone: convolutions of other types, of channels that are no whole
 //! blocks, of weights that a file cuts within a block, of few windows, and values of unknown extents. Sums are added up in another order.
 
 mod blocks;
+mod integers;
 mod operands;
 mod steps;
 
 use crate::error::PassError;
 use crate::ir::{Changes, Graph};
 use crate::options::Options;
-use blocks::Blocks;
+use blocks::{BlockSize, Blocks};
 use ipuc_formats::attribute::BlockIndex;
 
 /// Have channels in blocks; see the module. Not where [`Options::unfused`] or [`Options::plain_channels`].
@@ -61,15 +66,18 @@ pub fn block_channels(graph: &mut Graph, options: &Options) -> Result<Changes, P
         return Ok(Changes::default());
     }
     for index in graph.reachable_blocks() {
-        changes += rewrite(graph, index)?;
+        changes += rewrite(graph, BlockSize::Eights, index)?;
+        if integers::are_of_one_group(&graph.block(index).steps) {
+            changes += rewrite(graph, BlockSize::All, index)?;
+        }
     }
     Ok(Changes::of_steps(changes))
 }
 
 /// Rewrites the steps of a block; gives how many take blocks.
-fn rewrite(graph: &mut Graph, index: BlockIndex) -> Result<usize, PassError> {
+fn rewrite(graph: &mut Graph, block_size: BlockSize, index: BlockIndex) -> Result<usize, PassError> {
     let steps = std::mem::take(&mut graph.block_mut(index).steps);
-    let mut blocks = Blocks::new(graph, &steps);
+    let mut blocks = Blocks::new(graph, block_size, &steps);
     let mut changed = 0;
     for step in steps {
         if blocks.take(&step).is_some() {

@@ -207,9 +207,17 @@ fn requantized(random: &mut Random) -> Program {
 }
 
 fn integer_convolution(random: &mut Random) -> Case {
-    let Windowed { groups, x, w, auto_pad, strides, dilations, pads } = windowed(random);
+    let Windowed { groups, mut x, mut w, auto_pad, strides, dilations, pads } = windowed(random);
     let program = requantized(random);
-    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program };
+    let channels_last = groups == 1 && auto_pad.is_none() && random.flag();
+    let plain_inputs = channels_last && random.flag();
+    if channels_last && !plain_inputs {
+        for shape in [&mut x, &mut w] {
+            let channels = std::mem::replace(&mut shape[1], 1);
+            shape.push(channels);
+        }
+    }
+    let op = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program, channels_last, plain_inputs };
     let decoded = !op.program.is_empty() && random.flag();
     let filters = if decoded { f32s(random, &w) } else { u8s(random, &w) };
     let operands = [u8s(random, &x), filters];

@@ -114,7 +114,7 @@ impl<const NEAR: bool> Routine for Rows<'_, NEAR> {
                 for vector in 0..4 {
                     own[vector] = by.of(simd, &sums[vector], from + place + vector * LANES);
                 }
-                *results = bytemuck::cast(codes.of_four::<S, NEAR>(simd, first + to + place, own));
+                *results = bytemuck::cast(codes.of_vectors::<S, NEAR, 4>(simd, first + to + place, own));
             }
             let four = fours.len() * 4;
             for (index, (sums, results)) in vectors[four..].iter().zip(others).enumerate() {

@@ -3,6 +3,7 @@
 use super::{
     byte_tiles::{TILE_WORDS, TileWords},
     terms::Terms,
+    words::WORD_CHANNELS,
 };
 use crate::{
     product::{IntegerLine, IntegerPiece, IntegerWeight, PANEL_OUTPUTS},
@@ -12,17 +13,14 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Input channels of a line of a right tile.
-pub(super) const LINE_CHANNELS: usize = 4;
-
 /// Input channels of a tile.
-pub(super) const TILE_CHANNELS: usize = LINE_CHANNELS * LANES;
+pub(super) const TILE_CHANNELS: usize = WORD_CHANNELS * LANES;
 
 /// The highest bit of four codes.
 pub(super) const FLIP: i32 = 0x8080_8080_u32 as i32;
 
 /// The byte at each place of four.
-const BYTES: [i32; LINE_CHANNELS] = [0xff, 0xff00, 0x00ff_0000, 0xff00_0000_u32 as i32];
+const BYTES: [i32; WORD_CHANNELS] = [0xff, 0xff00, 0x00ff_0000, 0xff00_0000_u32 as i32];
 
 /// How filters are laid out.
 #[derive(Clone, Copy)]
@@ -59,7 +57,7 @@ impl<'a> FilterTiles<'a> {
     ) -> Self {
         let depth = layout.terms.depth();
         assert!(pieces.iter().all(|piece| piece.inputs == (0..depth)), "pieces are of whole panels");
-        let lines = depth.div_ceil(LINE_CHANNELS);
+        let lines = depth.div_ceil(WORD_CHANNELS);
         let sources: Vec<(usize, &[IntegerLine])> = pieces
             .iter()
             .flat_map(|piece| {
@@ -124,13 +122,13 @@ impl Panel<'_> {
         let (mut tap, mut first) = (0, 0);
         for tile in self.tiles {
             let mut columns = [simd.splat(0.0); LANES];
-            for group in 0..LANES.min((channels - first).div_ceil(LINE_CHANNELS)) {
-                let channel = first + group * LINE_CHANNELS;
-                let count = LINE_CHANNELS.min(channels - channel);
+            for group in 0..LANES.min((channels - first).div_ceil(WORD_CHANNELS)) {
+                let channel = first + group * WORD_CHANNELS;
+                let count = WORD_CHANNELS.min(channels - channel);
                 let word = match terms.distance_of_channels() {
                     // Inputs that follow each other are a line.
-                    Some(1) if count == LINE_CHANNELS => simd.load_bytes(&self.lines[channel / LINE_CHANNELS]),
-                    Some(distance) if count == LINE_CHANNELS && distance % LINE_CHANNELS == 1 => {
+                    Some(1) if count == WORD_CHANNELS => simd.load_bytes(&self.lines[channel / WORD_CHANNELS]),
+                    Some(distance) if count == WORD_CHANNELS && distance % WORD_CHANNELS == 1 => {
                         rotated(simd, self.lines, channel * distance + tap, distance)
                     }
                     _ => {
@@ -139,7 +137,7 @@ impl Panel<'_> {
                     }
                 };
                 // Channels that are not there have zeros.
-                let flip = if count == LINE_CHANNELS {
+                let flip = if count == WORD_CHANNELS {
                     flip
                 } else {
                     simd.and(flip, simd.splat_integer((1 << (8 * count)) - 1))
@@ -165,7 +163,7 @@ impl Panel<'_> {
         let (lines, depth, signed) = (self.lines, self.layout.terms.depth(), self.signed);
         let ones = simd.splat_integer(0x0101_0101);
         let (mut sum, mut lanes) = (simd.splat_integer(0), [0; LANES]);
-        let whole = depth / LINE_CHANNELS;
+        let whole = depth / WORD_CHANNELS;
         for line in &lines[..whole] {
             let line = simd.load_bytes(line);
             sum = if signed { simd.dot(sum, ones, line) } else { simd.dot(sum, line, ones) };
@@ -173,8 +171,8 @@ impl Panel<'_> {
         simd.store_integers(sum, &mut lanes);
         // Codes behind the last input may be anything.
         for line in &lines[whole..] {
-            for (lane, codes) in lanes.iter_mut().zip(line.as_chunks::<LINE_CHANNELS>().0) {
-                let codes = codes[..depth % LINE_CHANNELS].iter();
+            for (lane, codes) in lanes.iter_mut().zip(line.as_chunks::<WORD_CHANNELS>().0) {
+                let codes = codes[..depth % WORD_CHANNELS].iter();
                 *lane += codes
                     .map(|&code| if signed { i32::from(code.cast_signed()) } else { i32::from(code) })
                     .sum::<i32>();
@@ -189,12 +187,12 @@ impl Panel<'_> {
 #[inline(always)]
 fn rotated<S: Simd>(simd: S, lines: &[IntegerLine], first: usize, distance: usize) -> S::Integers {
     let mut word = simd.splat_integer(0);
-    for index in 0..LINE_CHANNELS {
+    for index in 0..WORD_CHANNELS {
         let input = first + index * distance;
-        let own = simd.splat_integer(BYTES[input % LINE_CHANNELS]);
-        word = simd.exclusive_or(word, simd.and(simd.load_bytes(&lines[input / LINE_CHANNELS]), own));
+        let own = simd.splat_integer(BYTES[input % WORD_CHANNELS]);
+        word = simd.exclusive_or(word, simd.and(simd.load_bytes(&lines[input / WORD_CHANNELS]), own));
     }
-    let bits = 8 * (first % LINE_CHANNELS) as u32;
+    let bits = 8 * (first % WORD_CHANNELS) as u32;
     if bits == 0 {
         return word;
     }
@@ -206,8 +204,8 @@ fn rotated<S: Simd>(simd: S, lines: &[IntegerLine], first: usize, distance: usiz
 fn gathered<S: Simd>(simd: S, lines: &[IntegerLine], inputs: impl Iterator<Item = usize>) -> S::Integers {
     let mut word = simd.splat_integer(0);
     for (index, input) in inputs.enumerate() {
-        let codes = simd.load_bytes(&lines[input / LINE_CHANNELS]);
-        let upper = simd.shift_left(codes, 24 - 8 * (input % LINE_CHANNELS) as u32);
+        let codes = simd.load_bytes(&lines[input / WORD_CHANNELS]);
+        let upper = simd.shift_left(codes, 24 - 8 * (input % WORD_CHANNELS) as u32);
         word = simd.exclusive_or(word, simd.shift_left(simd.shift_right(upper, 24), 8 * index as u32));
     }
     word

@@ -13,8 +13,9 @@ use super::{
     byte_tiles::{Lines, TILE_WORDS, TileWords, multiply},
     completion::{Codes, Complete, Correction, Handed, Run},
     direct::Block,
-    filter_tiles::{FLIP, FilterTiles, LINE_CHANNELS, Layout, TILE_CHANNELS},
+    filter_tiles::{FLIP, FilterTiles, Layout, TILE_CHANNELS},
     terms::Terms,
+    words::{WORD_CHANNELS, interleave},
 };
 use crate::{
     product::{IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Requantize, Zero},
@@ -94,8 +95,8 @@ impl TiledConvolution {
         let (most_copied, least_channels) = match unit {
             Unit::Matrices(_) => (TILE_CHANNELS, TILE_CHANNELS / 4),
             // Only lines are to be full.
-            Unit::Vectors if shape.group_inputs.is_multiple_of(LINE_CHANNELS) => (0, LINE_CHANNELS),
-            Unit::Vectors => (TILE_CHANNELS, LINE_CHANNELS - 1),
+            Unit::Vectors if shape.group_inputs.is_multiple_of(WORD_CHANNELS) => (0, WORD_CHANNELS),
+            Unit::Vectors => (TILE_CHANNELS, WORD_CHANNELS - 1),
         };
         let terms = Terms::new(shape, most_copied)?;
         let fits = terms.channels() >= least_channels && shape.group_outputs >= PANEL_OUTPUTS / 2;
@@ -231,7 +232,7 @@ impl TiledConvolution {
                 words: bytemuck::cast_slice(&inputs.lines),
                 pitch: inputs.pitch,
                 steps: &inputs.steps,
-                groups: channels.div_ceil(LINE_CHANNELS),
+                groups: channels.div_ceil(WORD_CHANNELS),
             };
             for (panel, tiles) in left.panels[..left.count].iter().enumerate() {
                 multiply(simd, tiles, &lines, positions.clone(), &mut sums[panel * PANEL_OUTPUTS * pitch..], pitch);
@@ -390,7 +391,7 @@ impl Routine for WindowSums<'_> {
             let first = step % blocks * TILE_CHANNELS;
             for (index, word) in tile.iter_mut().enumerate() {
                 let group = if matrices.is_some() { index % LANES } else { index / LANES };
-                let here = channels.saturating_sub(first + group * LINE_CHANNELS).min(LINE_CHANNELS);
+                let here = channels.saturating_sub(first + group * WORD_CHANNELS).min(WORD_CHANNELS);
                 *word = i32::from_le_bytes(std::array::from_fn(|channel| u8::from(channel < here)));
             }
         }
@@ -416,7 +417,7 @@ impl Inputs {
         let mut lines = scratch(blocks * LANES * pitch);
         let words: &mut [i32] = bytemuck::cast_slice_mut(&mut lines);
         let groups = words.len() / pitch;
-        let each = groups.div_ceil(threads::parts(words.len() * LINE_CHANNELS, groups)).max(1);
+        let each = groups.div_ceil(threads::parts(words.len() * WORD_CHANNELS, groups)).max(1);
         threads::chunks(words, each * pitch, |index, words| {
             let part = LinesOf { convolution, block, image, first_group: index * each, pitch, used, words };
             convolution.instructions.run(part);
@@ -447,17 +448,17 @@ impl Routine for LinesOf<'_> {
         let Self { convolution, block, image, first_group, pitch, used, words } = self;
         let channels = convolution.terms.channels();
         let flip = if convolution.flips_inputs() { FLIP } else { 0 };
-        let mut own = vec![0; LINE_CHANNELS * used];
+        let mut own = vec![0; WORD_CHANNELS * used];
         let zeros = vec![0; used];
         for (group, line) in (first_group..).zip(words.chunks_mut(pitch)) {
             let line = &mut line[..used];
-            if group * LINE_CHANNELS >= channels {
+            if group * WORD_CHANNELS >= channels {
                 line.fill(0);
                 continue;
             }
-            let mut rows = [&zeros[..]; LINE_CHANNELS];
+            let mut rows = [&zeros[..]; WORD_CHANNELS];
             for (index, (row, own)) in rows.iter_mut().zip(own.chunks_mut(used)).enumerate() {
-                let channel = group * LINE_CHANNELS + index;
+                let channel = group * WORD_CHANNELS + index;
                 if channel < channels {
                     *row = channel_on_grid(convolution, block, image, channel, own);
                 }
@@ -484,55 +485,6 @@ fn channel_on_grid<'r>(
     }
     block.fill_bytes(values, shift, convolution.pad.code, &mut row[..block.channel]);
     &row[..block.channel]
-}
-
-/// Positions whose codes are interleaved at a time.
-const TOGETHER: usize = LINE_CHANNELS * LANES;
-
-/// Four channels side by side, some bits of which are flipped; what is behind their ends is anything.
-#[inline(always)]
-fn interleave<S: Simd>(simd: S, rows: [&[u8]; LINE_CHANNELS], flip: i32, line: &mut [i32]) {
-    let count = rows.iter().map(|row| row.len()).min().unwrap_or(0).min(line.len());
-    let [a, b, c, d] = rows.map(|row| row[..count].as_chunks::<TOGETHER>());
-    let (whole, rest) = line.as_chunks_mut::<TOGETHER>();
-    for (index, words) in whole.iter_mut().enumerate().take(count / TOGETHER) {
-        interleave_whole(simd, [&a.0[index], &b.0[index], &c.0[index], &d.0[index]], flip, words);
-    }
-    let last = count - count % TOGETHER;
-    let mut own = [[0; TOGETHER]; LINE_CHANNELS];
-    for (own, (_, rest)) in own.iter_mut().zip([a, b, c, d]) {
-        own[..rest.len()].copy_from_slice(rest);
-    }
-    let mut words = [0; TOGETHER];
-    let [a, b, c, d] = &own;
-    interleave_whole(simd, [a, b, c, d], flip, &mut words);
-    match whole.get_mut(last / TOGETHER) {
-        Some(whole) => *whole = words,
-        None => rest.copy_from_slice(&words[..rest.len()]),
-    }
-    let end = line.len().min(last + TOGETHER);
-    line[end..].fill(0);
-}
-
-/// 64 positions of four channels.
-#[inline(always)]
-fn interleave_whole<S: Simd>(
-    simd: S,
-    [a, b, c, d]: [&[u8; TOGETHER]; LINE_CHANNELS],
-    flip: i32,
-    words: &mut [i32; TOGETHER],
-) {
-    let rows = [simd.load_bytes(a), simd.load_bytes(b), simd.load_bytes(c), simd.load_bytes(d)];
-    let interleaved = simd.interleave_bytes(rows);
-    for (index, &vector) in interleaved.iter().enumerate() {
-        let mut lanes = [0; LANES];
-        simd.store_integers(simd.exclusive_or(vector, simd.splat_integer(flip)), &mut lanes);
-        // Four lanes of each of these vectors follow each other.
-        for (quarter, lanes) in lanes.as_chunks::<LINE_CHANNELS>().0.iter().enumerate() {
-            let place = LANES * quarter + LINE_CHANNELS * index;
-            words[place..place + LINE_CHANNELS].copy_from_slice(lanes);
-        }
-    }
 }
 
 #[cfg(test)]

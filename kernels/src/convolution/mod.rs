@@ -23,10 +23,12 @@ mod finish;
 mod gather;
 mod grouped;
 mod integer;
+mod side_by_side;
 mod terms;
 mod tiles;
 mod transposed;
 mod winograd;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;
 pub use grouped::convolution;
 pub use integer::{Filters, PositionTiles, Positions, TiledConvolution};
+pub use side_by_side::{ByteConvolution, ChannelOrder, CodeRows, SideBySide, SideBySideFilters, SideBySideImage};
 pub use transposed::{TransposedShape, add_windows, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.

@@ -92,7 +92,7 @@ impl Requantizing<'_> {
             for (own, sums) in own.iter_mut().zip(sums) {
                 *own = simd.load_integers(sums);
             }
-            *block = bytemuck::cast(by.of_four::<S, NEAR>(simd, index * 4 * LANES, own));
+            *block = bytemuck::cast(by.of_vectors::<S, NEAR, 4>(simd, index * 4 * LANES, own));
         }
         let four = fours.len() * 4;
         for (index, (block, sums)) in blocks[four..].iter_mut().zip(others).enumerate() {
@@ -114,6 +114,15 @@ impl Requantize<'_> {
         scale.abs() <= 0.25 && offset.abs() <= LARGEST_OFFSET
     }
 
+    /// As [`Self::are_near`], after a look at each scale and offset.
+    pub(crate) fn are_all_near(&self) -> bool {
+        let within = |parameter: Parameter<'_>, most: f32| match parameter {
+            Parameter::All(value) => value.abs() <= most,
+            Parameter::Each(values) => values.iter().all(|value| value.abs() <= most),
+        };
+        within(self.scale, 0.25) && self.offset.is_none_or(|offset| within(offset, LARGEST_OFFSET))
+    }
+
     /// The nearest integers of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
     #[inline(always)]
     fn nearest<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> S::Integers {
@@ -124,17 +133,17 @@ impl Requantize<'_> {
         if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) }
     }
 
-    /// The codes of four times 16 sums, the first of which is that of parameter `first`.
+    /// The codes of up to four times 16 sums, the first of which is that of parameter `first`; those behind them are anything.
     #[inline(always)]
-    pub(crate) fn of_four<S: Simd, const NEAR: bool>(
+    pub(crate) fn of_vectors<S: Simd, const NEAR: bool, const COUNT: usize>(
         &self,
         simd: S,
         first: usize,
-        sums: [S::Integers; 4],
+        sums: [S::Integers; COUNT],
     ) -> [u8; 4 * LANES] {
-        let mut nearest = sums;
-        for (index, nearest) in nearest.iter_mut().enumerate() {
-            *nearest = self.nearest::<S, NEAR>(simd, first + index * LANES, *nearest);
+        let mut nearest = [simd.splat_integer(0); 4];
+        for index in 0..COUNT {
+            nearest[index] = self.nearest::<S, NEAR>(simd, first + index * LANES, sums[index]);
         }
         simd.narrow(nearest, self.zero, self.kind.signed)
     }

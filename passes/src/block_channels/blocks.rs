@@ -8,12 +8,37 @@ use ipuc_formats::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// [`CHANNEL_BLOCK`] in extents.
-pub(super) const BLOCK: i64 = CHANNEL_BLOCK as i64;
+/// How many channels a block has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BlockSize {
+    /// [`CHANNEL_BLOCK`]: convolutions of f32.
+    Eights,
+    /// All of them: convolutions of integers of 8 bits, whose products take four channels at a time.
+    All,
+}
+
+impl BlockSize {
+    /// Channels of a block of so many; `None` where these are no whole blocks, or one channel, which lies as in planes.
+    pub(super) fn block(self, channels: i64) -> Option<i64> {
+        match self {
+            BlockSize::Eights => (channels > 0 && channels % CHANNEL_BLOCK as i64 == 0).then_some(CHANNEL_BLOCK as i64),
+            BlockSize::All => (channels > 1).then_some(channels),
+        }
+    }
+
+    /// The axis along which blocks of values of so many axes follow each other, or lie.
+    pub(super) fn channel_axis(self, rank: usize) -> i64 {
+        match self {
+            BlockSize::Eights => 1,
+            BlockSize::All => rank as i64,
+        }
+    }
+}
 
 /// Steps so far, and which values they have in blocks.
 pub(super) struct Blocks<'g> {
     pub(super) graph: &'g mut Graph,
+    pub(super) block_size: BlockSize,
     pub(super) steps: Vec<Step>,
     /// Values in blocks.
     pub(super) blocked: HashMap<ValueId, ValueId>,
@@ -29,9 +54,10 @@ pub(super) struct Blocks<'g> {
 
 impl<'g> Blocks<'g> {
     /// Of a graph, before the first of these steps.
-    pub(super) fn new(graph: &'g mut Graph, steps: &[Step]) -> Blocks<'g> {
+    pub(super) fn new(graph: &'g mut Graph, block_size: BlockSize, steps: &[Step]) -> Blocks<'g> {
         Blocks {
             graph,
+            block_size,
             windowed: windowed(steps),
             steps: Vec::new(),
             blocked: HashMap::new(),
@@ -77,6 +103,23 @@ impl<'g> Blocks<'g> {
         self.push(op, operands, name)
     }
 
+    /// `[n, c, d..]` in blocks, where channels are whole ones and positions known.
+    pub(super) fn blocked_dims(&self, dims: &[Dim]) -> Option<Vec<Dim>> {
+        let [batch, channels, positions @ ..] = dims else { return None };
+        let channels = channels.as_known()?;
+        let block = self.block_size.block(channels)?;
+        let are_known = positions.iter().all(|dim| dim.as_known().is_some_and(|extent| extent > 0));
+        if positions.is_empty() || !are_known {
+            return None;
+        }
+        Some([&[batch.clone(), Dim::known(channels / block)], positions, &[Dim::known(block)]].concat())
+    }
+
+    /// Whether extents have blocks.
+    pub(super) fn has_blocks(&self, dims: &[Dim]) -> bool {
+        self.blocked_dims(dims).is_some()
+    }
+
     /// A value in blocks, which is made where it is not there; `None` where it cannot be.
     pub(super) fn in_blocks(&mut self, operand: Operand, name: &Arc<str>) -> Option<ValueId> {
         let Operand::Value(value) = operand else { return None };
@@ -84,20 +127,20 @@ impl<'g> Blocks<'g> {
             return Some(blocked);
         }
         let dims = self.dims(operand)?;
-        let blocked = blocked_dims(&dims)?;
+        let blocked = self.blocked_dims(&dims)?;
         let rank = dims.len() as i64;
         let made = if has_one_position(&dims) {
             self.reshaped(operand, &blocked, name)?
         } else if let Some(&origin) = self.transposed.get(&value) {
             let mut apart = self.dims(origin)?;
-            apart.splice(dims.len() - 1.., [blocked[1].clone(), Dim::known(BLOCK)]);
+            apart.splice(dims.len() - 1.., [blocked[1].clone(), blocked[dims.len()].clone()]);
             let apart = self.reshaped(origin, &apart, name)?;
             let permutation = [0, rank - 1].into_iter().chain(1..rank - 1).chain([rank]).collect();
             self.push(Transpose { permutation }, vec![Operand::Value(apart)], name)?
         } else {
             let mut apart = blocked.clone();
-            apart.pop();
-            apart.insert(2, Dim::known(BLOCK));
+            let block = apart.pop()?;
+            apart.insert(2, block);
             let apart = self.reshaped(operand, &apart, name)?;
             let permutation = [0, 1].into_iter().chain(3..rank + 1).chain([2]).collect();
             self.push(Transpose { permutation }, vec![Operand::Value(apart)], name)?
@@ -163,7 +206,7 @@ impl<'g> Blocks<'g> {
 fn windowed(steps: &[Step]) -> HashSet<ValueId> {
     let mut windowed = HashSet::new();
     for step in steps.iter().rev() {
-        let reads_windows = matches!(step.op, Op::Convolution(_) | Op::Pool(_));
+        let reads_windows = matches!(step.op, Op::Convolution(_) | Op::IntegerConvolution(_) | Op::Pool(_));
         let is_elementwise = matches!(step.op.class(), Class::Elementwise(_));
         let is_windowed = is_elementwise && step.results.iter().any(|result| windowed.contains(result));
         let read = if reads_windows { 1 } else { usize::from(is_windowed) * step.operands.len() };
@@ -178,17 +221,6 @@ pub(super) fn as_value(operand: Operand) -> Option<ValueId> {
         Operand::Value(value) => Some(value),
         Operand::Absent | Operand::Constant(_) => None,
     }
-}
-
-/// `[n, c, d..]` in blocks, where channels are whole ones and positions known.
-pub(super) fn blocked_dims(dims: &[Dim]) -> Option<Vec<Dim>> {
-    let [batch, channels, positions @ ..] = dims else { return None };
-    let channels = channels.as_known().filter(|channels| *channels > 0 && channels % BLOCK == 0)?;
-    let are_known = positions.iter().all(|dim| dim.as_known().is_some_and(|extent| extent > 0));
-    if positions.is_empty() || !are_known {
-        return None;
-    }
-    Some([&[batch.clone(), Dim::known(channels / BLOCK)], positions, &[Dim::known(BLOCK)]].concat())
 }
 
 /// Whether there is one position, so that elements are in the same order in blocks.

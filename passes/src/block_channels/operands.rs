@@ -1,6 +1,6 @@
 //! Operands of steps over elements as they broadcast to blocks.
 
-use super::blocks::{BLOCK, Blocks, blocked_dims};
+use super::blocks::Blocks;
 use crate::ir::{Constant, Operand};
 use ipuc_formats::dim::Dim;
 use std::sync::Arc;
@@ -30,8 +30,9 @@ impl Blocks<'_> {
             [&dims[..], &[Dim::ONE]].concat()
         } else {
             (dims[channels] == result[1] && positions.iter().all(is_one)).then_some(())?;
-            let blocks = Dim::known(result[1].as_known()? / BLOCK);
-            [before, &[blocks], positions, &[Dim::known(BLOCK)]].concat()
+            let channels = result[1].as_known()?;
+            let block = self.block_size.block(channels)?;
+            [before, &[Dim::known(channels / block)], positions, &[Dim::known(block)]].concat()
         };
         self.with_dims(operand, &other, name)
     }
@@ -58,10 +59,5 @@ impl Blocks<'_> {
     pub(super) fn is_near(&self, operand: Operand) -> bool {
         let Operand::Value(value) = operand else { return false };
         self.blocked.contains_key(&value) || self.transposed.contains_key(&value)
-    }
-
-    /// Whether extents have blocks.
-    pub(super) fn has_blocks(dims: &[Dim]) -> bool {
-        blocked_dims(dims).is_some()
     }
 }

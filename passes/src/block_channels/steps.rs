@@ -1,17 +1,20 @@
 //! Each kind of step over blocks.
 
-use super::blocks::{BLOCK, Blocks, as_value, blocked_dims, has_one_position};
+use super::blocks::{BlockSize, Blocks, as_value, has_one_position};
 use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Argument, BlockedConvolution, Class, Concat, Convolution, Function, Map, Op, Pool, PoolFunction, Program, Reduce,
-    ReduceFunction, Resize, ResizeCoordinates, Split, Transpose,
+    Argument, BlockedConvolution, CHANNEL_BLOCK, Class, Concat, Convolution, Function, Map, Op, Pool, PoolFunction,
+    Program, Reduce, ReduceFunction, Resize, ResizeCoordinates, ResizePolicy, Split, Transpose,
 };
 use ipuc_formats::tensor::Tensor;
 
+/// [`CHANNEL_BLOCK`] in extents.
+const BLOCK: i64 = CHANNEL_BLOCK as i64;
+
 /// Known positions of `[n, c, d..]`.
-fn positions(dims: &[Dim]) -> i64 {
+pub(super) fn positions(dims: &[Dim]) -> i64 {
     dims.iter().skip(2).filter_map(Dim::as_known).fold(1, i64::saturating_mul)
 }
 
@@ -22,25 +25,28 @@ const OWN_OPERANDS: usize = 3;
 const FEWEST_PRODUCTS: i64 = 64;
 
 /// Windows up to which channels stay in their own order.
-const FEW_WINDOWS: i64 = 8;
+pub(super) const FEW_WINDOWS: i64 = 8;
 
 /// Inputs of a filter up to which those of windows over plain channels are copied side by side.
-const MOST_COPIED_INPUTS: i64 = 256;
+pub(super) const MOST_COPIED_INPUTS: i64 = 256;
 
 /// Inputs of a filter of several taps that a file does not cut: a panel of 16 filters is a quarter of a chunk.
-const MOST_INPUTS: i64 = 1 << 13;
+pub(super) const MOST_INPUTS: i64 = 1 << 13;
 
-/// Whether filters `[m, c, k..]` have as few inputs as windows are copied for, and a file does not cut.
-fn has_few_inputs(filters: &[Dim]) -> bool {
+/// Whether filters `[m, c, k..]` have at most so many inputs.
+pub(super) fn has_inputs(filters: &[Dim], most: i64) -> bool {
     let inputs = filters.iter().skip(1).map(Dim::as_known).try_fold(1i64, |inputs, dim| inputs.checked_mul(dim?));
-    inputs.is_some_and(|inputs| (1..=MOST_COPIED_INPUTS).contains(&inputs))
+    inputs.is_some_and(|inputs| (1..=most).contains(&inputs))
 }
 
 impl Blocks<'_> {
     /// Adds a step over blocks in place of one; `None` where there is none, and nothing is added that others need not.
     pub(super) fn take(&mut self, step: &Step) -> Option<()> {
-        if let Op::Convolution(convolution) = &step.op {
+        if let (Op::Convolution(convolution), BlockSize::Eights) = (&step.op, self.block_size) {
             return self.convolution(step, convolution);
+        }
+        if let (Op::IntegerConvolution(convolution), BlockSize::All) = (&step.op, self.block_size) {
+            return self.integer_convolution(step, convolution);
         }
         if let Op::Concat(concat) = &step.op {
             return self.concat(step, concat);
@@ -83,13 +89,14 @@ impl Blocks<'_> {
             .all(|&operand| self.graph.fact(operand).is_some_and(|fact| fact.dtype() == Some(DType::F32)));
         let reads_own = convolution.program.operands().any(|operand| operand < OWN_OPERANDS);
         // Few windows are products of few rows.
-        if !plain || !is_f32 || reads_own || positions(&dims) <= FEW_WINDOWS || !Self::has_blocks(&dims) {
+        if !plain || !is_f32 || reads_own || positions(&dims) <= FEW_WINDOWS || !self.has_blocks(&dims) {
             return None;
         }
         let filters = self.dims(w)?;
-        let plain_inputs = !Self::has_blocks(&self.dims(x)?);
+        let plain_inputs = !self.has_blocks(&self.dims(x)?);
         if plain_inputs {
-            (convolution.groups == 1 && self.windowed.contains(&result) && has_few_inputs(&filters)).then_some(())?;
+            (convolution.groups == 1 && self.windowed.contains(&result) && has_inputs(&filters, MOST_COPIED_INPUTS))
+                .then_some(())?;
         } else {
             self.filters_fit(&filters, convolution.groups)?;
             (self.is_near(x) || self.is_worth_blocks(&filters, convolution.groups)).then_some(())?;
@@ -122,7 +129,7 @@ impl Blocks<'_> {
     }
 
     /// Whether a convolution multiplies each input often enough to have inputs put into blocks for it.
-    fn is_worth_blocks(&self, filters: &[Dim], groups: i64) -> bool {
+    pub(super) fn is_worth_blocks(&self, filters: &[Dim], groups: i64) -> bool {
         let [outputs, _, kernel @ ..] = filters else { return false };
         let taps = kernel.iter().filter_map(Dim::as_known).product::<i64>();
         let products = outputs.as_known().unwrap_or(0) / groups.max(1) * taps;
@@ -137,7 +144,7 @@ impl Blocks<'_> {
         // Where all come from blocks or from the last axis, their plain forms may not be needed.
         let mut wholes = step.operands.iter().filter(|operand| whole(self, **operand)).peekable();
         let are_near = wholes.peek().is_some() && wholes.all(|&operand| self.is_near(operand));
-        if !(waits || are_near) || !Self::has_blocks(&dims) || has_one_position(&dims) {
+        if !(waits || are_near) || !self.has_blocks(&dims) || has_one_position(&dims) {
             return None;
         }
         let mut operands = step.operands.clone();
@@ -173,8 +180,7 @@ impl Blocks<'_> {
         let dims = self.dims(Operand::Value(result))?;
         let along_channels = concat.axis == 1 || concat.axis + dims.len() as i64 == 1;
         let waits = step.operands.iter().any(|&operand| self.is_waiting(operand));
-        let mut each =
-            step.operands.iter().map(|&operand| self.dims(operand).is_some_and(|own| Self::has_blocks(&own)));
+        let mut each = step.operands.iter().map(|&operand| self.dims(operand).is_some_and(|own| self.has_blocks(&own)));
         if !along_channels || !waits || !each.all(|has_blocks| has_blocks) || has_one_position(&dims) {
             return None;
         }
@@ -182,7 +188,7 @@ impl Blocks<'_> {
         for operand in &mut operands {
             *operand = Operand::Value(self.in_blocks(*operand, &step.name)?);
         }
-        let value = self.push(Concat { axis: 1 }, operands, &step.name)?;
+        let value = self.push(Concat { axis: self.block_size.channel_axis(dims.len()) }, operands, &step.name)?;
         self.set_blocked(result, value, &step.name);
         Some(())
     }
@@ -198,11 +204,11 @@ impl Blocks<'_> {
         }
         let are_equal = results.windows(2).all(|pair| pair[0] == pair[1]);
         let is_even = sizes.iter().all(|size| *size == Operand::Absent);
-        if !along_channels || !are_equal || !is_even || !Self::has_blocks(results.first()?) {
+        if !along_channels || !are_equal || !is_even || !self.has_blocks(results.first()?) {
             return None;
         }
         let operands = vec![Operand::Value(*self.blocked.get(&as_value(x)?)?), Operand::Absent];
-        let op = Op::from(Split { axis: 1, ..split.clone() });
+        let op = Op::from(Split { axis: self.block_size.channel_axis(dims.len()), ..split.clone() });
         let facts = self.graph.inferred(&op, &operands)?;
         let values: Vec<_> = facts.into_iter().map(|fact| self.graph.add_value(fact, None)).collect();
         for (&result, &value) in step.results.iter().zip(&values) {
@@ -249,8 +255,10 @@ impl Blocks<'_> {
         let (from, to) = (self.dims(*step.operands.first()?)?, self.dims(Operand::Value(result))?);
         // All axes are told of, without regions.
         let given = |operand: usize| step.operands.get(operand).copied().filter(|given| *given != Operand::Absent);
-        let is_plain = resize.axes.is_empty() && given(1).is_none() && from[..2] == to[..2] && Self::has_blocks(&to);
-        if !is_plain || resize.coordinates == ResizeCoordinates::TfCropAndResize {
+        let is_plain = resize.axes.is_empty() && given(1).is_none() && from[..2] == to[..2] && self.has_blocks(&to);
+        // Other policies have one scale for all axes that are told of.
+        let stretches = resize.policy == ResizePolicy::Stretch;
+        if !is_plain || !stretches || resize.coordinates == ResizeCoordinates::TfCropAndResize {
             return None;
         }
         let mut operands = step.operands.clone();
@@ -265,8 +273,9 @@ impl Blocks<'_> {
             (None, Some(Operand::Constant(sizes))) => {
                 let sizes = self.graph.load_constant(sizes).ok()?;
                 let mut sizes = sizes.elements::<i64>().ok()?.to_vec();
-                *sizes.get_mut(1)? /= BLOCK;
-                sizes.push(BLOCK);
+                let block = self.block_size.block(*sizes.get(1)?)?;
+                *sizes.get_mut(1)? /= block;
+                sizes.push(block);
                 operands[3] = self.integers(sizes);
             }
             _ => return None,
@@ -332,7 +341,7 @@ impl Blocks<'_> {
             return Some(());
         }
         let keeps_channels = to.len() > 2 && from[..2] == to[..2];
-        let blocked = blocked_dims(&to).filter(|_| keeps_channels)?;
+        let blocked = self.blocked_dims(&to).filter(|_| keeps_channels)?;
         let value = self.reshaped(data, &blocked, &step.name)?;
         self.set_blocked(result, value, &step.name);
         Some(())

@@ -344,7 +344,17 @@ impl Product {
                 groups,
                 arithmetic: _,
                 program: _,
-            }) => IntegerConvolution { auto_pad, strides, dilations, pads, groups, program }.into(),
+            }) => IntegerConvolution {
+                auto_pad,
+                strides,
+                dilations,
+                pads,
+                groups,
+                program,
+                channels_last: false,
+                plain_inputs: false,
+            }
+            .into(),
         };
         Some(Step { op, operands, results: replaced.results.clone(), name: self.name })
     }

@@ -177,7 +177,12 @@ enum Layout {
 }
 
 /// Each matrix of a list of matrices `[rows, columns]`, transposed; channels go to blocks and back with it.
-fn transposed(elements: &[f64], rows: usize, columns: usize, shape: &[usize]) -> Result<Vec<f64>, TensorError> {
+pub(super) fn transposed<T: Copy>(
+    elements: &[T],
+    rows: usize,
+    columns: usize,
+    shape: &[usize],
+) -> Result<Vec<T>, TensorError> {
     let mut list = listed(DType::F64, shape)?;
     for matrix in elements.chunks(rows.saturating_mul(columns).max(1)) {
         list.extend((0..columns).flat_map(|column| matrix[column..].iter().step_by(columns)));

@@ -236,7 +236,9 @@ fn integer_sums(node: &mut Lowering<'_, '_>, operands: Vec<Operand>, program: Pr
     check_kernel_shape(node, &operands[1])?;
     let WindowAttributes { auto_pad, strides, dilations, pads } = window_attributes(node)?;
     let groups = node.int("group")?.unwrap_or(1);
-    node.emit_one(IntegerConvolution { auto_pad, strides, dilations, pads, groups, program }, operands)
+    let (channels_last, plain_inputs) = (false, false);
+    let sums = IntegerConvolution { auto_pad, strides, dilations, pads, groups, program, channels_last, plain_inputs };
+    node.emit_one(sums, operands)
 }
 
 fn integer_convolution(node: &mut Lowering<'_, '_>) -> Lowered {

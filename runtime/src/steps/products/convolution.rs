@@ -5,8 +5,7 @@ use super::fused::{self, Fused};
 use super::panels::PanelWeight;
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::encodings::Panels;
-use ipuc_formats::ops::{Convolution, ConvolutionPlan, Product, Program, ReferenceError, TypeError, WeightMatrix};
+use ipuc_formats::ops::{Convolution, ConvolutionPlan, Product, Program, ReferenceError, TypeError};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::change::Change;
@@ -44,16 +43,9 @@ impl Weights {
     pub(super) fn new(operator: &dyn Product, operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
             && let Some(panels) = PanelWeight::of(weight)
+            && panels.is_of(operator, &weight.shape()?)
         {
-            let shape: Vec<u64> = weight.shape()?.iter().map(|&extent| extent as u64).collect();
-            let Panels { groups, outputs, inputs, output_axis, .. } = panels.panels;
-            let is_own = |own: WeightMatrix| {
-                (own.groups, own.outputs, own.inputs) == (groups, outputs, inputs)
-                    && u64::from(own.output_axis) == output_axis
-            };
-            if operator.weight(1, &shape).is_some_and(is_own) {
-                return Ok(Weights::Panels(panels));
-            }
+            return Ok(Weights::Panels(panels));
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }

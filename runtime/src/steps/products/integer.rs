@@ -8,12 +8,12 @@ use super::floats::single;
 use super::fused;
 use super::integer_operands::{byte_types, each_zero, reads_own, reloaded, same_types, single_zero, zero_points};
 use super::integer_tasks::{Cut, ROWS_UNIT, sums_of};
-use super::panels::{PanelWeight, Run};
+use super::panels::{PanelWeight, Run, within};
 use super::requantized::{Along, Finish};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{IntegerMatmul, ProductPlan, Program};
+use ipuc_formats::ops::{self, IntegerMatmul, ProductPlan, Program};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
@@ -34,11 +34,13 @@ pub(super) enum Weights {
 }
 
 impl Weights {
-    pub(super) fn new(operands: &mut [Operand]) -> Result<Weights, KernelError> {
+    /// Operand 1. Panels of another matrix than that of the operator, which a file may hold, are decoded.
+    pub(super) fn new(operator: &dyn ops::Product, operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
-            && let Some(weight) = PanelWeight::of_integers(weight)
+            && let Some(panels) = PanelWeight::of_integers(weight)
+            && panels.is_of(operator, &weight.shape()?)
         {
-            return Ok(Weights::Panels(weight));
+            return Ok(Weights::Panels(panels));
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
@@ -62,6 +64,37 @@ impl Weights {
         match self {
             Weights::Panels(weight) => weight.comes_whole(inputs),
             Weights::Plain(_) => true,
+        }
+    }
+
+    /// Calls `visit` with groups of filters and pieces of them, the panels of which are counted from the group's first.
+    pub(super) fn each_group(
+        &self,
+        [groups, inputs, filters]: [usize; 3],
+        mut visit: impl FnMut(usize, &[IntegerPiece<'_>]) + Send,
+    ) -> Result<(), KernelError> {
+        match self {
+            Weights::Panels(weight) => {
+                let panels = filters.div_ceil(PANEL_OUTPUTS);
+                weight.for_each_run(|runs| {
+                    for group in 0..groups {
+                        let runs = within(runs, &(group * panels..(group + 1) * panels));
+                        if !runs.is_empty() {
+                            visit(group, &pieces(&runs));
+                        }
+                    }
+                    Ok(())
+                })
+            }
+            Weights::Plain(tensor) => {
+                for (group, filter) in (0..groups).zip((0..).step_by(filters.max(1))) {
+                    let matrix = &tensor.bytes()[filter * inputs..(filter + filters) * inputs];
+                    let lines = pack_integers(matrix, [inputs, filters], [1, inputs]);
+                    let panels = 0..filters.div_ceil(PANEL_OUTPUTS);
+                    visit(group, &[IntegerPiece { panels, inputs: 0..inputs, lines: &lines }]);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -108,7 +141,7 @@ impl Kernel for IntegerMatmul {
         let further = fused::operands(&mut operands, MATMUL_OPERANDS)?;
         let (a_zero, b_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
         let a = tensor_operand(&mut operands, 0)?;
-        let weights = Weights::new(&mut operands)?;
+        let weights = Weights::new(self, &mut operands)?;
         let plan = self.resolve(a.shape(), &weights.shape()?)?;
         let columns = plan.b.columns;
         // Zero points of single columns have one axis.

@@ -4,26 +4,26 @@
 //! the sums, all of which stay in the second-level cache. Filters that come in pieces of their inputs add to
 //! sums of the whole result first.
 
+use super::channels_last::ChannelsLast;
 use super::convolution::window;
 use super::exact;
 use super::fused;
-use super::integer::{Weights, finished, pieces};
+use super::integer::{Weights, finished};
 use super::integer_operands::{
     byte_types, each_zero, numbers, reads_own, reloaded, same_types, single_zero, zero_points,
 };
 use super::integer_tasks::{Cut, FEWEST_ROWS, OPERAND_BYTES, ROWS_UNIT, in_parts, sums_of};
-use super::panels::within;
 use super::requantized::{Along, Finish};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{ConvolutionPlan, IntegerConvolution};
 use ipuc_formats::value::Value;
 use ipuc_kernels::convolution::{
-    ByteDepthwise, ConvolutionShape, FilterTiles, Filters, PositionTiles, Positions, TiledConvolution,
+    ByteConvolution, ByteDepthwise, ChannelOrder, ConvolutionShape, FilterTiles, Filters, PositionTiles, Positions,
+    TiledConvolution,
 };
 use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
-    pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -41,7 +41,13 @@ const BIAS: usize = 4;
 
 impl Kernel for IntegerConvolution {
     fn run(&self, mut operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let Some([x_kind, w_kind]) = byte_types(&operands) else { return exact::convolution(self, operands, context) };
+        let Some([x_kind, w_kind]) = byte_types(&operands) else {
+            // No pass has channels side by side of other types.
+            if self.channels_last {
+                return run_reference(self, operands, context);
+            }
+            return exact::convolution(self, operands, context);
+        };
         if reads_own(&self.program, CONVOLUTION_OPERANDS) {
             return run_reference(self, operands, context);
         }
@@ -49,7 +55,7 @@ impl Kernel for IntegerConvolution {
         let (x_zero, w_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
         let bias = zero_points(&mut operands, BIAS)?;
         let x = tensor_operand(&mut operands, 0)?;
-        let weights = Weights::new(&mut operands)?;
+        let weights = Weights::new(self, &mut operands)?;
         let plan = self.resolve(x.shape(), &weights.shape()?)?;
         let filters = plan.shape[1];
         let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
@@ -62,7 +68,20 @@ impl Kernel for IntegerConvolution {
         };
         let pad = Zero { code: zero as u8, kind: x_kind };
         let axes: Vec<WindowAxis> = plan.axes.iter().map(window).collect();
-        let bias = bias.as_ref().map(|bias| bias.elements::<i32>()).transpose()?;
+        let biases = bias.as_ref().map(|bias| bias.elements::<i32>()).transpose()?;
+        if self.channels_last {
+            let weight = IntegerWeight { kind: w_kind, zeros: &zeros };
+            let order = if self.plain_inputs { ChannelOrder::Planes } else { ChannelOrder::SideBySide };
+            let channels = plan.group_channels;
+            let own = ByteConvolution { order, axes: &axes, channels, pad, weight, bias: biases };
+            let own = ChannelsLast::new(&plan, own, x.bytes());
+            if let Some(result) = channels_last(self, (&plan, own), &weights, &further, context)? {
+                return Ok(vec![result]);
+            }
+            let operands = [Some(x), Some(weights.into_tensor()?), x_zero, w_zero, bias];
+            return run_reference(self, reloaded(operands, further, CONVOLUTION_OPERANDS), context);
+        }
+        let bias = biases;
         let convolution = Windows { plan: &plan, axes, x: x.bytes(), pad, zero, w_kind, zeros: &zeros, bias };
         if weights.come_whole(convolution.inputs())
             && let Some(finish) = Finish::new(&self.program, &plan.shape, Along::Channels, &further)?
@@ -91,6 +110,26 @@ impl Kernel for IntegerConvolution {
     }
 }
 
+/// The result with its channels side by side; `None` where only the reference gives it.
+fn channels_last(
+    operator: &IntegerConvolution,
+    (plan, convolution): (&ConvolutionPlan, Option<ChannelsLast<'_>>),
+    weights: &Weights,
+    further: &[Option<Value>],
+    context: &mut Context<'_>,
+) -> Result<Option<Value>, KernelError> {
+    let shape = operator.result_shape(plan);
+    let convolution = convolution.filter(|convolution| weights.come_whole(convolution.inputs()));
+    let Some(convolution) = convolution else { return Ok(None) };
+    let Some(finish) = Finish::new(&operator.program, &shape, Along::Outputs, further)? else { return Ok(None) };
+    let mut result = context.allocate(0, finish.dtype(), &shape)?;
+    if result.count() > 0 {
+        convolution.finish_all(weights, &finish, result.bytes_mut())?;
+    }
+    finish.finish()?;
+    Ok(Some(result.into()))
+}
+
 /// A convolution of which the operands are known.
 struct Windows<'a> {
     plan: &'a ConvolutionPlan,
@@ -112,41 +151,14 @@ impl Windows<'_> {
         self.plan.group_channels * self.axes.iter().map(|axis| axis.kernel).product::<usize>()
     }
 
+    /// Groups of filters: how many, their inputs and filters.
+    fn matrices(&self) -> [usize; 3] {
+        [self.plan.groups, self.inputs(), self.filters()]
+    }
+
     /// Filters of a group.
     fn filters(&self) -> usize {
         self.plan.shape[1] / self.plan.groups
-    }
-
-    /// Calls `visit` with groups and pieces of their filters, the panels of which are counted from the group's first.
-    fn each_group(
-        &self,
-        weights: &Weights,
-        mut visit: impl FnMut(usize, &[IntegerPiece<'_>]) + Send,
-    ) -> Result<(), KernelError> {
-        let (inputs, filters) = (self.inputs(), self.filters());
-        match weights {
-            Weights::Panels(weight) => {
-                let panels = filters.div_ceil(PANEL_OUTPUTS);
-                weight.for_each_run(|runs| {
-                    for group in 0..self.plan.groups {
-                        let runs = within(runs, &(group * panels..(group + 1) * panels));
-                        if !runs.is_empty() {
-                            visit(group, &pieces(&runs));
-                        }
-                    }
-                    Ok(())
-                })
-            }
-            Weights::Plain(tensor) => {
-                for (group, filter) in (0..self.plan.groups).zip((0..).step_by(filters.max(1))) {
-                    let matrix = &tensor.bytes()[filter * inputs..(filter + filters) * inputs];
-                    let lines = pack_integers(matrix, [inputs, filters], [1, inputs]);
-                    let panels = 0..filters.div_ceil(PANEL_OUTPUTS);
-                    visit(group, &[IntegerPiece { panels, inputs: 0..inputs, lines: &lines }]);
-                }
-                Ok(())
-            }
-        }
     }
 
     /// Writes the results of groups of one input channel.
@@ -166,7 +178,7 @@ impl Windows<'_> {
     fn finish_all(&self, weights: &Weights, finish: &Finish<'_>, out: &mut [u8]) -> Result<(), KernelError> {
         let tiled = TiledConvolution::new(Instructions::best(), &self.shape(), self.pad);
         let most = tiled.as_ref().map_or(usize::MAX, |tiled| (TILES_BYTES / tiled.panel_bytes()).max(1));
-        self.each_group(weights, |group, pieces| {
+        weights.each_group(self.matrices(), |group, pieces| {
             for pieces in in_parts(pieces, most) {
                 self.finish_group(tiled.as_ref(), group, &pieces, finish, out);
             }
@@ -327,7 +339,7 @@ impl Windows<'_> {
 
     /// Adds what pieces of filters give, which come part by part.
     fn add_all(&self, weights: &Weights, sums: &mut [i32]) -> Result<(), KernelError> {
-        self.each_group(weights, |group, pieces| self.add_group(group, pieces, sums))
+        weights.each_group(self.matrices(), |group, pieces| self.add_group(group, pieces, sums))
     }
 
     /// Adds what pieces of the filters of a group give for all images.

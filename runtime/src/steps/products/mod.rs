@@ -4,6 +4,7 @@
 //! arithmetic than ONNX's own, f64 convolutions) runs its reference.
 
 mod blocked_convolution;
+mod channels_last;
 pub(super) mod convolution;
 mod deformable;
 mod einsum;

@@ -4,6 +4,7 @@ use crate::steps::{KernelError, PartBytes, Weight};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{InputMajor, Panels, Plane, PlaneRole};
 use ipuc_formats::model::PartRecord;
+use ipuc_formats::ops::Product;
 use ipuc_kernels::product::{
     CodeType, CodedLayout, CodedPiece, CodedPlane, CodedRole, InputMajorLayout, OpenPanels, PANEL_OUTPUTS,
     PanelElements, PanelPiece, PlaneType, Rounded, RunElements, RunPiece, SparseLayout, decoded_panels, panels_of_runs,
@@ -53,6 +54,16 @@ impl PanelWeight {
         };
         let sparse = sparse_layout(weight, &panels, codes.as_ref());
         Some(PanelWeight { weight: weight.clone(), panels, codes, sparse, by_input: None })
+    }
+
+    /// Whether they are of the matrices that an operator multiplies as operand 1 of this shape.
+    pub(super) fn is_of(&self, operator: &dyn Product, shape: &[usize]) -> bool {
+        let shape: Vec<u64> = shape.iter().map(|&extent| extent as u64).collect();
+        let Panels { groups, outputs, inputs, output_axis, .. } = self.panels;
+        operator.weight(1, &shape).is_some_and(|own| {
+            (own.groups, own.outputs, own.inputs) == (groups, outputs, inputs)
+                && u64::from(own.output_axis) == output_axis
+        })
     }
 
     /// As [`PanelWeight::of`] for a product that also takes weights that lie input by input.

@@ -706,6 +706,8 @@ fn convolutions_of_integers_have_the_bits_of_the_reference() {
             pads: if padded { vec![1, 2, 0, 1] } else { vec![] },
             groups,
             program,
+            channels_last: false,
+            plain_inputs: false,
         };
         let scale = Tensor::from_elements(&[w[0], 1, 1], &vec![0.004f32; w[0]]).unwrap();
         let bias: Vec<i32> = (0..w[0] as i32).map(|filter| (filter - 3) << 12).collect();
@@ -725,4 +727,54 @@ fn convolutions_of_integers_have_the_bits_of_the_reference() {
     case(1, &[1, 70, 5, 4], &[33, 70, 2, 2], [DType::I8, DType::I8], false);
     case(2, &[1, 6, 6, 7], &[18, 3, 3, 2], [DType::U8, DType::U8], true);
     case(4, &[1, 4, 6, 7], &[4, 1, 3, 3], [DType::I8, DType::U8], true);
+}
+
+#[test]
+fn convolutions_of_channels_side_by_side_have_the_bits_of_the_reference() {
+    let lines = requantized(5);
+    let codes = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let bent = program(&["cast @ : f32", "mul @ $5 : f32", "tanh @ : f32", "add @ $6 : f32"]);
+    for (program, added) in [(codes, Tensor::scalar(7i32)), (bent, Tensor::scalar(0.5f32))] {
+        let case = |x: &[usize], w: &[usize], [left, right]: [DType; 2], padded: bool| {
+            let plain_inputs = x[1] != 1;
+            let op = |program: Program| IntegerConvolution {
+                auto_pad: None,
+                strides: if padded { vec![2, 1] } else { vec![] },
+                dilations: if padded { vec![1, 2] } else { vec![] },
+                pads: if padded { vec![1, 2, 0, 1] } else { vec![] },
+                groups: 1,
+                program,
+                channels_last: true,
+                plain_inputs,
+            };
+            let scale = Tensor::from_elements(&[w[0]], &vec![0.004f32; w[0]]).unwrap();
+            let bias: Vec<i32> = (0..w[0] as i32).map(|filter| (filter - 3) << 12).collect();
+            let inputs = [
+                bytes(left, x, 1),
+                bytes(right, w, 2),
+                bytes(left, &[], 3),
+                bytes(right, if padded { &w[..1] } else { &[] }, 4),
+                Some(Tensor::from_elements(&[w[0]], &bias).unwrap()),
+                Some(scale),
+                Some(added.clone()),
+            ];
+            let what = format!("{left} {x:?} by {right} {w:?}");
+            check_integers(op(program.clone()).into(), op(Program::default()).into(), &program, &inputs, &what);
+        };
+        case(&[2, 3, 7, 9], &[20, 3, 3, 3], [DType::U8, DType::I8], true);
+        case(&[2, 1, 7, 9, 8], &[20, 1, 3, 3, 8], [DType::U8, DType::I8], true);
+        case(&[1, 1, 5, 4, 72], &[83, 1, 2, 2, 72], [DType::I8, DType::I8], false);
+        case(&[1, 1, 14, 14, 64], &[130, 1, 1, 1, 64], [DType::I8, DType::U8], false);
+        case(&[1, 1, 6, 7, 4], &[4, 1, 3, 3, 4], [DType::U8, DType::U8], true);
+        // More images than are multiplied together.
+        case(&[20, 1, 3, 3, 4], &[18, 1, 2, 2, 4], [DType::I8, DType::I8], true);
+        case(&[20, 3, 3, 3], &[18, 3, 3, 2], [DType::I8, DType::U8], true);
+        // Windows without taps or of padding alone.
+        case(&[1, 1, 5, 5, 4], &[16, 1, 0, 1, 4], [DType::U8, DType::I8], true);
+        case(&[1, 3, 5, 5], &[16, 3, 0, 3], [DType::U8, DType::I8], true);
+        case(&[1, 1, 0, 5, 4], &[16, 1, 1, 1, 4], [DType::U8, DType::I8], true);
+        case(&[0, 1, 5, 5, 4], &[16, 1, 1, 1, 4], [DType::U8, DType::I8], true);
+        // No whole words of channels: by the reference.
+        case(&[1, 1, 6, 7, 6], &[9, 1, 3, 3, 6], [DType::U8, DType::U8], true);
+    }
 }

@@ -1,0 +1,80 @@
+//! What becomes of the sums of tiles: they are handed on or made codes, for neighbouring filters of a position.
+
+use crate::{
+    product::Requantize,
+    simd::{LANES, Simd},
+};
+
+/// Where codes of positions are written.
+pub enum CodeRows<'o> {
+    /// All outputs of all positions.
+    Whole(&'o mut [u8]),
+    /// The outputs of each position that are multiplied.
+    Each(Vec<&'o mut [u8]>),
+}
+
+/// What takes the sums of tiles.
+pub(super) trait Complete {
+    /// Takes those of a position, counted from the first: of `count` filters from `filter` on.
+    fn complete<S: Simd, const PANELS: usize>(
+        &mut self,
+        simd: S,
+        position: usize,
+        filter: usize,
+        sums: [S::Integers; PANELS],
+        count: usize,
+    );
+}
+
+/// Hands them on.
+pub(super) struct Handed<V>(pub V);
+
+impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
+    #[inline(always)]
+    fn complete<S: Simd, const PANELS: usize>(
+        &mut self,
+        simd: S,
+        position: usize,
+        filter: usize,
+        sums: [S::Integers; PANELS],
+        count: usize,
+    ) {
+        let mut own = [[0; LANES]; PANELS];
+        for panel in 0..PANELS {
+            simd.store_integers(sums[panel], &mut own[panel]);
+        }
+        (self.0)(position, filter, &own.as_flattened()[..count]);
+    }
+}
+
+/// Makes codes of them; `NEAR` where the nearest integer of every value is known to be one of 32 bits.
+pub(super) struct Codes<'a, 'o, const NEAR: bool> {
+    pub by: Requantize<'a>,
+    pub out: CodeRows<'o>,
+    /// Filters of a position.
+    pub width: usize,
+    /// The first filter that is multiplied.
+    pub first: usize,
+}
+
+impl<const NEAR: bool> Complete for Codes<'_, '_, NEAR> {
+    #[inline(always)]
+    fn complete<S: Simd, const PANELS: usize>(
+        &mut self,
+        simd: S,
+        position: usize,
+        filter: usize,
+        sums: [S::Integers; PANELS],
+        count: usize,
+    ) {
+        let out = match &mut self.out {
+            CodeRows::Whole(out) => &mut out[position * self.width + filter..][..count],
+            CodeRows::Each(rows) => &mut rows[position][filter - self.first..][..count],
+        };
+        let codes = self.by.of_vectors::<S, NEAR, PANELS>(simd, filter, sums);
+        match out.first_chunk_mut() {
+            Some(out) => *out = codes,
+            None => out.copy_from_slice(&codes[..count]),
+        }
+    }
+}
