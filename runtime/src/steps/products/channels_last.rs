@@ -52,13 +52,13 @@ impl<'a> ChannelsLast<'a> {
     fn finish_pieces(&self, pieces: &[IntegerPiece<'_>], finish: &Finish<'_>, out: &mut [u8]) {
         let filters = self.kernel.filters(pieces);
         let positions = window::outputs(self.axes);
-        let image = self.x.len() / self.plan.shape[0].max(1);
+        let image = self.x.len() / self.plan.shape[0];
         let cut = Cut::new(self.plan.shape[0], positions, ROWS_UNIT, self.inputs(), pieces);
         let result = positions * self.filters() * (finish.dtype().bits() / 8);
         let together = (IMAGES_BYTES / self.kernel.image_bytes().max(1)).clamp(1, MOST_IMAGES);
-        let groups = self.x.chunks(together * image.max(1)).zip(out.chunks_mut(together * result));
+        let groups = self.x.chunks(together * image).zip(out.chunks_mut(together * result));
         for (group, (x, out)) in groups.enumerate() {
-            let images: Vec<SideBySideImage<'_>> = x.chunks(image.max(1)).map(|x| self.kernel.image(x)).collect();
+            let images: Vec<SideBySideImage<'_>> = x.chunks(image).map(|x| self.kernel.image(x)).collect();
             let tasks = (group * together..).zip(images.iter().zip(out.chunks_mut(result)));
             let of_image = |(index, (image, out))| self.tasks(&cut, (image, index * positions), out, finish);
             each(tasks.flat_map(of_image).collect(), |task: Task<'_, '_>| task.finish(&self.kernel, &filters, finish));

@@ -74,7 +74,9 @@ impl Kernel for IntegerConvolution {
             let order = if self.plain_inputs { ChannelOrder::Planes } else { ChannelOrder::SideBySide };
             let channels = plan.group_channels;
             let own = ByteConvolution { order, axes: &axes, channels, pad, weight, bias: biases };
-            let own = ChannelsLast::new(&plan, own, x.bytes());
+            // Extents of operands without elements may be any: an empty result is left to the reference.
+            let is_empty = plan.shape.contains(&0);
+            let own = if is_empty { None } else { ChannelsLast::new(&plan, own, x.bytes()) };
             if let Some(result) = channels_last(self, (&plan, own), &weights, &further, context)? {
                 return Ok(vec![result]);
             }
@@ -123,9 +125,7 @@ fn channels_last(
     let Some(convolution) = convolution else { return Ok(None) };
     let Some(finish) = Finish::new(&operator.program, &shape, Along::Outputs, further)? else { return Ok(None) };
     let mut result = context.allocate(0, finish.dtype(), &shape)?;
-    if result.count() > 0 {
-        convolution.finish_all(weights, &finish, result.bytes_mut())?;
-    }
+    convolution.finish_all(weights, &finish, result.bytes_mut())?;
     finish.finish()?;
     Ok(Some(result.into()))
 }
