@@ -35,9 +35,12 @@ def inputs(folder):
         given.append((value.name, file))
         tensor = onnx.TensorProto()
         tensor.ParseFromString(file.read_bytes())
-        for dimension, extent in zip(value.type.tensor_type.shape.dim, tensor.dims):
-            if dimension.dim_param:
+        for axis, (dimension, extent) in enumerate(zip(value.type.tensor_type.shape.dim, tensor.dims)):
+            if any(letter.isalnum() for letter in dimension.dim_param):
                 sizes[dimension.dim_param] = extent
+            elif dimension.dim_value <= 0:
+                # One without a name is named after its place.
+                sizes["%s.%d" % (value.name, axis)] = extent
     return given, sizes
 
 
