@@ -15,7 +15,7 @@ use super::{
     direct::Block,
     filter_tiles::{FLIP, FilterTiles, Layout, TILE_CHANNELS},
     terms::Terms,
-    words::{WORD_CHANNELS, interleave},
+    words::{FLIPPED, WORD_CHANNELS, interleave},
 };
 use crate::{
     product::{IntegerPiece, IntegerWeight, PANEL_OUTPUTS, Requantize, Zero},
@@ -32,9 +32,6 @@ const PAIR_OUTPUTS: usize = 2 * PANEL_OUTPUTS;
 
 /// Positions whose sums stay in the first-level cache with those of a pair of panels.
 const RUN_POSITIONS: usize = 256;
-
-/// By how much flipping its highest bit moves a code.
-const FLIPPED: i32 = 128;
 
 /// A convolution whose filters come whole.
 pub struct TiledConvolution {

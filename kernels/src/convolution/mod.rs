@@ -46,7 +46,7 @@ pub use depthwise_bytes::ByteDepthwise;
 pub use filter_tiles::FilterTiles;
 pub use grouped::convolution;
 pub use integer::{Filters, PositionTiles, Positions, TiledConvolution};
-pub use side_by_side::{ByteConvolution, ChannelOrder, CodeRows, SideBySide, SideBySideFilters, SideBySideImage};
+pub use side_by_side::{ByteConvolution, ChannelOrder, OutputRows, SideBySide, SideBySideFilters, SideBySideImage};
 pub use transposed::{TransposedShape, add_windows, transposed};
 
 /// The shape of a convolution: `[batch, groups * group_inputs, ..]` to `[batch, groups * group_outputs, ..]`.

@@ -5,6 +5,9 @@ use crate::simd::{LANES, Simd};
 /// Channels of a word.
 pub(super) const WORD_CHANNELS: usize = 4;
 
+/// By how much flipping its highest bit moves a code.
+pub(super) const FLIPPED: i32 = 128;
+
 /// Positions whose codes are interleaved at a time.
 const TOGETHER: usize = WORD_CHANNELS * LANES;
 

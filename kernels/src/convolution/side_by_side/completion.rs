@@ -5,8 +5,8 @@ use crate::{
     simd::{LANES, Simd},
 };
 
-/// Where codes of positions are written.
-pub enum CodeRows<'o> {
+/// Where results of positions are written.
+pub enum OutputRows<'o> {
     /// All outputs of all positions.
     Whole(&'o mut [u8]),
     /// The outputs of each position that are multiplied.
@@ -50,7 +50,7 @@ impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
 /// Makes codes of them; `NEAR` where the nearest integer of every value is known to be one of 32 bits.
 pub(super) struct Codes<'a, 'o, const NEAR: bool> {
     pub by: Requantize<'a>,
-    pub out: CodeRows<'o>,
+    pub out: OutputRows<'o>,
     /// Filters of a position.
     pub width: usize,
     /// The first filter that is multiplied.
@@ -68,8 +68,8 @@ impl<const NEAR: bool> Complete for Codes<'_, '_, NEAR> {
         count: usize,
     ) {
         let out = match &mut self.out {
-            CodeRows::Whole(out) => &mut out[position * self.width + filter..][..count],
-            CodeRows::Each(rows) => &mut rows[position][filter - self.first..][..count],
+            OutputRows::Whole(out) => &mut out[position * self.width + filter..][..count],
+            OutputRows::Each(rows) => &mut rows[position][filter - self.first..][..count],
         };
         let codes = self.by.of_vectors::<S, NEAR, PANELS>(simd, filter, sums);
         match out.first_chunk_mut() {

@@ -12,9 +12,12 @@ mod planes;
 
 use std::{borrow::Cow, ops::Range};
 
-pub use completion::CodeRows;
+pub use completion::OutputRows;
 
-use super::{MOST_DEPTH, words::WORD_CHANNELS};
+use super::{
+    MOST_DEPTH,
+    words::{FLIPPED, WORD_CHANNELS},
+};
 use completion::{Codes, Complete, Handed};
 
 use crate::{
@@ -28,9 +31,6 @@ use crate::{
 
 /// The highest bit of a code.
 const FLIP: u8 = 0x80;
-
-/// By how much flipping its highest bit moves a code.
-const FLIPPED: i32 = 128;
 
 /// How the channels of images lie; those of results lie side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl<'a> SideBySide<'a> {
     pub fn filters<'w>(&self, pieces: &[IntegerPiece<'w>]) -> SideBySideFilters<'w> {
         let depth = self.depth();
         assert!(pieces.iter().all(|piece| piece.inputs == (0..depth)), "pieces are of whole panels");
-        let lines = depth.div_ceil(WORD_CHANNELS).max(1);
+        let lines = depth.div_ceil(WORD_CHANNELS);
         let ByteConvolution { order, axes, channels, weight, .. } = self.own;
         let flip = if weight.kind.signed { 0 } else { FLIP };
         let mut panels = Vec::new();
@@ -250,7 +250,7 @@ impl<'a> SideBySide<'a> {
         (image, positions): (&SideBySideImage<'_>, Range<usize>),
         (filters, panels): (&SideBySideFilters<'_>, Range<usize>),
         by: Requantize<'_>,
-        out: CodeRows<'_>,
+        out: OutputRows<'_>,
     ) {
         let windows = Windows::new(self, image.codes(), positions);
         let panels = &filters.panels[panels];
@@ -607,11 +607,11 @@ mod tests {
                     kernel.sums(x.clone(), w.clone(), |position, filter, own| {
                         sums[(part.start + position) * filters + filter..][..own.len()].copy_from_slice(own);
                     });
-                    let rows = CodeRows::Whole(&mut whole[part.start * filters..part.end * filters]);
+                    let rows = OutputRows::Whole(&mut whole[part.start * filters..part.end * filters]);
                     kernel.codes(x.clone(), w.clone(), by(Parameter::Each(&scales)), rows);
                     let own_filters = panels.start * PANEL_OUTPUTS..filters.min(panels.end * PANEL_OUTPUTS);
                     let rows = each[part.start * filters..part.end * filters].chunks_mut(filters);
-                    let rows = CodeRows::Each(rows.map(|row| &mut row[own_filters.clone()]).collect());
+                    let rows = OutputRows::Each(rows.map(|row| &mut row[own_filters.clone()]).collect());
                     kernel.codes(x, w, by(Parameter::All(0.02)), rows);
                 }
             }

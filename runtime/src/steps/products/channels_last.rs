@@ -6,7 +6,7 @@ use super::integer_tasks::{Cut, ROWS_UNIT};
 use super::requantized::Finish;
 use crate::steps::KernelError;
 use ipuc_formats::ops::ConvolutionPlan;
-use ipuc_kernels::convolution::{ByteConvolution, CodeRows, SideBySide, SideBySideFilters, SideBySideImage};
+use ipuc_kernels::convolution::{ByteConvolution, OutputRows, SideBySide, SideBySideFilters, SideBySideImage};
 use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -84,7 +84,7 @@ impl<'a> ChannelsLast<'a> {
                 Task { image, first, positions, pieces, panels, filters, out }
             };
             if let [pieces] = cut.outputs.as_slice() {
-                tasks.push(task(pieces.as_slice(), 0..panels(pieces), Out::Whole(out)));
+                tasks.push(task(pieces.as_slice(), 0..panels(pieces), OutputRows::Whole(out)));
                 continue;
             }
             let mut begun = 0;
@@ -93,14 +93,14 @@ impl<'a> ChannelsLast<'a> {
                 let own = begun..begun + panels(pieces);
                 begun = own.end;
                 let outputs = outputs(pieces, filters);
-                parts.push((outputs, task(pieces.as_slice(), own, Out::Each(Vec::new()))));
+                parts.push((outputs, task(pieces.as_slice(), own, OutputRows::Each(Vec::new()))));
             }
             for mut rest in out.chunks_mut(row) {
                 let mut begun = 0;
                 for (outputs, task) in &mut parts {
                     let (_, behind) = rest.split_at_mut((outputs.start - begun) * size);
                     let (own, behind) = behind.split_at_mut(outputs.len() * size);
-                    if let Out::Each(rows) = &mut task.out {
+                    if let OutputRows::Each(rows) = &mut task.out {
                         rows.push(own);
                     }
                     (rest, begun) = (behind, outputs.end);
@@ -135,26 +135,14 @@ struct Task<'t, 'w> {
     panels: Range<usize>,
     /// All filters.
     filters: usize,
-    out: Out<'t>,
-}
-
-/// Where results of the positions of a task go.
-enum Out<'t> {
-    /// Those of all filters of all positions.
-    Whole(&'t mut [u8]),
-    /// Those of its own filters for each position.
-    Each(Vec<&'t mut [u8]>),
+    out: OutputRows<'t>,
 }
 
 impl Task<'_, '_> {
     fn finish(mut self, kernel: &SideBySide<'_>, filters: &SideBySideFilters<'_>, finish: &Finish<'_>) {
         let (x, own) = ((self.image, self.positions.clone()), (filters, self.panels.clone()));
         if let Finish::Codes(codes) = finish {
-            let out = match self.out {
-                Out::Whole(out) => CodeRows::Whole(out),
-                Out::Each(rows) => CodeRows::Each(rows),
-            };
-            return kernel.codes(x, own, codes.of(0, self.filters), out);
+            return kernel.codes(x, own, codes.of(0, self.filters), self.out);
         }
         kernel.sums(x, own, |position, filter, sums| self.write(position, filter, sums, finish));
     }
@@ -165,8 +153,8 @@ impl Task<'_, '_> {
         let first = outputs(self.pieces, self.filters).start;
         let place = (self.first + self.positions.start + position) * self.filters + filter;
         let results = match &mut self.out {
-            Out::Whole(out) => &mut out[(position * self.filters + filter) * size..],
-            Out::Each(rows) => &mut rows[position][(filter - first) * size..],
+            OutputRows::Whole(out) => &mut out[(position * self.filters + filter) * size..],
+            OutputRows::Each(rows) => &mut rows[position][(filter - first) * size..],
         };
         finish.write(filter, place, sums, &mut results[..sums.len() * size]);
     }
