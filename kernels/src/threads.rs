@@ -10,8 +10,9 @@ use std::{
     },
 };
 
-/// Below this many multiply-accumulate operations a kernel stays on the calling thread: waking another costs more.
-pub const SERIAL_OPERATIONS: usize = 50_000;
+/// Below this many multiply-accumulate operations a kernel stays on the calling thread: what another reads and writes moves between the
+/// caches of cores, which costs more.
+pub const SERIAL_OPERATIONS: usize = 100_000;
 
 /// Parts per thread that a large kernel is cut into, so that threads of unequal speed finish together.
 const PARTS_PER_THREAD: usize = 4;
@@ -56,12 +57,22 @@ pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
     if count < 2 || threads == 1 {
         return team::alone(|| tasks.into_iter().for_each(run));
     }
+    // The caller begins with the first, for which it waits for no other core: not for one to see that it is called either.
+    let mut tasks = tasks.into_iter();
+    let first = tasks.next();
     let rest = Rest::new(tasks, threads);
-    team::share(count, &|| {
-        while let Some(task) = rest.next(team::index()) {
-            run(task);
-        }
-    });
+    let own = || take_all(&rest, first, &run);
+    team::share(count, own, &|| take_all(&rest, rest.next(team::index()), &run));
+}
+
+/// Runs a task and those that are left: one function for the caller and all others, since it holds all that a task does.
+#[inline(never)]
+fn take_all<T>(rest: &Rest<T>, first: Option<T>, run: &impl Fn(T)) {
+    let mut next = first;
+    while let Some(task) = next {
+        run(task);
+        next = rest.next(team::index());
+    }
 }
 
 /// Tasks that nobody has taken. A thread that takes its own touches no memory that others write, until they help it.
@@ -72,10 +83,12 @@ struct Rest<T> {
 }
 
 impl<T> Rest<T> {
-    fn new(tasks: Vec<T>, threads: usize) -> Self {
-        let first = |thread: usize| tasks.len() * thread / threads;
+    /// Tasks behind one that the caller has taken.
+    fn new(tasks: impl ExactSizeIterator<Item = T>, threads: usize) -> Self {
+        let count = tasks.len() + 1;
+        let first = |thread: usize| (count * thread / threads).saturating_sub(1);
         let own = (0..threads).map(|thread| Indices::new(first(thread)..first(thread + 1))).collect();
-        Self { own, tasks: tasks.into_iter().map(|task| Mutex::new(Some(task))).collect() }
+        Self { own, tasks: tasks.map(|task| Mutex::new(Some(task))).collect() }
     }
 
     /// The next task of a thread.
@@ -147,15 +160,16 @@ mod tests {
 
     #[test]
     fn threads_take_neighbours_and_then_the_last_of_others() {
-        let rest = Rest::new(('a'..='g').collect(), 2);
-        let taken: String = [0, 1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| rest.next(thread)).collect();
-        assert_eq!(taken, "adebcgf");
+        // The caller has taken a.
+        let rest = Rest::new(('b'..='g').collect::<Vec<_>>().into_iter(), 2);
+        let taken: String = [1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| rest.next(thread)).collect();
+        assert_eq!(taken, "debcgf");
         assert_eq!((rest.next(0), rest.next(1)), (None, None));
     }
 
     #[test]
     fn a_thread_without_tasks_of_its_own_takes_those_of_others() {
-        let rest = Rest::new(vec![1, 2], 3);
-        assert_eq!([0, 0, 7].map(|thread| rest.next(thread)), [Some(2), Some(1), None]);
+        let rest = Rest::new([2, 3].into_iter(), 4);
+        assert_eq!([0, 0, 7].map(|thread| rest.next(thread)), [Some(3), Some(2), None]);
     }
 }

@@ -57,7 +57,9 @@ pub fn panels_product(
     }
     let panels = pieces.iter().map(|piece| piece.panels.len()).sum();
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
-    let cut = Cut::new(rows, depth, panels, threads::parts(rows * depth * panels * PANEL_OUTPUTS, usize::MAX));
+    // One row waits for its weight: that takes as long as to multiply it with two.
+    let operations = rows.max(2) * depth * panels * PANEL_OUTPUTS;
+    let cut = Cut::new(rows, depth, panels, threads::parts(operations, usize::MAX));
     let mut parts = Vec::new();
     for piece in pieces {
         for first in piece.panels.clone().step_by(cut.panels) {
