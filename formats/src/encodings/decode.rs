@@ -7,12 +7,11 @@ use super::logical::{Logical, packed_bytes};
 use super::part::PartRange;
 use super::plane::{Plane, PlaneRole};
 use super::record::WeightRecord;
-use super::table::Coded;
 use super::transfer::Elements;
 use crate::dtype::DType;
 use crate::ops::scalar::scalars;
 use crate::ops::{WeightMatrix, code_difference, dequantized, scale_product};
-use crate::tensor::{Tensor, pack_codes, unpack_codes};
+use crate::tensor::{Tensor, unpack_codes};
 use half::{bf16, f16};
 use std::ops::Deref;
 
@@ -84,52 +83,23 @@ impl WeightRecord {
             return Err(EncodingError::Size { expected, found: canonical.len() as u64 });
         }
         self.encoding.locate(weight, Pick::Row(row))?;
-        // The units are a small weight of their own.
-        let (coded, outputs, row) = match self.encoding.as_panels() {
-            None => (self.encoding.clone(), 1, 0),
-            Some(panels) => {
-                let (small, row) = panels.of_one_panel(row % panels.outputs);
-                let outputs = small.outputs as usize;
-                (small.into(), outputs, row as usize)
-            }
-        };
-        let shape = [outputs as u64, row_elements];
-        let small = Logical { dtype: self.dtype, shape: &shape };
-        let encoding = coded.encoding();
+        // The units are a small weight of their own; of a panel only the row is read.
+        let own = self.encoding.as_panels().map(|panels| panels.of_one_output(row % panels.outputs));
+        let coded = own.as_ref().map_or_else(|| self.encoding.clone(), |(panels, _)| panels.clone().into());
+        let shape = [1, row_elements];
+        let (encoding, small) = (coded.encoding(), Logical { dtype: self.dtype, shape: &shape });
         let mut elements = empty(encoding, small)?;
-        let all = encoding.units(small)?;
-        unpack_part(encoding, small, all.run(0, all.count), units, &mut elements)?;
-        // Of a panel only the row is decoded.
-        let own = match coded.as_panels() {
-            None => value(encoding, small, elements)?,
-            Some(panels) => {
-                let (encoding, shape) = (Coded::from(panels.of_one_output()), [1, row_elements]);
-                let small = Logical { dtype: self.dtype, shape: &shape };
-                value(encoding.encoding(), small, elements.row(outputs, row)?)?
+        let units_of_row = encoding.units(small)?;
+        let all = units_of_row.run(0, units_of_row.count);
+        match &own {
+            Some((panels, lane)) => {
+                check_size(encoding, small, all, units)?;
+                panels.unpack_lane(all, *lane, units, &mut elements);
             }
-        };
-        canonical.copy_from_slice(own.bytes());
+            None => unpack_part(encoding, small, all, units, &mut elements)?,
+        }
+        canonical.copy_from_slice(value(encoding, small, elements)?.bytes());
         Ok(())
-    }
-}
-
-impl Elements {
-    /// Those of one of so many outputs, which have one row each of the elements and of every plane.
-    fn row(&self, outputs: usize, row: usize) -> Result<Elements, EncodingError> {
-        let of = |tensor: &Tensor, shape: &[usize]| {
-            let (count, bits) = (tensor.count() / outputs, tensor.dtype().bits());
-            let (first, end) = (row * count, (row + 1) * count);
-            if (first * bits).is_multiple_of(8) && (count * bits).is_multiple_of(8) {
-                return Tensor::from_bytes(tensor.dtype(), shape, &tensor.bytes()[first * bits / 8..end * bits / 8]);
-            }
-            let codes = unpack_codes(tensor.bytes(), bits, end);
-            Tensor::from_bytes(tensor.dtype(), shape, &pack_codes(&codes[first..], bits))
-        };
-        let plane = |plane: &Tensor| of(plane, &[&[1, 1], &plane.shape()[2..]].concat());
-        Ok(Elements {
-            stored: of(&self.stored, &[1, self.stored.count() / outputs])?,
-            planes: self.planes.iter().map(plane).collect::<Result<_, _>>()?,
-        })
     }
 }
 
@@ -165,11 +135,21 @@ fn unpack_part(
     bytes: &[u8],
     to: &mut Elements,
 ) -> Result<(), EncodingError> {
+    check_size(encoding, weight, part, bytes)?;
+    encoding.unpack(weight, part, bytes, to)
+}
+
+fn check_size(
+    encoding: &dyn Encoding,
+    weight: Logical<'_>,
+    part: PartRange,
+    bytes: &[u8],
+) -> Result<(), EncodingError> {
     match encoding.bytes(weight, part)? {
         Some(expected) if expected != bytes.len() as u64 => {
             Err(EncodingError::Size { expected, found: bytes.len() as u64 })
         }
-        Some(_) | None => encoding.unpack(weight, part, bytes, to),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -219,6 +199,24 @@ fn reals(tensor: &Tensor) -> Result<Vec<f64>, EncodingError> {
     Ok(scalars(tensor).map_err(failure)?.into_iter().map(|value| value.to_f64()).collect())
 }
 
+/// Codes as the numbers that they are.
+fn numbers(codes: &Tensor) -> Result<Vec<f64>, EncodingError> {
+    let bits = codes.dtype().bits();
+    match codes.dtype() {
+        DType::I8 => Ok(codes.bytes().iter().map(|&code| f64::from(code as i8)).collect()),
+        DType::U8 => Ok(codes.bytes().iter().map(|&code| f64::from(code)).collect()),
+        DType::I4 | DType::I2 => {
+            let unused = 8 - bits;
+            let number = |code: u8| f64::from((code << unused) as i8 >> unused);
+            Ok(unpack_codes(codes.bytes(), bits, codes.count()).into_iter().map(number).collect())
+        }
+        DType::U4 | DType::U2 => {
+            Ok(unpack_codes(codes.bytes(), bits, codes.count()).into_iter().map(f64::from).collect())
+        }
+        _ => reals(codes),
+    }
+}
+
 /// `(code - zero) * scale` for every code, rounded to the type of the weight.
 fn decode_codes(
     planes: &[Plane],
@@ -232,19 +230,36 @@ fn decode_codes(
     scales.sort_by_key(|scale| std::cmp::Reverse(if scale.block == 0 { usize::MAX } else { scale.block }));
     let zero = of_role(PlaneRole::ZeroPoint).map(parameters).next().transpose()?;
     let [groups, outputs, inputs] = [matrices.groups, matrices.outputs, matrices.inputs].map(|extent| extent as usize);
-    let codes = reals(&elements.stored)?;
+    let codes = numbers(&elements.stored)?;
     let mut values = Vec::with_capacity(codes.len());
-    let value = |group, output, input, code: f64| {
+    let parameters = |group, output, input| {
         let zero = zero.as_ref().map_or(0.0, |zero| f64::from(zero.at(&matrices, group, output, input)));
-        let scale = scale_product(scales.iter().map(|scale| scale.at(&matrices, group, output, input)));
-        dequantized(code_difference(code, zero), scale)
+        (zero, scale_product(scales.iter().map(|scale| scale.at(&matrices, group, output, input))))
     };
-    let mut codes = codes.into_iter();
-    let mut next = |group, output, input| values.extend(codes.next().map(|code| value(group, output, input, code)));
+    let mut rest = codes.as_slice();
+    // The next codes, which share parameters.
+    let mut next = |count: usize, (zero, scale): (f64, f32)| {
+        let (own, behind) = rest.split_at(count.min(rest.len()));
+        rest = behind;
+        values.extend(own.iter().map(|&code| dequantized(code_difference(code, zero), scale)));
+    };
+    let end_of_block = |input: usize| {
+        let blocks = scales.iter().chain(&zero).map(|plane| plane.block).filter(|block| *block > 0);
+        blocks.map(|block| (input / block + 1) * block).fold(inputs, usize::min)
+    };
     for group in 0..groups {
         match matrices.output_axis {
-            0 => (0..outputs).for_each(|output| (0..inputs).for_each(|input| next(group, output, input))),
-            _ => (0..inputs).for_each(|input| (0..outputs).for_each(|output| next(group, output, input))),
+            0 => (0..outputs).for_each(|output| {
+                let mut input = 0;
+                while input < inputs {
+                    let end = end_of_block(input);
+                    next(end - input, parameters(group, output, input));
+                    input = end;
+                }
+            }),
+            _ => {
+                (0..inputs).for_each(|input| (0..outputs).for_each(|output| next(1, parameters(group, output, input))))
+            }
         }
     }
     let shape = weight.extents()?;

@@ -21,15 +21,9 @@ impl Panels {
         PanelPlace { matrix, output, outputs }
     }
 
-    /// The panel that holds an output as the panels of a small `[outputs, inputs]` weight, and the output's number there.
-    pub(in crate::encodings) fn of_one_panel(&self, output: u64) -> (Panels, u64) {
-        let first = output - output % PANEL_OUTPUTS as u64;
-        let outputs = (self.outputs - first).min(PANEL_OUTPUTS as u64);
-        (Panels { groups: 1, outputs, ..self.clone() }, output - first)
-    }
-
-    /// The same for one output alone.
-    pub(in crate::encodings) fn of_one_output(&self) -> Panels {
-        Panels { groups: 1, outputs: 1, ..self.clone() }
+    /// The panels of one output of any matrix alone. `lane` is where it lies among the outputs of its panel.
+    pub(in crate::encodings) fn of_one_output(&self, output: u64) -> (Panels, usize) {
+        let lane = (output % PANEL_OUTPUTS as u64) as usize;
+        (Panels { groups: 1, outputs: 1, ..self.clone() }, lane)
     }
 }

@@ -15,7 +15,7 @@ impl Panels {
     /// Spread the stored bytes of a part.
     pub(super) fn unpack_part(&self, part: PartRange, from: &[u8], to: &mut Elements) {
         if self.is_coded() {
-            return self.unpack_records(part, from, to);
+            return self.unpack_records(part, 0, from, to);
         }
         let panel_bytes = from.len() / (part.end - part.start) as usize;
         let panels = || (part.start..part.end).zip(from.chunks_exact(panel_bytes));
@@ -47,6 +47,18 @@ impl Panels {
         }
     }
 
+    /// Spread one output of a panel, these being the panels of that output alone: it lies where output `lane` of a panel does.
+    pub(in crate::encodings) fn unpack_lane(&self, part: PartRange, lane: usize, from: &[u8], to: &mut Elements) {
+        if self.is_coded() {
+            return self.unpack_records(part, lane, from, to);
+        }
+        let group = self.dtype.bits() / 8 * self.interleave as usize;
+        let groups = from.chunks_exact(group).skip(lane).step_by(PANEL_OUTPUTS);
+        for (own, group) in to.stored.bytes_mut().chunks_mut(group).zip(groups) {
+            own.copy_from_slice(&group[..own.len()]);
+        }
+    }
+
     /// Spread one panel over rows of inputs.
     fn unpack_to_output_rows(
         &self,
@@ -67,8 +79,8 @@ impl Panels {
         }
     }
 
-    /// Spread records of codes and planes.
-    fn unpack_records(&self, part: PartRange, from: &[u8], to: &mut Elements) {
+    /// Spread records of codes and planes. The first output lies where output `lane` of a panel does.
+    fn unpack_records(&self, part: PartRange, lane: usize, from: &[u8], to: &mut Elements) {
         let panel_bytes = from.len() / (part.end - part.start) as usize;
         for (panel, bytes) in (part.start..part.end).zip(from.chunks_exact(panel_bytes)) {
             for record in self.record_inputs(part.inputs_start..part.inputs_end) {
@@ -77,15 +89,22 @@ impl Panels {
                 let mut at = elements - self.planes_bytes(record.start, inputs) as usize;
                 for (index, plane) in self.planes.0.iter().enumerate() {
                     let length = Self::plane_bytes(plane, record.start, inputs) as usize;
-                    self.unpack_plane(index, panel, &record, &bytes[at..at + length], to);
+                    self.unpack_plane(index, (panel, lane), &record, &bytes[at..at + length], to);
                     at += length;
                 }
-                self.unpack_codes(panel, &record, &bytes[elements..][..self.stored_bytes(&record)], to);
+                self.unpack_codes((panel, lane), &record, &bytes[elements..][..self.stored_bytes(&record)], to);
             }
         }
     }
 
-    fn unpack_plane(&self, index: usize, panel: u64, record: &Range<u64>, from: &[u8], to: &mut Elements) {
+    fn unpack_plane(
+        &self,
+        index: usize,
+        (panel, lane): (u64, usize),
+        record: &Range<u64>,
+        from: &[u8],
+        to: &mut Elements,
+    ) {
         let bits = self.planes.0[index].dtype.bits();
         let canonical = to.planes[index].bytes_mut();
         let mut codes = Vec::new();
@@ -94,7 +113,7 @@ impl Panels {
         }
         let done: Result<(), Infallible> = self.for_each_plane_run(index, panel, record, |run| {
             for number in 0..run.length {
-                let (place, element) = (run.place + number * run.step, run.element as usize + number);
+                let (place, element) = (lane + run.place + number * run.step, run.element as usize + number);
                 if bits < 8 {
                     put_code(canonical, bits, element, codes[place]);
                 } else {
@@ -110,23 +129,24 @@ impl Panels {
         }
     }
 
-    fn unpack_codes(&self, panel: u64, record: &Range<u64>, from: &[u8], to: &mut Elements) {
+    fn unpack_codes(&self, (panel, lane): (u64, usize), record: &Range<u64>, from: &[u8], to: &mut Elements) {
         let (bits, group, place) = (self.dtype.bits(), self.interleave as usize, self.place(panel));
         let mask = ((1u16 << bits) - 1) as u8;
         let canonical = to.stored.bytes_mut();
-        for input in record.clone() {
-            let within = (input - record.start) as usize;
-            let line = &from[within / group * PANEL_OUTPUTS * 4..][..PANEL_OUTPUTS * 4];
-            for output in 0..place.outputs {
-                let byte = line[output * 4 + within % group % 4];
-                let stored = byte >> (within % group / 4 * bits);
-                let code = stored.wrapping_sub(self.code_offset()) & mask;
-                let row = place.output + output as u64;
-                let element = match self.output_axis {
-                    0 => (place.matrix * self.outputs + row) * self.inputs + input,
-                    _ => (place.matrix * self.inputs + input) * self.outputs + row,
-                };
-                put_code(canonical, bits, element as usize, code);
+        let firsts = (record.start..record.end).step_by(group);
+        for (first, line) in firsts.zip(from.chunks_exact(PANEL_OUTPUTS * 4)) {
+            for (within, input) in (first..record.end.min(first + group as u64)).enumerate() {
+                let (place_of_byte, shift) = (within % 4, within / 4 * bits);
+                for output in 0..place.outputs {
+                    let stored = line[(lane + output) * 4 + place_of_byte] >> shift;
+                    let code = stored.wrapping_sub(self.code_offset()) & mask;
+                    let row = place.output + output as u64;
+                    let element = match self.output_axis {
+                        0 => (place.matrix * self.outputs + row) * self.inputs + input,
+                        _ => (place.matrix * self.inputs + input) * self.outputs + row,
+                    };
+                    put_code(canonical, bits, element as usize, code);
+                }
             }
         }
     }
