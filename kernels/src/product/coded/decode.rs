@@ -264,16 +264,17 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
             }
             let (mut rest, mut input) = (rows, self.first_input);
             if const { S::HAS_OWN_LOOPS } && has_own_loop(part) {
-                let length = rest[0].len() & !(BLOCK - 1);
-                let blocks = tile::stretch(rest, 0..length);
-                whole_blocks(
+                // All inputs, or whole blocks where the last line is not full: what is left of a block has sums of its own.
+                let has_full_lines = rest[0].len().is_multiple_of(layout.code().inputs_of_line());
+                let length = if has_full_lines { rest[0].len() } else { rest[0].len() & !(BLOCK - 1) };
+                add_lines(
                     simd,
-                    BlocksOf {
+                    LinesOf {
                         part,
                         parameters: &mut parameters,
                         whole: &whole,
                         first: input,
-                        rows: blocks,
+                        rows: tile::stretch(rest, 0..length),
                         totals: &mut totals,
                     },
                 );
@@ -305,44 +306,44 @@ impl<const ROWS: usize> Routine for CodedFew<'_, '_, '_, ROWS> {
     }
 }
 
-/// Whole blocks of inputs of one panel, and the totals that their products are added to.
-struct BlocksOf<'a, const ROWS: usize> {
+/// Whole lines of inputs of one panel, and the totals that their products are added to.
+struct LinesOf<'a, const ROWS: usize> {
     part: PanelPart<'a>,
     /// Of two blocks that are computed side by side.
     parameters: &'a mut [BlockParameters; 2],
     whole: &'a Parameters,
-    /// The first input of the weight.
+    /// The first input of the weight, which begins a block.
     first: usize,
     rows: [&'a [f32]; ROWS],
     totals: &'a mut [[f32; LANES]; ROWS],
 }
 
-/// Whether [`whole_blocks`] has a loop for a panel.
+/// Whether [`add_lines`] has a loop for a panel.
 fn has_own_loop(part: PanelPart<'_>) -> bool {
     let has_zero_points = with_code!(part.layout.code(), C => C::HAS_ZERO_POINTS);
     part.layout.rounded() == Rounded::F32 && (has_zero_points || part.layout.zero_point().is_none())
 }
 
-/// Adds the products of whole blocks without writing down values.
+/// Adds the products of whole lines without writing down values.
 #[inline(always)]
-fn whole_blocks<S: Simd, const ROWS: usize>(simd: S, blocks: BlocksOf<'_, ROWS>) {
-    with_code!(blocks.part.layout.code(), C => {
-        if const { C::HAS_ZERO_POINTS } && blocks.part.layout.zero_point().is_some() {
-            simd.run(WholeBlocks::<C, ROWS, true>(blocks, std::marker::PhantomData));
+fn add_lines<S: Simd, const ROWS: usize>(simd: S, lines: LinesOf<'_, ROWS>) {
+    with_code!(lines.part.layout.code(), C => {
+        if const { C::HAS_ZERO_POINTS } && lines.part.layout.zero_point().is_some() {
+            simd.run(AddLines::<C, ROWS, true>(lines, std::marker::PhantomData));
         } else {
-            simd.run(WholeBlocks::<C, ROWS, false>(blocks, std::marker::PhantomData));
+            simd.run(AddLines::<C, ROWS, false>(lines, std::marker::PhantomData));
         }
     });
 }
 
-struct WholeBlocks<'a, C, const ROWS: usize, const ZERO: bool>(BlocksOf<'a, ROWS>, std::marker::PhantomData<C>);
+struct AddLines<'a, C, const ROWS: usize, const ZERO: bool>(LinesOf<'a, ROWS>, std::marker::PhantomData<C>);
 
-impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C, ROWS, ZERO> {
+impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for AddLines<'_, C, ROWS, ZERO> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let BlocksOf { part, parameters, whole, first, rows, totals: stored } = self.0;
+        let LinesOf { part, parameters, whole, first, rows, totals: stored } = self.0;
         let mut totals = [simd.splat(0.0); ROWS];
         for row in 0..ROWS {
             totals[row] = simd.load(&stored[row]);
@@ -356,15 +357,29 @@ impl<C: Code, const ROWS: usize, const ZERO: bool> Routine for WholeBlocks<'_, C
                 next.read(simd, &part, whole, first + begin + BLOCK);
                 let rows = tile::stretch(rows, begin..begin + 2 * BLOCK);
                 let blocks = [&*parameters, &*next];
-                add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows));
+                add_runs(simd, &mut totals, runs::<S, C, ROWS, 4, ZERO>(simd, part, &blocks, first + begin, rows, RUN));
                 begin += 2 * BLOCK;
             }
         }
         while begin < rows[0].len() {
             parameters.read(simd, &part, whole, first + begin);
-            let rows = tile::stretch(rows, begin..begin + BLOCK);
-            add_runs(simd, &mut totals, runs::<S, C, ROWS, 2, ZERO>(simd, part, &[parameters], first + begin, rows));
-            begin += BLOCK;
+            let left = rows[0].len() - begin;
+            if left >= BLOCK {
+                let (first, rows) = (first + begin, tile::stretch(rows, begin..begin + BLOCK));
+                add_runs(simd, &mut totals, runs::<S, C, ROWS, 2, ZERO>(simd, part, &[parameters], first, rows, RUN));
+                begin += BLOCK;
+                continue;
+            }
+            for begin in (begin..begin + left).step_by(RUN) {
+                let length = RUN.min(rows[0].len() - begin);
+                let (first, rows) = (first + begin, tile::stretch(rows, begin..begin + length));
+                add_runs(
+                    simd,
+                    &mut totals,
+                    runs::<S, C, ROWS, 1, ZERO>(simd, part, &[parameters], first, rows, length),
+                );
+            }
+            break;
         }
         for row in 0..ROWS {
             simd.store(totals[row], &mut stored[row]);
@@ -386,7 +401,7 @@ fn add_runs<S: Simd, const ROWS: usize, const RUNS: usize>(
     }
 }
 
-/// The sums of the runs of some blocks, two of each, which are computed side by side.
+/// The sums of the runs of some blocks, two of each, which are computed side by side; of one run, of `length` inputs of it.
 #[inline(always)]
 fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool>(
     simd: S,
@@ -394,13 +409,15 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
     blocks: &[&BlockParameters],
     first: usize,
     rows: [&[f32]; ROWS],
+    length: usize,
 ) -> [[S::Vector; ROWS]; RUNS] {
     let segment = segment(&part);
     // Inputs of a run that lie in one record.
     let stretch = part.layout.cut().min(RUN);
     let table = simd.load(&table(part.layout.code()));
     let mut sums = [[simd.splat(0.0); ROWS]; RUNS];
-    for begin in (0..RUN).step_by(stretch) {
+    for begin in (0..length).step_by(stretch) {
+        let stretch = stretch.min(length - begin);
         let mut lines: [&[[u8; LINE]]; RUNS] = [&[]; RUNS];
         for (run, lines) in lines.iter_mut().enumerate() {
             let input = first + run * RUN + begin;
@@ -410,11 +427,11 @@ fn runs<S: Simd, C: Code, const ROWS: usize, const RUNS: usize, const ZERO: bool
             let mut scales = [simd.splat(0.0); RUNS];
             let mut zero_points = scales;
             for run in 0..RUNS {
-                let input = run * RUN + begin + part_begin;
+                let input = first + run * RUN + begin + part_begin;
                 let Parameters { scale, zero_point, .. } = blocks[run * RUN / BLOCK].at(input);
                 (scales[run], zero_points[run]) = (simd.load(scale), simd.load(zero_point));
             }
-            for input in (part_begin..part_begin + segment).step_by(C::INPUTS) {
+            for input in (part_begin..stretch.min(part_begin + segment)).step_by(C::INPUTS) {
                 let line = input / C::INPUTS;
                 let mut codes = [C::line(simd, &lines[0][line]); RUNS];
                 // Cut here once, so that no place is checked for each input.
