@@ -55,8 +55,8 @@ pub(super) fn results(manifest: &Manifest) -> BTreeMap<u32, usize> {
             let weight = step.operands.iter().enumerate().find_map(|(position, operand)| match *operand {
                 OperandRecord::Weight(weight) => {
                     let shape = &manifest.weights[weight as usize].shape;
-                    let reads = step.op.weight_matrix(position, shape).is_some() || matches!(step.op, Op::Gather(_));
-                    reads.then_some(weight)
+                    let multiplies = step.op.weight_matrix(position, shape).is_some() && !step.op.is_recurrent();
+                    (multiplies || matches!(step.op, Op::Gather(_))).then_some(weight)
                 }
                 OperandRecord::Value(_) | OperandRecord::Absent => None,
             });

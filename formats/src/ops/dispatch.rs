@@ -94,6 +94,11 @@ impl Op {
         self.product()?.weight(operand, shape)
     }
 
+    /// Whether it is a layer that goes along sequences with a state (LSTM, GRU, RNN), whose weights are read at each step.
+    pub fn is_recurrent(&self) -> bool {
+        matches!(self, Op::Lstm(_) | Op::Gru(_) | Op::Rnn(_))
+    }
+
     /// Operand whose bytes result 0 has unchanged (a reshape): no copy is needed.
     pub fn view_of(&self) -> Option<usize> {
         match self.class() {

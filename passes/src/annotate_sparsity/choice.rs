@@ -109,7 +109,7 @@ impl Model {
             Sparsity::Never => Err("zeros are kept as asked for".to_string()),
             Sparsity::Always => chosen(fewest, "as asked for"),
             Sparsity::Measured if self.others.contains(&id) => {
-                Err("a convolution computes for longer than it reads its weight".to_string())
+                Err("its reader (a convolution, a recurrent layer) computes for longer than it reads it".to_string())
             }
             Sparsity::Measured if self.product_bytes < CACHED_BYTES => {
                 Err(format!("all weights of products take {} bytes, which a cache holds", self.product_bytes))

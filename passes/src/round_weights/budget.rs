@@ -273,28 +273,23 @@ fn rounded_bytes(graph: &Graph, candidate: &Candidate, precision: Precision) -> 
 
 /// Bytes of what is no candidate, as it will be stored.
 pub(super) fn bytes_of_others(graph: &Graph, candidates: &[Candidate]) -> u64 {
+    let uses = graph.uses();
     let bytes_of = |id: ConstantId| {
         let constant = graph.constant(id);
-        let dtype = graph.constant(graph.stored_elements(id)).dtype;
-        let elements: u64 = constant.shape.iter().map(|&extent| extent as u64).product();
+        let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
+        let stored = |chosen: &ChosenEncoding| {
+            let bytes = chosen.encoding.stored_bytes(Logical { dtype: constant.dtype, shape: &shape });
+            bytes.ok().flatten().unwrap_or(0)
+        };
         match (&constant.data, &constant.encoding) {
-            (_, Some(chosen)) => {
-                let shape: Vec<u64> = constant.shape.iter().map(|&extent| extent as u64).collect();
-                chosen
-                    .encoding
-                    .stored_bytes(Logical { dtype: constant.dtype, shape: &shape })
-                    .ok()
-                    .flatten()
-                    .unwrap_or(0)
-            }
+            (_, Some(chosen)) => stored(chosen),
             // Codes that the model has are stored with their parameters.
             (ConstantData::Recipe { operands, .. }, None) if graph.quantized(id).is_some() => {
                 operands.iter().flatten().map(|operand| graph.constant(*operand).byte_count()).sum()
             }
-            (_, None) => elements.saturating_mul(dtype.bits() as u64).div_ceil(8),
+            (_, None) => stored(&graph.default_encoding(id, &uses[&id])),
         }
     };
-    let uses = graph.uses();
     let others = uses.keys().filter(|id| candidates.binary_search_by_key(*id, |candidate| candidate.id).is_err());
     others.map(|id| bytes_of(*id)).sum()
 }

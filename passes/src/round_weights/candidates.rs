@@ -122,12 +122,13 @@ pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
             (_, _) => return None,
         };
         let elements = matrix.groups * matrix.outputs * matrix.inputs;
-        let Readers { nodes, results } = readers.get(&id).cloned().unwrap_or_default();
+        let Readers { nodes, results, are_recurrent } = readers.get(&id).cloned().unwrap_or_default();
         let name = constant.name.as_deref().or(nodes.first().map(String::as_str)).unwrap_or_default().to_string();
         let (dtype, shape) = (constant.dtype, constant.shape.clone());
         let is_last = last.contains(&id);
         let inputs = inputs.get(&id).cloned().flatten();
-        (elements > 0).then_some(Candidate {
+        // Errors of these go on from step to step.
+        (elements > 0 && !are_recurrent).then_some(Candidate {
             id,
             name,
             nodes,
@@ -164,6 +165,8 @@ struct Readers {
     nodes: BTreeSet<String>,
     /// Numbers of their first results.
     results: Vec<u32>,
+    /// Whether one is a recurrent layer.
+    are_recurrent: bool,
 }
 
 fn readers(graph: &Graph) -> BTreeMap<ConstantId, Readers> {
@@ -174,6 +177,7 @@ fn readers(graph: &Graph) -> BTreeMap<ConstantId, Readers> {
                 if let Operand::Constant(id) = operand {
                     let own = readers.entry(*id).or_default();
                     own.nodes.insert(step.name.to_string());
+                    own.are_recurrent |= step.op.is_recurrent();
                     own.results.extend(step.results.first().map(|result| result.0));
                 }
             }
@@ -228,8 +232,11 @@ fn last_weights(graph: &Graph) -> HashSet<ConstantId> {
     last
 }
 
-/// The constant that a product multiplies with.
+/// The constant that a product multiplies with; none of a recurrent layer, whose weights keep their values.
 fn product_weight(graph: &Graph, step: &Step) -> Option<ConstantId> {
+    if step.op.is_recurrent() {
+        return None;
+    }
     step.operands.iter().enumerate().find_map(|(position, operand)| match operand {
         Operand::Constant(id) => {
             let shape: Vec<u64> = graph.constant(*id).shape.iter().map(|&extent| extent as u64).collect();

@@ -1,16 +1,22 @@
-//! Recurrent layers in f32: the input projection of all steps is one product, then one product a step.
+//! Recurrent layers in f32: the input projection of all steps is one product, then one product a step. Weights that the file has in
+//! panels are multiplied as they lie there.
 //!
 //! Other types run by their reference. Sequences of different lengths walk side by side; a product covers the whole
 //! batch, and what lies behind the end of a sequence is never used.
 
 mod causal_convolution;
+mod panels;
+
+use panels::Stored;
 
 use super::floats::computed;
 use super::normalization::reduction::{loaded, reference};
 use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
+use ipuc_formats::fact::Type;
 use ipuc_formats::ops::{
-    Extents, Gru, Layer, Lstm, RecurrentActivation, RecurrentFunction, Rnn, optional_tensor, tensor,
+    Extents, Gru, Layer, Lstm, Operator, RecurrentActivation, RecurrentFunction, ReferenceError, Rnn, optional_tensor,
+    tensor,
 };
 use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
@@ -27,39 +33,39 @@ use std::ops::Range;
 
 impl Kernel for Lstm {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let inputs = loaded(operands)?;
-        match computes_all(&inputs) {
-            true => walk(self.layer(), Cell::Lstm { coupled: self.input_forget }, &inputs, context),
-            false => reference(self, inputs, context),
-        }
+        run(self, self.layer(), Cell::Lstm { coupled: self.input_forget }, operands, context)
     }
 }
 
 impl Kernel for Gru {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let inputs = loaded(operands)?;
-        let cell = Cell::Gru { reset_last: self.linear_before_reset };
-        match computes_all(&inputs) && inputs.len() <= 6 {
-            true => walk(self.layer(), cell, &inputs, context),
-            false => reference(self, inputs, context),
-        }
+        run(self, self.layer(), Cell::Gru { reset_last: self.linear_before_reset }, operands, context)
     }
 }
 
 impl Kernel for Rnn {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
-        let inputs = loaded(operands)?;
-        match computes_all(&inputs) && inputs.len() <= 6 {
-            true => walk(self.layer(), Cell::Plain, &inputs, context),
-            false => reference(self, inputs, context),
-        }
+        run(self, self.layer(), Cell::Plain, operands, context)
     }
 }
 
-/// Whether all operands but the lengths are f32.
-fn computes_all(inputs: &[Option<Value>]) -> bool {
-    let is_f32 = |value: &Value| value.as_tensor().is_some_and(|tensor| tensor.dtype() == DType::F32);
-    inputs.len() >= 3 && inputs.iter().enumerate().all(|(index, input)| index == 4 || input.as_ref().is_none_or(is_f32))
+/// Runs a layer: with its weights in panels, with weights as they come, or, of other types, as the reference does.
+fn run<K: Operator + ?Sized>(
+    operator: &K,
+    layer: Layer<'_>,
+    cell: Cell,
+    mut operands: Vec<Operand>,
+    context: &mut Context<'_>,
+) -> Result<Vec<Value>, KernelError> {
+    let most = 6 + if layer.states == 2 { 2 } else { 0 };
+    let mut fits = (3..=most).contains(&operands.len());
+    for (index, operand) in operands.iter().enumerate() {
+        let is_f32 = |kind: Type| kind.as_tensor().is_some_and(|(dtype, _)| dtype == DType::F32);
+        fits &= index == 4 || operand.kind()?.is_none_or(is_f32);
+    }
+    let stored = if fits { Stored::take(&mut operands, |hidden| cell.first_rows(hidden))? } else { None };
+    let inputs = loaded(operands)?;
+    if fits { walk(layer, cell, stored.as_ref(), &inputs, context) } else { reference(operator, inputs, context) }
 }
 
 #[derive(Clone, Copy)]
@@ -67,6 +73,17 @@ enum Cell {
     Lstm { coupled: bool },
     Gru { reset_last: bool },
     Plain,
+}
+
+impl Cell {
+    /// Rows of the weight of a hidden state of this size that are multiplied before others; 0 where all are multiplied together.
+    fn first_rows(self, hidden: usize) -> usize {
+        match self {
+            // The state of a GRU is multiplied again once its gates are known.
+            Cell::Gru { .. } => 2 * hidden,
+            Cell::Lstm { .. } | Cell::Plain => 0,
+        }
+    }
 }
 
 fn function(activation: RecurrentActivation) -> CellFunction {
@@ -92,8 +109,13 @@ const STEPS_IN_PANELS: usize = 3;
 /// The weight of the hidden state, `[rows, h]`.
 struct Recurrence<'a> {
     weights: &'a [f32],
-    /// The panels of rows that are multiplied together, where there are many steps.
-    panels: Vec<(Range<usize>, Vec<f32>)>,
+    /// The panels of rows that are multiplied together, where the file has them or there are many steps.
+    panels: Vec<(Range<usize>, Rows<'a>)>,
+}
+
+enum Rows<'a> {
+    OfFile(Vec<PanelPiece<'a>>),
+    Made(Vec<f32>),
 }
 
 impl<'a> Recurrence<'a> {
@@ -101,8 +123,8 @@ impl<'a> Recurrence<'a> {
     fn new(weights: &'a [f32], size: usize, rows: &[Range<usize>], steps: usize) -> Recurrence<'a> {
         let mut recurrence = Recurrence { weights, panels: Vec::new() };
         if steps >= STEPS_IN_PANELS {
-            let panels =
-                |rows: &Range<usize>| (rows.clone(), panels_of(Instructions::best(), recurrence.matrix(size, rows)));
+            let made = |rows: &Range<usize>| Rows::Made(panels_of(Instructions::best(), recurrence.matrix(size, rows)));
+            let panels = |rows: &Range<usize>| (rows.clone(), made(rows));
             recurrence.panels = rows.iter().filter(|rows| !rows.is_empty()).map(panels).collect();
         }
         recurrence
@@ -121,7 +143,6 @@ struct Walk<'a> {
     layer: Layer<'a>,
     extents: Extents,
     direction: usize,
-    weights: &'a [f32],
     recurrence: Recurrence<'a>,
     /// Added to the products with the input and, where it must be apart, to those with the hidden state.
     bias: Vec<f32>,
@@ -130,9 +151,22 @@ struct Walk<'a> {
     functions: Vec<CellFunction>,
 }
 
+/// What walks go along.
+#[derive(Clone, Copy)]
+struct Sequences<'a> {
+    layer: Layer<'a>,
+    cell: Cell,
+    extents: Extents,
+    lengths: &'a [usize],
+    inputs: &'a [Option<Value>],
+    /// `[t, n, i]`, or `[n, t, i]`.
+    data: &'a [f32],
+}
+
 /// The values of a step for all sequences.
-struct Buffers {
-    projected: Vec<f32>,
+struct Buffers<'a> {
+    /// Projections of all inputs.
+    projected: &'a [f32],
     sums: Vec<f32>,
     gated: Vec<f32>,
     /// Each state `[n, h]`.
@@ -142,11 +176,19 @@ struct Buffers {
 fn walk(
     layer: Layer<'_>,
     cell: Cell,
+    stored: Option<&Stored>,
     inputs: &[Option<Value>],
     context: &mut Context<'_>,
 ) -> Result<Vec<Value>, KernelError> {
     layer.check()?;
-    let extents = layer.extents(inputs)?;
+    let shape = |operand: usize| -> Result<Option<Vec<usize>>, ReferenceError> {
+        Ok(optional_tensor(inputs, operand)?.map(|tensor| tensor.shape().to_vec()))
+    };
+    let shapes = stored.map(|stored| Ok::<_, KernelError>([stored.shape(1)?, stored.shape(2)?])).transpose()?;
+    let extents = layer.extents(&|operand| match (&shapes, operand) {
+        (Some(shapes), 1 | 2) => Ok(Some(shapes[operand - 1].clone())),
+        _ => shape(operand),
+    })?;
     let lengths = layer.lengths(inputs, extents)?;
     let (sequence_shape, state_shape) = layer.result_shapes(extents);
     let data = tensor(inputs, 0)?.elements::<f32>()?;
@@ -159,16 +201,12 @@ fn walk(
     }
     let sequence = computed(context, 0, DType::F32, &sequence_shape, |out| {
         out.fill(0.0);
-        let most = lengths.iter().copied().max().unwrap_or(0);
-        let run = |direction: usize, mut rows: Vec<&mut [f32]>| -> Result<Vec<Vec<f32>>, KernelError> {
-            let walk = Walk::of(layer, cell, direction, extents, inputs)?;
-            let mut buffers = walk.start(inputs, data)?;
-            for step in 0..most {
-                walk.step(step, &lengths, &mut buffers, &mut rows);
-            }
-            Ok(buffers.states)
+        let sequences = Sequences { layer, cell, extents, lengths: &lengths, inputs, data };
+        let states = match stored {
+            Some(stored) => sequences.walk_stored(stored, out)?,
+            None => sequences.walk(out)?,
         };
-        for (direction, states) in each_direction(layer, extents, out, &run)?.into_iter().enumerate() {
+        for (direction, states) in states.into_iter().enumerate() {
             for (tensor, state) in finals.iter_mut().zip(&states) {
                 let elements = tensor.elements_mut::<f32>()?;
                 for (index, state) in state.chunks(extents.hidden.max(1)).enumerate() {
@@ -214,20 +252,72 @@ fn each_direction(
     results.into_iter().flatten().collect()
 }
 
+impl Sequences<'_> {
+    /// Last states of each direction, with weights as they come.
+    fn walk(&self, out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
+        each_direction(self.layer, self.extents, out, &|direction, rows| {
+            let Extents { steps, batch, input, hidden } = self.extents;
+            let mut walk = Walk::of(self, direction)?;
+            let products = walk.products();
+            walk.recurrence = Recurrence::new(self.part(direction, 2, walk.rows() * hidden)?, hidden, &products, steps);
+            let elements = PlainElements::F32(self.part(direction, 1, walk.rows() * input)?);
+            let mut projected = filled(0.0, steps * batch * walk.rows())?;
+            plain_product(
+                Instructions::best(),
+                Matrix::new(self.data, steps * batch, input),
+                PlainMatrix::new(elements, PlainLayout::InputsInner, input, walk.rows()),
+                MatrixMut::new(&mut projected, steps * batch, walk.rows()),
+                Start::Zero,
+                Epilogue::bias(&walk.bias),
+            );
+            walk.run(self, &projected, rows)
+        })
+    }
+
+    /// Last states of each direction, with weights in panels as the file has them.
+    fn walk_stored(&self, stored: &Stored, out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
+        let Extents { steps, batch, input, .. } = self.extents;
+        let walks = (0..self.layer.direction.count()).map(|direction| Walk::of(self, direction));
+        let walks = walks.collect::<Result<Vec<Walk<'_>>, KernelError>>()?;
+        let mut projected = Vec::with_capacity(walks.len());
+        for walk in &walks {
+            projected.push(filled(0.0, steps * batch * walk.rows())?);
+        }
+        stored.for_each_input(|direction, pieces| {
+            let walk = &walks[direction];
+            let x = Matrix::new(self.data, steps * batch, input);
+            let out = MatrixMut::new(&mut projected[direction], steps * batch, walk.rows());
+            panels_product(Instructions::best(), x, pieces, out, Start::Zero, Epilogue::bias(&walk.bias));
+        })?;
+        stored.with_hidden(|pieces| {
+            each_direction(self.layer, self.extents, out, &|direction, rows| {
+                let mut walk = Walk::of(self, direction)?;
+                let products = walk.products().into_iter().filter(|rows| !rows.is_empty());
+                let panels =
+                    |rows: Range<usize>| (rows.clone(), Rows::OfFile(stored.hidden_rows(pieces, direction, rows)));
+                walk.recurrence.panels = products.map(panels).collect();
+                walk.run(self, &projected[direction], rows)
+            })
+        })
+    }
+
+    /// The elements of an operand that belong to a direction, of which each has so many.
+    fn part(&self, direction: usize, operand: usize, width: usize) -> Result<&[f32], KernelError> {
+        Ok(self.optional_part(direction, operand, width)?.unwrap_or_default())
+    }
+
+    fn optional_part(&self, direction: usize, operand: usize, width: usize) -> Result<Option<&[f32]>, KernelError> {
+        let Some(tensor) = optional_tensor(self.inputs, operand)? else { return Ok(None) };
+        Ok(Some(&tensor.elements::<f32>()?[direction * width..(direction + 1) * width]))
+    }
+}
+
 impl<'a> Walk<'a> {
-    fn of(
-        layer: Layer<'a>,
-        cell: Cell,
-        direction: usize,
-        extents: Extents,
-        inputs: &'a [Option<Value>],
-    ) -> Result<Self, KernelError> {
+    /// A walk whose recurrence is still to be given.
+    fn of(sequences: &'a Sequences<'a>, direction: usize) -> Result<Self, KernelError> {
+        let Sequences { layer, cell, extents, .. } = *sequences;
         let rows = layer.gates * extents.hidden;
-        let part = |operand: usize, width: usize| -> Result<Option<&'a [f32]>, KernelError> {
-            let Some(tensor) = optional_tensor(inputs, operand)? else { return Ok(None) };
-            Ok(Some(&tensor.elements::<f32>()?[direction * width..(direction + 1) * width]))
-        };
-        let given = part(3, 2 * rows)?;
+        let given = sequences.optional_part(direction, 3, 2 * rows)?;
         let (mut bias, mut hidden_bias) = (vec![0.0; rows], None);
         if let Some(given) = given {
             let (input, hidden) = given.split_at(rows);
@@ -241,42 +331,52 @@ impl<'a> Walk<'a> {
                 hidden_bias = Some(own);
             }
         }
-        let recurrence = part(2, rows * extents.hidden)?.unwrap_or_default();
-        // The state of a GRU is multiplied again once its gates are known.
-        let first = match cell {
-            Cell::Gru { .. } => 2 * extents.hidden,
-            Cell::Lstm { .. } | Cell::Plain => rows,
-        };
-        let products = [0..first, first..rows];
         let activations = &layer.activations[direction * layer.functions..(direction + 1) * layer.functions];
+        let peepholes = sequences.optional_part(direction, 5 + layer.states, 3 * extents.hidden)?;
         Ok(Walk {
             cell,
             layer,
             extents,
             direction,
-            weights: part(1, rows * extents.input)?.unwrap_or_default(),
-            recurrence: Recurrence::new(recurrence, extents.hidden, &products, extents.steps),
+            recurrence: Recurrence { weights: &[], panels: Vec::new() },
             bias,
             hidden_bias,
-            peepholes: part(5 + layer.states, 3 * extents.hidden)?.filter(|_| layer.states == 2),
+            peepholes: peepholes.filter(|_| layer.states == 2),
             functions: activations.iter().copied().map(function).collect(),
         })
     }
 
-    /// Projections of all inputs, and initial states.
-    fn start(&self, inputs: &[Option<Value>], data: &[f32]) -> Result<Buffers, KernelError> {
-        let Extents { steps, batch, input, hidden } = self.extents;
-        let rows = self.bias.len();
-        let mut projected = filled(0.0, steps * batch * rows)?;
-        let weights = PlainMatrix::new(PlainElements::F32(self.weights), PlainLayout::InputsInner, input, rows);
-        plain_product(
-            Instructions::best(),
-            Matrix::new(data, steps * batch, input),
-            weights,
-            MatrixMut::new(&mut projected, steps * batch, rows),
-            Start::Zero,
-            Epilogue::bias(&self.bias),
-        );
+    /// Rows of the weights.
+    fn rows(&self) -> usize {
+        self.bias.len()
+    }
+
+    /// The rows of the recurrence that are multiplied together.
+    fn products(&self) -> [Range<usize>; 2] {
+        let first = match self.cell {
+            Cell::Gru { .. } => self.cell.first_rows(self.extents.hidden),
+            Cell::Lstm { .. } | Cell::Plain => self.rows(),
+        };
+        [0..first, first..self.rows()]
+    }
+
+    /// All steps, with the projections of all inputs; gives the last states.
+    fn run(
+        &self,
+        sequences: &Sequences<'_>,
+        projected: &[f32],
+        mut out: Vec<&mut [f32]>,
+    ) -> Result<Vec<Vec<f32>>, KernelError> {
+        let mut buffers = self.start(sequences.inputs, projected)?;
+        for step in 0..sequences.lengths.iter().copied().max().unwrap_or(0) {
+            self.step(step, sequences.lengths, &mut buffers, &mut out);
+        }
+        Ok(buffers.states)
+    }
+
+    /// The initial states.
+    fn start<'b>(&self, inputs: &[Option<Value>], projected: &'b [f32]) -> Result<Buffers<'b>, KernelError> {
+        let Extents { batch, hidden, .. } = self.extents;
         let mut states = filled(filled(0.0, batch * hidden)?, self.layer.states)?;
         for (state, values) in states.iter_mut().enumerate() {
             let Some(initial) = optional_tensor(inputs, 5 + state)? else { continue };
@@ -286,7 +386,7 @@ impl<'a> Walk<'a> {
                 values.copy_from_slice(&initial[row * hidden..(row + 1) * hidden]);
             }
         }
-        Ok(Buffers { projected, sums: filled(0.0, batch * rows)?, gated: filled(0.0, batch * hidden)?, states })
+        Ok(Buffers { projected, sums: filled(0.0, batch * self.rows())?, gated: filled(0.0, batch * hidden)?, states })
     }
 
     /// Products of hidden states `[n, h]` with rows `rows` of the recurrence.
@@ -297,7 +397,10 @@ impl<'a> Walk<'a> {
         let (x, out) = (Matrix::new(hidden, batch, size), MatrixMut::new(out, batch, rows.len()));
         let instructions = Instructions::best();
         match self.recurrence.panels.iter().find(|(own, _)| *own == rows) {
-            Some((_, panels)) => {
+            Some((_, Rows::OfFile(pieces))) => {
+                panels_product(instructions, x, pieces, out, Start::Zero, epilogue);
+            }
+            Some((_, Rows::Made(panels))) => {
                 let piece = PanelPiece::whole(rows.len(), size, PanelElements::F32(panels));
                 panels_product(instructions, x, &[piece], out, Start::Zero, epilogue);
             }
@@ -314,7 +417,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, out: &mut [&mut [f32]]) {
+    fn step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers<'_>, out: &mut [&mut [f32]]) {
         let (size, rows) = (self.extents.hidden, self.bias.len());
         if size == 0 {
             return;
@@ -353,7 +456,7 @@ impl<'a> Walk<'a> {
     }
 
     /// New hidden states of a GRU.
-    fn gru_step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers, reset_last: bool) {
+    fn gru_step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers<'_>, reset_last: bool) {
         let Extents { batch, hidden: size, .. } = self.extents;
         let rows = self.bias.len();
         let Buffers { projected, sums, gated, states } = buffers;
@@ -392,22 +495,24 @@ impl<'a> Walk<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::testing::{check, random};
-    use ipuc_formats::ops::Direction;
+    use crate::steps::products::tests::{encoded_weight, late_weight, weight};
+    use crate::steps::testing::{agree, check, random, run_operands};
+    use ipuc_formats::encodings::Panels;
+    use ipuc_formats::ops::{Direction, NoBlocks, Op, ReferenceContext, WeightMatrix};
     use ipuc_formats::tensor::Tensor;
     use strum::VariantArray;
 
-    /// Operands of a layer with 3 sequences of `t` steps, 5 inputs and 20 units; absent ones by the bits of `mask`. Weights are
+    /// Operands of a layer with 3 sequences of `t` steps, 5 inputs and `h` units; absent ones by the bits of `mask`. Weights are
     /// so small that activations without bounds do not amplify a rounding: results are near the exact ones in any order of sums.
     fn operands(
         direction: Direction,
         gates: usize,
         states: usize,
         batch_first: bool,
-        t: usize,
+        (t, h): (usize, usize),
         mask: u32,
     ) -> Vec<Option<Tensor>> {
-        let (d, n, i, h) = (direction.count(), 3, 5, 20);
+        let (d, n, i) = (direction.count(), 3, 5);
         let state = if batch_first { [n, d, h] } else { [d, n, h] };
         let float = |shape: &[usize], seed| random(DType::F32, shape, seed);
         let mut operands = vec![
@@ -462,7 +567,7 @@ mod tests {
                     batch_first,
                     hidden_size: Some(20),
                 };
-                check(&lstm, &operands(direction, 4, 2, batch_first, steps, mask), 1e-5);
+                check(&lstm, &operands(direction, 4, 2, batch_first, (steps, 20), mask), 1e-5);
                 let gru = Gru {
                     direction,
                     activations: activations(2 * direction.count(), first),
@@ -471,11 +576,75 @@ mod tests {
                     batch_first,
                     hidden_size: None,
                 };
-                check(&gru, &operands(direction, 3, 1, batch_first, steps, mask), 1e-5);
+                check(&gru, &operands(direction, 3, 1, batch_first, (steps, 20), mask), 1e-5);
                 let activations = activations(direction.count(), first);
                 let rnn = Rnn { direction, activations, clip, batch_first, hidden_size: None };
-                check(&rnn, &operands(direction, 1, 1, batch_first, steps, mask), 1e-5);
+                check(&rnn, &operands(direction, 1, 1, batch_first, (steps, 20), mask), 1e-5);
             }
         }
+    }
+
+    /// Weights in panels of a file give what the reference gives, and the same bits however they are cut and whenever they come.
+    #[test]
+    fn weights_in_panels_agree_with_the_reference() {
+        for &direction in Direction::VARIANTS {
+            // The state of a GRU of 20 units begins within a panel: its weights are stored as they are.
+            for (hidden, linear_before_reset) in [(24, true), (24, false), (20, false)] {
+                let d = direction.count();
+                let standard = |count: usize| activations(count * d, 1);
+                let (clip, batch_first, hidden_size) = (None, false, None);
+                let lstm =
+                    Lstm { direction, activations: standard(3), clip, input_forget: false, batch_first, hidden_size };
+                let gru =
+                    Gru { direction, activations: standard(2), clip, linear_before_reset, batch_first, hidden_size };
+                let rnn = Rnn { direction, activations: standard(1), clip, batch_first, hidden_size };
+                let given = |gates, states| operands(direction, gates, states, false, (4, hidden), 0);
+                check_weights(&lstm, &Op::Lstm(lstm.clone()), &given(4, 2));
+                check_weights(&gru, &Op::Gru(gru.clone()), &given(3, 1));
+                check_weights(&rnn, &Op::Rnn(rnn.clone()), &given(1, 1));
+            }
+        }
+    }
+
+    /// Panels of other matrices than the layer's have the elements of its weights all the same.
+    #[test]
+    fn weights_in_panels_of_other_matrices_are_decoded() {
+        let direction = Direction::Forward;
+        let (clip, batch_first, hidden_size) = (None, false, None);
+        let rnn = Rnn { direction, activations: activations(1, 1), clip, batch_first, hidden_size };
+        let inputs = operands(direction, 1, 1, false, (4, 32), 0);
+        let other = |tensor: &Tensor| {
+            let &[_, rows, columns] = tensor.shape() else { panic!("a matrix for each direction") };
+            let (groups, outputs) = (2, rows as u64 / 2);
+            let matrix = WeightMatrix { groups, outputs, inputs: columns as u64, output_axis: 0 };
+            encoded_weight(Panels::values(DType::F32, matrix).into(), tensor)
+        };
+        let run = |stored: &dyn Fn(&Tensor) -> Operand| {
+            let operand = |(index, input): (usize, &Option<Tensor>)| match (index, input) {
+                (_, None) => Operand::Absent,
+                (1 | 2, Some(tensor)) => stored(tensor),
+                (_, Some(tensor)) => Operand::Value(tensor.clone().into()),
+            };
+            run_operands(&rnn, inputs.iter().enumerate().map(operand).collect())
+        };
+        assert_eq!(run(&other), run(&|tensor| Operand::Value(tensor.clone().into())));
+    }
+
+    fn check_weights(kernel: &(dyn Kernel + Sync), op: &Op, inputs: &[Option<Tensor>]) {
+        let values: Vec<Option<Value>> = inputs.iter().cloned().map(|input| input.map(Value::from)).collect();
+        let mut blocks = NoBlocks;
+        let expected = kernel.reference(&values, &mut ReferenceContext::new(&mut blocks)).expect("operands that fit");
+        let run = |stored: &dyn Fn(usize, &Tensor) -> Operand| {
+            let operand = |(index, input): (usize, &Option<Tensor>)| match (index, input) {
+                (_, None) => Operand::Absent,
+                (1 | 2, Some(tensor)) => stored(index, tensor),
+                (_, Some(tensor)) => Operand::Value(tensor.clone().into()),
+            };
+            run_operands(kernel, inputs.iter().enumerate().map(operand).collect())
+        };
+        let whole = run(&|index, tensor| weight(op, index, tensor, DType::F32, 1 << 20));
+        agree(kernel, &whole, &expected, 1e-5);
+        assert_eq!(whole, run(&|index, tensor| weight(op, index, tensor, DType::F32, 1)), "{kernel:?} in many parts");
+        assert_eq!(whole, run(&|index, tensor| late_weight(op, index, tensor, 1)), "{kernel:?} part by part");
     }
 }

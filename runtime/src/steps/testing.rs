@@ -52,9 +52,14 @@ pub fn run(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>]) -> Vec<Tenso
     let own = |tensor: &Tensor| Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes()).expect("its bytes");
     let operand =
         |input: &Option<Tensor>| input.as_ref().map_or(Operand::Absent, |input| Operand::Value(own(input).into()));
+    run_operands(kernel, inputs.iter().map(operand).collect())
+}
+
+/// Results of the kernel.
+pub fn run_operands(kernel: &(dyn Kernel + Sync), operands: Vec<Operand>) -> Vec<Tensor> {
     let mut blocks = NoBlocks;
     let mut context = Context { blocks: &mut blocks, memory: &mut Heap, random_state: 0, skipped: Default::default() };
-    let results = kernel.run(inputs.iter().map(operand).collect(), &mut context).expect("operands that fit");
+    let results = kernel.run(operands, &mut context).expect("operands that fit");
     results.into_iter().map(|result| result.as_tensor().cloned().expect("a tensor")).collect()
 }
 
@@ -69,8 +74,13 @@ pub fn check(kernel: &(dyn Kernel + Sync), inputs: &[Option<Tensor>], tolerance:
     let expected = kernel.reference(&values, &mut context).expect("operands that fit");
     let found = with_threads(1, || run(kernel, inputs));
     assert_eq!(found, with_threads(3, || run(kernel, inputs)), "{kernel:?} with other threads");
+    agree(kernel, &found, &expected, tolerance);
+}
+
+/// Asserts that results are those of the reference, within `tolerance` of the largest value.
+pub fn agree(kernel: &(dyn Kernel + Sync), found: &[Tensor], expected: &[Value], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{kernel:?}");
-    for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let expected = expected.as_tensor().expect("a tensor");
         assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{kernel:?} result {index}");
         let numbers = |tensor| scalars(tensor).expect("numbers").into_iter().map(Scalar::to_f64).collect::<Vec<f64>>();

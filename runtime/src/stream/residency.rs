@@ -10,7 +10,7 @@ use super::report::Residency;
 use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, weights_of_matrices};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
-use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
+use ipuc_formats::model::{EntryRecord, Manifest, StepRecord, WeightRecord};
 #[cfg(feature = "fabric")]
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -41,17 +41,19 @@ pub(super) struct Shortage {
 
 /// Most bytes of weights that a step takes as whole tensors, copied out of chunks.
 pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> u64 {
-    let whole = |index: u32| {
+    let whole = |step: &StepRecord, index: u32| {
         let weight = &weights[index as usize];
-        // Kernels take panels part by part; the stored elements of others are in memory beside the values made of them.
-        if weight.encoding.dense_panels().is_some() {
+        // Kernels take panels part by part, but those of recurrent layers keep them for all steps of a sequence; the stored
+        // elements of others are in memory beside the values made of them.
+        if weight.encoding.dense_panels().is_some() && !step.op.is_recurrent() {
             return 0;
         }
         let stored = weight.encoding.encoding().dtype();
         let narrow = if stored == weight.dtype { 0 } else { bytes(&weight.shape, stored) };
         bytes(&weight.shape, weight.dtype).saturating_add(narrow)
     };
-    let step_bytes = |step| streamed_weights(step, weights).map(whole).fold(0, u64::saturating_add);
+    let step_bytes =
+        |step| streamed_weights(step, weights).map(|index| whole(step, index)).fold(0, u64::saturating_add);
     let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
     steps.map(step_bytes).max().unwrap_or(0)
 }

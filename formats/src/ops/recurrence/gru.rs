@@ -3,7 +3,7 @@
 use crate::attributes;
 use crate::dim::Dim;
 use crate::fact::Fact;
-use crate::ops::recurrence::layers::{Layer, Walk};
+use crate::ops::recurrence::layers::{Layer, Walk, matrices};
 use crate::ops::{
     Arithmetic, Computes, Direction, InferContext, Operator, Picked, Product, Program, RecurrentActivation,
     ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
@@ -98,8 +98,9 @@ impl Computes for Gru {
 }
 
 impl Product for Gru {
-    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+        // The state is multiplied again once its gates are known: the rows of both gates have to be whole panels of 16.
+        matrices(operand, shape).filter(|matrix| (matrix.outputs / 3 * 2).is_multiple_of(16))
     }
 
     fn arithmetic(&self) -> Arithmetic {

@@ -11,8 +11,8 @@ use crate::ops::floats::{narrowed, require_computing_float, widened};
 use crate::ops::loops::{self, Loops};
 use crate::ops::recurrence::recurrent_activation::{Direction, RecurrentActivation};
 use crate::ops::{
-    AxisKind, InferContext, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, each, integers,
-    optional, optional_tensor, tensor, tensor_operand,
+    AxisKind, InferContext, ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
+    each, integers, optional, optional_tensor, tensor, tensor_operand,
 };
 use crate::tensor::element_count;
 use crate::tensor::filled;
@@ -50,6 +50,14 @@ pub struct Extents {
     pub input: usize,
     /// `h`.
     pub hidden: usize,
+}
+
+/// The matrices of operands 1 and 2, one for each direction.
+pub(super) fn matrices(operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+    match (operand, shape) {
+        (1 | 2, &[groups, outputs, inputs]) => Some(WeightMatrix { groups, inputs, outputs, output_axis: 0 }),
+        _ => None,
+    }
 }
 
 impl Layer<'_> {
@@ -212,7 +220,8 @@ impl Layer<'_> {
         self.check()?;
         let facts: Vec<Option<Fact>> = inputs.iter().map(|value| Some(Fact::of(value.as_ref()?.kind()))).collect();
         let dtype = self.check_types(&facts)?;
-        let extents = self.extents(inputs)?;
+        let shape = |operand| Ok(optional_tensor(inputs, operand)?.map(|tensor| tensor.shape().to_vec()));
+        let extents = self.extents(&shape)?;
         let operands = self.operands(inputs, extents)?;
         let Extents { batch, input, hidden, .. } = extents;
         let directions = self.direction.count();
@@ -278,12 +287,17 @@ impl Layer<'_> {
         if self.batch_first { index * directions + direction } else { direction * extents.batch + index }
     }
 
-    /// The extents, with every operand's shape checked against them.
+    /// The extents, with every operand's shape checked against them. `shape` gives that of an operand, `None` where it is absent.
     ///
     /// # Errors
     /// [`TypeError`] where a shape does not fit.
-    pub fn extents(&self, inputs: &[Option<Value>]) -> Result<Extents, ReferenceError> {
-        let shape_of = |operand: usize| tensor(inputs, operand).map(|tensor| tensor.shape().to_vec());
+    pub fn extents(
+        &self,
+        shape: &dyn Fn(usize) -> Result<Option<Vec<usize>>, ReferenceError>,
+    ) -> Result<Extents, ReferenceError> {
+        let shape_of = |operand: usize| -> Result<Vec<usize>, ReferenceError> {
+            Ok(shape(operand)?.ok_or(TypeError::MissingOperand { operand })?)
+        };
         let &[first, second, input] = &shape_of(0)?[..] else { return Err(rank(0, 3, shape_of(0)?.len())) };
         let (steps, batch) = if self.batch_first { (second, first) } else { (first, second) };
         let &[_, _, hidden] = &shape_of(2)?[..] else { return Err(rank(2, 3, shape_of(2)?.len())) };
@@ -304,10 +318,10 @@ impl Layer<'_> {
         wanted.extend((0..self.states).map(|index| (5 + index, state.clone())));
         wanted.push((5 + self.states, vec![directions, hidden.saturating_mul(3)]));
         for (operand, wanted) in wanted {
-            if let Some(found) = optional_tensor(inputs, operand)?
-                && found.shape() != wanted
+            if let Some(found) = shape(operand)?
+                && found != wanted
             {
-                return Err(mismatch(&format!("operand {operand} of a recurrent layer"), found.shape(), &wanted));
+                return Err(mismatch(&format!("operand {operand} of a recurrent layer"), &found, &wanted));
             }
         }
         Ok(Extents { steps, batch, input, hidden })

@@ -3,7 +3,7 @@
 use crate::attributes;
 use crate::dim::Dim;
 use crate::fact::Fact;
-use crate::ops::recurrence::layers::{Layer, Walk};
+use crate::ops::recurrence::layers::{Layer, Walk, matrices};
 use crate::ops::{
     Arithmetic, Computes, Direction, InferContext, Operator, Picked, Product, Program, RecurrentActivation,
     ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
@@ -93,8 +93,8 @@ impl Computes for Lstm {
 }
 
 impl Product for Lstm {
-    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+        matrices(operand, shape)
     }
 
     fn arithmetic(&self) -> Arithmetic {

@@ -4,7 +4,7 @@ use crate::attributes;
 use crate::dim::Dim;
 use crate::fact::Fact;
 use crate::ops::recurrence::gru::refuse_seventh;
-use crate::ops::recurrence::layers::{Layer, Walk};
+use crate::ops::recurrence::layers::{Layer, Walk, matrices};
 use crate::ops::{
     Arithmetic, Computes, Direction, InferContext, Operator, Picked, Product, Program, RecurrentActivation,
     ReferenceContext, ReferenceError, Space, StepFacts, TypeError, VectorClass, WeightMatrix,
@@ -82,8 +82,8 @@ impl Computes for Rnn {
 }
 
 impl Product for Rnn {
-    fn weight(&self, _operand: usize, _shape: &[u64]) -> Option<WeightMatrix> {
-        None
+    fn weight(&self, operand: usize, shape: &[u64]) -> Option<WeightMatrix> {
+        matrices(operand, shape)
     }
 
     fn arithmetic(&self) -> Arithmetic {

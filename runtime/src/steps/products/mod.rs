@@ -18,12 +18,12 @@ mod integer_convolution;
 mod integer_operands;
 mod integer_tasks;
 mod matmul;
-mod panels;
+pub(super) mod panels;
 mod requantized;
 mod transposed;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use crate::steps::Kernel;
 use ipuc_formats::ops::{Determinant, Inverse};

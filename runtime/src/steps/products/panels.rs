@@ -20,9 +20,9 @@ const INPUTS_AT_ONCE: usize = 256;
 const SPREAD_BYTES: usize = 4 << 20;
 
 /// A weight in panels that kernels take.
-pub(super) struct PanelWeight {
-    pub(super) weight: Weight,
-    pub(super) panels: Panels,
+pub(in crate::steps) struct PanelWeight {
+    pub(in crate::steps) weight: Weight,
+    pub(in crate::steps) panels: Panels,
     /// How codes lie, where the elements are codes.
     pub(super) codes: Option<CodedLayout>,
     /// How they lie in the file, where their zeros are left out.
@@ -43,7 +43,7 @@ pub(super) type InputBytes = (Range<usize>, PartBytes);
 
 impl PanelWeight {
     /// A weight as panels, where it is stored in panels of a kind that kernels take.
-    pub(super) fn of(weight: &Weight) -> Option<PanelWeight> {
+    pub(in crate::steps) fn of(weight: &Weight) -> Option<PanelWeight> {
         let panels = weight.encoding().dense_panels()?;
         let codes = if panels.is_coded() {
             Some(coded_layout(&panels, weight.dtype())?)
@@ -153,7 +153,7 @@ impl PanelWeight {
     }
 
     /// Whether each part holds all `inputs` of its panels.
-    pub(super) fn comes_whole(&self, inputs: usize) -> bool {
+    pub(in crate::steps) fn comes_whole(&self, inputs: usize) -> bool {
         let inputs = inputs as u64;
         self.weight.parts().iter().all(|part| (part.inputs_start, part.inputs_end) == (0, inputs))
     }
@@ -191,7 +191,7 @@ impl PanelWeight {
     ///
     /// # Errors
     /// [`KernelError`] where a part cannot be read.
-    pub(super) fn for_each_values(
+    pub(in crate::steps) fn for_each_values(
         &self,
         mut multiply: impl FnMut(&[PanelPiece<'_>]) + Send,
     ) -> Result<(), KernelError> {

@@ -47,9 +47,23 @@ impl PartSource for Parts {
 }
 
 /// A tensor as the weight that the compiler would store for operand `operand`, in parts of at most `budget` bytes.
-fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> Operand {
+pub(in crate::steps) fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> Operand {
     let (record, parts) = parts_of(op, operand, tensor, stored, budget);
     Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)))
+}
+
+/// A tensor as a weight of this encoding, in one part.
+pub(in crate::steps) fn encoded_weight(encoding: Coded, tensor: &Tensor) -> Operand {
+    let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
+    let elements = Elements { stored: tensor.clone(), planes: Vec::new() };
+    let (record, parts) = packed(encoding, tensor.dtype(), shape, &elements, 1 << 20);
+    Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(parts)))
+}
+
+/// The same, of which no part is there before it is asked for.
+pub(in crate::steps) fn late_weight(op: &Op, operand: usize, tensor: &Tensor, budget: u64) -> Operand {
+    let (record, parts) = parts_of(op, operand, tensor, tensor.dtype(), budget);
+    Operand::Weight(Weight::new(0, Arc::new(record), Arc::new(Late { parts, given: Mutex::default() })))
 }
 
 fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> (WeightRecord, Parts) {
