@@ -1,5 +1,5 @@
 //! What of a program does not depend on the element is computed once, and chains that programs over codes are made of are one
-//! loop: `(x - zero) * scale` of integers, and `round(x / scale) + zero` in the range of an integer type.
+//! loop: `(x - zero) * scale` of integers, `round(x / scale) + zero` in the range of an integer type, and sums of i32 that wrap around.
 //!
 //! The bits are those of the steps: differences of integers of 16 bits and clamped sums are exact.
 
@@ -7,7 +7,7 @@ use super::compiled::{Compiled, Kind, Step};
 use super::operations::{Arithmetic, Compute, Operation, bounds};
 use super::registers::Register;
 use ipuc_formats::dtype::DType;
-use ipuc_formats::ops::{Function, UnaryFunction};
+use ipuc_formats::ops::{BinaryFunction, Function, UnaryFunction};
 
 impl<'a> Compiled<'a> {
     /// Joins steps; `block` is how many elements constants have.
@@ -18,6 +18,7 @@ impl<'a> Compiled<'a> {
         let mut at = 0;
         while at < self.steps.len() {
             let found = self.dequantized(at, &uses).or_else(|| self.quantized(at, &uses));
+            let found = found.or_else(|| self.added_wrapping(at, &uses));
             if let Some((step, gone)) = found {
                 self.steps[at] = step;
                 at -= gone.len();
@@ -157,5 +158,25 @@ impl<'a> Compiled<'a> {
         let operation = Operation::new(Compute::Quantize { scale, zero, least, greatest }, dtype);
         let step = Step { operation, arguments: vec![x], result: step.result, function: step.function };
         fits.then_some((step, vec![divided, rounded]))
+    }
+
+    /// The low bits of a sum in i64 of two i32 at `at`, and the places of the steps before it that are part of it, in order.
+    fn added_wrapping(&self, at: usize, uses: &[usize]) -> Option<(Step<'a>, Vec<usize>)> {
+        const ADD: Function = Function::Binary(BinaryFunction::Add);
+        let step = &self.steps[at];
+        let narrowed = step.operation.general_of(&Function::Cast, (DType::I64, DType::I32), &step.arguments)?;
+        let (sum, adds) = self.only_maker(narrowed[0], at, uses)?;
+        let &[left, right] = adds.operation.general_of(&ADD, (DType::I64, DType::I64), &adds.arguments)? else {
+            return None;
+        };
+        let widened = |register| {
+            let (place, step) = self.only_maker(register, sum, uses)?;
+            let from = step.operation.general_of(&Function::Cast, (DType::I32, DType::I64), &step.arguments)?;
+            Some((from[0], place))
+        };
+        let ((left, first), (right, second)) = (widened(left)?, widened(right)?);
+        let operation = Operation::new(Compute::AddWrapping, DType::I32);
+        let step = Step { operation, arguments: vec![left, right], result: step.result, function: step.function };
+        Some((step, vec![first.min(second), first.max(second), sum]))
     }
 }

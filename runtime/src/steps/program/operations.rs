@@ -46,6 +46,8 @@ pub(super) enum Compute {
     Truncate,
     /// i32 in the low bits of `to`.
     Wrap,
+    /// The sum of two i32, which wraps around.
+    AddWrapping,
     /// `(x - zero) * scale` of i32.
     Dequantize { zero: i32, scale: f32 },
     /// The nearest i32 of `x / scale`, within bounds, plus `zero`.
@@ -220,6 +222,17 @@ impl Operation {
         matches!(&self.compute, Compute::Integers(own) if *own == function && self.to == to).then_some(arguments)
     }
 
+    /// The arguments, where it is this function of types that have no loop of their own.
+    pub(super) fn general_of<'a>(
+        &self,
+        function: &Function,
+        types: (DType, DType),
+        arguments: &'a [usize],
+    ) -> Option<&'a [usize]> {
+        let is_own = matches!(&self.compute, Compute::General(own) if own == function);
+        (is_own && (self.dtype, self.to) == types).then_some(arguments)
+    }
+
     /// The arguments, where it is an i32 as f32.
     pub(super) fn widened<'a>(&self, arguments: &'a [usize]) -> Option<&'a [usize]> {
         (matches!(self.compute, Compute::Widen) && self.to == DType::F32).then_some(arguments)
@@ -284,7 +297,8 @@ impl Operation {
             | Compute::SelectFloats
             | Compute::SelectIntegers
             | Compute::Widen
-            | Compute::Wrap => 1,
+            | Compute::Wrap
+            | Compute::AddWrapping => 1,
             Compute::Power(power) => power.cost(),
             Compute::Dequantize { .. } => 3,
             Compute::Quantize { .. } => 6,
@@ -369,6 +383,9 @@ impl Operation {
                 fill(out, x[..count].iter().zip(bounds).map(|(&x, (&y, &z))| x.max(y).min(z)));
             }
             (Compute::Wrap, [Register::Integer(x)]) => wrapped(self.to, &x[..count], out),
+            (Compute::AddWrapping, [Register::Integer(x), Register::Integer(y)]) => {
+                fill(out, x[..count].iter().zip(y).map(|(x, &y)| x.wrapping_add(y)));
+            }
             (&Compute::Quantize { scale, zero, least, greatest }, [Register::Float(x)]) => {
                 nearest(simd, &x[..count], out, |x| x / scale);
                 out.iter_mut().for_each(|value| *value = (*value).max(least).min(greatest) + zero);
@@ -436,6 +453,7 @@ fn is_float_result(compute: &Compute) -> bool {
         | Compute::ClampIntegers
         | Compute::Truncate
         | Compute::Wrap
+        | Compute::AddWrapping
         | Compute::Quantize { .. }
         | Compute::Chain(_)
         | Compute::General(_) => false,

@@ -315,12 +315,16 @@ impl<'a> Source<'a> {
         self.runs.visit_runs(range, |count, [start], [moves]| {
             let (run, behind) = std::mem::take(&mut rest).split_at_mut(count);
             rest = behind;
-            if moves {
-                widen(run, &values[start..start + count]);
-            } else {
-                let mut one = [R::default()];
+            let mut one = [R::default()];
+            if !moves {
                 widen(&mut one, &values[start..=start]);
-                run.fill(one[0]);
+            }
+            // Of short runs there are many: of this length they are a vector.
+            match (run.first_chunk_mut::<HALF>().filter(|_| count == HALF), moves) {
+                (Some(run), true) => widen(run, &values[start..start + HALF]),
+                (Some(run), false) => run.fill(one[0]),
+                (None, true) => widen(run, &values[start..start + count]),
+                (None, false) => run.fill(one[0]),
             }
         });
     }

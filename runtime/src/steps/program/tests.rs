@@ -397,6 +397,25 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
     }
 }
 
+/// An addend of sums that wraps around as they do (`QGemm`) is one loop.
+#[test]
+fn sums_in_i64_of_i32_are_added_in_i32() {
+    let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
+    let steps = vec![
+        step(Function::Cast, &[Argument::Input], DType::I64),
+        step(Function::Cast, &[Argument::Operand(0)], DType::I64),
+        step(Function::Binary(BinaryFunction::Add), &[Argument::Step(1), Argument::Step(0)], DType::I64),
+        step(Function::Cast, &[Argument::Step(2)], DType::I32),
+    ];
+    let program = Program::of_steps(steps).unwrap();
+    let inputs = [Some(Value::from(Tensor::from_elements(&[3], &[i32::MIN, 5, 1]).unwrap()))];
+    let compiled = Compiled::new(&program, Some(DType::I32), &[2, 3], &inputs).unwrap().unwrap();
+    assert_eq!((compiled.steps.len(), compiled.cost()), (1, 2));
+    let sums = [-1, 7, i32::MAX, i32::MIN, i32::MAX, -1];
+    let found = run(&program, Accumulators::Integer(&sums), &[2, 3], &inputs).unwrap().remove(0);
+    assert_eq!(found.elements::<i32>().unwrap(), [i32::MAX, 12, i32::MIN, 0, i32::MIN + 4, 0]);
+}
+
 /// The sum of two tensors of codes, in codes: what an addition between two quantized convolutions is.
 fn sum_of_codes(dtype: DType) -> Program {
     let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
