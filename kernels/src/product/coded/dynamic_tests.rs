@@ -1,6 +1,8 @@
 //! Products of rounded activations against plain loops: the same bits on every instruction set, in every cut, for every
 //! number of rows.
 
+use std::sync::Arc;
+
 use half::f16;
 use proptest::prelude::*;
 
@@ -69,7 +71,7 @@ fn multiply(
     let mut open = OpenPanels::default();
     let rows = DynamicRows::new(instructions, x, block);
     for call in calls {
-        let packed: Vec<Aligned> =
+        let packed: Vec<Arc<Aligned>> =
             call.iter().map(|(panels, inputs)| weight.pack(panels.clone(), inputs.clone())).collect();
         let pieces = pieces(call, &packed);
         let out = MatrixMut::new(&mut out, m, weight.n);

@@ -1,5 +1,7 @@
 //! Exact products against plain loops: the same bits on every instruction set, in every cut, for every number of rows.
 
+use std::sync::Arc;
+
 use super::{
     exact::{ExactWeight, ExactWords, exact_product},
     exact_rows::ExactRows,
@@ -96,7 +98,7 @@ fn multiply(
     (weight, n): (ExactWeight<'_>, usize),
     x: &Activations,
     calls: &[Call],
-    pack: impl Fn(&Call) -> Vec<Aligned>,
+    pack: impl Fn(&Call) -> Vec<Arc<Aligned>>,
 ) -> Vec<f64> {
     let mut out = vec![f64::NAN; x.m * n];
     let mut open = OpenPanels::default();
@@ -209,7 +211,7 @@ fn check_words(weight: &Words, x: &Activations) {
                     }
                 }
             }
-            Aligned::new(&bytes)
+            Arc::new(Aligned::new(&bytes))
         };
         call.iter().map(bytes).collect()
     };

@@ -1,6 +1,10 @@
 //! Products with codes against plain loops, on every instruction set, in every cut.
 
-use std::ops::Range;
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, LazyLock, Mutex},
+};
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -28,6 +32,10 @@ pub(super) struct Coded {
     pub codes: Vec<i32>,
     /// `[k / block rounded up][n]` of each plane.
     pub planes: Vec<Vec<f32>>,
+    /// Planes of scales, in the order in which they are multiplied.
+    scales: Vec<usize>,
+    /// Pieces that were asked for.
+    packed: Mutex<BTreeMap<[usize; 4], Arc<Aligned>>>,
 }
 
 fn least(code: CodeType) -> i32 {
@@ -80,6 +88,10 @@ fn stored(element: PlaneType, value: f32) -> f32 {
     }
 }
 
+/// The code of each number that e4m3 has.
+static CODES_OF_E4M3: LazyLock<BTreeMap<u32, u8>> =
+    LazyLock::new(|| (0..=u8::MAX).map(|code| (float(code, 3, 7).to_bits(), code)).collect());
+
 /// Elements one behind the other; bits below a byte from the lowest on.
 fn write(element: PlaneType, values: impl Iterator<Item = f32>) -> Vec<u8> {
     let bits = element.row_bytes() * 8 / PANEL_OUTPUTS;
@@ -90,7 +102,7 @@ fn write(element: PlaneType, values: impl Iterator<Item = f32>) -> Vec<u8> {
             PlaneType::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
             PlaneType::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
             PlaneType::I32 => bytes.extend((value as i32).to_le_bytes()),
-            PlaneType::E4m3 => bytes.push((0..=u8::MAX).find(|&code| float(code, 3, 7) == value).unwrap_or(0)),
+            PlaneType::E4m3 => bytes.push(CODES_OF_E4M3.get(&value.to_bits()).copied().unwrap_or(0)),
             PlaneType::E8m0 if value == 2.0_f32.powi(-127) => bytes.push(0),
             PlaneType::E8m0 => bytes.push((value.to_bits() >> 23) as u8),
             PlaneType::I8 | PlaneType::U8 | PlaneType::I4 | PlaneType::U4 | PlaneType::I2 | PlaneType::U2 => {
@@ -136,7 +148,11 @@ impl Coded {
             let factor = if plane.role == CodedRole::ZeroPoint && plane.element.is_float() { 3.0 } else { 1.0 };
             values.iter().map(|value| stored(plane.element, value * factor)).collect()
         });
-        Self { n, codes: codes.iter().map(code).collect(), planes: values.collect(), layout }
+        let of_role = |index: &usize| planes[*index].role == CodedRole::Scale;
+        let mut scales: Vec<usize> = (0..planes.len()).filter(of_role).collect();
+        scales.sort_by_key(|&plane| if planes[plane].block == 0 { 0 } else { 1024 - planes[plane].block });
+        let (codes, planes) = (codes.iter().map(code).collect(), values.collect());
+        Self { n, codes, planes, scales, layout, packed: Mutex::default() }
     }
 
     fn at(&self, plane: usize, input: usize, output: usize) -> f32 {
@@ -147,10 +163,7 @@ impl Coded {
     /// The product of the scales, and the zero point.
     pub fn parameters(&self, input: usize, output: usize) -> (f32, Option<f32>) {
         let planes = self.layout.planes();
-        let mut scales: Vec<usize> =
-            (0..planes.len()).filter(|&plane| planes[plane].role == CodedRole::Scale).collect();
-        scales.sort_by_key(|&plane| if planes[plane].block == 0 { 0 } else { 1024 - planes[plane].block });
-        let scale = scales.iter().fold(1.0, |product, &plane| product * self.at(plane, input, output));
+        let scale = self.scales.iter().fold(1.0, |product, &plane| product * self.at(plane, input, output));
         let zero = (0..planes.len()).find(|&plane| planes[plane].role == CodedRole::ZeroPoint);
         (scale, zero.map(|plane| self.at(plane, input, output)))
     }
@@ -166,8 +179,14 @@ impl Coded {
         }
     }
 
-    /// The bytes of some inputs of some panels.
-    pub fn pack(&self, panels: Range<usize>, inputs: Range<usize>) -> Aligned {
+    /// The bytes of some inputs of some panels: the same for all instruction sets.
+    pub fn pack(&self, panels: Range<usize>, inputs: Range<usize>) -> Arc<Aligned> {
+        let mut packed = self.packed.lock().expect("no test panicked");
+        let piece = packed.entry([panels.start, panels.end, inputs.start, inputs.end]);
+        piece.or_insert_with(|| Arc::new(self.pack_piece(panels, inputs))).clone()
+    }
+
+    fn pack_piece(&self, panels: Range<usize>, inputs: Range<usize>) -> Aligned {
         let mut bytes = Vec::new();
         let code = self.layout.code();
         for panel in panels {
@@ -270,8 +289,8 @@ fn all_planes(code: CodeType) -> Vec<Vec<CodedPlane>> {
 pub(super) type Call = Vec<(Range<usize>, Range<usize>)>;
 
 /// The pieces of a call, whose bytes are packed one by one.
-pub(super) fn pieces<'a>(call: &Call, packed: &'a [Aligned]) -> Vec<CodedPiece<'a>> {
-    let piece = |((panels, inputs), bytes): (&(Range<usize>, Range<usize>), &'a Aligned)| CodedPiece {
+pub(super) fn pieces<'a>(call: &Call, packed: &'a [Arc<Aligned>]) -> Vec<CodedPiece<'a>> {
+    let piece = |((panels, inputs), bytes): (&(Range<usize>, Range<usize>), &'a Arc<Aligned>)| CodedPiece {
         panels: panels.clone(),
         inputs: inputs.clone(),
         bytes: bytes.bytes(),
@@ -313,7 +332,7 @@ fn multiply(
     let mut out = vec![f32::NAN; m * weight.n];
     let mut open = OpenPanels::default();
     for call in calls {
-        let packed: Vec<Aligned> =
+        let packed: Vec<Arc<Aligned>> =
             call.iter().map(|(panels, inputs)| weight.pack(panels.clone(), inputs.clone())).collect();
         let pieces = pieces(call, &packed);
         let matrix = MatrixMut::new(&mut out, m, weight.n);
@@ -386,6 +405,18 @@ fn products_with_codes_are_those_with_their_values_in_f16() {
 #[test]
 fn products_with_codes_are_those_with_their_values_in_bf16() {
     products_with_codes_are_those_with_their_values(Rounded::Bf16);
+}
+
+/// Inputs that are whole lines, but no whole blocks, are computed in lines too.
+#[test]
+fn a_last_block_of_whole_lines() {
+    for code in CODES.into_iter().chain(FLOATS) {
+        for planes in all_planes(code) {
+            for (m, k) in [(1, 16), (1, 192), (2, 400), (1, 640), (3, 1104)] {
+                check(&Coded::new(code, k, 20, &planes, Rounded::F32), m);
+            }
+        }
+    }
 }
 
 proptest! {

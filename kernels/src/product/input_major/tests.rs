@@ -11,7 +11,8 @@ use crate::{
     change::{Change, RowChange},
     matrix::{Matrix, MatrixMut},
     simd::Instructions,
-    testing::{numbers, with_threads},
+    team::Team,
+    testing::numbers,
 };
 
 /// Each shape: rows, inputs, outputs, outputs of a run.
@@ -68,8 +69,8 @@ fn left_out(
         let inputs = first..cut;
         let length = layout.run_bytes(&inputs);
         let before = layout.run_bytes(&(0..first));
-        let bytes: Vec<u8> = stored.chunks(whole).flat_map(|run| &run[before..][..length]).copied().collect();
-        let bytes = aligned(&bytes);
+        let bytes: Vec<&[u8]> = stored.chunks(whole).map(|run| &run[before..][..length]).collect();
+        let bytes = aligned(&bytes.concat());
         let bytes = &bytemuck::cast_slice(&bytes)[..length * stored.len() / whole];
         let runs = stored.len() / whole;
         let pieces: Vec<RunPiece<'_>> = if runs > 2 {
@@ -105,6 +106,7 @@ fn values_agree<T: bytemuck::Pod>(
     elements: fn(&[T]) -> PanelElements<'_>,
     kind: RunElements,
 ) {
+    let teams = [1, 3].map(|threads| Team::new(threads).expect("a team"));
     for (rows, inputs, outputs, run) in SHAPES {
         let dense = pack(inputs, outputs);
         let layout = InputMajorLayout::new(inputs, run, kind.clone());
@@ -123,10 +125,9 @@ fn values_agree<T: bytemuck::Pod>(
                 let piece = PanelPiece::whole(outputs, inputs, elements(&dense));
                 let out = MatrixMut::new(&mut expected, rows, outputs);
                 panels_product(instructions, x, &[piece], out, Start::Zero, epilogue);
-                for (threads, cuts) in
-                    [1, 3].into_iter().flat_map(|threads| cuts(inputs).into_iter().map(move |cuts| (threads, cuts)))
+                for (team, cuts) in teams.iter().flat_map(|team| cuts(inputs).into_iter().map(move |cuts| (team, cuts)))
                 {
-                    let (found, _) = with_threads(threads, || {
+                    let (found, _) = team.run(|| {
                         left_out(instructions, RunRows::Floats(x), &layout, &stored, &cuts, (rows, outputs), epilogue)
                     });
                     assert_eq!(
@@ -243,6 +244,7 @@ fn products_of_codes_have_the_bits_of_those_with_panels() {
             Rounded::F32,
         ),
     ];
+    let team = Team::new(3).expect("a team");
     for (code, cut, planes, rounded) in layouts {
         for (rows, inputs, outputs, run) in SHAPES {
             let layout = CodedLayout::new(code, inputs, cut, planes, rounded);
@@ -270,9 +272,8 @@ fn products_of_codes_have_the_bits_of_those_with_panels() {
                             RunRows::Floats(x)
                         };
                         for cuts in cuts(inputs).into_iter().filter(|cuts| cut == 256 || cuts.len() == 1) {
-                            let (found, _) = with_threads(3, || {
-                                left_out(instructions, given, &runs, &stored, &cuts, (rows, outputs), none)
-                            });
+                            let (found, _) = team
+                                .run(|| left_out(instructions, given, &runs, &stored, &cuts, (rows, outputs), none));
                             let name = instructions.name();
                             assert_eq!(
                                 bits(&found),
