@@ -2,13 +2,10 @@
 //! them; results have the same bits for any number of threads.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use crate::support::memory::emitted;
+use crate::support::memory::{after, emitted};
 use ipuc::{Session, SessionOptions, Tensor};
 use ipuc_formats::ops::Op;
 use ipuc_passes::ir::Graph;
-use ipuc_passes::ir::text::parse;
-use ipuc_passes::options::Options;
-use ipuc_passes::pipeline;
 
 /// Numbers that look random, the same for each seed.
 struct Numbers(u64);
@@ -147,17 +144,6 @@ impl Case {
             self.steps,
         )
     }
-}
-
-/// The graph after passes.
-fn after(text: &str, passes: &[&str]) -> Graph {
-    let mut graph = parse(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
-    for name in passes {
-        let options = Options { verify: true, ..Options::default() };
-        let result = pipeline::run_one(pipeline::find(name).unwrap(), &mut graph, &options);
-        result.unwrap_or_else(|error| panic!("{error} in\n{text}"));
-    }
-    graph
 }
 
 fn run(graph: &Graph, inputs: &[(String, Tensor)], threads: usize) -> Vec<Vec<f32>> {

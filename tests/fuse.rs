@@ -2,15 +2,12 @@
 //! steps, of f32 and of f16, for any number of threads.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use crate::support::memory::emitted;
+use crate::support::memory::{after, emitted};
 use ipuc::{Session, SessionOptions, Tensor};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::Op;
 use ipuc_formats::ops::scalar::{Scalar, from_scalars, scalars};
 use ipuc_passes::ir::Graph;
-use ipuc_passes::ir::text::parse;
-use ipuc_passes::options::Options;
-use ipuc_passes::pipeline;
 use std::fmt::Write as _;
 
 /// Numbers that look random, the same for each seed.
@@ -155,17 +152,6 @@ fn case(seed: u64, dtype: &str) -> Case {
     let dtype = ipuc_formats::dtype::parse(dtype).unwrap();
     let inputs = inputs.into_iter().map(|(name, shape)| (name.to_string(), numbers.tensor(dtype, &shape))).collect();
     Case { text, inputs }
-}
-
-/// The graph after passes.
-fn after(text: &str, passes: &[&str]) -> Graph {
-    let mut graph = parse(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
-    for name in passes {
-        let options = Options { verify: true, ..Options::default() };
-        let result = pipeline::run_one(pipeline::find(name).unwrap(), &mut graph, &options);
-        result.unwrap_or_else(|error| panic!("{error} in\n{text}"));
-    }
-    graph
 }
 
 /// The results as numbers that compare: one kind of NaN.

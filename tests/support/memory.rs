@@ -4,6 +4,9 @@ use ipuc::compile::{CompileOptions, Optimized, Source};
 use ipuc::open_bytes;
 use ipuc::passes::emit::{EmitOptions, NoProgress, Output, emit};
 use ipuc::passes::ir::Graph;
+use ipuc::passes::ir::text::parse;
+use ipuc::passes::options::Options;
+use ipuc::passes::pipeline;
 use std::io;
 use std::sync::Mutex;
 
@@ -20,6 +23,17 @@ impl Output for Memory {
         bytes[start..end].copy_from_slice(written);
         Ok(())
     }
+}
+
+/// A graph of this text after passes of these names, each of which is verified.
+pub fn after(text: &str, passes: &[&str]) -> Graph {
+    let mut graph = parse(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
+    for name in passes {
+        let options = Options { verify: true, ..Options::default() };
+        let result = pipeline::run_one(pipeline::find(name).unwrap(), &mut graph, &options);
+        result.unwrap_or_else(|error| panic!("{error} in\n{text}"));
+    }
+    graph
 }
 
 /// A graph as a file that is opened.

@@ -57,14 +57,8 @@ impl Blocks<'_> {
             has_inputs(&filters, MOST_INPUTS).then_some(())?;
             (self.is_near(x) || self.is_worth_blocks(&filters, 1)).then_some(())?;
         }
-        let mut operands = step.operands.clone();
-        for operand in operands.iter_mut().skip(OWN_OPERANDS) {
-            *operand = self.broadcast(*operand, &dims, &step.name)?;
-        }
-        if plain_inputs {
-            self.make_plain(x).ok()?;
-        } else {
-            operands[0] = Operand::Value(self.in_blocks(x, &step.name)?);
+        let mut operands = self.of_convolution(step, OWN_OPERANDS, &dims, plain_inputs)?;
+        if !plain_inputs {
             operands[1] = Operand::Constant(filters_in_block(self.graph, w)?);
         }
         let op = IntegerConvolution { channels_last: true, plain_inputs, ..convolution.clone() };

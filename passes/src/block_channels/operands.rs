@@ -1,7 +1,7 @@
 //! Operands of steps over elements as they broadcast to blocks.
 
 use super::blocks::Blocks;
-use crate::ir::{Constant, Operand};
+use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::dim::Dim;
 use std::sync::Arc;
 
@@ -35,6 +35,27 @@ impl Blocks<'_> {
             [before, &[Dim::known(channels / block)], positions, &[Dim::known(block)]].concat()
         };
         self.with_dims(operand, &other, name)
+    }
+
+    /// Operands of a convolution whose result `[n, c, d..]` comes in blocks: the image in the order of ONNX where it is plain, else in
+    /// blocks, and those behind its `own` ones as they broadcast to the result.
+    pub(super) fn of_convolution(
+        &mut self,
+        step: &Step,
+        own: usize,
+        result: &[Dim],
+        is_plain: bool,
+    ) -> Option<Vec<Operand>> {
+        let mut operands = step.operands.clone();
+        for operand in operands.iter_mut().skip(own) {
+            *operand = self.broadcast(*operand, result, &step.name)?;
+        }
+        if is_plain {
+            self.make_plain(operands[0]).ok()?;
+        } else {
+            operands[0] = Operand::Value(self.in_blocks(operands[0], &step.name)?);
+        }
+        Some(operands)
     }
 
     /// An operand with other extents; a constant stays one.

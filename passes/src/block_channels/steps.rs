@@ -101,15 +101,7 @@ impl Blocks<'_> {
             self.filters_fit(&filters, convolution.groups)?;
             (self.is_near(x) || self.is_worth_blocks(&filters, convolution.groups)).then_some(())?;
         }
-        let mut operands = step.operands.clone();
-        for operand in operands.iter_mut().skip(OWN_OPERANDS) {
-            *operand = self.broadcast(*operand, &dims, &step.name)?;
-        }
-        if plain_inputs {
-            self.make_plain(x).ok()?;
-        } else {
-            operands[0] = Operand::Value(self.in_blocks(x, &step.name)?);
-        }
+        let operands = self.of_convolution(step, OWN_OPERANDS, &dims, plain_inputs)?;
         let Convolution { strides, dilations, pads, groups, arithmetic, program, .. } = convolution.clone();
         let blocked = BlockedConvolution { strides, dilations, pads, groups, arithmetic, program, plain_inputs };
         let value = self.push(blocked, operands, &step.name)?;

@@ -143,7 +143,6 @@ struct Walk<'a> {
     layer: Layer<'a>,
     extents: Extents,
     direction: usize,
-    recurrence: Recurrence<'a>,
     /// Added to the products with the input and, where it must be apart, to those with the hidden state.
     bias: Vec<f32>,
     hidden_bias: Option<Vec<f32>>,
@@ -163,8 +162,9 @@ struct Sequences<'a> {
     data: &'a [f32],
 }
 
-/// The values of a step for all sequences.
+/// What a walk reads at each step, and the values of a step for all sequences.
 struct Buffers<'a> {
+    recurrence: &'a Recurrence<'a>,
     /// Projections of all inputs.
     projected: &'a [f32],
     sums: Vec<f32>,
@@ -257,9 +257,9 @@ impl Sequences<'_> {
     fn walk(&self, out: &mut [f32]) -> Result<Vec<Vec<Vec<f32>>>, KernelError> {
         each_direction(self.layer, self.extents, out, &|direction, rows| {
             let Extents { steps, batch, input, hidden } = self.extents;
-            let mut walk = Walk::of(self, direction)?;
-            let products = walk.products();
-            walk.recurrence = Recurrence::new(self.part(direction, 2, walk.rows() * hidden)?, hidden, &products, steps);
+            let walk = Walk::of(self, direction)?;
+            let weights = self.part(direction, 2, walk.rows() * hidden)?;
+            let recurrence = Recurrence::new(weights, hidden, &walk.products(), steps);
             let elements = PlainElements::F32(self.part(direction, 1, walk.rows() * input)?);
             let mut projected = filled(0.0, steps * batch * walk.rows())?;
             plain_product(
@@ -270,7 +270,7 @@ impl Sequences<'_> {
                 Start::Zero,
                 Epilogue::bias(&walk.bias),
             );
-            walk.run(self, &projected, rows)
+            walk.run(self, &recurrence, &projected, rows)
         })
     }
 
@@ -291,12 +291,11 @@ impl Sequences<'_> {
         })?;
         stored.with_hidden(|pieces| {
             each_direction(self.layer, self.extents, out, &|direction, rows| {
-                let mut walk = Walk::of(self, direction)?;
-                let products = walk.products().into_iter().filter(|rows| !rows.is_empty());
+                let products = walks[direction].products().into_iter().filter(|rows| !rows.is_empty());
                 let panels =
                     |rows: Range<usize>| (rows.clone(), Rows::OfFile(stored.hidden_rows(pieces, direction, rows)));
-                walk.recurrence.panels = products.map(panels).collect();
-                walk.run(self, &projected[direction], rows)
+                let recurrence = Recurrence { weights: &[], panels: products.map(panels).collect() };
+                walks[direction].run(self, &recurrence, &projected[direction], rows)
             })
         })
     }
@@ -313,7 +312,6 @@ impl Sequences<'_> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk whose recurrence is still to be given.
     fn of(sequences: &'a Sequences<'a>, direction: usize) -> Result<Self, KernelError> {
         let Sequences { layer, cell, extents, .. } = *sequences;
         let rows = layer.gates * extents.hidden;
@@ -338,7 +336,6 @@ impl<'a> Walk<'a> {
             layer,
             extents,
             direction,
-            recurrence: Recurrence { weights: &[], panels: Vec::new() },
             bias,
             hidden_bias,
             peepholes: peepholes.filter(|_| layer.states == 2),
@@ -364,10 +361,14 @@ impl<'a> Walk<'a> {
     fn run(
         &self,
         sequences: &Sequences<'_>,
+        recurrence: &Recurrence<'_>,
         projected: &[f32],
         mut out: Vec<&mut [f32]>,
     ) -> Result<Vec<Vec<f32>>, KernelError> {
-        let mut buffers = self.start(sequences.inputs, projected)?;
+        let (sums, gated) = (self.extents.batch * self.rows(), self.extents.batch * self.extents.hidden);
+        let (sums, gated) = (filled(0.0, sums)?, filled(0.0, gated)?);
+        let states = self.start(sequences.inputs)?;
+        let mut buffers = Buffers { recurrence, projected, sums, gated, states };
         for step in 0..sequences.lengths.iter().copied().max().unwrap_or(0) {
             self.step(step, sequences.lengths, &mut buffers, &mut out);
         }
@@ -375,9 +376,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The initial states.
-    fn start<'b>(&self, inputs: &[Option<Value>], projected: &'b [f32]) -> Result<Buffers<'b>, KernelError> {
+    fn start(&self, inputs: &[Option<Value>]) -> Result<Vec<Vec<f32>>, KernelError> {
         let Extents { batch, hidden, .. } = self.extents;
-        let mut states = filled(filled(0.0, batch * hidden)?, self.layer.states)?;
+        let mut states: Vec<Vec<f32>> = filled(filled(0.0, batch * hidden)?, self.layer.states)?;
         for (state, values) in states.iter_mut().enumerate() {
             let Some(initial) = optional_tensor(inputs, 5 + state)? else { continue };
             let initial = initial.elements::<f32>()?;
@@ -386,17 +387,17 @@ impl<'a> Walk<'a> {
                 values.copy_from_slice(&initial[row * hidden..(row + 1) * hidden]);
             }
         }
-        Ok(Buffers { projected, sums: filled(0.0, batch * self.rows())?, gated: filled(0.0, batch * hidden)?, states })
+        Ok(states)
     }
 
     /// Products of hidden states `[n, h]` with rows `rows` of the recurrence.
-    fn product(&self, hidden: &[f32], rows: Range<usize>, out: &mut [f32]) {
+    fn product(&self, recurrence: &Recurrence<'_>, hidden: &[f32], rows: Range<usize>, out: &mut [f32]) {
         let Extents { batch, hidden: size, .. } = self.extents;
         let bias = self.hidden_bias.as_deref().map(|bias| &bias[rows.clone()]);
         let epilogue = Epilogue { bias, ..Epilogue::default() };
         let (x, out) = (Matrix::new(hidden, batch, size), MatrixMut::new(out, batch, rows.len()));
         let instructions = Instructions::best();
-        match self.recurrence.panels.iter().find(|(own, _)| *own == rows) {
+        match recurrence.panels.iter().find(|(own, _)| *own == rows) {
             Some((_, Rows::OfFile(pieces))) => {
                 panels_product(instructions, x, pieces, out, Start::Zero, epilogue);
             }
@@ -404,7 +405,7 @@ impl<'a> Walk<'a> {
                 let piece = PanelPiece::whole(rows.len(), size, PanelElements::F32(panels));
                 panels_product(instructions, x, &[piece], out, Start::Zero, epilogue);
             }
-            None => plain_product(instructions, x, self.recurrence.matrix(size, &rows), out, Start::Zero, epilogue),
+            None => plain_product(instructions, x, recurrence.matrix(size, &rows), out, Start::Zero, epilogue),
         }
     }
 
@@ -424,7 +425,9 @@ impl<'a> Walk<'a> {
         }
         match self.cell {
             Cell::Gru { reset_last } => self.gru_step(step, lengths, buffers, reset_last),
-            Cell::Lstm { .. } | Cell::Plain => self.product(&buffers.states[0], 0..rows, &mut buffers.sums),
+            Cell::Lstm { .. } | Cell::Plain => {
+                self.product(buffers.recurrence, &buffers.states[0], 0..rows, &mut buffers.sums)
+            }
         }
         for (index, row, out_row) in self.active(step, lengths) {
             let inputs = &buffers.projected[row * rows..(row + 1) * rows];
@@ -459,10 +462,10 @@ impl<'a> Walk<'a> {
     fn gru_step(&self, step: usize, lengths: &[usize], buffers: &mut Buffers<'_>, reset_last: bool) {
         let Extents { batch, hidden: size, .. } = self.extents;
         let rows = self.bias.len();
-        let Buffers { projected, sums, gated, states } = buffers;
+        let Buffers { recurrence, projected, sums, gated, states } = buffers;
         let hidden = &mut states[0];
         let (gates, state_sums) = sums.split_at_mut(batch * 2 * size);
-        self.product(hidden, 0..2 * size, gates);
+        self.product(recurrence, hidden, 0..2 * size, gates);
         for (index, row, _) in self.active(step, lengths) {
             let unit = index * size..(index + 1) * size;
             Instructions::best().run(GruGates {
@@ -475,7 +478,7 @@ impl<'a> Walk<'a> {
             });
         }
         let source: &[f32] = if reset_last { hidden } else { gated };
-        self.product(source, 2 * size..3 * size, state_sums);
+        self.product(recurrence, source, 2 * size..3 * size, state_sums);
         for (index, row, _) in self.active(step, lengths) {
             let unit = index * size..(index + 1) * size;
             let (update, reset) = gates[index * 2 * size..(index + 1) * 2 * size].split_at(size);
@@ -619,29 +622,29 @@ mod tests {
             let matrix = WeightMatrix { groups, outputs, inputs: columns as u64, output_axis: 0 };
             encoded_weight(Panels::values(DType::F32, matrix).into(), tensor)
         };
-        let run = |stored: &dyn Fn(&Tensor) -> Operand| {
-            let operand = |(index, input): (usize, &Option<Tensor>)| match (index, input) {
-                (_, None) => Operand::Absent,
-                (1 | 2, Some(tensor)) => stored(tensor),
-                (_, Some(tensor)) => Operand::Value(tensor.clone().into()),
-            };
-            run_operands(&rnn, inputs.iter().enumerate().map(operand).collect())
+        let found = run_stored(&rnn, &inputs, &|_, tensor| other(tensor));
+        assert_eq!(found, run_stored(&rnn, &inputs, &|_, tensor| Operand::Value(tensor.clone().into())));
+    }
+
+    /// Results with weights as `stored` gives them.
+    fn run_stored(
+        kernel: &(dyn Kernel + Sync),
+        inputs: &[Option<Tensor>],
+        stored: &dyn Fn(usize, &Tensor) -> Operand,
+    ) -> Vec<Tensor> {
+        let operand = |(index, input): (usize, &Option<Tensor>)| match (index, input) {
+            (_, None) => Operand::Absent,
+            (1 | 2, Some(tensor)) => stored(index, tensor),
+            (_, Some(tensor)) => Operand::Value(tensor.clone().into()),
         };
-        assert_eq!(run(&other), run(&|tensor| Operand::Value(tensor.clone().into())));
+        run_operands(kernel, inputs.iter().enumerate().map(operand).collect())
     }
 
     fn check_weights(kernel: &(dyn Kernel + Sync), op: &Op, inputs: &[Option<Tensor>]) {
         let values: Vec<Option<Value>> = inputs.iter().cloned().map(|input| input.map(Value::from)).collect();
         let mut blocks = NoBlocks;
         let expected = kernel.reference(&values, &mut ReferenceContext::new(&mut blocks)).expect("operands that fit");
-        let run = |stored: &dyn Fn(usize, &Tensor) -> Operand| {
-            let operand = |(index, input): (usize, &Option<Tensor>)| match (index, input) {
-                (_, None) => Operand::Absent,
-                (1 | 2, Some(tensor)) => stored(index, tensor),
-                (_, Some(tensor)) => Operand::Value(tensor.clone().into()),
-            };
-            run_operands(kernel, inputs.iter().enumerate().map(operand).collect())
-        };
+        let run = |stored: &dyn Fn(usize, &Tensor) -> Operand| run_stored(kernel, inputs, stored);
         let whole = run(&|index, tensor| weight(op, index, tensor, DType::F32, 1 << 20));
         agree(kernel, &whole, &expected, 1e-5);
         assert_eq!(whole, run(&|index, tensor| weight(op, index, tensor, DType::F32, 1)), "{kernel:?} in many parts");
