@@ -76,9 +76,15 @@ impl Graph {
         if constant.dtype == DType::String {
             return chosen(Strings {}.into(), "it is text");
         }
-        match uses.matrix().filter(|_| uses.rows == 0) {
+        // A row that is read alone is one output of a panel, as in an embedding that is the last product, too.
+        let rows_are_outputs = |matrix: &WeightMatrix| matrix.output_axis == 0 && constant.shape.len() == 2;
+        match uses.matrix().filter(|matrix| uses.rows == 0 || rows_are_outputs(matrix)) {
             Some(matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
-                chosen(Panels::values(stored, matrix).into(), "only products read it, as the same matrix")
+                let reason = match uses.rows {
+                    0 => "only products read it, as the same matrix",
+                    _ => "products read it, as the same matrix, and single rows",
+                };
+                chosen(Panels::values(stored, matrix).into(), reason)
             }
             // Sums of integers of 8 and 16 bits are exact, and read panels.
             Some(matrix)
