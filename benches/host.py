@@ -14,6 +14,7 @@ the greater of both is above the other. Models that are refused are listed with 
 
 import argparse
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -61,7 +62,8 @@ def main():
     parser.add_argument("--models")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=10, help="at least")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of runs of one model, at least")
     arguments = parser.parse_args()
     program = arguments.program.resolve()
     wanted = arguments.models.split(",") if arguments.models else None
@@ -92,10 +94,14 @@ def main():
                     refused[name] = error
                     continue
                 files = [part for name_file in given for part in ("--input", "%s=%s" % name_file)]
-                run, error = call(program, "bench", model, *threads, "--runs", arguments.runs, *files)
+                runs = arguments.runs
+                run, error = call(program, "bench", model, *threads, "--runs", runs, *files)
                 if error:
                     refused[name] = error
                     continue
+                enough = math.ceil(arguments.seconds / statistics.median(one["seconds"] for one in run["runs"]))
+                if enough > runs:
+                    run, _ = call(program, "bench", model, *threads, "--runs", enough, *files)
                 predicted.setdefault(name, []).append(simulated["seconds"])
                 measured.setdefault(name, []).append(statistics.median(one["seconds"] for one in run["runs"]))
     errors = []

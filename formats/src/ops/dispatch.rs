@@ -155,7 +155,7 @@ impl Op {
         };
         match self.class() {
             Class::Elementwise(elementwise) => {
-                add_counts(&mut work.vector, each(&facts.result_elements(0), &elementwise.per_element()));
+                add_counts(&mut work.vector, each(&facts.result_elements(0), &elementwise.per_element(facts)));
             }
             Class::Moves(moves) => work.moved = moves.moved(facts),
             Class::Gathers(gathers) => {
@@ -177,7 +177,8 @@ impl Op {
                 add_counts(&mut work.vector, product.vector(facts));
                 work.gathered = product.picked().and_then(|picked| picked_matrices(facts, picked));
                 let elements = facts.result_elements(0);
-                let costs = product.program().map(Program::per_element).unwrap_or_default();
+                let cost = |program: &Program| program.per_element(Some(precision.accumulator), facts);
+                let costs = product.program().map(cost).unwrap_or_default();
                 add_counts(&mut work.vector, each(&elements, &costs));
             }
             Class::Serial(serial) => add_counts(&mut work.vector, serial.vector(facts)),

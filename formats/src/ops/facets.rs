@@ -11,7 +11,7 @@ use crate::ops::{Effect, Op, Read};
 /// Each element of a result from the elements of the operands that broadcast to its place.
 pub trait Elementwise {
     /// Operations on each element.
-    fn per_element(&self) -> Vec<Cost>;
+    fn per_element(&self, facts: &StepFacts<'_>) -> Vec<Cost>;
 }
 
 /// Elements change their places.

@@ -104,6 +104,8 @@ struct Products {
 /// What was measured: rates of one core in a nanosecond, those of memories in bytes a second.
 struct Measured {
     products: Vec<Products>,
+    /// Of convolutions of each channel by itself.
+    depthwise: f64,
     arithmetic: f64,
     convert: f64,
     divide: f64,
@@ -137,7 +139,7 @@ const CODES: &[Codes] = &[
 
 impl Measured {
     fn new(folder: &Path, threads: usize, caches: &Caches, progress: impl Fn(u64, u64)) -> anyhow::Result<Measured> {
-        let all = (TYPES.len() + CODES.len()) as u64 * 2 + 10;
+        let all = (TYPES.len() + CODES.len()) as u64 * 2 + 11;
         let mut done = 0;
         let mut advance = || {
             progress(done, all);
@@ -167,6 +169,11 @@ impl Measured {
             };
             products.push(Products { types, weights, many: rate(256, 1024)?, one: rate(1, 1024)? });
         }
+        advance();
+        let image = [1, DEPTHWISE_CHANNELS, DEPTHWISE_EXTENT, DEPTHWISE_EXTENT];
+        let convolved = Model::new(DType::F32, &image).depthwise(DEPTHWISE_CHANNELS);
+        let macs = 9 * image.iter().product::<usize>();
+        let depthwise = macs as f64 / convolved.seconds(folder, threads, (DType::F32, &image))? / 1e9 / cores;
         // Elements that fit into the cache of each core.
         let elements = (caches.own as usize / 16 * threads).max(1 << 14);
         let mut each = |count: usize, chain: fn(Model, usize) -> Model| -> anyhow::Result<f64> {
@@ -183,8 +190,10 @@ impl Measured {
         let divide = each(8, |model, count| model.steps(count, "Div", Some((DType::F32, &[1]))))?;
         let transcendental = each(8, |model, count| model.steps(count, "Tanh", None))?;
         let convert = each(8, |model, count| {
-            (0..count / 2)
-                .fold(model, |model, _| model.step("Cast", None, Some(DType::F16)).step("Cast", None, Some(DType::F32)))
+            (0..count / 4).fold(model, |model, _| {
+                let model = model.step("Cast", None, Some(DType::F16)).step("Cast", None, Some(DType::F32));
+                model.step("Cast", None, Some(DType::I32)).step("Cast", None, Some(DType::F32))
+            })
         })?;
         advance();
         let copied = Model::new(DType::F32, &[1024, 1024]).step("Transpose", None, None);
@@ -217,6 +226,7 @@ impl Measured {
         };
         Ok(Measured {
             products,
+            depthwise,
             arithmetic,
             convert,
             divide,
@@ -231,6 +241,10 @@ impl Measured {
         })
     }
 }
+
+/// Channels of a depthwise convolution, and rows and columns of positions: a core's part fits into its cache.
+const DEPTHWISE_CHANNELS: usize = 64;
+const DEPTHWISE_EXTENT: usize = 56;
 
 /// Rounds of small steps, and how many steps each is.
 const SMALL_ROUNDS: usize = 16;
@@ -355,6 +369,24 @@ energy = "0pJ/op"
     let _ = write!(
         text,
         r#"
+# A depthwise convolution of 3 x 3 over {DEPTHWISE_CHANNELS} channels of {DEPTHWISE_EXTENT} x {DEPTHWISE_EXTENT}. Energy is not measured.
+[[matrix]]
+types = ["f32"]
+units = 1
+rows = {OUTPUTS}
+inputs = 1
+outputs = 1
+pass = "{:.6} cycles"
+load = "0 cycles"
+overlapped = true
+threads = 1
+energy = "0pJ/op"
+"#,
+        OUTPUTS / measured.depthwise
+    );
+    let _ = write!(
+        text,
+        r#"
 # Chains of eight and 16 steps on elements that fit into the caches of cores. Energy is not measured.
 [vector]
 arithmetic = {:.4}
@@ -431,6 +463,7 @@ mod tests {
         let products = vec![Products { types: &[DType::I8, DType::U8], weights: &[], many: 64.0, one: 8.0 }];
         let measured = Measured {
             products,
+            depthwise: 4.0,
             arithmetic: 8.0,
             convert: 4.0,
             divide: 2.0,

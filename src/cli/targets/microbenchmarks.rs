@@ -101,6 +101,22 @@ impl Model {
         self
     }
 
+    /// A convolution of 3 x 3 of each channel by itself, with as many positions.
+    pub(super) fn depthwise(mut self, channels: usize) -> Model {
+        let weight = self.weight(DType::F32, &[channels, 1, 3, 3]);
+        let output = format!("v{}", self.graph.node.len());
+        self.graph.node.push(NodeProto {
+            name: Some(output.clone()),
+            op_type: Some("Conv".to_string()),
+            input: vec![self.last, weight],
+            output: vec![output.clone()],
+            attribute: vec![integer("group", channels as i64), integers("pads", &[1; 4])],
+            ..NodeProto::default()
+        });
+        self.last = output;
+        self
+    }
+
     /// A reshape of what came last.
     pub(super) fn reshape(mut self, shape: &[usize]) -> Model {
         let name = format!("w{}", self.graph.initializer.len());
@@ -164,6 +180,7 @@ impl Model {
 }
 
 const INTEGER_ATTRIBUTE: i32 = 2;
+const INTEGERS_ATTRIBUTE: i32 = 7;
 const MICROSOFT: &str = "com.microsoft";
 /// Inputs that share a scale.
 const CODES_BLOCK: usize = 32;
@@ -173,6 +190,15 @@ fn integer(name: &str, value: i64) -> AttributeProto {
         name: Some(name.to_string()),
         r#type: Some(INTEGER_ATTRIBUTE),
         i: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+fn integers(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_string()),
+        r#type: Some(INTEGERS_ATTRIBUTE),
+        ints: values.to_vec(),
         ..AttributeProto::default()
     }
 }

@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, tensor,
     tensor_operand,
 };
 use crate::value::Value;
@@ -249,7 +249,7 @@ impl Operator for Activation {
 }
 
 impl Elementwise for Activation {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         self.function.per_element()
     }
 }

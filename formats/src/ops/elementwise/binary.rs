@@ -11,8 +11,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
-    tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, optional,
+    tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::tensor::room;
@@ -324,7 +324,7 @@ impl Operator for Binary {
 }
 
 impl Elementwise for Binary {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         self.function.per_element()
     }
 }

@@ -12,8 +12,8 @@ use crate::narrow::RoundMode;
 use crate::ops::elementwise::binary::{FollowedOperand, dims_fit};
 use crate::ops::scalar::{Narrowing, Scalar, is_number, narrowed, scalars};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
-    tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, optional,
+    tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -108,7 +108,7 @@ impl Operator for Cast {
 }
 
 impl Elementwise for Cast {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Convert, 1)]
     }
 }

@@ -7,8 +7,8 @@ use crate::fact::{Fact, Shape};
 use crate::ops::elementwise::binary::{FollowedOperand, dims_fit};
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    BinaryFunction, Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass,
-    optional, optional_tensor, required, tensor, tensor_operand,
+    BinaryFunction, Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError,
+    VectorClass, optional, optional_tensor, required, tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -118,7 +118,7 @@ impl Operator for Clamp {
 }
 
 impl Elementwise for Clamp {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Arithmetic, 2)]
     }
 }

@@ -10,7 +10,7 @@ use crate::ops::broadcast::{broadcast_extents, broadcast_shapes};
 use crate::ops::elementwise::binary::{followed_pairs, paired_indices};
 use crate::ops::scalar::{Scalar, is_number, scalars};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, tensor,
     tensor_operand,
 };
 use crate::tensor::Tensor;
@@ -139,7 +139,7 @@ impl Operator for Compare {
 }
 
 impl Elementwise for Compare {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Arithmetic, 1)]
     }
 }

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::fact::{Fact, Shape};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes};
 use crate::ops::{
-    Elementwise, InferContext, Operator, Program, ProgramError, ReferenceContext, ReferenceError, TypeError,
+    Elementwise, InferContext, Operator, Program, ProgramError, ReferenceContext, ReferenceError, StepFacts, TypeError,
     VectorClass, operand_type, optional, optional_tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
@@ -58,14 +58,15 @@ impl Operator for Map {
 }
 
 impl Elementwise for Map {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
-        self.program.per_element()
+    fn per_element(&self, facts: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
+        self.program.per_element(None, facts)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dim::Dim;
     use crate::ops::NoBlocks;
     use crate::ops::testing::run;
     use crate::ops::{Argument, BinaryFunction, Function};
@@ -77,6 +78,22 @@ mod tests {
         let code = program.push(add, vec![sum, Argument::f32(0.5)], DType::U8);
         program.results = vec![code, sum];
         Map { program }
+    }
+
+    #[test]
+    fn what_is_the_same_for_all_elements_is_computed_once() {
+        let mut program = Program::default();
+        let zero = program.push(Function::Cast, vec![Argument::Operand(1)], DType::I32);
+        let code = program.push(Function::Cast, vec![Argument::Operand(0)], DType::I32);
+        let sub = Function::Binary(BinaryFunction::Sub);
+        let less = program.push(sub, vec![code, zero], DType::I32);
+        let same = program.push(Function::Cast, vec![less], DType::I32);
+        program.results = vec![same];
+        let fact = |dtype, extent| Fact::tensor(dtype, Shape::Ranked(vec![Dim::known(extent)]));
+        let inputs = [Some(fact(DType::U8, 6)), Some(fact(DType::U8, 1))];
+        let outputs = [fact(DType::I32, 6)];
+        let costs = Map { program }.per_element(&StepFacts::new("map", &inputs, &outputs));
+        assert_eq!(costs, [(VectorClass::Convert, 1), (VectorClass::Arithmetic, 1)]);
     }
 
     #[test]

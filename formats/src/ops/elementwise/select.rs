@@ -6,8 +6,8 @@ use crate::fact::{Fact, MAXIMUM_FOLLOWED_ELEMENTS};
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::elementwise::binary::FollowedOperand;
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, optional, tensor,
-    tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, optional,
+    tensor, tensor_operand,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -86,7 +86,7 @@ impl Operator for Select {
 }
 
 impl Elementwise for Select {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Arithmetic, 1)]
     }
 }

@@ -9,8 +9,8 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::scalar::{Scalar, from_scalars, is_number, scalars};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, required, tensor,
-    tensor_operand,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, required,
+    tensor, tensor_operand,
 };
 use crate::value::Value;
 
@@ -236,7 +236,7 @@ impl Operator for Unary {
 }
 
 impl Elementwise for Unary {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         self.function.per_element()
     }
 }

@@ -7,7 +7,7 @@ use crate::ops::program::error::ProgramError;
 use crate::ops::program::function::{Function, is_element};
 use crate::ops::scalar::{Scalar, scalar_of_bits};
 use crate::ops::work::Cost;
-use crate::ops::{InferContext, TypeError, tensor_operand};
+use crate::ops::{InferContext, StepFacts, TypeError, tensor_operand};
 
 /// Steps that a program may have.
 pub const MOST_STEPS: usize = 1024;
@@ -90,9 +90,34 @@ impl Program {
         })
     }
 
-    /// Operations on each element.
-    pub fn per_element(&self) -> Vec<Cost> {
-        self.steps.iter().flat_map(|step| step.function.per_element()).collect()
+    /// Operations on each element in a step of these facts, where `accumulator` is the type that the program begins with.
+    ///
+    /// Steps whose arguments are the same for all elements are computed once, and a cast to the type that is there is none.
+    pub fn per_element(&self, accumulator: Option<DType>, facts: &StepFacts<'_>) -> Vec<Cost> {
+        let mut costs = Vec::new();
+        // Of each step before, whether it is the same for all elements.
+        let mut is_single: Vec<bool> = Vec::new();
+        for step in &self.steps {
+            let single = |argument: &Argument| match *argument {
+                Argument::Input => false,
+                Argument::Step(step) => is_single.get(usize::from(step)).copied().unwrap_or(false),
+                Argument::Operand(operand) => facts.elements(operand.into()).as_known() == Some(1),
+                Argument::Constant(..) => true,
+            };
+            let own = step.arguments.iter().all(single);
+            let dtype = step.arguments.first().and_then(|argument| match *argument {
+                Argument::Input => accumulator,
+                Argument::Step(step) => Some(self.steps.get(usize::from(step))?.to),
+                Argument::Operand(operand) => facts.operand(operand.into())?.dtype(),
+                Argument::Constant(dtype, _) => Some(dtype),
+            });
+            let is_identity = step.function == Function::Cast && dtype == Some(step.to);
+            is_single.push(own);
+            if !own && !is_identity {
+                costs.extend(step.function.per_element());
+            }
+        }
+        costs
     }
 
     /// Check it, and give the types of its results. `accumulator` is the type that it begins with, where it belongs to a

@@ -6,7 +6,7 @@ use crate::fact::Fact;
 use crate::ops::text::pattern::compiled;
 use crate::ops::text::string_concat::string_operand;
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, tensor,
 };
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -48,7 +48,7 @@ impl Operator for RegexFullMatch {
 }
 
 impl Elementwise for RegexFullMatch {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Arithmetic, 1)]
     }
 }

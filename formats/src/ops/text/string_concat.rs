@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::broadcast::{broadcast_extents, broadcast_shapes, broadcast_strides, strided_indices};
 use crate::ops::{
-    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, TypeError, VectorClass, tensor,
+    Elementwise, InferContext, Operator, ReferenceContext, ReferenceError, StepFacts, TypeError, VectorClass, tensor,
     tensor_operand,
 };
 use crate::tensor::Tensor;
@@ -46,7 +46,7 @@ impl Operator for StringConcat {
 }
 
 impl Elementwise for StringConcat {
-    fn per_element(&self) -> Vec<(VectorClass, i64)> {
+    fn per_element(&self, _: &StepFacts<'_>) -> Vec<(VectorClass, i64)> {
         vec![(VectorClass::Arithmetic, 1)]
     }
 }

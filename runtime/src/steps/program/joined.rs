@@ -1,13 +1,16 @@
 //! What of a program does not depend on the element is computed once, and chains that programs over codes are made of are one
 //! loop: `(x - zero) * scale` of integers, `round(x / scale) + zero` in the range of an integer type, and sums of i32 that wrap around.
 //!
-//! The bits are those of the steps: differences of integers of 16 bits and clamped sums are exact.
+//! The bits are those of the steps: differences of integers of 16 bits, as integers or as f32, and clamped sums are exact.
 
 use super::compiled::{Compiled, Kind, Step};
 use super::operations::{Arithmetic, Compute, Operation, bounds};
 use super::registers::Register;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{BinaryFunction, Function, UnaryFunction};
+
+/// Zero points up to which differences of integers of 16 bits are exact in f32.
+const MOST_ZERO: u32 = 1 << 16;
 
 impl<'a> Compiled<'a> {
     /// Joins steps; `block` is how many elements constants have.
@@ -122,19 +125,35 @@ impl<'a> Compiled<'a> {
             (Some(scale), None) => (right, scale),
             _ => return None,
         };
-        let (widened, step_of) = self.only_maker(wide, at, uses)?;
+        let less = self.less_integer(wide, at, uses);
+        let (wide, before) = less.map_or((wide, at), |(wide, _, place)| (wide, place));
+        let (widened, step_of) = self.only_maker(wide, before, uses)?;
         let &[integer] = step_of.operation.widened(&step_of.arguments)? else { return None };
-        let difference = self.only_maker(integer, widened, uses).and_then(|(place, step)| {
-            let &[x, zero] = step.operation.integers_of(Arithmetic::Sub, DType::I32, &step.arguments)? else {
-                return None;
-            };
-            let zero = self.integer(zero).filter(|zero| zero.unsigned_abs() <= 1 << 16)?;
-            self.is_narrow(x).then_some((x, zero, place))
-        });
-        let (x, zero, mut gone) = difference.map_or((integer, 0, vec![]), |(x, zero, place)| (x, zero, vec![place]));
-        gone.push(widened);
+        let (x, zero, gone) = match less {
+            Some((_, zero, place)) => self.is_narrow(integer).then_some((integer, zero, vec![widened, place]))?,
+            None => {
+                let difference = self.difference(integer, widened, uses);
+                difference.map_or((integer, 0, vec![widened]), |(x, zero, place)| (x, zero, vec![place, widened]))
+            }
+        };
         let operation = Operation::new(Compute::Dequantize { zero, scale }, DType::F32);
         Some((Step { operation, arguments: vec![x], result: step.result, function: step.function }, gone))
+    }
+
+    /// A register that `x - zero` of integers makes, as x and zero and the place of the step.
+    fn difference(&self, register: usize, before: usize, uses: &[usize]) -> Option<(usize, i32, usize)> {
+        let (place, step) = self.only_maker(register, before, uses)?;
+        let &[x, zero] = step.operation.integers_of(Arithmetic::Sub, DType::I32, &step.arguments)? else { return None };
+        let zero = self.integer(zero).filter(|zero| zero.unsigned_abs() <= MOST_ZERO)?;
+        self.is_narrow(x).then_some((x, zero, place))
+    }
+
+    /// A register of f32 that is another one less an integer, as that one and the integer and the place of the step.
+    fn less_integer(&self, register: usize, before: usize, uses: &[usize]) -> Option<(usize, i32, usize)> {
+        let (place, step) = self.only_maker(register, before, uses)?;
+        let &[x, zero] = step.operation.floats_of(Arithmetic::Sub, &step.arguments)? else { return None };
+        let zero = self.float(zero).filter(|zero| zero.fract() == 0.0 && zero.abs() <= MOST_ZERO as f32)?;
+        Some((x, zero as i32, place))
     }
 
     /// `round(x / scale) + zero` at `at`, and the places of the steps before it that are part of it, in order.
@@ -154,7 +173,7 @@ impl<'a> Compiled<'a> {
         let scale = self.float(scale)?;
         // The bounds of the nearest integer are those of the sum less what is added.
         let (least, greatest) = (least.checked_sub(zero)?, greatest.checked_sub(zero)?);
-        let fits = is_rounding && dtype.bits() <= 16 && zero.unsigned_abs() <= 1 << 16;
+        let fits = is_rounding && dtype.bits() <= 16 && zero.unsigned_abs() <= MOST_ZERO;
         let operation = Operation::new(Compute::Quantize { scale, zero, least, greatest }, dtype);
         let step = Step { operation, arguments: vec![x], result: step.result, function: step.function };
         fits.then_some((step, vec![divided, rounded]))

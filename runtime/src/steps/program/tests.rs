@@ -416,30 +416,34 @@ fn sums_in_i64_of_i32_are_added_in_i32() {
     assert_eq!(found.elements::<i32>().unwrap(), [i32::MAX, 12, i32::MIN, 0, i32::MIN + 4, 0]);
 }
 
-/// The sum of two tensors of codes, in codes: what an addition between two quantized convolutions is.
-fn sum_of_codes(dtype: DType) -> Program {
+/// The sum of two tensors of codes, in codes: what an addition between two quantized convolutions is. Zero points are
+/// subtracted from integers, as in integer operators, or from f32, as in `DequantizeLinear`.
+fn sum_of_codes(dtype: DType, in_floats: bool) -> Program {
     let step = |function, arguments: &[Argument], to| ScalarStep { function, arguments: arguments.to_vec(), to };
     let binary = |function, left, right, to| step(Function::Binary(function), &[left, right], to);
     let cast = |argument, to| step(Function::Cast, &[argument], to);
     let (operand, result) = (Argument::Operand, Argument::Step);
-    Program::of_steps(vec![
-        cast(operand(0), DType::I32),
-        cast(operand(1), DType::I32),
-        binary(BinaryFunction::Sub, result(0), result(1), DType::I32),
-        cast(result(2), DType::F32),
-        binary(BinaryFunction::Mul, result(3), operand(2), DType::F32),
-        cast(operand(3), DType::I32),
-        cast(operand(4), DType::I32),
-        binary(BinaryFunction::Sub, result(5), result(6), DType::I32),
-        cast(result(7), DType::F32),
-        binary(BinaryFunction::Mul, operand(5), result(8), DType::F32),
-        binary(BinaryFunction::Add, result(4), result(9), DType::F32),
-        binary(BinaryFunction::Div, result(10), operand(6), DType::F32),
-        step(Function::Unary(UnaryFunction::Round), &[result(11)], DType::I32),
-        cast(operand(7), DType::I32),
-        binary(BinaryFunction::Add, result(12), result(13), dtype),
-    ])
-    .unwrap()
+    let mut steps = Vec::new();
+    let mut push = |step| {
+        steps.push(step);
+        result(steps.len() as u16 - 1)
+    };
+    let mut dequantized = |code, zero, scale, scale_first: bool| {
+        let wide = if in_floats { DType::F32 } else { DType::I32 };
+        let (code, zero) = (push(cast(code, wide)), push(cast(zero, wide)));
+        let difference = push(binary(BinaryFunction::Sub, code, zero, wide));
+        let difference = if in_floats { difference } else { push(cast(difference, DType::F32)) };
+        let (left, right) = if scale_first { (scale, difference) } else { (difference, scale) };
+        push(binary(BinaryFunction::Mul, left, right, DType::F32))
+    };
+    let left = dequantized(operand(0), operand(1), operand(2), false);
+    let right = dequantized(operand(3), operand(4), operand(5), true);
+    let sum = push(binary(BinaryFunction::Add, left, right, DType::F32));
+    let quotient = push(binary(BinaryFunction::Div, sum, operand(6), DType::F32));
+    let rounded = push(step(Function::Unary(UnaryFunction::Round), &[quotient], DType::I32));
+    let zero = push(cast(operand(7), DType::I32));
+    push(binary(BinaryFunction::Add, rounded, zero, dtype));
+    Program::of_steps(steps).unwrap()
 }
 
 proptest! {
@@ -453,6 +457,7 @@ proptest! {
             prop_oneof![1e-3f32..10.0, Just(0.0), Just(f32::NAN), Just(f32::MIN_POSITIVE)],
         ),
         dtype in prop_oneof![Just(DType::U8), Just(DType::I8), Just(DType::I16), Just(DType::U16)],
+        in_floats in any::<bool>(),
     ) {
         // The low bits of each, as a type of few bits has them.
         let integers = |values: Vec<i16>, shape: &[usize]| {
@@ -476,7 +481,7 @@ proptest! {
             scale(scales.2),
             integers(vec![zeros[2]], &[]),
         ];
-        let program = sum_of_codes(dtype);
+        let program = sum_of_codes(dtype, in_floats);
         let compiled = Compiled::new(&program, None, &shape, &inputs).unwrap().unwrap();
         prop_assert_eq!(compiled.steps.len(), 1, "two dequantizations, a sum and a quantization");
         let expected = program.evaluate(None, &shape, &inputs).unwrap();
