@@ -76,12 +76,13 @@ impl StepCost {
     pub fn duration(&self, target: &Target) -> Seconds {
         let Cycles(matrix) = self.matrix;
         let Cycles(vector) = self.vector + self.copies;
-        let exchange = (self.exchange + self.sync).0;
+        let (Cycles(exchange), Cycles(sync)) = (self.exchange, self.sync);
         let cycles = match target.style {
-            Style::Bsp => matrix + vector + exchange,
-            Style::Static => matrix.max(vector).max(exchange),
+            Style::Bsp => matrix + vector + exchange + sync,
+            Style::Static => matrix.max(vector).max(exchange + sync),
             Style::Queues => self.engines().into_iter().fold(0.0, |most: f64, cycles| most.max(cycles.0)),
-            Style::Packet | Style::Roofline => (matrix + vector).max(exchange),
+            // Computing hides what is on the way, but nobody computes where all wait for all.
+            Style::Packet | Style::Roofline => (matrix + vector).max(exchange) + sync,
         };
         // Packets arrive late by the way that they have come, which no computation hides.
         let latency = if target.style == Style::Packet { self.latency(target).0 } else { 0.0 };

@@ -152,13 +152,19 @@ impl Measured {
                 DType::I8 => ("MatMulInteger", DType::I32),
                 _ => ("MatMul", dtype),
             };
-            let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
+            // Steps share their weight, whose bytes are the same.
+            let mut rate = |rows: usize, size: usize, steps: usize, threads: usize| -> anyhow::Result<f64> {
                 advance();
-                let model = Model::new(dtype, &[rows, size]).step(operator, Some((dtype, &[size, size])), None);
+                let model = Model::new(dtype, &[rows, size]).steps(steps, operator, Some((dtype, &[size, size])));
                 let seconds = model.seconds(folder, threads, (result, &[rows, size]))?;
-                Ok((rows * size * size) as f64 / seconds / 1e9 / cores)
+                Ok((rows * size * size * steps) as f64 / seconds / 1e9 / threads as f64)
             };
-            products.push(Products { types, weights: &[], many: rate(256, 1024)?, one: rate(1, 512)? });
+            let many = rate(256, 1024, 1, threads)?;
+            let one = match dtype {
+                DType::I8 => rate(1, 512, 1, threads)?,
+                _ => rate(1, ONE_ROW, ONE_ROW_STEPS, 1)?,
+            };
+            products.push(Products { types, weights: &[], many, one });
         }
         for &(bits, accuracy, types, weights) in CODES {
             let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
@@ -190,10 +196,8 @@ impl Measured {
         let divide = each(8, |model, count| model.steps(count, "Div", Some((DType::F32, &[1]))))?;
         let transcendental = each(8, |model, count| model.steps(count, "Tanh", None))?;
         let convert = each(8, |model, count| {
-            (0..count / 4).fold(model, |model, _| {
-                let model = model.step("Cast", None, Some(DType::F16)).step("Cast", None, Some(DType::F32));
-                model.step("Cast", None, Some(DType::I32)).step("Cast", None, Some(DType::F32))
-            })
+            (0..count / 2)
+                .fold(model, |model, _| model.step("Cast", None, Some(DType::F16)).step("Cast", None, Some(DType::F32)))
         })?;
         advance();
         let copied = Model::new(DType::F32, &[1024, 1024]).step("Transpose", None, None);
@@ -241,6 +245,11 @@ impl Measured {
         })
     }
 }
+
+/// Inputs and outputs of products of one row, whose weight lies in the cache of a core, and how many there are: a run by itself
+/// takes about as long as one.
+const ONE_ROW: usize = 256;
+const ONE_ROW_STEPS: usize = 16;
 
 /// Channels of a depthwise convolution, and rows and columns of positions: a core's part fits into its cache.
 const DEPTHWISE_CHANNELS: usize = 64;
@@ -343,7 +352,7 @@ transfer = "0 cycles"
         };
         let kinds = [
             ("256 rows by 1024 x 1024", ROWS, ROWS * OUTPUTS / products.many),
-            ("one row by 512 x 512, or codes of 1024 x 1024", 1.0, OUTPUTS / products.one),
+            ("one row by 256 x 256, integers of 512 x 512, codes of 1024 x 1024", 1.0, OUTPUTS / products.one),
         ];
         for (what, rows, pass) in kinds {
             let _ = write!(
