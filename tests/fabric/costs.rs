@@ -2,6 +2,7 @@
 
 use super::{SMALL_DECODER, close, described, run, run_with};
 use crate::models::{self, BF16, Decoder, F16, Weights, decode, gemm, resnet50};
+use ipuc::simulate::Simulated;
 use ipuc_formats::machine::built_in;
 
 #[test]
@@ -29,6 +30,23 @@ fn windows_are_copied_out_where_the_machine_does_so_and_only_those_that_overlap(
     let read = run_with(&resnet, "tenstorrent-n150", &[("tiles.gathers_windows", "false")]);
     assert!(read.placed.iter().all(|placed| placed.cost.copies.0 == 0.0));
     assert!(read.report.makespan < gathered.report.makespan);
+}
+
+#[test]
+fn keys_are_copied_with_outputs_side_by_side_where_the_machine_does_so() {
+    let decoder = described(&decode(F16, 1, 1000, &SMALL_DECODER, Weights::Plain), true);
+    let read = run_with(&decoder, "a100", &[]);
+    let turned = run_with(&decoder, "a100", &[("tiles.turns_values", "true")]);
+    let copies = |simulated: &Simulated| -> Vec<f64> {
+        let steps = simulated.program.steps.iter().zip(&simulated.placed);
+        let attention = steps.filter(|(step, _)| step.operator == "attention");
+        attention.map(|(_, placed)| placed.cost.copies.0 * f64::from(placed.cost.tiles)).collect()
+    };
+    assert!(!copies(&read).is_empty() && copies(&read).iter().all(|&cycles| cycles == 0.0), "{:?}", copies(&read));
+    // Keys of a layer, in f16, are read and written once by all tiles together.
+    let keys = f64::from(SMALL_DECODER.key_heads as u32 * 1000 * SMALL_DECODER.head as u32);
+    let least = 2.0 * 2.0 * keys / built_in("a100", &[]).unwrap().unwrap().tiles.bandwidth.0;
+    assert!(copies(&turned).iter().all(|&cycles| cycles >= least), "{:?} of {least}", copies(&turned));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::target::{Matrix, Style, Target};
 use super::units::{Bytes, Cycles};
 use super::zeros::Kept;
 use crate::dtype::DType;
-use crate::ops::{AxisKind, VectorClass};
+use crate::ops::{Axis, AxisKind, VectorClass};
 use thiserror::Error;
 
 /// Why a step cannot run on a machine.
@@ -102,6 +102,9 @@ fn cost_of_kept(
         conversions(target, step, product, split, &mut cost);
         if target.tiles.gathers_windows {
             gather_windows(target, step, product, split, &mut cost);
+        }
+        if target.tiles.turns_values {
+            turn_values(target, step, product, split, &mut cost);
         }
     }
     vector_cost(target, step, split, &mut cost);
@@ -197,6 +200,19 @@ fn gather_windows(target: &Target, step: &BoundStep, product: &BoundProduct, spl
     let gathered: f64 = gathered.map(|(_, &extent)| extent as f64).product();
     cost.copies += Bytes(operand.bytes / elements * gathered * 2.0) / target.tiles.bandwidth;
     cost.vector += Cycles(gathered / target.vector.convert);
+}
+
+/// A value that stays in the matrix unit has its outputs brought side by side, where inputs are: keys of attention.
+fn turn_values(target: &Target, step: &BoundStep, product: &BoundProduct, split: &Split, cost: &mut StepCost) {
+    let operand = product.stationary;
+    let (Some(_), Some(Some(tensor))) = (step.value_elements(operand), step.operands.get(operand)) else { return };
+    let last = tensor.extents.len().checked_sub(1);
+    let axes = step.spaces[product.space].axes.iter().zip(&product.roles);
+    let mut inputs = axes.filter(|(_, role)| **role == AxisRole::Inputs);
+    let at = |axis: &Axis| axis.at.get(operand).copied().flatten().map(|index| index.axis as usize);
+    if inputs.any(|(axis, _)| last.is_some() && at(axis) == last) {
+        cost.copies += bytes_of_tile(step, split, operand, Points::All) * 2.0 / target.tiles.bandwidth;
+    }
 }
 
 fn vector_cost(target: &Target, step: &BoundStep, split: &Split, cost: &mut StepCost) {
