@@ -1,9 +1,9 @@
 //! How each constant is laid out, and where its parts lie in the stream.
 //!
-//! A pass may have chosen the encoding of a constant. Of all others, one that only products read, all of them as the same
-//! matrix, is stored in panels, every other one plainly. A widening cast of a weight (f16 to f32) is a matter of encoding:
-//! the narrow bytes are stored, the logical type is the wide one. Constants with the same bytes and the same encoding share
-//! their extents.
+//! A pass may have chosen the encoding of a constant. Of all others, one that products read, all of them as the same matrix,
+//! and nothing else but steps that pick its outputs as rows, is stored in panels, every other one plainly. A widening cast of
+//! a weight (f16 to f32) is a matter of encoding: the narrow bytes are stored, the logical type is the wide one. Constants
+//! with the same bytes and the same encoding share their extents.
 
 use crate::emit::blocks::Numbering;
 use crate::emit::{EmitError, EmitOptions};

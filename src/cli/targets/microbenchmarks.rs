@@ -36,15 +36,18 @@ impl Model {
 
     /// A weight of sixteenths, whose products and sums stay in range, or of ones where it has integers.
     fn weight(&mut self, dtype: DType, shape: &[usize]) -> String {
-        let name = format!("w{}", self.graph.initializer.len());
-        let count: usize = shape.iter().product();
         let element: &[u8] = match dtype {
             DType::F32 => &[0, 0, 0x80, 0x3d],
             DType::F16 => &[0, 0x2c],
             DType::BF16 => &[0x80, 0x3d],
             _ => &[1],
         };
-        let bytes = element.repeat(count);
+        self.constant(dtype, shape, element.repeat(shape.iter().product()))
+    }
+
+    /// A constant of these bytes.
+    fn constant(&mut self, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> String {
+        let name = format!("w{}", self.graph.initializer.len());
         self.graph.initializer.push(TensorProto {
             name: Some(name.clone()),
             data_type: Some(dtype.onnx_code()),
@@ -55,21 +58,27 @@ impl Model {
         name
     }
 
-    /// A step that reads what came last, and a weight of this type and shape where there is one.
-    pub(super) fn step(mut self, operator: &str, weight: Option<(DType, &[usize])>, to: Option<DType>) -> Model {
-        let weight = weight.map(|(dtype, shape)| self.weight(dtype, shape));
+    /// A node that reads what came last, and these constants.
+    fn node(mut self, operator: &str, domain: Option<&str>, constants: Vec<String>, of: Vec<AttributeProto>) -> Model {
         let output = format!("v{}", self.graph.node.len());
-        let cast = to.map(|dtype| integer("to", i64::from(dtype.onnx_code())));
         self.graph.node.push(NodeProto {
             name: Some(output.clone()),
             op_type: Some(operator.to_string()),
-            input: std::iter::once(self.last).chain(weight).collect(),
+            domain: domain.map(str::to_string),
+            input: std::iter::once(self.last).chain(constants).collect(),
             output: vec![output.clone()],
-            attribute: cast.into_iter().collect(),
+            attribute: of,
             ..NodeProto::default()
         });
         self.last = output;
         self
+    }
+
+    /// A step that reads what came last, and a weight of this type and shape where there is one.
+    pub(super) fn step(mut self, operator: &str, weight: Option<(DType, &[usize])>, to: Option<DType>) -> Model {
+        let weight = weight.map(|(dtype, shape)| self.weight(dtype, shape));
+        let cast = to.map(|dtype| integer("to", i64::from(dtype.onnx_code())));
+        self.node(operator, None, weight.into_iter().collect(), cast.into_iter().collect())
     }
 
     /// A product with codes in blocks of [`CODES_BLOCK`], whose activations are rounded to 8 bits where the level of accuracy
@@ -79,7 +88,6 @@ impl Model {
         let bytes = CODES_BLOCK * bits / 8;
         let codes = self.weight(DType::U8, &[outputs, blocks, bytes]);
         let scales = self.weight(DType::F32, &[outputs * blocks]);
-        let output = format!("v{}", self.graph.node.len());
         let attributes = [
             ("K", inputs as i64),
             ("N", outputs as i64),
@@ -87,56 +95,22 @@ impl Model {
             ("block_size", CODES_BLOCK as i64),
             ("accuracy_level", accuracy_level),
         ];
-        self.graph.node.push(NodeProto {
-            name: Some(output.clone()),
-            op_type: Some("MatMulNBits".to_string()),
-            domain: Some(MICROSOFT.to_string()),
-            input: vec![self.last, codes, scales],
-            output: vec![output.clone()],
-            attribute: attributes.map(|(name, value)| integer(name, value)).to_vec(),
-            ..NodeProto::default()
-        });
-        self.last = output;
+        let attributes = attributes.map(|(name, value)| integer(name, value)).to_vec();
         self.microsoft = true;
-        self
+        self.node("MatMulNBits", Some(MICROSOFT), vec![codes, scales], attributes)
     }
 
     /// A convolution of 3 x 3 of each channel by itself, with as many positions.
     pub(super) fn depthwise(mut self, channels: usize) -> Model {
         let weight = self.weight(DType::F32, &[channels, 1, 3, 3]);
-        let output = format!("v{}", self.graph.node.len());
-        self.graph.node.push(NodeProto {
-            name: Some(output.clone()),
-            op_type: Some("Conv".to_string()),
-            input: vec![self.last, weight],
-            output: vec![output.clone()],
-            attribute: vec![integer("group", channels as i64), integers("pads", &[1; 4])],
-            ..NodeProto::default()
-        });
-        self.last = output;
-        self
+        self.node("Conv", None, vec![weight], vec![integer("group", channels as i64), integers("pads", &[1; 4])])
     }
 
     /// A reshape of what came last.
     pub(super) fn reshape(mut self, shape: &[usize]) -> Model {
-        let name = format!("w{}", self.graph.initializer.len());
-        self.graph.initializer.push(TensorProto {
-            name: Some(name.clone()),
-            data_type: Some(DType::I64.onnx_code()),
-            dims: vec![shape.len() as i64],
-            raw_data: Some(shape.iter().flat_map(|&extent| (extent as i64).to_le_bytes()).collect()),
-            ..TensorProto::default()
-        });
-        let output = format!("v{}", self.graph.node.len());
-        self.graph.node.push(NodeProto {
-            name: Some(output.clone()),
-            op_type: Some("Reshape".to_string()),
-            input: vec![self.last, name],
-            output: vec![output.clone()],
-            ..NodeProto::default()
-        });
-        self.last = output;
-        self
+        let bytes = shape.iter().flat_map(|&extent| (extent as i64).to_le_bytes()).collect();
+        let shape = self.constant(DType::I64, &[shape.len()], bytes);
+        self.node("Reshape", None, vec![shape], vec![])
     }
 
     /// The same step several times.
