@@ -198,7 +198,9 @@ fn this_machine_is_measured_and_found_by_name() {
     let host = ipuc_formats::machine::read_target("host.toml", &text).unwrap();
     assert_eq!((host.tiles.count.get(), host.tiers.len(), host.style), (1, 3, Style::Roofline));
     // Each type with many rows, and with one.
-    for pair in host.matrix.chunks(2) {
+    let (depthwise, products) = host.matrix.split_last().unwrap();
+    assert_eq!((depthwise.rows.get(), depthwise.inputs.get(), depthwise.outputs.get()), (16, 1, 1));
+    for pair in products.chunks(2) {
         assert_eq!((pair[0].types.clone(), pair[0].rows.get(), pair[1].rows.get()), (pair[1].types.clone(), 8, 1));
     }
     let simulated = call(&simulate);
