@@ -202,16 +202,21 @@ fn gather_windows(target: &Target, step: &BoundStep, product: &BoundProduct, spl
     cost.vector += Cycles(gathered / target.vector.convert);
 }
 
-/// A value that stays in the matrix unit has its outputs brought side by side, where inputs are: keys of attention.
+/// A value that stays in the matrix unit has its outputs brought side by side, where inputs are: keys of attention, with those
+/// of its cache.
 fn turn_values(target: &Target, step: &BoundStep, product: &BoundProduct, split: &Split, cost: &mut StepCost) {
     let operand = product.stationary;
-    let (Some(_), Some(Some(tensor))) = (step.value_elements(operand), step.operands.get(operand)) else { return };
-    let last = tensor.extents.len().checked_sub(1);
-    let axes = step.spaces[product.space].axes.iter().zip(&product.roles);
-    let mut inputs = axes.filter(|(_, role)| **role == AxisRole::Inputs);
+    let (Some(elements), Some(Some(tensor))) = (step.value_elements(operand), step.operands.get(operand)) else {
+        return;
+    };
+    let Some(last) = tensor.extents.len().checked_sub(1) else { return };
+    let extents = tile_extents(step, product.space, split);
+    let axes = || step.spaces[product.space].axes.iter().zip(&product.roles).zip(&extents);
     let at = |axis: &Axis| axis.at.get(operand).copied().flatten().map(|index| index.axis as usize);
-    if inputs.any(|(axis, _)| last.is_some() && at(axis) == last) {
-        cost.copies += bytes_of_tile(step, split, operand, Points::All) * 2.0 / target.tiles.bandwidth;
+    if axes().any(|((axis, role), _)| *role == AxisRole::Inputs && at(axis) == Some(last)) {
+        let matrix = axes().filter(|((_, role), _)| **role != AxisRole::Rows);
+        let turned: f64 = matrix.map(|(_, &extent)| extent as f64).product();
+        cost.copies += Bytes(tensor.bytes / elements.max(1.0) * turned * 2.0) / target.tiles.bandwidth;
     }
 }
 
