@@ -3,14 +3,14 @@
 
     cargo build --release
     pip install onnx
-    python3 benches/host.py CASES [--models a,b] [--threads N] [--rounds 3] [--runs 10]
+    python3 benches/host.py CASES [--models a,b] [--threads N] [--rounds 3] [--runs 10] [--seconds 0.3]
 
 CASES is a folder with one folder a model: `model.onnx` and `test_data_set_0/input_K.pb`, as in the ONNX test suite.
 
 In each round the machine is calibrated once (`ipuc targets calibrate`), and every model is simulated and measured, one after
-the other, so that all of them see the same state of the machine. The least over the rounds of what is predicted is compared with
-the least of what is measured, as what else runs on a machine only adds to either: the error is how far the greater of both is
-above the other. Models that are refused are listed with the reason.
+the other, so that all of them see the same state of the machine. The median over the rounds of what is predicted is compared with
+the least of the medians that are measured, as what else runs on a machine adds to these: the error is how far the greater of both
+is above the other. Models that are refused are listed with the reason.
 """
 
 import argparse
@@ -63,8 +63,8 @@ def main():
     parser.add_argument("--models")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=10, help="at least")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of runs of one model, at least")
+    parser.add_argument("--runs", type=int, default=10, help="least number of runs of a model in a round")
+    parser.add_argument("--seconds", type=float, default=0.3, help="least time that these take together")
     arguments = parser.parse_args()
     program = arguments.program.resolve()
     wanted = arguments.models.split(",") if arguments.models else None
@@ -102,14 +102,17 @@ def main():
                     continue
                 enough = math.ceil(arguments.seconds / statistics.median(one["seconds"] for one in run["runs"]))
                 if enough > runs:
-                    run, _ = call(program, "bench", model, *threads, "--runs", enough, *files)
+                    run, error = call(program, "bench", model, *threads, "--runs", enough, *files)
+                    if error:
+                        refused[name] = error
+                        continue
                 predicted.setdefault(name, []).append(simulated["seconds"])
                 measured.setdefault(name, []).append(statistics.median(one["seconds"] for one in run["runs"]))
     errors = []
     print("| model | predicted ms | measured ms | ratio |")
     print("| --- | --- | --- | --- |")
     for name in predicted:
-        left, right = min(predicted[name]), min(measured[name])
+        left, right = statistics.median(predicted[name]), min(measured[name])
         ratio = left / right
         errors.append(max(ratio, 1 / ratio) - 1)
         print(f"| {name} | {left * 1e3:.3f} | {right * 1e3:.3f} | {ratio:.2f} |")

@@ -226,6 +226,45 @@ fn a_size_is_kept_and_spent() {
     assert!(error.contains("weights have to be looked at, and only sizes are known"), "{error}");
 }
 
+/// An embedding that is the last product, too, is stored in whole panels of 16 rows: a size counts them.
+#[test]
+fn a_size_counts_panels_of_an_embedding_that_is_the_last_product_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, width) = (5, 4096);
+    let mut gemm = node("Gemm", &["x", "e"], &["b"]);
+    gemm.attribute.push(ipuc_formats::onnx::schema::AttributeProto {
+        name: Some("transB".to_string()),
+        i: Some(1),
+        r#type: Some(ipuc_formats::onnx::schema::attribute_proto::AttributeType::Int as i32),
+        ..Default::default()
+    });
+    let nodes = vec![node("Gather", &["e", "i"], &["c"]), gemm];
+    let table = tensor("e", &[rows, width], &elements((rows * width) as usize));
+    let results = vec![port("c", &["n", "4096"]), port("b", &["m", "5"])];
+    let inputs = vec![port("x", &["m", "4096"]), support::integers("i", &["n"])];
+    let onnx = folder.path().join("model.onnx");
+    std::fs::write(&onnx, model(graph(inputs, vec![table], nodes, results))).unwrap();
+    let (sources, file) = ([source(onnx)], folder.path().join("model.ipu"));
+    let floats = (16 * width * 2) as u64;
+    let mut stored = Vec::new();
+    for size in [floats / 3, floats / 2 + 100_000, floats - 64, floats, floats * 2 - 64, floats * 2] {
+        let weights = WeightOptions { budget: Some(Budget::Size(size)), ..WeightOptions::default() };
+        match compile(&sources, &file, &CompileOptions { weights, ..CompileOptions::default() }) {
+            Ok(compiled) => {
+                assert!(record(&compiled.emitted.manifest, "e").encoding.as_panels().is_some());
+                stored.push(stored_bytes(&open(&file).unwrap()));
+                assert!(stored.last() <= Some(&size), "{stored:?} of {size}");
+            }
+            Err(CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. }))) => {
+                assert!(least_bytes > size, "{least_bytes} and {size}");
+            }
+            Err(error) => panic!("{size}: {error}"),
+        }
+    }
+    // In f16, and as it is.
+    assert!(stored.contains(&floats) && stored.contains(&(2 * floats)), "{stored:?}");
+}
+
 /// Calibrated, a weight whose inputs are nearly one direction gets fewer bits than its squares alone would give it.
 #[test]
 fn budgets_know_what_examples_show() {

@@ -100,10 +100,7 @@ fn panels(
 ) -> Option<ChosenEncoding> {
     let constant = graph.constant(id);
     let code = graph.constant(quantized.codes).dtype;
-    let row_is_output = matrix.output_axis == 0 && constant.shape.len() == 2;
-    if uses.matrix().is_none() || (uses.rows > 0 && !row_is_output) {
-        return None;
-    }
+    uses.matrix_in_panels(&constant.shape)?;
     let planes = graph.planes(quantized, &constant.shape, matrix)?;
     let readers = if uses.rows > 0 { "products read all of it, others single rows" } else { "products read it" };
     let reason = format!("the model has {code} codes, and {readers}");

@@ -139,14 +139,18 @@ impl Resident {
     fn decoded_rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         let record = &self.weights[weight as usize];
         let outside = || Decoding::Part(self.failure(weight, "has a row outside of its parts"));
-        let units = |at: usize| -> Result<Vec<u8>, Decoding> {
+        let units = |at: usize| -> Result<PartBytes, Decoding> {
+            let pieces = record.locate(Pick::Row(rows[at]))?.bytes;
+            if let [piece] = pieces.as_slice() {
+                return self.piece(weight, piece.part, piece.bytes.clone()).map_err(Decoding::Part);
+            }
             let mut units = Vec::new();
-            for piece in record.locate(Pick::Row(rows[at]))?.bytes {
+            for piece in pieces {
                 let bytes = self.checked(weight, record.parts[piece.part].extent).map_err(Decoding::Part)?;
                 let place = piece.bytes.start as usize..piece.bytes.end as usize;
                 units.extend_from_slice(bytes.get(place).ok_or_else(outside)?);
             }
-            Ok(units)
+            Ok(PartBytes::new(Arc::new(units)))
         };
         let decoded = record.decode_rows(rows, units);
         decoded.map_err(|error| error.of(&|error| self.failure(weight, &error.to_string())))

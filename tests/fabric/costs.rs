@@ -46,7 +46,9 @@ fn keys_are_copied_with_outputs_side_by_side_where_the_machine_does_so() {
     // Keys of a layer, in f16, are read and written once by all tiles together.
     let keys = f64::from(SMALL_DECODER.key_heads as u32 * 1000 * SMALL_DECODER.head as u32);
     let least = 2.0 * 2.0 * keys / built_in("a100", &[]).unwrap().unwrap().tiles.bandwidth.0;
-    assert!(copies(&turned).iter().all(|&cycles| cycles >= least), "{:?} of {least}", copies(&turned));
+    // What the busiest tile copies, taken of each of them, is little more.
+    let of_keys = least..1.1 * least;
+    assert!(copies(&turned).iter().all(|cycles| of_keys.contains(cycles)), "{:?} of {least}", copies(&turned));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rows and experts that are chosen by index: only they are read, and those that were used last are kept.
 
 use super::models::{
-    CHUNK_BYTES, WORKING_BYTES, all_inputs, bits, everything, manifest, node, open, port, session, stream_bytes,
+    CHUNK_BYTES, WIDTH, WORKING_BYTES, all_inputs, bits, everything, manifest, node, open, port, session, stream_bytes,
     weight, write,
 };
 use super::watched::Watched;
@@ -95,6 +95,65 @@ fn rows_of_weights_that_fit_are_read_once() {
         assert_eq!(session.last_pass().unwrap().bytes_read(), 0, "rows {id}");
     }
     assert_eq!(file.reads.lock().unwrap().len(), before);
+}
+
+/// Rows of a table, by the table: what a decoder with tied embeddings begins and ends with.
+fn tied(folder: &Path, rows: usize) -> PathBuf {
+    let (width, of_table) = (WIDTH as i64, rows as i64);
+    let transposed = AttributeProto {
+        name: Some("perm".to_string()),
+        r#type: Some(7),
+        ints: vec![1, 0],
+        ..AttributeProto::default()
+    };
+    let graph = GraphProto {
+        input: vec![port("ids", 7, &[2])],
+        output: vec![port("rows", 1, &[2, width]), port("y", 1, &[2, of_table])],
+        initializer: vec![weight("table", &[rows, WIDTH], 100)],
+        node: vec![
+            node("Gather", &["table", "ids"], &["rows"]),
+            NodeProto { attribute: vec![transposed], ..node("Transpose", &["table"], &["columns"]) },
+            node("MatMul", &["rows", "columns"], &["y"]),
+        ],
+        ..GraphProto::default()
+    };
+    write(folder, graph)
+}
+
+#[test]
+fn an_embedding_that_is_the_last_product_too_is_read_in_panels_part_by_part() {
+    let folder = tempfile::tempdir().unwrap();
+    // A number of rows that is no multiple of a panel.
+    let rows = 4003;
+    let path = tied(folder.path(), rows);
+    let manifest = manifest(&path);
+    assert_eq!(manifest.weights.len(), 1);
+    let record = &manifest.weights[0];
+    assert!(record.encoding.as_panels().is_some(), "{}", record.encoding);
+    assert_eq!(record.reason, "products read it, as the same matrix, and single rows");
+    let table = weight("table", &[rows, WIDTH], 100).raw_data.unwrap();
+    let table: Vec<f32> = table.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    let line = |row: usize| &table[row * WIDTH..][..WIDTH];
+    // A tenth of the table, which is read as a whole in each pass.
+    let model = open(&path, Some(stream_bytes(&path) / 10 + WORKING_BYTES));
+    let (mut streamed, mut resident) = (session(&model, 2), session(&open(&path, None), 1));
+    for ids in [[7, rows as i64 - 1], [3000, 0]] {
+        let inputs = || vec![("ids".to_string(), Value::from(Tensor::vector_i64(&ids)))];
+        let outputs = streamed.run(None, inputs()).unwrap();
+        assert!(bits(&outputs) == bits(&resident.run(None, inputs()).unwrap()), "{ids:?}");
+        let report = streamed.last_pass().unwrap();
+        assert!(report.row_bytes > 0 && report.stream_bytes > stream_bytes(&path) / 2, "{report:?}");
+        let elements = |output: usize| outputs[output].1.as_tensor().unwrap().elements::<f32>().unwrap();
+        for (at, &id) in ids.iter().enumerate() {
+            assert_eq!(elements(0)[at * WIDTH..][..WIDTH], *line(id as usize), "row {id}");
+            for row in [0, 15, 16, 1001, rows - 1] {
+                let products = line(id as usize).iter().zip(line(row));
+                let expected: f64 = products.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                let found = f64::from(elements(1)[at * rows + row]);
+                assert!((found - expected).abs() < 1e-4, "{id} by {row}: {found} for {expected}");
+            }
+        }
+    }
 }
 
 /// One of several matrices is chosen by index, and is multiplied with.

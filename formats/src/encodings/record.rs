@@ -94,6 +94,14 @@ pub struct Place {
     pub bytes: Vec<PartBytesRange>,
 }
 
+impl Place {
+    /// How many bytes there are.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        self.bytes.iter().map(|piece| piece.bytes.end - piece.bytes.start).fold(0, u64::saturating_add)
+    }
+}
+
 impl WeightRecord {
     /// Its name, or its number as in the text form of the compiler.
     #[must_use]

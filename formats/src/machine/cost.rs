@@ -206,6 +206,9 @@ fn gather_windows(target: &Target, step: &BoundStep, product: &BoundProduct, spl
 /// of its cache.
 fn turn_values(target: &Target, step: &BoundStep, product: &BoundProduct, split: &Split, cost: &mut StepCost) {
     let operand = product.stationary;
+    if cost.stationary != Some(operand) {
+        return;
+    }
     let (Some(elements), Some(Some(tensor))) = (step.value_elements(operand), step.operands.get(operand)) else {
         return;
     };

@@ -104,3 +104,22 @@ impl StepCost {
         target.exchange.hop * (f64::from(self.phases) * 2.0 * side)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::built_in;
+
+    #[test]
+    fn computing_hides_an_exchange_but_no_meeting() {
+        let cost =
+            |exchange, sync| StepCost { matrix: Cycles(100.0), exchange: Cycles(exchange), sync, ..Default::default() };
+        for name in ["a100", "tenstorrent-n150"] {
+            let target = built_in(name, &[]).unwrap().unwrap();
+            let alone = cost(0.0, Cycles(0.0)).duration(&target);
+            assert_eq!(cost(60.0, Cycles(0.0)).duration(&target), alone, "{name}");
+            let met = cost(60.0, Cycles(7.0)).duration(&target);
+            assert!(((met.0 - alone.0) * target.tiles.clock.0 - 7.0).abs() < 1e-6, "{name}: {met:?} and {alone:?}");
+        }
+    }
+}

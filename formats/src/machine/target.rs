@@ -86,8 +86,8 @@ pub struct Tiles {
     /// they are.
     #[serde(default)]
     pub gathers_windows: bool,
-    /// Values that stay in a matrix unit are copied with their outputs side by side, where they have inputs so: the keys of
-    /// attention. Weights are stored as the unit takes them.
+    /// Values that stay in a matrix unit and whose inputs lie side by side, as the keys of attention, are copied so that their
+    /// outputs do. Weights are stored as the unit takes them.
     #[serde(default)]
     pub turns_values: bool,
     /// The longest row that a tile keeps from one loop of a step to the next, as of a softmax: loops read a longer one again,

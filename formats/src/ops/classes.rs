@@ -4,6 +4,8 @@
 //! [`Op::class`](crate::ops::Op::class) its facet: an operator that leaves something out does not compile. Methods of
 //! [`Op`](crate::ops::Op) answer for every class.
 
+use crate::dtype::DType;
+use crate::ops::StepFacts;
 use crate::ops::facets::{Computes, Control, Elementwise, Gathers, Moves, Serial};
 use crate::ops::program::Program;
 use crate::ops::{Arithmetic, WeightMatrix};
@@ -38,6 +40,8 @@ pub trait Product: Computes {
     fn picked(&self) -> Option<Picked>;
     /// What follows on each element of result 0, where the operator can have such.
     fn program(&self) -> Option<&Program>;
+    /// The type of what its program begins with in a step of these facts; `None` without a program, or where it is not known.
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType>;
 }
 
 /// Matrices that an index picks.

@@ -177,7 +177,7 @@ impl Op {
                 add_counts(&mut work.vector, product.vector(facts));
                 work.gathered = product.picked().and_then(|picked| picked_matrices(facts, picked));
                 let elements = facts.result_elements(0);
-                let cost = |program: &Program| program.per_element(Some(precision.accumulator), facts);
+                let cost = |program: &Program| program.per_element(product.sums(facts), facts);
                 let costs = product.program().map(cost).unwrap_or_default();
                 add_counts(&mut work.vector, each(&elements, &costs));
             }

@@ -23,6 +23,13 @@ impl Uses {
         let &first = self.matrices.first()?;
         (self.others == 0 && self.matrices.iter().all(|other| *other == first)).then_some(first)
     }
+
+    /// The matrix of all products with a constant of this shape, where panels of it serve those that read rows, too: a row is one
+    /// output, as in an embedding that is the last product.
+    pub fn matrix_in_panels(&self, shape: &[usize]) -> Option<WeightMatrix> {
+        let rows_are_outputs = |matrix: &WeightMatrix| matrix.output_axis == 0 && shape.len() == 2;
+        self.matrix().filter(|matrix| self.rows == 0 || rows_are_outputs(matrix))
+    }
 }
 
 impl Graph {
@@ -76,9 +83,7 @@ impl Graph {
         if constant.dtype == DType::String {
             return chosen(Strings {}.into(), "it is text");
         }
-        // A row that is read alone is one output of a panel, as in an embedding that is the last product, too.
-        let rows_are_outputs = |matrix: &WeightMatrix| matrix.output_axis == 0 && constant.shape.len() == 2;
-        match uses.matrix().filter(|matrix| uses.rows == 0 || rows_are_outputs(matrix)) {
+        match uses.matrix_in_panels(&constant.shape) {
             Some(matrix) if matches!(stored, DType::F32 | DType::F16 | DType::BF16) && constant.byte_count() > 0 => {
                 let reason = match uses.rows {
                     0 => "only products read it, as the same matrix",

@@ -254,7 +254,7 @@ fn rounded_bytes(graph: &Graph, candidate: &Candidate, precision: Precision) -> 
             if stored.bits() <= dtype.bits() {
                 return Ok(None);
             }
-            match candidate.uses.matrix().filter(|_| candidate.uses.rows == 0) {
+            match candidate.uses.matrix_in_panels(&graph.constant(candidate.id).shape) {
                 Some(matrix) => Panels::values(dtype, matrix).into(),
                 None => Coded::plain(dtype),
             }

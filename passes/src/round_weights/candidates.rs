@@ -114,8 +114,8 @@ pub(super) fn candidates(graph: &Graph) -> Vec<Candidate> {
         if !is_float || constant.encoding.is_some() || graph.quantized(id).is_some() || uses.others > 0 {
             return None;
         }
-        let matrix = match (uses.matrix(), constant.shape.as_slice()) {
-            (Some(matrix), shape) if uses.rows == 0 || (matrix.output_axis == 0 && shape.len() == 2) => matrix,
+        let matrix = match (uses.matrix_in_panels(&constant.shape), constant.shape.as_slice()) {
+            (Some(matrix), _) => matrix,
             (None, &[rows, inputs]) if uses.matrices.is_empty() => {
                 WeightMatrix { groups: 1, inputs: inputs as u64, outputs: rows as u64, output_axis: 0 }
             }

@@ -7,7 +7,8 @@
 //! however many leave later, so that the disk works while steps compute on what is kept.
 
 use super::report::Residency;
-use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, weights_of_matrices};
+use super::rows::UNITS_AT_ONCE_BYTES;
+use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, weights_of_matrices, weights_of_rows};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, StepRecord, WeightRecord};
@@ -58,24 +59,32 @@ pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) ->
     steps.map(step_bytes).max().unwrap_or(0)
 }
 
-/// Most bytes of matrices that a step picks and holds at a time: one matrix, or several small ones.
+/// Most bytes that a step picks and holds at a time: one matrix, or several small ones, or the units that its rows lie in.
 pub(super) fn picked_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> u64 {
     let held = |index: u32| {
         let weight = &weights[index as usize];
         // All matrices of a weight have the same size.
         let Ok(place) = weight.locate(Pick::Group(0)) else { return 0 };
-        let matrix = place.bytes.iter().map(|piece| piece.bytes.end - piece.bytes.start).fold(0, u64::saturating_add);
         let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
-        matrix.max(PICKED_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
+        place.length_bytes().max(PICKED_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
     };
     // Of a weight whose inputs are read one by one, some are held at a time.
     let apart = |index: u32| {
         let extents = weights[index as usize].parts.iter().map(|part| manifest.extents[part.extent as usize].length);
         PICKED_AT_ONCE_BYTES.min(extents.fold(0, u64::saturating_add))
     };
+    // Of a weight whose rows lie in larger units, some of these.
+    let units = |index: u32| {
+        let weight = &weights[index as usize];
+        let is_row = weight.encoding.encoding().is_canonical(weight.logical());
+        let Some(unit) = weight.locate(Pick::Row(0)).ok().filter(|_| !is_row) else { return 0 };
+        let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
+        unit.length_bytes().max(UNITS_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
+    };
     let steps = || manifest.blocks.iter().flat_map(|block| &block.steps);
     let matrices = steps().flat_map(weights_of_matrices).map(held).max().unwrap_or(0);
-    matrices.max(steps().flat_map(weights_of_inputs).map(apart).max().unwrap_or(0))
+    let inputs = steps().flat_map(weights_of_inputs).map(apart).max().unwrap_or(0);
+    matrices.max(inputs).max(steps().flat_map(weights_of_rows).map(units).max().unwrap_or(0))
 }
 
 fn bytes(shape: &[u64], dtype: DType) -> u64 {

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that one read brings, at most, where blocks are no larger.
 const READ_BYTES: u64 = 2 << 20;
 
+/// Units that are more than the row in them, as panels are, are gathered together up to this many bytes.
+pub(super) const UNITS_AT_ONCE_BYTES: u64 = 256 << 10;
+
 /// Bytes of a unit that holds a row: their place in an extent, and where they go.
 struct Row {
     extent: u32,
@@ -36,6 +39,18 @@ pub(super) struct Gathered {
     pub(super) read_bytes: u64,
     /// Bytes whose checksums were verified.
     pub(super) checked_bytes: u64,
+}
+
+impl Gathered {
+    /// This, with what others before it took.
+    fn behind(mut self, before: Option<Gathered>) -> Gathered {
+        let Some(before) = before else { return self };
+        self.chosen_bytes += before.chosen_bytes;
+        self.found_bytes += before.found_bytes;
+        self.read_bytes += before.read_bytes;
+        self.checked_bytes += before.checked_bytes;
+        self
+    }
 }
 
 /// Checksum blocks that were used last.
@@ -75,15 +90,30 @@ impl BlockCache {
         rows: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
     ) -> Result<(Vec<u8>, Gathered), KernelError> {
-        let places = Places::new(source, weight, rows.iter().map(|&row| Pick::Row(row)))?;
-        let gathered = self.gather(source, weight, &places, pinned)?;
         let record = &source.weights[weight as usize];
-        if record.encoding.encoding().is_canonical(record.logical()) {
+        let gather = |rows: &[u64]| {
+            let places = Places::new(source, weight, rows.iter().map(|&row| Pick::Row(row)))?;
+            let gathered = self.gather(source, weight, &places, pinned)?;
+            Ok::<_, KernelError>((places, gathered))
+        };
+        if record.encoding.encoding().is_canonical(record.logical()) || rows.is_empty() {
+            let (_, gathered) = gather(rows)?;
             return Ok((gathered.bytes.to_vec(), gathered));
         }
-        let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_picks[at].clone()]);
-        let canonical = record.decode_rows(rows, units);
-        let canonical = canonical.map_err(|error| source.failure(weight, &error.to_string()))?;
+        let unit = record.locate(Pick::Row(rows[0])).map_err(|error| source.failure(weight, &error.to_string()))?;
+        let at_once = usize::try_from(UNITS_AT_ONCE_BYTES / unit.length_bytes().max(1)).unwrap_or(usize::MAX).max(1);
+        let mut canonical = Vec::new();
+        let mut all: Option<Gathered> = None;
+        for rows in rows.chunks(at_once) {
+            let (places, gathered) = gather(rows)?;
+            let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_picks[at].clone()]);
+            let decoded = record.decode_rows(rows, units);
+            let decoded = decoded.map_err(|error| source.failure(weight, &error.to_string()))?;
+            canonical.try_reserve(decoded.len()).map_err(|_| too_large(source, weight))?;
+            canonical.extend_from_slice(&decoded);
+            all = Some(gathered.behind(all));
+        }
+        let gathered = all.ok_or_else(|| source.failure(weight, "has no rows chosen"))?;
         Ok((canonical, gathered))
     }
 

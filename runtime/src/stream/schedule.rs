@@ -105,6 +105,12 @@ pub(super) fn weights_of_inputs(step: &StepRecord) -> impl Iterator<Item = u32> 
     picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
 }
 
+/// Weights of which a step picks rows.
+pub(super) fn weights_of_rows(step: &StepRecord) -> impl Iterator<Item = u32> {
+    let picked = step.reads.iter().filter(|read| read.read == Read::Rows);
+    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
+}
+
 /// Weights of whose matrices a step picks some.
 pub(super) fn weights_of_matrices(step: &StepRecord) -> impl Iterator<Item = u32> {
     let picked = step.reads.iter().filter(|read| read.read == Read::Groups);

@@ -146,35 +146,7 @@ impl Measured {
             done += 1;
         };
         let cores = threads as f64;
-        let mut products = Vec::new();
-        for &(dtype, types) in TYPES {
-            let (operator, result) = match dtype {
-                DType::I8 => ("MatMulInteger", DType::I32),
-                _ => ("MatMul", dtype),
-            };
-            // Steps share their weight, whose bytes are the same.
-            let mut rate = |rows: usize, size: usize, steps: usize, threads: usize| -> anyhow::Result<f64> {
-                advance();
-                let model = Model::new(dtype, &[rows, size]).steps(steps, operator, Some((dtype, &[size, size])));
-                let seconds = model.seconds(folder, threads, (result, &[rows, size]))?;
-                Ok((rows * size * size * steps) as f64 / seconds / 1e9 / threads as f64)
-            };
-            let many = rate(256, 1024, 1, threads)?;
-            let one = match dtype {
-                DType::I8 => rate(1, 512, 1, threads)?,
-                _ => rate(1, ONE_ROW, ONE_ROW_STEPS, 1)?,
-            };
-            products.push(Products { types, weights: &[], many, one });
-        }
-        for &(bits, accuracy, types, weights) in CODES {
-            let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
-                advance();
-                let model = Model::new(DType::F32, &[rows, size]).codes(bits, accuracy, (size, size));
-                let seconds = model.seconds(folder, threads, (DType::F32, &[rows, size]))?;
-                Ok((rows * size * size) as f64 / seconds / 1e9 / cores)
-            };
-            products.push(Products { types, weights, many: rate(256, 1024)?, one: rate(1, 1024)? });
-        }
+        let products = products(folder, threads, &mut advance)?;
         advance();
         let image = [1, DEPTHWISE_CHANNELS, DEPTHWISE_EXTENT, DEPTHWISE_EXTENT];
         let convolved = Model::new(DType::F32, &image).depthwise(DEPTHWISE_CHANNELS);
@@ -246,14 +218,48 @@ impl Measured {
     }
 }
 
-/// Inputs and outputs of products of one row, whose weight lies in the cache of a core, and how many there are: a run by itself
-/// takes about as long as one.
+/// Inputs and outputs of products of one row by a weight of 256 KB in f32, which a core reads from its cache, and how many products
+/// a model has: so many that starting a run hardly counts.
 const ONE_ROW: usize = 256;
 const ONE_ROW_STEPS: usize = 16;
 
-/// Channels of a depthwise convolution, and rows and columns of positions: a core's part fits into its cache.
+/// Channels of a depthwise convolution, and rows and columns of positions: 800 KB, as between layers of models.
 const DEPTHWISE_CHANNELS: usize = 64;
 const DEPTHWISE_EXTENT: usize = 56;
+
+/// Rates of products of each kind.
+fn products(folder: &Path, threads: usize, advance: &mut dyn FnMut()) -> anyhow::Result<Vec<Products>> {
+    let mut products = Vec::new();
+    for &(dtype, types) in TYPES {
+        let (operator, result) = match dtype {
+            DType::I8 => ("MatMulInteger", DType::I32),
+            _ => ("MatMul", dtype),
+        };
+        // Steps share their weight, whose bytes are the same.
+        let mut rate = |rows: usize, size: usize, steps: usize, threads: usize| -> anyhow::Result<f64> {
+            advance();
+            let model = Model::new(dtype, &[rows, size]).steps(steps, operator, Some((dtype, &[size, size])));
+            let seconds = model.seconds(folder, threads, (result, &[rows, size]))?;
+            Ok((rows * size * size * steps) as f64 / seconds / 1e9 / threads as f64)
+        };
+        let many = rate(256, 1024, 1, threads)?;
+        let one = match dtype {
+            DType::I8 => rate(1, 512, 1, threads)?,
+            _ => rate(1, ONE_ROW, ONE_ROW_STEPS, 1)?,
+        };
+        products.push(Products { types, weights: &[], many, one });
+    }
+    for &(bits, accuracy, types, weights) in CODES {
+        let mut rate = |rows: usize, size: usize| -> anyhow::Result<f64> {
+            advance();
+            let model = Model::new(DType::F32, &[rows, size]).codes(bits, accuracy, (size, size));
+            let seconds = model.seconds(folder, threads, (DType::F32, &[rows, size]))?;
+            Ok((rows * size * size) as f64 / seconds / 1e9 / threads as f64)
+        };
+        products.push(Products { types, weights, many: rate(256, 1024)?, one: rate(1, 1024)? });
+    }
+    Ok(products)
+}
 
 /// Rounds of small steps, and how many steps each is.
 const SMALL_ROUNDS: usize = 16;
@@ -352,10 +358,13 @@ transfer = "0 cycles"
             [] => String::new(),
             weights => format!("\nweights = [{}]", names(weights)),
         };
-        let kinds = [
-            ("256 rows by 1024 x 1024", ROWS, ROWS * OUTPUTS / products.many),
-            ("one row by 256 x 256, integers of 512 x 512, codes of 1024 x 1024", 1.0, OUTPUTS / products.one),
-        ];
+        let one = match (products.types.contains(&DType::I8), products.weights) {
+            (_, [_, ..]) => "One row by 1024 x 1024",
+            (true, []) => "One row by 512 x 512",
+            (false, []) => "One row by 256 x 256, on one thread",
+        };
+        let kinds =
+            [("256 rows by 1024 x 1024", ROWS, ROWS * OUTPUTS / products.many), (one, 1.0, OUTPUTS / products.one)];
         for (what, rows, pass) in kinds {
             let _ = write!(
                 text,
@@ -490,6 +499,9 @@ mod tests {
         let caches = Caches { own: 1 << 20, shared: 32 << 20, memory: 16 << 30 };
         let target = read_target_with("host.toml", &description(2, &caches, &measured), &[]).unwrap();
         assert_eq!(target.peak_macs_per_second(DType::U8), Some(2.0 * 64.0 * 1e9));
+        let depthwise = target.matrix.last().unwrap();
+        assert_eq!((depthwise.types.as_slice(), depthwise.rows.get(), depthwise.pass.0), (&[DType::F32][..], 16, 4.0));
+        assert!(target.tiles.turns_values);
         assert_eq!(target.tiers.iter().map(|tier| tier.read.0).collect::<Vec<_>>(), [4e10, 1e10, 1e9]);
         assert!((target.overhead.view.0 - 4e-7).abs() < 1e-12 && (target.overhead.sync.0 - 2000.0).abs() < 1e-6);
         assert!((target.overhead.step.0 - 1.5e-6).abs() < 1e-12 && target.exchange.receive.0 == 20.0);

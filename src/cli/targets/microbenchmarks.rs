@@ -42,7 +42,8 @@ impl Model {
             DType::BF16 => &[0x80, 0x3d],
             _ => &[1],
         };
-        self.constant(dtype, shape, element.repeat(shape.iter().product()))
+        let count: usize = shape.iter().product();
+        self.constant(dtype, shape, element.repeat(count))
     }
 
     /// A constant of these bytes.

@@ -265,6 +265,10 @@ impl Product for Attention {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        facts.operand(0)?.dtype()
+    }
 }
 
 impl Attention {

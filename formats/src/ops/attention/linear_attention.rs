@@ -216,6 +216,10 @@ impl Product for LinearAttention {
     fn program(&self) -> Option<&Program> {
         None
     }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
+        None
+    }
 }
 
 /// Extents of a [`LinearAttention`].

@@ -106,8 +106,9 @@ impl Gathers for GatherNd {
         loops::mapped(facts, |at| (at < outer).then(|| loops::operand(1, at)))
     }
 
-    fn read(&self, operand: usize) -> Read {
-        if operand == 0 && self.batch_dims == 0 { Read::Rows } else { Read::Once }
+    /// Tuples may pick elements of any axis: kernels take the data whole.
+    fn read(&self, _operand: usize) -> Read {
+        Read::Once
     }
 
     fn parts(&self, facts: &StepFacts<'_>) -> Dim {

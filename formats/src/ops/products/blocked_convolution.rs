@@ -306,6 +306,10 @@ impl Product for BlockedConvolution {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        Some(self.arithmetic.accumulator_of(facts.operand(0)?.dtype()?))
+    }
 }
 
 #[cfg(test)]

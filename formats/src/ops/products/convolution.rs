@@ -283,6 +283,10 @@ impl Product for Convolution {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        Some(self.arithmetic.accumulator_of(facts.operand(0)?.dtype()?))
+    }
 }
 
 /// Filters of this shape as matrices, one a group.

@@ -302,6 +302,10 @@ impl Product for ConvolutionTranspose {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        Some(self.arithmetic.accumulator_of(facts.operand(0)?.dtype()?))
+    }
 }
 
 /// How a transposed convolution of known shapes walks its operands.

@@ -225,6 +225,10 @@ impl Product for DeformableConvolution {
     fn program(&self) -> Option<&Program> {
         None
     }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
+        None
+    }
 }
 
 fn floats(tensor: &Tensor) -> Result<Vec<f64>, ReferenceError> {

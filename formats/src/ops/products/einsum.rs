@@ -268,6 +268,10 @@ impl Product for Einsum {
     fn program(&self) -> Option<&Program> {
         None
     }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
+        None
+    }
 }
 
 impl Einsum {

@@ -194,6 +194,10 @@ impl Product for ExpertMatmul {
         None
     }
 
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
+        None
+    }
+
     fn picked(&self) -> Option<Picked> {
         Some(Picked { operand: 1, index: 2 })
     }

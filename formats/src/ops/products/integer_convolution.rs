@@ -307,6 +307,10 @@ impl Product for IntegerConvolution {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        sums_type(facts.inputs, &self.program).ok()
+    }
 }
 
 #[cfg(test)]

@@ -202,6 +202,10 @@ impl Product for IntegerMatmul {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        sums_type(facts.inputs, &self.program).ok()
+    }
 }
 
 /// Subtractions of zero points, where there are any.

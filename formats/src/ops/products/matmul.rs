@@ -254,6 +254,10 @@ impl Product for Matmul {
     fn program(&self) -> Option<&Program> {
         Some(&self.program)
     }
+
+    fn sums(&self, facts: &StepFacts<'_>) -> Option<DType> {
+        Some(self.arithmetic.accumulator_of(facts.operand(0)?.dtype()?))
+    }
 }
 
 /// Types whose rows are quantized.

@@ -92,19 +92,24 @@ impl Program {
 
     /// Operations on each element in a step of these facts, where `accumulator` is the type that the program begins with.
     ///
-    /// Steps whose arguments are the same for all elements are computed once, and a cast to the type that is there is none.
+    /// Where elements differ, what is the same for all of them is computed once, which is not counted. A cast to the type that
+    /// an element has is no work.
     pub fn per_element(&self, accumulator: Option<DType>, facts: &StepFacts<'_>) -> Vec<Cost> {
+        let differs = |argument: Argument| match argument {
+            Argument::Input => true,
+            Argument::Operand(operand) => facts.elements(operand.into()).as_known() != Some(1),
+            Argument::Step(_) | Argument::Constant(..) => false,
+        };
+        let elements_differ = self.arguments().any(differs);
         let mut costs = Vec::new();
         // Of each step before, whether it is the same for all elements.
         let mut is_single: Vec<bool> = Vec::new();
         for step in &self.steps {
             let single = |argument: &Argument| match *argument {
-                Argument::Input => false,
                 Argument::Step(step) => is_single.get(usize::from(step)).copied().unwrap_or(false),
-                Argument::Operand(operand) => facts.elements(operand.into()).as_known() == Some(1),
-                Argument::Constant(..) => true,
+                Argument::Input | Argument::Operand(_) | Argument::Constant(..) => !differs(*argument),
             };
-            let own = step.arguments.iter().all(single);
+            let own = elements_differ && step.arguments.iter().all(single);
             let dtype = step.arguments.first().and_then(|argument| match *argument {
                 Argument::Input => accumulator,
                 Argument::Step(step) => Some(self.steps.get(usize::from(step))?.to),

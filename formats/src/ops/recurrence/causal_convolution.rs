@@ -164,6 +164,10 @@ impl Product for CausalConvolution {
     fn program(&self) -> Option<&Program> {
         None
     }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
+        None
+    }
 }
 
 /// Loops over batch and channels, then positions and taps. What lies before the data is the state.

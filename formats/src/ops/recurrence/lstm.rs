@@ -2,6 +2,7 @@
 
 use crate::attributes;
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::recurrence::layers::{Layer, Walk, matrices};
 use crate::ops::{
@@ -106,6 +107,10 @@ impl Product for Lstm {
     }
 
     fn program(&self) -> Option<&Program> {
+        None
+    }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
         None
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::attributes;
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::fact::Fact;
 use crate::ops::recurrence::gru::refuse_seventh;
 use crate::ops::recurrence::layers::{Layer, Walk, matrices};
@@ -95,6 +96,10 @@ impl Product for Rnn {
     }
 
     fn program(&self) -> Option<&Program> {
+        None
+    }
+
+    fn sums(&self, _facts: &StepFacts<'_>) -> Option<DType> {
         None
     }
 }
