@@ -8,10 +8,11 @@
 
 use super::report::Residency;
 use super::rows::UNITS_AT_ONCE_BYTES;
-use super::schedule::{Bodies, Schedule, streamed_weights, weights_of_inputs, weights_of_matrices, weights_of_rows};
+use super::schedule::{Bodies, Schedule, recorded_reads, streamed_weights};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, StepRecord, WeightRecord};
+use ipuc_formats::ops::Read;
 #[cfg(feature = "fabric")]
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -61,30 +62,24 @@ pub(super) fn whole_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) ->
 
 /// Most bytes that a step picks and holds at a time: one matrix, or several small ones, or the units that its rows lie in.
 pub(super) fn picked_bytes(manifest: &Manifest, weights: &[Arc<WeightRecord>]) -> u64 {
-    let held = |index: u32| {
+    let held = |(index, read): (u32, Read)| {
         let weight = &weights[index as usize];
-        // All matrices of a weight have the same size.
-        let Ok(place) = weight.locate(Pick::Group(0)) else { return 0 };
+        let picked = |pick, least: u64| weight.locate(pick).map_or(0, |place| place.length_bytes().max(least));
+        let most = match read {
+            // All matrices of a weight have the same size.
+            Read::Groups => picked(Pick::Group(0), PICKED_AT_ONCE_BYTES),
+            // Rows are gathered where they go, unless they lie in larger units.
+            Read::Rows if weight.encoding.encoding().is_canonical(weight.logical()) => 0,
+            Read::Rows => picked(Pick::Row(0), UNITS_AT_ONCE_BYTES),
+            // Of a weight whose inputs are read one by one, some are held at a time.
+            Read::Nonzero => PICKED_AT_ONCE_BYTES,
+            Read::Once | Read::Repeated => 0,
+        };
         let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
-        place.length_bytes().max(PICKED_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
+        most.min(extents.fold(0, u64::saturating_add))
     };
-    // Of a weight whose inputs are read one by one, some are held at a time.
-    let apart = |index: u32| {
-        let extents = weights[index as usize].parts.iter().map(|part| manifest.extents[part.extent as usize].length);
-        PICKED_AT_ONCE_BYTES.min(extents.fold(0, u64::saturating_add))
-    };
-    // Of a weight whose rows lie in larger units, some of these.
-    let units = |index: u32| {
-        let weight = &weights[index as usize];
-        let is_row = weight.encoding.encoding().is_canonical(weight.logical());
-        let Some(unit) = weight.locate(Pick::Row(0)).ok().filter(|_| !is_row) else { return 0 };
-        let extents = weight.parts.iter().map(|part| manifest.extents[part.extent as usize].length);
-        unit.length_bytes().max(UNITS_AT_ONCE_BYTES).min(extents.fold(0, u64::saturating_add))
-    };
-    let steps = || manifest.blocks.iter().flat_map(|block| &block.steps);
-    let matrices = steps().flat_map(weights_of_matrices).map(held).max().unwrap_or(0);
-    let inputs = steps().flat_map(weights_of_inputs).map(apart).max().unwrap_or(0);
-    matrices.max(inputs).max(steps().flat_map(weights_of_rows).map(units).max().unwrap_or(0))
+    let steps = manifest.blocks.iter().flat_map(|block| &block.steps);
+    steps.flat_map(recorded_reads).map(held).max().unwrap_or(0)
 }
 
 fn bytes(shape: &[u64], dtype: DType) -> u64 {

@@ -41,18 +41,6 @@ pub(super) struct Gathered {
     pub(super) checked_bytes: u64,
 }
 
-impl Gathered {
-    /// This, with what others before it took.
-    fn behind(mut self, before: Option<Gathered>) -> Gathered {
-        let Some(before) = before else { return self };
-        self.chosen_bytes += before.chosen_bytes;
-        self.found_bytes += before.found_bytes;
-        self.read_bytes += before.read_bytes;
-        self.checked_bytes += before.checked_bytes;
-        self
-    }
-}
-
 /// Checksum blocks that were used last.
 pub(super) struct BlockCache {
     cached: Mutex<Cached>,
@@ -82,39 +70,38 @@ impl BlockCache {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory.
+    /// Canonical bytes of rows of a weight, one after another. `pinned` gives chunks that are in memory, `report` is told what
+    /// each gathering took.
     pub(super) fn rows(
         &self,
         source: &Source,
         weight: u32,
         rows: &[u64],
         pinned: &dyn Fn(u32) -> Option<Arc<ChunkBytes>>,
-    ) -> Result<(Vec<u8>, Gathered), KernelError> {
+        report: &dyn Fn(&Gathered),
+    ) -> Result<Vec<u8>, KernelError> {
         let record = &source.weights[weight as usize];
-        let gather = |rows: &[u64]| {
+        let failure = |error: EncodingError| source.failure(weight, &error.to_string());
+        let is_canonical = record.encoding.encoding().is_canonical(record.logical());
+        let at_once = match rows.first() {
+            Some(&row) if !is_canonical => {
+                let unit_bytes = record.locate(Pick::Row(row)).map_err(failure)?.length_bytes();
+                (UNITS_AT_ONCE_BYTES / unit_bytes.max(1)) as usize
+            }
+            Some(_) | None => rows.len(),
+        };
+        let mut canonical = Vec::new();
+        for rows in rows.chunks(at_once.max(1)) {
             let places = Places::new(source, weight, rows.iter().map(|&row| Pick::Row(row)))?;
             let gathered = self.gather(source, weight, &places, pinned)?;
-            Ok::<_, KernelError>((places, gathered))
-        };
-        if record.encoding.encoding().is_canonical(record.logical()) || rows.is_empty() {
-            let (_, gathered) = gather(rows)?;
-            return Ok((gathered.bytes.to_vec(), gathered));
-        }
-        let unit = record.locate(Pick::Row(rows[0])).map_err(|error| source.failure(weight, &error.to_string()))?;
-        let at_once = usize::try_from(UNITS_AT_ONCE_BYTES / unit.length_bytes().max(1)).unwrap_or(usize::MAX).max(1);
-        let mut canonical = Vec::new();
-        let mut all: Option<Gathered> = None;
-        for rows in rows.chunks(at_once) {
-            let (places, gathered) = gather(rows)?;
+            report(&gathered);
             let units = |at: usize| Ok::<_, EncodingError>(&gathered.bytes[places.of_picks[at].clone()]);
-            let decoded = record.decode_rows(rows, units);
-            let decoded = decoded.map_err(|error| source.failure(weight, &error.to_string()))?;
-            canonical.try_reserve(decoded.len()).map_err(|_| too_large(source, weight))?;
-            canonical.extend_from_slice(&decoded);
-            all = Some(gathered.behind(all));
+            let decoded = if is_canonical { None } else { Some(record.decode_rows(rows, units).map_err(failure)?) };
+            let bytes = decoded.as_deref().unwrap_or(&gathered.bytes);
+            canonical.try_reserve(bytes.len()).map_err(|_| too_large(source, weight))?;
+            canonical.extend_from_slice(bytes);
         }
-        let gathered = all.ok_or_else(|| source.failure(weight, "has no rows chosen"))?;
-        Ok((canonical, gathered))
+        Ok(canonical)
     }
 
     /// The stored bytes of matrices of a weight, of each the pieces in which it lies. `pinned` gives chunks that are in memory.

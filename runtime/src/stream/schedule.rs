@@ -99,20 +99,7 @@ pub(super) fn streamed_weights(step: &StepRecord, weights: &[Arc<WeightRecord>])
     taken.filter(|&(at, weight)| !step.picks(at, &weights[weight as usize])).map(|(_, weight)| weight)
 }
 
-/// Weights of whose inputs a step reads some.
-pub(super) fn weights_of_inputs(step: &StepRecord) -> impl Iterator<Item = u32> {
-    let picked = step.reads.iter().filter(|read| read.read == Read::Nonzero);
-    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
-}
-
-/// Weights of which a step picks rows.
-pub(super) fn weights_of_rows(step: &StepRecord) -> impl Iterator<Item = u32> {
-    let picked = step.reads.iter().filter(|read| read.read == Read::Rows);
-    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
-}
-
-/// Weights of whose matrices a step picks some.
-pub(super) fn weights_of_matrices(step: &StepRecord) -> impl Iterator<Item = u32> {
-    let picked = step.reads.iter().filter(|read| read.read == Read::Groups);
-    picked.filter_map(|read| weight(step.operands.get(read.operand as usize)?))
+/// Weights of a step whose reads the file records, and how each is read.
+pub(super) fn recorded_reads(step: &StepRecord) -> impl Iterator<Item = (u32, Read)> {
+    step.reads.iter().filter_map(|read| Some((weight(step.operands.get(read.operand as usize)?)?, read.read)))
 }

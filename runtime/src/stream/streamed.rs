@@ -306,9 +306,8 @@ impl PartSource for Streamed {
     /// Only the checksum blocks around the rows are read, where they are not kept.
     fn rows(&self, weight: u32, rows: &[u64]) -> Result<Vec<u8>, KernelError> {
         let pinned = |chunk: u32| self.loader.lock().pinned_bytes(chunk);
-        let (rows, gathered) = self.block_cache.rows(&self.loader.source, weight, rows, &pinned)?;
-        self.report_gathered(&gathered);
-        Ok(rows)
+        let report = |gathered: &Gathered| self.report_gathered(gathered);
+        self.block_cache.rows(&self.loader.source, weight, rows, &pinned, &report)
     }
 
     /// Only the checksum blocks around the matrices are read, where they are not kept; those that stay in memory are not copied.
