@@ -13,9 +13,10 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::Pick;
 use ipuc_formats::model::{EntryRecord, Manifest, StepRecord, WeightRecord};
 use ipuc_formats::ops::Read;
+use std::cmp::Reverse;
 #[cfg(feature = "fabric")]
 use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Reads in flight and what kernels hold take a third of a ring of this size; the rest is read ahead while steps compute.
@@ -129,16 +130,23 @@ fn uses(manifest: &Manifest, schedule: &Schedule) -> Vec<Use> {
     uses
 }
 
-/// Chunks that steps wait for, the best to keep first: those that are read several times a pass, then the others such that
-/// however many are kept, they are evenly spread over a pass.
+/// Chunks that steps wait for, the best to keep first: those that are read most often, and of those that are read equally often
+/// such that however many are kept, they are evenly spread over a pass. Entries that share weights read most of them equally often.
 fn keeping_order(uses: &[Use]) -> Vec<u32> {
-    let (mut repeated, once): (Vec<Use>, Vec<Use>) = uses.iter().partition(|used| used.in_loop || used.reads > 1);
-    repeated.sort_by_key(|used| std::cmp::Reverse((used.in_loop, used.reads)));
+    let mut classes: BTreeMap<Reverse<(bool, u64)>, Vec<u32>> = BTreeMap::new();
+    for used in uses {
+        classes.entry(Reverse((used.in_loop, used.reads))).or_default().push(used.chunk);
+    }
+    classes.into_values().flat_map(spread).collect()
+}
+
+/// Chunks such that the first ones, however many, are evenly spread over all.
+fn spread(chunks: Vec<u32>) -> Vec<u32> {
     // Multiples of the golden ratio modulo 1: each part of the unit interval holds its share of them.
-    let mut spread: Vec<(u64, Use)> =
-        (0u64..).zip(once).map(|(place, used)| (place.wrapping_mul(GOLDEN_RATIO), used)).collect();
-    spread.sort_unstable_by_key(|&(place, _)| place);
-    repeated.into_iter().chain(spread.into_iter().map(|(_, used)| used)).map(|used| used.chunk).collect()
+    let place = |(index, chunk): (u64, u32)| (index.wrapping_mul(GOLDEN_RATIO), chunk);
+    let mut spread: Vec<(u64, u32)> = (0u64..).zip(chunks).map(place).collect();
+    spread.sort_unstable();
+    spread.into_iter().map(|(_, chunk)| chunk).collect()
 }
 
 /// Which chunks stay, and which of them leave first when working memory grows.
@@ -278,5 +286,39 @@ impl RecentChunks {
             self.recent[0] = Some(chunk);
         }
         is_recent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(chunk: u32, reads: u64, in_loop: bool) -> Use {
+        Use { chunk, reads, in_loop }
+    }
+
+    #[test]
+    fn loops_come_first_and_then_what_is_read_most_often() {
+        let uses = [used(0, 1, false), used(1, 2, false), used(2, 1, true), used(3, 3, false)];
+        assert_eq!(keeping_order(&uses), [2, 3, 1, 0]);
+    }
+
+    /// Also where two entries read each of them.
+    #[test]
+    fn equal_chunks_are_kept_evenly_spread() {
+        const CHUNKS: u32 = 300;
+        for reads in [1, 2] {
+            let uses: Vec<Use> = (0..CHUNKS).map(|chunk| used(chunk, reads, false)).collect();
+            let order = keeping_order(&uses);
+            assert_eq!(order.iter().collect::<HashSet<_>>().len(), CHUNKS as usize);
+            for kept in [30, 75, 150, 225] {
+                let kept_chunks: HashSet<u32> = order[..kept].iter().copied().collect();
+                for first in 0..CHUNKS - 60 {
+                    let here = (first..first + 60).filter(|chunk| kept_chunks.contains(chunk)).count() as f64;
+                    let share = kept as f64 * 60.0 / f64::from(CHUNKS);
+                    assert!((here - share).abs() <= 3.0, "{reads} reads: {here} of 60 from {first}, of {kept} kept");
+                }
+            }
+        }
     }
 }
