@@ -71,7 +71,7 @@ impl Case {
         let last = self.values.len() - 1;
         let at = if self.numbers.below(3) == 0 { self.numbers.below(last + 1) } else { last };
         let (x, [n, c, h, w]) = self.values[at].clone();
-        match self.numbers.below(10) {
+        match self.numbers.below(11) {
             0..3 => {
                 let (m, kernel) = (8 * (1 + self.numbers.below(4)), 1 + 2 * self.numbers.below(2));
                 let weight = self.input(&[m, c, kernel, kernel], 1.0 / (c * kernel) as f32);
@@ -123,6 +123,13 @@ impl Case {
                     self.push([n, c + channels, h, w], &format!("concat axis=1 %{x}, %{other}"));
                 }
             }
+            9 => {
+                let groups: Vec<usize> = (1..=c).filter(|&groups| c.is_multiple_of(groups)).collect();
+                let groups = groups[self.numbers.below(groups.len())];
+                let (scale, bias) = (self.input(&[c], 1.0), self.input(&[c], 1.0));
+                let rest = "epsilon=0.5 scale_per_group=0 stash=f32 in_blocks=0";
+                self.push([n, c, h, w], &format!("group_normalization groups={groups} {rest} %{x}, %{scale}, %{bias}"));
+            }
             _ => {
                 let last = self.step([n, h, w, c], &format!("transpose permutation=[0, 2, 3, 1] %{x}"));
                 let last = self.step([n, h, w, c], &format!("unary function=tanh %{last}"));
@@ -156,7 +163,7 @@ fn run(graph: &Graph, inputs: &[(String, Tensor)], threads: usize) -> Vec<Vec<f3
 
 #[test]
 fn channels_in_blocks_give_what_channels_give() {
-    let mut in_blocks = 0;
+    let (mut in_blocks, mut normalized) = (0, 0);
     for seed in 0..120 {
         let mut case = Case::new(seed);
         let steps = 2 + case.numbers.below(10);
@@ -168,6 +175,8 @@ fn channels_in_blocks_give_what_channels_give() {
             graph.blocks[0].steps.iter().filter(|step| matches!(step.op, Op::BlockedConvolution(_))).count()
         };
         in_blocks += is_blocked(&blocked);
+        let is_normalized = |op: &Op| matches!(op, Op::GroupNormalization(own) if own.in_blocks);
+        normalized += blocked.blocks[0].steps.iter().filter(|step| is_normalized(&step.op)).count();
         let expected = run(&plain, &case.inputs, 1);
         let found = run(&blocked, &case.inputs, 1);
         for (expected, found) in expected.iter().zip(&found) {
@@ -181,4 +190,5 @@ fn channels_in_blocks_give_what_channels_give() {
         assert_eq!(run(&blocked, &case.inputs, 3), found, "three threads, seed {seed} of\n{text}");
     }
     assert!(in_blocks > 100, "{in_blocks} convolutions of all graphs are in blocks");
+    assert!(normalized > 10, "{normalized} normalizations of all graphs are in blocks");
 }

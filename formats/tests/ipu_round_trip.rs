@@ -86,7 +86,13 @@ fn operators() -> impl Strategy<Value = Op> {
     prop_oneof![
         select(UnaryFunction::VARIANTS).prop_map(|function| Op::from(Unary { function })),
         epsilons.prop_map(|(epsilon, groups)| {
-            Op::from(GroupNormalization { groups, epsilon, scale_per_group: groups.is_some(), stash: DType::F32 })
+            Op::from(GroupNormalization {
+                groups,
+                epsilon,
+                scale_per_group: groups.is_some(),
+                stash: DType::F32,
+                in_blocks: false,
+            })
         }),
         tfidf,
     ]

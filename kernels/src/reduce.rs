@@ -191,7 +191,7 @@ fn fold_lanes(
     row: &[f32],
     line: usize,
     start: f32,
-    add: impl Fn(f32, f32) -> f32,
+    add: impl Fn(f32, usize, f32) -> f32,
     join: impl Fn(f32, f32) -> f32,
 ) -> [f32; ROW_LANES] {
     let mut lanes = [start; ROW_LANES];
@@ -200,7 +200,7 @@ fn fold_lanes(
         let mut folded = [start; ROW_LANES];
         for chunk in run {
             for lane in 0..ROW_LANES {
-                folded[lane] = add(folded[lane], chunk[lane]);
+                folded[lane] = add(folded[lane], lane, chunk[lane]);
             }
         }
         for lane in 0..ROW_LANES {
@@ -208,7 +208,7 @@ fn fold_lanes(
         }
     }
     for (lane, value) in rest.iter().enumerate() {
-        lanes[lane] = add(lanes[lane], *value);
+        lanes[lane] = add(lanes[lane], lane, *value);
     }
     let mut width = ROW_LANES / 2;
     while width >= line {
@@ -223,7 +223,15 @@ fn fold_lanes(
 /// The sum of `each` of the values, in the order of a row. For use inside of routines.
 #[inline(always)]
 pub(crate) fn lane_sum(values: &[f32], each: impl Fn(f32) -> f32) -> f32 {
-    fold_lanes(values, 1, 0.0, |sum, value| sum + each(value), |left, right| left + right)[0]
+    fold_lanes(values, 1, 0.0, |sum, _, value| sum + each(value), |left, right| left + right)[0]
+}
+
+/// The sums of `each` of the values, and of its column, of rows of `N` columns, which divide the lanes: in the order of a line of `N`
+/// values. For use inside of routines.
+#[inline(always)]
+pub(crate) fn column_sums<const N: usize>(values: &[f32], each: impl Fn(usize, f32) -> f32) -> [f32; N] {
+    let lanes = fold_lanes(values, N, 0.0, |sum, lane, value| sum + each(lane % N, value), |left, right| left + right);
+    std::array::from_fn(|column| lanes[column])
 }
 
 /// Rows of lines of `width` values, each of which is folded into a line.
@@ -243,7 +251,7 @@ impl<F: Folding> Routine for Lines<'_, F> {
         let length = values.len().checked_div(out.len()).unwrap_or(0) * width;
         for (index, out) in out.chunks_exact_mut(width).enumerate() {
             let row = &values[index * length..][..length];
-            let lanes = fold_lanes(row, width, F::START, |a, b| folding.add(a, b), |a, b| folding.join(a, b));
+            let lanes = fold_lanes(row, width, F::START, |a, _, b| folding.add(a, b), |a, b| folding.join(a, b));
             out.copy_from_slice(&lanes[..width]);
         }
     }

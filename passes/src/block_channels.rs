@@ -40,10 +40,12 @@
 //!
 //! Steps are rewritten in their order. A value of which only the blocks are computed gets its plain form where a step reads it that
 //! does not take blocks. Convolutions that multiply each input often enough take them, and all steps behind them that can: convolutions,
-//! pools, resampled and joined positions, elementwise steps, transpositions, joined and split channels.
+//! pools, resampled and joined positions, elementwise steps, normalizations of groups of channels, transpositions, joined and
+//! split channels.
 //!
 //! Establishes: nothing that later passes need. Leaves alone: convolutions of other types, of channels that are no whole
-//! blocks, of weights that a file cuts within a block, of few windows, and values of unknown extents. Sums are added up in another order.
+//! blocks, of weights that a file cuts within a block, of few windows, normalizations of groups that are neither whole blocks nor parts of
+//! one, and values of unknown extents. Sums are added up in another order.
 
 mod blocks;
 mod integers;

@@ -196,9 +196,20 @@ fn batch_normalization(random: &mut Random) -> Case {
 }
 
 fn group_normalization(random: &mut Random) -> Case {
-    let (shape, channels) = channels(random);
-    let operator = GroupNormalization { groups: Some(1), epsilon: 0.5, scale_per_group: false, stash: DType::F32 };
-    Case::new(operator, [f32s(random, &shape), f32s(random, &[channels]), f32s(random, &[channels])])
+    let (mut shape, mut channels) = channels(random);
+    let in_blocks = random.flag();
+    if in_blocks {
+        channels *= 8;
+        shape.push(8);
+    }
+    let divisors: Vec<usize> = (1..=channels).filter(|&groups| channels.is_multiple_of(groups)).collect();
+    let groups =
+        if random.flag() { None } else { Some(divisors[random.between(0, divisors.len() as i64 - 1) as usize]) };
+    let scale_per_group = random.flag();
+    let parameters = groups.filter(|_| scale_per_group).unwrap_or(channels);
+    let groups = groups.map(|groups| groups as i64);
+    let operator = GroupNormalization { groups, epsilon: 0.5, scale_per_group, stash: DType::F32, in_blocks };
+    Case::new(operator, [f32s(random, &shape), f32s(random, &[parameters]), f32s(random, &[parameters])])
 }
 
 fn local_response_normalization(random: &mut Random) -> Case {

@@ -3,7 +3,8 @@
 use crate::error::PassError;
 use crate::ir::{Constant, ConstantId, Graph, Operand, Step, ValueId, reshape_extents};
 use ipuc_formats::dim::Dim;
-use ipuc_formats::ops::{CHANNEL_BLOCK, Class, Op, Reshape, Transpose};
+use ipuc_formats::dtype::DType;
+use ipuc_formats::ops::{CHANNEL_BLOCK, Class, GroupNormalization, Op, Reshape, Transpose};
 use ipuc_formats::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub(super) struct Blocks<'g> {
     pub(super) waiting: HashMap<ValueId, Arc<str>>,
     /// Values that have their channels from the last axis of others.
     pub(super) transposed: HashMap<ValueId, Operand>,
-    /// Values that convolutions and pools read, also through elementwise steps.
+    /// Values that convolutions and pools read, also through elementwise steps and normalizations over blocks.
     pub(super) windowed: HashSet<ValueId>,
     /// Constants of extents.
     pub(super) shapes: HashMap<Vec<i64>, ConstantId>,
@@ -55,10 +56,11 @@ pub(super) struct Blocks<'g> {
 impl<'g> Blocks<'g> {
     /// Of a graph, before the first of these steps.
     pub(super) fn new(graph: &'g mut Graph, block_size: BlockSize, steps: &[Step]) -> Blocks<'g> {
+        let windowed = windowed(graph, block_size, steps);
         Blocks {
             graph,
             block_size,
-            windowed: windowed(steps),
+            windowed,
             steps: Vec::new(),
             blocked: HashMap::new(),
             waiting: HashMap::new(),
@@ -202,17 +204,31 @@ impl<'g> Blocks<'g> {
     }
 }
 
-/// Values that convolutions and pools read, also through elementwise steps.
-fn windowed(steps: &[Step]) -> HashSet<ValueId> {
+/// Values that convolutions and pools read, also through elementwise steps and normalizations over blocks.
+fn windowed(graph: &Graph, block_size: BlockSize, steps: &[Step]) -> HashSet<ValueId> {
     let mut windowed = HashSet::new();
     for step in steps.iter().rev() {
-        let reads_windows = matches!(step.op, Op::Convolution(_) | Op::IntegerConvolution(_) | Op::Pool(_));
-        let is_elementwise = matches!(step.op.class(), Class::Elementwise(_));
-        let is_windowed = is_elementwise && step.results.iter().any(|result| windowed.contains(result));
-        let read = if reads_windows { 1 } else { usize::from(is_windowed) * step.operands.len() };
+        let is_windowed = step.results.iter().any(|result| windowed.contains(result));
+        let read = match (&step.op, step.results.as_slice()) {
+            (Op::Convolution(_) | Op::IntegerConvolution(_) | Op::Pool(_), _) => 1,
+            (Op::GroupNormalization(own), &[result]) if is_windowed && block_size == BlockSize::Eights => {
+                usize::from(fits_blocks(graph, result, own))
+            }
+            (op, _) if is_windowed && matches!(op.class(), Class::Elementwise(_)) => step.operands.len(),
+            _ => 0,
+        };
         windowed.extend(step.operands.iter().take(read).filter_map(|operand| as_value(*operand)));
     }
     windowed
+}
+
+/// Whether the groups of a normalization that gives a value of f32 are whole blocks, or its blocks whole groups.
+pub(super) fn fits_blocks(graph: &Graph, result: ValueId, normalization: &GroupNormalization) -> bool {
+    let fact = &graph.value(result).fact;
+    let block = CHANNEL_BLOCK as i64;
+    let channels = fact.dims().and_then(|dims| dims.get(1)?.as_known());
+    let of_group = channels.and_then(|channels| channels.checked_div(normalization.groups.unwrap_or(channels)));
+    fact.dtype() == Some(DType::F32) && of_group.is_some_and(|of| of > 0 && (of % block == 0 || block % of == 0))
 }
 
 /// The value of an operand.

@@ -1,12 +1,12 @@
 //! Each kind of step over blocks.
 
-use super::blocks::{BlockSize, Blocks, as_value, has_one_position};
+use super::blocks::{BlockSize, Blocks, as_value, fits_blocks, has_one_position};
 use crate::ir::{Constant, Operand, Step};
 use ipuc_formats::dim::Dim;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{
-    Argument, BlockedConvolution, CHANNEL_BLOCK, Class, Concat, Convolution, Function, Map, Op, Pool, PoolFunction,
-    Program, Reduce, ReduceFunction, Resize, ResizeCoordinates, ResizePolicy, Split, Transpose,
+    Argument, BlockedConvolution, CHANNEL_BLOCK, Class, Concat, Convolution, Function, GroupNormalization, Map, Op,
+    Pool, PoolFunction, Program, Reduce, ReduceFunction, Resize, ResizeCoordinates, ResizePolicy, Split, Transpose,
 };
 use ipuc_formats::tensor::Tensor;
 
@@ -66,6 +66,9 @@ impl Blocks<'_> {
         }
         if let Op::Reduce(reduce) = &step.op {
             return self.reduce(step, reduce);
+        }
+        if let (Op::GroupNormalization(normalization), BlockSize::Eights) = (&step.op, self.block_size) {
+            return self.group_normalization(step, normalization);
         }
         if let Op::Resize(resize) = &step.op {
             return self.resample(step, resize);
@@ -302,6 +305,17 @@ impl Blocks<'_> {
         let dims = self.dims(Operand::Value(result))?;
         let (op, operands) = self.reshape(Operand::Value(value), &dims)?;
         self.steps.push(Step { op, operands, results: vec![result], name: step.name.clone() });
+        Some(())
+    }
+
+    /// Groups of channels that fit blocks.
+    fn group_normalization(&mut self, step: &Step, normalization: &GroupNormalization) -> Option<()> {
+        let &[result] = step.results.as_slice() else { return None };
+        fits_blocks(self.graph, result, normalization).then_some(())?;
+        let mut operands = step.operands.clone();
+        operands[0] = Operand::Value(*self.blocked.get(&as_value(operands[0])?)?);
+        let value = self.push(GroupNormalization { in_blocks: true, ..normalization.clone() }, operands, &step.name)?;
+        self.set_blocked(result, value, &step.name);
         Some(())
     }
 

@@ -87,7 +87,7 @@ fn group_normalized(node: &mut Lowering<'_, '_>, x: Operand) -> Result<Operand, 
         let parameter = node.required(parameter)?;
         operands.push(node.cast(parameter, DType::F32)?);
     }
-    let operator = GroupNormalization { groups, epsilon, scale_per_group: false, stash: DType::F32 };
+    let operator = GroupNormalization { groups, epsilon, scale_per_group: false, stash: DType::F32, in_blocks: false };
     let mut result = node.emit_one(operator, operands)?;
     if silu {
         result = node.activated(result, ActivationFunction::Swish)?;

@@ -118,7 +118,10 @@ fn batch_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
 fn instance_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
     let epsilon = epsilon(node)?;
     let operands = (0..3).map(|index| node.required(index)).collect::<Result<Vec<_>, _>>()?;
-    node.emit(GroupNormalization { groups: None, epsilon, scale_per_group: false, stash: DType::F32 }, operands)
+    node.emit(
+        GroupNormalization { groups: None, epsilon, scale_per_group: false, stash: DType::F32, in_blocks: false },
+        operands,
+    )
 }
 
 fn group_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
@@ -130,7 +133,7 @@ fn group_normalization(node: &mut Lowering<'_, '_>) -> Lowered {
     let scale_per_group = node.since() < 21;
     let stash = if scale_per_group { DType::F32 } else { stash(node)? };
     let operands = (0..3).map(|index| node.required(index)).collect::<Result<Vec<_>, _>>()?;
-    node.emit(GroupNormalization { groups, epsilon, scale_per_group, stash }, operands)
+    node.emit(GroupNormalization { groups, epsilon, scale_per_group, stash, in_blocks: false }, operands)
 }
 
 fn local_response_normalization(node: &mut Lowering<'_, '_>) -> Lowered {

@@ -8,15 +8,15 @@ use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::broadcast::{broadcast_strides, strided_indices};
 use ipuc_formats::ops::{
-    BatchNormalization, GroupNormalization, LayerNormalization, LocalResponseNormalization, Softmax, SoftmaxFunction,
-    normalize_axis,
+    BatchNormalization, CHANNEL_BLOCK, GroupNormalization, LayerNormalization, LocalResponseNormalization, Softmax,
+    SoftmaxFunction, normalize_axis,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::tensor::filled;
 use ipuc_formats::value::Value;
 use ipuc_kernels::elementwise::{functions, map_in_place};
 use ipuc_kernels::layer_normalization::{RowNormalization, RowStatistics, normalize_rows};
-use ipuc_kernels::normalize::{Line, affine_lines, standardize_sets};
+use ipuc_kernels::normalize::{Line, affine_lines, standardize_blocks, standardize_sets};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::softmax::{SoftmaxKind, softmax_in_place};
 use std::borrow::Cow;
@@ -218,7 +218,7 @@ impl Kernel for GroupNormalization {
     fn run(&self, operands: Vec<Operand>, context: &mut Context<'_>) -> Result<Vec<Value>, KernelError> {
         let mut inputs = loaded(operands)?;
         let Some([data, scale, bias]) = tensors(&inputs) else { return reference(self, inputs, context) };
-        let channels = data.shape().get(1).copied().unwrap_or(0);
+        let Ok((channels, inner)) = self.extents(data.shape()) else { return reference(self, inputs, context) };
         let groups = self.groups.map_or(channels, |groups| usize::try_from(groups).unwrap_or(0));
         let per_group = self.scale_per_group && self.groups.is_some();
         let parameters = if per_group { groups } else { channels };
@@ -227,20 +227,28 @@ impl Kernel for GroupNormalization {
         if !fits || data.count() == 0 || groups == 0 || channels % groups != 0 {
             return reference(self, inputs, context);
         }
+        let each = channels / groups;
+        if self.in_blocks && !each.is_multiple_of(CHANNEL_BLOCK) && !CHANNEL_BLOCK.is_multiple_of(each) {
+            return reference(self, inputs, context);
+        }
         let (scale, bias) = (widened(scale)?.into_owned(), widened(bias)?.into_owned());
         let Some(Some(Value::Tensor(data))) = inputs.first_mut().map(Option::take) else {
             return reference(self, inputs, context);
         };
-        let inner: usize = data.shape()[2..].iter().product();
-        let each = channels / groups;
         let epsilon = self.epsilon;
-        let result = changed(context, 0, data, |values| {
-            let line = |set: usize, within: usize, mean: f32, variance: f32| {
-                let parameter = if per_group { set % groups } else { set % groups * each + within };
-                let factor = scale[parameter] / (variance + epsilon).sqrt();
-                Line { mean, factor, bias: bias[parameter] }
-            };
-            standardize_sets(Instructions::best(), values, each * inner, inner, line);
+        // Channels of all instances are counted through.
+        let line = |channel: usize, mean: f32, variance: f32| {
+            let parameter = if per_group { channel % channels / each } else { channel % channels };
+            let factor = scale[parameter] / (variance + epsilon).sqrt();
+            Line { mean, factor, bias: bias[parameter] }
+        };
+        let result = changed(context, 0, data, |values| match self.in_blocks {
+            true => standardize_blocks(Instructions::best(), values, inner, each, line),
+            false => {
+                standardize_sets(Instructions::best(), values, each * inner, inner, |set, within, mean, variance| {
+                    line(set * each + within, mean, variance)
+                })
+            }
         })?;
         Ok(vec![result.into()])
     }
@@ -308,13 +316,27 @@ mod tests {
     #[test]
     fn group_normalization_agrees_with_its_reference() {
         for (groups, scale_per_group) in [(None, false), (Some(2), false), (Some(2), true), (Some(1), false)] {
-            let stash = DType::F32;
-            let operator = GroupNormalization { groups, epsilon: 1e-5, scale_per_group, stash };
+            let operator =
+                GroupNormalization { groups, epsilon: 1e-5, scale_per_group, stash: DType::F32, in_blocks: false };
             for dtype in [DType::F32, DType::BF16] {
                 let parameters = if scale_per_group { 2 } else { 6 };
                 let parameter = |seed| random(dtype, &[parameters], seed);
                 let inputs = [random(dtype, &[2, 6, 50], 1), parameter(2), parameter(3)];
                 check(&operator, &inputs, if dtype == DType::F32 { 1e-5 } else { 1e-2 });
+            }
+        }
+    }
+
+    #[test]
+    fn group_normalization_of_blocks_agrees_with_its_reference() {
+        let per_channel = [None, Some(8), Some(6), Some(2), Some(1)].map(|groups| (groups, false));
+        for (groups, scale_per_group) in per_channel.into_iter().chain([(Some(12), true), (Some(3), true)]) {
+            let operator =
+                GroupNormalization { groups, epsilon: 1e-5, scale_per_group, stash: DType::F32, in_blocks: true };
+            let parameters = groups.filter(|_| scale_per_group).unwrap_or(24) as usize;
+            let parameter = |seed| random(DType::F32, &[parameters], seed);
+            for rows in [5, 0] {
+                check(&operator, &[random(DType::F32, &[2, 3, rows, 7, 8], 1), parameter(2), parameter(3)], 1e-5);
             }
         }
     }
