@@ -460,3 +460,76 @@ fn a_normalization_goes_into_filters_within_its_rounding() {
         }
     }
 }
+
+/// Groups of channels that are normalized as channels of another shape, then scaled; the groups, and inputs whose first extent
+/// no shape tells.
+fn normalized_groups(seed: u64) -> (Case, usize) {
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        numbers.next();
+    }
+    let (batch, groups, own, length) =
+        (1 + numbers.below(3), 1 + numbers.below(6), 1 + numbers.below(6), 2 + numbers.below(30));
+    let channels = groups * own;
+    let floats = |name: &str, shape: &[usize], values: &[f32]| {
+        let hex: String =
+            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+        let shape = shape_text(shape);
+        format!("constant @{name} : f32{shape} = f32{shape}:{hex}\n")
+    };
+    let integers = |name: &str, values: [i64; 4], count: usize| {
+        let hex: String =
+            values[..count].iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+        format!("constant @{name} : i64[{count}] = i64[{count}]:{hex}\n")
+    };
+    let mut parameter = || (0..channels).map(|_| numbers.below(2001) as f32 / 1000.0 - 1.0).collect::<Vec<f32>>();
+    let constants = [
+        integers("apart", [0, groups as i64, -1, 0], 3),
+        integers("back", [0, channels as i64, length as i64, 2], 4),
+        floats("one", &[groups], &vec![1.0; groups]),
+        floats("zero", &[groups], &vec![0.0; groups]),
+        floats("scale", &[channels, 1, 1], &parameter()),
+        floats("bias", &[1, channels, 1, 1], &parameter()),
+    ]
+    .concat();
+    let (scaled, biased) =
+        if seed.is_multiple_of(2) { ("@scale, %b", "%s, @bias") } else { ("%b, @scale", "@bias, %s") };
+    let (x, a) = (format!("[n, {channels}, {length}, 2]"), format!("[n, {groups}, {}]", own * length * 2));
+    let text = format!(
+        r#"{constants}entry "main"("x") -> ("y") = block 0
+block 0(%x : f32{x}) {{
+  %a : f32{a} = reshape allow_zero=0 %x, @apart from "apart"
+  %g : f32{a} = group_normalization epsilon=0.01 scale_per_group=0 stash=f32 in_blocks=0 %a, @one, @zero from "normalize"
+  %b : f32{x} = reshape allow_zero=0 %g, @back from "back"
+  %s : f32{x} = binary function=mul {scaled} from "scale"
+  %y : f32{x} = binary function=add {biased} from "bias"
+  return %y
+}}
+"#
+    );
+    let shape = [batch, channels, length, 2];
+    let x: Vec<f32> = (0..shape.iter().product()).map(|_| numbers.below(2001) as f32 / 1000.0 - 1.0).collect();
+    (Case { text, inputs: vec![("x".to_string(), Tensor::from_elements(&shape, &x).unwrap())] }, groups)
+}
+
+#[test]
+fn groups_that_are_normalized_apart_are_one_step_within_its_rounding() {
+    for seed in 0..60 {
+        let (Case { text, inputs }, groups) = normalized_groups(seed);
+        let plain = after(&text, &["infer", "remove_dead_code", "order"]);
+        let fused = after(&text, &["infer", "fuse", "remove_dead_code", "order"]);
+        let [step] = fused.blocks[0].steps.as_slice() else { panic!("{} steps of\n{text}", fused.step_count()) };
+        let Op::GroupNormalization(own) = &step.op else { panic!("{} of\n{text}", step.op.name()) };
+        assert_eq!((own.groups, &*step.name), (Some(groups as i64), "apart + normalize + back + scale + bias"));
+        let (expected, found) = (run(&plain, &inputs, 1), run(&fused, &inputs, 2));
+        let value = |bits: &Option<u64>| bits.map_or(f64::NAN, f64::from_bits);
+        for (index, (expected, found)) in expected[0].iter().zip(&found[0]).enumerate() {
+            let (expected, found) = (value(expected), value(found));
+            // Numbers of up to 1 over deviations of .1 or more, times scales of up to 1: each of three roundings is half a part of 2^23.
+            assert!(
+                (expected - found).abs() <= 20.0 * 3.0 * 2f64.powi(-24),
+                "seed {seed}, {index}: {expected} {found}"
+            );
+        }
+    }
+}

@@ -35,6 +35,7 @@ mod attention;
 mod batch_normalization;
 mod chains;
 mod elements;
+mod group_normalization;
 mod heads;
 mod matching;
 mod normalization;
@@ -69,6 +70,7 @@ pub const PATTERNS: &[Pattern] = &[
     Pattern { name: "parts", apply: parts::apply },
     Pattern { name: "heads", apply: heads::apply },
     Pattern { name: "normalization", apply: normalization::apply },
+    Pattern { name: "group_normalization", apply: group_normalization::apply },
     Pattern { name: "scaled_filters", apply: scaled_filters::apply },
     Pattern { name: "batch_normalization", apply: batch_normalization::apply },
     Pattern { name: "views", apply: views::apply },
