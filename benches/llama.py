@@ -306,8 +306,11 @@ def under_limit(limit, files, command):
 
 def seconds_of_llama(given, limit, files):
     """Seconds of each token of llama.cpp, by number of threads."""
-    command = ["env", "OMP_WAIT_POLICY=passive", given.build / "bin" / "llama-bench", "-m", files[0]]
-    command += ["-lm", "mmap", "-ngl", 0, "-p", 0, "-n", 1, "-r", given.passes, "-o", "json"]
+    program = given.build / "bin" / "llama-bench"
+    # Newer versions have one option for all ways to load a file.
+    mapped = ["-lm", "mmap"] if b"--load-mode" in printed([program, "--help"]) else ["-mmp", 1]
+    command = ["env", "OMP_WAIT_POLICY=passive", program, "-m", files[0], *mapped]
+    command += ["-ngl", 0, "-p", 0, "-n", 1, "-r", given.passes, "-o", "json"]
     command += ["-t", ",".join(str(threads) for threads in range(1, given.threads + 1))]
     text, _ = under_limit(limit, files, command)
     return {test["n_threads"]: [each * 1e-9 for each in test["samples_ns"]] for test in json.loads(text)}

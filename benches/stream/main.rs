@@ -9,11 +9,13 @@
 //! which also loads what stays, is printed and not counted. The others alternate with raw reads of the same file (direct,
 //! blocks of 2 MiB, huge pages that were touched before, the best of 1 to 8 in flight), in turns of a second each: passes
 //! follow each other as they do in use, and the little that was read ahead before the first of a turn does not count for
-//! much. Medians are compared, of all passes and of the raw rates:
+//! much. Medians are compared, of all passes and of the rates:
 //!
 //! - *of used*: bytes a second that the disk delivered to the pass, of what any use of the bytes gets in the same turns: of
 //!   the rate (*used*) of a thread that reads the file through a queue and looks at each line once, at the best of some
 //!   depths (goal: at least .92);
+//! - *of beside*: the same where that thread also looks at as much memory as the pass has weights that stay. Where a virtual
+//!   disk is filled by its host's copying, whoever reads memory takes bandwidth from the disk, and no pass can reach *used*;
 //! - *time*: of max(bytes / raw rate, pass in memory);
 //! - *of raw*, for information: of the rate of reads that nobody looks at. Where a virtual disk is filled by its host's
 //!   copying, these are faster than any use of the bytes can be.
@@ -69,8 +71,8 @@ fn main() -> Result<()> {
     shared(&file, weights, &arguments)?;
     let mut limits = Limits { resident_seconds, raw: Raw::new(&file)?, used: Used::new(&file)? };
     println!(
-        "budget  kept GiB  first s  passes  pass s  read GiB  used GB/s  of used  time  raw GB/s  of raw  stalls s  \
-         over budget MiB"
+        "budget  kept GiB  first s  passes  pass s  read GiB  used GB/s  of used  beside GB/s  of beside  time  raw GB/s  \
+         of raw  stalls s  over budget MiB"
     );
     for &percent in &arguments.budgets {
         within_budget(&file, percent, weights / 100 * percent, &mut limits, &arguments)?;
@@ -116,11 +118,13 @@ struct Limits {
 fn within_budget(file: &Path, percent: u64, budget: u64, limits: &mut Limits, arguments: &Arguments) -> Result<()> {
     let mut runner = Runner::start(file, Held::Budget(budget), arguments.threads)?;
     let first = runner.pass()?;
-    runner.pass()?;
-    let (mut passes, mut raws, mut useds) = (Vec::new(), Vec::new(), Vec::new());
+    let second = runner.pass()?;
+    // Where all weights stay, nothing is read beside them.
+    let kept_per_byte = if second.bytes_read > 0.0 { first.pinned_bytes / second.bytes_read } else { 0.0 };
+    let (mut passes, mut raws) = (Vec::new(), Vec::new());
     for _ in 0..arguments.turns {
         raws.push(limits.raw.rate()?);
-        useds.extend(limits.used.rate()?);
+        limits.used.turn(kept_per_byte)?;
         let begun = Instant::now();
         while begun.elapsed() < TURN {
             passes.push(runner.pass()?);
@@ -132,16 +136,18 @@ fn within_budget(file: &Path, percent: u64, budget: u64, limits: &mut Limits, ar
     let (seconds, read) = (of(|pass| pass.seconds), of(|pass| pass.bytes_read));
     let stalled = of(|pass| pass.stall_seconds);
     let bound = (read / raw).max(limits.resident_seconds);
-    let used = if useds.is_empty() { f64::NAN } else { median(&useds) };
+    let [used, beside] = limits.used.rates().unwrap_or([f64::NAN; 2]);
     println!(
-        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>9.2}  {:>7.2}  {:>4.2}  {:>8.2}  {:>6.2}  \
-         {stalled:>8.3}  {:>8.1} {}",
+        "{percent:>5} %  {:>8.2}  {:>7.3}  {:>6}  {seconds:>6.3}  {:>8.2}  {:>9.2}  {:>7.2}  {:>11.2}  {:>9.2}  {:>4.2}  \
+         {:>8.2}  {:>6.2}  {stalled:>8.3}  {:>8.1} {}",
         first.pinned_bytes / (1u64 << 30) as f64,
         first.seconds,
         passes.len(),
         read / (1u64 << 30) as f64,
         used / 1e9,
         read / seconds / used,
+        beside / 1e9,
+        read / seconds / beside,
         seconds / bound,
         raw / 1e9,
         read / seconds / raw,

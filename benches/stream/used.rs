@@ -1,5 +1,7 @@
-//! What the disk delivers when each line of what is read is looked at once, and nothing else is done with it.
+//! What the disk delivers when each line of what is read is looked at once, and nothing else is done with it; and when
+//! memory is read beside it, as a pass reads the weights that stay.
 
+use crate::figures::median;
 use crate::raw::{BLOCK_BYTES, offsets};
 use anyhow::{Result, ensure};
 use ipuc::files::DirectFile;
@@ -13,12 +15,40 @@ use std::time::Instant;
 
 /// Reads in flight that are tried.
 const DEPTHS: [usize; 3] = [2, 3, 4];
+/// Memory that stands for the weights that stay: more than caches hold.
+const KEPT_BYTES: usize = 256 << 20;
 
 /// One thread that reads a file and looks at it.
 pub struct Used {
     file: DirectFile,
     /// What is read into; that used last is used next.
     places: Vec<Box<dyn Storage>>,
+    kept: Kept,
+    /// Rates that were measured, for each depth.
+    alone: [Vec<f64>; DEPTHS.len()],
+    beside: [Vec<f64>; DEPTHS.len()],
+}
+
+/// Memory that is read from one end to the other, again and again.
+struct Kept {
+    pages: Pages,
+    next: usize,
+}
+
+impl Kept {
+    fn look_at(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let end = (self.next + bytes).min(self.pages.len());
+            look_at(&self.pages[self.next..end]);
+            bytes -= end - self.next;
+            self.next = if end == self.pages.len() { 0 } else { end };
+        }
+    }
+}
+
+/// Read one byte of each line.
+fn look_at(bytes: &[u8]) {
+    black_box(bytes.iter().step_by(64).fold(0, |sum, &byte| sum ^ byte));
 }
 
 struct Place(Pages);
@@ -41,21 +71,36 @@ impl Used {
             Ok(Box::new(Place(pages)))
         };
         let places = (0..=most).map(|_| place()).collect::<Result<_>>()?;
-        Ok(Used { file: DirectFile::open(path)?, places })
+        let mut pages = Pages::zeroed(KEPT_BYTES)?;
+        pages.fill(1);
+        let kept = Kept { pages, next: 0 };
+        Ok(Used { file: DirectFile::open(path)?, places, kept, alone: Default::default(), beside: Default::default() })
     }
 
-    /// Bytes a second at the best depth; `None` where the system has no queue for reads.
-    pub fn rate(&mut self) -> Result<Option<f64>> {
-        let mut best: Option<f64> = None;
-        for reads in DEPTHS {
-            let Some(mut queue) = self.file.queue(reads) else { return Ok(None) };
-            let rate = self.rate_of(&mut *queue, reads)?;
-            best = Some(best.map_or(rate, |best| best.max(rate)));
+    /// Read the file at each depth, without and with `kept_per_byte` bytes of memory that are read for each of the file.
+    /// Measures nothing where the system has no queue for reads.
+    pub fn turn(&mut self, kept_per_byte: f64) -> Result<()> {
+        for (at, reads) in DEPTHS.into_iter().enumerate() {
+            let Some(mut queue) = self.file.queue(reads) else { return Ok(()) };
+            let alone = self.rate_of(&mut *queue, reads, 0)?;
+            self.alone[at].push(alone);
+            let beside = self.rate_of(&mut *queue, reads, (kept_per_byte * BLOCK_BYTES as f64) as usize)?;
+            self.beside[at].push(beside);
         }
-        Ok(best)
+        Ok(())
     }
 
-    fn rate_of(&mut self, queue: &mut dyn ReadQueue, reads: usize) -> Result<f64> {
+    /// Bytes a second of the file since the last time, without and with memory that is read: medians of the turns, at the
+    /// depth where they are most. `None` where nothing was measured.
+    pub fn rates(&mut self) -> Option<[f64; 2]> {
+        let best = |turns: &mut [Vec<f64>; DEPTHS.len()]| {
+            let medians = turns.iter_mut().map(std::mem::take).filter(|turns| !turns.is_empty());
+            medians.map(|turns| median(&turns)).reduce(f64::max)
+        };
+        Some([best(&mut self.alone)?, best(&mut self.beside)?])
+    }
+
+    fn rate_of(&mut self, queue: &mut dyn ReadQueue, reads: usize, kept_bytes: usize) -> Result<f64> {
         let offsets = offsets(self.file.length());
         let (mut next, mut used) = (0, 0);
         let mut begin = |queue: &mut dyn ReadQueue, places: &mut Vec<Box<dyn Storage>>, used: usize| -> Result<()> {
@@ -75,8 +120,8 @@ impl Used {
                 used += 1;
                 // The disk has work before anybody looks.
                 begin(queue, &mut self.places, used)?;
-                let bytes = read.buffer.bytes();
-                black_box(bytes.iter().step_by(64).fold(0, |sum, &byte| sum ^ byte));
+                look_at(read.buffer.bytes());
+                self.kept.look_at(kept_bytes);
                 self.places.push(read.buffer);
             }
         }
