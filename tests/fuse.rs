@@ -14,6 +14,14 @@ use std::fmt::Write as _;
 struct Numbers(u64);
 
 impl Numbers {
+    fn of(seed: u64) -> Numbers {
+        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            numbers.next();
+        }
+        numbers
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -63,6 +71,19 @@ fn shape_text(shape: &[usize]) -> String {
     format!("[{}]", shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
+/// A constant of integers, along one axis.
+fn integers(name: &str, values: &[i64]) -> String {
+    let hex: String = values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+    format!("constant @{name} : i64[{}] = i64[{0}]:{hex}\n", values.len())
+}
+
+/// A constant of f32.
+fn floats(name: &str, shape: &[usize], values: &[f32]) -> String {
+    let hex: String = values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
+    let shape = shape_text(shape);
+    format!("constant @{name} : f32{shape} = f32{shape}:{hex}\n")
+}
+
 fn product(numbers: &mut Numbers, dtype: &str) -> Product {
     let (a, b) = (1 + numbers.below(40), 1 + numbers.below(70));
     match numbers.below(4) {
@@ -93,10 +114,7 @@ fn product(numbers: &mut Numbers, dtype: &str) -> Product {
 
 /// A random graph: a product, then steps over what is there, some of which are results.
 fn case(seed: u64, dtype: &str) -> Case {
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    for _ in 0..8 {
-        numbers.next();
-    }
+    let mut numbers = Numbers::of(seed);
     let Product { shape, mut inputs, mut steps } = product(&mut numbers, dtype);
     let kind = format!("{dtype}{}", shape_text(&shape));
     let broadcast: Vec<usize> = shape.iter().map(|&extent| if numbers.below(2) == 0 { 1 } else { extent }).collect();
@@ -209,10 +227,7 @@ block 0(%x : f32[4, 3], %w : f32[3, 5], %b : f32[5]) {
 
 /// Attention as exporters write it out, over rows of products; its inputs are `q`, `k`, `v`, and a mask and a condition.
 fn attention_case(seed: u64) -> Case {
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    for _ in 0..8 {
-        numbers.next();
-    }
+    let mut numbers = Numbers::of(seed);
     let [batch, groups, copies] = [1 + numbers.below(2), 1 + numbers.below(3), 1 + numbers.below(3)];
     let (heads, size) = (groups * copies, 2 * (1 + numbers.below(9)));
     let queries = 1 + numbers.below(20);
@@ -296,15 +311,6 @@ fn attention_case(seed: u64) -> Case {
     put("o", &[batch, heads, queries, size], &format!("matmul %{weights}, %{value}"));
     put("ot", &[batch, queries, heads, size], "transpose permutation=[0, 2, 1, 3] %o");
     put("y", &[batch, queries, heads * size], "reshape allow_zero=0 %ot, @rows");
-    let integers = |name: &str, values: &[i64]| {
-        let hex: String =
-            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
-        format!("constant @{name} : i64[{}] = i64[{0}]:{hex}\n", values.len())
-    };
-    let number = |name: &str, value: f32| {
-        let hex: String = value.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("constant @{name} : f32[] = f32[]:{hex}\n")
-    };
     let of = |values: &[usize]| values.iter().map(|&value| value as i64).collect::<Vec<_>>();
     let constants = [
         integers("q_shape", &[0, 0, heads as i64, size as i64]),
@@ -320,9 +326,9 @@ fn attention_case(seed: u64) -> Case {
         integers("half", &[size as i64 / 2]),
         integers("end", &[i64::MAX]),
         integers("three", &[3]),
-        number("factor", if by_factor { 0.5 } else { 2.5 }),
-        number("lowest", f32::MIN),
-        number("nothing", 0.0),
+        floats("factor", &[], &[if by_factor { 0.5 } else { 2.5 }]),
+        floats("lowest", &[], &[f32::MIN]),
+        floats("nothing", &[], &[0.0]),
     ];
     let mut floats = vec![
         ("q", vec![batch, queries, heads * size]),
@@ -401,21 +407,14 @@ fn attention_that_is_written_out_is_one_step_within_its_rounding() {
 
 /// A convolution of plain filters, and a batch normalization of its sums.
 fn normalized_convolution(seed: u64) -> Case {
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    for _ in 0..8 {
-        numbers.next();
-    }
+    let mut numbers = Numbers::of(seed);
     let (groups, own, filters) = (1 + numbers.below(2), 1 + numbers.below(5), 1 + numbers.below(20));
     let (channels, outputs, length) = (groups * own, groups * filters, 1 + numbers.below(40));
     let mut constants = String::new();
     let mut constant = |name: &str, shape: &[usize], least: f64, greatest: f64| {
         let mut element = || least + (greatest - least) * numbers.below(1001) as f64 / 1000.0;
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| element() as f32).collect();
-        let hex: String =
-            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
-        let shape = shape_text(shape);
-        let _ = writeln!(constants, "constant @{name} : f32{shape} = f32{shape}:{hex}");
-        values
+        constants += &floats(name, shape, &values);
     };
     constant("w", &[outputs, own, 3], -1.0, 1.0);
     constant("o", &[outputs], -2.0, 2.0);
@@ -464,28 +463,14 @@ fn a_normalization_goes_into_filters_within_its_rounding() {
 /// Groups of channels that are normalized as channels of another shape, then scaled; the groups, and inputs whose first extent
 /// no shape tells.
 fn normalized_groups(seed: u64) -> (Case, usize) {
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    for _ in 0..8 {
-        numbers.next();
-    }
+    let mut numbers = Numbers::of(seed);
     let (batch, groups, own, length) =
         (1 + numbers.below(3), 1 + numbers.below(6), 1 + numbers.below(6), 2 + numbers.below(30));
     let channels = groups * own;
-    let floats = |name: &str, shape: &[usize], values: &[f32]| {
-        let hex: String =
-            values.iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
-        let shape = shape_text(shape);
-        format!("constant @{name} : f32{shape} = f32{shape}:{hex}\n")
-    };
-    let integers = |name: &str, values: [i64; 4], count: usize| {
-        let hex: String =
-            values[..count].iter().flat_map(|value| value.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect();
-        format!("constant @{name} : i64[{count}] = i64[{count}]:{hex}\n")
-    };
     let mut parameter = || (0..channels).map(|_| numbers.below(2001) as f32 / 1000.0 - 1.0).collect::<Vec<f32>>();
     let constants = [
-        integers("apart", [0, groups as i64, -1, 0], 3),
-        integers("back", [0, channels as i64, length as i64, 2], 4),
+        integers("apart", &[0, groups as i64, -1]),
+        integers("back", &[0, channels as i64, length as i64, 2]),
         floats("one", &[groups], &vec![1.0; groups]),
         floats("zero", &[groups], &vec![0.0; groups]),
         floats("scale", &[channels, 1, 1], &parameter()),

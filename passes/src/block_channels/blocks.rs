@@ -225,10 +225,9 @@ fn windowed(graph: &Graph, block_size: BlockSize, steps: &[Step]) -> HashSet<Val
 /// Whether the groups of a normalization that gives a value of f32 are whole blocks, or its blocks whole groups.
 pub(super) fn fits_blocks(graph: &Graph, result: ValueId, normalization: &GroupNormalization) -> bool {
     let fact = &graph.value(result).fact;
-    let block = CHANNEL_BLOCK as i64;
-    let channels = fact.dims().and_then(|dims| dims.get(1)?.as_known());
-    let of_group = channels.and_then(|channels| channels.checked_div(normalization.groups.unwrap_or(channels)));
-    fact.dtype() == Some(DType::F32) && of_group.is_some_and(|of| of > 0 && (of % block == 0 || block % of == 0))
+    let channels = fact.dims().and_then(|dims| usize::try_from(dims.get(1)?.as_known()?).ok());
+    let group = channels.and_then(|channels| normalization.group_in_blocks(channels));
+    fact.dtype() == Some(DType::F32) && group.is_some()
 }
 
 /// The value of an operand.

@@ -77,6 +77,14 @@ impl GroupNormalization {
         TypeError::Rank { operand: 0, expected: expected.to_string(), found }
     }
 
+    /// How many of all channels a group has, where groups are whole blocks or blocks whole groups.
+    #[must_use]
+    pub fn group_in_blocks(&self, channels: usize) -> Option<usize> {
+        let groups = self.groups.map_or(Some(channels), |groups| usize::try_from(groups).ok())?;
+        let size = channels.checked_div(groups).filter(|size| size * groups == channels && *size > 0)?;
+        (size.is_multiple_of(CHANNEL_BLOCK) || CHANNEL_BLOCK.is_multiple_of(size)).then_some(size)
+    }
+
     /// Channels, and elements of each, of data of this shape.
     ///
     /// # Errors
@@ -215,9 +223,8 @@ impl GroupNormalization {
     fn block_spaces(&self, facts: &StepFacts<'_>) -> Option<Vec<Space>> {
         let [batch, blocks, inner @ .., _] = facts.dims(0)? else { return None };
         let channels = blocks.as_known()?.checked_mul(BLOCK)?;
-        let groups = self.groups.unwrap_or(channels);
-        let of_group = channels.checked_div(groups).filter(|size| size * groups == channels && *size > 0)?;
-        (of_group % BLOCK == 0 || BLOCK % of_group == 0).then_some(())?;
+        let of_group = self.group_in_blocks(usize::try_from(channels).ok()?)? as i64;
+        let groups = channels / of_group;
         // Groups follow each other as sets of blocks, then within a block.
         let (blocks_of_group, of_block) = ((of_group / BLOCK).max(1), of_group.min(BLOCK));
         let per_group = self.scale_per_group && self.groups.is_some();

@@ -8,8 +8,8 @@ use crate::steps::{Context, Kernel, KernelError, Operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::broadcast::{broadcast_strides, strided_indices};
 use ipuc_formats::ops::{
-    BatchNormalization, CHANNEL_BLOCK, GroupNormalization, LayerNormalization, LocalResponseNormalization, Softmax,
-    SoftmaxFunction, normalize_axis,
+    BatchNormalization, GroupNormalization, LayerNormalization, LocalResponseNormalization, Softmax, SoftmaxFunction,
+    normalize_axis,
 };
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::tensor::filled;
@@ -228,7 +228,7 @@ impl Kernel for GroupNormalization {
             return reference(self, inputs, context);
         }
         let each = channels / groups;
-        if self.in_blocks && !each.is_multiple_of(CHANNEL_BLOCK) && !CHANNEL_BLOCK.is_multiple_of(each) {
+        if self.in_blocks && self.group_in_blocks(channels).is_none() {
             return reference(self, inputs, context);
         }
         let (scale, bias) = (widened(scale)?.into_owned(), widened(bias)?.into_owned());
