@@ -26,6 +26,10 @@ fn weight(random: &mut Random, name: &str, shape: [usize; 2]) -> ipuc_formats::o
     tensor(name, &shape.map(|extent| extent as i64), &elements)
 }
 
+fn all(precision: &str) -> WeightOptions {
+    WeightOptions { precision: Some(precision.parse().unwrap()), ..WeightOptions::default() }
+}
+
 /// What a model becomes with these options, without and with calibration: its manifest and what it makes of the examples; before
 /// them what the floats make of them.
 struct Compared {
@@ -33,7 +37,7 @@ struct Compared {
     found: [(Manifest, Vec<f32>); 2],
 }
 
-fn compared(folder: &Path, graph: GraphProto, precision: &str, inputs: &[(String, Value)]) -> Compared {
+fn compared(folder: &Path, graph: GraphProto, weights: WeightOptions, inputs: &[(String, Value)]) -> Compared {
     let path = folder.join("model.onnx");
     std::fs::write(&path, model(graph)).unwrap();
     let sources = [Source { entry: "main".to_string(), path }];
@@ -46,7 +50,6 @@ fn compared(folder: &Path, graph: GraphProto, precision: &str, inputs: &[(String
         (compiled.emitted.manifest, outputs[0].1.as_tensor().unwrap().elements::<f32>().unwrap().to_vec())
     };
     let (_, floats) = made(&CompileOptions::default());
-    let weights = WeightOptions { precision: Some(precision.parse().unwrap()), ..WeightOptions::default() };
     let mut options = CompileOptions { weights, ..CompileOptions::default() };
     let plain = made(&options);
     let mut calibrator = Calibrator::new(&sources, &options).unwrap();
@@ -109,7 +112,7 @@ fn biases_take_up_mean_errors() {
     let graph = graph(vec![port("x", &["n", &channels])], weights, nodes, outputs);
     let x: Vec<f32> = numbers(&mut random, ROWS * CHANNELS).iter().map(|value| value + 2.0).collect();
     let inputs = vec![("x".to_string(), Tensor::from_elements(&[ROWS, CHANNELS], &x).unwrap().into())];
-    let compared = compared(folder.path(), graph, "i4", &inputs);
+    let compared = compared(folder.path(), graph, all("i4"), &inputs);
     assert!(compared.reason("w").contains(", mean error taken out of the bias: "), "{}", compared.reason("w"));
     let ([plain, calibrated], [plain_mean, mean]) = (compared.errors(), compared.mean_errors(HIDDEN));
     assert!(calibrated < 0.7 * plain, "{calibrated} for {plain}");
@@ -152,7 +155,9 @@ fn convolutions_get_biases_and_scaled_channels() {
         graph(vec![port("x", &["1", "32", "12", "12"])], weights, nodes, vec![port("y", &["1", "32", "12", "12"])]);
     let x = numbers(&mut random, 32 * 144);
     let inputs = vec![("x".to_string(), Tensor::from_elements(&[1, 32, 12, 12], &x).unwrap().into())];
-    let compared = compared(folder.path(), graph, "i8", &inputs);
+    // Codes whatever they cost: the policy would leave the second one in floats.
+    let codes = WeightOptions { each: vec![("*".to_string(), "i8".parse().unwrap())], ..WeightOptions::default() };
+    let compared = compared(folder.path(), graph, codes, &inputs);
     let (first, second) = (compared.reason("first"), compared.reason("second"));
     assert!(first.contains(", outputs scaled for second"), "{first}");
     assert!(second.contains(", inputs scaled by powers of two: "), "{second}");
@@ -201,7 +206,7 @@ fn sizes_of_channels_move_into_weights() {
     let graph = graph(vec![port("x", &["n", &channels])], weights, nodes, outputs);
     let x = numbers(&mut random, ROWS * CHANNELS);
     let inputs = vec![("x".to_string(), Tensor::from_elements(&[ROWS, CHANNELS], &x).unwrap().into())];
-    let compared = compared(folder.path(), graph, "i4", &inputs);
+    let compared = compared(folder.path(), graph, all("i4"), &inputs);
     for name in ["gate", "up", "down"] {
         let reason = compared.reason(name);
         assert!(reason.contains(", inputs scaled by powers of two: "), "{name}: {reason}");

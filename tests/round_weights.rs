@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+mod outliers;
+
 fn weights(precision: &str) -> CompileOptions {
     let precision: Precision = precision.parse().unwrap();
     CompileOptions {
@@ -93,8 +95,8 @@ const CASES: &[(&str, &str, f64, u64)] = &[
     ("llama_decode", "i4", 0.9592, 3_697_945),
     ("llama_decode", "i2:16", 0.5921, 3_179_801),
     ("resnet50_half", "i8", 0.9997, 7_028_736),
-    ("silero_vad", "i8", 0.9994, 1_366_816),
-    ("ppocr_v4_det", "i8", 0.9987, 1_547_888),
+    ("silero_vad", "i8", 0.9999, 1_560_864),
+    ("ppocr_v4_det", "i8", 0.9998, 2_393_136),
     ("whisper_encoder", "i4", 0.9863, 1_154_360),
 ];
 
@@ -585,30 +587,6 @@ fn the_command_line_gives_the_bytes_of_the_library() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(code) && text.contains(message), "{arguments:?}: {text}");
     }
-}
-
-/// Where one weight of each output is far larger than the others, 8 bits have scales of blocks, and errors become small.
-#[test]
-fn outliers_do_not_take_the_precision_of_their_output() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.ipu");
-    let mut elements = elements(INPUTS * OUTPUTS);
-    let encoding = |elements: &[f32]| {
-        let sources = [source(write_model(folder.path(), elements))];
-        let compiled = compile(&sources, &file, &weights("i8")).unwrap();
-        record(&compiled.emitted.manifest, "e").encoding.to_string()
-    };
-    assert!(encoding(&elements).contains("scale f32 0"));
-    (0..OUTPUTS).for_each(|output| elements[output * INPUTS + output] = 60.0);
-    let blocks = encoding(&elements);
-    assert!(blocks.contains("scale f16 32"), "{blocks}");
-    let [_, _, e] = decoded(&open(&file).unwrap());
-    let own = |(at, (found, given)): (usize, (&f32, &f32))| {
-        let is_near = at % INPUTS / 32 == at / INPUTS / 32;
-        (!is_near).then_some((found - given).abs())
-    };
-    let most = e.iter().zip(&elements).enumerate().filter_map(own).fold(0.0f32, f32::max);
-    assert!(most < 0.01, "off by {most}");
 }
 
 #[test]

@@ -28,6 +28,7 @@
 //!   codes already. Norms, biases and all else that steps read as whole tensors are no candidates.
 //! - With 4 bits and 2, weights of which rows are read (embeddings) and those of the last products before an output get 8
 //!   bits, with a scale for each row or output. So do filters of convolutions, whose inputs lie along several axes.
+//! - Filters of which 8 bits lose too much, since an output has weights far larger than its others, become f16 (`outliers`).
 //! - A budget in place of a precision measures several of them for each weight, and chooses (`budget`).
 //! - Patterns are for those who know better: what they name has the precision that they say, or stays.
 //!
@@ -47,6 +48,7 @@ mod equalize;
 mod error;
 mod factors;
 mod neighbours;
+mod outliers;
 mod pattern;
 mod scheme;
 
@@ -63,6 +65,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, Logical};
 use ipuc_formats::ops::{Cast, Dequantize, Op};
 pub use pattern::matches;
+use rayon::prelude::*;
 use scheme::{encoding, scheme};
 
 /// Weights of fewer elements stay as they are, unless a pattern names them.
@@ -98,6 +101,8 @@ pub fn round_weights(graph: &mut Graph, options: &Options) -> Result<Changes, Pa
         true => Notes::new(),
         false => equalize(graph, &candidates, &choices, &mut factors)?,
     };
+    let unnamed = candidates.par_iter().zip(&mut choices).filter(|(candidate, _)| asked.pattern(candidate).is_none());
+    outliers::spare(graph, unnamed)?;
     factors.may_correct = !is_sized;
     for ((candidate, choice), by_budget) in candidates.iter().zip(choices).zip(by_budget) {
         let (precision, why) = match choice {

@@ -40,7 +40,7 @@ impl Candidate {
             Some("rows that are read alone")
         } else if self.is_last {
             Some("the last product before an output")
-        } else if self.has_merged_inputs() || self.is_pointwise() {
+        } else if self.is_convolution() {
             Some("a convolution")
         } else {
             None
@@ -78,6 +78,11 @@ impl Candidate {
         let [_, channels, taps @ ..] = self.shape.as_slice() else { return false };
         let is_input = self.matrix.output_axis == 0 && *channels as u64 == self.matrix.inputs && self.matrix.inputs > 1;
         is_input && !taps.is_empty() && taps.iter().all(|&extent| extent == 1)
+    }
+
+    /// Whether its outputs are filters.
+    pub(super) fn is_convolution(&self) -> bool {
+        self.has_merged_inputs() || self.is_pointwise()
     }
 
     /// Whether several axes are inputs.
