@@ -9,6 +9,14 @@ const GREATEST: f32 = (1_u64 << 40) as f32;
 /// Quotients beyond which no i32 holds the nearest integer.
 const BEYOND: f32 = (1_u64 << 33) as f32;
 
+/// Quotients whose nearest integers an i32 holds.
+const NEAR: f32 = (1_u64 << 30) as f32;
+
+/// AVX-512 alone: what the products gain elsewhere is not measured, and portable ones are rounded twice.
+const fn multiplies<S: Simd>() -> bool {
+    S::TILE_VECTORS == 3
+}
+
 /// A divisor.
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -35,16 +43,34 @@ impl Divisor {
     /// Markstein, Computation of elementary functions on the IBM RISC System/6000 processor, 1990).
     #[inline(always)]
     pub fn quotients<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
-        let value = simd.splat(self.value);
-        // AVX-512 alone: what the products gain elsewhere is not measured, and portable ones are rounded twice.
-        if !self.multiplies || const { S::TILE_VECTORS != 3 } {
-            return simd.divide(x, value);
+        if !self.multiplies || const { !multiplies::<S>() } {
+            return simd.divide(x, simd.splat(self.value));
         }
-        let (reciprocal, negative) = (simd.splat(self.reciprocal), simd.splat(-self.value));
         let limited = simd.at_most(simd.at_least(x, simd.splat(-self.most)), simd.splat(self.most));
-        let quotient = simd.multiply(limited, reciprocal);
-        let quotient = simd.fused(simd.fused(quotient, negative, limited), reciprocal, quotient);
-        simd.fused(simd.fused(quotient, negative, limited), reciprocal, quotient)
+        self.corrected(simd, limited)
+    }
+
+    /// Whether quotients of numbers up to this magnitude are [near](Self::near_quotients).
+    #[must_use]
+    pub fn is_near(self, largest: f32) -> bool {
+        self.multiplies && largest <= self.value.abs() * NEAR
+    }
+
+    /// As [`Divisor::quotients`], of numbers that are [known](Self::is_near) to have nearest integers that an i32 holds.
+    #[inline(always)]
+    pub fn near_quotients<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        if const { !multiplies::<S>() } {
+            return simd.divide(x, simd.splat(self.value));
+        }
+        self.corrected(simd, x)
+    }
+
+    #[inline(always)]
+    fn corrected<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        let (reciprocal, negative) = (simd.splat(self.reciprocal), simd.splat(-self.value));
+        let quotient = simd.multiply(x, reciprocal);
+        let quotient = simd.fused(simd.fused(quotient, negative, x), reciprocal, quotient);
+        simd.fused(simd.fused(quotient, negative, x), reciprocal, quotient)
     }
 }
 
@@ -70,7 +96,15 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) {
             let x = simd.load(self.x);
-            let both = [Divisor::new(self.divisor).quotients(simd, x), simd.divide(x, simd.splat(self.divisor))];
+            let divisor = Divisor::new(self.divisor);
+            let both = [divisor.quotients(simd, x), simd.divide(x, simd.splat(self.divisor))];
+            if divisor.is_near(self.x.iter().fold(0.0, |most, x| x.abs().max(most))) {
+                let near = simd.nearest_of_near(divisor.near_quotients(simd, x));
+                let mut found = [[0; LANES]; 2];
+                simd.store_integers(near, &mut found[0]);
+                simd.store_integers(simd.nearest_integers(both[0]), &mut found[1]);
+                assert_eq!(found[0], found[1], "{:?} / {} as near ones", self.x, self.divisor);
+            }
             for index in 0..2 {
                 simd.store(both[index], &mut self.quotients[index]);
                 simd.store_integers(simd.nearest_integers(both[index]), &mut self.nearest[index]);

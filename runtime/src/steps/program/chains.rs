@@ -4,16 +4,17 @@
 //! Each step has the bits that it has alone. A step is part of a chain where nothing outside reads it but for the last one;
 //! dequantized integers are read as such, and quantizing may end a chain.
 
-use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, Widened, widened};
+use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, widened};
 use super::links::{Link, linked};
 use super::registers::Register;
+use super::single::{Single, store_quarters, widened_quarters};
 use super::wide::Wide;
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{Divisor, Instructions, LANES, Routine, Simd};
 use std::ops::Range;
 
 /// Vectors that go through all steps together, on processors whose registers hold them three times.
-const VECTORS: usize = 4;
+pub(super) const VECTORS: usize = 4;
 
 /// Vectors that do on others.
 const FEW_VECTORS: usize = 2;
@@ -47,7 +48,7 @@ pub(super) struct Quantized {
 impl Quantized {
     /// The nearest integers of vectors over the scale.
     #[inline(always)]
-    fn nearest<S: Simd>(&self, simd: S, vectors: &[S::Vector; VECTORS]) -> [S::Integers; VECTORS] {
+    pub(super) fn nearest<S: Simd>(&self, simd: S, vectors: &[S::Vector; VECTORS]) -> [S::Integers; VECTORS] {
         let mut nearest = [simd.splat_integer(0); VECTORS];
         for vector in 0..VECTORS {
             nearest[vector] = simd.nearest_integers(self.scale.quotients(simd, vectors[vector]));
@@ -56,7 +57,7 @@ impl Quantized {
     }
 
     /// Whether codes are signed, where they are limited to the range of their type, by a zero point that vectors narrow with.
-    fn bytes(&self) -> Option<bool> {
+    pub(super) fn bytes(&self) -> Option<bool> {
         if !(-255..=255).contains(&self.zero) {
             return None;
         }
@@ -213,7 +214,12 @@ impl Routine for Loop<'_> {
         // Where all elements come and go as bytes, a vector may have every fourth of them, which takes no moves between lanes.
         let by_quarters = matches!(self.out, Out::Bytes(_)) && self.inputs.iter().all(is_bytes);
         // A single step needs no slots.
-        let done = if by_quarters && self.chain.links.len() == 1 { self.run_single(simd) } else { 0 };
+        let done = match (&mut self.out, self.chain.links.as_slice(), self.chain.quantized) {
+            (Out::Bytes(out), &[link], Some(quantized)) if by_quarters && self.chain.result == MOST_FEEDS => {
+                Single { link, feeds: &self.chain.feeds, inputs: &self.inputs, quantized }.run(simd, out)
+            }
+            (_, _, _) => 0,
+        };
         for start in (done..self.count).step_by(TOGETHER) {
             let count = TOGETHER.min(self.count - start);
             let by_quarters = by_quarters && count == TOGETHER;
@@ -232,25 +238,6 @@ impl Routine for Loop<'_> {
 }
 
 impl Loop<'_> {
-    /// Bytes by a single step, in registers, as far as they are whole; gives how many.
-    #[inline(always)]
-    fn run_single<S: Simd>(&mut self, simd: S) -> usize {
-        let (&[link], Some(quantized)) = (self.chain.links.as_slice(), self.chain.quantized) else { return 0 };
-        let (x, y) = link.slots();
-        let (feeds, inputs) = (&self.chain.feeds, &self.inputs);
-        let fits = self.chain.result == MOST_FEEDS && x < feeds.len() && y.is_none_or(|y| y < feeds.len());
-        let Out::Bytes(out) = &mut self.out else { return 0 };
-        if !fits {
-            return 0;
-        }
-        let [x, y] = [x, y.unwrap_or(x)].map(|slot| (inputs[slot], feeds[slot].widened));
-        for (index, out) in out.as_chunks_mut::<TOGETHER>().0.iter_mut().enumerate() {
-            let [x, y] = [quarters(simd, x, index * TOGETHER), quarters(simd, y, index * TOGETHER)];
-            store_quarters(simd, &linked(simd, link, x, y), quantized, out);
-        }
-        self.count / TOGETHER * TOGETHER
-    }
-
     /// Writes the elements `range` of feeds to their slots, but f32 that steps read where they lie.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, slots: &mut [Slot], range: Range<usize>, by_quarters: bool) {
@@ -378,62 +365,6 @@ impl Feeds<'_> {
         };
         let values = &values[self.start..][..TOGETHER];
         load(simd, &values.as_chunks().0[self.first..])
-    }
-}
-
-/// 64 elements from one on, every fourth of them in each vector, of bytes or of what is the same for all.
-#[inline(always)]
-fn quarters<S: Simd>(simd: S, (input, by): (Input<'_>, Option<Widened>), start: usize) -> [S::Vector; VECTORS] {
-    match input.bytes(start) {
-        Some((bytes, signed)) => widened_quarters(simd, bytes, signed, by),
-        None => [widened(simd, input, 0..LANES, by); VECTORS],
-    }
-}
-
-/// 64 bytes, every fourth of them from each of the first four on, as f32.
-#[inline(always)]
-fn widened_quarters<S: Simd>(
-    simd: S,
-    bytes: &[u8; TOGETHER],
-    signed: bool,
-    widened: Option<Widened>,
-) -> [S::Vector; VECTORS] {
-    let Widened { zero, scale } = widened.unwrap_or(Widened { zero: 0, scale: None });
-    let (words, zero) = (simd.load_bytes(bytes), simd.splat_integer(zero));
-    let mut vectors = [simd.splat(0.0); VECTORS];
-    for (quarter, vector) in vectors.iter_mut().enumerate() {
-        let own = if signed {
-            simd.signed_byte(words, quarter as u32)
-        } else {
-            simd.and(simd.shift_right(words, 8 * quarter as u32), simd.splat_integer(0xff))
-        };
-        *vector = simd.convert(simd.subtract_integers(own, zero));
-        if let Some(scale) = scale {
-            *vector = simd.multiply(*vector, simd.splat(scale));
-        }
-    }
-    vectors
-}
-
-/// Writes what [`widened_quarters`] reads, quantized.
-#[inline(always)]
-fn store_quarters<S: Simd>(simd: S, quarters: &[S::Vector; VECTORS], quantized: Quantized, out: &mut [u8; TOGETHER]) {
-    let Quantized { scale, zero, least, greatest } = quantized;
-    if let Some(signed) = quantized.bytes() {
-        *out = simd.narrow_quarters(quantized.nearest(simd, quarters), zero, signed);
-        return;
-    }
-    let mut words = [0; LANES];
-    for (quarter, &values) in quarters.iter().enumerate() {
-        let mut lanes = [0; LANES];
-        simd.store_integers(simd.nearest_integers(scale.quotients(simd, values)), &mut lanes);
-        for lane in 0..LANES {
-            let code = lanes[lane].max(least).min(greatest) + zero;
-            words[lane] |= (code & 0xff) << (8 * quarter);
-        }
-    }
-    for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *out = word.to_le_bytes();
     }
 }
 

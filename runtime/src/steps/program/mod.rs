@@ -12,6 +12,7 @@ mod linked;
 mod links;
 mod operations;
 mod registers;
+mod single;
 mod wide;
 mod within_tasks;
 
