@@ -17,6 +17,12 @@ pub struct Requantize<'a> {
     pub kind: ByteType,
 }
 
+/// The parameters of some vectors of sums.
+pub(crate) struct VectorParameters<const COUNT: usize> {
+    scale: [[f32; LANES]; COUNT],
+    offset: [[f32; LANES]; COUNT],
+}
+
 /// The largest offset of a quarter of an i32 that another holds.
 const LARGEST_OFFSET: f32 = (1 << 30) as f32;
 
@@ -43,6 +49,18 @@ impl Parameter<'_> {
                     simd.load(&own)
                 }
             },
+        }
+    }
+
+    /// The values of some vectors of sums from `first` on; 0 where there are no more.
+    fn of_vectors<const COUNT: usize>(self, first: usize) -> [[f32; LANES]; COUNT] {
+        match self {
+            Parameter::All(value) => [[value; LANES]; COUNT],
+            Parameter::Each(values) => {
+                let mut own = [[0.0; LANES]; COUNT];
+                own.as_flattened_mut().iter_mut().zip(&values[first..]).for_each(|(own, value)| *own = *value);
+                own
+            }
         }
     }
 
@@ -144,6 +162,30 @@ impl Requantize<'_> {
         let mut nearest = [simd.splat_integer(0); 4];
         for index in 0..COUNT {
             nearest[index] = self.nearest::<S, NEAR>(simd, first + index * LANES, sums[index]);
+        }
+        simd.narrow(nearest, self.zero, self.kind.signed)
+    }
+
+    /// The parameters of some vectors of sums, the first of which is that of parameter `first`.
+    pub(crate) fn parameters<const COUNT: usize>(&self, first: usize) -> VectorParameters<COUNT> {
+        let offset = self.offset.unwrap_or(Parameter::All(0.0));
+        VectorParameters { scale: self.scale.of_vectors(first), offset: offset.of_vectors(first) }
+    }
+
+    /// As [`Self::of_vectors`], with the parameters of these vectors.
+    #[inline(always)]
+    pub(crate) fn of_parameters<S: Simd, const NEAR: bool, const COUNT: usize>(
+        &self,
+        simd: S,
+        own: &VectorParameters<COUNT>,
+        sums: [S::Integers; COUNT],
+    ) -> [u8; 4 * LANES] {
+        let mut nearest = [simd.splat_integer(0); 4];
+        for index in 0..COUNT {
+            let value = simd.multiply(simd.convert(sums[index]), simd.load(&own.scale[index]));
+            // An offset of 0 changes the sign of 0, and no integer.
+            let value = simd.add(value, simd.load(&own.offset[index]));
+            nearest[index] = if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) };
         }
         simd.narrow(nearest, self.zero, self.kind.signed)
     }

@@ -1,7 +1,7 @@
 //! What becomes of the sums of tiles: they are handed on or made codes, for neighbouring filters of a position.
 
 use crate::{
-    product::Requantize,
+    product::{Requantize, VectorParameters},
     simd::{LANES, Simd},
 };
 
@@ -15,14 +15,20 @@ pub enum OutputRows<'o> {
 
 /// What takes the sums of tiles.
 pub(super) trait Complete {
-    /// Takes those of a position, counted from the first: of `count` filters from `filter` on.
+    /// What all positions of some filters have in common.
+    type Column<const PANELS: usize>;
+
+    /// That of the filters from `filter` on.
+    fn column<const PANELS: usize>(&self, filter: usize) -> Self::Column<PANELS>;
+
+    /// Takes those of a position, counted from the first: of as many filters as `filters` says, from its first on.
     fn complete<S: Simd, const PANELS: usize>(
         &mut self,
         simd: S,
         position: usize,
-        filter: usize,
+        filters: (usize, usize),
+        column: &Self::Column<PANELS>,
         sums: [S::Integers; PANELS],
-        count: usize,
     );
 }
 
@@ -30,14 +36,18 @@ pub(super) trait Complete {
 pub(super) struct Handed<V>(pub V);
 
 impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
+    type Column<const PANELS: usize> = ();
+
+    fn column<const PANELS: usize>(&self, _filter: usize) {}
+
     #[inline(always)]
     fn complete<S: Simd, const PANELS: usize>(
         &mut self,
         simd: S,
         position: usize,
-        filter: usize,
+        (filter, count): (usize, usize),
+        (): &(),
         sums: [S::Integers; PANELS],
-        count: usize,
     ) {
         let mut own = [[0; LANES]; PANELS];
         for panel in 0..PANELS {
@@ -58,20 +68,26 @@ pub(super) struct Codes<'a, 'o, const NEAR: bool> {
 }
 
 impl<const NEAR: bool> Complete for Codes<'_, '_, NEAR> {
+    type Column<const PANELS: usize> = VectorParameters<PANELS>;
+
+    fn column<const PANELS: usize>(&self, filter: usize) -> VectorParameters<PANELS> {
+        self.by.parameters(filter)
+    }
+
     #[inline(always)]
     fn complete<S: Simd, const PANELS: usize>(
         &mut self,
         simd: S,
         position: usize,
-        filter: usize,
+        (filter, count): (usize, usize),
+        column: &Self::Column<PANELS>,
         sums: [S::Integers; PANELS],
-        count: usize,
     ) {
         let out = match &mut self.out {
             OutputRows::Whole(out) => &mut out[position * self.width + filter..][..count],
             OutputRows::Each(rows) => &mut rows[position][filter - self.first..][..count],
         };
-        let codes = self.by.of_vectors::<S, NEAR, PANELS>(simd, filter, sums);
+        let codes = self.by.of_parameters::<S, NEAR, PANELS>(simd, column, sums);
         match out.first_chunk_mut() {
             Some(out) => *out = codes,
             None => out.copy_from_slice(&codes[..count]),

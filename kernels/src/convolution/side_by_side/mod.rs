@@ -319,6 +319,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Adds the codes of each window, where that is not done.
+    #[inline(always)]
     fn add_codes(&mut self) {
         if !self.sums.is_empty() {
             return;
@@ -379,15 +380,16 @@ impl<C: Complete> Products<'_, C> {
             self.windows.add_codes();
         }
         let filter = panels[0].index * PANEL_OUTPUTS;
+        let own = (filter, &self.complete.column::<PANELS>(filter));
         let mut window = 0;
         while window < self.windows.count {
             window += match self.windows.count - window {
                 left if left >= ROWS && const { S::TILE_VECTORS == 3 } => {
-                    self.tile::<S, ROWS, PANELS>(simd, (window, filter), lines, &corrections)
+                    self.tile::<S, ROWS, PANELS>(simd, (window, own), lines, &corrections)
                 }
-                4.. => self.tile::<S, 4, PANELS>(simd, (window, filter), lines, &corrections),
-                2.. => self.tile::<S, 2, PANELS>(simd, (window, filter), lines, &corrections),
-                _ => self.tile::<S, 1, PANELS>(simd, (window, filter), lines, &corrections),
+                4.. => self.tile::<S, 4, PANELS>(simd, (window, own), lines, &corrections),
+                2.. => self.tile::<S, 2, PANELS>(simd, (window, own), lines, &corrections),
+                _ => self.tile::<S, 1, PANELS>(simd, (window, own), lines, &corrections),
             };
         }
         PANELS
@@ -398,7 +400,7 @@ impl<C: Complete> Products<'_, C> {
     fn tile<S: Simd, const ROWS: usize, const PANELS: usize>(
         &mut self,
         simd: S,
-        (window, filter): (usize, usize),
+        (window, (filter, column)): (usize, (usize, &C::Column<PANELS>)),
         lines: [&[IntegerLine]; PANELS],
         corrections: &Corrections<PANELS>,
     ) -> usize {
@@ -419,7 +421,7 @@ impl<C: Complete> Products<'_, C> {
                     own[panel] = simd.subtract_integers(own[panel], of_zeros);
                 }
             }
-            self.complete.complete(simd, window + row, filter, own, count);
+            self.complete.complete(simd, window + row, (filter, count), column, own);
         }
         ROWS
     }
