@@ -23,7 +23,13 @@ pub(in crate::steps) struct Compiled<'a> {
     types: Vec<DType>,
     /// Chains read their operands where they lie between multiples of so many elements: blocks end there.
     direct_run: Option<usize>,
+    /// The most elements of a block.
+    most: usize,
 }
+
+/// Elements of a block of a single chain that reads all that it reads where it lies: nothing is written between its operands and
+/// results, and to begin a block costs as much as some hundred elements.
+const LONG_BLOCK: usize = 16 * BLOCK;
 
 /// Elements below which blocks go on over the ends of runs: shorter ones would cost more to begin than to compute.
 const SHORTEST_RUN: usize = 256;
@@ -60,7 +66,7 @@ impl<'a> Compiled<'a> {
             return Ok(None);
         }
         let (kinds, steps, results, loaded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None };
+        let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None, most: BLOCK };
         let mut known: Vec<(Argument, usize)> = Vec::new();
         let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
@@ -114,6 +120,9 @@ impl<'a> Compiled<'a> {
             Kind::Operand(..) | Kind::Input(_) | Kind::Constant(_) | Kind::Step(_) => None,
         });
         compiled.direct_run = runs.filter(|run| *run >= SHORTEST_RUN).min();
+        if compiled.reads_all_directly() {
+            compiled.most = LONG_BLOCK;
+        }
         Ok(Some(compiled))
     }
 
@@ -129,10 +138,21 @@ impl<'a> Compiled<'a> {
 
     /// Where the block that begins at element `start` ends, at most at `end`.
     pub(super) fn block_end(&self, start: usize, end: usize) -> usize {
-        let Some(run) = self.direct_run else { return end.min(start + BLOCK) };
+        let Some(run) = self.direct_run else { return end.min(start + self.most) };
         // A run is cut into blocks of about equal length, so that its last block is not a short one.
-        let length = run.div_ceil(run.div_ceil(BLOCK)).next_multiple_of(TOGETHER).min(BLOCK);
+        let length = run.div_ceil(run.div_ceil(self.most)).next_multiple_of(TOGETHER).min(self.most);
         end.min(start + length.min(run - start % run))
+    }
+
+    /// Whether one chain computes all, whose operands lie side by side in memory for long runs, and whose constants are f32.
+    fn reads_all_directly(&self) -> bool {
+        let is_direct = |register: usize| match &self.kinds[register] {
+            Kind::Operand(_, source) => source.direct_run().is_some_and(|run| run >= SHORTEST_RUN),
+            Kind::Constant(Register::Float(_)) => true,
+            Kind::Constant(Register::Integer(_) | Register::General(_)) | Kind::Input(_) | Kind::Step(_) => false,
+        };
+        let [step] = &self.steps[..] else { return false };
+        self.last_chain().is_some() && step.arguments.iter().all(|&register| is_direct(register))
     }
 
     /// Registers for one thread.

@@ -491,6 +491,23 @@ proptest! {
 }
 
 #[test]
+fn sums_of_many_codes_go_in_long_blocks() {
+    let (count, scalar) = (40_000, |value: f32| Some(Value::from(Tensor::from_elements(&[], &[value]).unwrap())));
+    let code = |value: u8| Some(Value::from(Tensor::from_elements(&[], &[value]).unwrap()));
+    let codes = |factor: usize| {
+        let codes: Vec<u8> = (0..count).map(|at| (at * factor % 251) as u8).collect();
+        Some(Value::from(Tensor::from_elements(&[count], &codes).unwrap()))
+    };
+    let inputs = [codes(7), code(120), scalar(0.5), codes(13), code(3), scalar(0.25), scalar(0.75), code(100)];
+    let program = sum_of_codes(DType::U8, false);
+    let compiled = Compiled::new(&program, None, &[count], &inputs).unwrap().unwrap();
+    assert_eq!(compiled.block_end(0, count), 13_376, "three blocks of whole vectors");
+    let expected = program.evaluate(None, &[count], &inputs).unwrap();
+    let found = run(&program, Accumulators::None, &[count], &inputs).unwrap();
+    assert!(found[0].bytes() == expected[0].bytes());
+}
+
+#[test]
 fn zero_points_beyond_bytes_have_the_bits_of_the_steps() {
     let codes: Vec<i8> = (0..200).map(|code| (code - 100) as i8).collect();
     let inputs = [Some(Value::from(Tensor::from_elements(&[200], &codes).unwrap()))];
