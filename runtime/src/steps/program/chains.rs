@@ -6,21 +6,16 @@
 
 use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, widened};
 use super::links::{Link, linked};
+use super::quarters::{Quantized, TOGETHER, VECTORS, store_quarters, widened_quarters};
 use super::registers::Register;
-use super::single::{Single, store_quarters, widened_quarters};
+use super::single::Single;
 use super::wide::Wide;
 use ipuc_kernels::scratch::scratch;
-use ipuc_kernels::simd::{Divisor, Instructions, LANES, Routine, Simd};
+use ipuc_kernels::simd::{Instructions, LANES, Routine, Simd};
 use std::ops::Range;
-
-/// Vectors that go through all steps together, on processors whose registers hold them three times.
-pub(super) const VECTORS: usize = 4;
 
 /// Vectors that do on others.
 const FEW_VECTORS: usize = 2;
-
-/// Elements that are read and written at a time.
-pub(super) const TOGETHER: usize = VECTORS * LANES;
 
 /// Steps of f32 as one.
 #[derive(Clone, Default)]
@@ -34,39 +29,6 @@ pub(super) struct Chain {
     /// The slot of the result, or of what is quantized.
     pub(super) result: usize,
     pub(super) quantized: Option<Quantized>,
-}
-
-/// The nearest integer of `x / scale`, within bounds, plus `zero`.
-#[derive(Clone, Copy)]
-pub(super) struct Quantized {
-    pub(super) scale: Divisor,
-    pub(super) zero: i32,
-    pub(super) least: i32,
-    pub(super) greatest: i32,
-}
-
-impl Quantized {
-    /// The nearest integers of vectors over the scale.
-    #[inline(always)]
-    pub(super) fn nearest<S: Simd>(&self, simd: S, vectors: &[S::Vector; VECTORS]) -> [S::Integers; VECTORS] {
-        let mut nearest = [simd.splat_integer(0); VECTORS];
-        for vector in 0..VECTORS {
-            nearest[vector] = simd.nearest_integers(self.scale.quotients(simd, vectors[vector]));
-        }
-        nearest
-    }
-
-    /// Whether codes are signed, where they are limited to the range of their type, by a zero point that vectors narrow with.
-    pub(super) fn bytes(&self) -> Option<bool> {
-        if !(-255..=255).contains(&self.zero) {
-            return None;
-        }
-        match (self.least + self.zero, self.greatest + self.zero) {
-            (-128, 127) => Some(true),
-            (0, 255) => Some(false),
-            _ => None,
-        }
-    }
 }
 
 impl Chain {

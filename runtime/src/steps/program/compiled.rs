@@ -1,8 +1,9 @@
 //! A program with its operands, and which loop computes each of its steps.
 
-use super::chains::{Chain, TOGETHER};
+use super::chains::Chain;
 use super::feeds::Input;
 use super::operations::{Operation, operation};
+use super::quarters::TOGETHER;
 use super::registers::{Accumulators, BLOCK, Register, Registers, Source, is_written};
 use crate::steps::KernelError;
 use ipuc_formats::dtype::DType;

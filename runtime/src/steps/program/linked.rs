@@ -1,10 +1,11 @@
 //! Which steps of a program are a chain (`chains`).
 
-use super::chains::{Chain, Quantized};
+use super::chains::Chain;
 use super::compiled::{Compiled, Step};
 use super::feeds::{Feed, MOST_FEEDS, Widened};
 use super::links::{Link, LinkFunction};
 use super::operations::{Arithmetic, Compute, Operation};
+use super::quarters::Quantized;
 use ipuc_formats::ops::{ActivationFunction, Function};
 use ipuc_kernels::simd::Divisor;
 

@@ -11,6 +11,7 @@ mod joined;
 mod linked;
 mod links;
 mod operations;
+mod quarters;
 mod registers;
 mod single;
 mod wide;

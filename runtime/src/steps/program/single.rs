@@ -1,8 +1,8 @@
 //! Chains of a single step from bytes to bytes: values stay in registers.
 
-use super::chains::{Quantized, TOGETHER, VECTORS};
 use super::feeds::{Feed, Input, Widened, widened};
 use super::links::{Link, linked};
+use super::quarters::{Quantized, TOGETHER, VECTORS, store_quarters, widened_quarters};
 use ipuc_kernels::simd::{LANES, Simd};
 
 /// A step over what is read, quantized.
@@ -114,57 +114,5 @@ fn quarters<S: Simd>(simd: S, (input, by): (Input<'_>, Option<Widened>), start: 
     match input.bytes(start) {
         Some((bytes, signed)) => widened_quarters(simd, bytes, signed, by),
         None => [widened(simd, input, 0..LANES, by); VECTORS],
-    }
-}
-
-/// 64 bytes, every fourth of them from each of the first four on, as f32.
-#[inline(always)]
-pub(super) fn widened_quarters<S: Simd>(
-    simd: S,
-    bytes: &[u8; TOGETHER],
-    signed: bool,
-    widened: Option<Widened>,
-) -> [S::Vector; VECTORS] {
-    let Widened { zero, scale } = widened.unwrap_or(Widened { zero: 0, scale: None });
-    let (words, zero) = (simd.load_bytes(bytes), simd.splat_integer(zero));
-    let mut vectors = [simd.splat(0.0); VECTORS];
-    for (quarter, vector) in vectors.iter_mut().enumerate() {
-        let own = if signed {
-            simd.signed_byte(words, quarter as u32)
-        } else {
-            simd.and(simd.shift_right(words, 8 * quarter as u32), simd.splat_integer(0xff))
-        };
-        *vector = simd.convert(simd.subtract_integers(own, zero));
-        if let Some(scale) = scale {
-            *vector = simd.multiply(*vector, simd.splat(scale));
-        }
-    }
-    vectors
-}
-
-/// Writes what [`widened_quarters`] reads, quantized.
-#[inline(always)]
-pub(super) fn store_quarters<S: Simd>(
-    simd: S,
-    quarters: &[S::Vector; VECTORS],
-    quantized: Quantized,
-    out: &mut [u8; TOGETHER],
-) {
-    let Quantized { scale, zero, least, greatest } = quantized;
-    if let Some(signed) = quantized.bytes() {
-        *out = simd.narrow_quarters(quantized.nearest(simd, quarters), zero, signed);
-        return;
-    }
-    let mut words = [0; LANES];
-    for (quarter, &values) in quarters.iter().enumerate() {
-        let mut lanes = [0; LANES];
-        simd.store_integers(simd.nearest_integers(scale.quotients(simd, values)), &mut lanes);
-        for lane in 0..LANES {
-            let code = lanes[lane].max(least).min(greatest) + zero;
-            words[lane] |= (code & 0xff) << (8 * quarter);
-        }
-    }
-    for (out, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *out = word.to_le_bytes();
     }
 }
