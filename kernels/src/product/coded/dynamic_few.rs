@@ -107,13 +107,13 @@ impl DynamicFew<'_, '_, '_> {
         let whole = layout.cut().min(inputs.len());
         let last = places(inputs.len() % layout.cut(), false);
         let records = Records { first: places(whole, true), further: places(whole, false), last };
-        let mut reader = Reader::new(layout, stream);
+        let mut reader = Reader::new(layout, stream, &records);
         for panel in 0..self.panels {
             let (part, whole) = self.weight.panel(simd, panel);
             let mut row = 0;
             while row < self.out.len() {
                 let left = self.out.len() - row;
-                let panel = Place { panel, part, whole: &whole, stream, records: &records, shifts: &shifts, row };
+                let panel = Place { panel, part, whole: &whole, stream, shifts: &shifts, row };
                 let reader = &mut reader;
                 row += match left {
                     1 => self.with_rows::<S, PARTS, 1>(simd, panel, reader),
@@ -132,9 +132,9 @@ impl DynamicFew<'_, '_, '_> {
         &mut self,
         simd: S,
         place: Place<'_>,
-        reader: &mut Reader,
+        reader: &mut Reader<'_>,
     ) -> usize {
-        let Place { panel, part, whole, stream, records, shifts, row: first } = place;
+        let Place { panel, part, whole, stream, shifts, row: first } = place;
         let inputs = self.weight.inputs();
         let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
         let mut own_shifts = [&[][..]; ROWS];
@@ -155,7 +155,7 @@ impl DynamicFew<'_, '_, '_> {
             Some(exact) => Ending { zero: exact.zero, is_scaled: stream.scale.is_some() },
         };
         let (own_state, shifts) = (&mut state, own_shifts);
-        let panel_of = Panel { rows, first_row, part, whole, stream, records, shifts, state: own_state, ending, ahead };
+        let panel_of = Panel { rows, first_row, part, whole, stream, shifts, state: own_state, ending, ahead };
         match stream.scale {
             None => simd.run(Run::<PARTS, ROWS>(panel_of)),
             Some(scale) => {
@@ -194,7 +194,6 @@ struct Place<'a> {
     part: PanelPart<'a>,
     whole: &'a Parameters,
     stream: Stream,
-    records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
     shifts: &'a [i32],
     row: usize,
@@ -239,7 +238,6 @@ struct Panel<'a, const ROWS: usize> {
     part: PanelPart<'a>,
     whole: &'a Parameters,
     stream: Stream,
-    records: &'a Records,
     /// For each row and block of the part the sum of activations, negated.
     shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
@@ -261,7 +259,7 @@ impl<const ROWS: usize> Panel<'_, ROWS> {
 
     /// Whole records, and a shorter one of whole blocks, by their own loop, the rest by the general tile.
     #[inline(always)]
-    fn blocks<S: Simd, const PARTS: usize, const LINES: usize>(self, simd: S, block: usize, reader: &mut Reader) {
+    fn blocks<S: Simd, const PARTS: usize, const LINES: usize>(self, simd: S, block: usize, reader: &mut Reader<'_>) {
         let (layout, inputs) = (self.part.layout, self.part.end - self.part.start);
         let cut = layout.cut();
         let blocks = if inputs.is_multiple_of(block) {
@@ -343,16 +341,16 @@ impl<const PARTS: usize, const ROWS: usize> Routine for Run<'_, PARTS, ROWS> {
 }
 
 /// Records of planes of blocks and codes: all of `cut` inputs but the last, which may be shorter.
-struct Blocks<'a, const PARTS: usize, const LINES: usize, const ROWS: usize> {
+struct Blocks<'a, 'r, const PARTS: usize, const LINES: usize, const ROWS: usize> {
     panel: Panel<'a, ROWS>,
     /// Inputs of a block.
     block: usize,
     /// Blocks of all records.
     blocks: usize,
-    reader: &'a mut Reader,
+    reader: &'a mut Reader<'r>,
 }
 
-impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Blocks<'_, PARTS, LINES, ROWS> {
+impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Blocks<'_, '_, PARTS, LINES, ROWS> {
     type Output = ();
 
     #[inline(always)]
@@ -419,7 +417,8 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
 
 /// Reads the parameters of some blocks before their codes are multiplied, so that the loop over codes has no branch for the
 /// types of planes. One reads all panels of a task, one after another.
-struct Reader {
+struct Reader<'r> {
+    records: &'r Records,
     /// The plane of scales.
     scale: CodedPlane,
     /// That of zero points, where there is one.
@@ -436,8 +435,11 @@ struct Reader {
     codes: [usize; AT_ONCE],
     /// Where the record that is read begins, in bytes.
     record: usize,
-    /// Where its parts are.
-    places: Places,
+    /// How many bytes it has.
+    record_bytes: usize,
+    /// Where its parts are. Not a copy: what was just written as a whole would be read in parts, for which processors wait until it is in
+    /// the cache.
+    places: &'r Places,
     /// Blocks of the record that have been read, and all of them.
     of_record: Range<usize>,
     /// Blocks of all records that have not been read.
@@ -446,13 +448,14 @@ struct Reader {
     is_first: bool,
 }
 
-impl Reader {
+impl<'r> Reader<'r> {
     /// For panels of this layout. Without a plane of scales there is nothing to read.
-    fn new(layout: &CodedLayout, stream: Stream) -> Self {
+    fn new(layout: &CodedLayout, stream: Stream, records: &'r Records) -> Self {
         let plane = |plane: usize| layout.planes()[plane];
         let none = CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block: layout.cut() };
         let scale = stream.scale.map_or(none, plane);
         Self {
+            records,
             scale,
             zero_point: stream.zero_point.map(plane),
             block_bytes: layout.code().lines(scale.block) * LINE,
@@ -461,7 +464,8 @@ impl Reader {
             shifted: [[0; LANES]; AT_ONCE],
             codes: [0; AT_ONCE],
             record: 0,
-            places: Places::default(),
+            record_bytes: 0,
+            places: &records.first,
             of_record: 0..0,
             left: 0,
             is_first: true,
@@ -474,7 +478,7 @@ impl Reader {
         if self.zero_point.is_none() {
             self.shifted = [panel.whole.shifted; AT_ONCE];
         }
-        (self.record, self.places, self.of_record) = (0, Places::default(), 0..0);
+        (self.record, self.record_bytes, self.of_record) = (0, 0, 0..0);
         (self.left, self.is_first) = (blocks, panel.part.start == 0);
     }
 
@@ -486,7 +490,7 @@ impl Reader {
         let offset = simd.splat_integer(panel.part.layout.code().offset());
         for index in 0..count {
             if self.of_record.is_empty() {
-                self.next_record(panel.records);
+                self.next_record();
             }
             let row = self.of_record.start;
             let scales = &bytes[self.record + self.places.scale..];
@@ -506,14 +510,15 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn next_record(&mut self, records: &Records) {
+    fn next_record(&mut self) {
         let own = self.of_whole.min(self.left);
-        self.record += self.places.end;
+        self.record += self.record_bytes;
         self.places = match (self.is_first, own < self.of_whole) {
-            (true, _) => records.first,
-            (false, true) => records.last,
-            (false, false) => records.further,
+            (true, _) => &self.records.first,
+            (false, true) => &self.records.last,
+            (false, false) => &self.records.further,
         };
+        self.record_bytes = self.places.end;
         self.is_first = false;
         self.left -= own;
         self.of_record = 0..own;
