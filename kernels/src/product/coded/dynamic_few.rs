@@ -97,11 +97,15 @@ impl DynamicFew<'_, '_, '_> {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
         let block = stream.scale.map_or(LONGEST_SUM, |scale| self.weight.layout().planes()[scale].block);
-        let of_row = |row| {
-            let sum = move |first| self.x.sum(self.first_row + row, first..inputs.end.min(first + block));
-            inputs.clone().step_by(block).map(move |first| sum(first).wrapping_neg())
-        };
-        let shifts: Vec<i32> = (0..self.out.len()).flat_map(of_row).collect();
+        let mut shifts = Vec::with_capacity(self.out.len() * inputs.len().div_ceil(block));
+        for row in 0..self.out.len() {
+            let mut first = inputs.start;
+            while first < inputs.end {
+                let end = inputs.end.min(first + block);
+                shifts.push(self.x.sum(self.first_row + row, first..end).wrapping_neg());
+                first = end;
+            }
+        }
         let layout = self.weight.layout();
         let places = |inputs: usize, is_first| layout.places(stream, inputs, is_first);
         let whole = layout.cut().min(inputs.len());

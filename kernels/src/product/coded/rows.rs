@@ -40,12 +40,38 @@ impl Routine for Round<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        let block = if self.block == 0 { self.x.len().max(1) } else { self.block };
-        for (scale, (x, codes)) in self.scales.iter_mut().zip(self.x.chunks(block).zip(self.codes.chunks_mut(block))) {
-            *scale = dynamic_row(x, codes);
+    fn run<S: Simd>(mut self, _simd: S) {
+        match self.block {
+            16 => self.round::<16>(),
+            32 => self.round::<32>(),
+            64 => self.round::<64>(),
+            128 => self.round::<128>(),
+            0 => self.scales[0] = dynamic_row(self.x, self.codes),
+            block => self.round_blocks(0, block),
         }
         sum_up(self.codes, self.sums);
+    }
+}
+
+impl Round<'_> {
+    /// Blocks of a length that is known while this is compiled: loops over short ones of any length would take two to three times as long.
+    #[inline(always)]
+    fn round<const BLOCK: usize>(&mut self) {
+        let whole = self.x.as_chunks::<BLOCK>().0.iter().zip(self.codes.as_chunks_mut::<BLOCK>().0);
+        for ((x, codes), scale) in whole.zip(&mut *self.scales) {
+            *scale = dynamic_row(x, codes);
+        }
+        self.round_blocks(self.x.len() / BLOCK, BLOCK);
+    }
+
+    /// Blocks from one on.
+    #[inline(always)]
+    fn round_blocks(&mut self, first: usize, block: usize) {
+        let (x, codes) = (&self.x[first * block..], &mut self.codes[first * block..]);
+        let blocks = x.chunks(block).zip(codes.chunks_mut(block));
+        for ((x, codes), scale) in blocks.zip(&mut self.scales[first..]) {
+            *scale = dynamic_row(x, codes);
+        }
     }
 }
 
@@ -53,7 +79,8 @@ impl Routine for Round<'_> {
 #[inline(always)]
 fn sum_up(codes: &[i8], sums: &mut [i32]) {
     let mut total = 0_i32;
-    for (sum, codes) in sums[1..].iter_mut().zip(codes.chunks(FINEST_BLOCK)) {
+    // Rows are padded to whole sixteenths.
+    for (sum, codes) in sums[1..].iter_mut().zip(codes.as_chunks::<FINEST_BLOCK>().0) {
         total = total.wrapping_add(codes.iter().map(|&code| i32::from(code)).sum());
         *sum = total;
     }
