@@ -97,7 +97,7 @@ impl DynamicFew<'_, '_, '_> {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
         let block = stream.scale.map_or(LONGEST_SUM, |scale| self.weight.layout().planes()[scale].block);
-        let mut shifts = Vec::with_capacity(self.out.len() * inputs.len().div_ceil(block));
+        let mut shifts = Vec::new();
         for row in 0..self.out.len() {
             let mut first = inputs.start;
             while first < inputs.end {
@@ -421,7 +421,14 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
 
 /// Reads the parameters of some blocks before their codes are multiplied, so that the loop over codes has no branch for the
 /// types of planes. One reads all panels of a task, one after another.
+#[repr(C, align(64))]
 struct Reader<'r> {
+    /// The scales of blocks, times those over all inputs. Vectors that are written and read lie in whole cache lines.
+    scales: [[f32; LANES]; AT_ONCE],
+    /// Zero points as they are subtracted from codes that are not negative.
+    shifted: [[i32; LANES]; AT_ONCE],
+    /// Where the codes of blocks begin in the part, in bytes.
+    codes: [usize; AT_ONCE],
     records: &'r Records,
     /// The plane of scales.
     scale: CodedPlane,
@@ -431,12 +438,6 @@ struct Reader<'r> {
     block_bytes: usize,
     /// Blocks of a record that is not the last.
     of_whole: usize,
-    /// The scales of blocks, times those over all inputs.
-    scales: [[f32; LANES]; AT_ONCE],
-    /// Zero points as they are subtracted from codes that are not negative.
-    shifted: [[i32; LANES]; AT_ONCE],
-    /// Where the codes of blocks begin in the part, in bytes.
-    codes: [usize; AT_ONCE],
     /// Where the record that is read begins, in bytes.
     record: usize,
     /// How many bytes it has.

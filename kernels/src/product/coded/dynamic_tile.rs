@@ -22,6 +22,7 @@ pub(super) fn summed_inputs(part: &PanelPart<'_>, rows: &DynamicRows) -> usize {
 
 /// What a tile goes on with: `[row][panel]`.
 #[derive(Clone, Copy)]
+#[repr(C, align(64))]
 pub(super) struct TileState<const ROWS: usize, const PANELS: usize> {
     /// Sums of whole blocks, scaled by all but the rows' scales.
     pub values: [[[f32; LANES]; PANELS]; ROWS],

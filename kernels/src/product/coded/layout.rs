@@ -186,10 +186,17 @@ pub struct CodedLayout {
     zero_point: Option<usize>,
     /// Inputs of the finest block.
     finest: Option<usize>,
-    /// Bytes of the planes of a record of `cut` inputs without those over all inputs.
-    plane_bytes: usize,
+    /// Inputs of the last record, where it has less than `cut`.
+    rest: usize,
+    /// What [`CodedLayout::stream`] gives.
+    stream: Option<Stream>,
+    /// Where the planes of a record begin, and behind them its codes, in bytes: of records of `cut` inputs, of those that are a weight's
+    /// first, of the last record, and of a last one that is the first. Products look them up for each block.
+    places: Vec<[usize; 4]>,
     /// Bytes of the planes over all inputs.
     whole_bytes: usize,
+    /// Bytes of a record of `cut` inputs that is not the first.
+    record_bytes: usize,
 }
 
 impl CodedLayout {
@@ -226,16 +233,19 @@ impl CodedLayout {
             scales,
             zero_point: with_role(CodedRole::ZeroPoint).map(|(index, _)| index).next(),
             finest: blocks.map(|plane| plane.block).min(),
-            plane_bytes: 0,
+            rest: inputs % cut,
+            stream: None,
+            places: Vec::new(),
             whole_bytes: 0,
+            record_bytes: 0,
         };
-        let size = |whole: bool| -> usize {
-            (0..planes.len())
-                .filter(|&plane| (planes[plane].block == 0) == whole)
-                .map(|plane| layout.rows_bytes(plane, cut))
-                .sum()
-        };
-        (layout.plane_bytes, layout.whole_bytes) = (size(false), size(true));
+        let kinds = [(cut, false), (cut, true), (layout.rest, false), (layout.rest, true)];
+        let of_plane = |plane| kinds.map(|(inputs, is_first)| layout.planes_bytes_before(plane, inputs, is_first));
+        layout.places = (0..=planes.len()).map(of_plane).collect();
+        let [further, first, ..] = layout.places[planes.len()];
+        layout.stream = layout.planes_of_stream();
+        layout.whole_bytes = first - further;
+        layout.record_bytes = further + code.lines(cut) * LINE;
         layout
     }
 
@@ -277,8 +287,8 @@ impl CodedLayout {
         }
         let (whole, rest) = (inputs.len() / self.cut, inputs.len() % self.cut);
         let first = if inputs.start == 0 { self.whole_bytes } else { 0 };
-        let last = if rest == 0 { 0 } else { self.rest_bytes(rest) };
-        first + whole * self.record_bytes() + last
+        let last = self.place(self.planes.len(), rest, false) + self.code.lines(rest) * LINE;
+        first + whole * self.record_bytes + last
     }
 
     pub(in crate::product) fn rounded(&self) -> Rounded {
@@ -299,7 +309,12 @@ impl CodedLayout {
     }
 
     /// The planes of blocks, if records can be read one after another: one of scales, and one of zero points of the same blocks.
+    #[inline(always)]
     pub(super) fn stream(&self) -> Option<Stream> {
+        self.stream
+    }
+
+    fn planes_of_stream(&self) -> Option<Stream> {
         let mut stream = Stream::default();
         for (index, plane) in self.planes.iter().enumerate().filter(|(_, plane)| plane.block > 0) {
             match plane.role {
@@ -314,18 +329,27 @@ impl CodedLayout {
 
     /// Where in a record of `inputs` inputs the parts that a stream reads are.
     pub(super) fn places(&self, stream: Stream, inputs: usize, is_first: bool) -> Places {
-        let mut places = Places::default();
-        for (index, _) in self.planes.iter().enumerate().filter(|(_, plane)| plane.block > 0 || is_first) {
-            if stream.scale == Some(index) {
-                places.scale = places.codes;
-            }
-            if stream.zero_point == Some(index) {
-                places.zero_point = places.codes;
-            }
-            places.codes += self.rows_bytes(index, inputs);
+        let place = |plane| self.place(plane, inputs, is_first);
+        let codes = place(self.planes.len());
+        let end = codes + self.code.lines(inputs) * LINE;
+        Places { scale: stream.scale.map_or(0, place), zero_point: stream.zero_point.map_or(0, place), codes, end }
+    }
+
+    /// Where in a record of `inputs` inputs a plane is; where its codes are behind the last one.
+    #[inline(always)]
+    fn place(&self, plane: usize, inputs: usize, is_first: bool) -> usize {
+        let is_rest = inputs != self.cut;
+        if is_rest && inputs != self.rest {
+            return self.planes_bytes_before(plane, inputs, is_first);
         }
-        places.end = places.codes + self.code.lines(inputs) * LINE;
-        places
+        self.places[plane][usize::from(is_rest) * 2 + usize::from(is_first)]
+    }
+
+    /// Bytes of the planes before one in a record of `inputs` inputs.
+    #[inline(never)]
+    fn planes_bytes_before(&self, plane: usize, inputs: usize, is_first: bool) -> usize {
+        let stored = (0..plane).filter(|&plane| self.planes[plane].block > 0 || is_first);
+        stored.map(|plane| self.rows_bytes(plane, inputs)).sum()
     }
 
     /// Bytes of a plane in a record of `inputs` inputs that has it.
@@ -336,21 +360,9 @@ impl CodedLayout {
     }
 
     /// Bytes of the planes of a record of `inputs` inputs that begins at input `first`.
+    #[inline(always)]
     pub(in crate::product) fn planes_bytes(&self, first: usize, inputs: usize) -> usize {
-        let stored = (0..self.planes.len()).filter(|&plane| self.planes[plane].block > 0 || first == 0);
-        stored.map(|plane| self.rows_bytes(plane, inputs)).sum()
-    }
-
-    /// Bytes of a record of `cut` inputs that is not the first.
-    fn record_bytes(&self) -> usize {
-        self.plane_bytes + self.code.lines(self.cut) * LINE
-    }
-
-    /// Bytes of a shorter record that is not the first.
-    fn rest_bytes(&self, inputs: usize) -> usize {
-        let blocks = (0..self.planes.len()).filter(|&plane| self.planes[plane].block > 0);
-        let planes: usize = blocks.map(|plane| self.rows_bytes(plane, inputs)).sum();
-        planes + self.code.lines(inputs) * LINE
+        self.place(self.planes.len(), inputs, first == 0)
     }
 }
 
@@ -395,23 +407,15 @@ impl<'a> PanelPart<'a> {
         let first = input & !(self.layout.cut - 1);
         let index = (first - self.start) >> self.layout.cut.trailing_zeros();
         let whole = if self.start == 0 && index > 0 { self.layout.whole_bytes } else { 0 };
-        (index * self.layout.record_bytes() + whole, first)
+        (index * self.layout.record_bytes + whole, first)
     }
 
     /// The lines of codes from `input` (a multiple of 16) to at most `end`, of the record that `input` is in.
     #[inline(always)]
     pub fn lines(&self, input: usize, end: usize) -> &'a [[u8; LINE]] {
-        let (mut place, first) = self.record(input);
+        let (record, first) = self.record(input);
         let record_end = self.end.min(first + self.layout.cut);
-        if first == 0 {
-            place += self.layout.whole_bytes;
-        }
-        place += if record_end - first == self.layout.cut {
-            self.layout.plane_bytes
-        } else {
-            let inputs = record_end - first;
-            self.layout.rest_bytes(inputs) - self.layout.code.lines(inputs) * LINE
-        };
+        let place = record + self.layout.planes_bytes(first, record_end - first);
         let code = self.layout.code;
         let lines = code.lines(input - first)..code.lines(end.min(record_end) - first);
         &self.bytes[place..].as_chunks().0[lines]
@@ -420,12 +424,11 @@ impl<'a> PanelPart<'a> {
     /// The elements of `plane` in the record with `input`; empty for a plane over all inputs in a record without it.
     #[inline(always)]
     pub fn plane(&self, plane: usize, input: usize) -> &'a [u8] {
-        let (mut place, first) = self.record(input);
+        let (record, first) = self.record(input);
         let inputs = self.layout.cut.min(self.end - first);
-        let stored = |plane: usize| self.layout.planes[plane].block > 0 || first == 0;
-        for before in (0..plane).filter(|&before| stored(before)) {
-            place += self.layout.rows_bytes(before, inputs);
-        }
-        if stored(plane) { &self.bytes[place..][..self.layout.rows_bytes(plane, inputs)] } else { &[] }
+        // Without a closure, which would not be compiled for the instructions.
+        let place = self.layout.place(plane, inputs, first == 0);
+        let end = self.layout.place(plane + 1, inputs, first == 0);
+        &self.bytes[record + place..record + end]
     }
 }

@@ -1,8 +1,10 @@
 //! Scales and zero points of codes, as vectors.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
-use super::layout::{CodedLayout, CodedPlane, FINEST_BLOCK, PanelPart, PlaneType};
+use super::layout::{CodedLayout, CodedPlane, FINEST_BLOCK, PanelPart, PlaneType, Stream};
 use crate::{
     product::panels::BLOCK,
     simd::{LANES, Routine, Simd},
@@ -24,8 +26,10 @@ pub(super) fn ask<S: Simd, E>(simd: S, values: &[E]) {
     simd.prefetch_far(values, FAR_BYTES / size_of::<E>());
 }
 
-/// The parameters of inputs that share all of them: `[16]` each.
+/// The parameters of inputs that share all of them: `[16]` each, in cache lines of their own, since a vector that was just written over
+/// the end of a line is read late.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Parameters {
     /// The product of the scales.
     pub scale: [f32; LANES],
@@ -123,6 +127,14 @@ impl Routine for ReadBlock<'_> {
         let Self { parameters, part, whole, input } = self;
         let shift = parameters.shift;
         let end = part.end.min(input + BLOCK);
+        if let Some(Stream { scale: Some(scale), zero_point }) = part.layout.stream() {
+            let own = BlockRows { part, inputs: input..end, shift };
+            own.read_scales(simd, scale, &whole.scale, &mut parameters.rows);
+            if let Some(zero_point) = zero_point {
+                own.read_zero_points(simd, zero_point, &mut parameters.rows);
+            }
+            return;
+        }
         let mut first = input;
         while first < end {
             let next = end.min((first & !(part.layout.cut() - 1)) + part.layout.cut());
@@ -168,6 +180,60 @@ macro_rules! with_floats {
             | PlaneType::U2 => unreachable!("a layout has floats here"),
         }
     };
+}
+
+/// The inputs of a block whose parameters are a row of one plane for each finest block, and a row of another: most layouts have no more.
+struct BlockRows<'a> {
+    part: &'a PanelPart<'a>,
+    inputs: Range<usize>,
+    /// Inputs of a row as a power of two.
+    shift: u32,
+}
+
+impl BlockRows<'_> {
+    /// The rows of the record with an input that lie in it from there on: which they are in it, and the input behind them.
+    #[inline(always)]
+    fn of_record(&self, input: usize) -> (Range<usize>, usize) {
+        let within = input & (self.part.layout.cut() - 1);
+        let next = self.inputs.end.min(input - within + self.part.layout.cut());
+        let first = within >> self.shift;
+        (first..first + ((next - 1 - input) >> self.shift) + 1, next)
+    }
+
+    /// Sets the scales of rows to `whole` times those of the plane.
+    #[inline(always)]
+    fn read_scales<S: Simd>(&self, simd: S, plane: usize, whole: &[f32; LANES], rows: &mut [Parameters]) {
+        let whole = simd.load(whole);
+        with_floats!(self.part.layout.planes()[plane].element, load => {
+            let (mut input, mut at) = (self.inputs.start, 0);
+            while input < self.inputs.end {
+                let bytes = self.part.plane(plane, input);
+                ask(simd, bytes);
+                let (own, next) = self.of_record(input);
+                for (row, parameters) in own.zip(&mut rows[at..]) {
+                    simd.store(simd.multiply(whole, load(simd, bytes, row)), &mut parameters.scale);
+                    at += 1;
+                }
+                input = next;
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn read_zero_points<S: Simd>(&self, simd: S, plane: usize, rows: &mut [Parameters]) {
+        let element = self.part.layout.planes()[plane].element;
+        let (mut input, mut at) = (self.inputs.start, 0);
+        while input < self.inputs.end {
+            let bytes = self.part.plane(plane, input);
+            ask(simd, bytes);
+            let (own, next) = self.of_record(input);
+            for (row, parameters) in own.zip(&mut rows[at..]) {
+                set_zero_point(simd, self.part.layout, element, (bytes, row), parameters);
+                at += 1;
+            }
+            input = next;
+        }
+    }
 }
 
 /// Row `row` of a plane of floats.
@@ -223,15 +289,26 @@ fn set_zero_points<S: Simd>(simd: S, part: &PanelPart<'_>, input: usize, shift: 
     ask(simd, bytes);
     for (row, parameters) in rows.iter_mut().enumerate() {
         let place = place(part.layout, input, row, shift, plane);
-        if plane.element.is_float() {
-            simd.store(load_floats(simd, plane.element, bytes, place), &mut parameters.zero_point);
-            continue;
-        }
-        let values = simd.load_integers(&integers(plane.element, bytes, place));
-        let offset = simd.splat_integer(part.layout.code().offset());
-        simd.store(simd.convert(values), &mut parameters.zero_point);
-        simd.store_integers(simd.add_integers(values, offset), &mut parameters.shifted);
+        set_zero_point(simd, part.layout, plane.element, (bytes, place), parameters);
     }
+}
+
+/// Sets a zero point to row `row` of a plane.
+#[inline(always)]
+fn set_zero_point<S: Simd>(
+    simd: S,
+    layout: &CodedLayout,
+    element: PlaneType,
+    (bytes, row): (&[u8], usize),
+    parameters: &mut Parameters,
+) {
+    if element.is_float() {
+        return simd.store(load_floats(simd, element, bytes, row), &mut parameters.zero_point);
+    }
+    let values = simd.load_integers(&integers(element, bytes, row));
+    let offset = simd.splat_integer(layout.code().offset());
+    simd.store(simd.convert(values), &mut parameters.zero_point);
+    simd.store_integers(simd.add_integers(values, offset), &mut parameters.shifted);
 }
 
 /// The row of `plane`, in the record with `input`, that holds row `row` of those that begin at `input`.
@@ -284,15 +361,21 @@ pub(in crate::product) fn integers(element: PlaneType, bytes: &[u8], row: usize)
 /// Integers of `BITS` bits, the first the lowest.
 #[inline(always)]
 fn unpacked<const BITS: usize, const SIGNED: bool>(bytes: &[u8]) -> [i32; LANES] {
-    let mut words = [0; LANES];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u32::from_le_bytes(*bytes);
-    }
-    let (of_word, empty) = (32 / BITS, 32 - BITS as u32);
+    let empty = 32 - BITS as u32;
+    let extended = |code: u32| if SIGNED { ((code << empty) as i32) >> empty } else { (code << empty >> empty) as i32 };
     let mut values = [0; LANES];
+    if BITS == 8 {
+        for lane in 0..LANES {
+            values[lane] = extended(bytes[lane].into());
+        }
+        return values;
+    }
+    // All of them are in one word.
+    let mut word = [0; size_of::<u64>()];
+    word[..LANES * BITS / 8].copy_from_slice(&bytes[..LANES * BITS / 8]);
+    let word = u64::from_le_bytes(word);
     for lane in 0..LANES {
-        let moved = words[lane / of_word] >> (lane % of_word * BITS) << empty;
-        values[lane] = if SIGNED { (moved as i32) >> empty } else { (moved >> empty) as i32 };
+        values[lane] = extended((word >> (lane * BITS)) as u32);
     }
     values
 }
