@@ -188,8 +188,8 @@ pub struct CodedLayout {
     finest: Option<usize>,
     /// Inputs of the last record, where it has less than `cut`.
     rest: usize,
-    /// What [`CodedLayout::stream`] gives.
-    stream: Option<Stream>,
+    /// Whether [`CodedLayout::stream`] gives planes.
+    is_stream: bool,
     /// Where the planes of a record begin, and behind them its codes, in bytes: of records of `cut` inputs, of those that are a weight's
     /// first, of the last record, and of a last one that is the first. Products look them up for each block.
     places: Vec<[usize; 4]>,
@@ -234,7 +234,7 @@ impl CodedLayout {
             zero_point: with_role(CodedRole::ZeroPoint).map(|(index, _)| index).next(),
             finest: blocks.map(|plane| plane.block).min(),
             rest: inputs % cut,
-            stream: None,
+            is_stream: false,
             places: Vec::new(),
             whole_bytes: 0,
             record_bytes: 0,
@@ -243,7 +243,7 @@ impl CodedLayout {
         let of_plane = |plane| kinds.map(|(inputs, is_first)| layout.planes_bytes_before(plane, inputs, is_first));
         layout.places = (0..=planes.len()).map(of_plane).collect();
         let [further, first, ..] = layout.places[planes.len()];
-        layout.stream = layout.planes_of_stream();
+        layout.is_stream = layout.has_stream();
         layout.whole_bytes = first - further;
         layout.record_bytes = further + code.lines(cut) * LINE;
         layout
@@ -311,20 +311,29 @@ impl CodedLayout {
     /// The planes of blocks, if records can be read one after another: one of scales, and one of zero points of the same blocks.
     #[inline(always)]
     pub(super) fn stream(&self) -> Option<Stream> {
-        self.stream
+        if !self.is_stream {
+            return None;
+        }
+        let mut stream = Stream::default();
+        // The scales of the smallest blocks come last.
+        if let Some(&plane) = self.scales.last()
+            && self.planes[plane].block > 0
+        {
+            stream.scale = Some(plane);
+        }
+        if let Some(plane) = self.zero_point
+            && self.planes[plane].block > 0
+        {
+            stream.zero_point = Some(plane);
+        }
+        Some(stream)
     }
 
-    fn planes_of_stream(&self) -> Option<Stream> {
-        let mut stream = Stream::default();
-        for (index, plane) in self.planes.iter().enumerate().filter(|(_, plane)| plane.block > 0) {
-            match plane.role {
-                CodedRole::Scale => stream.scale.replace(index).is_none().then_some(())?,
-                CodedRole::ZeroPoint => stream.zero_point = Some(index),
-                CodedRole::Sum => return None,
-            }
-        }
-        let block = |plane: usize| self.planes[plane].block;
-        stream.zero_point.is_none_or(|plane| stream.scale.map(block) == Some(block(plane))).then_some(stream)
+    fn has_stream(&self) -> bool {
+        let mut of_blocks = self.planes.iter().filter(|plane| plane.block > 0);
+        let scales = self.scales.iter().filter(|&&plane| self.planes[plane].block > 0);
+        let (block, count) = (scales.clone().next().map(|&plane| self.planes[plane].block), scales.count());
+        count <= 1 && of_blocks.all(|plane| plane.role != CodedRole::Sum && Some(plane.block) == block)
     }
 
     /// Where in a record of `inputs` inputs the parts that a stream reads are.
