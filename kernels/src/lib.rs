@@ -25,6 +25,7 @@
 #![allow(clippy::needless_range_loop, reason = "arrays that stand for registers are indexed side by side")]
 
 pub mod attention;
+mod bands;
 pub mod change;
 pub mod convolution;
 pub mod elements;

@@ -25,35 +25,36 @@ use super::{
 /// Lanes that a whole plane is reduced in.
 const WHOLE_LANES: usize = 16;
 
-/// `out: [planes, outputs..]` from `x: [planes, inputs..]`.
+/// `out: [planes, outputs..]` from `x: [planes, inputs..]`, where the planes are those of so many images.
 ///
 /// # Panics
 /// If lengths disagree with the axes.
-pub fn pool(kind: PoolKind, axes: &[WindowAxis], x: &[f32], out: &mut [f32]) {
+pub fn pool(kind: PoolKind, axes: &[WindowAxis], images: usize, x: &[f32], out: &mut [f32]) {
     let (inputs, outputs) = (window::inputs(axes), window::outputs(axes));
     if out.is_empty() {
         return;
     }
     let planes = out.len() / outputs;
     assert_eq!((x.len(), out.len()), (planes * inputs, planes * outputs), "elements of {planes} planes of {axes:?}");
-    let windows = Windows::new(kind, axes);
     let taps: usize = axes.iter().map(|axis| axis.kernel.min(axis.input)).product();
     let planes_each = planes.div_ceil(threads::parts(out.len().saturating_mul(taps), planes));
-    threads::chunks(out, planes_each * outputs, |part, out| {
-        let x = &x[part * planes_each * inputs..][..out.len() / outputs * inputs];
-        match &windows {
-            Windows::Whole => Instructions::best().run(WholePlanes { kind, x, out }),
-            Windows::Rows(rows) => Instructions::best().run(Planes { kind, rows, x, out }),
-            Windows::Blocks { blocks, counts } => blocks.pool(kind, counts, x, out),
-            Windows::Single { counts } => {
-                for (plane, out) in out.chunks_mut(outputs).enumerate() {
-                    out.fill(kind.start());
-                    add_plane(kind, axes, &x[plane * inputs..][..inputs], out);
-                    finish_plane(kind, counts, out);
-                }
+    let each = |out: &mut [f32], run: &(dyn Fn(&[f32], &mut [f32]) + Sync)| {
+        threads::chunks(out, planes_each * outputs, |part, out| {
+            run(&x[part * planes_each * inputs..][..out.len() / outputs * inputs], out);
+        });
+    };
+    match Windows::new(kind, axes) {
+        Windows::Whole => each(out, &|x, out| Instructions::best().run(WholePlanes { kind, x, out })),
+        Windows::Rows(rows) => each(out, &|x, out| Instructions::best().run(Planes { kind, rows: &rows, x, out })),
+        Windows::Blocks(blocks) => blocks.pool(kind, images, x, out),
+        Windows::Single { counts } => each(out, &|x, out| {
+            for (plane, out) in out.chunks_mut(outputs).enumerate() {
+                out.fill(kind.start());
+                add_plane(kind, axes, &x[plane * inputs..][..inputs], out);
+                finish_plane(kind, &counts, out);
             }
-        }
-    });
+        }),
+    }
 }
 
 /// How the windows of a plane are gone through.
@@ -63,11 +64,7 @@ enum Windows {
     /// Neighbouring windows of a row side by side.
     Rows(Rows),
     /// Lines of 8 values, each of which has windows of its own.
-    Blocks {
-        blocks: Blocks,
-        /// Elements of each window, the same for all values of a line.
-        counts: Vec<f32>,
-    },
+    Blocks(Blocks),
     /// One after another.
     Single {
         /// Elements of each window.
@@ -80,26 +77,27 @@ impl Windows {
         if axes.iter().all(WindowAxis::is_whole) {
             return Windows::Whole;
         }
-        let (axes, blocks) = match axes {
-            [outer @ .., last] if !matches!(kind, PoolKind::Norm(_)) && Blocks::fits(outer, last) => {
-                (outer, Some(Blocks::new(outer)))
+        let is_norm = matches!(kind, PoolKind::Norm(_));
+        match axes {
+            [outer @ .., last] if !is_norm && Blocks::fits(outer, last) => {
+                Windows::Blocks(Blocks::new(outer, all_counts(kind, outer)))
             }
-            _ => (axes, None),
-        };
-        let mut counts = vec![1usize];
-        for axis in axes {
-            let inner = self::counts(kind, axis);
-            counts = counts.iter().flat_map(|&outer| inner.iter().map(move |&count| outer * count)).collect();
-        }
-        let counts = counts.into_iter().map(|count| count as f32).collect();
-        match (blocks, axes) {
-            (Some(blocks), _) => Windows::Blocks { blocks, counts },
-            (None, [outer @ .., last]) if !matches!(kind, PoolKind::Norm(_)) && Rows::fits(last) => {
-                Windows::Rows(Rows::new(outer, *last, counts))
+            [outer @ .., last] if !is_norm && Rows::fits(last) => {
+                Windows::Rows(Rows::new(outer, *last, all_counts(kind, axes)))
             }
-            (None, _) => Windows::Single { counts },
+            _ => Windows::Single { counts: all_counts(kind, axes) },
         }
     }
+}
+
+/// Elements of each window.
+fn all_counts(kind: PoolKind, axes: &[WindowAxis]) -> Vec<f32> {
+    let mut all = vec![1usize];
+    for axis in axes {
+        let inner = counts(kind, axis);
+        all = all.iter().flat_map(|&outer| inner.iter().map(move |&count| outer * count)).collect();
+    }
+    all.into_iter().map(|count| count as f32).collect()
 }
 
 /// Some planes whose windows are the whole plane.
@@ -408,7 +406,7 @@ mod tests {
             let x = numbers(3, 3 * inputs);
             for kind in [PoolKind::Max, PoolKind::Average, PoolKind::Norm(2.0), PoolKind::Norm(3.0)] {
                 let mut out = vec![7.0; 3 * outputs];
-                pool(kind, axes, &x, &mut out);
+                pool(kind, axes, 1, &x, &mut out);
                 let expected: Vec<f32> = x.chunks(inputs).flat_map(|x| naive(kind, axes, x)).collect();
                 assert!(close(&out, &expected), "{kind:?} {axes:?}: {out:?} against {expected:?}");
             }
@@ -423,7 +421,7 @@ mod tests {
         let x = numbers(3, 2 * 16);
         let largest = |axes: &[WindowAxis]| {
             let mut out = vec![7.0; 2 * 8];
-            pool(PoolKind::Max, axes, &x, &mut out);
+            pool(PoolKind::Max, axes, 1, &x, &mut out);
             out
         };
         let expected: Vec<f32> =
@@ -435,7 +433,7 @@ mod tests {
         for axes in [&[nothing][..], &[nothing, line], &[line, nothing]] {
             for (kind, expected) in [(PoolKind::Max, f32::NEG_INFINITY), (PoolKind::Norm(2.0), 0.0)] {
                 let mut out = vec![7.0; 3 * window::outputs(axes)];
-                pool(kind, axes, &[], &mut out);
+                pool(kind, axes, 1, &[], &mut out);
                 assert!(out.iter().all(|&value| value == expected), "{kind:?} {axes:?}: {out:?}");
             }
         }
@@ -445,9 +443,9 @@ mod tests {
     fn padding_counts_where_asked_and_nan_is_the_maximum() {
         let axis = WindowAxis { input: 4, output: 3, kernel: 2, stride: 2, dilation: 1, pad_begin: 1, pad_end: 1 };
         let mut out = [0.0; 3];
-        pool(PoolKind::PaddedAverage, &[axis], &[1.0, 2.0, 3.0, 4.0], &mut out);
+        pool(PoolKind::PaddedAverage, &[axis], 1, &[1.0, 2.0, 3.0, 4.0], &mut out);
         assert_eq!(out, [0.5, 2.5, 2.0]);
-        pool(PoolKind::Max, &[axis], &[1.0, f32::NAN, 3.0, 4.0], &mut out);
+        pool(PoolKind::Max, &[axis], 1, &[1.0, f32::NAN, 3.0, 4.0], &mut out);
         assert!(out[1].is_nan());
         assert_eq!([out[0], out[2]], [1.0, 4.0]);
     }
@@ -459,7 +457,7 @@ mod tests {
         let run = |threads| {
             with_threads(threads, || {
                 let mut out = vec![0.0; 16 * 32 * 32];
-                pool(PoolKind::Average, &[axis, axis], &x, &mut out);
+                pool(PoolKind::Average, &[axis, axis], 1, &x, &mut out);
                 out
             })
         };

@@ -65,6 +65,14 @@ impl WindowAxis {
         before(self.pad_begin)..before(self.pad_begin + self.input)
     }
 
+    /// Those of the first `outputs` windows of which no tap is padding.
+    pub(crate) fn inside(&self, outputs: usize) -> Range<usize> {
+        let reach = self.kernel.saturating_sub(1) * self.dilation + 1;
+        let end = (self.input + self.pad_begin).checked_sub(reach).map_or(0, |last| last / self.stride + 1);
+        let end = end.min(outputs);
+        self.pad_begin.div_ceil(self.stride).min(end)..end
+    }
+
     /// Which taps of window `output` are not padding.
     #[must_use]
     #[inline(always)]
@@ -126,6 +134,7 @@ mod tests {
             for output in 0..axis.output {
                 let taps: Vec<usize> = (0..kernel).filter(|&tap| axis.position(output, tap).is_some()).collect();
                 let range = axis.taps(output);
+                assert_eq!(axis.inside(20).contains(&output), taps.len() == kernel, "{axis:?} window {output}");
                 assert_eq!(range.clone().collect::<Vec<_>>(), taps, "{axis:?} window {output}: {range:?}");
             }
             for (tap, outputs) in (0..kernel).flat_map(|tap| [(tap, 0..20), (tap, 3..11), (tap, 6..6)]) {

@@ -2,64 +2,77 @@
 
 use super::kind::PoolKind;
 use crate::{
-    places::places,
-    simd::{HALF, Instructions, OUTSIDE, Routine, Simd},
+    bands::{Band, Planes},
+    places::SeenRows,
+    simd::{HALF, Instructions, Routine, Simd},
     window::{self, WindowAxis},
 };
+use std::ops::Range;
 
-/// Places that are held at most.
-const MOST_PLACES: usize = 1 << 22;
+/// Rows that windows see, all that are held.
+const MOST_ROWS: usize = 1 << 20;
 
-/// Where the taps of all windows of a plane lie.
+/// Windows over the positions of a plane.
 pub(super) struct Blocks {
-    /// `[windows, taps]`, in values; [`OUTSIDE`] in the padding.
-    places: Vec<u32>,
+    /// Rows of positions that rows of windows see.
+    seen: SeenRows,
+    /// Windows along a row.
+    columns: WindowAxis,
     /// Values of a plane of inputs.
     inputs: usize,
     taps: usize,
+    /// Elements of each window, the same for all values of a line.
+    counts: Vec<f32>,
 }
 
 impl Blocks {
-    /// Whether each position of the other axes is a line of 8 values, and places are few enough to be numbered and held. Windows
-    /// far longer than the plane would mostly see padding.
+    /// Whether each position of the other axes is a line of 8 values, and rows are few enough to be held. Windows far longer than the
+    /// plane would mostly see padding.
     pub(super) fn fits(outer: &[WindowAxis], last: &WindowAxis) -> bool {
-        let is_line = last.is_identity() && last.input == HALF && !outer.is_empty();
+        let is_line = last.is_identity() && last.input == HALF;
         let is_near = |axis: &WindowAxis| axis.input > 0 && axis.kernel <= 2 * axis.input + 1;
-        let inputs = outer.iter().fold(HALF, |count, axis| count.saturating_mul(axis.input));
-        let of_axis = |axis: &WindowAxis| axis.output.saturating_mul(axis.kernel);
-        let places = outer.iter().fold(1usize, |count, axis| count.saturating_mul(of_axis(axis)));
-        is_line && outer.iter().all(is_near) && inputs < OUTSIDE as usize && places <= MOST_PLACES
+        let [rows @ .., _] = outer else { return false };
+        let seen =
+            rows.iter().fold(1usize, |count, axis| count.saturating_mul(axis.output.saturating_mul(axis.kernel)));
+        is_line && outer.iter().all(is_near) && seen <= MOST_ROWS
     }
 
-    pub(super) fn new(outer: &[WindowAxis]) -> Blocks {
-        let (windows, taps) = (window::outputs(outer), window::taps(outer));
-        let by_tap = places(outer, 0..windows, HALF);
-        let places = (0..windows).flat_map(|window| by_tap[window..].iter().step_by(windows).copied()).collect();
-        Blocks { places, inputs: window::inputs(outer) * HALF, taps }
+    /// Of axes that fit; `counts` are the elements of each window.
+    pub(super) fn new(outer: &[WindowAxis], counts: Vec<f32>) -> Blocks {
+        let (columns, rows) = outer.split_last().map_or((WindowAxis::POINT, outer), |(last, rows)| (*last, rows));
+        let inputs = window::inputs(rows) * columns.input * HALF;
+        Blocks { seen: SeenRows::new(rows), columns, inputs, taps: window::taps(rows) * columns.kernel, counts }
     }
 
-    /// Some planes of outputs from those of inputs. `counts` are the elements of each window.
-    pub(super) fn pool(&self, kind: PoolKind, counts: &[f32], x: &[f32], out: &mut [f32]) {
-        let outputs = counts.len() * HALF;
-        let pairs = x.chunks(2 * self.inputs).zip(out.chunks_mut(2 * outputs));
-        for (x, out) in pairs {
-            let (low, high) = out.split_at_mut(outputs);
-            let (x_low, x_high) = x.split_at(self.inputs);
+    /// Planes of outputs, of so many images, from those of inputs.
+    pub(super) fn pool(&self, kind: PoolKind, images: usize, x: &[f32], out: &mut [f32]) {
+        let (rows, columns) = (self.seen.ends.len(), self.columns.output);
+        let planes = out.len() / (self.counts.len() * HALF);
+        let planes = Planes { images, planes, together: 2, rows, columns, row_length: columns * HALF };
+        planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, mut out }| {
             // The last plane may be without another: it takes its own place.
-            let mut alone = vec![0.0; if high.is_empty() { outputs } else { 0 }];
-            let (high, x_high) = if high.is_empty() { (&mut alone[..], x_low) } else { (high, x_high) };
-            let planes = [x_low.as_chunks().0, x_high.as_chunks().0];
-            let out = [low.as_chunks_mut().0, high.as_chunks_mut().0];
-            Instructions::best().run(Pair { blocks: self, kind, counts, planes, out });
-        }
+            let mut alone = vec![0.0; if out.len() % 2 == 1 { out[0].len() } else { 0 }];
+            for (pair, out) in out.chunks_mut(2).enumerate() {
+                let x = &x[(first_plane + 2 * pair) * self.inputs..];
+                let x_low = &x[..self.inputs];
+                let (out, x_high) = match out {
+                    [low, high] => ([&mut **low, &mut **high], &x[self.inputs..][..self.inputs]),
+                    [low] => ([&mut **low, &mut alone[..]], x_low),
+                    _ => continue,
+                };
+                let planes = [x_low.as_chunks().0, x_high.as_chunks().0];
+                let out = out.map(|out| out.as_chunks_mut().0);
+                Instructions::best().run(Pair { blocks: self, kind, first_row, planes, out });
+            }
+        });
     }
 }
 
-/// All windows of two planes.
+/// Rows of windows of two planes.
 struct Pair<'a> {
     blocks: &'a Blocks,
     kind: PoolKind,
-    counts: &'a [f32],
+    first_row: usize,
     planes: [&'a [[f32; HALF]]; 2],
     out: [&'a mut [[f32; HALF]]; 2],
 }
@@ -69,22 +82,47 @@ impl Routine for Pair<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Pair { blocks, kind, counts, planes: [low, high], out: [out_low, out_high] } = self;
-        let windows = blocks.places.chunks_exact(blocks.taps.max(1)).zip(counts);
-        for ((taps, count), (out_low, out_high)) in windows.zip(out_low.iter_mut().zip(out_high)) {
-            let mut total = simd.splat(kind.start());
-            for &place in taps {
-                if place == OUTSIDE {
-                    continue;
+        let Pair { blocks, kind, first_row, planes, out: [low, high] } = self;
+        let columns = blocks.columns;
+        let inside = columns.inside(columns.output);
+        let rows = low.chunks_exact_mut(columns.output).zip(high.chunks_exact_mut(columns.output));
+        for (row, (low, high)) in (first_row..).zip(rows) {
+            let lines = blocks.seen.of(row).0;
+            let counts = &blocks.counts[row * columns.output..][..columns.output];
+            for column in 0..columns.output {
+                let taps = if inside.contains(&column) { 0..columns.kernel } else { columns.taps(column) };
+                let mut total = blocks.window(simd, kind, planes, lines, column, taps);
+                if kind != PoolKind::Max {
+                    total = simd.divide(total, simd.splat(counts[column]));
                 }
-                let line = place as usize / HALF;
-                let values = simd.load_halves(&low[line], &high[line]);
+                simd.store_halves(total, &mut low[column], &mut high[column]);
+            }
+        }
+    }
+}
+
+impl Blocks {
+    /// The maximum or sum of some taps of a window of each of two planes.
+    #[inline(always)]
+    fn window<S: Simd>(
+        &self,
+        simd: S,
+        kind: PoolKind,
+        [low, high]: [&[[f32; HALF]]; 2],
+        lines: &[usize],
+        column: usize,
+        taps: Range<usize>,
+    ) -> S::Vector {
+        let WindowAxis { input, stride, dilation, pad_begin, .. } = self.columns;
+        let mut total = simd.splat(kind.start());
+        for line in lines {
+            let (low, high) = (&low[line * input..][..input], &high[line * input..][..input]);
+            for tap in taps.clone() {
+                let position = column * stride + tap * dilation - pad_begin;
+                let values = simd.load_halves(&low[position], &high[position]);
                 total = if kind == PoolKind::Max { simd.maximum(total, values) } else { simd.add(total, values) };
             }
-            if kind != PoolKind::Max {
-                total = simd.divide(total, simd.splat(*count));
-            }
-            simd.store_halves(total, out_low, out_high);
         }
+        total
     }
 }

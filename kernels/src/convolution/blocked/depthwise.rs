@@ -2,12 +2,12 @@
 
 use super::{CHANNEL_BLOCK, plane};
 use crate::{
+    bands::{Band, Planes},
     convolution::{ConvolutionEpilogue, ConvolutionShape},
     places::SeenRows,
     product::clamped,
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
-    threads,
     window::{self, WindowAxis},
 };
 use std::ops::Range;
@@ -44,95 +44,112 @@ pub(super) fn depthwise(
     let mut axes = window::joined(&shape.axes);
     let columns = axes.pop().unwrap_or(WindowAxis::POINT);
     let seen = SeenRows::new(&axes);
-    let rows = seen.ends.len();
-    let (inputs, blocks) = (plane(shape) * CHANNEL_BLOCK, shape.groups / CHANNEL_BLOCK);
-    let row_length = columns.output * CHANNEL_BLOCK;
-    let parts = threads::parts(out.len() * taps, usize::MAX);
-    let rows_each = rows.div_ceil(parts.div_ceil(shape.batch * blocks));
-    let parts_of_block = rows.div_ceil(rows_each);
-    let mut tasks: Vec<Task<'_>> = Vec::with_capacity(shape.batch * blocks * parts_of_block);
-    for (block, out) in out.chunks_mut(rows * row_length).enumerate() {
-        let channel = block % blocks * CHANNEL_BLOCK;
-        tasks.extend(out.chunks_mut(rows_each * row_length).enumerate().map(|(part, out)| Task {
-            seen: &seen,
-            columns,
-            first_row: part * rows_each,
-            x: &x[block * inputs..][..inputs],
-            weight: &weight[channel * taps..][..CHANNEL_BLOCK * taps],
-            place: block * rows * row_length + part * rows_each * row_length,
-            out,
-            channel,
-            epilogue,
-        }));
-    }
-    let each = (blocks * shape.batch * parts_of_block).div_ceil(parts);
-    threads::chunks(&mut tasks, each, |_, tasks| instructions.run(Chunk(tasks)));
+    let common = Common { seen: &seen, columns, inputs: plane(shape) * CHANNEL_BLOCK, x, weight, taps, epilogue };
+    let blocks = shape.groups / CHANNEL_BLOCK;
+    let planes = Planes {
+        images: shape.batch,
+        planes: shape.batch * blocks,
+        together: 1,
+        rows: seen.ends.len(),
+        columns: columns.output,
+        row_length: columns.output * CHANNEL_BLOCK,
+    };
+    let operations = out.len() * taps;
+    planes.each(operations, out, |band| instructions.run(Task { common: &common, blocks, band }));
 }
 
-/// Tasks of one thread, which share the memory that they copy into.
-struct Chunk<'t, 'a>(&'t mut [Task<'a>]);
+/// Everything that tasks have in common.
+struct Common<'a> {
+    seen: &'a SeenRows,
+    columns: WindowAxis,
+    /// Values of a block of inputs.
+    inputs: usize,
+    x: &'a [f32],
+    /// `[channels, taps]`.
+    weight: &'a [f32],
+    taps: usize,
+    epilogue: ConvolutionEpilogue<'a>,
+}
 
-impl Routine for Chunk<'_, '_> {
+/// Some rows of outputs of some blocks of channels.
+struct Task<'a> {
+    common: &'a Common<'a>,
+    /// Blocks of an image.
+    blocks: usize,
+    band: Band<'a>,
+}
+
+impl Routine for Task<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Some(first) = self.0.first() else { return };
-        let mut weights = scratch(first.weight.len());
-        let copied = first.copied_columns();
+        let Self { common, blocks, band: Band { first_row, first_plane, out } } = self;
+        let Common { columns, inputs, x, weight, taps, .. } = *common;
+        let row_length = (columns.output * CHANNEL_BLOCK).max(1);
+        let rows = out.first().map_or(0, |out| out.len() / row_length);
+        let rows = first_row..first_row + rows;
+        let copied = common.copied_columns();
         let line = copied.map_or(0, |columns| columns.input * CHANNEL_BLOCK);
-        // What is not copied into is padding, the same for all.
-        let mut padded = scratch(first.x.len() / (first.columns.input * CHANNEL_BLOCK).max(1) * line);
-        padded.fill(0.0);
-        for task in self.0 {
-            let weights = weights.as_chunks_mut().0;
-            task.transpose_weights(weights);
+        let seen = if copied.is_some() { common.seen_rows(rows.clone()) } else { 0..0 };
+        let mut padded = scratch(seen.end * line);
+        // What is not copied into is padding, the same for all blocks.
+        padded[seen.start * line..].fill(0.0);
+        let mut weights = scratch(CHANNEL_BLOCK * taps);
+        let weights = weights.as_chunks_mut().0;
+        for (index, out) in out.into_iter().enumerate() {
+            let block = first_plane + index;
+            let channel = block % blocks * CHANNEL_BLOCK;
+            transpose_weights(&weight[channel * taps..][..CHANNEL_BLOCK * taps], weights);
+            let x = &x[block * inputs..][..inputs];
             let (columns, x) = match copied {
                 Some(columns) => {
-                    task.copy_rows(simd, &mut padded, line);
+                    common.copy_rows(simd, x, seen.clone(), &mut padded, line);
                     (columns, &padded[..])
                 }
-                None => (task.columns, task.x),
+                None => (columns, x),
             };
-            task.multiply(simd, columns, x, weights);
+            let place = (block * common.seen.ends.len() + first_row) * row_length;
+            common.multiply(simd, first_row, columns, (x, weights), channel, (out, place));
         }
     }
 }
 
-/// Some rows of outputs of a block of channels.
-struct Task<'a> {
-    seen: &'a SeenRows,
-    columns: WindowAxis,
-    first_row: usize,
-    /// The block.
-    x: &'a [f32],
-    /// `[8 channels, taps]`.
-    weight: &'a [f32],
-    out: &'a mut [f32],
-    channel: usize,
-    /// Where the outputs begin in the whole output.
-    place: usize,
-    epilogue: ConvolutionEpilogue<'a>,
+/// Weights of a tap side by side: `[taps, 8]` of `[8, taps]`.
+fn transpose_weights(weight: &[f32], weights: &mut [[f32; CHANNEL_BLOCK]]) {
+    for (channel, weight) in weight.chunks_exact(weights.len().max(1)).take(CHANNEL_BLOCK).enumerate() {
+        for (lanes, weight) in weights.iter_mut().zip(weight) {
+            lanes[channel] = *weight;
+        }
+    }
 }
 
-impl Task<'_> {
-    /// The outputs from rows of these windows.
+impl Common<'_> {
+    /// The outputs of rows of a block from `first_row` on, which begin at a place of the whole output.
     #[inline(always)]
-    fn multiply<S: Simd>(&mut self, simd: S, columns: WindowAxis, x: &[f32], weights: &[[f32; CHANNEL_BLOCK]]) {
+    fn multiply<S: Simd>(
+        &self,
+        simd: S,
+        first_row: usize,
+        columns: WindowAxis,
+        (x, weights): (&[f32], &[[f32; CHANNEL_BLOCK]]),
+        channel: usize,
+        (out, place): (&mut [f32], usize),
+    ) {
         let row_length = columns.output * CHANNEL_BLOCK;
-        let bias = self.epilogue.bias.map(|bias| &bias[self.channel..][..CHANNEL_BLOCK]);
+        let bias = self.epilogue.bias.map(|bias| &bias[channel..][..CHANNEL_BLOCK]);
         let bias = bias.and_then(|bias| bias.first_chunk()).unwrap_or(&ZEROS);
-        for row in 0..self.out.len() / row_length.max(1) {
-            let addend = self.epilogue.addend.map(|addend| &addend[self.place + row * row_length..][..row_length]);
+        for row in 0..out.len() / row_length.max(1) {
+            let addend = self.epilogue.addend.map(|addend| &addend[place + row * row_length..][..row_length]);
             let row = Row {
                 columns,
                 x: x.as_chunks().0,
-                seen: self.seen.of(self.first_row + row),
+                seen: self.seen.of(first_row + row),
                 weights,
                 bias: simd.load_halves(bias, bias),
                 addend: addend.map(|addend| addend.as_chunks().0),
                 clamp: self.epilogue.clamp,
-                out: self.out[row * row_length..][..row_length].as_chunks_mut().0,
+                out: out[row * row_length..][..row_length].as_chunks_mut().0,
             };
             match (columns.kernel, columns.dilation, columns.stride) {
                 (3, 1, 1) => row.run::<3, 1>(simd),
@@ -143,17 +160,7 @@ impl Task<'_> {
             }
         }
         if let Some(change) = self.epilogue.change {
-            change.apply(self.place, self.out);
-        }
-    }
-
-    /// Weights of a tap side by side.
-    fn transpose_weights(&self, weights: &mut [[f32; CHANNEL_BLOCK]]) {
-        let taps = weights.len();
-        for (tap, weights) in weights.iter_mut().enumerate() {
-            for channel in 0..CHANNEL_BLOCK {
-                weights[channel] = self.weight[channel * taps + tap];
-            }
+            change.apply(place, out);
         }
     }
 
@@ -161,7 +168,7 @@ impl Task<'_> {
     /// odd; of small blocks only.
     fn copied_columns(&self) -> Option<WindowAxis> {
         let WindowAxis { input, output, kernel, stride, dilation, .. } = self.columns;
-        if input == 0 || output == 0 || kernel <= 1 || self.x.len() > MOST_COPIED {
+        if input == 0 || output == 0 || kernel <= 1 || self.inputs > MOST_COPIED {
             return None;
         }
         let reach = (output.next_multiple_of(PAIR) - 1) * stride + (kernel - 1) * dilation + 1;
@@ -172,18 +179,25 @@ impl Task<'_> {
         Some(WindowAxis { input: reach, pad_begin: 0, pad_end: 0, ..self.columns })
     }
 
-    /// Copies rows to behind the padding of lines of so many values.
+    /// Copies rows of a block to behind the padding of lines of so many values.
     #[inline(always)]
-    fn copy_rows<S: Simd>(&self, simd: S, padded: &mut [f32], line: usize) {
+    fn copy_rows<S: Simd>(&self, simd: S, x: &[f32], rows: Range<usize>, padded: &mut [f32], line: usize) {
         let row = self.columns.input * CHANNEL_BLOCK;
         let begin = (self.columns.pad_begin * CHANNEL_BLOCK).min(line);
-        for (line, from) in padded.chunks_exact_mut(line).zip(self.x.chunks_exact(row)) {
+        let from = &x[rows.start * row..rows.end * row];
+        for (line, from) in padded[rows.start * line..].chunks_exact_mut(line).zip(from.chunks_exact(row)) {
             let inside = &mut line[begin..];
             let count = row.min(inside.len());
             for (inside, from) in inside[..count].chunks_mut(LANES).zip(from[..count].chunks(LANES)) {
                 simd.store_partial(simd.load_partial(from), inside);
             }
         }
+    }
+
+    /// Rows of inputs from the first to the last that some rows of outputs see.
+    fn seen_rows(&self, rows: Range<usize>) -> Range<usize> {
+        let seen = || rows.clone().flat_map(|row| self.seen.of(row).0);
+        seen().min().map_or(0..0, |first| *first..seen().max().map_or(0, |last| last + 1))
     }
 }
 
@@ -205,7 +219,8 @@ struct Row<'a, 'o, S: Simd> {
 impl<S: Simd> Row<'_, '_, S> {
     #[inline(always)]
     fn run<const KERNEL: usize, const STRIDE: usize>(mut self, simd: S) {
-        let inside = self.inside();
+        // There may be one more than outputs.
+        let inside = self.columns.inside(self.columns.output.next_multiple_of(PAIR));
         let mut column = 0;
         while column < self.out.len() {
             let rest = if column < inside.start { 0 } else { inside.end.saturating_sub(column) };
@@ -217,15 +232,6 @@ impl<S: Simd> Row<'_, '_, S> {
                 _ => self.at_border(simd, column),
             };
         }
-    }
-
-    /// The windows of which no tap is padding; there may be one more than outputs.
-    fn inside(&self) -> Range<usize> {
-        let WindowAxis { input, output, kernel, stride, dilation, pad_begin, .. } = self.columns;
-        let reach = kernel.saturating_sub(1) * dilation + 1;
-        let end = (input + pad_begin).checked_sub(reach).map_or(0, |last| last / stride + 1);
-        let end = end.min(output.next_multiple_of(PAIR));
-        pad_begin.div_ceil(stride).min(end)..end
     }
 
     /// Some pairs of windows side by side; gives how many windows.

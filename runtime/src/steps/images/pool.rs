@@ -54,7 +54,7 @@ impl Kernel for Pool {
             return Ok(vec![result.into(), places.into()]);
         }
         let result = produce(context, x.dtype(), &shape, |out| {
-            pool(kind, &axes, &values, out);
+            pool(kind, &axes, shape.first().copied().unwrap_or(1), &values, out);
             Ok(())
         })?;
         Ok(vec![result.into()])

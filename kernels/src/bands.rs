@@ -1,0 +1,128 @@
+//! Rows of planes cut into bands, so that threads read again what they have written.
+//!
+//! Convolutions of all channels give threads neighbouring windows of an image. What computes each channel by itself gives them
+//! neighbouring rows of all channels: were it channels, half of what a thread reads would have been written by another, in whose
+//! caches it lies.
+
+use crate::{team, threads};
+
+/// Windows of a plane from which on it is cut. Of fewer, convolutions give threads channels.
+const FEWEST_WINDOWS: usize = 96;
+
+/// Planes of a band that lists have room for from the beginning, at most.
+const MOST_RESERVED: usize = 1 << 10;
+
+/// Planes of outputs, `[images, planes, rows, columns..]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Planes {
+    /// All images.
+    pub images: usize,
+    /// Of all images.
+    pub planes: usize,
+    /// Planes that are computed together.
+    pub together: usize,
+    pub rows: usize,
+    /// Windows of a row.
+    pub columns: usize,
+    /// Values of a row.
+    pub row_length: usize,
+}
+
+/// Some neighbouring rows of some planes.
+pub(crate) struct Band<'a> {
+    pub first_row: usize,
+    /// Of all images.
+    pub first_plane: usize,
+    /// The rows of each plane.
+    pub out: Vec<&'a mut [f32]>,
+}
+
+impl Planes {
+    /// Cuts outputs into about as many bands as there are parts, those of the first rows first.
+    pub(crate) fn split<'a>(&self, parts: usize, out: &'a mut [f32]) -> Vec<Band<'a>> {
+        let Planes { images, planes, together, rows, columns, row_length } = *self;
+        let units = planes.div_ceil(together).max(1);
+        let is_cut = images == 1 && parts > 1 && rows * columns >= FEWEST_WINDOWS;
+        let threads = if is_cut { team::count() } else { 1 };
+        let bands = parts.div_ceil(units).next_multiple_of(threads).min(rows.max(1));
+        let rows_each = rows.div_ceil(bands).max(1);
+        let bands = rows.div_ceil(rows_each);
+        let planes_each = units.div_ceil((parts / bands.max(1)).max(1)) * together;
+        let groups = planes.div_ceil(planes_each);
+        let band = |index: usize| Band {
+            first_row: index / groups * rows_each,
+            first_plane: index % groups * planes_each,
+            out: Vec::with_capacity(planes_each.min(MOST_RESERVED)),
+        };
+        let mut split: Vec<Band<'a>> = (0..bands * groups).map(band).collect();
+        for (plane, out) in out.chunks_mut((rows * row_length).max(1)).enumerate() {
+            for (band, out) in out.chunks_mut((rows_each * row_length).max(1)).enumerate() {
+                split[band * groups + plane / planes_each].out.push(out);
+            }
+        }
+        split
+    }
+
+    /// Runs each band once, side by side where `operations` are enough.
+    pub(crate) fn each(&self, operations: usize, out: &mut [f32], run: impl Fn(Band<'_>) + Sync) {
+        threads::each(self.split(threads::parts(operations, usize::MAX), out), run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::team::Team;
+    use proptest::prelude::*;
+
+    /// First row, first plane, and rows of each plane of each band.
+    fn bands(planes: Planes, parts: usize) -> Vec<(usize, usize, Vec<usize>)> {
+        let mut out = vec![0.0; planes.planes * planes.rows * planes.row_length];
+        let split = Team::new(2).unwrap().run(|| {
+            let split = planes.split(parts, &mut out).into_iter();
+            split
+                .map(|band| {
+                    let rows = band.out.iter().map(|out| out.len() / planes.row_length);
+                    (band.first_row, band.first_plane, rows.collect())
+                })
+                .collect()
+        });
+        split
+    }
+
+    #[test]
+    fn threads_have_rows_of_all_planes_of_an_image_and_planes_of_several() {
+        let planes = Planes { images: 1, planes: 5, together: 2, rows: 10, columns: 10, row_length: 3 };
+        assert_eq!(
+            bands(planes, 4),
+            [(0, 0, vec![5; 4]), (0, 4, vec![5]), (5, 0, vec![5; 4]), (5, 4, vec![5])],
+            "two threads, each with the planes in two parts"
+        );
+        assert_eq!(bands(planes, 1), [(0, 0, vec![10; 5])]);
+        let images = Planes { images: 5, ..planes };
+        assert_eq!(bands(images, 2), [(0, 0, vec![10; 4]), (0, 4, vec![10])]);
+        let few = Planes { columns: 9, ..planes };
+        assert_eq!(bands(few, 2), [(0, 0, vec![10; 4]), (0, 4, vec![10])], "90 windows");
+        let one = Planes { planes: 1, ..planes };
+        assert_eq!(bands(one, 3), [0, 3, 6, 9].map(|first| (first, 0, vec![3.min(10 - first)])));
+    }
+
+    proptest! {
+        #[test]
+        fn each_row_of_each_plane_is_in_one_band(
+            (planes, images, together, rows, columns, parts) in (0usize..20, 1usize..3, 1usize..3, 1usize..30, 1usize..20, 1usize..9),
+        ) {
+            let mut seen = vec![0; planes * rows];
+            let planes = Planes { images, planes, together, rows, columns, row_length: columns };
+            for (first_row, first_plane, bands) in bands(planes, parts) {
+                prop_assert_eq!(first_plane % together, 0);
+                for (plane, rows_of_plane) in bands.into_iter().enumerate() {
+                    for row in first_row..first_row + rows_of_plane {
+                        seen[(first_plane + plane) * rows + row] += 1;
+                    }
+                }
+            }
+            prop_assert!(seen.iter().all(|&count| count == 1), "{:?}", seen);
+        }
+    }
+}
