@@ -6,9 +6,6 @@
 
 use crate::{team, threads};
 
-/// Windows of a plane from which on it is cut. Of fewer, convolutions give threads channels.
-const FEWEST_WINDOWS: usize = 96;
-
 /// Planes of a band that lists have room for from the beginning, at most.
 const MOST_RESERVED: usize = 1 << 10;
 
@@ -26,6 +23,9 @@ pub(crate) struct Planes {
     pub columns: usize,
     /// Values of a row.
     pub row_length: usize,
+    /// Windows from which on a plane is cut. Of fewer than some hundred, convolutions give threads channels; and a part of a plane
+    /// must not cost much more than its share.
+    pub fewest_windows: usize,
 }
 
 /// Some neighbouring rows of some planes.
@@ -40,9 +40,9 @@ pub(crate) struct Band<'a> {
 impl Planes {
     /// Cuts outputs into about as many bands as there are parts, those of the first rows first.
     pub(crate) fn split<'a>(&self, parts: usize, out: &'a mut [f32]) -> Vec<Band<'a>> {
-        let Planes { images, planes, together, rows, columns, row_length } = *self;
+        let Planes { images, planes, together, rows, columns, row_length, fewest_windows } = *self;
         let units = planes.div_ceil(together).max(1);
-        let is_cut = images == 1 && parts > 1 && rows * columns >= FEWEST_WINDOWS;
+        let is_cut = images == 1 && parts > 1 && rows * columns >= fewest_windows;
         let threads = if is_cut { team::count() } else { 1 };
         let bands = parts.div_ceil(units).next_multiple_of(threads).min(rows.max(1));
         let rows_each = rows.div_ceil(bands).max(1);
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn threads_have_rows_of_all_planes_of_an_image_and_planes_of_several() {
-        let planes = Planes { images: 1, planes: 5, together: 2, rows: 10, columns: 10, row_length: 3 };
+        let planes =
+            Planes { images: 1, planes: 5, together: 2, rows: 10, columns: 10, row_length: 3, fewest_windows: 100 };
         assert_eq!(
             bands(planes, 4),
             [(0, 0, vec![5; 4]), (0, 4, vec![5]), (5, 0, vec![5; 4]), (5, 4, vec![5])],
@@ -113,7 +114,7 @@ mod tests {
             (planes, images, together, rows, columns, parts) in (0usize..20, 1usize..3, 1usize..3, 1usize..30, 1usize..20, 1usize..9),
         ) {
             let mut seen = vec![0; planes * rows];
-            let planes = Planes { images, planes, together, rows, columns, row_length: columns };
+            let planes = Planes { images, planes, together, rows, columns, row_length: columns, fewest_windows: 50 };
             for (first_row, first_plane, bands) in bands(planes, parts) {
                 prop_assert_eq!(first_plane % together, 0);
                 for (plane, rows_of_plane) in bands.into_iter().enumerate() {

@@ -12,6 +12,9 @@ use std::ops::Range;
 /// Rows that windows see, all that are held.
 const MOST_ROWS: usize = 1 << 20;
 
+/// Windows of a plane from which on rows are given to different threads.
+const FEWEST_OF_BANDS: usize = 96;
+
 /// Windows over the positions of a plane.
 pub(super) struct Blocks {
     /// Rows of positions that rows of windows see.
@@ -48,7 +51,8 @@ impl Blocks {
     pub(super) fn pool(&self, kind: PoolKind, images: usize, x: &[f32], out: &mut [f32]) {
         let (rows, columns) = (self.seen.ends.len(), self.columns.output);
         let planes = out.len() / (self.counts.len() * HALF);
-        let planes = Planes { images, planes, together: 2, rows, columns, row_length: columns * HALF };
+        let row_length = columns * HALF;
+        let planes = Planes { images, planes, together: 2, rows, columns, row_length, fewest_windows: FEWEST_OF_BANDS };
         planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, mut out }| {
             // The last plane may be without another: it takes its own place.
             let mut alone = vec![0.0; if out.len() % 2 == 1 { out[0].len() } else { 0 }];

@@ -21,6 +21,10 @@ const PAIRS: usize = 4;
 /// Values of a block up to which rows of outputs read copies of them with the padding: about as many as the first-level cache holds.
 const MOST_COPIED: usize = 1 << 13;
 
+/// Windows of a block from which on rows are given to different threads: below, those that both see are copied, for as long as the
+/// windows take.
+const FEWEST_OF_BANDS: usize = MOST_COPIED / CHANNEL_BLOCK;
+
 /// Positions that rows with their padding may be longer than twice as long as those without.
 const SHORT_REACH: usize = 8;
 
@@ -53,6 +57,7 @@ pub(super) fn depthwise(
         rows: seen.ends.len(),
         columns: columns.output,
         row_length: columns.output * CHANNEL_BLOCK,
+        fewest_windows: FEWEST_OF_BANDS,
     };
     let operations = out.len() * taps;
     planes.each(operations, out, |band| instructions.run(Task { common: &common, blocks, band }));
