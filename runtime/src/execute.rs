@@ -61,11 +61,12 @@ impl Execution<'_, '_> {
             let here = at as u32;
             program.source.progress(Progress::StepBegins { block: index, step: here });
             let begun = self.trace.map(|_| Instant::now());
-            let views = self.memory.view(index, at).and_then(|shapes| viewed(step, plan, at, &mut frame, shapes));
-            let mut results = match views {
-                Some(views) => views,
+            let views = self.memory.view(index, at).and_then(|shapes| viewed(step, &frame, shapes));
+            let given = views.or_else(|| self.joined(index, step, at, &frame));
+            let mut results = match given {
+                Some(given) => given,
                 None => {
-                    let operands = self.operands(step, plan, at, &mut frame, &program.source);
+                    let operands = self.operands(index, step, plan, at, &mut frame, &program.source);
                     // Keys and values of the next attention come from the disk while this one and what lies between are computed.
                     if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                         upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
@@ -73,6 +74,7 @@ impl Execution<'_, '_> {
                     self.run_step(index, step, operands)?
                 }
             };
+            release(step, plan, at, &mut frame);
             if let (Some(trace), Some(begun)) = (self.trace, begun) {
                 trace.add_step((index, here), step.op.name(), &step.name, begun);
             }
@@ -101,9 +103,26 @@ impl Execution<'_, '_> {
         results
     }
 
-    /// The operands of a step, whose weights come from `source`.
+    /// The result of a step whose operands lie in its place already.
+    fn joined(&self, block: u32, step: &StepRecord, at: usize, frame: &[Option<Contents>]) -> Option<Vec<Contents>> {
+        self.memory.joins(block, at).then_some(())?;
+        let operand = |operand: &OperandRecord| match *operand {
+            OperandRecord::Value(slot) => match frame[slot as usize].as_ref()? {
+                Contents::Value(value) => value.as_tensor().cloned(),
+                Contents::Version(_) => None,
+            },
+            OperandRecord::Weight(_) | OperandRecord::Absent => None,
+        };
+        let operands = step.operands.iter().map(operand).collect::<Option<Vec<_>>>()?;
+        let joined = self.memory.join(block, at, *step.results.first()?, operands)?;
+        Some(vec![Contents::Value(joined.into())])
+    }
+
+    /// The operands of a step, whose weights come from `source`. A step that nobody reads them after owns them and may write over them,
+    /// but where its result has its place within a larger value: they are to be released behind it.
     fn operands(
         &self,
+        block: u32,
         step: &StepRecord,
         plan: &BlockPlan,
         at: usize,
@@ -111,13 +130,14 @@ impl Execution<'_, '_> {
         source: &Arc<dyn PartSource>,
     ) -> Vec<Operand> {
         let mut operands: Vec<Operand> = Vec::with_capacity(step.operands.len());
+        let is_part = self.memory.is_part(block, &step.results);
         for (position, operand) in step.operands.iter().enumerate() {
             operands.push(match *operand {
                 OperandRecord::Absent => Operand::Absent,
                 OperandRecord::Weight(weight) => Operand::Weight(self.weight_from(weight, source)),
                 OperandRecord::Value(slot) => {
                     let slot_value = &mut frame[slot as usize];
-                    let last = plan.is_last_read(slot, at, position);
+                    let last = plan.is_last_read(slot, at, position) && !is_part;
                     match if last { slot_value.take() } else { slot_value.clone() } {
                         Some(Contents::Value(value)) => Operand::Value(value),
                         Some(Contents::Version(version)) => Operand::Version(version),
@@ -177,15 +197,9 @@ fn frame(arguments: Vec<Contents>, block: &BlockRecord) -> Vec<Option<Contents>>
     frame
 }
 
-/// Operand 0 of a step in the shapes that the plan knows for the results, one behind the other: such a step does nothing else. `None`,
-/// with the frame as it was, where the operand is no tensor of as many elements.
-fn viewed(
-    step: &StepRecord,
-    plan: &BlockPlan,
-    at: usize,
-    frame: &mut [Option<Contents>],
-    shapes: &[Box<[usize]>],
-) -> Option<Vec<Contents>> {
+/// Operand 0 of a step in the shapes that the plan knows for the results, one behind the other: such a step does nothing else. `None`
+/// where the operand is no tensor of as many elements.
+fn viewed(step: &StepRecord, frame: &[Option<Contents>], shapes: &[Box<[usize]>]) -> Option<Vec<Contents>> {
     let Some(&OperandRecord::Value(slot)) = step.operands.first() else { return None };
     let Some(Contents::Value(Value::Tensor(tensor))) = &frame[slot as usize] else { return None };
     let views = match shapes {
@@ -201,10 +215,17 @@ fn viewed(
             (first == tensor.count()).then_some(parts)?
         }
     };
-    if plan.is_last_read(slot, at, 0) {
-        frame[slot as usize] = None;
-    }
     Some(views)
+}
+
+/// Drops the operands of a step that nobody reads behind it.
+fn release(step: &StepRecord, plan: &BlockPlan, at: usize, frame: &mut [Option<Contents>]) {
+    for (position, operand) in step.operands.iter().enumerate() {
+        match *operand {
+            OperandRecord::Value(slot) if plan.is_last_read(slot, at, position) => frame[slot as usize] = None,
+            OperandRecord::Value(_) | OperandRecord::Weight(_) | OperandRecord::Absent => {}
+        }
+    }
 }
 
 /// Keeps the results of a step that somebody reads.

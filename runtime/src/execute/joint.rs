@@ -4,7 +4,7 @@
 //! other, and what they read of a weight is kept until the last one is through. A row of a product has the same bits whatever
 //! rows it comes with, so that each caller gets what it would get alone.
 
-use super::{Execution, StepMemory, failure, frame, keep, reads_caches, upcoming_versions};
+use super::{Execution, StepMemory, failure, frame, keep, reads_caches, release, upcoming_versions};
 use crate::error::RunError;
 use crate::program::Program;
 use crate::steps::{Contents, Kernel, KernelError, Operand, PartBytes, PartSource, Progress, Stacked, kernel, stack};
@@ -39,17 +39,25 @@ pub(crate) fn run_together(
         program.source.progress(Progress::StepBegins { block: index, step: here });
         let begun = Instant::now();
         let source: Arc<dyn PartSource> = Arc::new(KeptParts::new(program.source.clone()));
-        let operands = callers.iter().zip(&mut frames);
-        let operands = operands.map(|(caller, frame)| caller.operands(step, plan, at, frame, &source)).collect();
-        let next = frames.first().map_or(&[][..], Vec::as_slice);
-        let ahead = || upcoming_versions(&block.steps[at + 1..], next).for_each(Version::read_ahead);
-        let results = run_step(callers, index, step, operands, &ahead)?;
+        let joined = callers.iter().zip(&frames).map(|(caller, frame)| caller.joined(index, step, at, frame));
+        let results = match joined.collect() {
+            Some(joined) => joined,
+            None => {
+                let operands = callers.iter().zip(&mut frames);
+                let operands = operands.map(|(caller, frame)| caller.operands(index, step, plan, at, frame, &source));
+                let operands = operands.collect();
+                let next = frames.first().map_or(&[][..], Vec::as_slice);
+                let ahead = || upcoming_versions(&block.steps[at + 1..], next).for_each(Version::read_ahead);
+                run_step(callers, index, step, operands, &ahead)?
+            }
+        };
         drop(source);
         if let Some(trace) = trace {
             trace.add_step((index, here), step.op.name(), &step.name, begun);
         }
         program.source.progress(Progress::StepEnds { block: index, step: here });
         for (frame, results) in frames.iter_mut().zip(results) {
+            release(step, plan, at, frame);
             keep(results, step, plan, frame);
         }
     }

@@ -1,7 +1,7 @@
 //! One allocation, handed out in pieces that never overlap while they are held.
 #![allow(unsafe_code, reason = "pieces of one allocation are written through separate owners")]
 
-use ipuc_formats::tensor::Storage;
+use ipuc_formats::tensor::{Storage, Tensor};
 use ipuc_pages::Pages;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,21 @@ impl Arena {
         held.insert(place, (offset, end));
         drop(held);
         Some(ArenaBytes { arena: self.clone(), offset, bytes, discarded: false })
+    }
+
+    /// The bytes at `offset` as one, where they are those of the parts, one behind the other; else `None`.
+    pub(crate) fn join(self: &Arc<Self>, offset: usize, bytes: usize, parts: Box<[Tensor]>) -> Option<JoinedBytes> {
+        let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes)?;
+        let start = self.start.as_ptr().addr();
+        let mut place = start + offset;
+        for part in &parts {
+            let bytes = part.bytes();
+            if bytes.as_ptr().addr() != place {
+                return None;
+            }
+            place += bytes.len();
+        }
+        (place == start + end).then(|| JoinedBytes { arena: self.clone(), offset, bytes, parts })
     }
 
     /// Gives the memory of the piece at `offset` back to the system, unless it is not inside or somebody holds a part of it.
@@ -99,9 +114,39 @@ impl Drop for ArenaBytes {
     }
 }
 
+/// Neighbouring pieces of an arena as one.
+pub(crate) struct JoinedBytes {
+    arena: Arc<Arena>,
+    offset: usize,
+    bytes: usize,
+    /// Their owners.
+    parts: Box<[Tensor]>,
+}
+
+impl Storage for JoinedBytes {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the bytes are those of the parts, which lie inside the pages that the `Arc` keeps alive. A part has another owner or
+        // this one; it is written by an owner without others only, and this one reads.
+        unsafe { std::slice::from_raw_parts(self.arena.start.as_ptr().add(self.offset), self.bytes) }
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.parts.iter_mut().all(Tensor::is_exclusive) {
+            return None;
+        }
+        // SAFETY: as above; no part has another owner, and `&mut self` is the only way to them.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.arena.start.as_ptr().add(self.offset), self.bytes) })
+    }
+
+    fn is_counted(&self) -> bool {
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ipuc_formats::dtype::DType;
 
     #[test]
     fn held_pieces_are_not_given_twice() {
@@ -118,6 +163,39 @@ mod tests {
         assert_eq!(arena.take(64, 64).unwrap().bytes(), [7; 64]);
         assert!(arena.take(200, 100).is_none());
         assert!(arena.take(usize::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn neighbours_are_joined_and_written_when_nobody_else_holds_them() {
+        let arena = Arena::new(256).unwrap();
+        let piece = |offset: usize, value: u8| {
+            let mut piece = arena.take(offset, 64).unwrap();
+            piece.bytes_mut().unwrap().fill(value);
+            Tensor::over(DType::U8, &[64], Arc::new(piece)).unwrap()
+        };
+        let parts = [piece(64, 1), piece(128, 2)];
+        let join = |offset, bytes, parts: &[&Tensor]| {
+            arena.join(offset, bytes, parts.iter().map(|&part| part.clone()).collect())
+        };
+        let [first, second] = &parts;
+        for (offset, bytes, parts) in [
+            (0, 128, [first, second]),
+            (64, 64, [first, second]),
+            (64, 192, [first, second]),
+            (64, 128, [second, first]),
+            (64, usize::MAX, [first, second]),
+        ] {
+            assert!(join(offset, bytes, &parts).is_none(), "{offset} {bytes}");
+        }
+        let mut joined = join(64, 128, &[first, second]).unwrap();
+        assert_eq!(joined.bytes(), [[1; 64], [2; 64]].concat());
+        assert!(joined.bytes_mut().is_none());
+        assert!(arena.take(64, 1).is_none() && arena.take(191, 1).is_none());
+        drop(parts);
+        joined.bytes_mut().unwrap()[63..65].fill(3);
+        assert_eq!(joined.bytes()[62..66], [1, 3, 3, 2]);
+        drop(joined);
+        assert!(arena.take(0, 256).is_some());
     }
 
     #[test]

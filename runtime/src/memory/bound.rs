@@ -98,6 +98,28 @@ impl BoundMemory {
         self.blocks.get(block as usize)?.as_ref()?.0.view(step)
     }
 
+    /// Whether a result of a step has its place within that of a larger value.
+    pub(crate) fn is_part(&self, block: u32, slots: &[u32]) -> bool {
+        let planned = self.blocks.get(block as usize).and_then(Option::as_ref);
+        planned.is_some_and(|(memory, _)| slots.iter().any(|&slot| memory.is_part(slot)))
+    }
+
+    /// Whether the operands of a step have their places one behind the other in that of its result.
+    pub(crate) fn joins(&self, block: u32, step: usize) -> bool {
+        let planned = self.blocks.get(block as usize).and_then(Option::as_ref);
+        planned.is_some_and(|(memory, _)| memory.join(step).is_some())
+    }
+
+    /// The result of a step whose operands lie where it has planned them, one behind the other in its place.
+    pub(crate) fn join(&self, block: u32, step: usize, slot: u32, operands: Vec<Tensor>) -> Option<Tensor> {
+        let (memory, arena) = self.blocks.get(block as usize)?.as_ref()?;
+        let shape = memory.join(step)?;
+        let (offset, bytes) = memory.places[slot as usize]?;
+        let dtype = operands.first()?.dtype();
+        let joined = arena.as_ref()?.join(offset, bytes, operands.into_boxed_slice())?;
+        Tensor::over(dtype, shape, Arc::new(joined)).ok()
+    }
+
     /// Bytes of all arenas.
     pub(crate) fn arena_bytes(&self) -> u64 {
         self.planned().map(|(_, memory)| memory.bytes as u64).sum()

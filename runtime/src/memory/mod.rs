@@ -8,6 +8,7 @@
 mod arena;
 mod bound;
 mod budget;
+mod joins;
 mod plan;
 mod pool;
 

@@ -1,5 +1,6 @@
 //! A place in the arena for every result of a block whose size follows from bound dimensions, and the shapes of views.
 
+use super::joins::Joins;
 use ipuc_formats::dim::{Bindings, Dim};
 use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
@@ -8,7 +9,7 @@ use ipuc_formats::tensor::element_count;
 use std::collections::{BTreeMap, HashMap};
 
 /// Places begin at cache lines.
-const ALIGNMENT: usize = 64;
+pub(super) const ALIGNMENT: usize = 64;
 
 /// A shape for each result of a step.
 pub(crate) type Shapes = Box<[Box<[usize]>]>;
@@ -22,6 +23,8 @@ pub(crate) struct BlockMemory {
     pub(crate) places: Vec<Option<(usize, usize)>>,
     /// For each step whose results are operand 0 in another shape, or parts of it one behind the other, the shapes of the results.
     views: Vec<Option<Shapes>>,
+    /// What lies in the place of a larger value.
+    joins: Joins,
     /// The dimensions that follow from symbols and decide the plan, as they were.
     dims: Vec<(Dim, Option<usize>)>,
 }
@@ -36,6 +39,16 @@ impl BlockMemory {
     pub(crate) fn view(&self, step: usize) -> Option<&[Box<[usize]>]> {
         self.views.get(step)?.as_deref()
     }
+
+    /// The shape of the result of a step whose operands have their places one behind the other in its own.
+    pub(crate) fn join(&self, step: usize) -> Option<&[usize]> {
+        self.joins.steps.get(&step).map(AsRef::as_ref)
+    }
+
+    /// Whether the place of a value is within that of a larger one.
+    pub(crate) fn is_part(&self, slot: u32) -> bool {
+        self.joins.parts.contains_key(&(slot as usize))
+    }
 }
 
 fn extent_of(dim: &Dim, bindings: &Bindings) -> Option<usize> {
@@ -43,7 +56,7 @@ fn extent_of(dim: &Dim, bindings: &Bindings) -> Option<usize> {
 }
 
 /// Extents at bound dimensions, and what they were asked for.
-struct Extents<'a> {
+pub(super) struct Extents<'a> {
     bindings: &'a Bindings,
     asked: HashMap<Dim, Option<usize>>,
 }
@@ -57,7 +70,7 @@ impl Extents<'_> {
     }
 
     /// The extents of a tensor; `None` where one does not follow.
-    fn of_tensor(&mut self, kind: &Type) -> Option<Box<[usize]>> {
+    pub(super) fn of_tensor(&mut self, kind: &Type) -> Option<Box<[usize]>> {
         let Type::Tensor { shape: Shape::Ranked(dims), .. } = kind else { return None };
         // All are asked for: another binding may give the one that is missing.
         let extents: Vec<Option<usize>> = dims.iter().map(|dim| self.of(dim)).collect();
@@ -65,7 +78,7 @@ impl Extents<'_> {
     }
 
     /// Bytes of a tensor; `None` where they do not follow, or there are none.
-    fn bytes_of(&mut self, kind: &Type) -> Option<usize> {
+    pub(super) fn bytes_of(&mut self, kind: &Type) -> Option<usize> {
         let (dtype, _) = kind.as_tensor()?;
         dtype.packed_bytes(element_count(&self.of_tensor(kind)?)?).filter(|&bytes| bytes > 0)
     }
@@ -79,12 +92,19 @@ const MOST_BY_SIZE: usize = 2048;
 pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_stream: bool) -> BlockMemory {
     let mut extents = Extents { bindings, asked: HashMap::new() };
     let viewed: Vec<Option<usize>> = block.steps.iter().map(|step| viewed(block, step, &mut extents)).collect();
-    let held = held(block, &viewed, &mut extents);
-    let offsets = if held.len() <= MOST_BY_SIZE { by_size(&held) } else { in_order(&held) };
-    let mut memory = BlockMemory { places: vec![None; block.values.len()], ..BlockMemory::default() };
-    for (held, offset) in held.iter().zip(offsets) {
-        memory.places[held.slot] = Some((offset, held.bytes));
-        memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
+    let ends = ends(block, &viewed);
+    let mut made = vec![false; block.values.len()];
+    for (step, _) in block.steps.iter().zip(&viewed).filter(|(_, viewed)| viewed.is_none()) {
+        step.results.iter().for_each(|&slot| made[slot as usize] = true);
+    }
+    let mut memory = BlockMemory::placed(block, &viewed, &ends, Joins::default(), &mut extents);
+    let joins = Joins::of(block, &made, &ends, &mut extents);
+    if !joins.steps.is_empty() {
+        // A whole has its place from its first part on: that may take more.
+        let joined = BlockMemory::placed(block, &viewed, &ends, joins, &mut extents);
+        if joined.bytes <= memory.bytes {
+            memory = joined;
+        }
     }
     let steps = block.steps.iter().zip(&viewed);
     let runs = |step: &StepRecord| weights_stream && step.reads_weights();
@@ -92,6 +112,32 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_strea
         steps.map(|(step, &viewed)| if runs(step) { None } else { view(block, step, viewed, &mut extents) }).collect();
     memory.dims = extents.asked.into_iter().collect();
     memory
+}
+
+impl BlockMemory {
+    /// A place for each value that needs one.
+    fn placed(
+        block: &BlockRecord,
+        viewed: &[Option<usize>],
+        ends: &[End],
+        joins: Joins,
+        extents: &mut Extents<'_>,
+    ) -> BlockMemory {
+        let held = held(block, viewed, ends, &joins, extents);
+        let offsets = if held.len() <= MOST_BY_SIZE { by_size(&held) } else { in_order(&held) };
+        let mut memory = BlockMemory { places: vec![None; block.values.len()], ..BlockMemory::default() };
+        for (held, offset) in held.iter().zip(offsets) {
+            memory.places[held.slot] = Some((offset, held.bytes));
+            memory.bytes = memory.bytes.max(offset.saturating_add(held.reserved()));
+        }
+        for (&part, &(whole, begin)) in &joins.parts {
+            let bytes = extents.bytes_of(&block.values[part].kind);
+            let place = memory.places[whole].zip(bytes);
+            memory.places[part] = place.map(|((offset, _), bytes)| (offset + begin, bytes));
+        }
+        memory.joins = joins;
+        memory
+    }
 }
 
 /// The shapes of the results of a step that gives the bytes of operand 0; `None` where a type is another, or where data of the
@@ -109,18 +155,30 @@ fn view(block: &BlockRecord, step: &StepRecord, viewed: Option<usize>, extents: 
     step.results.iter().map(shape).collect()
 }
 
-/// The values of a block that have places, in the order in which steps make them.
-fn held(block: &BlockRecord, viewed: &[Option<usize>], extents: &mut Extents<'_>) -> Vec<Held> {
-    let ends = ends(block, viewed);
-    let mut held = Vec::new();
+/// The values of a block that have places of their own, in the order in which steps begin to make them.
+fn held(
+    block: &BlockRecord,
+    viewed: &[Option<usize>],
+    ends: &[End],
+    joins: &Joins,
+    extents: &mut Extents<'_>,
+) -> Vec<Held> {
+    let mut held: Vec<Held> = Vec::new();
+    // Where a whole is among those held, by slot.
+    let mut wholes: BTreeMap<usize, usize> = BTreeMap::new();
     for (at, step) in block.steps.iter().enumerate() {
         if viewed[at].is_some() {
             continue;
         }
         for &slot in &step.results {
             let End::Step(end) = ends[slot as usize] else { continue };
-            let Some(bytes) = extents.bytes_of(&block.values[slot as usize].kind) else { continue };
-            held.push(Held { slot: slot as usize, bytes, first: at, last: end.max(at) });
+            let (whole, _) = joins.parts.get(&(slot as usize)).copied().unwrap_or((slot as usize, 0));
+            let Some(bytes) = extents.bytes_of(&block.values[whole].kind) else { continue };
+            let own = *wholes.entry(whole).or_insert(held.len());
+            match held.get_mut(own) {
+                Some(held) => held.last = held.last.max(end),
+                None => held.push(Held { slot: whole, bytes, first: at, last: end.max(at) }),
+            }
         }
     }
     held
@@ -191,7 +249,7 @@ fn in_order(held: &[Held]) -> Vec<usize> {
 
 /// When a value is read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// Nobody reads it.
     Unread,
     /// By this step, itself or through a view.

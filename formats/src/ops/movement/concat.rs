@@ -21,6 +21,11 @@ attributes! {
 }
 
 impl Concat {
+    /// Whether the elements of each operand follow each other in a result of these extents.
+    pub fn keeps_order(&self, extents: &[usize]) -> bool {
+        normalize_axis(self.axis, extents.len()).is_ok_and(|axis| extents[..axis].iter().all(|&extent| extent == 1))
+    }
+
     fn extents(&self, inputs: &[Option<Fact>], context: &mut InferContext<'_>) -> Result<Shape, TypeError> {
         let mut joined: Option<(usize, Vec<Dim>)> = None;
         let mut total = Some(Dim::ZERO);
