@@ -22,6 +22,7 @@ mod channels_last;
 mod cli;
 mod code_widths;
 mod compile_faults;
+mod concats;
 mod contract;
 mod contrib;
 mod damage;

@@ -13,7 +13,7 @@ use crate::error::RunError;
 use crate::memory::BoundMemory;
 use crate::observe::Observer;
 use crate::program::{BlockPlan, Program};
-use crate::steps::{Allocate, Contents, Context, KernelError, Operand, PartSource, Progress, Weight, kernel};
+use crate::steps::{Allocate, Contents, Context, KernelError, Operand, PartSource, Prepared, Progress, Weight, kernel};
 use crate::trace::Trace;
 use crate::versions::{PageMemory, Version};
 use ipuc_formats::attribute::BlockIndex;
@@ -71,7 +71,7 @@ impl Execution<'_, '_> {
                     if reads_caches(&operands) && program.spill.spilled_bytes() > 0 {
                         upcoming_versions(&block.steps[at + 1..], &frame).for_each(Version::read_ahead);
                     }
-                    self.run_step(index, step, operands)?
+                    self.run_step((index, at), step, operands)?
                 }
             };
             release(step, plan, at, &mut frame);
@@ -157,8 +157,13 @@ impl Execution<'_, '_> {
         Weight::new(index, self.program.weights[index as usize].clone(), source.clone())
     }
 
-    fn run_step(&mut self, block: u32, step: &StepRecord, operands: Vec<Operand>) -> Result<Vec<Contents>, RunError> {
-        let mut memory = StepMemory { bound: self.memory, block, slots: &step.results };
+    fn run_step(
+        &mut self,
+        (block, at): (u32, usize),
+        step: &StepRecord,
+        operands: Vec<Operand>,
+    ) -> Result<Vec<Contents>, RunError> {
+        let mut memory = StepMemory { bound: self.memory, block, step: at, slots: &step.results };
         let random_state = self.random_state;
         let skipped = Skipped::default();
         let mut context = Context { blocks: self, memory: &mut memory, random_state, skipped };
@@ -263,6 +268,7 @@ fn failure(step: &StepRecord, error: KernelError) -> RunError {
 struct StepMemory<'a> {
     bound: &'a BoundMemory,
     block: u32,
+    step: usize,
     slots: &'a [u32],
 }
 
@@ -281,6 +287,10 @@ impl Allocate for StepMemory<'_> {
 
     fn pages(&self) -> &dyn PageMemory {
         self.bound.pages()
+    }
+
+    fn prepared(&self) -> Option<&Prepared> {
+        self.bound.prepared(self.block, self.step)
     }
 }
 

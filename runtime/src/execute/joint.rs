@@ -48,7 +48,7 @@ pub(crate) fn run_together(
                 let operands = operands.collect();
                 let next = frames.first().map_or(&[][..], Vec::as_slice);
                 let ahead = || upcoming_versions(&block.steps[at + 1..], next).for_each(Version::read_ahead);
-                run_step(callers, index, step, operands, &ahead)?
+                run_step(callers, (index, at), step, operands, &ahead)?
             }
         };
         drop(source);
@@ -74,16 +74,16 @@ pub(crate) fn run_together(
 /// One step for all; `ahead` has what the next step needs read from the spill file.
 fn run_step(
     callers: &mut [Execution<'_, '_>],
-    block: u32,
+    (block, at): (u32, usize),
     step: &StepRecord,
     operands: Vec<Vec<Operand>>,
     ahead: &dyn Fn(),
 ) -> Result<Vec<Vec<Contents>>, RunError> {
     let kernel = kernel(&step.op);
     let bound = callers[0].memory;
-    let mut memory = StepMemory { bound, block, slots: &[] };
+    let mut memory = StepMemory { bound, block, step: at, slots: &[] };
     let operands = match stack(kernel, operands, &mut memory).map_err(|error| failure(step, error))? {
-        Ok(stacked) => return run_stacked(callers, block, step, kernel, stacked),
+        Ok(stacked) => return run_stacked(callers, (block, at), step, kernel, stacked),
         Err(operands) => operands,
     };
     let spills = callers[0].program.spill.spilled_bytes() > 0;
@@ -97,7 +97,7 @@ fn run_step(
                 None => ahead(),
             }
         }
-        results.push(caller.run_step(block, step, own)?);
+        results.push(caller.run_step((block, at), step, own)?);
     }
     Ok(results)
 }
@@ -111,13 +111,13 @@ fn version(operand: &Operand) -> Option<&Version> {
 
 fn run_stacked(
     callers: &mut [Execution<'_, '_>],
-    block: u32,
+    (block, at): (u32, usize),
     step: &StepRecord,
     kernel: &dyn Kernel,
     stacked: Stacked,
 ) -> Result<Vec<Vec<Contents>>, RunError> {
     let memories: Vec<_> = callers.iter().map(|caller| caller.memory).collect();
-    let mut memory = StepMemory { bound: memories[0], block, slots: &[] };
+    let mut memory = StepMemory { bound: memories[0], block, step: at, slots: &[] };
     let place = (block, step.results.first().copied());
     let allocate = |caller: usize, dtype, shape: &[usize]| memories[caller].allocate(place, 0, dtype, shape);
     let results = stacked.run(kernel, &mut callers[0], &mut memory, allocate);

@@ -4,7 +4,7 @@ use crate::memory::arena::Arena;
 use crate::memory::budget::Charge;
 use crate::memory::plan::{BlockMemory, plan_block, value_bytes};
 use crate::memory::pool::{Pool, PoolPages, Refusal};
-use crate::steps::{Contents, KernelError};
+use crate::steps::{Contents, KernelError, Prepared};
 use ipuc_formats::dim::Bindings;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::model::{Manifest, OperandRecord};
@@ -18,6 +18,8 @@ pub(crate) struct BoundMemory {
     entry_block: u32,
     /// By number; `None` for blocks that the entry does not run.
     blocks: Vec<Option<(BlockMemory, Option<Arc<Arena>>)>>,
+    /// Of each step of these blocks.
+    prepared: Vec<Box<[Prepared]>>,
     charge: Option<Charge>,
     pool: Arc<Pool>,
     pages: PoolPages,
@@ -40,7 +42,12 @@ impl BoundMemory {
             let bodies = block.steps.iter().flat_map(|step| step.op.blocks());
             pending.extend(bodies.map(|body| body.0).filter(|body| blocks[*body as usize].is_none()));
         }
-        BoundMemory { bindings, entry_block, blocks, charge: None, pages: PoolPages(pool.clone()), pool }
+        let prepared = manifest.blocks.iter().zip(&blocks).map(|(block, planned)| {
+            let steps = if planned.is_some() { block.steps.len() } else { 0 };
+            (0..steps).map(|_| Prepared::default()).collect()
+        });
+        let prepared = prepared.collect();
+        BoundMemory { bindings, entry_block, blocks, prepared, charge: None, pages: PoolPages(pool.clone()), pool }
     }
 
     /// Allocate what is planned, where that is not done yet.
@@ -96,6 +103,11 @@ impl BoundMemory {
     /// The shapes of the results of a step that are operand 0, or parts of it one behind the other.
     pub(crate) fn view(&self, block: u32, step: usize) -> Option<&[Box<[usize]>]> {
         self.blocks.get(block as usize)?.as_ref()?.0.view(step)
+    }
+
+    /// What a step has worked out from shapes.
+    pub(crate) fn prepared(&self, block: u32, step: usize) -> Option<&Prepared> {
+        self.prepared.get(block as usize)?.get(step)
     }
 
     /// Whether a result of a step has its place within that of a larger value.

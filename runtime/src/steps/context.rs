@@ -1,11 +1,13 @@
 //! What a kernel may ask for while it runs.
 
-use crate::steps::KernelError;
+use crate::steps::{KernelError, Prepared};
 use crate::versions::{PageMemory, Version};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::BlockRunner;
 use ipuc_formats::tensor::Tensor;
 use ipuc_kernels::product::Skipped;
+use std::any::Any;
+use std::sync::Arc;
 
 /// Where results live: planned places first, the heap within the budget else.
 pub trait Allocate {
@@ -29,6 +31,9 @@ pub trait Allocate {
 
     /// Where pages of state come from.
     fn pages(&self) -> &dyn PageMemory;
+
+    /// What this step has prepared in an earlier run; `None` for one that runs once.
+    fn prepared(&self) -> Option<&Prepared>;
 }
 
 /// What a kernel may use besides its operands.
@@ -50,6 +55,22 @@ impl Context<'_> {
     /// [`KernelError::Memory`] where the budget has no room.
     pub fn allocate(&mut self, result: usize, dtype: DType, shape: &[usize]) -> Result<Tensor, KernelError> {
         self.memory.allocate(result, dtype, shape)
+    }
+
+    /// What `make` works out from these shapes of operands and from nothing else but the operator; an earlier run of the step may have
+    /// left it.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn prepared<T: Any + Send + Sync, E>(
+        &self,
+        shapes: &[&[usize]],
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        match self.memory.prepared() {
+            Some(prepared) => prepared.get(shapes, make),
+            None => make().map(Arc::new),
+        }
     }
 
     /// The contents of a version as one tensor, for kernels that do not read pages.

@@ -1,6 +1,6 @@
 //! One step by itself, over operands that are there: what the compiler folds is what a run computes.
 
-use crate::steps::{Allocate, Context, KernelError, Operand, kernel};
+use crate::steps::{Allocate, Context, KernelError, Operand, Prepared, kernel};
 use crate::versions::{PageMemory, VersionError};
 use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_formats::dtype::DType;
@@ -44,6 +44,10 @@ impl Allocate for Heap {
 
     fn pages(&self) -> &dyn PageMemory {
         self
+    }
+
+    fn prepared(&self) -> Option<&Prepared> {
+        None
     }
 }
 

@@ -19,6 +19,7 @@ mod images;
 mod movement;
 mod normalization;
 mod operand;
+mod prepared;
 mod products;
 mod program;
 mod quantization;
@@ -33,6 +34,7 @@ pub use context::{Allocate, Context};
 pub use evaluate::evaluate;
 pub(crate) use operand::Decoding;
 pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, Weight};
+pub use prepared::Prepared;
 pub(crate) use stacked::{Stacked, stack};
 
 use crate::versions::VersionError;

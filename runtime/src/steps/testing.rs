@@ -1,6 +1,6 @@
 //! What the tests of several kernels share: a kernel against its reference.
 
-use crate::steps::{Allocate, Context, Kernel, KernelError, Operand};
+use crate::steps::{Allocate, Context, Kernel, KernelError, Operand, Prepared};
 use crate::versions::{PageMemory, VersionError};
 use ipuc_codes::aligned::{AlignedBytes, Line};
 use ipuc_formats::dtype::DType;
@@ -30,6 +30,10 @@ impl Allocate for Heap {
 
     fn pages(&self) -> &dyn PageMemory {
         self
+    }
+
+    fn prepared(&self) -> Option<&Prepared> {
+        None
     }
 }
 

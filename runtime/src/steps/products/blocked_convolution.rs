@@ -1,6 +1,6 @@
 //! Convolutions over blocks of channels: as convolutions, with a kernel of their own.
 
-use super::convolution::{convolve, dtype, has_kernel};
+use super::convolution::{Resolved, convolve, dtype, has_kernel};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{self, BlockedConvolution};
@@ -16,30 +16,18 @@ impl Kernel for BlockedConvolution {
         if !self.arithmetic.is_default() || !is_f32 || !has_kernel(&self.program, &operands) {
             return run_reference(self, operands, context);
         }
-        let (Some(x), Some(w)) = (shape(operands.first())?, shape(operands.get(1))?) else {
+        let resolved = Resolved::of(&operands, context, |x, w| self.resolve(x, w))?;
+        let is_counted =
+            |Resolved { x, w, result, .. }: &Resolved| fits([x, w, result].map(Vec::as_slice), self.plain_inputs);
+        let Some(resolved) = resolved.filter(|resolved| is_counted(resolved)) else {
             return run_reference(self, operands, context);
         };
-        let resolved = self.resolve(&x, &w)?;
-        if !fits([&x, &w, &resolved.1], self.plain_inputs) {
-            return run_reference(self, operands, context);
-        }
         let order = if self.plain_inputs { InputOrder::Planes } else { InputOrder::Blocks };
-        let resolve = |_: &[usize], _: &[usize]| Ok(resolved);
-        let result = convolve(self, &self.program, operands, context, resolve, |shape, x, weight, out, post| {
-            blocked_convolution(Instructions::best(), shape, (x, order), weight, out, post);
+        let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
+            blocked_convolution(Instructions::best(), &resolved.shape, (x, order), weight, out, post);
         })?;
         Ok(vec![result.into()])
     }
-}
-
-/// The extents of an operand that is a tensor.
-fn shape(operand: Option<&Operand>) -> Result<Option<Vec<usize>>, KernelError> {
-    Ok(match operand {
-        Some(Operand::Weight(weight)) => Some(weight.shape()?),
-        Some(Operand::Value(Value::Tensor(tensor))) => Some(tensor.shape().to_vec()),
-        Some(Operand::Version(version)) => Some(version.shape().to_vec()),
-        Some(Operand::Value(_) | Operand::Absent) | None => None,
-    })
 }
 
 /// Whether the kernel takes inputs and weights of these shapes, and gives this result. What has no elements may have any

@@ -12,6 +12,7 @@ use ipuc_kernels::change::Change;
 use ipuc_kernels::convolution::{ConvolutionEpilogue, ConvolutionShape, ConvolutionWeight, convolution};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::window::WindowAxis;
+use std::sync::Arc;
 
 /// Operands of a convolution itself; further ones are the program's.
 const OWN_OPERANDS: usize = 3;
@@ -82,8 +83,11 @@ impl Kernel for Convolution {
             let shape = plan.shape.clone();
             Ok((plan, shape))
         };
-        let result = convolve(self, &self.program, operands, context, resolve, |shape, x, weight, out, post| {
-            convolution(Instructions::best(), shape, x, weight, out, post);
+        let Some(resolved) = Resolved::of(&operands, context, resolve)? else {
+            return run_reference(self, operands, context);
+        };
+        let result = convolve(self, &self.program, operands, context, &resolved, |x, weight, out, post| {
+            convolution(Instructions::best(), &resolved.shape, x, weight, out, post);
         })?;
         Ok(vec![result.into()])
     }
@@ -95,8 +99,53 @@ pub(super) fn has_kernel(program: &Program, operands: &[Operand]) -> bool {
     !reads_own && dtype(operands.first()) == dtype(operands.get(1))
 }
 
-/// A convolution in f32. `resolve` gives the windows over operands of two shapes and the shape of the result, `kernel` computes
-/// in that shape; it is called once for each part of a weight in panels.
+/// The extents of an operand that is a tensor.
+fn extents(operand: Option<&Operand>) -> Result<Option<Vec<usize>>, KernelError> {
+    Ok(match operand {
+        Some(Operand::Weight(weight)) => Some(weight.shape()?),
+        Some(Operand::Value(Value::Tensor(tensor))) => Some(tensor.shape().to_vec()),
+        Some(Operand::Version(version)) => Some(version.shape().to_vec()),
+        Some(Operand::Value(_) | Operand::Absent) | None => None,
+    })
+}
+
+/// What follows from the shapes of inputs and weights.
+pub(super) struct Resolved {
+    pub(super) x: Vec<usize>,
+    pub(super) w: Vec<usize>,
+    pub(super) shape: ConvolutionShape,
+    /// The extents of the result.
+    pub(super) result: Vec<usize>,
+}
+
+impl Resolved {
+    /// Of these operands: `resolve` gives the windows over two shapes and the shape of the result. `None` where they are no tensors.
+    ///
+    /// # Errors
+    /// [`KernelError`] where they do not fit, or cannot be read.
+    pub(super) fn of(
+        operands: &[Operand],
+        context: &Context<'_>,
+        resolve: impl FnOnce(&[usize], &[usize]) -> Result<(ConvolutionPlan, Vec<usize>), ReferenceError>,
+    ) -> Result<Option<Arc<Resolved>>, KernelError> {
+        let (Some(x), Some(w)) = (extents(operands.first())?, extents(operands.get(1))?) else { return Ok(None) };
+        let make = || {
+            let (plan, result) = resolve(&x, &w)?;
+            let shape = ConvolutionShape {
+                batch: plan.shape[0],
+                groups: plan.groups,
+                group_inputs: plan.group_channels,
+                group_outputs: plan.shape[1] / plan.groups,
+                axes: plan.axes.iter().map(window).collect(),
+            };
+            Ok(Resolved { x: x.clone(), w: w.clone(), shape, result })
+        };
+        context.prepared(&[&x, &w], make).map(Some)
+    }
+}
+
+/// A convolution in f32 of what was resolved from these operands. `kernel` computes; it is called once for each part of a weight in
+/// panels.
 ///
 /// # Errors
 /// [`KernelError`] where operands do not fit or cannot be read, where memory is short, and of the program.
@@ -105,17 +154,17 @@ pub(super) fn convolve(
     program: &Program,
     mut operands: Vec<Operand>,
     context: &mut Context<'_>,
-    resolve: impl FnOnce(&[usize], &[usize]) -> Result<(ConvolutionPlan, Vec<usize>), ReferenceError>,
-    kernel: impl Fn(&ConvolutionShape, &[f32], ConvolutionWeight<'_>, &mut [f32], ConvolutionEpilogue<'_>) + Sync,
+    resolved: &Resolved,
+    kernel: impl Fn(&[f32], ConvolutionWeight<'_>, &mut [f32], ConvolutionEpilogue<'_>) + Sync,
 ) -> Result<Tensor, KernelError> {
     let further = fused::operands(&mut operands, OWN_OPERANDS)?;
     let x = tensor_operand(&mut operands, 0)?;
     let weights = Weights::new(operator, &mut operands)?;
-    let (plan, result_shape) = resolve(x.shape(), &weights.shape()?)?;
-    let bias = bias(&mut operands, plan.shape[1])?;
+    let result_shape = &resolved.result;
+    let bias = bias(&mut operands, resolved.shape.groups * resolved.shape.group_outputs)?;
     let same_shape = |operand: usize| {
         let added = fused::tensor(&further, Some(operand));
-        added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == result_shape)
+        added.is_some_and(|added| added.dtype() == DType::F32 && added.shape() == *result_shape)
     };
     let known = program.is_empty() || x.dtype() == DType::F32;
     let fused = if known { Fused::new(program, same_shape) } else { None };
@@ -126,13 +175,6 @@ pub(super) fn convolve(
         clamp: fused.and_then(|fused| fused.clamp),
         change: None,
     };
-    let shape = ConvolutionShape {
-        batch: plan.shape[0],
-        groups: plan.groups,
-        group_inputs: plan.group_channels,
-        group_outputs: plan.shape[1] / plan.groups,
-        axes: plan.axes.iter().map(window).collect(),
-    };
     let values = widened(&x)?;
     let fill = |out: &mut [f32], change: Option<Change<'_>>| {
         if out.is_empty() {
@@ -141,16 +183,16 @@ pub(super) fn convolve(
         let post = ConvolutionEpilogue { change, ..post };
         match &weights {
             Weights::Plain(tensor) => {
-                kernel(&shape, &values, ConvolutionWeight::Plain(&widened(tensor)?), out, post);
+                kernel(&values, ConvolutionWeight::Plain(&widened(tensor)?), out, post);
                 Ok(())
             }
             Weights::Panels(weight) => weight.for_each_values(|pieces| {
-                kernel(&shape, &values, ConvolutionWeight::Panels(pieces), out, post);
+                kernel(&values, ConvolutionWeight::Panels(pieces), out, post);
             }),
         }
     };
     match fused {
-        Some(_) => produce(context, x.dtype(), &result_shape, |out| fill(out, None)),
-        None => after_sums(program, x.dtype(), &result_shape, &further, context, fill),
+        Some(_) => produce(context, x.dtype(), result_shape, |out| fill(out, None)),
+        None => after_sums(program, x.dtype(), result_shape, &further, context, fill),
     }
 }

@@ -142,7 +142,8 @@ impl Kernel for IntegerMatmul {
         let (a_zero, b_zero) = (zero_points(&mut operands, 2)?, zero_points(&mut operands, 3)?);
         let a = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(self, &mut operands)?;
-        let plan = self.resolve(a.shape(), &weights.shape()?)?;
+        let b_shape = weights.shape()?;
+        let plan = context.prepared(&[a.shape(), &b_shape], || self.resolve(a.shape(), &b_shape))?;
         let columns = plan.b.columns;
         // Zero points of single columns have one axis.
         let known = b_zero.as_ref().is_none_or(|zero| zero.count() == 1 || (zero.rank() == 1 && !plan.b.vector))

@@ -56,7 +56,8 @@ impl Kernel for IntegerConvolution {
         let bias = zero_points(&mut operands, BIAS)?;
         let x = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(self, &mut operands)?;
-        let plan = self.resolve(x.shape(), &weights.shape()?)?;
+        let w_shape = weights.shape()?;
+        let plan = context.prepared(&[x.shape(), &w_shape], || self.resolve(x.shape(), &w_shape))?;
         let filters = plan.shape[1];
         let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
             && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);

@@ -45,7 +45,8 @@ impl Kernel for Matmul {
             Some(Operand::Weight(weight)) if computes_in_f32(a.dtype()) && weight.dtype() == a.dtype() => {
                 match panels {
                     Some(weight) => {
-                        let plan = self.resolve(a.shape(), &weight.weight.shape()?)?;
+                        let b_shape = weight.weight.shape()?;
+                        let plan = context.prepared(&[a.shape(), &b_shape], || self.resolve(a.shape(), &b_shape))?;
                         InF32 { operator: self, plan: &plan, further: &further }.with(
                             context,
                             &a,
@@ -139,7 +140,7 @@ fn plain(
         let expected = a.dtype().to_string();
         return Err(TypeError::ElementType { operand: 1, expected, found: b.dtype() }.into());
     }
-    let plan = operator.resolve(a.shape(), b.shape())?;
+    let plan = context.prepared(&[a.shape(), b.shape()], || operator.resolve(a.shape(), b.shape()))?;
     if computes_in_f32(a.dtype()) {
         let product = InF32 { operator, plan: &plan, further };
         return product.with(context, a, |product, x, out, post| product.plain(x, b, out, post));
