@@ -637,3 +637,41 @@ fn bits_are_those_of_lanes() {
         assert_eq!(bits(&floats), bits(&A), "{}", instructions.name());
     }
 }
+
+struct DivideNearly;
+
+impl Routine for DivideNearly {
+    /// The greatest distance from the exact quotient, in units in the last place of that.
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f64 {
+        let mut most = 0.0f64;
+        for step in 0..100_000u32 {
+            // All mantissas' upper bits, and exponents from -64 to 63 of b; a not above.
+            let b = f32::from_bits(0x1f80_0000 + step * 10_737);
+            let a = b * (step % 977) as f32 / 977.0;
+            for sign in [1.0, -1.0] {
+                let mut lanes = [0.0; LANES];
+                simd.store(simd.divide_nearly(simd.splat(sign * a), simd.splat(b)), &mut lanes);
+                let exact = f64::from(sign * a) / f64::from(b);
+                let unit = 2.0f64.powi((exact.abs().log2().floor() as i32).saturating_sub(23).max(-149));
+                most = most.max((f64::from(lanes[3]) - exact).abs() / unit);
+            }
+        }
+        let mut lanes = [0.0; LANES];
+        for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            simd.store(simd.divide_nearly(simd.splat(a), simd.splat(b)), &mut lanes);
+            assert!(lanes.iter().all(|lane| lane.is_nan()), "{a} / {b}: {lanes:?}");
+        }
+        most
+    }
+}
+
+#[test]
+fn quotients_are_within_a_unit() {
+    for instructions in Instructions::available() {
+        let most = instructions.run(DivideNearly);
+        assert!(most <= 1.0, "{most} units on {}", instructions.name());
+    }
+}
