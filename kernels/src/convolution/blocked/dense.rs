@@ -18,7 +18,7 @@ use crate::{
     product::{PANEL_OUTPUTS, PanelElements, PanelPiece, Weight, tile::panel_in_f32},
     scratch::scratch,
     simd::{Instructions, LANES, Layout, Lines, Routine, Simd},
-    threads, window,
+    team, threads, window,
 };
 
 /// Inputs that are multiplied for all windows of a task before the next ones: their weights stay in the first-level cache, those of
@@ -37,6 +37,9 @@ const MOST_COPIED: usize = 1 << 13;
 
 /// Places of taps that take as much room as a value that is copied may.
 const PLACES_OF_VALUE: usize = 8;
+
+/// Panels that are multiplied together at most.
+const MOST_TOGETHER: usize = 4;
 
 /// Windows of a task.
 const MOST_WINDOWS: usize = 768;
@@ -164,8 +167,9 @@ fn split<'a>(
     let of_group = panels.div_ceil(groups);
     let windows_each = windows_each(common, windows, of_group, parts);
     let panels_each = of_group.div_ceil(parts.div_ceil(windows.div_ceil(windows_each)));
-    // Several are multiplied together.
+    // Several are multiplied together, where each thread has as many.
     let panels_each = if panels_each > 1 { panels_each.next_multiple_of(2) } else { 1 };
+    let panels_each = panels_each.max(MOST_TOGETHER.min(of_group / team::count()));
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
         let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();
@@ -222,7 +226,7 @@ impl<'a> Task<'a> {
         let planes;
         let values = match order {
             InputOrder::Blocks => {
-                let places = self.places.get_or_init(|| places(axes, self.windows.clone(), CHANNEL_BLOCK));
+                let places = self.places(axes);
                 let blocks = group_inputs / CHANNEL_BLOCK;
                 let layout = Layout { blocks, block_distance: CHANNEL_BLOCK * plane, length: CHANNEL_BLOCK };
                 let step = axes.last().map_or(0, |columns| columns.stride * CHANNEL_BLOCK);
@@ -263,6 +267,16 @@ impl<'a> Task<'a> {
             }
             panel += count;
         }
+    }
+
+    /// Where the taps of the windows lie, from whichever task was first. One that began at the same time does not sleep until another is
+    /// done: to wake it would take longer.
+    fn places(&self, axes: &[window::WindowAxis]) -> &'a [u32] {
+        if self.places.get().is_none() {
+            let own = places(axes, self.windows.clone(), CHANNEL_BLOCK);
+            let _ = self.places.set(own);
+        }
+        self.places.get().map_or(&[], Vec::as_slice)
     }
 
     /// Whether outputs are complete afterwards.
