@@ -117,9 +117,8 @@ pub fn hyperbolic_tangent<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let square = simd.multiply(x, x);
     let p = polynomial(simd, square, [-5.704_988_6e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let small = simd.fused(simd.multiply(p, square), x, x);
-    // From 10 on it is 1.
-    let e = exponential(simd, simd.at_most(simd.add(magnitude, magnitude), simd.splat(20.0)));
-    let large = simd.subtract(simd.splat(1.0), simd.divide_nearly(simd.splat(2.0), simd.add(e, simd.splat(1.0))));
+    let e = exponential(simd, simd.add(magnitude, magnitude));
+    let large = simd.subtract(simd.splat(1.0), simd.divide(simd.splat(2.0), simd.add(e, simd.splat(1.0))));
     simd.select_less(magnitude, simd.splat(0.625), small, simd.copy_sign(large, x))
 }
 
@@ -129,7 +128,7 @@ pub fn logistic<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
     let negative = simd.subtract(zero, simd.absolute(x));
     let e = exponential_within(simd, negative, simd.at_least(negative, simd.splat(LEAST_EXPONENT)));
-    simd.divide_nearly(simd.select_less(x, zero, e, one), simd.add(one, e))
+    simd.divide(simd.select_less(x, zero, e, one), simd.add(one, e))
 }
 
 /// erf(x), to 2 ULP. Polynomials by N. Juffa (2014).
@@ -159,7 +158,7 @@ pub fn error_function<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 fn soft_plus<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     // log(1 + e) = 2 * atanh(e / (2 + e)) with e up to 1.
     let e = exponential(simd, simd.subtract(simd.splat(0.0), simd.absolute(x)));
-    let s = simd.divide_nearly(e, simd.add(e, simd.splat(2.0)));
+    let s = simd.divide(e, simd.add(e, simd.splat(2.0)));
     let square = simd.multiply(s, s);
     let p = polynomial(simd, square, [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0]);
     let half = simd.fused(simd.multiply(p, square), s, s);
@@ -233,7 +232,7 @@ functions! {
         // With e = exp(x), tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2); 1 for x above 20.
         let e = exponential(simd, simd.minimum(x, simd.splat(20.0)));
         let n = simd.multiply(e, simd.add(e, simd.splat(2.0)));
-        simd.multiply(x, simd.divide_nearly(n, simd.add(n, simd.splat(2.0))))
+        simd.multiply(x, simd.divide(n, simd.add(n, simd.splat(2.0))))
     };
     /// x * max(0, min(1, x / 6 + 1 / 2)).
     HardSwish() cost 4 |simd, x| {

@@ -154,11 +154,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn divide_nearly(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        self.divide(a, b)
-    }
-
-    #[inline(always)]
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }

@@ -136,18 +136,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn divide_nearly(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: `self` exists, so the processor has the instructions.
-        unsafe {
-            // A step of Newton for the reciprocal, and one for the quotient.
-            let rough = _mm512_rcp14_ps(b);
-            let reciprocal = _mm512_fmadd_ps(_mm512_fnmadd_ps(b, rough, _mm512_set1_ps(1.0)), rough, rough);
-            let quotient = _mm512_mul_ps(a, reciprocal);
-            _mm512_fmadd_ps(_mm512_fnmadd_ps(quotient, b, a), reciprocal, quotient)
-        }
-    }
-
-    #[inline(always)]
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         // SAFETY: `self` exists, so the processor has the instructions.
         unsafe { _mm512_fmadd_ps(a, b, c) }

@@ -136,10 +136,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `a / b`.
     fn divide(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// `a / b` to 1 ULP, or 1 unit of the least numbers, where |b| is from 2^-64 to 2^64 and |a| not above: dividing keeps the multipliers
-    /// of some processors waiting. NaN where one of them is.
-    fn divide_nearly(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-
     /// `a * b + c`, rounded once where the instructions can, else twice.
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 

@@ -251,11 +251,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    fn divide_nearly(self, a: Floats, b: Floats) -> Floats {
-        self.divide(a, b)
-    }
-
-    #[inline(always)]
     fn fused(self, a: Floats, b: Floats, c: Floats) -> Floats {
         self.fused_exactly(a, b, c)
     }

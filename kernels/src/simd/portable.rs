@@ -120,11 +120,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn divide_nearly(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        self.divide(a, b)
-    }
-
-    #[inline(always)]
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         if FUSED { lanes(|lane| a[lane].mul_add(b[lane], c[lane])) } else { lanes(|lane| a[lane] * b[lane] + c[lane]) }
     }
