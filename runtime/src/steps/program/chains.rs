@@ -5,7 +5,7 @@
 //! dequantized integers are read as such, and quantizing may end a chain.
 
 use super::feeds::{Feed, Input, MOST_FEEDS, SLOTS, widened};
-use super::links::{Link, linked};
+use super::links::{Link, LinkFunction, linked};
 use super::quarters::{Quantized, TOGETHER, VECTORS, store_quarters, widened_quarters};
 use super::registers::Register;
 use super::single::Single;
@@ -47,6 +47,21 @@ impl Chain {
         [Some(x), y].into_iter().flatten().for_each(|slot| self.keep(slot, own));
         self.result = own;
         Some(())
+    }
+
+    /// Makes one link of the last one, a sigmoid, and of the product of what it reads with it, where these are the factors and nothing
+    /// else reads the sigmoid: the bits are the same, and nothing is written in between.
+    pub(super) fn gate(&mut self, factors: [usize; 2], is_read_once: impl Fn(usize) -> bool) -> bool {
+        let last = (MOST_FEEDS + self.links.len()).saturating_sub(1);
+        match self.links.last_mut() {
+            Some(Link::Change(x, function @ LinkFunction::Sigmoid))
+                if (factors == [*x, last] || factors == [last, *x]) && is_read_once(last) =>
+            {
+                *function = LinkFunction::Swish { alpha: 1.0 };
+                true
+            }
+            Some(_) | None => false,
+        }
     }
 
     /// What is in a slot becomes integers.

@@ -45,7 +45,7 @@ impl<'a> Compiled<'a> {
         let (mut chain, mut known) = (Chain::default(), Vec::new());
         let mut best = None;
         for (index, step) in self.steps[first..].iter().enumerate() {
-            if chain.quantized.is_some() || self.append(&mut chain, &mut known, step).is_none() {
+            if chain.quantized.is_some() || self.append(&mut chain, &mut known, uses, step).is_none() {
                 break;
             }
             let is_inner = |known: &Known| uses[known.register] == known.reads;
@@ -58,17 +58,22 @@ impl<'a> Compiled<'a> {
     }
 
     /// Adds a step; `None` where it cannot be part of the chain, which is of no use then.
-    fn append(&self, chain: &mut Chain, known: &mut Vec<Known>, step: &Step<'a>) -> Option<()> {
+    fn append(&self, chain: &mut Chain, known: &mut Vec<Known>, uses: &[usize], step: &Step<'a>) -> Option<()> {
         if let Some(function) = step.operation.float_pair() {
             let &[left, right] = step.arguments.as_slice() else { return None };
             let (left, right) = (self.slot(chain, known, left)?, self.slot(chain, known, right)?);
-            chain.link(match function {
+            let is_read_once = |slot: usize| known.iter().any(|known| known.slot == slot && uses[known.register] == 1);
+            let is_gated = function == Arithmetic::Mul && chain.gate([left, right], is_read_once);
+            let link = match function {
                 Arithmetic::Add => Link::Add(left, right),
                 Arithmetic::Sub => Link::Sub(left, right),
                 Arithmetic::Mul => Link::Mul(left, right),
                 Arithmetic::Div => Link::Div(left, right),
                 Arithmetic::Min | Arithmetic::Max | Arithmetic::Prelu => return None,
-            })?;
+            };
+            if !is_gated {
+                chain.link(link)?;
+            }
         } else if step.operation.clamps_floats() {
             let &[x, least, greatest] = step.arguments.as_slice() else { return None };
             let (least, greatest) = (self.float(least)?, self.float(greatest)?);

@@ -103,6 +103,12 @@ impl LinkFunction {
     }
 }
 
+/// Changes some vectors where they are.
+#[inline(always)]
+pub(super) fn change_all<S: Simd>(simd: S, function: LinkFunction, values: &mut [[f32; LANES]]) {
+    function.with(ChangeAll { simd, values });
+}
+
 /// What is done with a function.
 trait FunctionUse {
     type Output;
@@ -147,6 +153,22 @@ impl<S: Simd> FunctionUse for ApplyAll<'_, S> {
     fn of(self, function: impl VectorFunction) {
         for (own, x) in self.own.iter_mut().zip(self.x) {
             self.simd.store(function.apply(self.simd, self.simd.load(x)), own);
+        }
+    }
+}
+
+struct ChangeAll<'a, S> {
+    simd: S,
+    values: &'a mut [[f32; LANES]],
+}
+
+impl<S: Simd> FunctionUse for ChangeAll<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn of(self, function: impl VectorFunction) {
+        for value in self.values {
+            self.simd.store(function.apply(self.simd, self.simd.load(value)), value);
         }
     }
 }

@@ -397,6 +397,37 @@ fn functions_within_a_chain_have_the_bits_that_they_have_alone() {
     }
 }
 
+#[test]
+fn a_sigmoid_that_is_read_again_is_kept_beside_the_product_with_it() {
+    let step =
+        |function, arguments: &[Argument]| ScalarStep { function, arguments: arguments.to_vec(), to: DType::F32 };
+    let sigmoid = Function::Activation(Activation::new(ActivationFunction::Sigmoid));
+    let binary = Function::Binary;
+    let steps = vec![
+        step(Function::Unary(UnaryFunction::Neg), &[Argument::Input]),
+        step(sigmoid.clone(), &[Argument::Step(0)]),
+        step(binary(BinaryFunction::Mul), &[Argument::Step(1), Argument::Step(0)]),
+        step(binary(BinaryFunction::Add), &[Argument::Step(2), Argument::Step(1)]),
+        step(sigmoid, &[Argument::Step(3)]),
+        step(binary(BinaryFunction::Mul), &[Argument::Step(4), Argument::Step(3)]),
+        step(binary(BinaryFunction::Sub), &[Argument::Step(5), Argument::Step(3)]),
+    ];
+    let program = Program::of_steps(steps).unwrap();
+    let x: Vec<f32> = (0..70).map(|at| (at - 35) as f32 / 8.0).collect();
+    let alone = vectors::activation(&Activation::new(ActivationFunction::Sigmoid));
+    let sigmoid = |x: f32| {
+        let mut value = [x];
+        (alone.apply)(&mut value);
+        value[0]
+    };
+    let expected = x.iter().map(|x| {
+        let sum = sigmoid(-x) * -x + sigmoid(-x);
+        sigmoid(sum) * sum - sum
+    });
+    let found = run(&program, Accumulators::Float(&x), &[70], &[]).unwrap().remove(0);
+    assert_eq!(found.elements::<f32>().unwrap(), expected.collect::<Vec<f32>>());
+}
+
 /// An addend of sums that wraps around as they do (`QGemm`) is one loop.
 #[test]
 fn sums_in_i64_of_i32_are_added_in_i32() {

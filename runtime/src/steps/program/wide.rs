@@ -2,7 +2,7 @@
 //! same time and a step is chosen once for all of them; values lie in the first-level cache between steps.
 
 use super::feeds::{Input, MOST_FEEDS, SLOTS};
-use super::links::Link;
+use super::links::{Link, change_all};
 use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::{LANES, Routine, Simd};
 
@@ -30,6 +30,16 @@ impl Routine for Wide<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { links, feeds, out } = self;
+        // A single function of what it is written over needs no slots.
+        if let (&[Link::Change(0, function)], [Input::Own]) = (links, feeds) {
+            let (vectors, rest) = out.as_chunks_mut::<LANES>();
+            change_all(simd, function, vectors);
+            let mut last = [[0.0; LANES]];
+            last[0][..rest.len()].copy_from_slice(rest);
+            change_all(simd, function, &mut last[..usize::from(!rest.is_empty())]);
+            rest.copy_from_slice(&last[0][..rest.len()]);
+            return;
+        }
         let mut slots = scratch(SLOTS * WIDE_ELEMENTS);
         let slots: &mut [WideSlot] = slots.as_chunks_mut::<LANES>().0.as_chunks_mut().0;
         let used = out.len().min(WIDE_ELEMENTS).div_ceil(LANES);
