@@ -2,7 +2,10 @@
 //!
 //! One axis after another, those that shrink first; each output is the sum of its taps in order.
 
-use super::threads;
+use super::{
+    simd::{Instructions, LANES, Routine, Simd},
+    threads,
+};
 
 /// Which positions make each output position along an axis, and with which weights.
 #[derive(Clone, Debug)]
@@ -31,12 +34,12 @@ impl AxisTaps {
     }
 }
 
-/// `x: [extents..]` resampled along the axes that have taps; `None` where there is no memory for the result.
+/// `out = x`, of `extents`, resampled along the axes that have taps; `None` where there is no memory for what lies between.
 ///
 /// # Panics
 /// If lengths disagree.
 #[must_use]
-pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Option<Vec<f32>> {
+pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>], out: &mut [f32]) -> Option<()> {
     assert_eq!(x.len(), extents.iter().product::<usize>(), "elements of {extents:?}");
     assert_eq!(axes.len(), extents.len(), "axes of {extents:?}");
     let mut order: Vec<(usize, &AxisTaps)> =
@@ -46,19 +49,22 @@ pub fn resample(x: &[f32], extents: &[usize], axes: &[Option<AxisTaps>]) -> Opti
         let growth = (left.output() * right.input).cmp(&(right.output() * left.input));
         growth.then(right_axis.cmp(left_axis))
     });
+    let Some(((last_axis, last), before)) = order.split_last() else {
+        out.copy_from_slice(x);
+        return Some(());
+    };
     let mut values: Option<Vec<f32>> = None;
     let mut extents = extents.to_vec();
-    for (axis, taps) in order {
-        assert_eq!(taps.input, extents[axis], "extent of axis {axis}");
-        let next = along(values.as_deref().unwrap_or(x), &extents, axis, taps)?;
+    for &(axis, taps) in before {
+        extents[axis] = taps.output();
+        let mut next = zeros(extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent))?)?;
+        extents[axis] = taps.input;
+        along(values.as_deref().unwrap_or(x), &extents, axis, taps, &mut next);
         extents[axis] = taps.output();
         values = Some(next);
     }
-    if values.is_none() {
-        values = zeros(x.len());
-        values.as_mut()?.copy_from_slice(x);
-    }
-    values
+    along(values.as_deref().unwrap_or(x), &extents, *last_axis, last, out);
+    Some(())
 }
 
 /// So many zeros, where there is memory for them.
@@ -69,38 +75,69 @@ fn zeros(count: usize) -> Option<Vec<f32>> {
     Some(values)
 }
 
-fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps) -> Option<Vec<f32>> {
+/// Resamples along one axis.
+fn along(x: &[f32], extents: &[usize], axis: usize, taps: &AxisTaps, out: &mut [f32]) {
+    assert_eq!(taps.input, extents[axis], "extent of axis {axis}");
     let inner: usize = extents[axis + 1..].iter().product();
     let outer: usize = extents[..axis].iter().product();
     let output = taps.output();
-    let mut out = zeros(outer.checked_mul(output)?.checked_mul(inner)?)?;
+    assert_eq!(out.len(), outer * output * inner, "elements along axis {axis} of {extents:?}");
     if out.is_empty() {
-        return Some(out);
+        return;
     }
     let block = taps.input * inner;
     let operations = out.len() * (taps.positions.len() / output).max(1);
-    let task = |index: usize, out: &mut [f32]| {
-        let x = &x[index * block..][..block];
+    let size = output * inner;
+    let lines_each = outer.div_ceil(threads::parts(operations, outer)).max(1);
+    let instructions = Instructions::best();
+    threads::chunks(out, lines_each * size, |part, out| {
+        for (line, out) in out.chunks_mut(size).enumerate() {
+            let x = &x[(part * lines_each + line) * block..][..block];
+            instructions.run(Line { x, inner, taps, out });
+        }
+    });
+}
+
+/// All outputs of an axis, each `inner` values.
+struct Line<'a> {
+    x: &'a [f32],
+    inner: usize,
+    taps: &'a AxisTaps,
+    out: &'a mut [f32],
+}
+
+impl Routine for Line<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Line { x, inner, taps, out } = self;
         if inner == 1 {
             for (place, out) in out.iter_mut().enumerate() {
-                *out = taps.taps(place).map(|(position, weight)| x[position] * weight).sum();
+                let mut sum = 0.0;
+                for (position, weight) in taps.taps(place) {
+                    sum += x[position] * weight;
+                }
+                *out = sum;
             }
             return;
         }
         for (place, out) in out.chunks_mut(inner).enumerate() {
+            let mut is_first = true;
             for (position, weight) in taps.taps(place) {
-                let row = &x[position * inner..][..inner];
-                out.iter_mut().zip(row).for_each(|(out, &value)| *out += value * weight);
+                let (row, weight) = (&x[position * inner..][..inner], simd.splat(weight));
+                for (out, row) in out.chunks_mut(LANES).zip(row.chunks(LANES)) {
+                    let sum = simd.splat(0.0);
+                    let sum = if is_first { sum } else { simd.load_partial(out) };
+                    simd.store_partial(simd.fused(simd.load_partial(row), weight, sum), out);
+                }
+                is_first = false;
+            }
+            if is_first {
+                out.fill(0.0);
             }
         }
-    };
-    let size = output * inner;
-    let lines = out.len().checked_div(size).unwrap_or(0);
-    let lines_each = lines.div_ceil(threads::parts(operations, lines)).max(1);
-    threads::chunks(&mut out, (lines_each * size).max(1), |part, out| {
-        out.chunks_mut(size).enumerate().for_each(|(line, out)| task(part * lines_each + line, out));
-    });
-    Some(out)
+    }
 }
 
 /// `out[i, j, ..] = x[chosen[0][i], chosen[1][j], ..]`; `None` where there is no memory to list the rows.
@@ -159,10 +196,15 @@ mod tests {
     #[test]
     fn sums_along_inner_and_outer_axes() {
         let x = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0];
-        assert_eq!(resample(&x, &[2, 3], &[None, Some(halves(3))]).unwrap(), [1.5, 2.5, 15.0, 25.0]);
-        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), None]).unwrap(), [5.5, 11.0, 16.5]);
-        assert_eq!(resample(&x, &[2, 3], &[Some(halves(2)), Some(halves(3))]).unwrap(), [8.25, 13.75]);
-        assert_eq!(resample(&x, &[2, 3], &[None, None]).unwrap(), x);
+        let resampled = |axes: &[Option<AxisTaps>], count: usize| {
+            let mut out = vec![9.0; count];
+            resample(&x, &[2, 3], axes, &mut out).unwrap();
+            out
+        };
+        assert_eq!(resampled(&[None, Some(halves(3))], 4), [1.5, 2.5, 15.0, 25.0]);
+        assert_eq!(resampled(&[Some(halves(2)), None], 3), [5.5, 11.0, 16.5]);
+        assert_eq!(resampled(&[Some(halves(2)), Some(halves(3))], 2), [8.25, 13.75]);
+        assert_eq!(resampled(&[None, None], 6), x);
     }
 
     #[test]

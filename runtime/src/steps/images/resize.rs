@@ -33,10 +33,9 @@ impl Kernel for Resize {
             let values = widened(&x)?;
             produce(context, x.dtype(), &shape, |out| {
                 let taps: Option<Vec<_>> = axes.iter().map(|axis| taps(self, axis)).collect();
-                let resampled = taps.and_then(|taps| resample(&values, x.shape(), &taps));
+                let resampled = taps.and_then(|taps| resample(&values, x.shape(), &taps, out));
                 let no_memory = || TensorError::Memory { dtype: x.dtype(), shape: shape.clone() };
-                out.copy_from_slice(&resampled.ok_or_else(no_memory)?);
-                Ok(())
+                Ok(resampled.ok_or_else(no_memory)?)
             })?
         };
         Ok(vec![result.into()])
