@@ -2,7 +2,8 @@
 
 use crate::memory::arena::Arena;
 use crate::memory::budget::Charge;
-use crate::memory::plan::{BlockMemory, plan_block, value_bytes};
+use crate::memory::extents::value_bytes;
+use crate::memory::plan::{BlockMemory, plan_block};
 use crate::memory::pool::{Pool, PoolPages, Refusal};
 use crate::steps::{Contents, KernelError, Prepared};
 use ipuc_formats::dim::Bindings;

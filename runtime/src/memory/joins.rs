@@ -2,11 +2,15 @@
 //!
 //! The results of several concats may be runs of one value, as where each layer reads those of all layers before it.
 
-use super::plan::{ALIGNMENT, End, Extents};
+use super::ends::End;
+use super::extents::Extents;
 use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
 use ipuc_formats::ops::Op;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Places begin at cache lines.
+pub(super) const ALIGNMENT: usize = 64;
 
 /// Where values of a block lie that are parts of larger ones.
 #[derive(Debug, Clone, Default)]
@@ -73,12 +77,12 @@ impl Candidate {
         let shape =
             extents.of_tensor(kind).filter(|shape| concat.keeps_order(shape) && dtype.bits().is_multiple_of(8))?;
         let mut operands = Vec::with_capacity(step.operands.len());
+        let mut known = BTreeSet::new();
         let mut bytes = 0usize;
         for operand in &step.operands {
             let &OperandRecord::Value(slot) = operand else { return None };
             let slot = slot as usize;
-            let is_new = operands.iter().all(|&(other, _)| other != slot);
-            if !is_new || !is_placed(slot) || !bytes.is_multiple_of(ALIGNMENT) {
+            if !known.insert(slot) || !is_placed(slot) || !bytes.is_multiple_of(ALIGNMENT) {
                 return None;
             }
             operands.push((slot, bytes));

@@ -1,15 +1,11 @@
 //! A place in the arena for every result of a block whose size follows from bound dimensions, and the shapes of views.
 
-use super::joins::Joins;
+use super::ends::{End, ends, viewed};
+use super::extents::{Extents, extent_of};
+use super::joins::{ALIGNMENT, Joins};
 use ipuc_formats::dim::{Bindings, Dim};
-use ipuc_formats::fact::{Shape, Type};
 use ipuc_formats::model::{BlockRecord, OperandRecord, StepRecord};
-use ipuc_formats::ops::Op;
-use ipuc_formats::tensor::element_count;
-use std::collections::{BTreeMap, HashMap};
-
-/// Places begin at cache lines.
-pub(super) const ALIGNMENT: usize = 64;
+use std::collections::BTreeMap;
 
 /// A shape for each result of a step.
 pub(crate) type Shapes = Box<[Box<[usize]>]>;
@@ -51,46 +47,13 @@ impl BlockMemory {
     }
 }
 
-fn extent_of(dim: &Dim, bindings: &Bindings) -> Option<usize> {
-    usize::try_from(dim.evaluate(bindings).ok()?).ok()
-}
-
-/// Extents at bound dimensions, and what they were asked for.
-pub(super) struct Extents<'a> {
-    bindings: &'a Bindings,
-    asked: HashMap<Dim, Option<usize>>,
-}
-
-impl Extents<'_> {
-    fn of(&mut self, dim: &Dim) -> Option<usize> {
-        match dim.as_known() {
-            Some(extent) => usize::try_from(extent).ok(),
-            None => *self.asked.entry(dim.clone()).or_insert_with(|| extent_of(dim, self.bindings)),
-        }
-    }
-
-    /// The extents of a tensor; `None` where one does not follow.
-    pub(super) fn of_tensor(&mut self, kind: &Type) -> Option<Box<[usize]>> {
-        let Type::Tensor { shape: Shape::Ranked(dims), .. } = kind else { return None };
-        // All are asked for: another binding may give the one that is missing.
-        let extents: Vec<Option<usize>> = dims.iter().map(|dim| self.of(dim)).collect();
-        extents.into_iter().collect()
-    }
-
-    /// Bytes of a tensor; `None` where they do not follow, or there are none.
-    pub(super) fn bytes_of(&mut self, kind: &Type) -> Option<usize> {
-        let (dtype, _) = kind.as_tensor()?;
-        dtype.packed_bytes(element_count(&self.of_tensor(kind)?)?).filter(|&bytes| bytes > 0)
-    }
-}
-
 /// Values of a block that are placed by size: comparing each with each takes too long for more.
 const MOST_BY_SIZE: usize = 2048;
 
 /// Plan a block at these dimensions. Results of the block leave it and have no place. Where weights stream, steps that read any run,
 /// shapes of views included: the stream is planned with all that steps read.
 pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_stream: bool) -> BlockMemory {
-    let mut extents = Extents { bindings, asked: HashMap::new() };
+    let mut extents = Extents::new(bindings);
     let viewed: Vec<Option<usize>> = block.steps.iter().map(|step| viewed(block, step, &mut extents)).collect();
     let ends = ends(block, &viewed);
     let mut made = vec![false; block.values.len()];
@@ -110,7 +73,7 @@ pub(crate) fn plan_block(block: &BlockRecord, bindings: &Bindings, weights_strea
     let runs = |step: &StepRecord| weights_stream && step.reads_weights();
     memory.views =
         steps.map(|(step, &viewed)| if runs(step) { None } else { view(block, step, viewed, &mut extents) }).collect();
-    memory.dims = extents.asked.into_iter().collect();
+    memory.dims = extents.into_asked();
     memory
 }
 
@@ -247,64 +210,6 @@ fn in_order(held: &[Held]) -> Vec<usize> {
     held.iter().map(place).collect()
 }
 
-/// When a value is read last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// Nobody reads it.
-    Unread,
-    /// By this step, itself or through a view.
-    Step(usize),
-    /// By the caller of the block.
-    Result,
-}
-
-/// The operand whose bytes are those of the results: that of a view, or of a transpose or split that leaves elements in order at
-/// these dimensions.
-fn viewed(block: &BlockRecord, step: &StepRecord, extents: &mut Extents<'_>) -> Option<usize> {
-    let keeps_order: &dyn Fn(&[usize]) -> bool = match &step.op {
-        Op::Transpose(transpose) => &|shape| transpose.keeps_order(shape),
-        Op::Split(split) => &|shape| split.keeps_order(shape),
-        other => return other.view_of(),
-    };
-    let Some(OperandRecord::Value(slot)) = step.operands.first() else { return None };
-    keeps_order(&extents.of_tensor(&block.values[*slot as usize].kind)?).then_some(0)
-}
-
-fn ends(block: &BlockRecord, viewed: &[Option<usize>]) -> Vec<End> {
-    let mut ends = vec![End::Unread; block.values.len()];
-    for operand in &block.results {
-        if let OperandRecord::Value(slot) = operand {
-            ends[*slot as usize] = End::Result;
-        }
-    }
-    // Backwards, so that a view's end is known when what it views is met.
-    for (at, step) in block.steps.iter().enumerate().rev() {
-        let view_end = step.results.iter().map(|&slot| ends[slot as usize]).fold(End::Unread, later);
-        for (index, operand) in step.operands.iter().enumerate() {
-            let OperandRecord::Value(slot) = operand else { continue };
-            let end = &mut ends[*slot as usize];
-            *end = later(*end, End::Step(at));
-            if viewed[at] == Some(index) {
-                *end = later(*end, view_end);
-            }
-        }
-    }
-    ends
-}
-
-fn later(one: End, two: End) -> End {
-    match (one, two) {
-        (End::Result, _) | (_, End::Result) => End::Result,
-        (End::Unread, other) | (other, End::Unread) => other,
-        (End::Step(first), End::Step(second)) => End::Step(first.max(second)),
-    }
-}
-
-/// Bytes of a tensor at bound dimensions; `None` where they do not follow.
-pub(crate) fn value_bytes(kind: &Type, bindings: &Bindings) -> Option<usize> {
-    Extents { bindings, asked: HashMap::new() }.bytes_of(kind)
-}
-
 /// Ranges that nobody holds, by offset.
 #[derive(Default)]
 struct FreeRanges {
@@ -355,8 +260,9 @@ impl FreeRanges {
 mod tests {
     use super::*;
     use ipuc_formats::dtype::DType;
+    use ipuc_formats::fact::{Shape, Type};
     use ipuc_formats::model::{Role, ValueRecord};
-    use ipuc_formats::ops::{Append, Split, Transpose};
+    use ipuc_formats::ops::{Append, Op, Split, Transpose};
     use proptest::prelude::*;
 
     #[test]
