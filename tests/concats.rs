@@ -55,7 +55,7 @@ impl Case {
     fn grow(&mut self) {
         let (x, numbers) = self.any();
         match self.numbers.below(8) {
-            0..2 => self.push(&format!("unary function=negate %{x}"), numbers.iter().map(|number| -number).collect()),
+            0..2 => self.push(&format!("unary function=neg %{x}"), numbers.iter().map(|number| -number).collect()),
             2..4 => {
                 let sums = numbers.iter().map(|number| number + number).collect();
                 self.push(&format!("binary function=add %{x}, %{x}"), sums);
@@ -102,7 +102,7 @@ fn concats_give_what_copying_gives() {
         let rows = expected.len() / case.width;
         let text = format!(
             "entry \"main\"(\"x\") -> (\"y\", \"m\") = block 0\nblock 0(%x : f32{shape:?}) {{\n{}  %end : f32[1, {rows}, {}] = unary \
-             function=negate %{last} from \"end\"\n  return %end, %{middle}\n}}\n",
+             function=neg %{last} from \"end\"\n  return %end, %{middle}\n}}\n",
             case.steps, case.width
         );
         let (given, _) = run(&text, &case.values[0].1, &shape);
@@ -114,7 +114,7 @@ fn concats_give_what_copying_gives() {
 /// Layers of which each reads the results of all before it.
 fn dense(layers: usize) -> String {
     let mut text = "entry \"main\"(\"x\") -> (\"y\") = block 0\nblock 0(%x : f32[1, 1, 16]) {\n".to_string();
-    let _ = writeln!(text, "  %l0 : f32[1, 1, 16] = unary function=negate %x from \"l0\"");
+    let _ = writeln!(text, "  %l0 : f32[1, 1, 16] = unary function=neg %x from \"l0\"");
     for layer in 1..=layers {
         let all: Vec<String> = (0..layer).map(|at| format!("%l{at}")).collect();
         let _ =

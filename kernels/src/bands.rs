@@ -49,12 +49,12 @@ impl Planes {
         let bands = rows.div_ceil(rows_each);
         let planes_each = units.div_ceil((parts / bands.max(1)).max(1)) * together;
         let groups = planes.div_ceil(planes_each);
-        let band = |index: usize| Band {
-            first_row: index / groups * rows_each,
-            first_plane: index % groups * planes_each,
-            out: Vec::with_capacity(planes_each.min(MOST_RESERVED)),
-        };
-        let mut split: Vec<Band<'a>> = (0..bands * groups).map(band).collect();
+        let mut split: Vec<Band<'a>> = Vec::new();
+        for first_row in (0..bands).map(|band| band * rows_each) {
+            for first_plane in (0..groups).map(|group| group * planes_each) {
+                split.push(Band { first_row, first_plane, out: Vec::with_capacity(planes_each.min(MOST_RESERVED)) });
+            }
+        }
         for (plane, out) in out.chunks_mut((rows * row_length).max(1)).enumerate() {
             for (band, out) in out.chunks_mut((rows_each * row_length).max(1)).enumerate() {
                 split[band * groups + plane / planes_each].out.push(out);

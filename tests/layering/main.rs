@@ -232,7 +232,7 @@ const FAMILY_FOLDERS: &[(&str, &[&str])] = &[
             "walk",
         ],
     ),
-    ("runtime/src/steps", &["context", "evaluate", "floats", "operand", "program", "stacked", "testing"]),
+    ("runtime/src/steps", &["context", "evaluate", "floats", "operand", "prepared", "program", "stacked", "testing"]),
 ];
 
 fn root() -> PathBuf {

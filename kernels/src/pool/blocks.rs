@@ -4,6 +4,7 @@ use super::kind::PoolKind;
 use crate::{
     bands::{Band, Planes},
     places::SeenRows,
+    scratch::scratch,
     simd::{HALF, Instructions, Routine, Simd},
     window::{self, WindowAxis},
 };
@@ -55,7 +56,7 @@ impl Blocks {
         let planes = Planes { images, planes, together: 2, rows, columns, row_length, fewest_windows: FEWEST_OF_BANDS };
         planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, mut out }| {
             // The last plane may be without another: it takes its own place.
-            let mut alone = vec![0.0; if out.len() % 2 == 1 { out[0].len() } else { 0 }];
+            let mut alone = scratch(out.last().map_or(0, |last| last.len()));
             for (pair, out) in out.chunks_mut(2).enumerate() {
                 let x = &x[(first_plane + 2 * pair) * self.inputs..];
                 let x_low = &x[..self.inputs];

@@ -44,8 +44,8 @@ impl BoundMemory {
             pending.extend(bodies.map(|body| body.0).filter(|body| blocks[*body as usize].is_none()));
         }
         let prepared = manifest.blocks.iter().zip(&blocks).map(|(block, planned)| {
-            let steps = if planned.is_some() { block.steps.len() } else { 0 };
-            (0..steps).map(|_| Prepared::default()).collect()
+            let steps = planned.iter().flat_map(|_| &block.steps);
+            steps.map(|_| Prepared::default()).collect()
         });
         let prepared = prepared.collect();
         BoundMemory { bindings, entry_block, blocks, prepared, charge: None, pages: PoolPages(pool.clone()), pool }
