@@ -78,16 +78,11 @@ mod tests {
     /// First row, first plane, and rows of each plane of each band.
     fn bands(planes: Planes, parts: usize) -> Vec<(usize, usize, Vec<usize>)> {
         let mut out = vec![0.0; planes.planes * planes.rows * planes.row_length];
-        let split = Team::new(2).unwrap().run(|| {
+        Team::new(2).unwrap().run(|| {
+            let lengths = |out: Vec<&mut [f32]>| out.iter().map(|out| out.len() / planes.row_length).collect();
             let split = planes.split(parts, &mut out).into_iter();
-            split
-                .map(|band| {
-                    let rows = band.out.iter().map(|out| out.len() / planes.row_length);
-                    (band.first_row, band.first_plane, rows.collect())
-                })
-                .collect()
-        });
-        split
+            split.map(|Band { first_row, first_plane, out }| (first_row, first_plane, lengths(out))).collect()
+        })
     }
 
     #[test]
