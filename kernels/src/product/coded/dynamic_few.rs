@@ -6,14 +6,13 @@
 //! own for the common layouts: codes without planes between them ([`Run`]), and records that have a plane of scales and may have
 //! one of zero points ([`Blocks`]), the blocks of which may be those of activations too. All else goes to the general tile.
 
-use std::ops::Range;
-
 use super::{
     digits::{Digits, in_units},
     dynamic_tile::{DynamicTile, LONGEST_SUM, TileState},
-    layout::{CodeType, CodedLayout, CodedPlane, CodedRole, LINE, PanelPart, Places, PlaneType, Stream},
+    layout::{CodeType, CodedLayout, LINE, PanelPart, Stream},
     pieces::CodedPanels,
-    planes::{Parameters, ask, integers, load_floats},
+    planes::{Parameters, ask},
+    records::{AT_ONCE, Reader, Records},
     rows::DynamicRows,
 };
 use crate::{
@@ -29,9 +28,6 @@ const FEW_LINES: usize = 2;
 
 /// The same with the most rows: what more lines read would not fit into registers.
 const LINES_OF_MOST_ROWS: usize = 1;
-
-/// Blocks whose parameters are read at once.
-const AT_ONCE: usize = 8;
 
 /// Scales of activations that have no blocks.
 const ONES: [f32; AT_ONCE] = [1.0; AT_ONCE];
@@ -225,16 +221,6 @@ impl Ending {
     }
 }
 
-/// Where the parts of records of a panel are.
-struct Records {
-    /// The first one, which may have less inputs than others.
-    first: Places,
-    /// One with as many inputs as most.
-    further: Places,
-    /// The last one, where it has less.
-    last: Places,
-}
-
 /// A part of one panel.
 struct Panel<'a, const ROWS: usize> {
     rows: &'a DynamicRows,
@@ -376,11 +362,11 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
         for row in 0..ROWS {
             values[row] = simd.load(&panel.state.values[row][0]);
         }
-        reader.begin(&panel, all);
+        reader.begin(&panel.part, panel.whole, all);
         let mut first = 0;
         while first < all {
             let count = AT_ONCE.min(all - first);
-            reader.read(simd, &panel, count);
+            reader.read(simd, &panel.part, panel.whole, count, panel.ahead);
             let (mut shifts, mut scales) = ([&[][..]; ROWS], [&ONES[..count]; ROWS]);
             for row in 0..ROWS {
                 shifts[row] = &panel.shifts[row][first..][..count];
@@ -416,117 +402,6 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
         for row in 0..ROWS {
             simd.store(values[row], &mut panel.state.values[row][0]);
         }
-    }
-}
-
-/// Reads the parameters of some blocks before their codes are multiplied, so that the loop over codes has no branch for the
-/// types of planes. One reads all panels of a task, one after another.
-#[repr(C, align(64))]
-struct Reader<'r> {
-    /// The scales of blocks, times those over all inputs. Vectors that are written and read lie in whole cache lines.
-    scales: [[f32; LANES]; AT_ONCE],
-    /// Zero points as they are subtracted from codes that are not negative.
-    shifted: [[i32; LANES]; AT_ONCE],
-    /// Where the codes of blocks begin in the part, in bytes.
-    codes: [usize; AT_ONCE],
-    records: &'r Records,
-    /// The plane of scales.
-    scale: CodedPlane,
-    /// That of zero points, where there is one.
-    zero_point: Option<CodedPlane>,
-    /// Bytes of the codes of a block.
-    block_bytes: usize,
-    /// Blocks of a record that is not the last.
-    of_whole: usize,
-    /// Where the record that is read begins, in bytes.
-    record: usize,
-    /// How many bytes it has.
-    record_bytes: usize,
-    /// Where its parts are. Not a copy: what was just written as a whole would be read in parts, for which processors wait until it is in
-    /// the cache.
-    places: &'r Places,
-    /// Blocks of the record that have been read, and all of them.
-    of_record: Range<usize>,
-    /// Blocks of all records that have not been read.
-    left: usize,
-    /// Whether the next record is the first of the panel.
-    is_first: bool,
-}
-
-impl<'r> Reader<'r> {
-    /// For panels of this layout. Without a plane of scales there is nothing to read.
-    fn new(layout: &CodedLayout, stream: Stream, records: &'r Records) -> Self {
-        let plane = |plane: usize| layout.planes()[plane];
-        let none = CodedPlane { role: CodedRole::Scale, element: PlaneType::F32, block: layout.cut() };
-        let scale = stream.scale.map_or(none, plane);
-        Self {
-            records,
-            scale,
-            zero_point: stream.zero_point.map(plane),
-            block_bytes: layout.code().lines(scale.block) * LINE,
-            of_whole: layout.cut() / scale.block,
-            scales: [[0.0; LANES]; AT_ONCE],
-            shifted: [[0; LANES]; AT_ONCE],
-            codes: [0; AT_ONCE],
-            record: 0,
-            record_bytes: 0,
-            places: &records.first,
-            of_record: 0..0,
-            left: 0,
-            is_first: true,
-        }
-    }
-
-    /// Goes to the first of the `blocks` of a panel.
-    #[inline(always)]
-    fn begin<const ROWS: usize>(&mut self, panel: &Panel<'_, ROWS>, blocks: usize) {
-        if self.zero_point.is_none() {
-            self.shifted = [panel.whole.shifted; AT_ONCE];
-        }
-        (self.record, self.record_bytes, self.of_record) = (0, 0, 0..0);
-        (self.left, self.is_first) = (blocks, panel.part.start == 0);
-    }
-
-    /// Those of the next `count` blocks.
-    #[inline(always)]
-    fn read<S: Simd, const ROWS: usize>(&mut self, simd: S, panel: &Panel<'_, ROWS>, count: usize) {
-        let bytes = panel.part.bytes;
-        let whole_scale = simd.load(&panel.whole.scale);
-        let offset = simd.splat_integer(panel.part.layout.code().offset());
-        for index in 0..count {
-            if self.of_record.is_empty() {
-                self.next_record();
-            }
-            let row = self.of_record.start;
-            let scales = &bytes[self.record + self.places.scale..];
-            if panel.ahead {
-                ask(simd, &scales[row * self.scale.element.row_bytes()..]);
-            }
-            let scale = load_floats(simd, self.scale.element, scales, row);
-            simd.store(simd.multiply(whole_scale, scale), &mut self.scales[index]);
-            if let Some(plane) = self.zero_point {
-                let zero_points = &bytes[self.record + self.places.zero_point..];
-                let zero_point = simd.load_integers(&integers(plane.element, zero_points, row));
-                simd.store_integers(simd.add_integers(zero_point, offset), &mut self.shifted[index]);
-            }
-            self.codes[index] = self.record + self.places.codes + row * self.block_bytes;
-            self.of_record.start += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn next_record(&mut self) {
-        let own = self.of_whole.min(self.left);
-        self.record += self.record_bytes;
-        self.places = match (self.is_first, own < self.of_whole) {
-            (true, _) => &self.records.first,
-            (false, true) => &self.records.last,
-            (false, false) => &self.records.further,
-        };
-        self.record_bytes = self.places.end;
-        self.is_first = false;
-        self.left -= own;
-        self.of_record = 0..own;
     }
 }
 

@@ -20,6 +20,7 @@ mod exact_tile;
 mod layout;
 mod pieces;
 mod planes;
+mod records;
 mod rows;
 mod values;
 
