@@ -89,19 +89,22 @@ pub(super) fn convolution(
 /// Adds the products with pieces of which no two have a panel in common.
 fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiece<'_>], out: &mut [f32]) {
     let shape = common.shape;
-    // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
-    let (whole, rest): (Vec<_>, Vec<_>) = pieces.iter().cloned().partition(|piece| piece.inputs.len() == shape.depth());
-    let is_blocked = common.order == InputOrder::Blocks;
-    let transforms = is_blocked && !whole.is_empty() && winograd::fits(shape) && are_small(instructions, common.x);
-    let direct = if transforms {
-        winograd::convolution(instructions, shape, common.x, &whole, out, common.epilogue);
-        &rest
-    } else {
-        pieces
-    };
+    let mut direct = pieces;
+    let rest: Vec<PanelPiece<'_>>;
+    if common.order == InputOrder::Blocks && winograd::fits(shape) {
+        // Pieces of some inputs of their panels are sums of their own, which the transformed ones cannot take up.
+        let is_whole = |piece: &PanelPiece<'_>| piece.inputs.len() == shape.depth();
+        if pieces.iter().any(is_whole) && are_small(instructions, common.x) {
+            let (whole, others): (Vec<_>, Vec<_>) = pieces.iter().cloned().partition(is_whole);
+            winograd::convolution(instructions, shape, common.x, &whole, out, common.epilogue);
+            rest = others;
+            direct = &rest;
+        }
+    }
+    let cut = Cut::new(common, direct);
     let places: Vec<OnceLock<Vec<u32>>> =
-        (0..window::outputs(&common.axes).div_ceil(FEWEST_OF_FEW)).map(|_| OnceLock::new()).collect();
-    threads::each(split(common, direct, &places, out), |task| instructions.run(task));
+        (0..window::outputs(&common.axes)).step_by(cut.windows_each).map(|_| OnceLock::new()).collect();
+    threads::each(split(common, direct, &cut, &places, out), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
@@ -149,27 +152,40 @@ fn windows_each(common: &Common<'_>, windows: usize, panels: usize, parts: usize
     windows.div_ceil(tasks).next_multiple_of(TILE_ROWS)
 }
 
+/// How many windows and panels a task has.
+struct Cut {
+    windows_each: usize,
+    panels_each: usize,
+}
+
+impl Cut {
+    fn new(common: &Common<'_>, pieces: &[PanelPiece<'_>]) -> Cut {
+        let ConvolutionShape { batch, groups, .. } = *common.shape;
+        let windows = window::outputs(&common.axes);
+        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+        let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
+        let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
+        let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
+        let of_group = panels.div_ceil(groups);
+        let windows_each = windows_each(common, windows, of_group, parts);
+        let panels_each = of_group.div_ceil(parts.div_ceil(windows.div_ceil(windows_each)));
+        // Several are multiplied together, where each thread has as many.
+        let panels_each = if panels_each > 1 { panels_each.next_multiple_of(2) } else { 1 };
+        Cut { windows_each, panels_each: panels_each.max(MOST_TOGETHER.min(of_group / team::count())) }
+    }
+}
+
 /// Cuts pieces, of which no two have a panel in common, into tasks with outputs of their own.
 fn split<'a>(
     common: &'a Common<'a>,
     pieces: &[PanelPiece<'a>],
+    &Cut { windows_each, panels_each }: &Cut,
     places: &'a [OnceLock<Vec<u32>>],
     out: &'a mut [f32],
 ) -> Vec<Task<'a>> {
-    let shape = common.shape;
-    let ConvolutionShape { batch, groups, group_outputs, .. } = *shape;
+    let ConvolutionShape { groups, group_outputs, .. } = *common.shape;
     let group_panels = group_outputs.div_ceil(PANEL_OUTPUTS);
     let windows = window::outputs(&common.axes);
-    let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
-    let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
-    let operations = batch * windows * panels * PANEL_OUTPUTS * depth;
-    let parts = threads::parts(operations, usize::MAX).div_ceil(batch * groups);
-    let of_group = panels.div_ceil(groups);
-    let windows_each = windows_each(common, windows, of_group, parts);
-    let panels_each = of_group.div_ceil(parts.div_ceil(windows.div_ceil(windows_each)));
-    // Several are multiplied together, where each thread has as many.
-    let panels_each = if panels_each > 1 { panels_each.next_multiple_of(2) } else { 1 };
-    let panels_each = panels_each.max(MOST_TOGETHER.min(of_group / team::count()));
     let mut tasks = Vec::new();
     for (image, out) in out.chunks_mut(groups * group_outputs * windows).enumerate() {
         let mut blocks: Vec<Option<&mut [f32]>> = out.chunks_mut(CHANNEL_BLOCK * windows).map(Some).collect();

@@ -20,7 +20,9 @@ use crate::{
     product::{Weight, tile},
     scratch::scratch,
     simd::{Instructions, LANES, Routine, Simd},
+    team, threads,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Outputs of a tile along an axis.
 pub(super) const OUTPUTS: usize = 4;
@@ -51,7 +53,14 @@ pub(super) const OUTPUT_COST: usize = 200;
 
 /// Whether all inputs are so small that a tile stays finite.
 pub(super) fn are_small(instructions: Instructions, x: &[f32]) -> bool {
-    instructions.run(AreSmall(x))
+    let each = x.len().div_ceil(threads::parts(x.len(), team::count())).max(1);
+    let are_small = AtomicBool::new(true);
+    threads::each(x.chunks(each).collect(), |part| {
+        if !instructions.run(AreSmall(part)) {
+            are_small.store(false, Ordering::Relaxed);
+        }
+    });
+    are_small.into_inner()
 }
 
 struct AreSmall<'a>(&'a [f32]);
