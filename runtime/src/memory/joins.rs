@@ -182,7 +182,7 @@ mod tests {
         let steps: [(&str, &[u32]); 6] =
             [("own", &[0]), ("own", &[1]), ("own", &[2]), ("own", &[3]), ("concat", &[1, 4]), ("own", &[5])];
         // While the second and the third value are there, the place of the concat's other operand would be held for nothing.
-        assert_eq!(plan(&[16, 16, 800, 800, 512, 528, 16], &steps).1, [0; 0]);
+        assert_eq!(plan(&[16, 16, 800, 800, 64, 80, 16], &steps).1, [0; 0]);
         assert_eq!(plan(&[16, 16, 80, 80, 512, 528, 16], &steps).1, [4]);
     }
 }
