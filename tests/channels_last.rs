@@ -3,20 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use crate::support::memory::{after, emitted};
+use crate::support::numbers::Numbers;
 use ipuc::{Session, SessionOptions, Tensor};
 use ipuc_formats::ops::Op;
 use ipuc_passes::ir::Graph;
 use std::fmt::Write as _;
-
-/// Numbers that look random, the same for each seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        ((self.0 >> 33) % end as u64) as usize
-    }
-}
 
 /// A value: its name and its shape.
 type Named = (String, [usize; 4]);

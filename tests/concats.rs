@@ -3,18 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use crate::support::memory::{after, emitted};
+use crate::support::numbers::Numbers;
 use ipuc::{Session, SessionOptions, Tensor};
 use std::fmt::Write as _;
-
-/// Numbers that look random, the same for each seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        ((self.0 >> 33) % end as u64) as usize
-    }
-}
 
 /// A graph of rows of `width` numbers, with the numbers that its values have.
 struct Case {

@@ -5,6 +5,7 @@
 pub mod folding;
 pub mod language;
 pub mod memory;
+pub mod numbers;
 
 use ipuc_formats::onnx::schema::tensor_shape_proto::{Dimension, dimension};
 use ipuc_formats::onnx::schema::*;
