@@ -81,7 +81,7 @@ pub(crate) fn plain_product_within<'a, S: Simd>(
     assert_eq!((x.rows(), x.columns()), (out.len(), weight.inputs), "rows and inputs of a product");
     let panels = weight.outputs.div_ceil(PANEL_OUTPUTS);
     let part = Part { operand: Operand::Plain(weight), inputs: 0..weight.inputs, panels, first_output: 0 };
-    simd.run(Task { x, first_row: 0, part, out, start, epilogue: Epilogue::default() });
+    simd.run(&mut Task { x, first_row: 0, part, out, start, epilogue: Epilogue::default() });
 }
 
 /// Products of two stacks of matrices, of the same shapes.
@@ -164,7 +164,7 @@ pub fn batched_product(instructions: Instructions, batch: &Batch<'_>, out: &mut 
     }
     // Small products stay on this thread, all of them.
     if operations < threads::SERIAL_OPERATIONS {
-        return tasks.into_iter().for_each(|task| instructions.run(task));
+        return tasks.iter_mut().for_each(|task| instructions.run(task));
     }
     run_all(instructions, tasks);
 }

@@ -82,11 +82,11 @@ pub(super) struct Task<'a> {
     pub epilogue: Epilogue<'a>,
 }
 
-impl Routine for Task<'_> {
+impl Routine for &mut Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         match self.part.operand {
             Operand::Panels(PanelElements::F32(elements)) => self.multiply::<S, f32>(simd, elements),
             Operand::Panels(PanelElements::F16(elements)) => self.multiply::<S, f16>(simd, elements),

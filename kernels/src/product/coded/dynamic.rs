@@ -1,7 +1,7 @@
 //! Products of activations rounded to 8 bits with codes, summed as integers.
 
 use super::{
-    dynamic_few::{DynamicFew, is_common},
+    dynamic_few::{DynamicFew, is_common, shifts},
     dynamic_tile::{DynamicTile, TileState},
     layout::{CodeType, CodedLayout, PanelPart},
     pieces::{CodedPanels, CodedPiece, OpenPanels},
@@ -60,6 +60,7 @@ pub fn dynamic_product(
         let places: Vec<(usize, usize)> = parts.iter().map(|part| (part.first_output, part.panels)).collect();
         let weights: Vec<CodedPanels<'_>> = parts.iter().map(|part| part.weight).collect();
         let mut sums: Vec<_> = parts.into_iter().map(|part| part.sums.map(|sums| sums.chunks_mut(cut.rows))).collect();
+        let shifts = shifts(x, layout);
         let task = |(index, out): (usize, Vec<_>)| {
             let (rows, part) = (index / places.len(), index % places.len());
             DynamicTask {
@@ -67,14 +68,15 @@ pub fn dynamic_product(
                 first_row: rows * cut.rows,
                 weight: weights[part],
                 panels: places[part].1,
+                shifts: &shifts,
                 first_output: places[part].0,
                 out,
                 sums: sums[part].as_mut().and_then(Iterator::next),
                 epilogue,
             }
         };
-        let tasks: Vec<_> = cut.shares(&places, out).into_iter().enumerate().map(task).collect();
-        threads::each(tasks, |task| instructions.run(task));
+        let mut tasks: Vec<_> = cut.shares(&places, out).into_iter().enumerate().map(task).collect();
+        threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
     }
     open.end(layout, pieces);
 }
@@ -86,6 +88,8 @@ struct DynamicTask<'a> {
     weight: CodedPanels<'a>,
     panels: usize,
     first_output: usize,
+    /// Those of all rows for [`DynamicFew`].
+    shifts: &'a [i32],
     /// The outputs of these panels, row by row.
     out: Vec<&'a mut [f32]>,
     /// Sums of these rows that go on, if this is a part of one panel.
@@ -93,15 +97,24 @@ struct DynamicTask<'a> {
     epilogue: Epilogue<'a>,
 }
 
-impl Routine for DynamicTask<'_> {
+impl Routine for &mut DynamicTask<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let in_registers = self.out.len() <= FEW_ROWS || self.x.block() > 0;
         if const { S::HAS_OWN_LOOPS } && in_registers && is_common(self.weight.layout(), self.x.block()) {
-            let Self { x, first_row, weight, panels, ref mut out, .. } = self;
-            DynamicFew { x, first_row, weight, panels, out, sums: self.sums.as_deref_mut(), exact: None }.run(simd);
+            DynamicFew {
+                x: self.x,
+                first_row: self.first_row,
+                weight: self.weight,
+                panels: self.panels,
+                shifts: self.shifts,
+                out: &mut self.out,
+                sums: self.sums.as_deref_mut(),
+                exact: None,
+            }
+            .run(simd);
         } else {
             match self.weight.layout().code() {
                 CodeType::I8 | CodeType::U8 => self.multiply::<S, 1>(simd),

@@ -41,6 +41,8 @@ pub(super) struct DynamicFew<'t, 'o, 'a> {
     pub first_row: usize,
     pub weight: CodedPanels<'a>,
     pub panels: usize,
+    /// [`shifts`] of all rows.
+    pub shifts: &'a [i32],
     /// The outputs of these panels, row by row.
     pub out: &'t mut [&'o mut [f32]],
     /// Sums of these rows that go on, if this is a part of one panel.
@@ -55,6 +57,20 @@ pub(super) struct ExactSums<'t> {
     pub zero: i32,
     /// Where sums over all inputs go, which are not scaled: `[panels][rows]`.
     pub whole: &'t mut [[i32; LANES]],
+}
+
+/// What the sums of blocks of a weight begin with for each unit that is subtracted from its codes: the sums of activations, negated;
+/// `[m][k / block rounded up]`. None where there are no blocks, or no loop. All tasks of a product read them.
+pub(super) fn shifts(x: &DynamicRows, layout: &CodedLayout) -> Vec<i32> {
+    let Some(scale) = layout.stream().filter(|_| is_common(layout, x.block())).and_then(|stream| stream.scale) else {
+        return Vec::new();
+    };
+    let (inputs, block) = (x.inputs(), layout.planes()[scale].block);
+    let of_row = |row: usize| {
+        let firsts = (0..inputs).step_by(block);
+        firsts.map(move |first| x.sum(row, first..inputs.min(first + block)).wrapping_neg())
+    };
+    (0..x.rows()).flat_map(of_row).collect()
 }
 
 /// Whether [`DynamicFew`] has a loop for these, and activations with a scale for each `of_rows` inputs, or for all where that is 0.
@@ -92,16 +108,6 @@ impl DynamicFew<'_, '_, '_> {
     fn with_parts<S: Simd, const PARTS: usize>(mut self, simd: S) {
         let Some(stream) = self.weight.layout().stream() else { return };
         let inputs = self.weight.inputs();
-        let block = stream.scale.map_or(LONGEST_SUM, |scale| self.weight.layout().planes()[scale].block);
-        let mut shifts = Vec::new();
-        for row in 0..self.out.len() {
-            let mut first = inputs.start;
-            while first < inputs.end {
-                let end = inputs.end.min(first + block);
-                shifts.push(self.x.sum(self.first_row + row, first..end).wrapping_neg());
-                first = end;
-            }
-        }
         let layout = self.weight.layout();
         let places = |inputs: usize, is_first| layout.places(stream, inputs, is_first);
         let whole = layout.cut().min(inputs.len());
@@ -113,7 +119,7 @@ impl DynamicFew<'_, '_, '_> {
             let mut row = 0;
             while row < self.out.len() {
                 let left = self.out.len() - row;
-                let panel = Place { panel, part, whole: &whole, stream, shifts: &shifts, row };
+                let panel = Place { panel, part, whole: &whole, stream, row };
                 let reader = &mut reader;
                 row += match left {
                     1 => self.with_rows::<S, PARTS, 1>(simd, panel, reader),
@@ -134,13 +140,13 @@ impl DynamicFew<'_, '_, '_> {
         place: Place<'_>,
         reader: &mut Reader<'_>,
     ) -> usize {
-        let Place { panel, part, whole, stream, shifts, row: first } = place;
+        let Place { panel, part, whole, stream, row: first } = place;
         let inputs = self.weight.inputs();
         let mut state = TileState { values: [[[0.0; LANES]; 1]; ROWS], sums: [[[0; LANES]; 1]; ROWS] };
         let mut own_shifts = [&[][..]; ROWS];
-        let blocks = shifts.len() / self.out.len();
+        let blocks = self.shifts.len() / self.x.rows();
         for row in 0..ROWS {
-            own_shifts[row] = &shifts[(first + row) * blocks..][..blocks];
+            own_shifts[row] = &self.shifts[(self.first_row + first + row) * blocks..][..blocks];
             if inputs.start > 0 {
                 let outputs = tile::at_most_a_vector(&mut self.out[first + row][panel * PANEL_OUTPUTS..]);
                 simd.store(simd.load_partial(outputs), &mut state.values[row][0]);
@@ -194,8 +200,6 @@ struct Place<'a> {
     part: PanelPart<'a>,
     whole: &'a Parameters,
     stream: Stream,
-    /// For each row and block of the part the sum of activations, negated.
-    shifts: &'a [i32],
     row: usize,
 }
 
@@ -228,7 +232,7 @@ struct Panel<'a, const ROWS: usize> {
     part: PanelPart<'a>,
     whole: &'a Parameters,
     stream: Stream,
-    /// For each row and block of the part the sum of activations, negated.
+    /// [`shifts`] of each row.
     shifts: [&'a [i32]; ROWS],
     state: &'a mut TileState<ROWS, 1>,
     ending: Ending,
@@ -369,7 +373,7 @@ impl<const PARTS: usize, const LINES: usize, const ROWS: usize> Routine for Bloc
             reader.read(simd, &panel.part, panel.whole, count, panel.ahead);
             let (mut shifts, mut scales) = ([&[][..]; ROWS], [&ONES[..count]; ROWS]);
             for row in 0..ROWS {
-                shifts[row] = &panel.shifts[row][first..][..count];
+                shifts[row] = &panel.shifts[row][panel.part.start / block + first..][..count];
                 if panel.rows.block() > 0 {
                     scales[row] = &own_scales[row][first..][..count];
                 }

@@ -119,7 +119,8 @@ pub fn exact_product(
             let sums = own.map_or(&[][..], |(_, sums)| sums.as_slice());
             Task { x, few: few.as_ref(), first_row: index / parts.len() * cut.rows, weight, panels, sums, out }
         };
-        threads::each(shares.map(task).collect(), |task| instructions.run(task));
+        let mut tasks: Vec<Task<'_>> = shares.map(task).collect();
+        threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
     }
     if let ExactWeight::Codes(layout) = weight {
         open.end(layout, pieces);
@@ -208,11 +209,11 @@ struct Task<'a> {
     out: Vec<&'a mut [f64]>,
 }
 
-impl Routine for Task<'_> {
+impl Routine for &mut Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         if let (Some(few), Panels::Codes(weight)) = (self.few, self.weight) {
             return if const { S::HAS_OWN_LOOPS } {
                 few.multiply(simd, weight, self.panels, &mut self.out);

@@ -4,7 +4,7 @@
 //! as `x * (code - zero point)` less `zero` times the product of a row of ones.
 
 use super::{
-    dynamic_few::{DynamicFew, ExactSums, is_common},
+    dynamic_few::{DynamicFew, ExactSums, is_common, shifts},
     exact_rows::ExactRows,
     layout::CodedLayout,
     pieces::{CodedPanels, CodedPiece},
@@ -26,6 +26,8 @@ const MOST_INPUTS: usize = 1 << 14;
 pub(super) struct FewRows {
     /// With a row of ones, if there is a zero point.
     rows: DynamicRows,
+    /// [`shifts`] of these rows.
+    shifts: Vec<i32>,
     zero: i32,
 }
 
@@ -48,8 +50,10 @@ impl FewRows {
             && sums_end
             && is_common(layout, 0)
             && pieces.iter().all(|piece| piece.inputs == (0..inputs));
-        let rows = || DynamicRows::of_integers(&digit.rows, digit.zero != 0);
-        fits.then(|| Self { rows: rows(), zero: digit.zero })
+        fits.then(|| {
+            let rows = DynamicRows::of_integers(&digit.rows, digit.zero != 0);
+            Self { shifts: shifts(&rows, layout), rows, zero: digit.zero }
+        })
     }
 
     /// Writes the products with some panels, row by row.
@@ -61,7 +65,8 @@ impl FewRows {
         let mut outputs: Vec<&mut [f32]> = values.chunks_mut(columns).collect();
         let mut whole = vec![[0; LANES]; rows * panels];
         let exact = Some(ExactSums { zero: self.zero, whole: &mut whole });
-        DynamicFew { x: &self.rows, first_row: 0, weight, panels, out: &mut outputs, sums: None, exact }.run(simd);
+        let (x, shifts) = (&self.rows, &self.shifts);
+        DynamicFew { x, first_row: 0, weight, panels, shifts, out: &mut outputs, sums: None, exact }.run(simd);
         if weight.layout().finest().is_some() {
             for (out, values) in out.iter_mut().zip(values.chunks(columns)) {
                 out.iter_mut().zip(values).for_each(|(output, value)| *output = f64::from(*value));
