@@ -312,7 +312,7 @@ impl BlockRunner for Execution<'_, '_> {
             OperandRecord::Weight(weight) => {
                 let weight = self.weight(weight);
                 let shape = weight.shape().map_err(|error| ReferenceError::Block(Box::new(error)))?;
-                Ok(Type::tensor(weight.dtype(), ipuc_formats::fact::Shape::known(&shape)))
+                Ok(Type::tensor(weight.dtype(), ipuc_formats::fact::Shape::known(shape)))
             }
         };
         record.results.iter().map(kind).collect()

@@ -10,7 +10,7 @@ use crate::stream::{Residency, StreamedOptions};
 use crate::versions::SpillFolder;
 use crate::working::least_working_bytes;
 use ipuc_formats::fact::Type;
-use ipuc_formats::model::{EntryRecord, Manifest, WeightRecord};
+use ipuc_formats::model::{EntryRecord, Manifest};
 use ipuc_formats::read_at::ReadAt;
 use ipuc_formats::tensor::Tensor;
 use std::io::Read;
@@ -111,7 +111,7 @@ impl Model {
 
     /// What the file says, with its weights: a copy, as the program keeps their records apart.
     pub fn whole_manifest(&self) -> Manifest {
-        let weights = self.program.weights.iter().map(|weight| WeightRecord::clone(weight)).collect();
+        let weights = self.program.weights.iter().map(|weight| weight.record().clone()).collect();
         Manifest { weights, ..self.program.manifest.as_ref().clone() }
     }
 

@@ -6,7 +6,7 @@ use crate::file::WeightFile;
 use crate::memory::{Budget, Pool, PoolPages};
 use crate::resident::{Resident, SharedBytes};
 use crate::state::AllStates;
-use crate::steps::PartSource;
+use crate::steps::{PartSource, StoredWeight};
 use crate::stream::{Need, Streamed, StreamedOptions};
 use crate::versions::{PageMemory, SpillFolder, VersionError};
 use crate::windows::{Window, windows};
@@ -21,7 +21,7 @@ pub(crate) struct Program {
     pub(crate) manifest: Arc<Manifest>,
     /// The name of the file.
     pub(crate) root_hash: [u8; 32],
-    pub(crate) weights: Vec<Arc<WeightRecord>>,
+    pub(crate) weights: Vec<Arc<StoredWeight>>,
     pub(crate) source: Arc<dyn PartSource>,
     /// The source again, where it works within a budget.
     pub(crate) streamed: Option<Arc<Streamed>>,
@@ -110,6 +110,7 @@ impl Program {
         budget: Arc<Budget>,
     ) -> Self {
         let plans = manifest.blocks.iter().map(BlockPlan::new).collect();
+        let weights = weights.into_iter().map(|record| Arc::new(StoredWeight::new(record))).collect();
         let (pool, spill) = (Pool::new(budget.clone()), SpillFolder::new(None));
         let (states, windows) = (AllStates::default(), windows(&manifest));
         Program { manifest, root_hash, weights, source, streamed, plans, pool, budget, spill, states, windows }

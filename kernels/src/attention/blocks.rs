@@ -149,11 +149,11 @@ impl Task<'_> {
         self.operands.key.decode(self.head, block, &mut decoded);
         let heads = self.operands.key_heads;
         let keys = self.operands.key.rows(self.head, heads, block, PlainLayout::InputsInner, &decoded);
-        let out = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
+        let mut out: Vec<_> = scores.chunks_mut(BLOCK).map(|scores| &mut scores[..block.len()]).collect();
         // The weights of a layer have passed through the caches since values and keys were read last: memory is asked for what
         // comes next while there is something to compute.
         self.operands.value.ask(simd, self.head, heads, block);
-        plain_product_within(simd, queries, keys, out, Start::Zero);
+        plain_product_within(simd, queries, keys, &mut out, Start::Zero);
         if block.end.is_multiple_of(BLOCK) {
             let next = block.end..self.operands.keys.min(block.end + BLOCK);
             self.operands.key.ask(simd, self.head, heads, &next);
@@ -265,8 +265,8 @@ impl Task<'_> {
             let values = values.rows(self.head, heads, &place, PlainLayout::OutputsInner, &decoded);
             let weights = &weights[rows.start * BLOCK + keys.start..];
             let weights = Matrix::with_stride(weights, rows.len(), last - keys.start, BLOCK);
-            let out = self.out[rows].iter_mut().map(|out| &mut **out).collect();
-            plain_product_within(simd, weights, values, out, Start::Output);
+            let mut out: Vec<_> = self.out[rows].iter_mut().map(|out| &mut **out).collect();
+            plain_product_within(simd, weights, values, &mut out, Start::Output);
         }
     }
 

@@ -62,7 +62,9 @@ pub fn plain_product(
     let panels = weight.outputs.div_ceil(PANEL_OUTPUTS);
     let parts = threads::parts(x.rows() * weight.inputs * weight.outputs, usize::MAX);
     let cut = Cut::new(x.rows(), weight.inputs, panels, parts);
-    run_all(instructions, cut.tasks(x, &weight.parts(cut.panels), out, start, epilogue));
+    let parts = weight.parts(cut.panels);
+    let mut shares = cut.shares(&parts, out);
+    run_all(instructions, cut.tasks(x, &parts, &mut shares, start, epilogue));
 }
 
 /// `out[m, n] (+)= x[m, k] · w` on this thread, within a routine; `out` has a slice a row.
@@ -74,7 +76,7 @@ pub(crate) fn plain_product_within<'a, S: Simd>(
     simd: S,
     x: Matrix<'a>,
     weight: PlainMatrix<'a>,
-    out: Vec<&'a mut [f32]>,
+    out: &'a mut [&'a mut [f32]],
     start: Start,
 ) {
     weight.check();
@@ -152,15 +154,20 @@ pub fn batched_product(instructions: Instructions, batch: &Batch<'_>, out: &mut 
     let operations = count * batch.rows * inputs * outputs;
     let parts = threads::parts(operations, usize::MAX).div_ceil(count);
     let cut = Cut::new(batch.rows, inputs, outputs.div_ceil(PANEL_OUTPUTS), parts);
-    let mut tasks = Vec::new();
-    let places = batch.left_places.iter().zip(batch.right_places);
-    for (index, ((&left, &right), out)) in places.zip(out.chunks_mut(batch.rows * outputs)).enumerate() {
-        let x = Matrix::with_stride(batch.left.get(left..).unwrap_or_default(), batch.rows, inputs, batch.left_stride);
-        let weight = PlainMatrix { elements: batch.right.elements.from(right), ..batch.right };
+    let weight_of = |right: &usize| PlainMatrix { elements: batch.right.elements.from(*right), ..batch.right };
+    let mut products = Vec::new();
+    for (right, out) in batch.right_places.iter().zip(out.chunks_mut(batch.rows * outputs)) {
+        let weight = weight_of(right);
         weight.check();
-        let out = MatrixMut::new(out, batch.rows, outputs);
+        let parts = weight.parts(cut.panels);
+        let shares = cut.shares(&parts, MatrixMut::new(out, batch.rows, outputs));
+        products.push((parts, shares));
+    }
+    let mut tasks = Vec::new();
+    for (index, (&left, (parts, shares))) in batch.left_places.iter().zip(&mut products).enumerate() {
+        let x = Matrix::with_stride(batch.left.get(left..).unwrap_or_default(), batch.rows, inputs, batch.left_stride);
         let epilogue = epilogue.rows_further(index * batch.rows);
-        tasks.extend(cut.tasks(x, &weight.parts(cut.panels), out, Start::Zero, epilogue));
+        tasks.extend(cut.tasks(x, parts, shares, Start::Zero, epilogue));
     }
     // Small products stay on this thread, all of them.
     if operations < threads::SERIAL_OPERATIONS {

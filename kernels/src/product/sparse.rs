@@ -9,7 +9,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{CodedLayout, CodedPiece, Epilogue, PANEL_OUTPUTS, multiply::Cut, task::FEW_ROWS};
+use super::{
+    CodedLayout, CodedPiece, Epilogue, PANEL_OUTPUTS,
+    multiply::{Cut, Shares},
+    task::FEW_ROWS,
+};
 use crate::{
     change::RowChange,
     matrix::MatrixMut,
@@ -311,9 +315,9 @@ pub fn sparse_product<E: Send>(
         }
     }
     // All rows of a panel at once: it is spread out once.
-    let shares = Cut { rows, ..cut }.shares(&places, out);
+    let mut shares = Shares::new(rows, places.iter().copied(), out.into_rows());
     let failure = Mutex::new(None);
-    threads::each(tasks.into_iter().zip(shares).collect(), |(share, rows)| {
+    threads::each(tasks.into_iter().zip(shares.iter_mut()).collect(), |(share, rows)| {
         if let Err(error) = threads::serially(|| share.multiply(instructions, rows, multiply)) {
             failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
@@ -341,7 +345,7 @@ impl Share<'_> {
     fn multiply<E>(
         self,
         instructions: Instructions,
-        mut rows: Vec<&mut [f32]>,
+        rows: &mut [&mut [f32]],
         multiply: &Multiply<'_, E>,
     ) -> Result<(), E> {
         let inputs = 0..self.layout.inputs;
@@ -359,7 +363,7 @@ impl Share<'_> {
             let first = panel * PANEL_OUTPUTS;
             let own = rows.first().map_or(0, |row| (row.len() - first).min(count * PANEL_OUTPUTS));
             let epilogue = self.epilogue.columns_from(self.first * PANEL_OUTPUTS + first, own, self.columns);
-            if let [row] = rows.as_mut_slice() {
+            if let [row] = rows {
                 multiply(&piece, MatrixMut::new(&mut row[first..first + own], 1, own), epilogue)?;
                 continue;
             }

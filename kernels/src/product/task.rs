@@ -77,7 +77,7 @@ pub(super) struct Task<'a> {
     pub first_row: usize,
     pub part: Part<'a>,
     /// The outputs of these panels, row by row.
-    pub out: Vec<&'a mut [f32]>,
+    pub out: &'a mut [&'a mut [f32]],
     pub start: Start,
     pub epilogue: Epilogue<'a>,
 }
@@ -99,7 +99,7 @@ impl Routine for &mut Task<'_> {
             },
         }
         if self.part.inputs.end == self.x.columns() && !self.epilogue.is_empty() {
-            self.epilogue.apply_to_rows(simd, self.first_row, self.part.first_output, &mut self.out);
+            self.epilogue.apply_to_rows(simd, self.first_row, self.part.first_output, self.out);
         }
     }
 }
@@ -230,7 +230,7 @@ impl Task<'_> {
     #[inline(always)]
     fn few<S: Simd, W: Weight, const ROWS: usize>(&mut self, simd: S, elements: &[W]) {
         let x = self.x.part(self.first_row, ROWS, self.part.inputs.clone());
-        simd.run(Few::<W, ROWS> { x, panels: self.part.panels, elements, out: &mut self.out });
+        simd.run(Few::<W, ROWS> { x, panels: self.part.panels, elements, out: self.out });
     }
 
     /// The product with a matrix that is not in panels, by its element type.
@@ -397,7 +397,7 @@ impl Task<'_> {
             return 0;
         }
         let near = near.as_chunks::<ROWS>().0;
-        simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: &mut self.out, first: output, fresh, next });
+        simd.run(AddTiles::<ROWS, PANELS> { near, panels, length, out: self.out, first: output, fresh, next });
         near.len() * ROWS
     }
 

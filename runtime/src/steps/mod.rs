@@ -33,7 +33,7 @@ mod text;
 pub use context::{Allocate, Context};
 pub use evaluate::evaluate;
 pub(crate) use operand::Decoding;
-pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, Weight};
+pub use operand::{Contents, Operand, PartBytes, PartSource, Progress, StoredWeight, Weight};
 pub use prepared::Prepared;
 pub(crate) use stacked::{Stacked, stack};
 

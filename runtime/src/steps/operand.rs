@@ -1,6 +1,6 @@
 //! What a kernel is given: nothing, a value, a weight that is read part by part, or a version of state in pages.
 
-use crate::steps::KernelError;
+use crate::steps::{KernelError, Prepared};
 use crate::versions::Version;
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Coded, EncodingError, PartBytesRange, Pick, Place};
@@ -9,6 +9,8 @@ use ipuc_formats::model::{PartRecord, WeightRecord};
 use ipuc_formats::ops::TypeError;
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
+use std::any::Any;
+use std::convert::Infallible;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -85,7 +87,7 @@ impl Operand {
         Ok(match self {
             Operand::Absent => None,
             Operand::Value(value) => Some(value.kind()),
-            Operand::Weight(weight) => Some(Type::tensor(weight.dtype(), Shape::known(&weight.shape()?))),
+            Operand::Weight(weight) => Some(Type::tensor(weight.dtype(), Shape::known(weight.shape()?))),
             Operand::Version(version) => Some(version.kind()),
         })
     }
@@ -198,47 +200,75 @@ pub enum Progress {
     PassEnds,
 }
 
+/// A weight of the file, and what steps have worked out from its record, for all operands that it is.
+pub struct StoredWeight {
+    record: Arc<WeightRecord>,
+    /// Logical extents, where they fit in memory addresses.
+    shape: Option<Box<[usize]>>,
+    prepared: Prepared,
+}
+
+impl StoredWeight {
+    /// A weight of which nothing was worked out.
+    pub fn new(record: impl Into<Arc<WeightRecord>>) -> Self {
+        let record = record.into();
+        let shape = record.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+        StoredWeight { record, shape, prepared: Prepared::default() }
+    }
+
+    /// What the file says of it.
+    pub fn record(&self) -> &WeightRecord {
+        &self.record
+    }
+}
+
 /// A weight of the file as an operand.
 #[derive(Clone)]
 pub struct Weight {
     index: u32,
-    record: Arc<WeightRecord>,
+    stored: Arc<StoredWeight>,
     source: Arc<dyn PartSource>,
 }
 
 impl Weight {
     /// Weight `index` of the file, whose parts come from `source`.
-    pub fn new(index: u32, record: Arc<WeightRecord>, source: Arc<dyn PartSource>) -> Self {
-        Weight { index, record, source }
+    pub fn new(index: u32, stored: Arc<StoredWeight>, source: Arc<dyn PartSource>) -> Self {
+        Weight { index, stored, source }
+    }
+
+    /// What `make` gives, which an earlier call may have left at the weight: there is one thing of each weight that is worked out.
+    pub(super) fn prepared<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let Ok(made) = self.stored.prepared.get(&[], || Ok::<T, Infallible>(make()));
+        made
     }
 
     /// Logical element type.
     pub fn dtype(&self) -> DType {
-        self.record.dtype
+        self.stored.record.dtype
     }
 
     /// Logical extents.
     ///
     /// # Errors
     /// [`KernelError::Weight`] where one does not fit in memory addresses.
-    pub fn shape(&self) -> Result<Vec<usize>, KernelError> {
-        let fits = self.record.shape.iter().map(|&extent| usize::try_from(extent).ok()).collect::<Option<_>>();
-        fits.ok_or_else(|| self.failure("its shape does not fit in memory addresses"))
+    pub fn shape(&self) -> Result<&[usize], KernelError> {
+        let shape = self.stored.shape.as_deref();
+        shape.ok_or_else(|| self.failure("its shape does not fit in memory addresses"))
     }
 
     /// How the elements are stored.
     pub fn encoding(&self) -> &Coded {
-        &self.record.encoding
+        &self.stored.record.encoding
     }
 
     /// Whether single rows along axis 0 can be read.
     pub fn has_rows(&self) -> bool {
-        self.record.locate(Pick::Row(0)).is_ok()
+        self.stored.record.locate(Pick::Row(0)).is_ok()
     }
 
     /// The parts, in stream order.
     pub fn parts(&self) -> &[PartRecord] {
-        &self.record.parts
+        &self.stored.record.parts
     }
 
     /// The stored bytes of part `part`; waits until they are there.
@@ -282,7 +312,7 @@ impl Weight {
         unit: u64,
         inputs: &[Range<u64>],
     ) -> Result<Vec<(Range<u64>, PartBytesRange)>, KernelError> {
-        self.record.locate_inputs(unit, inputs).map_err(|error| self.failure(&error.to_string()))
+        self.stored.record.locate_inputs(unit, inputs).map_err(|error| self.failure(&error.to_string()))
     }
 
     /// Where a matrix lies among the parts.
@@ -290,7 +320,7 @@ impl Weight {
     /// # Errors
     /// [`KernelError::Weight`] where it is outside the weight or cannot be read alone.
     pub fn place_of_matrix(&self, matrix: u64) -> Result<Place, KernelError> {
-        self.record.locate(Pick::Group(matrix)).map_err(|error| self.failure(&error.to_string()))
+        self.stored.record.locate(Pick::Group(matrix)).map_err(|error| self.failure(&error.to_string()))
     }
 
     /// The whole weight as a canonical tensor.
@@ -300,7 +330,7 @@ impl Weight {
     pub fn tensor(&self) -> Result<Tensor, KernelError> {
         let tensor = match self.source.tensor(self.index)? {
             Some(tensor) => Ok(tensor),
-            None => self.record.decode(|part| self.part(part).map_err(Decoding::Part)),
+            None => self.stored.record.decode(|part| self.part(part).map_err(Decoding::Part)),
         };
         tensor.map_err(|error| error.of(&|error| self.failure(&error.to_string())))
     }
@@ -321,7 +351,7 @@ impl Weight {
     }
 
     fn failure(&self, reason: &str) -> KernelError {
-        KernelError::Weight { weight: self.record.label(), reason: reason.to_string() }
+        KernelError::Weight { weight: self.stored.record.label(), reason: reason.to_string() }
     }
 }
 

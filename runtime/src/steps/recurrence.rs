@@ -186,7 +186,7 @@ fn walk(
     };
     let shapes = stored.map(|stored| Ok::<_, KernelError>([stored.shape(1)?, stored.shape(2)?])).transpose()?;
     let extents = layer.extents(&|operand| match (&shapes, operand) {
-        (Some(shapes), 1 | 2) => Ok(Some(shapes[operand - 1].clone())),
+        (Some(shapes), 1 | 2) => Ok(Some(shapes[operand - 1].to_vec())),
         _ => shape(operand),
     })?;
     let lengths = layer.lengths(inputs, extents)?;

@@ -10,7 +10,11 @@ use super::{
 };
 use crate::{
     matrix::MatrixMut,
-    product::{Epilogue, PANEL_OUTPUTS, multiply::Cut, tile},
+    product::{
+        Epilogue, PANEL_OUTPUTS,
+        multiply::{Cut, Shares},
+        tile,
+    },
     simd::{Instructions, LANES, Routine, Simd},
     threads,
 };
@@ -56,26 +60,27 @@ pub fn dynamic_product(
     let depth = pieces.iter().map(|piece| piece.inputs.len()).max().unwrap_or(0);
     if rows > 0 && out.columns() > 0 {
         let cut = Cut::new(rows, depth, panels, threads::parts(rows * depth * panels * PANEL_OUTPUTS, usize::MAX));
-        let parts = open.parts(layout, pieces, cut.panels);
-        let places: Vec<(usize, usize)> = parts.iter().map(|part| (part.first_output, part.panels)).collect();
-        let weights: Vec<CodedPanels<'_>> = parts.iter().map(|part| part.weight).collect();
-        let mut sums: Vec<_> = parts.into_iter().map(|part| part.sums.map(|sums| sums.chunks_mut(cut.rows))).collect();
+        let mut parts = open.parts(layout, pieces, cut.panels);
+        let mut sums: Vec<_> =
+            parts.iter_mut().map(|part| part.sums.take().map(|sums| sums.chunks_mut(cut.rows))).collect();
+        let places = parts.iter().map(|part| (part.first_output, part.panels));
+        let mut shares = Shares::new(cut.rows, places, out.into_rows());
         let shifts = shifts(x, layout);
-        let task = |(index, out): (usize, Vec<_>)| {
-            let (rows, part) = (index / places.len(), index % places.len());
+        let task = |(index, out)| {
+            let (rows, part): (usize, usize) = (index / parts.len(), index % parts.len());
             DynamicTask {
                 x,
                 first_row: rows * cut.rows,
-                weight: weights[part],
-                panels: places[part].1,
+                weight: parts[part].weight,
+                panels: parts[part].panels,
+                first_output: parts[part].first_output,
                 shifts: &shifts,
-                first_output: places[part].0,
                 out,
                 sums: sums[part].as_mut().and_then(Iterator::next),
                 epilogue,
             }
         };
-        let mut tasks: Vec<_> = cut.shares(&places, out).into_iter().enumerate().map(task).collect();
+        let mut tasks: Vec<_> = shares.iter_mut().enumerate().map(task).collect();
         threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
     }
     open.end(layout, pieces);
@@ -91,7 +96,7 @@ struct DynamicTask<'a> {
     /// Those of all rows for [`DynamicFew`].
     shifts: &'a [i32],
     /// The outputs of these panels, row by row.
-    out: Vec<&'a mut [f32]>,
+    out: &'a mut [&'a mut [f32]],
     /// Sums of these rows that go on, if this is a part of one panel.
     sums: Option<&'a mut [[i32; LANES]]>,
     epilogue: Epilogue<'a>,
@@ -110,7 +115,7 @@ impl Routine for &mut DynamicTask<'_> {
                 weight: self.weight,
                 panels: self.panels,
                 shifts: self.shifts,
-                out: &mut self.out,
+                out: self.out,
                 sums: self.sums.as_deref_mut(),
                 exact: None,
             }
@@ -130,7 +135,7 @@ impl Routine for &mut DynamicTask<'_> {
                     outputs.iter_mut().for_each(|output| *output *= scale);
                 }
             }
-            self.epilogue.apply_to_rows(simd, self.first_row, self.first_output, &mut self.out);
+            self.epilogue.apply_to_rows(simd, self.first_row, self.first_output, self.out);
         }
     }
 }

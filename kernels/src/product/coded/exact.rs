@@ -16,7 +16,7 @@ use super::{
     pieces::{CodedPanels, CodedPart, CodedPiece, OpenPanels},
 };
 use crate::{
-    product::{PANEL_OUTPUTS, integer::TILE_PANELS, integer_rows::BLOCK_ROWS, panels::BLOCK},
+    product::{PANEL_OUTPUTS, integer::TILE_PANELS, integer_rows::BLOCK_ROWS, multiply::Shares, panels::BLOCK},
     simd::{Instructions, Routine, Simd},
     threads,
 };
@@ -112,14 +112,15 @@ pub fn exact_product(
                 sums.push((inputs.clone(), segment_sums(x, &inputs, segment(&weight))));
             }
         }
-        let shares = cut.shares(&parts, out, outputs).into_iter().enumerate();
-        let task = |(index, out): (usize, Vec<_>)| {
+        let places = parts.iter().map(|&(first_output, panels, _)| (first_output, panels));
+        let mut shares = Shares::new(cut.rows, places, out.chunks_mut(outputs));
+        let task = |(index, out): (usize, _)| {
             let (_, panels, weight) = parts[index % parts.len()];
             let own = sums.iter().find(|(inputs, _)| *inputs == weight.inputs());
             let sums = own.map_or(&[][..], |(_, sums)| sums.as_slice());
             Task { x, few: few.as_ref(), first_row: index / parts.len() * cut.rows, weight, panels, sums, out }
         };
-        let mut tasks: Vec<Task<'_>> = shares.map(task).collect();
+        let mut tasks: Vec<Task<'_>> = shares.iter_mut().enumerate().map(task).collect();
         threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
     }
     if let ExactWeight::Codes(layout) = weight {
@@ -151,25 +152,6 @@ impl Cut {
         // Codes are widened again for each part of the rows: panels are shared out first.
         let row_parts = parts.div_ceil(panels.div_ceil(panels_each).max(1));
         Self { panels: panels_each.max(1), rows: rows.div_ceil(row_parts).next_multiple_of(BLOCK_ROWS) }
-    }
-
-    /// The results of each part, row by row: of all parts for the first rows, then of all for the next.
-    fn shares<'a>(&self, parts: &[Part<'_>], out: &'a mut [f64], outputs: usize) -> Vec<Vec<&'a mut [f64]>> {
-        let rows = out.len() / outputs;
-        let mut shares: Vec<Vec<&'a mut [f64]>> = Vec::with_capacity(rows.div_ceil(self.rows) * parts.len());
-        shares.resize_with(rows.div_ceil(self.rows) * parts.len(), Vec::new);
-        for (row, mut rest) in out.chunks_mut(outputs).enumerate() {
-            let mut place = 0;
-            let shares = &mut shares[row / self.rows * parts.len()..][..parts.len()];
-            for (share, &(first, panels, _)) in shares.iter_mut().zip(parts) {
-                let (_, behind) = rest.split_at_mut(first - place);
-                let (own, behind) = behind.split_at_mut((panels * PANEL_OUTPUTS).min(behind.len()));
-                place = first + own.len();
-                share.push(own);
-                rest = behind;
-            }
-        }
-        shares
     }
 }
 
@@ -206,7 +188,7 @@ struct Task<'a> {
     /// Of the segments of the inputs.
     sums: &'a [SegmentSums],
     /// The results of these panels, row by row.
-    out: Vec<&'a mut [f64]>,
+    out: &'a mut [&'a mut [f64]],
 }
 
 impl Routine for &mut Task<'_> {
@@ -216,7 +198,7 @@ impl Routine for &mut Task<'_> {
     fn run<S: Simd>(self, simd: S) {
         if let (Some(few), Panels::Codes(weight)) = (self.few, self.weight) {
             return if const { S::HAS_OWN_LOOPS } {
-                few.multiply(simd, weight, self.panels, &mut self.out);
+                few.multiply(simd, weight, self.panels, self.out);
             } else {
                 unreachable!("few rows are for instructions with loops of their own");
             };
@@ -275,7 +257,7 @@ impl Task<'_> {
     fn scale<S: Simd>(&mut self, simd: S, weight: CodedPanels<'_>, panels: Range<usize>) {
         for panel in panels {
             let (_, whole) = weight.panel(simd, panel);
-            for outputs in &mut self.out {
+            for outputs in self.out.iter_mut() {
                 let own = outputs[panel * PANEL_OUTPUTS..].iter_mut().zip(&whole.scale);
                 own.for_each(|(output, scale)| *output *= f64::from(*scale));
             }

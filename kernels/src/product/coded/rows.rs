@@ -104,12 +104,11 @@ impl DynamicRows {
         let of_rows = of_rows.zip(scales.chunks_mut(blocks.max(1)));
         let of_rows = of_rows.zip(sums.chunks_mut(sixteenths + 1)).enumerate();
         let round = |(row, ((codes, scales), sums))| Round { x: x.row(row), block, codes, scales, sums };
-        let tasks: Vec<Round<'_>> = of_rows.map(round).collect();
-        let run = |task| instructions.run(task);
+        let (rounds, run) = (of_rows.map(round), |task| instructions.run(task));
         if threads::parts(rows * inputs, rows) > 1 {
-            threads::each(tasks, run)
+            threads::each(rounds.collect(), run)
         } else {
-            tasks.into_iter().for_each(run)
+            rounds.for_each(run)
         }
         Self { rows, inputs, block, codes, scales, sums }
     }

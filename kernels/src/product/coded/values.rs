@@ -47,7 +47,8 @@ pub fn coded_product(
     if rows > 0 && out.columns() > 0 {
         let cut = Cut::new(rows, depth, panels, threads::parts(rows * depth * panels * PANEL_OUTPUTS, usize::MAX));
         let parts: Vec<_> = open.parts(layout, pieces, cut.panels).into_iter().map(operand).collect();
-        run_all(instructions, cut.tasks(x, &parts, out, start, epilogue));
+        let mut shares = cut.shares(&parts, out);
+        run_all(instructions, cut.tasks(x, &parts, &mut shares, start, epilogue));
     }
     open.end(layout, pieces);
 }

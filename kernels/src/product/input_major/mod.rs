@@ -19,7 +19,7 @@ use std::ops::{Add, AddAssign, Range};
 use super::{
     CodeType, CodedLayout, DynamicRows, Epilogue, PANEL_OUTPUTS,
     coded::{integers, load_floats},
-    multiply::Cut,
+    multiply::Shares,
     task::FEW_ROWS,
 };
 use crate::{
@@ -308,7 +308,7 @@ impl<'a> InputMajorProduct<'a> {
         self.read_whole(given, columns);
         let parts = self.parts(given, &places, columns);
         let panels: Vec<(usize, usize)> = parts.iter().map(|part| part.panels(self.layout)).collect();
-        let cut = Cut { panels: 1, rows: FEW_ROWS };
+        let mut shares = Shares::new(FEW_ROWS, panels.iter().copied(), out.into_rows());
         let mut sums = self.take_sums(x, given, columns);
         let mut rest = sums.as_mut_slice();
         let mut of_parts: Vec<Option<std::slice::ChunksMut<'_, [i32; LANES]>>> = Vec::new();
@@ -328,7 +328,7 @@ impl<'a> InputMajorProduct<'a> {
             of_parts.push(Some(own.chunks_mut(part.lines.len() * self.layout.line_outputs() / LANES * FEW_ROWS)));
         }
         let mut tasks = Vec::new();
-        for (index, out) in cut.shares(&panels, out).into_iter().enumerate() {
+        for (index, out) in shares.iter_mut().enumerate() {
             let (rows, part) = (index / parts.len(), index % parts.len());
             tasks.push(Task {
                 product: self,
@@ -337,7 +337,7 @@ impl<'a> InputMajorProduct<'a> {
                 bytes: given[parts[part].given].bytes,
                 active: &self.active[parts[part].active].1[rows],
                 first_row: rows * FEW_ROWS,
-                out,
+                out: out.iter_mut().map(|outputs| &mut **outputs).collect(),
                 sums: of_parts[part].as_mut().and_then(Iterator::next),
                 epilogue,
             });

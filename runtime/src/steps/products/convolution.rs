@@ -44,17 +44,17 @@ impl Weights {
     pub(super) fn new(operator: &dyn Product, operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
             && let Some(panels) = PanelWeight::of(weight)
-            && panels.is_of(operator, &weight.shape()?)
+            && panels.is_of(operator, weight.shape()?)
         {
             return Ok(Weights::Panels(panels));
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
 
-    pub(super) fn shape(&self) -> Result<Vec<usize>, KernelError> {
+    pub(super) fn shape(&self) -> Result<&[usize], KernelError> {
         match self {
             Weights::Panels(weight) => weight.weight.shape(),
-            Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
+            Weights::Plain(tensor) => Ok(tensor.shape()),
         }
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn has_kernel(program: &Program, operands: &[Operand]) -> bool {
 /// The extents of an operand that is a tensor.
 fn extents(operand: Option<&Operand>) -> Result<Option<Vec<usize>>, KernelError> {
     Ok(match operand {
-        Some(Operand::Weight(weight)) => Some(weight.shape()?),
+        Some(Operand::Weight(weight)) => Some(weight.shape()?.to_vec()),
         Some(Operand::Value(Value::Tensor(tensor))) => Some(tensor.shape().to_vec()),
         Some(Operand::Version(version)) => Some(version.shape().to_vec()),
         Some(Operand::Value(_) | Operand::Absent) | None => None,

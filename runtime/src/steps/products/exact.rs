@@ -9,7 +9,7 @@ use super::floats::single;
 use super::fused;
 use super::integer_operands::{each_zero, reads_own, reloaded, same_types, single_zero, zero_points};
 use super::integer_tasks::{FEWEST_ROWS, OPERAND_BYTES, sums_of};
-use super::panels::{PanelWeight, Run, coded_pieces, within};
+use super::panels::{PanelWeight, Run, within};
 use crate::steps::program::{self, Accumulators};
 use crate::steps::{Context, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
@@ -185,7 +185,7 @@ fn operands_of<O: Exact>(operator: &O, mut operands: Vec<Operand>) -> Result<Ope
     let bias = if O::OPERANDS > 4 { zero_points(&mut operands, 4)? } else { None };
     let x = tensor_operand(&mut operands, 0)?;
     let plan = match operands.get(1).and_then(Operand::as_weight) {
-        Some(weight) => Some(operator.resolve(x.shape(), &weight.shape()?)?),
+        Some(weight) => Some(operator.resolve(x.shape(), weight.shape()?)?),
         None => None,
     };
     let known = plan.filter(|_| bias.is_none()).and_then(|plan| {
@@ -240,7 +240,7 @@ pub(super) fn matmul(
         let x = digits.rows(|bytes, zero| IntegerRows::new(bytes, rows, inputs, zero.kind));
         let (weight, mut open) = (weights.of_group(0, inputs, columns), OpenPanels::default());
         weights.panels.for_each_run(|runs| {
-            exact_product(Instructions::best(), &x, weight, &coded_pieces(runs), &mut open, &mut sums, columns);
+            exact_product(Instructions::best(), &x, weight, runs, &mut open, &mut sums, columns);
             Ok(())
         })?;
     }
@@ -325,7 +325,7 @@ impl Windows<'_> {
                     IntegerRows::windows(&self.axes, &bytes[image.clone()], plan.group_channels, own.clone(), zero)
                 };
                 let rows = self.digits.rows(windows);
-                exact_product(Instructions::best(), &rows, weight, &coded_pieces(&runs), open, sums, filters);
+                exact_product(Instructions::best(), &rows, weight, &runs, open, sums, filters);
             }
         }
     }

@@ -124,7 +124,7 @@ impl Kernel for ExpertMatmul {
             && weight.dtype() == a.dtype()
             && let Some(weight) = panels
         {
-            let plan = self.resolve(a.shape(), &weight.weight.shape()?, index.shape())?;
+            let plan = self.resolve(a.shape(), weight.weight.shape()?, index.shape())?;
             let choices = Choices::new(self, plan, &index)?;
             return choices.produce(&a, context, |rows, out| {
                 weight.for_matrices(&choices.matrices(), |matrices| {

@@ -38,17 +38,17 @@ impl Weights {
     pub(super) fn new(operator: &dyn ops::Product, operands: &mut [Operand]) -> Result<Weights, KernelError> {
         if let Some(Operand::Weight(weight)) = operands.get(1)
             && let Some(panels) = PanelWeight::of_integers(weight)
-            && panels.is_of(operator, &weight.shape()?)
+            && panels.is_of(operator, weight.shape()?)
         {
             return Ok(Weights::Panels(panels));
         }
         Ok(Weights::Plain(tensor_operand(operands, 1)?))
     }
 
-    pub(super) fn shape(&self) -> Result<Vec<usize>, KernelError> {
+    pub(super) fn shape(&self) -> Result<&[usize], KernelError> {
         match self {
             Weights::Panels(weight) => weight.weight.shape(),
-            Weights::Plain(tensor) => Ok(tensor.shape().to_vec()),
+            Weights::Plain(tensor) => Ok(tensor.shape()),
         }
     }
 
@@ -143,7 +143,7 @@ impl Kernel for IntegerMatmul {
         let a = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(self, &mut operands)?;
         let b_shape = weights.shape()?;
-        let plan = context.prepared(&[a.shape(), &b_shape], || self.resolve(a.shape(), &b_shape))?;
+        let plan = context.prepared(&[a.shape(), b_shape], || self.resolve(a.shape(), b_shape))?;
         let columns = plan.b.columns;
         // Zero points of single columns have one axis.
         let known = b_zero.as_ref().is_none_or(|zero| zero.count() == 1 || (zero.rank() == 1 && !plan.b.vector))

@@ -57,7 +57,7 @@ impl Kernel for IntegerConvolution {
         let x = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(self, &mut operands)?;
         let w_shape = weights.shape()?;
-        let plan = context.prepared(&[x.shape(), &w_shape], || self.resolve(x.shape(), &w_shape))?;
+        let plan = context.prepared(&[x.shape(), w_shape], || self.resolve(x.shape(), w_shape))?;
         let filters = plan.shape[1];
         let known = same_types([x_zero.as_ref(), w_zero.as_ref()], [x.dtype(), weights.dtype()])
             && bias.as_ref().is_none_or(|bias| bias.dtype() == DType::I32 && bias.shape() == [filters]);

@@ -3,7 +3,7 @@
 use super::floats::{after_sums, computes_in_f32, produce, widened};
 use super::fused::{self, Fused};
 use super::general::{self, Term};
-use super::panels::{PanelWeight, Run, coded_pieces, run_pieces, with_panels, with_zeros, within};
+use super::panels::{PanelWeight, Run, run_pieces, with_panels, with_zeros, within};
 use crate::steps::{Context, Kernel, KernelError, Operand, run_reference, tensor_operand};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Arithmetic, Matmul, ProductPlan, TypeError};
@@ -12,9 +12,9 @@ use ipuc_formats::value::Value;
 use ipuc_kernels::change::{Change, RowChange};
 use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{
-    Batch, CodedLayout, CodedPiece, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels,
-    PANEL_OUTPUTS, PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product,
-    coded_product, dynamic_product, panels_product, sparse_product,
+    Batch, CodedLayout, DynamicRows, Epilogue, InputMajorLayout, InputMajorProduct, OpenPanels, PANEL_OUTPUTS,
+    PlainElements, PlainLayout, PlainMatrix, RunInputs, RunRows, Skipped, Start, batched_product, coded_product,
+    dynamic_product, panels_product, sparse_product,
 };
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each;
@@ -46,7 +46,7 @@ impl Kernel for Matmul {
                 match panels {
                     Some(weight) => {
                         let b_shape = weight.weight.shape()?;
-                        let plan = context.prepared(&[a.shape(), &b_shape], || self.resolve(a.shape(), &b_shape))?;
+                        let plan = context.prepared(&[a.shape(), b_shape], || self.resolve(a.shape(), b_shape))?;
                         InF32 { operator: self, plan: &plan, further: &further }.with(
                             context,
                             &a,
@@ -71,7 +71,7 @@ impl Kernel for Matmul {
 
     fn independent_rows(&self, operands: &[Operand]) -> Option<Vec<usize>> {
         let [Operand::Value(Value::Tensor(a)), Operand::Weight(weight), further @ ..] = operands else { return None };
-        let (Some((_, rows)), [weight_rows, weight_columns]) = (a.shape().split_last(), &*weight.shape().ok()?) else {
+        let (Some((_, rows)), [weight_rows, weight_columns]) = (a.shape().split_last(), weight.shape().ok()?) else {
             return None;
         };
         if self.transpose_a || rows.is_empty() || !computes_in_f32(a.dtype()) {
@@ -400,11 +400,10 @@ impl PanelProduct<'_> {
                 })
             }
             Some(layout) => {
-                let multiply = |piece: &CodedPiece<'_>, out: MatrixMut<'_>, post: Epilogue<'_>| {
-                    let CodedPiece { panels, inputs, bytes } = piece.clone();
-                    self.add_dense(&[Run { panels, inputs, bytes }], &mut OpenPanels::default(), out, post)
+                let multiply = |run: &Run<'_>, out: MatrixMut<'_>, post: Epilogue<'_>| {
+                    self.add_dense(std::slice::from_ref(run), &mut OpenPanels::default(), out, post)
                 };
-                sparse_product(self.instructions, layout, &coded_pieces(runs), out, post, &multiply)
+                sparse_product(self.instructions, layout, runs, out, post, &multiply)
             }
         };
         self.open = open;
@@ -423,10 +422,10 @@ impl PanelProduct<'_> {
         match (&weight.codes, codes) {
             (None, _) => panels_product(*instructions, *x, &weight.values(runs)?, out, Start::Zero, post),
             (Some(layout), None) => {
-                coded_product(*instructions, *x, layout, &coded_pieces(runs), open, out, Start::Zero, post);
+                coded_product(*instructions, *x, layout, runs, open, out, Start::Zero, post);
             }
             (Some(layout), Some(rows)) => {
-                dynamic_product(*instructions, rows, layout, &coded_pieces(runs), open, out, post);
+                dynamic_product(*instructions, rows, layout, runs, open, out, post);
             }
         }
         Ok(())

@@ -11,7 +11,8 @@ use ipuc_kernels::product::{
     spread_panels,
 };
 use ipuc_kernels::simd::Instructions;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// Inputs of a part, which are read one by one, that are held at least: those of a record.
 const INPUTS_AT_ONCE: usize = 256;
@@ -22,7 +23,13 @@ const SPREAD_BYTES: usize = 4 << 20;
 /// A weight in panels that kernels take.
 pub(in crate::steps) struct PanelWeight {
     pub(in crate::steps) weight: Weight,
+    layout: Arc<PanelLayout>,
+}
+
+/// How a weight in panels lies: what its record says, as kernels take it.
+pub(in crate::steps) struct PanelLayout {
     pub(in crate::steps) panels: Panels,
+    elements: PanelKind,
     /// How codes lie, where the elements are codes.
     pub(super) codes: Option<CodedLayout>,
     /// How they lie in the file, where their zeros are left out.
@@ -31,29 +38,91 @@ pub(in crate::steps) struct PanelWeight {
     pub(super) by_input: Option<Box<InputMajorLayout>>,
 }
 
-/// Bytes of consecutive panels, or of some inputs of one.
-pub(super) struct Run<'a> {
-    pub(super) panels: Range<usize>,
-    pub(super) inputs: Range<usize>,
-    pub(super) bytes: &'a [u8],
+/// What kernels take the elements of panels as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PanelKind {
+    /// Floats, or codes of floats.
+    Floats,
+    /// Integers of 8 bits.
+    Bytes,
+    /// Integers of 16 bits.
+    Words,
 }
+
+/// Consecutive panels, or some inputs of one.
+pub(super) type Run<'a> = CodedPiece<'a>;
 
 /// Some inputs of a run of outputs, and their bytes; those of planes have no inputs.
 pub(super) type InputBytes = (Range<usize>, PartBytes);
 
-impl PanelWeight {
-    /// A weight as panels, where it is stored in panels of a kind that kernels take.
-    pub(in crate::steps) fn of(weight: &Weight) -> Option<PanelWeight> {
+impl Deref for PanelWeight {
+    type Target = PanelLayout;
+    fn deref(&self) -> &PanelLayout {
+        &self.layout
+    }
+}
+
+impl PanelLayout {
+    /// How a weight lies, where it is stored in panels of a kind that kernels take, or input by input.
+    fn of(weight: &Weight) -> Option<PanelLayout> {
+        if let Some(runs) = weight.encoding().as_input_major() {
+            return PanelLayout::of_runs(weight, runs);
+        }
         let panels = weight.encoding().dense_panels()?;
-        let codes = if panels.is_coded() {
-            Some(coded_layout(&panels, weight.dtype())?)
-        } else {
-            let known = matches!((panels.dtype, panels.interleave), (DType::F32 | DType::F16, 1) | (DType::BF16, 2));
-            known.then_some(())?;
-            None
+        let codes = if panels.is_coded() { Some(coded_layout(&panels, weight.dtype())?) } else { None };
+        let is_of_weight = panels.dtype == weight.dtype();
+        let elements = match (&codes, panels.dtype, panels.interleave) {
+            (Some(_), ..) | (None, DType::F32 | DType::F16, 1) | (None, DType::BF16, 2) => PanelKind::Floats,
+            (None, DType::I8 | DType::U8, 4) if is_of_weight => PanelKind::Bytes,
+            (None, DType::I16 | DType::U16, 2) if is_of_weight => PanelKind::Words,
+            _ => return None,
         };
         let sparse = sparse_layout(weight, &panels, codes.as_ref());
-        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse, by_input: None })
+        Some(PanelLayout { panels, elements, codes, sparse, by_input: None })
+    }
+
+    fn of_runs(weight: &Weight, runs: &InputMajor) -> Option<PanelLayout> {
+        let panels = runs.dense();
+        let codes = if panels.is_coded() { Some(coded_layout(&panels, weight.dtype())?) } else { None };
+        let elements = match (&codes, panels.dtype) {
+            (Some(codes), _) => RunElements::Codes(codes.clone()),
+            (None, DType::F32) => RunElements::F32,
+            (None, DType::F16) => RunElements::F16,
+            (None, DType::BF16) => RunElements::Bf16,
+            _ => return None,
+        };
+        let (inputs, run) = (usize::try_from(panels.inputs).ok()?, usize::try_from(runs.run).ok()?);
+        let by_input = Some(Box::new(InputMajorLayout::new(inputs, run, elements)));
+        Some(PanelLayout { panels, elements: PanelKind::Floats, codes, sparse: None, by_input })
+    }
+}
+
+impl PanelWeight {
+    /// A weight of elements that are taken as `elements`. How it lies is worked out once.
+    fn new(weight: &Weight, elements: PanelKind) -> Option<PanelWeight> {
+        let layout = weight.prepared(|| PanelLayout::of(weight).map(Arc::new));
+        let layout = layout.as_ref().as_ref().filter(|layout| layout.elements == elements)?.clone();
+        Some(PanelWeight { weight: weight.clone(), layout })
+    }
+
+    /// A weight of floats as panels, where it is stored in panels of a kind that kernels take.
+    pub(in crate::steps) fn of(weight: &Weight) -> Option<PanelWeight> {
+        PanelWeight::of_product(weight).filter(|panels| panels.by_input.is_none())
+    }
+
+    /// As [`PanelWeight::of`] for a product that also takes weights that lie input by input.
+    pub(super) fn of_product(weight: &Weight) -> Option<PanelWeight> {
+        PanelWeight::new(weight, PanelKind::Floats)
+    }
+
+    /// A weight of integers of 8 bits as panels, where it is stored in panels of them.
+    pub(super) fn of_integers(weight: &Weight) -> Option<PanelWeight> {
+        PanelWeight::new(weight, PanelKind::Bytes)
+    }
+
+    /// A weight of integers of 16 bits as panels, where it is stored in panels of them.
+    pub(super) fn of_words(weight: &Weight) -> Option<PanelWeight> {
+        PanelWeight::new(weight, PanelKind::Words)
     }
 
     /// Whether they are of the matrices that an operator multiplies as operand 1 of this shape.
@@ -66,45 +135,10 @@ impl PanelWeight {
         })
     }
 
-    /// As [`PanelWeight::of`] for a product that also takes weights that lie input by input.
-    pub(super) fn of_product(weight: &Weight) -> Option<PanelWeight> {
-        let Some(runs) = weight.encoding().as_input_major() else { return PanelWeight::of(weight) };
-        let panels = runs.dense();
-        let codes = if panels.is_coded() { Some(coded_layout(&panels, weight.dtype())?) } else { None };
-        let elements = match (&codes, panels.dtype) {
-            (Some(codes), _) => RunElements::Codes(codes.clone()),
-            (None, DType::F32) => RunElements::F32,
-            (None, DType::F16) => RunElements::F16,
-            (None, DType::BF16) => RunElements::Bf16,
-            _ => return None,
-        };
-        let (inputs, run) = (usize::try_from(panels.inputs).ok()?, usize::try_from(runs.run).ok()?);
-        let by_input = Some(Box::new(InputMajorLayout::new(inputs, run, elements)));
-        Some(PanelWeight { weight: weight.clone(), panels, codes, sparse: None, by_input })
-    }
-
     /// What parts of one matrix count: panels, or runs of outputs.
     pub(super) fn units(&self) -> usize {
         let outputs = usize::try_from(self.panels.outputs).unwrap_or(usize::MAX);
         outputs.div_ceil(self.by_input.as_ref().map_or(PANEL_OUTPUTS, |layout| layout.run()))
-    }
-
-    /// A weight of integers of 8 bits as panels, where it is stored in panels of them.
-    pub(super) fn of_integers(weight: &Weight) -> Option<PanelWeight> {
-        let panels = weight.encoding().dense_panels()?;
-        let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I8 | DType::U8);
-        let known = known && !panels.is_coded() && panels.interleave == 4;
-        let sparse = sparse_layout(weight, &panels, None);
-        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
-    }
-
-    /// A weight of integers of 16 bits as panels, where it is stored in panels of them.
-    pub(super) fn of_words(weight: &Weight) -> Option<PanelWeight> {
-        let panels = weight.encoding().dense_panels()?;
-        let known = panels.dtype == weight.dtype() && matches!(panels.dtype, DType::I16 | DType::U16);
-        let known = known && !panels.is_coded() && panels.interleave == 2;
-        let sparse = sparse_layout(weight, &panels, None);
-        known.then(|| PanelWeight { weight: weight.clone(), panels, codes: None, sparse, by_input: None })
     }
 
     /// Whether inputs are read one by one, where they have to be read at all.
@@ -203,7 +237,7 @@ impl PanelWeight {
             };
             let outputs = usize::try_from(self.panels.panels_per_group() * self.panels.groups).unwrap_or(usize::MAX);
             let outputs = outputs.saturating_mul(PANEL_OUTPUTS);
-            let decoded = decoded_panels(Instructions::best(), layout, outputs, &coded_pieces(runs), &mut open);
+            let decoded = decoded_panels(Instructions::best(), layout, outputs, runs, &mut open);
             let pieces: Vec<PanelPiece<'_>> = runs
                 .iter()
                 .zip(&decoded)
@@ -282,7 +316,7 @@ pub(super) fn with_zeros(
     runs: &[Run<'_>],
     multiply: &mut dyn FnMut(&[Run<'_>]) -> Result<(), KernelError>,
 ) -> Result<(), KernelError> {
-    let panels = spread_panels(Instructions::best(), layout, &coded_pieces(runs));
+    let panels = spread_panels(Instructions::best(), layout, runs);
     let mut dense = Vec::with_capacity(runs.len());
     for (run, (values, bytes)) in runs.iter().zip(&panels) {
         let bytes = &bytemuck::cast_slice(values)[..*bytes];
@@ -338,12 +372,6 @@ fn sparse_layout(weight: &Weight, panels: &Panels, codes: Option<&CodedLayout>) 
     }
     let (inputs, group) = (usize::try_from(panels.inputs).ok()?, usize::try_from(panels.interleave).ok()?);
     with_bits(SparseLayout::values(inputs, panels.dtype.bits() / 8, group, capacity))
-}
-
-/// Runs of codes as kernels take them.
-pub(super) fn coded_pieces<'a>(runs: &[Run<'a>]) -> Vec<CodedPiece<'a>> {
-    let piece = |run: &Run<'a>| CodedPiece { panels: run.panels.clone(), inputs: run.inputs.clone(), bytes: run.bytes };
-    runs.iter().map(piece).collect()
 }
 
 /// Where the codes and planes of a panel lie; `None` for types that no kernel takes.
@@ -414,22 +442,23 @@ fn flush(
     if held.is_empty() {
         return Ok(());
     }
-    let run = |(bytes, part): &'_ (PartBytes, &PartRecord)| -> Result<(Range<usize>, Range<usize>), KernelError> {
-        let size = |value: u64| {
-            usize::try_from(value).map_err(|_| KernelError::Weight {
-                weight: "in panels".to_string(),
-                reason: format!("a part of {} bytes has panels to {value}", bytes.len()),
-            })
-        };
-        Ok((size(part.start)?..size(part.end)?, size(part.inputs_start)?..size(part.inputs_end)?))
-    };
-    let ranges = held.iter().map(run).collect::<Result<Vec<_>, _>>()?;
-    let runs: Vec<Run<'_>> =
-        held.iter().zip(ranges).map(|((bytes, _), (panels, inputs))| Run { panels, inputs, bytes }).collect();
+    let runs = held.iter().map(|(bytes, part)| run(bytes, part)).collect::<Result<Vec<_>, _>>()?;
     multiply(&runs)?;
     drop(runs);
     held.clear();
     Ok(())
+}
+
+/// The bytes of a part as kernels take them.
+fn run<'a>(bytes: &'a PartBytes, part: &PartRecord) -> Result<Run<'a>, KernelError> {
+    let size = |value: u64| {
+        usize::try_from(value).map_err(|_| KernelError::Weight {
+            weight: "in panels".to_string(),
+            reason: format!("a part of {} bytes has panels to {value}", bytes.len()),
+        })
+    };
+    let (panels, inputs) = (size(part.start)?..size(part.end)?, size(part.inputs_start)?..size(part.inputs_end)?);
+    Ok(Run { panels, inputs, bytes })
 }
 
 /// The runs as far as they lie in panels `range`, counted from its start.

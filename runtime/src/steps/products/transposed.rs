@@ -26,7 +26,7 @@ impl Kernel for ConvolutionTranspose {
         let x = tensor_operand(&mut operands, 0)?;
         let weights = Weights::new(self, &mut operands)?;
         let weight_shape = weights.shape()?;
-        let (result_shape, axes) = self.resolve(x.shape(), &weight_shape)?;
+        let (result_shape, axes) = self.resolve(x.shape(), weight_shape)?;
         let bias = bias(&mut operands, result_shape[1])?;
         let groups = result_shape[1].checked_div(weight_shape[1]).unwrap_or(1).max(1);
         let shape = TransposedShape {

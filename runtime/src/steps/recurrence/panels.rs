@@ -50,7 +50,7 @@ impl Stored {
     }
 
     /// The shape of operand 1 or 2.
-    pub(super) fn shape(&self, operand: usize) -> Result<Vec<usize>, KernelError> {
+    pub(super) fn shape(&self, operand: usize) -> Result<&[usize], KernelError> {
         if operand == 1 { self.input.weight.shape() } else { self.hidden.weight.shape() }
     }
 
