@@ -64,8 +64,8 @@ impl Planes {
     }
 
     /// Runs each band once, side by side where `operations` are enough.
-    pub(crate) fn each(&self, operations: usize, out: &mut [f32], run: impl Fn(Band<'_>) + Sync) {
-        threads::each(self.split(threads::parts(operations, usize::MAX), out), run);
+    pub(crate) fn each(&self, operations: usize, out: &mut [f32], run: impl Fn(&mut Band<'_>) + Sync) {
+        threads::each_mut(self.split(threads::parts(operations, usize::MAX), out), run);
     }
 }
 

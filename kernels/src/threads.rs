@@ -49,52 +49,61 @@ pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
 
 /// Runs each task once, side by side where there are several. Each thread takes neighbours one after another, since they read
 /// neighbouring memory, which has been asked for by then; one that has no more takes the last of another's.
+///
+/// Tasks are freed by the threads that run them. Those that own memory are to go to [`each_mut`].
 pub fn each<T: Send>(tasks: Vec<T>, run: impl Fn(T) + Sync) {
+    each_mut(tasks.into_iter().map(Some).collect(), |task| {
+        if let Some(task) = task.take() {
+            run(task);
+        }
+    });
+}
+
+/// As [`each`], and frees all tasks on this thread: threads that free memory of each other wait for each other whenever they
+/// allocate.
+pub fn each_mut<T: Send>(mut tasks: Vec<T>, run: impl Fn(&mut T) + Sync) {
     let (count, threads) = (tasks.len(), team::count());
     if SERIAL.get() {
-        return tasks.into_iter().for_each(run);
+        return tasks.iter_mut().for_each(run);
     }
     if count < 2 || threads == 1 {
-        return team::alone(|| tasks.into_iter().for_each(run));
+        return team::alone(|| tasks.iter_mut().for_each(run));
     }
     // The caller begins with the first, for which it waits for no other core: not for one to see that it is called either.
-    let mut tasks = tasks.into_iter();
-    let first = tasks.next();
-    let rest = Rest::new(tasks, threads);
-    let own = || take_all(&rest, first, &run);
-    team::share(count, own, &|| take_all(&rest, rest.next(team::index()), &run));
+    let shared = Shared::new(tasks, threads);
+    let own = || take_all(&shared, Some(0), &run);
+    team::share(count, own, &|| take_all(&shared, shared.next(team::index()), &run));
 }
 
 /// Runs a task and those that are left: one function for the caller and all others, since it holds all that a task does.
 #[inline(never)]
-fn take_all<T>(rest: &Rest<T>, first: Option<T>, run: &impl Fn(T)) {
+fn take_all<T>(shared: &Shared<T>, first: Option<usize>, run: &impl Fn(&mut T)) {
     let mut next = first;
     while let Some(task) = next {
-        run(task);
-        next = rest.next(team::index());
+        run(&mut shared.tasks[task].lock().unwrap_or_else(PoisonError::into_inner));
+        next = shared.next(team::index());
     }
 }
 
-/// Tasks that nobody has taken. A thread that takes its own touches no memory that others write, until they help it.
-struct Rest<T> {
-    tasks: Vec<Mutex<Option<T>>>,
-    /// Those of each thread.
+/// Tasks that threads share. A thread that takes its own touches no memory that others write, until they help it.
+struct Shared<T> {
+    /// Each is locked once, by the thread that has taken its index.
+    tasks: Vec<Mutex<T>>,
+    /// Those of each thread that nobody has taken.
     own: Vec<Indices>,
 }
 
-impl<T> Rest<T> {
-    /// Tasks behind one that the caller has taken.
-    fn new(tasks: impl ExactSizeIterator<Item = T>, threads: usize) -> Self {
-        let count = tasks.len() + 1;
-        let first = |thread: usize| (count * thread / threads).saturating_sub(1);
+impl<T> Shared<T> {
+    /// Tasks of which the caller has taken the first.
+    fn new(tasks: Vec<T>, threads: usize) -> Self {
+        let first = |thread: usize| (tasks.len() * thread / threads).max(1);
         let own = (0..threads).map(|thread| Indices::new(first(thread)..first(thread + 1))).collect();
-        Self { own, tasks: tasks.map(|task| Mutex::new(Some(task))).collect() }
+        Self { own, tasks: tasks.into_iter().map(Mutex::new).collect() }
     }
 
     /// The next task of a thread.
-    fn next(&self, thread: usize) -> Option<T> {
-        let taken = self.own.get(thread).and_then(Indices::first).or_else(|| self.last_of_others());
-        self.tasks[taken?].lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn next(&self, thread: usize) -> Option<usize> {
+        self.own.get(thread).and_then(Indices::first).or_else(|| self.last_of_others())
     }
 
     /// The last of the thread that has most.
@@ -157,19 +166,47 @@ pub fn chunks<T: Send>(values: &mut [T], size: usize, run: impl Fn(usize, &mut [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::team::Team;
+    use std::collections::BTreeSet;
+    use std::thread;
 
     #[test]
     fn threads_take_neighbours_and_then_the_last_of_others() {
-        // The caller has taken a.
-        let rest = Rest::new(('b'..='g').collect::<Vec<_>>().into_iter(), 2);
-        let taken: String = [1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| rest.next(thread)).collect();
-        assert_eq!(taken, "debcgf");
-        assert_eq!((rest.next(0), rest.next(1)), (None, None));
+        // The caller has taken the first of seven.
+        let shared = Shared::new(vec![(); 7], 2);
+        let taken: Vec<usize> = [1, 1, 0, 0, 0, 0].into_iter().filter_map(|thread| shared.next(thread)).collect();
+        assert_eq!(taken, [3, 4, 1, 2, 6, 5]);
+        assert_eq!((shared.next(0), shared.next(1)), (None, None));
+    }
+
+    /// Tells which thread frees it.
+    struct Freed<'a>(&'a Mutex<Vec<thread::ThreadId>>);
+
+    impl Drop for Freed<'_> {
+        fn drop(&mut self) {
+            self.0.lock().unwrap().push(thread::current().id());
+        }
+    }
+
+    #[test]
+    fn the_caller_frees_tasks_that_own_memory() {
+        let (freed, ran) = (Mutex::default(), Mutex::new(BTreeSet::new()));
+        Team::new(2).unwrap().run(|| {
+            each_mut((0..100).map(|_| Freed(&freed)).collect(), |_| {
+                ran.lock().unwrap().insert(team::index());
+                // Until the other thread has come.
+                while ran.lock().unwrap().len() < 2 {
+                    thread::yield_now();
+                }
+            });
+        });
+        assert_eq!(ran.into_inner().unwrap(), BTreeSet::from([0, 1]));
+        assert_eq!(freed.into_inner().unwrap(), [thread::current().id(); 100]);
     }
 
     #[test]
     fn a_thread_without_tasks_of_its_own_takes_those_of_others() {
-        let rest = Rest::new([2, 3].into_iter(), 4);
-        assert_eq!([0, 0, 7].map(|thread| rest.next(thread)), [Some(3), Some(2), None]);
+        let shared = Shared::new(vec![(); 3], 4);
+        assert_eq!([0, 0, 7].map(|thread| shared.next(thread)), [Some(2), Some(1), None]);
     }
 }

@@ -44,12 +44,12 @@ pub(super) struct Task<'a> {
     pub scores: &'a mut [f32],
 }
 
-impl Routine for Task<'_> {
+impl Routine for &mut Task<'_> {
     /// The multiplications that were left out.
     type Output = u64;
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) -> u64 {
+    fn run<S: Simd>(self, simd: S) -> u64 {
         let mut left_out = 0;
         let visible: Vec<Range<usize>> = (0..self.rows).map(|row| self.visible(row)).collect();
         let keys = self.walked(&visible);

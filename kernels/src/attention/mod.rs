@@ -245,10 +245,10 @@ pub fn attention(
         }
     }
     if is_serial {
-        return tasks.into_iter().map(|task| instructions.run(task)).sum();
+        return tasks.iter_mut().map(|task| instructions.run(task)).sum();
     }
     let left_out = AtomicU64::new(0);
-    threads::each(tasks, |task| {
+    threads::each_mut(tasks, |task| {
         left_out.fetch_add(instructions.run(task), Ordering::Relaxed);
     });
     left_out.into_inner()

@@ -75,7 +75,7 @@ impl<'a> FilterTiles<'a> {
         let parts = threads::parts(sources.len() * steps * TILE_WORDS, sources.len());
         let each = sources.len().div_ceil(parts);
         let parts: Vec<Vec<Panel<'_>>> = (0..parts).map(|_| panels.by_ref().take(each).collect()).collect();
-        threads::each(parts, |panels| panels.into_iter().for_each(|panel| instructions.run(panel)));
+        threads::each_mut(parts, |panels| panels.drain(..).for_each(|panel| instructions.run(panel)));
         let panels = sources.iter().map(|(panel, _)| *panel).collect();
         Self { weight, bias, panels, steps, words, sums }
     }

@@ -149,7 +149,7 @@ fn in_blocks(
     let axes = window::joined(&shape.axes);
     let common = Common { shape, grid: Grid::new(&axes), axes, x, epilogue };
     let tasks = split(&common, pieces, out);
-    threads::each(tasks, |task| instructions.run(task));
+    threads::each_mut(tasks, |task| instructions.run(task));
 }
 
 /// Cuts a convolution into tasks with outputs of their own.
@@ -224,11 +224,11 @@ fn group_runs<'p, 'a>(
     runs
 }
 
-impl Routine for Task<'_> {
+impl Routine for &mut Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         if self.inputs.start == 0 && self.common.grid.is_none() {
             self.out.iter_mut().for_each(|outputs| outputs.fill(0.0));
         }
@@ -287,7 +287,9 @@ impl<'a> Task<'a> {
             let block = Block::new(&common.axes, grid, rows);
             let mut out = std::mem::take(&mut self.out);
             let finish = |row: usize| self.finish(row);
-            return block.multiply::<S, W>(simd, (image, plane), self.inputs.clone(), elements, &mut out, finish);
+            block.multiply::<S, W>(simd, (image, plane), self.inputs.clone(), elements, &mut out, finish);
+            self.out = out;
+            return;
         }
         let mut gather = Gather::new(&common.axes, self.positions.clone());
         let mut packed = vec![[0.0; LANES]; gather.vectors() * PANEL_INPUTS];

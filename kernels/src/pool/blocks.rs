@@ -54,11 +54,11 @@ impl Blocks {
         let planes = out.len() / (self.counts.len() * HALF);
         let row_length = columns * HALF;
         let planes = Planes { images, planes, together: 2, rows, columns, row_length, fewest_windows: FEWEST_OF_BANDS };
-        planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, mut out }| {
+        planes.each(out.len().saturating_mul(self.taps), out, |Band { first_row, first_plane, out }| {
             // The last plane may be without another: it takes its own place.
             let mut alone = scratch(out.last().map_or(0, |last| last.len()));
             for (pair, out) in out.chunks_mut(2).enumerate() {
-                let x = &x[(first_plane + 2 * pair) * self.inputs..];
+                let x = &x[(*first_plane + 2 * pair) * self.inputs..];
                 let x_low = &x[..self.inputs];
                 let (out, x_high) = match out {
                     [low, high] => ([&mut **low, &mut **high], &x[self.inputs..][..self.inputs]),
@@ -67,7 +67,7 @@ impl Blocks {
                 };
                 let planes = [x_low.as_chunks().0, x_high.as_chunks().0];
                 let out = out.map(|out| out.as_chunks_mut().0);
-                Instructions::best().run(Pair { blocks: self, kind, first_row, planes, out });
+                Instructions::best().run(Pair { blocks: self, kind, first_row: *first_row, planes, out });
             }
         });
     }

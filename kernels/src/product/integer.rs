@@ -155,7 +155,7 @@ pub fn integer_product(
             place,
         });
     }
-    threads::each(tasks, |task| instructions.run(task));
+    threads::each_mut(tasks, |task| instructions.run(task));
 }
 
 /// Panels of one piece that a task multiplies.
@@ -250,11 +250,11 @@ struct PanelTask<'a> {
     place: Place<'a>,
 }
 
-impl Routine for PanelTask<'_> {
+impl Routine for &mut PanelTask<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let panels = self.zeros.len().div_ceil(PANEL_OUTPUTS);
         let mut panel = 0;
         while panel < panels {

@@ -77,8 +77,8 @@ pub fn panels_product(
 }
 
 /// Runs tasks, side by side if there are several.
-pub(super) fn run_all(instructions: Instructions, mut tasks: Vec<Task<'_>>) {
-    threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
+pub(super) fn run_all(instructions: Instructions, tasks: Vec<Task<'_>>) {
+    threads::each_mut(tasks, |task| instructions.run(task));
 }
 
 /// Panics if shapes disagree.

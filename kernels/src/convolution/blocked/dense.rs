@@ -104,7 +104,7 @@ fn multiply(instructions: Instructions, common: &Common<'_>, pieces: &[PanelPiec
     let cut = Cut::new(common, direct);
     let places: Vec<OnceLock<Vec<u32>>> =
         (0..window::outputs(&common.axes)).step_by(cut.windows_each).map(|_| OnceLock::new()).collect();
-    threads::each(split(common, direct, &cut, &places, out), |task| instructions.run(task));
+    threads::each_mut(split(common, direct, &cut, &places, out), |task| instructions.run(task));
 }
 
 /// Everything that tasks have in common.
@@ -219,7 +219,7 @@ fn split<'a>(
     tasks
 }
 
-impl Routine for Task<'_> {
+impl Routine for &mut Task<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -234,7 +234,7 @@ impl Routine for Task<'_> {
 
 impl<'a> Task<'a> {
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd, W: Weight>(&mut self, simd: S, elements: &[W]) {
         let Common { shape, axes, x, order, .. } = self.common;
         let ConvolutionShape { groups, group_inputs, .. } = *shape;
         let plane = plane(shape);
@@ -275,7 +275,7 @@ impl<'a> Task<'a> {
                 InputOrder::Planes => usize::MAX,
             };
             let segments = segments(&self.inputs, values.block(), most);
-            let group = Group { task: &self, elements, first: panel, values, segments: &segments };
+            let group = Group { task: &*self, elements, first: panel, values, segments: &segments };
             match count {
                 4 if const { panels_together::<S>() == 4 } => group.multiply::<S, 4>(simd, own),
                 2 if const { panels_together::<S>() == 4 } => group.multiply::<S, 2>(simd, own),
@@ -283,6 +283,7 @@ impl<'a> Task<'a> {
             }
             panel += count;
         }
+        self.out = out;
     }
 
     /// Where the taps of the windows lie, from whichever task was first. One that began at the same time does not sleep until another is

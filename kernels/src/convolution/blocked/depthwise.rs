@@ -77,19 +77,20 @@ struct Common<'a> {
 }
 
 /// Some rows of outputs of some blocks of channels.
-struct Task<'a> {
-    common: &'a Common<'a>,
+struct Task<'t, 'a> {
+    common: &'t Common<'t>,
     /// Blocks of an image.
     blocks: usize,
-    band: Band<'a>,
+    band: &'t mut Band<'a>,
 }
 
-impl Routine for Task<'_> {
+impl Routine for Task<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { common, blocks, band: Band { first_row, first_plane, out } } = self;
+        let Self { common, blocks, band } = self;
+        let Band { first_row, first_plane, ref mut out } = *band;
         let Common { columns, inputs, x, weight, taps, .. } = *common;
         let row_length = (columns.output * CHANNEL_BLOCK).max(1);
         let rows = out.first().map_or(0, |out| out.len() / row_length);
@@ -102,7 +103,7 @@ impl Routine for Task<'_> {
         padded[seen.start * line..].fill(0.0);
         let mut weights = scratch(CHANNEL_BLOCK * taps);
         let weights = weights.as_chunks_mut().0;
-        for (index, out) in out.into_iter().enumerate() {
+        for (index, out) in out.iter_mut().enumerate() {
             let block = first_plane + index;
             let channel = block % blocks * CHANNEL_BLOCK;
             transpose_weights(&weight[channel * taps..][..CHANNEL_BLOCK * taps], weights);

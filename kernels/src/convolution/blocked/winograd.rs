@@ -77,7 +77,7 @@ pub(super) fn convolution(
 ) {
     let plan = Plan::new(shape, epilogue, rows_each, CHANNEL_BLOCK);
     for piece in pieces {
-        threads::each(plan.blocks(x, piece, out), |block| instructions.run(Channels(block)));
+        threads::each_mut(plan.blocks(x, piece, out), |block| instructions.run(Channels(block)));
     }
 }
 
@@ -95,9 +95,9 @@ struct Points<'a> {
 }
 
 /// A block of tiles over blocks of channels.
-struct Channels<'a>(Block<'a>);
+struct Channels<'b, 'a>(&'b mut Block<'a>);
 
-impl Routine for Channels<'_> {
+impl Routine for Channels<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -110,9 +110,9 @@ impl Routine for Channels<'_> {
     }
 }
 
-impl Channels<'_> {
+impl Channels<'_, '_> {
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd, W: Weight>(self, simd: S, elements: &[W]) {
         let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
         let blocks = inputs / CHANNEL_BLOCK;
         // Tiles come in pairs. Points a line further apart than channels reach: they do not fall on the same cache sets.
@@ -136,6 +136,7 @@ impl Channels<'_> {
                 self.panels::<S, W, 1>(simd, elements, points, panel, out)
             };
         }
+        self.0.out = out;
     }
 
     /// `PANELS` panels from `first` on with the outputs of their blocks; gives how many.

@@ -60,7 +60,7 @@ impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
 /// Makes codes of them; `NEAR` where the nearest integer of every value is known to be one of 32 bits.
 pub(super) struct Codes<'a, 'o, const NEAR: bool> {
     pub by: Requantize<'a>,
-    pub out: OutputRows<'o>,
+    pub out: &'a mut OutputRows<'o>,
     /// Filters of a position.
     pub width: usize,
     /// The first filter that is multiplied.

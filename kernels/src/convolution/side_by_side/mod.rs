@@ -250,7 +250,7 @@ impl<'a> SideBySide<'a> {
         (image, positions): (&SideBySideImage<'_>, Range<usize>),
         (filters, panels): (&SideBySideFilters<'_>, Range<usize>),
         by: Requantize<'_>,
-        out: OutputRows<'_>,
+        out: &mut OutputRows<'_>,
     ) {
         let windows = Windows::new(self, image.codes(), positions);
         let panels = &filters.panels[panels];
@@ -609,12 +609,12 @@ mod tests {
                     kernel.sums(x.clone(), w.clone(), |position, filter, own| {
                         sums[(part.start + position) * filters + filter..][..own.len()].copy_from_slice(own);
                     });
-                    let rows = OutputRows::Whole(&mut whole[part.start * filters..part.end * filters]);
-                    kernel.codes(x.clone(), w.clone(), by(Parameter::Each(&scales)), rows);
+                    let mut rows = OutputRows::Whole(&mut whole[part.start * filters..part.end * filters]);
+                    kernel.codes(x.clone(), w.clone(), by(Parameter::Each(&scales)), &mut rows);
                     let own_filters = panels.start * PANEL_OUTPUTS..filters.min(panels.end * PANEL_OUTPUTS);
                     let rows = each[part.start * filters..part.end * filters].chunks_mut(filters);
-                    let rows = OutputRows::Each(rows.map(|row| &mut row[own_filters.clone()]).collect());
-                    kernel.codes(x, w, by(Parameter::All(0.02)), rows);
+                    let mut rows = OutputRows::Each(rows.map(|row| &mut row[own_filters.clone()]).collect());
+                    kernel.codes(x, w, by(Parameter::All(0.02)), &mut rows);
                 }
             }
             assert_eq!(sums, expected, "{}", instructions.name());

@@ -64,14 +64,14 @@ pub(in crate::convolution) fn convolution(
 ) {
     let plan = Plan::new(shape, epilogue, rows_each, 1);
     for piece in pieces {
-        threads::each(plan.blocks(x, piece, out), |block| instructions.run(Planes(block)));
+        threads::each_mut(plan.blocks(x, piece, out), |block| instructions.run(Planes(block)));
     }
 }
 
 /// A block over channels one after another.
-struct Planes<'a>(Block<'a>);
+struct Planes<'b, 'a>(&'b mut Block<'a>);
 
-impl Routine for Planes<'_> {
+impl Routine for Planes<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -84,9 +84,9 @@ impl Routine for Planes<'_> {
     }
 }
 
-impl Planes<'_> {
+impl Planes<'_, '_> {
     #[inline(always)]
-    fn multiply<S: Simd, W: Weight>(mut self, simd: S, elements: &[W]) {
+    fn multiply<S: Simd, W: Weight>(self, simd: S, elements: &[W]) {
         let (tiles, inputs) = (self.0.tiles(), self.0.plan.shape.group_inputs);
         // Vectors of the last row of tiles may reach behind it.
         let pitch = tiles.next_multiple_of(LANES) + LANES;
@@ -120,6 +120,7 @@ impl Planes<'_> {
                 }
             }
         }
+        self.0.out = out;
     }
 
     /// The tiles of all channels at all points: `[36, channels, pitch]`.

@@ -80,8 +80,8 @@ pub fn dynamic_product(
                 epilogue,
             }
         };
-        let mut tasks: Vec<_> = shares.iter_mut().enumerate().map(task).collect();
-        threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
+        let tasks = shares.iter_mut().enumerate().map(task).collect();
+        threads::each_mut(tasks, |task| instructions.run(task));
     }
     open.end(layout, pieces);
 }

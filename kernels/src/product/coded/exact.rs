@@ -120,8 +120,8 @@ pub fn exact_product(
             let sums = own.map_or(&[][..], |(_, sums)| sums.as_slice());
             Task { x, few: few.as_ref(), first_row: index / parts.len() * cut.rows, weight, panels, sums, out }
         };
-        let mut tasks: Vec<Task<'_>> = shares.iter_mut().enumerate().map(task).collect();
-        threads::each(tasks.iter_mut().collect(), |task| instructions.run(task));
+        let tasks = shares.iter_mut().enumerate().map(task).collect();
+        threads::each_mut(tasks, |task| instructions.run(task));
     }
     if let ExactWeight::Codes(layout) = weight {
         open.end(layout, pieces);

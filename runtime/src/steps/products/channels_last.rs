@@ -9,7 +9,7 @@ use ipuc_formats::ops::ConvolutionPlan;
 use ipuc_kernels::convolution::{ByteConvolution, OutputRows, SideBySide, SideBySideFilters, SideBySideImage};
 use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::each;
+use ipuc_kernels::threads::each_mut;
 use ipuc_kernels::window::{self, WindowAxis};
 use std::ops::Range;
 
@@ -61,7 +61,9 @@ impl<'a> ChannelsLast<'a> {
             let images: Vec<SideBySideImage<'_>> = x.chunks(image).map(|x| self.kernel.image(x)).collect();
             let tasks = (group * together..).zip(images.iter().zip(out.chunks_mut(result)));
             let of_image = |(index, (image, out))| self.tasks(&cut, (image, index * positions), out, finish);
-            each(tasks.flat_map(of_image).collect(), |task: Task<'_, '_>| task.finish(&self.kernel, &filters, finish));
+            each_mut(tasks.flat_map(of_image).collect(), |task: &mut Task<'_, '_>| {
+                task.finish(&self.kernel, &filters, finish);
+            });
         }
     }
 
@@ -139,10 +141,10 @@ struct Task<'t, 'w> {
 }
 
 impl Task<'_, '_> {
-    fn finish(mut self, kernel: &SideBySide<'_>, filters: &SideBySideFilters<'_>, finish: &Finish<'_>) {
+    fn finish(&mut self, kernel: &SideBySide<'_>, filters: &SideBySideFilters<'_>, finish: &Finish<'_>) {
         let (x, own) = ((self.image, self.positions.clone()), (filters, self.panels.clone()));
         if let Finish::Codes(codes) = finish {
-            return kernel.codes(x, own, codes.of(0, self.filters), self.out);
+            return kernel.codes(x, own, codes.of(0, self.filters), &mut self.out);
         }
         kernel.sums(x, own, |position, filter, sums| self.write(position, filter, sums, finish));
     }

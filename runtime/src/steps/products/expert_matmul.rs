@@ -13,7 +13,7 @@ use ipuc_kernels::matrix::{Matrix, MatrixMut};
 use ipuc_kernels::product::{Batch, Epilogue, PlainElements, PlainLayout, PlainMatrix, batched_product};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::team;
-use ipuc_kernels::threads::each;
+use ipuc_kernels::threads::each_mut;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -77,22 +77,22 @@ impl Choices {
             let own: Vec<&mut [f32]> = choices.iter().filter_map(|&choice| places[choice].take()).collect();
             tasks.push(Task { choices, out: own, matrix, result });
         }
-        let run = |Task { choices, mut out, matrix, result }: Task<'_, M>| {
-            if let (&[choice], [out]) = (choices, out.as_mut_slice()) {
-                *result = multiply(row(choice), out, matrix);
+        let run = |Task { choices, out, matrix, result }: &mut Task<'_, M>| {
+            if let (&[choice], [out]) = (*choices, out.as_mut_slice()) {
+                **result = multiply(row(choice), out, matrix);
                 return;
             }
             let near: Vec<f32> = choices.iter().flat_map(|&choice| row(choice)).copied().collect();
             let mut products = vec![0.0; choices.len() * outputs];
-            *result = multiply(&near, &mut products, matrix);
-            out.into_iter().zip(products.chunks(outputs)).for_each(|(out, product)| out.copy_from_slice(product));
+            **result = multiply(&near, &mut products, matrix);
+            out.iter_mut().zip(products.chunks(outputs)).for_each(|(out, product)| out.copy_from_slice(product));
         };
         let most = tasks.iter().map(|task| task.choices.len()).max().unwrap_or(0);
         let all: usize = tasks.iter().map(|task| task.choices.len()).sum();
         if most * team::count() <= all {
-            each(tasks, run);
+            each_mut(tasks, run);
         } else {
-            tasks.into_iter().for_each(run);
+            tasks.iter_mut().for_each(run);
         }
         results.into_iter().collect()
     }

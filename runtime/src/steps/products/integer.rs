@@ -21,7 +21,7 @@ use ipuc_kernels::product::{
     integer_product, pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::each;
+use ipuc_kernels::threads::each_mut;
 use std::ops::Range;
 
 /// Operands of a product itself; further ones are the program's.
@@ -266,10 +266,10 @@ impl Product<'_> {
                 }
             }
         }
-        each(tasks, |task| self.finish_task(x, task, finish));
+        each_mut(tasks, |task| self.finish_task(x, task, finish));
     }
 
-    fn finish_task(&self, x: &IntegerRows<'_>, mut task: Task<'_, '_>, finish: &Finish<'_>) {
+    fn finish_task(&self, x: &IntegerRows<'_>, task: &mut Task<'_, '_>, finish: &Finish<'_>) {
         let x = x.part(task.rows.clone());
         let mut sums = Vec::new();
         for (index, piece) in task.pieces.iter().enumerate() {

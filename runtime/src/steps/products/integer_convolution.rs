@@ -26,7 +26,7 @@ use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::each;
+use ipuc_kernels::threads::each_mut;
 use ipuc_kernels::window::WindowAxis;
 use std::ops::Range;
 
@@ -238,12 +238,12 @@ impl Windows<'_> {
                 let shared = if parts.len() > 1 { tasks.as_slice() } else { &[] };
                 let shared: Vec<PositionTiles> = shared.iter().step_by(parts.len().max(1)).map(positions).collect();
                 let tasks: Vec<_> = tasks.into_iter().enumerate().collect();
-                each(tasks, |(index, task)| match shared.get(index / parts.len()) {
-                    Some(positions) => self.finish_tiled(tiled, group, own(&task), positions, task, finish),
-                    None => self.finish_tiled(tiled, group, own(&task), &positions(&task), task, finish),
+                each_mut(tasks, |(index, task)| match shared.get(*index / parts.len()) {
+                    Some(positions) => self.finish_tiled(tiled, group, own(task), positions, task, finish),
+                    None => self.finish_tiled(tiled, group, own(task), &positions(task), task, finish),
                 });
             }
-            None => each(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
+            None => each_mut(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
         }
     }
 
@@ -268,35 +268,36 @@ impl Windows<'_> {
         group: usize,
         FilterPart { tiles, panels: own, pieces }: FilterPart<'_, '_>,
         positions: &PositionTiles,
-        task: Task<'_>,
+        task: &mut Task<'_>,
         finish: &Finish<'_>,
     ) {
         let panels = pieces.iter().flat_map(|piece| piece.panels.clone());
         let filter = |panel: usize| panel * PANEL_OUTPUTS..self.filters().min((panel + 1) * PANEL_OUTPUTS);
         let first = group * self.filters();
         let channels: Vec<usize> = panels.flat_map(filter).map(|filter| first + filter).collect();
-        let (mut results, size) = (task.results, finish.dtype().bits() / 8);
+        let Task { image, positions: own_positions, part: _, results } = task;
+        let size = finish.dtype().bits() / 8;
         if let Finish::Codes(codes) = finish {
             return tiled.codes(
                 positions,
                 (tiles, own),
-                |index| codes.of(channels[index], task.positions.len()),
-                &mut results,
+                |index| codes.of(channels[index], own_positions.len()),
+                results,
             );
         }
         tiled.sums(positions, (tiles, own), |index, first, sums| {
             let channel = channels[index];
-            let first_place = (task.image * self.plan.shape[1] + channel) * self.positions() + task.positions.start;
+            let first_place = (*image * self.plan.shape[1] + channel) * self.positions() + own_positions.start;
             let results = &mut results[index][first * size..][..sums.len() * size];
             finish.write(channel, first_place + first, sums, results);
         });
     }
 
-    fn finish_task(&self, group: usize, pieces: &[IntegerPiece<'_>], task: Task<'_>, finish: &Finish<'_>) {
+    fn finish_task(&self, group: usize, pieces: &[IntegerPiece<'_>], task: &mut Task<'_>, finish: &Finish<'_>) {
         let (filters, first_filter) = (self.filters(), group * self.filters());
         let x = self.windows(task.image, group, task.positions.clone());
         let length = task.positions.len();
-        let mut results = task.results.into_iter();
+        let mut results = task.results.iter_mut();
         let mut sums = Vec::new();
         for piece in pieces {
             let own = piece.panels.start * PANEL_OUTPUTS..filters.min(piece.panels.end * PANEL_OUTPUTS);

@@ -73,7 +73,7 @@ pub(super) fn apply(
         parts.push(Part { range, outputs });
     }
     let failed: Mutex<Option<ReferenceError>> = Mutex::new(None);
-    threads::each(parts, |part| {
+    threads::each_mut(parts, |part| {
         if let Err(error) = run_part(&compiled, accumulators, part, &sizes) {
             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
@@ -87,7 +87,7 @@ pub(super) fn apply(
 fn run_part(
     compiled: &Compiled<'_>,
     accumulators: Accumulators<'_>,
-    mut part: Part<'_>,
+    part: &mut Part<'_>,
     sizes: &[usize],
 ) -> Result<(), ReferenceError> {
     let mut registers = compiled.registers();
