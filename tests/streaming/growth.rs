@@ -5,6 +5,7 @@ use super::watched::Watched;
 use ipuc::compile::{CompileOptions, Source, compile};
 use ipuc_formats::tensor::Tensor;
 use ipuc_runtime::{Model, ModelOptions, RunError};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -123,11 +124,12 @@ fn anonymous_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// `IPUC_LANGUAGE_MODEL` is the `model.onnx` of a folder of onnxruntime-genai whose weights are above 512 MiB.
+/// `IPUC_LANGUAGE_MODEL` is a folder of onnxruntime-genai whose `model.onnx` has weights above 512 MiB.
 #[test]
 #[ignore = "takes minutes, and a language model"]
 fn a_thousand_tokens_of_a_language_model_in_half_of_its_weights() {
-    let onnx = std::env::var_os("IPUC_LANGUAGE_MODEL").expect("IPUC_LANGUAGE_MODEL names a model");
+    let onnx = std::env::var_os("IPUC_LANGUAGE_MODEL").expect("IPUC_LANGUAGE_MODEL names a folder");
+    let onnx = Path::new(&onnx).join("model.onnx");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.ipu");
     let source = Source { entry: "main".to_string(), path: onnx.into() };
