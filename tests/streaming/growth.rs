@@ -132,7 +132,7 @@ fn a_thousand_tokens_of_a_language_model_in_half_of_its_weights() {
     let onnx = Path::new(&onnx).join("model.onnx");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.ipu");
-    let source = Source { entry: "main".to_string(), path: onnx.into() };
+    let source = Source { entry: "main".to_string(), path: onnx };
     let options = CompileOptions { states: vec!["auto".to_string()], ..CompileOptions::default() };
     compile(&[source], &path, &options).unwrap();
     let weights = stream_bytes(&path);
