@@ -36,7 +36,7 @@ thread_local! {
 }
 
 /// Runs `work` on this thread alone: what it begins is not cut further.
-pub(crate) fn serially<R>(work: impl FnOnce() -> R) -> R {
+pub fn serially<R>(work: impl FnOnce() -> R) -> R {
     struct Reset(bool);
     impl Drop for Reset {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Sums of integer products as codes of 8 bits.
+//! Sums of integer products as codes of 8 bits, or as floats.
 
 use super::integer_rows::ByteType;
 use crate::simd::{Instructions, LANES, Routine, Simd};
@@ -83,6 +83,60 @@ pub fn requantize(instructions: Instructions, sums: &[i32], by: Requantize<'_>, 
     instructions.run(Requantizing { sums, by, codes });
 }
 
+/// `out = sum * scale + offset` of sums, each step rounded to f32.
+///
+/// # Panics
+/// If there are not as many results, or values, as sums.
+pub fn scale_sums(
+    instructions: Instructions,
+    sums: &[i32],
+    scale: Parameter<'_>,
+    offset: Option<Parameter<'_>>,
+    out: &mut [f32],
+) {
+    assert_eq!(sums.len(), out.len(), "results of sums");
+    assert!(scale.is_of(sums.len()) && offset.is_none_or(|offset| offset.is_of(sums.len())), "values of sums");
+    instructions.run(Scaling { sums, scale, offset, out });
+}
+
+struct Scaling<'a> {
+    sums: &'a [i32],
+    scale: Parameter<'a>,
+    offset: Option<Parameter<'a>>,
+    out: &'a mut [f32],
+}
+
+impl Routine for Scaling<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (vectors, rest) = self.sums.as_chunks::<LANES>();
+        let mut last = [0; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        for (index, out) in self.out.chunks_mut(LANES).enumerate() {
+            let sums = simd.load_integers(vectors.get(index).unwrap_or(&last));
+            simd.store_partial(scaled(simd, self.scale, self.offset, index * LANES, sums), out);
+        }
+    }
+}
+
+/// `sum * scale + offset` of 16 sums, the first of which is that of parameter `first`.
+#[inline(always)]
+fn scaled<S: Simd>(
+    simd: S,
+    scale: Parameter<'_>,
+    offset: Option<Parameter<'_>>,
+    first: usize,
+    sums: S::Integers,
+) -> S::Vector {
+    let value = simd.multiply(simd.convert(sums), scale.load(simd, first));
+    match offset {
+        Some(offset) => simd.add(value, offset.load(simd, first)),
+        None => value,
+    }
+}
+
 struct Requantizing<'a> {
     sums: &'a [i32],
     by: Requantize<'a>,
@@ -144,10 +198,7 @@ impl Requantize<'_> {
     /// The nearest integers of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
     #[inline(always)]
     fn nearest<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> S::Integers {
-        let mut value = simd.multiply(simd.convert(sums), self.scale.load(simd, first));
-        if let Some(offset) = self.offset {
-            value = simd.add(value, offset.load(simd, first));
-        }
+        let value = scaled(simd, self.scale, self.offset, first, sums);
         if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) }
     }
 
@@ -219,6 +270,23 @@ mod tests {
             let mut codes = vec![0; 37];
             requantize(instructions, &sums, by, &mut codes);
             assert_eq!(codes, expected, "{instructions:?}");
+        }
+    }
+
+    #[test]
+    fn sums_are_scaled_as_the_formula_says_on_every_instruction_set() {
+        let sums: Vec<i32> = (0..37).map(|sum| (sum - 18) * 0x0123_4567).collect();
+        let scales: Vec<f32> = (0..37u8).map(|sum| f32::from(sum) * 0.3).collect();
+        let offsets: Vec<f32> = (0..37u8).map(|sum| f32::from(sum % 5) * 1e7).collect();
+        let both: Vec<f32> = (0..37).map(|sum| sums[sum] as f32 * scales[sum] + offsets[sum]).collect();
+        let one: Vec<f32> = sums.iter().map(|&sum| sum as f32 * 0.7).collect();
+        for instructions in Instructions::available() {
+            let mut out = vec![f32::NAN; 37];
+            let offset = Some(Parameter::Each(&offsets));
+            scale_sums(instructions, &sums, Parameter::Each(&scales), offset, &mut out);
+            assert_eq!(out, both, "{instructions:?}");
+            scale_sums(instructions, &sums, Parameter::All(0.7), None, &mut out);
+            assert_eq!(out, one, "{instructions:?}");
         }
     }
 

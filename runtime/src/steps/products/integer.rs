@@ -21,7 +21,7 @@ use ipuc_kernels::product::{
     integer_product, pack_integers,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::each_mut;
+use ipuc_kernels::threads::{each_mut, serially};
 use std::ops::Range;
 
 /// Operands of a product itself; further ones are the program's.
@@ -243,7 +243,7 @@ impl Product<'_> {
         out: &mut [u8],
     ) {
         let (columns, size) = (self.plan.b.columns, finish.dtype().bits() / 8);
-        let cut = Cut::new(1, x.rows(), ROWS_UNIT, x.inputs(), pieces);
+        let cut = Cut::of_rows(x.rows(), ROWS_UNIT, x.inputs(), pieces);
         let task = |start: usize, pieces| Task {
             first: first + start,
             rows: start..x.rows().min(start + cut.rows),
@@ -266,7 +266,7 @@ impl Product<'_> {
                 }
             }
         }
-        each_mut(tasks, |task| self.finish_task(x, task, finish));
+        each_mut(tasks, |task| serially(|| self.finish_task(x, task, finish)));
     }
 
     fn finish_task(&self, x: &IntegerRows<'_>, task: &mut Task<'_, '_>, finish: &Finish<'_>) {

@@ -26,7 +26,7 @@ use ipuc_kernels::product::{
     ByteType, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder, Zero, integer_product,
 };
 use ipuc_kernels::simd::Instructions;
-use ipuc_kernels::threads::each_mut;
+use ipuc_kernels::threads::{each_mut, serially};
 use ipuc_kernels::window::WindowAxis;
 use std::ops::Range;
 
@@ -243,7 +243,9 @@ impl Windows<'_> {
                     None => self.finish_tiled(tiled, group, own(task), &positions(task), task, finish),
                 });
             }
-            None => each_mut(tasks, |task| self.finish_task(group, &cut.outputs[task.part], task, finish)),
+            None => each_mut(tasks, |task| {
+                serially(|| self.finish_task(group, &cut.outputs[task.part], task, finish));
+            }),
         }
     }
 

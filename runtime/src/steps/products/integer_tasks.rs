@@ -15,6 +15,10 @@ const TASK_SUMS: usize = 1 << 17;
 /// Rows of a task, at least, where there are so many.
 pub(super) const FEWEST_ROWS: usize = 64;
 
+/// The same where results lie row by row and the weights are near: results of a few outputs at a time would cost more than weights that
+/// each task reads again.
+pub(super) const FEWEST_LONG_ROWS: usize = 16;
+
 /// Rows at whose multiples operands of vectors are cut.
 pub(super) const ROWS_UNIT: usize = 8;
 
@@ -35,17 +39,36 @@ impl<'w> Cut<'w> {
         inputs: usize,
         pieces: &[IntegerPiece<'w>],
     ) -> Cut<'w> {
+        Cut::with_rows(FEWEST_ROWS, matrices, rows, unit, inputs, pieces)
+    }
+
+    /// The same for one matrix whose results lie row by row.
+    pub(super) fn of_rows(rows: usize, unit: usize, inputs: usize, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
+        let outputs = pieces.iter().map(|piece| piece.panels.len()).sum::<usize>() * PANEL_OUTPUTS;
+        let fewest = if inputs.saturating_mul(outputs) <= OPERAND_BYTES { FEWEST_LONG_ROWS } else { FEWEST_ROWS };
+        Cut::with_rows(fewest, 1, rows, unit, inputs, pieces)
+    }
+
+    /// With `fewest` rows in a task, where there are so many.
+    fn with_rows(
+        fewest: usize,
+        matrices: usize,
+        rows: usize,
+        unit: usize,
+        inputs: usize,
+        pieces: &[IntegerPiece<'w>],
+    ) -> Cut<'w> {
         let (matrices, inputs) = (matrices.max(1), inputs.max(1));
         let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
         let outputs = panels * PANEL_OUTPUTS;
         let operations = matrices.saturating_mul(rows).saturating_mul(inputs).saturating_mul(outputs);
         let wanted = parts(operations, usize::MAX);
-        let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_ROWS);
+        let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(fewest);
         let of_matrix = wanted.div_ceil(matrices);
-        let each = rows.div_ceil(of_matrix).max(FEWEST_ROWS).min(most).next_multiple_of(unit);
+        let each = rows.div_ceil(of_matrix).max(fewest).min(most).next_multiple_of(unit);
         // Few rows: they are multiplied by each part of the outputs, all at once where the parts are enough work.
         let sums = rows.saturating_mul(panels.div_ceil(of_matrix) * PANEL_OUTPUTS);
-        let at_once = rows < FEWEST_ROWS * of_matrix
+        let at_once = rows < fewest * of_matrix
             && panels >= of_matrix
             && rows.saturating_mul(inputs) <= OPERAND_BYTES
             && sums <= TASK_SUMS;

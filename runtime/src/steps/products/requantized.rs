@@ -6,7 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Argument, BinaryFunction, Function, Program, ReferenceError, ScalarStep, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::product::{ByteType, Parameter, Requantize, requantize};
+use ipuc_kernels::product::{ByteType, Parameter, Requantize, requantize, scale_sums};
 use ipuc_kernels::simd::Instructions;
 
 /// Which sums are completed together: those of one index of axis 1 of a result, or those of consecutive indices of its last.
@@ -24,6 +24,8 @@ pub(super) enum Finish<'a> {
     Sums,
     /// Codes, by a scale for all or for each channel.
     Codes(Codes<'a>),
+    /// Floats, by the same.
+    Floats(Scales<'a>),
     /// A program.
     Program(Box<WithinTasks<'a>>),
 }
@@ -45,6 +47,9 @@ impl<'a> Finish<'a> {
         if let Some(codes) = Codes::new(program, shape, along, further) {
             return Ok(Some(Finish::Codes(codes)));
         }
+        if let Some(scales) = Scales::whole(program, shape, along, further) {
+            return Ok(Some(Finish::Floats(scales)));
+        }
         Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(|program| Finish::Program(Box::new(program))))
     }
 
@@ -53,6 +58,7 @@ impl<'a> Finish<'a> {
         match self {
             Finish::Sums => DType::I32,
             Finish::Codes(codes) => codes.dtype,
+            Finish::Floats(_) => DType::F32,
             Finish::Program(program) => program.dtype(),
         }
     }
@@ -65,6 +71,10 @@ impl<'a> Finish<'a> {
             Finish::Codes(codes) => {
                 requantize(Instructions::best(), sums, codes.of(channel, sums.len()), results);
             }
+            Finish::Floats(scales) => {
+                let (scale, offset) = scales.of(channel, sums.len());
+                scale_sums(Instructions::best(), sums, scale, offset, bytemuck::cast_slice_mut(results));
+            }
             Finish::Program(program) => program.write(place, sums, results),
         }
     }
@@ -75,24 +85,22 @@ impl<'a> Finish<'a> {
     /// [`ReferenceError`] for a division of integers by zero.
     pub(super) fn finish(self) -> Result<(), ReferenceError> {
         match self {
-            Finish::Sums | Finish::Codes(_) => Ok(()),
+            Finish::Sums | Finish::Codes(_) | Finish::Floats(_) => Ok(()),
             Finish::Program(program) => program.finish(),
         }
     }
 }
 
-/// `round(sum * scale + offset) + zero` with a scale and an offset for all, or for each channel or output.
-pub(super) struct Codes<'a> {
+/// `sum * scale + offset` with a scale and an offset for all, or for each channel or output.
+pub(super) struct Scales<'a> {
     along: Along,
     scales: &'a [f32],
     offsets: Option<&'a [f32]>,
-    zero: i32,
-    dtype: DType,
 }
 
-impl<'a> Codes<'a> {
-    fn new(program: &Program, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Codes<'a>> {
-        let mut steps = Steps { program, next: 0, value: Argument::Input };
+impl<'a> Scales<'a> {
+    /// What the next steps of a program are.
+    fn take(steps: &mut Steps<'_>, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Scales<'a>> {
         steps.take(|function| matches!(function, Function::Cast), DType::F32, 1)?;
         let values = |argument: Argument| parameters(operand(further, argument)?, shape, along);
         let scales = values(steps.binary(BinaryFunction::Mul, DType::F32)?)?;
@@ -100,6 +108,38 @@ impl<'a> Codes<'a> {
             Some(offset) => Some(values(offset)?),
             None => None,
         };
+        Some(Scales { along, scales, offsets })
+    }
+
+    /// A program that is nothing else.
+    fn whole(program: &Program, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Scales<'a>> {
+        let mut steps = Steps { program, next: 0, value: Argument::Input };
+        let scales = Scales::take(&mut steps, shape, along, further)?;
+        steps.end().then_some(scales)
+    }
+
+    /// For `count` sums of a channel, or of outputs from `channel` on.
+    fn of(&self, channel: usize, count: usize) -> (Parameter<'_>, Option<Parameter<'_>>) {
+        let at = |values: &'a [f32]| match (values, self.along) {
+            (&[value], _) => Parameter::All(value),
+            (values, Along::Channels) => Parameter::All(values[channel]),
+            (values, Along::Outputs) => Parameter::Each(&values[channel..channel + count]),
+        };
+        (at(self.scales), self.offsets.map(at))
+    }
+}
+
+/// `round(sum * scale + offset) + zero`.
+pub(super) struct Codes<'a> {
+    scales: Scales<'a>,
+    zero: i32,
+    dtype: DType,
+}
+
+impl<'a> Codes<'a> {
+    fn new(program: &Program, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Codes<'a>> {
+        let mut steps = Steps { program, next: 0, value: Argument::Input };
+        let scales = Scales::take(&mut steps, shape, along, further)?;
         let is_code = |dtype: DType| matches!(dtype, DType::U8 | DType::I8);
         let round = |function: &Function| matches!(function, Function::Unary(UnaryFunction::Round));
         let last = program.steps.last()?.to;
@@ -116,19 +156,14 @@ impl<'a> Codes<'a> {
         };
         let kind = ByteType { signed: last == DType::I8 };
         let holds = if kind.signed { (-128..=127).contains(&zero) } else { (0..=255).contains(&zero) };
-        let ends = steps.next == program.steps.len() && program.results == [steps.value];
-        (is_code(last) && holds && ends).then_some(Codes { along, scales, offsets, zero, dtype: last })
+        (is_code(last) && holds && steps.end()).then_some(Codes { scales, zero, dtype: last })
     }
 
     /// For `count` sums of a channel, or of outputs from `channel` on.
     pub(super) fn of(&self, channel: usize, count: usize) -> Requantize<'_> {
-        let at = |values: &'a [f32]| match (values, self.along) {
-            (&[value], _) => Parameter::All(value),
-            (values, Along::Channels) => Parameter::All(values[channel]),
-            (values, Along::Outputs) => Parameter::Each(&values[channel..channel + count]),
-        };
+        let (scale, offset) = self.scales.of(channel, count);
         let kind = ByteType { signed: self.dtype == DType::I8 };
-        Requantize { scale: at(self.scales), offset: self.offsets.map(at), zero: self.zero, kind }
+        Requantize { scale, offset, zero: self.zero, kind }
     }
 }
 
@@ -140,6 +175,11 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
+    /// Whether the value is the only result, and there is no further step.
+    fn end(&self) -> bool {
+        self.next == self.program.steps.len() && self.program.results == [self.value]
+    }
+
     fn peek(&self) -> Option<&ScalarStep> {
         self.program.steps.get(self.next)
     }
