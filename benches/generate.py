@@ -54,11 +54,15 @@ def run_ipuc(program, file, prompt, tokens, threads):
 
 
 def run_llama(program, model, threads):
-    """Tokens a second of llama.cpp: of a prompt of 128 tokens, and of 64 tokens."""
-    command = ["env", "OMP_WAIT_POLICY=passive", program, "-m", model, "-t", threads, "-ngl", "0", "-p", "128", "-n", "64"]
-    ran = subprocess.run([*command, "-r", "5", "-o", "json"], check=True, capture_output=True, text=True)
-    tests = json.loads(ran.stdout)
-    found = {"prompt" if test["n_gen"] == 0 else "text": statistics.median(test["samples_ts"]) for test in tests}
+    """Tokens a second of llama.cpp: of a prompt of 128 tokens, and of 64 tokens; the better of threads that spin and that sleep."""
+    command = [program, "-m", model, "-t", threads, "-ngl", "0", "-p", "128", "-n", "64", "-r", "5", "-o", "json"]
+    found = {"prompt": 0.0, "text": 0.0}
+    for policy in ("active", "passive"):
+        waits = {**os.environ, "OMP_WAIT_POLICY": policy}
+        ran = subprocess.run(command, check=True, capture_output=True, text=True, env=waits)
+        for test in json.loads(ran.stdout):
+            kind = "prompt" if test["n_gen"] == 0 else "text"
+            found[kind] = max(found[kind], statistics.median(test["samples_ts"]))
     print(f"llama.cpp: prompt {found['prompt']:.0f} tokens/s, text {found['text']:.1f} tokens/s")
 
 
