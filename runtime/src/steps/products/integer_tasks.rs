@@ -17,7 +17,7 @@ pub(super) const FEWEST_ROWS: usize = 64;
 
 /// The same where results lie row by row and the weights are near: results of a few outputs at a time would cost more than weights that
 /// each task reads again.
-pub(super) const FEWEST_LONG_ROWS: usize = 16;
+const FEWEST_LONG_ROWS: usize = 16;
 
 /// Rows at whose multiples operands of vectors are cut.
 pub(super) const ROWS_UNIT: usize = 8;

@@ -46,10 +46,15 @@ impl PartSource for Parts {
     }
 }
 
+/// A weight of this record as an operand.
+fn weight_of(record: WeightRecord, source: Arc<dyn PartSource>) -> Operand {
+    Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), source))
+}
+
 /// A tensor as the weight that the compiler would store for operand `operand`, in parts of at most `budget` bytes.
 pub(in crate::steps) fn weight(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> Operand {
     let (record, parts) = parts_of(op, operand, tensor, stored, budget);
-    Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), Arc::new(parts)))
+    weight_of(record, Arc::new(parts))
 }
 
 /// A tensor as a weight of this encoding, in one part.
@@ -57,17 +62,13 @@ pub(in crate::steps) fn encoded_weight(encoding: Coded, tensor: &Tensor) -> Oper
     let shape: Vec<u64> = tensor.shape().iter().map(|&extent| extent as u64).collect();
     let elements = Elements { stored: tensor.clone(), planes: Vec::new() };
     let (record, parts) = packed(encoding, tensor.dtype(), shape, &elements, 1 << 20);
-    Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), Arc::new(parts)))
+    weight_of(record, Arc::new(parts))
 }
 
 /// The same, of which no part is there before it is asked for.
 pub(in crate::steps) fn late_weight(op: &Op, operand: usize, tensor: &Tensor, budget: u64) -> Operand {
     let (record, parts) = parts_of(op, operand, tensor, tensor.dtype(), budget);
-    Operand::Weight(Weight::new(
-        0,
-        Arc::new(StoredWeight::new(record)),
-        Arc::new(Late { parts, given: Mutex::default() }),
-    ))
+    weight_of(record, Arc::new(Late { parts, given: Mutex::default() }))
 }
 
 fn parts_of(op: &Op, operand: usize, tensor: &Tensor, stored: DType, budget: u64) -> (WeightRecord, Parts) {
@@ -288,7 +289,7 @@ fn rows_by_matrices_of_codes() {
                     let (record, parts) = packed(encoding, DType::F32, shape.clone(), &elements, budget);
                     let decoded = record.decode(|part| Ok::<_, EncodingError>(&parts.0[part][..])).unwrap();
                     let mut operands = values(&[Some(a.clone()), None, Some(index.clone())]);
-                    operands[1] = Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), Arc::new(parts)));
+                    operands[1] = weight_of(record, Arc::new(parts));
                     let found = run(&op, operands);
                     let what = format!("{code} {planes:?}, {inputs} inputs, {activation:?}, parts of {budget}");
                     let near = reference(&op, &[Some(a.clone()), Some(decoded), Some(index.clone())]);
@@ -344,8 +345,7 @@ fn as_many_matrices_are_picked_at_once_as_may_be_held() {
         for budget in [1 << 10, 1 << 24] {
             let (record, parts) = parts_of(&op, 1, &b, DType::F32, budget);
             let source = Arc::new(Picked { parts, asked: Mutex::default(), most_bytes });
-            let found =
-                with_weight(Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), source.clone())));
+            let found = with_weight(weight_of(record, source.clone()));
             assert_eq!(found, expected, "parts of {budget} bytes");
             assert_eq!(*source.asked.lock().unwrap(), asked, "parts of {budget} bytes");
         }
@@ -361,7 +361,7 @@ fn no_part_is_held_while_another_is_waited_for() {
     let count = parts.0.len();
     let late = Arc::new(Late { parts, given: Mutex::default() });
     let mut operands = values(&inputs);
-    operands[1] = Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), late.clone()));
+    operands[1] = weight_of(record, late.clone());
     assert_close(&run(&op, operands), &reference(&op, &inputs), "late parts");
     assert!(count > 1);
     assert_eq!(late.given.lock().unwrap().len(), count);

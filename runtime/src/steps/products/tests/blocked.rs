@@ -1,7 +1,6 @@
 //! Convolutions over blocks of channels against their reference.
 
-use super::{assert_close, check, packed, program, reference, run, tensor, values};
-use crate::steps::{Operand, StoredWeight, Weight};
+use super::{assert_close, check, packed, program, reference, run, tensor, values, weight_of};
 use ipuc_formats::dtype::DType;
 use ipuc_formats::encodings::{Elements, Panels};
 use ipuc_formats::ops::{Arithmetic, BlockedConvolution, Convolution, Op, Program, WeightMatrix};
@@ -158,7 +157,7 @@ fn panels_of_another_matrix_are_decoded() {
             let encoding = Panels::values(DType::F32, matrix).into();
             let (record, parts) = packed(encoding, DType::F32, shape.clone(), &elements, 1 << 10);
             let mut operands = values(&inputs);
-            operands[1] = Operand::Weight(Weight::new(0, Arc::new(StoredWeight::new(record)), Arc::new(parts)));
+            operands[1] = weight_of(record, Arc::new(parts));
             assert_close(&run(op, operands), &expected, &format!("{op:?} with panels of {matrix:?}"));
         }
     }
