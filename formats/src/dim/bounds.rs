@@ -158,6 +158,14 @@ pub fn at_least(a: &Dim, b: &Dim, ranges: &Ranges) -> Option<bool> {
     }
 }
 
+/// Whether `clipped` is the smaller of `whole` and of limits that are all at least 2: one of the two broadcasts to the other only where
+/// they are equal.
+pub fn is_clipped(clipped: &Dim, whole: &Dim, ranges: &Ranges) -> bool {
+    let Some(operands) = Extremum::Minimum.operands_of(clipped) else { return false };
+    let (same, limits): (Vec<&Dim>, Vec<&Dim>) = operands.iter().partition(|operand| *operand == whole);
+    !same.is_empty() && limits.iter().all(|limit| limit.bounds(ranges).0 >= 2)
+}
+
 /// `mod(n, d)` as `n - d*floordiv(n, d)` on the first level.
 fn expand_modulo(dim: &Dim) -> Dim {
     let expanded = dim.rebuild(&|atom| match atom {

@@ -306,7 +306,7 @@ impl Extremum {
     }
 
     /// The operands when `dim` is this extremum times a positive factor plus a constant.
-    fn operands_of(self, dim: &Dim) -> Option<Vec<Dim>> {
+    pub(super) fn operands_of(self, dim: &Dim) -> Option<Vec<Dim>> {
         let terms = dim.terms().ok()?;
         let first = terms.first()?;
         if first.coefficient < 0 || terms[1..].iter().any(|term| !term.monomial.0.is_empty()) {

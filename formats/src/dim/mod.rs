@@ -34,7 +34,7 @@ use std::collections::BTreeSet;
 use std::ops::{Add, Mul, Neg, Sub};
 use std::sync::Arc;
 
-pub use bounds::{Equality, Ranges, at_least, equality};
+pub use bounds::{Equality, Ranges, at_least, equality, is_clipped};
 pub use evaluate::Bindings;
 pub use parse::DimParseError;
 pub use solve::{Solution, solve_for};

@@ -1,6 +1,6 @@
 //! Multidirectional broadcasting (ONNX `Broadcasting.md`), of symbolic and of known shapes.
 
-use crate::dim::{Dim, Equality, equality};
+use crate::dim::{Dim, Equality, equality, is_clipped};
 use crate::fact::Shape;
 use crate::ops::{InferContext, Relation, TypeError};
 use crate::tensor::strides;
@@ -45,6 +45,12 @@ pub fn broadcast_dims(left: &Dim, right: &Dim, context: &mut InferContext<'_>) -
         }
         (None, None) => {
             context.oblige(Relation::Broadcastable, left, right, "broadcast");
+            if is_clipped(right, left, context.ranges) {
+                return Ok(left.clone());
+            }
+            if is_clipped(left, right, context.ranges) {
+                return Ok(right.clone());
+            }
             // Equal, or one is 1: the larger, but 0 where 0 meets 1.
             return Ok(Dim::max(left, right) * Dim::min(&Dim::ONE, &Dim::min(left, right)));
         }
@@ -127,6 +133,22 @@ mod tests {
             broadcast_shapes(&[&Shape::known(&[2]), &Shape::known(&[3])], &mut context).unwrap_err().to_string(),
             "broadcast: 2 does not fit 3"
         );
+    }
+
+    #[test]
+    fn a_clipped_extent_broadcasts_only_where_nothing_is_clipped() {
+        let ranges = Ranges::default();
+        let mut blocks = NoBlocks;
+        let mut context = InferContext::new("add", &ranges, &mut blocks);
+        let whole = Dim::symbol("n");
+        let clipped = Dim::min(&whole, &Dim::known(256));
+        assert_eq!(broadcast_dims(&whole, &clipped, &mut context).unwrap(), whole);
+        assert_eq!(broadcast_dims(&clipped, &whole, &mut context).unwrap(), whole);
+        // Longer ones do not fit, which is found when the symbol is bound.
+        assert_eq!(context.obligations.len(), 2);
+        // What is clipped to 1 fits every extent.
+        let one = Dim::min(&whole, &Dim::ONE);
+        assert_ne!(broadcast_dims(&whole, &one, &mut context).unwrap(), whole);
     }
 
     #[test]
