@@ -19,7 +19,8 @@
 //! }
 //! ```
 //!
-//! The sums are rounded to the type of the product first, as its result was. Where two operands of a step are products, it
+//! The sums are rounded to the type of the product first, as its result was. Products of integers take what follows the program
+//! that makes floats of their sums. Where two operands of a step are products, it
 //! goes with the later one. Results keep their bits.
 
 use super::elements::{Elements, is_float};
@@ -38,11 +39,13 @@ pub(super) fn apply(graph: &mut Graph, index: BlockIndex) -> usize {
 fn fused(graph: &Graph, steps: &Steps, at: usize) -> Option<(usize, Step)> {
     let step = steps.get(at)?;
     let elements = Elements::of(graph, step)?;
-    is_float(elements.dtype(graph)?).then_some(())?;
+    let dtype = elements.dtype(graph).filter(|&dtype| is_float(dtype))?;
     let candidate = |&operand: &Operand| {
         let Operand::Value(value) = operand else { return None };
         let producer = steps.only_for(at, value)?;
-        let (product, own) = product(graph, steps.get(producer)?)?;
+        let producing = steps.get(producer)?;
+        let (product, own) =
+            product(graph, producing).or_else(|| sums(graph, producing).filter(|_| dtype == DType::F32))?;
         (product.dims == elements.dims).then_some((producer, value, product, own))
     };
     let candidates = elements.operands.iter().filter_map(candidate);
@@ -50,7 +53,10 @@ fn fused(graph: &Graph, steps: &Steps, at: usize) -> Option<(usize, Step)> {
     let joined = elements.after(value, &product, own)?;
     let name = joined.name();
     let mut op = steps.get(producer)?.op.clone();
-    *program(&mut op)?.0 = joined.program;
+    match program(&mut op) {
+        Some((program, ..)) => *program = joined.program,
+        None => *program_of_sums(&mut op)?.0 = joined.program,
+    }
     Some((producer, Step { op, operands: joined.operands, results: step.results.clone(), name }))
 }
 
@@ -66,6 +72,29 @@ fn program(op: &mut Op) -> Option<(&mut Program, Arithmetic, usize)> {
         return Some((&mut product.program, product.arithmetic, 3));
     }
     None
+}
+
+/// The program of a product of integers, and how many operands are its own.
+fn program_of_sums(op: &mut Op) -> Option<(&mut Program, usize)> {
+    if let Op::IntegerMatmul(product) = op {
+        return Some((&mut product.program, 4));
+    }
+    if let Op::IntegerConvolution(product) = op {
+        return Some((&mut product.program, 5));
+    }
+    None
+}
+
+/// A product of integers whose program makes a float of each sum, and how many operands are its own.
+fn sums(graph: &Graph, step: &Step) -> Option<(Elements, usize)> {
+    let &[result] = step.results.as_slice() else { return None };
+    let fact = &graph.value(result).fact;
+    (fact.dtype()? == DType::F32).then_some(())?;
+    let mut op = step.op.clone();
+    let (program, own) = program_of_sums(&mut op)?;
+    (program.results.len() == 1).then_some(())?;
+    let program = std::mem::take(program);
+    Some((Elements::of_product(program, step.operands.clone(), fact.dims()?.to_vec(), &step.name), own))
 }
 
 /// A product with what it computes of each sum, and how many operands are its own; `None` for sums that are not in f32.

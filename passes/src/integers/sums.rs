@@ -1,7 +1,8 @@
 //! What follows the sums of an integer product becomes its program.
 //!
 //! Dynamically quantized graphs have a `cast` to f32, a product with the scales, and a bias behind the sums. Every step of
-//! the program rounds as the step that it replaces, so that the bits stay.
+//! the program rounds as the step that it replaces, so that the bits stay. A scale that is itself the product of two single values,
+//! that of the activations and that of the weights, is computed by the program.
 
 use super::parameters::clamp_bounds;
 use super::readers::Readers;
@@ -17,6 +18,7 @@ use std::collections::HashMap;
 pub(super) fn absorbed(graph: &mut Graph, index: BlockIndex) -> Result<usize, PassError> {
     let readers = Readers::new(graph, index);
     let block = graph.block(index);
+    let scope = Scope { graph, readers: &readers, steps: &block.steps };
     let places = block.steps.iter().enumerate();
     let reader_of: HashMap<ValueId, usize> = places
         .flat_map(|(place, step)| step.operands.iter().map(move |&operand| (operand, place)))
@@ -33,7 +35,7 @@ pub(super) fn absorbed(graph: &mut Graph, index: BlockIndex) -> Result<usize, Pa
             && readers.reads.get(result) == Some(&1)
             && let Some(&reader) = reader_of.get(result)
             && !taken[reader]
-            && chain.take(graph, &block.steps[reader])?
+            && chain.take(&scope, &block.steps[reader])?
         {
             kept[own] = None;
             own = reader;
@@ -46,6 +48,29 @@ pub(super) fn absorbed(graph: &mut Graph, index: BlockIndex) -> Result<usize, Pa
     }
     graph.block_mut(index).steps = kept.into_iter().flatten().collect();
     Ok(changes)
+}
+
+/// The block of a product.
+struct Scope<'a> {
+    graph: &'a Graph,
+    readers: &'a Readers,
+    steps: &'a [Step],
+}
+
+impl Scope<'_> {
+    /// The operands of a step that multiplies two single values in f32 to this one.
+    fn single_product(&self, operand: Operand) -> Option<[Operand; 2]> {
+        let step = self.readers.producer(self.steps, operand)?;
+        let is_single = |&operand: &Operand| {
+            let fact = self.graph.fact(operand);
+            fact.as_ref().and_then(|fact| fact.kind.as_tensor()).is_some_and(|(dtype, shape)| {
+                dtype == DType::F32 && shape.dims().is_some_and(|dims| dims.iter().all(|dim| dim.as_known() == Some(1)))
+            })
+        };
+        let multiplies = matches!(&step.op, Op::Binary(binary) if binary.function == BinaryFunction::Mul);
+        let operands = <[Operand; 2]>::try_from(step.operands.as_slice()).ok()?;
+        (multiplies && operands.iter().all(is_single)).then_some(operands)
+    }
 }
 
 /// An integer product with a growing program.
@@ -72,14 +97,14 @@ impl Chain {
     }
 
     /// Take a step that reads the result, where it computes each element by itself; whether it was taken.
-    fn take(&mut self, graph: &Graph, step: &Step) -> Result<bool, PassError> {
+    fn take(&mut self, scope: &Scope<'_>, step: &Step) -> Result<bool, PassError> {
         let (&[before], &[after]) = (self.step.results.as_slice(), step.results.as_slice()) else { return Ok(false) };
-        let kind = |value: ValueId| graph.value(value).fact.kind.as_tensor();
+        let kind = |value: ValueId| scope.graph.value(value).fact.kind.as_tensor();
         let (Some((_, shape)), Some((to, result))) = (kind(before), kind(after)) else { return Ok(false) };
         if shape != result || shape.rank().is_none() {
             return Ok(false);
         }
-        let Some((function, arguments)) = self.function(graph, step, before, result)? else { return Ok(false) };
+        let Some((function, arguments)) = self.function(scope, step, before, result)? else { return Ok(false) };
         self.value = self.program.push(function, arguments, to);
         self.dtype = to;
         self.step.results = step.results.clone();
@@ -90,7 +115,7 @@ impl Chain {
     /// The function that a step applies to the value, and its arguments; none that a program should not have.
     fn function(
         &mut self,
-        graph: &Graph,
+        scope: &Scope<'_>,
         step: &Step,
         value: ValueId,
         result: &Shape,
@@ -102,7 +127,7 @@ impl Chain {
         if let Op::Binary(binary) = &step.op
             && is_arithmetic(binary.function)
         {
-            let arguments = self.operands(graph, step, value, result);
+            let arguments = self.operands(scope, step, value, result, binary.function);
             return Ok(arguments.map(|arguments| (Function::Binary(binary.function), arguments)));
         }
         if let Op::Activation(activation) = &step.op
@@ -111,7 +136,7 @@ impl Chain {
             return Ok(Some((Function::Activation(activation.clone()), vec![self.value])));
         }
         if matches!(step.op, Op::Clamp(_)) {
-            let bounds = clamp_bounds(graph, step)?;
+            let bounds = clamp_bounds(scope.graph, step)?;
             let arguments =
                 |[least, greatest]: [f32; 2]| vec![self.value, Argument::f32(least), Argument::f32(greatest)];
             return Ok(bounds.map(|bounds| (Function::Clamp, arguments(bounds))));
@@ -120,9 +145,16 @@ impl Chain {
     }
 
     /// The arguments of a function of the value and one more f32 operand, which broadcasts to the result in every run.
-    fn operands(&mut self, graph: &Graph, step: &Step, value: ValueId, result: &Shape) -> Option<Vec<Argument>> {
+    fn operands(
+        &mut self,
+        scope: &Scope<'_>,
+        step: &Step,
+        value: ValueId,
+        result: &Shape,
+        function: BinaryFunction,
+    ) -> Option<Vec<Argument>> {
         let fits = |&operand: &Operand| {
-            let fact = graph.fact(operand);
+            let fact = scope.graph.fact(operand);
             operand == Operand::Value(value)
                 || fact
                     .as_ref()
@@ -136,12 +168,22 @@ impl Chain {
         for &operand in &step.operands {
             if operand == Operand::Value(value) {
                 arguments.push(self.value);
+            } else if function == BinaryFunction::Mul
+                && let Some([one, other]) = scope.single_product(operand)
+            {
+                let factors = vec![self.read(one)?, self.read(other)?];
+                arguments.push(self.program.push(Function::Binary(function), factors, DType::F32));
             } else {
-                self.step.operands.push(operand);
-                arguments.push(Argument::Operand(u16::try_from(self.step.operands.len() - 1).ok()?));
+                arguments.push(self.read(operand)?);
             }
         }
         Some(arguments)
+    }
+
+    /// What reads one more operand.
+    fn read(&mut self, operand: Operand) -> Option<Argument> {
+        self.step.operands.push(operand);
+        Some(Argument::Operand(u16::try_from(self.step.operands.len() - 1).ok()?))
     }
 
     fn finished(mut self) -> Step {

@@ -8,6 +8,7 @@ use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{ByteType, Parameter, Requantize, requantize, scale_sums};
 use ipuc_kernels::simd::Instructions;
+use std::borrow::Cow;
 
 /// Which sums are completed together: those of one index of axis 1 of a result, or those of consecutive indices of its last.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub(super) enum Finish<'a> {
     Sums,
     /// Codes, by a scale for all or for each channel.
     Codes(Codes<'a>),
-    /// Floats, by the same.
-    Floats(Scales<'a>),
+    /// Floats, by the same, and what the program makes of them.
+    Floats(Scales<'a>, Option<Box<WithinTasks<'a>>>),
     /// A program.
     Program(Box<WithinTasks<'a>>),
 }
@@ -47,8 +48,14 @@ impl<'a> Finish<'a> {
         if let Some(codes) = Codes::new(program, shape, along, further) {
             return Ok(Some(Finish::Codes(codes)));
         }
-        if let Some(scales) = Scales::whole(program, shape, along, further) {
-            return Ok(Some(Finish::Floats(scales)));
+        if let Some((scales, first)) = Scales::leading(program, shape, along, further) {
+            if first == program.steps.len() {
+                return Ok(Some(Finish::Floats(scales, None)));
+            }
+            let rest = WithinTasks::after(program, first, DType::I32, shape, further)?;
+            if let Some(rest) = rest.filter(|rest| rest.dtype() == DType::F32) {
+                return Ok(Some(Finish::Floats(scales, Some(Box::new(rest)))));
+            }
         }
         Ok(WithinTasks::new(program, DType::I32, shape, further)?.map(|program| Finish::Program(Box::new(program))))
     }
@@ -58,7 +65,7 @@ impl<'a> Finish<'a> {
         match self {
             Finish::Sums => DType::I32,
             Finish::Codes(codes) => codes.dtype,
-            Finish::Floats(_) => DType::F32,
+            Finish::Floats(..) => DType::F32,
             Finish::Program(program) => program.dtype(),
         }
     }
@@ -66,16 +73,44 @@ impl<'a> Finish<'a> {
     /// Writes the results of sums of a channel, or of outputs from `channel` on, the first of which lies at `place` of the
     /// whole result.
     pub(super) fn write(&self, channel: usize, place: usize, sums: &[i32], results: &mut [u8]) {
+        self.write_rows(channel, sums.len(), [(place, sums, results)]);
+    }
+
+    /// Writes the results of `count` sums in each row, all of a channel or of outputs from `channel` on: where the first of a row
+    /// lies in the whole result, its sums, and its results. What is the same for all rows is looked up once: the memory that it lies
+    /// in may share cache lines with what another thread writes.
+    pub(super) fn write_rows<'r>(
+        &self,
+        channel: usize,
+        count: usize,
+        rows: impl IntoIterator<Item = (usize, &'r [i32], &'r mut [u8])>,
+    ) {
+        let instructions = Instructions::best();
         match self {
-            Finish::Sums => results.copy_from_slice(bytemuck::cast_slice(sums)),
+            Finish::Sums => {
+                rows.into_iter().for_each(|(_, sums, results)| results.copy_from_slice(bytemuck::cast_slice(sums)));
+            }
             Finish::Codes(codes) => {
-                requantize(Instructions::best(), sums, codes.of(channel, sums.len()), results);
+                let by = codes.of(channel, count);
+                rows.into_iter().for_each(|(_, sums, results)| requantize(instructions, sums, by, results));
             }
-            Finish::Floats(scales) => {
-                let (scale, offset) = scales.of(channel, sums.len());
-                scale_sums(Instructions::best(), sums, scale, offset, bytemuck::cast_slice_mut(results));
+            Finish::Floats(scales, rest) => {
+                let (scale, offset) = scales.of(channel, count);
+                let scaled = rows.into_iter().map(|(place, sums, results)| {
+                    let results: &mut [f32] = bytemuck::cast_slice_mut(results);
+                    scale_sums(instructions, sums, scale, offset, results);
+                    (place, results)
+                });
+                match rest {
+                    None => scaled.for_each(drop),
+                    Some(rest) => rest.on_this_thread(|own| {
+                        scaled.for_each(|(place, results)| own.change(place, results));
+                    }),
+                }
             }
-            Finish::Program(program) => program.write(place, sums, results),
+            Finish::Program(program) => program.on_this_thread(|own| {
+                rows.into_iter().for_each(|(place, sums, results)| own.write(place, sums, results));
+            }),
         }
     }
 
@@ -85,7 +120,8 @@ impl<'a> Finish<'a> {
     /// [`ReferenceError`] for a division of integers by zero.
     pub(super) fn finish(self) -> Result<(), ReferenceError> {
         match self {
-            Finish::Sums | Finish::Codes(_) | Finish::Floats(_) => Ok(()),
+            Finish::Sums | Finish::Codes(_) | Finish::Floats(_, None) => Ok(()),
+            Finish::Floats(_, Some(rest)) => rest.finish(),
             Finish::Program(program) => program.finish(),
         }
     }
@@ -94,7 +130,7 @@ impl<'a> Finish<'a> {
 /// `sum * scale + offset` with a scale and an offset for all, or for each channel or output.
 pub(super) struct Scales<'a> {
     along: Along,
-    scales: &'a [f32],
+    scales: Cow<'a, [f32]>,
     offsets: Option<&'a [f32]>,
 }
 
@@ -103,7 +139,13 @@ impl<'a> Scales<'a> {
     fn take(steps: &mut Steps<'_>, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Scales<'a>> {
         steps.take(|function| matches!(function, Function::Cast), DType::F32, 1)?;
         let values = |argument: Argument| parameters(operand(further, argument)?, shape, along);
-        let scales = values(steps.binary(BinaryFunction::Mul, DType::F32)?)?;
+        let scales = match steps.product_of_operands() {
+            Some((own, [one, other])) => {
+                (steps.binary(BinaryFunction::Mul, DType::F32)? == own).then_some(())?;
+                Cow::Owned(products(values(one)?, values(other)?))
+            }
+            None => Cow::Borrowed(values(steps.binary(BinaryFunction::Mul, DType::F32)?)?),
+        };
         let offsets = match steps.binary(BinaryFunction::Add, DType::F32) {
             Some(offset) => Some(values(offset)?),
             None => None,
@@ -111,21 +153,35 @@ impl<'a> Scales<'a> {
         Some(Scales { along, scales, offsets })
     }
 
-    /// A program that is nothing else.
-    fn whole(program: &Program, shape: &[usize], along: Along, further: &'a [Option<Value>]) -> Option<Scales<'a>> {
+    /// What a program begins with, and the step after it; the others read the last of these steps and none before it.
+    fn leading(
+        program: &Program,
+        shape: &[usize],
+        along: Along,
+        further: &'a [Option<Value>],
+    ) -> Option<(Scales<'a>, usize)> {
         let mut steps = Steps { program, next: 0, value: Argument::Input };
         let scales = Scales::take(&mut steps, shape, along, further)?;
-        steps.end().then_some(scales)
+        let is_later = |argument: &Argument| match (argument, steps.value) {
+            (Argument::Step(step), Argument::Step(value)) => *step >= value,
+            (Argument::Operand(_) | Argument::Constant(..), _) => true,
+            (Argument::Input | Argument::Step(_), _) => false,
+        };
+        let mut read = program.steps[steps.next..].iter().flat_map(|step| &step.arguments).chain(&program.results);
+        read.all(is_later).then_some((scales, steps.next))
     }
 
     /// For `count` sums of a channel, or of outputs from `channel` on.
     fn of(&self, channel: usize, count: usize) -> (Parameter<'_>, Option<Parameter<'_>>) {
-        let at = |values: &'a [f32]| match (values, self.along) {
+        (self.values(&self.scales, channel, count), self.offsets.map(|offsets| self.values(offsets, channel, count)))
+    }
+
+    fn values<'v>(&self, values: &'v [f32], channel: usize, count: usize) -> Parameter<'v> {
+        match (values, self.along) {
             (&[value], _) => Parameter::All(value),
             (values, Along::Channels) => Parameter::All(values[channel]),
             (values, Along::Outputs) => Parameter::Each(&values[channel..channel + count]),
-        };
-        (at(self.scales), self.offsets.map(at))
+        }
     }
 }
 
@@ -212,6 +268,18 @@ impl Steps<'_> {
         Some(argument)
     }
 
+    /// A step that multiplies two operands: its result and the operands. The value stays what it is.
+    fn product_of_operands(&mut self) -> Option<(Argument, [Argument; 2])> {
+        let step = self.peek()?;
+        let &[one @ Argument::Operand(_), other @ Argument::Operand(_)] = step.arguments.as_slice() else {
+            return None;
+        };
+        (step.function == Function::Binary(BinaryFunction::Mul) && step.to == DType::F32).then_some(())?;
+        let own = Argument::Step(u16::try_from(self.next).ok()?);
+        self.next += 1;
+        Some((own, [one, other]))
+    }
+
     /// A step that widens another operand: its result and the operand. The value stays what it is.
     fn widened(&mut self) -> Option<(Argument, Argument)> {
         let step = self.peek()?;
@@ -241,6 +309,12 @@ fn parameters<'a>(tensor: &'a Tensor, shape: &[usize], along: Along) -> Option<&
     let own = Some(values.len());
     let fits = values.len() == 1 || (extent(tensor.shape()) == own && extent(shape) == own);
     fits.then_some(values)
+}
+
+/// Products of the values of two operands, of which one may have a single value.
+fn products(one: &[f32], other: &[f32]) -> Vec<f32> {
+    let (few, many) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    many.iter().zip(few.iter().cycle()).map(|(many, few)| many * few).collect()
 }
 
 /// The only element of a tensor of codes of 8 bits.

@@ -663,7 +663,10 @@ fn requantized(scale: usize) -> Vec<String> {
 /// Bits equal to those of the reference, and to those of the sums and then a map, with weights of any kind and threads.
 fn check_integers(op: Op, plain: Op, program: &Program, inputs: &[Option<Tensor>], what: &str) {
     let expected = reference(&op, inputs);
-    let own = inputs.len() - 2;
+    let read = program.steps.iter().flat_map(|step| &step.arguments);
+    let read =
+        read.filter_map(|argument| if let Argument::Operand(operand) = argument { Some(*operand) } else { None });
+    let own = usize::from(read.min().unwrap());
     let sums = run(&plain, values(&inputs[..own]));
     let mut mapped = program.clone();
     for argument in mapped.steps.iter_mut().flat_map(|step| &mut step.arguments) {
@@ -691,6 +694,11 @@ fn check_integers(op: Op, plain: Op, program: &Program, inputs: &[Option<Tensor>
 fn products_of_integers_have_the_bits_of_the_reference() {
     let lines = requantized(4);
     let program = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    // The scale of a run times that of each output, and more than a scale and an offset.
+    let scaled =
+        ["cast x : f32", "mul $4 $5 : f32", "mul %1 %0 : f32", "gelu %2 : f32", "add %3 $6 : f32", "return %4"];
+    let scaled = Program::from_value(&AttributeValue::Texts(scaled.map(String::from).to_vec())).unwrap();
+    let to_floats = IntegerMatmul { program: scaled.clone() };
     let (op, plain) = (IntegerMatmul { program: program.clone() }, IntegerMatmul { program: Program::default() });
     let types = [(DType::U8, DType::I8), (DType::I8, DType::U8), (DType::U8, DType::U8), (DType::I8, DType::I8)];
     for (seed, (left, right)) in types.into_iter().enumerate() {
@@ -708,6 +716,12 @@ fn products_of_integers_have_the_bits_of_the_reference() {
                 ];
                 let what = format!("{left} {a:?} {a_zero:?} by {right} {b:?} {b_zero:?}");
                 check_integers(op.clone().into(), plain.clone().into(), &program, &inputs, &what);
+                let mut inputs = inputs.to_vec();
+                let result = [&a[..a.len() - 1], &b[b.len() - 1..]].concat();
+                inputs.truncate(5);
+                inputs.insert(4, Some(Tensor::scalar(0.7f32)));
+                inputs.push(Some(tensor(DType::F32, &result, seed)));
+                check_integers(to_floats.clone().into(), plain.clone().into(), &scaled, &inputs, &what);
             }
         }
     }

@@ -60,6 +60,21 @@ impl<'a> Compiled<'a> {
         shape: &[usize],
         inputs: &'a [Option<Value>],
     ) -> Result<Option<Compiled<'a>>, KernelError> {
+        Compiled::after(program, 0, accumulator, shape, inputs)
+    }
+
+    /// The same where the results of step `first - 1` are there already: they take the place of the accumulators. Steps from
+    /// `first` on read nothing else that is before them.
+    ///
+    /// # Errors
+    /// As [`Compiled::new`].
+    pub(super) fn after(
+        program: &'a Program,
+        first: usize,
+        accumulator: Option<DType>,
+        shape: &[usize],
+        inputs: &'a [Option<Value>],
+    ) -> Result<Option<Compiled<'a>>, KernelError> {
         let tensor = |operand: usize| inputs.get(operand)?.as_ref()?.as_tensor();
         let types = program.check(accumulator, |operand| tensor(operand).map(Tensor::dtype));
         let types = types.map_err(TypeError::from)?;
@@ -69,6 +84,10 @@ impl<'a> Compiled<'a> {
         let (kinds, steps, results, loaded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut compiled = Compiled { kinds, steps, results, loaded, types, direct_run: None, most: BLOCK };
         let mut known: Vec<(Argument, usize)> = Vec::new();
+        if let Some(before) = first.checked_sub(1).and_then(|before| u16::try_from(before).ok()) {
+            compiled.kinds.push(Kind::Input(program.steps[usize::from(before)].to));
+            known.push((Argument::Step(before), 0));
+        }
         let block = shape.iter().product::<usize>().min(BLOCK);
         let mut place = |compiled: &mut Compiled<'a>, argument: Argument| -> Result<usize, KernelError> {
             if let Some((_, register)) = known.iter().find(|(other, _)| *other == argument) {
@@ -94,7 +113,7 @@ impl<'a> Compiled<'a> {
             known.push((argument, compiled.kinds.len() - 1));
             Ok(compiled.kinds.len() - 1)
         };
-        for (index, step) in program.steps.iter().enumerate() {
+        for (index, step) in program.steps.iter().enumerate().skip(first) {
             let arguments = step.arguments.iter().map(|&argument| place(&mut compiled, argument));
             let arguments = arguments.collect::<Result<Vec<usize>, _>>()?;
             let dtypes: Vec<DType> =

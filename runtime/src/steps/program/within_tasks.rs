@@ -15,10 +15,15 @@ pub(in crate::steps) struct WithinTasks<'a> {
     /// The register of the sums where one chain is all.
     single: Option<usize>,
     dtype: DType,
-    /// The registers of each thread of the team, so that none waits for another.
-    threads: Vec<Mutex<Option<Registers>>>,
+    /// Those of each thread of the team, so that none waits for another.
+    threads: Vec<ThreadRegisters>,
     failed: Mutex<Option<ReferenceError>>,
 }
+
+/// The registers of a thread, in cache lines that no other thread writes.
+#[derive(Default)]
+#[repr(align(128))]
+struct ThreadRegisters(Mutex<Option<Registers>>);
 
 impl<'a> WithinTasks<'a> {
     /// The program over sums of this type and shape; `None` where it has no single result of whole bytes.
@@ -31,9 +36,23 @@ impl<'a> WithinTasks<'a> {
         shape: &[usize],
         inputs: &'a [Option<Value>],
     ) -> Result<Option<WithinTasks<'a>>, KernelError> {
-        let Some(compiled) = Compiled::new(program, Some(sums), shape, inputs)? else { return Ok(None) };
+        WithinTasks::after(program, 0, sums, shape, inputs)
+    }
+
+    /// The same over results of step `first - 1`, where that is not 0; see [`Compiled::after`].
+    ///
+    /// # Errors
+    /// As [`WithinTasks::new`].
+    pub(in crate::steps) fn after(
+        program: &'a Program,
+        first: usize,
+        sums: DType,
+        shape: &[usize],
+        inputs: &'a [Option<Value>],
+    ) -> Result<Option<WithinTasks<'a>>, KernelError> {
+        let Some(compiled) = Compiled::after(program, first, Some(sums), shape, inputs)? else { return Ok(None) };
         let &[dtype] = compiled.types() else { return Ok(None) };
-        let threads = (0..team::count()).map(|_| Mutex::default()).collect();
+        let threads = (0..team::count()).map(|_| ThreadRegisters::default()).collect();
         let single = compiled.single_chain();
         Ok(Some(WithinTasks { compiled, single, dtype, threads, failed: Mutex::default() }))
     }
@@ -51,45 +70,19 @@ impl<'a> WithinTasks<'a> {
     /// Changes sums in f32 that lie side by side, the first of them at `place` of the whole result, to results of a program
     /// whose type f32 holds.
     pub(in crate::steps) fn change(&self, place: usize, sums: &mut [f32]) {
-        self.with_registers(|registers| {
-            if let Some(register) = self.single {
-                let (mut first, end, mut rest) = (place, place + sums.len(), sums);
-                while !rest.is_empty() {
-                    let next = self.compiled.block_end(first, end);
-                    let (own, behind) = rest.split_at_mut(next - first);
-                    self.compiled.change_block(register, registers, own, first..next);
-                    (first, rest) = (next, behind);
-                }
-                return Ok(());
-            }
-            for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
-                let first = place + block * BLOCK;
-                let range = first..first + sums.len();
-                self.compiled.compute(registers, Accumulators::Float(sums), range)?;
-                self.compiled.store_float(registers, sums);
-            }
-            Ok(())
-        });
+        self.on_this_thread(|own| own.change(place, sums));
     }
 
-    /// Writes the results of sums that lie side by side, the first of them at `place` of the whole result.
-    pub(in crate::steps) fn write(&self, place: usize, sums: &[i32], results: &mut [u8]) {
-        let size = self.dtype.bits() / 8;
-        self.with_registers(|registers| {
-            let blocks = sums.chunks(BLOCK).zip(results.chunks_mut(BLOCK * size.max(1)));
-            for (block, (sums, results)) in blocks.enumerate() {
-                let first = place + block * BLOCK;
-                let range = first..first + sums.len();
-                self.compiled.run(registers, Accumulators::Integer(sums), range, &mut [results])?;
-            }
-            Ok(())
-        });
-    }
-
-    fn with_registers(&self, run: impl FnOnce(&mut Registers) -> Result<(), ReferenceError>) {
+    /// Runs `run` with the registers of this thread, which it is to use for all that a task has.
+    pub(in crate::steps) fn on_this_thread(&self, run: impl FnOnce(&mut OnThread<'_>)) {
         let thread = team::index().min(self.threads.len() - 1);
-        let mut own = self.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = run(own.get_or_insert_with(|| self.compiled.registers())) {
+        let mut own = self.threads[thread].0.lock().unwrap_or_else(PoisonError::into_inner);
+        let registers = own.get_or_insert_with(|| self.compiled.registers());
+        run(&mut OnThread { within: self, registers });
+    }
+
+    fn note(&self, result: Result<(), ReferenceError>) {
+        if let Err(error) = result {
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     }
@@ -102,6 +95,48 @@ impl<'a> WithinTasks<'a> {
         match self.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(()),
+        }
+    }
+}
+
+/// A program on one thread.
+pub(in crate::steps) struct OnThread<'t> {
+    within: &'t WithinTasks<'t>,
+    registers: &'t mut Registers,
+}
+
+impl OnThread<'_> {
+    /// See [`WithinTasks::change`].
+    pub(in crate::steps) fn change(&mut self, place: usize, sums: &mut [f32]) {
+        let (compiled, registers) = (&self.within.compiled, &mut *self.registers);
+        if let Some(register) = self.within.single {
+            let (mut first, end, mut rest) = (place, place + sums.len(), sums);
+            while !rest.is_empty() {
+                let next = compiled.block_end(first, end);
+                let (own, behind) = rest.split_at_mut(next - first);
+                compiled.change_block(register, registers, own, first..next);
+                (first, rest) = (next, behind);
+            }
+            return;
+        }
+        for (block, sums) in sums.chunks_mut(BLOCK).enumerate() {
+            let first = place + block * BLOCK;
+            let range = first..first + sums.len();
+            let computed = compiled.compute(registers, Accumulators::Float(sums), range);
+            compiled.store_float(registers, sums);
+            self.within.note(computed);
+        }
+    }
+
+    /// Writes the results of sums that lie side by side, the first of them at `place` of the whole result.
+    pub(in crate::steps) fn write(&mut self, place: usize, sums: &[i32], results: &mut [u8]) {
+        let size = self.within.dtype.bits() / 8;
+        let blocks = sums.chunks(BLOCK).zip(results.chunks_mut(BLOCK * size.max(1)));
+        for (block, (sums, results)) in blocks.enumerate() {
+            let first = place + block * BLOCK;
+            let range = first..first + sums.len();
+            let accumulators = Accumulators::Integer(sums);
+            self.within.note(self.within.compiled.run(self.registers, accumulators, range, &mut [results]));
         }
     }
 }
