@@ -54,20 +54,9 @@ impl Routine for Quantize<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Quantize { x, parameters, range, out } = self;
         match parameters {
-            QuantizeParameters::One(scale, zero) => {
-                let (zeros, scale) = ([zero; LANES], Divisor::new(scale));
-                for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-                    codes(simd, scale.quotients(simd, simd.load_partial(x)), &zeros, range, out);
-                }
-            }
+            QuantizeParameters::One(scale, zero) => by_one::<S, false>(simd, x, Divisor::new(scale), zero, range, out),
             QuantizeParameters::Dynamic(scale, zero) => {
-                let (zeros, least) = ([zero; LANES], simd.splat((range.least - zero) as f32));
-                let scale = Divisor::new(scale);
-                for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-                    let quotient = scale.quotients(simd, simd.load_partial(x));
-                    // NaN is not above anything.
-                    codes(simd, simd.select_less(least, quotient, quotient, least), &zeros, range, out);
-                }
+                by_one::<S, true>(simd, x, Divisor::new(scale), zero, range, out)
             }
             QuantizeParameters::Each(scales, zeros) => {
                 let parameters = scales.chunks(LANES).zip(zeros.chunks(LANES));
@@ -78,6 +67,43 @@ impl Routine for Quantize<'_> {
                 }
             }
         }
+    }
+}
+
+/// Codes by one scale and zero point; `DYNAMIC` where NaN becomes the least code.
+#[inline(always)]
+fn by_one<S: Simd, const DYNAMIC: bool>(
+    simd: S,
+    x: &[f32],
+    scale: Divisor,
+    zero: i32,
+    range: CodeRange,
+    out: &mut [u8],
+) {
+    // Quotients beyond are limited too. NaN is not above anything.
+    let (least, beyond) = (simd.splat((range.least - zero) as f32), simd.splat((range.greatest - zero) as f32 + 1.0));
+    let (vectors, _) = x.as_chunks::<LANES>();
+    let (fours, others) = vectors.as_chunks::<4>();
+    let (blocks, _) = out.as_chunks_mut::<{ 4 * LANES }>();
+    for (four, block) in fours.iter().zip(blocks) {
+        let mut nearest = [simd.splat_integer(0); 4];
+        for vector in 0..4 {
+            let quotients = scale.quotients(simd, simd.load(&four[vector]));
+            nearest[vector] = match DYNAMIC {
+                true => {
+                    let above = simd.select_less(least, quotients, quotients, least);
+                    simd.nearest_of_near(simd.at_most(above, beyond))
+                }
+                false => simd.nearest_integers(quotients),
+            };
+        }
+        *block = simd.narrow(nearest, zero, range.least < 0);
+    }
+    let (done, zeros) = (vectors.len() - others.len(), [zero; LANES]);
+    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)).skip(done) {
+        let quotients = scale.quotients(simd, simd.load_partial(x));
+        let quotients = if DYNAMIC { simd.select_less(least, quotients, quotients, least) } else { quotients };
+        codes(simd, quotients, &zeros, range, out);
     }
 }
 

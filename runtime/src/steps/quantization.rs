@@ -188,6 +188,9 @@ impl Kernel for Dequantize {
 /// Elements of a block whose extremes are sought at once.
 const EXTREMES_BLOCK: usize = 1 << 14;
 
+/// Vectors of extremes that are found side by side.
+const TOGETHER: usize = 4;
+
 /// The least and the greatest element and 0; those that are NaN do not count.
 struct Extremes<'a>(&'a [f32]);
 
@@ -197,18 +200,28 @@ impl Routine for Extremes<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> (f32, f32) {
         let (vectors, rest) = self.0.as_chunks::<LANES>();
-        let mut low = simd.splat(0.0);
-        let mut high = simd.splat(0.0);
-        for values in vectors {
-            let x = simd.load(values);
-            low = simd.select_less(x, low, x, low);
-            high = simd.select_less(high, x, x, high);
+        // Several, so that none waits for the one before it.
+        let (mut low, mut high) = ([simd.splat(0.0); TOGETHER], [simd.splat(0.0); TOGETHER]);
+        let (fours, others) = vectors.as_chunks::<TOGETHER>();
+        for four in fours {
+            for index in 0..TOGETHER {
+                let x = simd.load(&four[index]);
+                low[index] = simd.select_less(x, low[index], x, low[index]);
+                high[index] = simd.select_less(high[index], x, x, high[index]);
+            }
         }
-        let (mut lows, mut highs) = ([0.0; LANES], [0.0; LANES]);
-        simd.store(low, &mut lows);
-        simd.store(high, &mut highs);
-        let low = lows.iter().chain(rest).fold(0f32, |low, &x| low.min(x));
-        (low, highs.iter().chain(rest).fold(0f32, |high, &x| high.max(x)))
+        for values in others {
+            let x = simd.load(values);
+            low[0] = simd.select_less(x, low[0], x, low[0]);
+            high[0] = simd.select_less(high[0], x, x, high[0]);
+        }
+        let (mut lows, mut highs) = ([[0.0; LANES]; TOGETHER], [[0.0; LANES]; TOGETHER]);
+        for index in 0..TOGETHER {
+            simd.store(low[index], &mut lows[index]);
+            simd.store(high[index], &mut highs[index]);
+        }
+        let low = lows.as_flattened().iter().chain(rest).fold(0f32, |low, &x| low.min(x));
+        (low, highs.as_flattened().iter().chain(rest).fold(0f32, |high, &x| high.max(x)))
     }
 }
 
@@ -221,7 +234,8 @@ impl Kernel for DynamicQuantize {
         let elements = x.elements::<f32>()?;
         // The least and the greatest are the same in any order.
         let mut extremes = vec![(0f32, 0f32); elements.len().div_ceil(EXTREMES_BLOCK)];
-        let tasks = extremes.iter_mut().zip(elements.chunks(EXTREMES_BLOCK)).collect();
+        let each_length = elements.len().div_ceil(extremes.len().max(1)).max(1);
+        let tasks = extremes.iter_mut().zip(elements.chunks(each_length)).collect();
         each(tasks, |(extremes, elements): (&mut (f32, f32), &[f32])| {
             *extremes = Instructions::best().run(Extremes(elements))
         });
