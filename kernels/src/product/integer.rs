@@ -12,6 +12,7 @@ use std::ops::Range;
 use super::{
     PANEL_OUTPUTS,
     integer_rows::{BLOCK_ROWS, ByteType, IntegerRows, LINE_INPUTS, RowBlock},
+    shares::Shares,
 };
 use crate::{
     simd::{Instructions, LANES, Routine, Simd},
@@ -134,7 +135,14 @@ pub fn integer_product(
         }
     }
     let groups = Groups::new(pieces, rows, matches!(out.order, SumOrder::Rows));
-    let places = groups.places(out, rows, outputs);
+    let mut shares;
+    let places: Vec<Place<'_, '_>> = match out.order {
+        SumOrder::Rows => {
+            shares = Shares::new(groups.rows, groups.outputs(outputs), out.sums.chunks_mut(outputs));
+            shares.iter_mut().map(Place::Rows).collect()
+        }
+        SumOrder::Outputs { stride, first } => groups.columns(out.sums, outputs, [stride, first]),
+    };
     let zero = zero + x.kind().activation_offset();
     let mut tasks = Vec::with_capacity(places.len());
     for (index, place) in places.into_iter().enumerate() {
@@ -190,53 +198,36 @@ impl Groups {
         Groups { rows: rows.div_ceil(row_parts).next_multiple_of(BLOCK_ROWS), panels: groups }
     }
 
-    /// The sums of each task, in order.
-    fn places<'a>(&self, out: IntegerSums<'a>, rows: usize, outputs: usize) -> Vec<Place<'a>> {
+    /// The outputs of each group, of which there are so many.
+    fn outputs(&self, count: usize) -> impl ExactSizeIterator<Item = Range<usize>> + Clone {
         let extent =
-            |group: &PanelGroup| group.panels.start * PANEL_OUTPUTS..outputs.min(group.panels.end * PANEL_OUTPUTS);
-        match out.order {
-            SumOrder::Outputs { stride, first } => {
-                let (mut rest, mut begun) = (out.sums, 0);
-                let place = |group: &PanelGroup| {
-                    let own = extent(group);
-                    let (_, behind) = std::mem::take(&mut rest).split_at_mut((own.start - begun) * stride);
-                    let (sums, behind) = behind.split_at_mut(own.len() * stride);
-                    (rest, begun) = (behind, own.end);
-                    Place::Outputs { sums, stride, first }
-                };
-                self.panels.iter().map(place).collect()
-            }
-            SumOrder::Rows => {
-                let blocks = rows.div_ceil(self.rows);
-                let mut places: Vec<Vec<&'a mut [i32]>> = Vec::with_capacity(blocks * self.panels.len());
-                places.resize_with(blocks * self.panels.len(), Vec::new);
-                for (row, mut rest) in out.sums.chunks_mut(outputs).enumerate() {
-                    let places = &mut places[row / self.rows * self.panels.len()..][..self.panels.len()];
-                    let mut begun = 0;
-                    for (place, group) in places.iter_mut().zip(&self.panels) {
-                        let own = extent(group);
-                        let (_, behind) = rest.split_at_mut(own.start - begun);
-                        let (sums, behind) = behind.split_at_mut(own.len());
-                        place.push(sums);
-                        (rest, begun) = (behind, own.end);
-                    }
-                }
-                places.into_iter().map(Place::Rows).collect()
-            }
-        }
+            move |group: &PanelGroup| group.panels.start * PANEL_OUTPUTS..count.min(group.panels.end * PANEL_OUTPUTS);
+        self.panels.iter().map(extent)
+    }
+
+    /// The sums of each group, where they lie output by output.
+    fn columns<'a>(&self, sums: &'a mut [i32], outputs: usize, [stride, first]: [usize; 2]) -> Vec<Place<'a, 'a>> {
+        let (mut rest, mut begun) = (sums, 0);
+        let place = |own: Range<usize>| {
+            let (_, behind) = std::mem::take(&mut rest).split_at_mut((own.start - begun) * stride);
+            let (sums, behind) = behind.split_at_mut(own.len() * stride);
+            (rest, begun) = (behind, own.end);
+            Place::Outputs { sums, stride, first }
+        };
+        self.outputs(outputs).map(place).collect()
     }
 }
 
 /// The sums of a task.
-enum Place<'a> {
+enum Place<'s, 'a> {
     /// Those of its outputs, row by row.
-    Rows(Vec<&'a mut [i32]>),
+    Rows(&'s mut [&'a mut [i32]]),
     /// Those of all rows, output by output.
     Outputs { sums: &'a mut [i32], stride: usize, first: usize },
 }
 
 /// Some rows by some panels.
-struct PanelTask<'a> {
+struct PanelTask<'s, 'a> {
     x: &'a IntegerRows<'a>,
     rows: Range<usize>,
     /// The zero point of activations, as they are multiplied.
@@ -247,10 +238,10 @@ struct PanelTask<'a> {
     inputs: Range<usize>,
     lines: &'a [IntegerLine],
     row_sums: &'a [i32],
-    place: Place<'a>,
+    place: Place<'s, 'a>,
 }
 
-impl Routine for &mut PanelTask<'_> {
+impl Routine for &mut PanelTask<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -277,7 +268,7 @@ struct Corrections<const PANELS: usize> {
     of_columns: [[i32; LANES]; PANELS],
 }
 
-impl<'a> PanelTask<'a> {
+impl<'a> PanelTask<'_, 'a> {
     /// All rows by some panels.
     #[inline(always)]
     fn column_of_tiles<S: Simd, const PANELS: usize>(&mut self, simd: S, panel: usize) {
@@ -285,25 +276,51 @@ impl<'a> PanelTask<'a> {
         let lines: [&'a [IntegerLine]; PANELS] =
             std::array::from_fn(|index| &self.lines[(panel + index) * count..][..count]);
         let corrections = self.corrections(simd, panel, lines);
+        let later = &self.lines[(panel + PANELS) * count..];
+        let later = &later[..later.len().min(PANELS * count)];
+        let mut later = later.chunks(later.len().div_ceil(self.rows.len().div_ceil(BLOCK_ROWS)).max(1));
         let mut waiting = Waiting { sums: [[[0; LANES]; LANES]; PANELS], first: self.rows.start, count: 0 };
         let mut row = self.rows.start;
         while row < self.rows.end {
             let block = self.x.block(row);
             // A tile of 8 rows does not fit into the registers of every instruction set.
             let rows = if S::TILE_VECTORS == 3 { block.rows } else { block.rows.min(4) };
+            let mut later = later.next().unwrap_or_default();
             for first in (0..block.rows).step_by(rows) {
+                let later = std::mem::take(&mut later);
                 match rows {
                     BLOCK_ROWS if const { S::TILE_VECTORS == 3 } => self.tile::<S, BLOCK_ROWS, PANELS>(
                         simd,
                         (block, first),
                         panel,
-                        lines,
+                        (lines, later),
                         &corrections,
                         &mut waiting,
                     ),
-                    4 => self.tile::<S, 4, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
-                    2 => self.tile::<S, 2, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
-                    _ => self.tile::<S, 1, PANELS>(simd, (block, first), panel, lines, &corrections, &mut waiting),
+                    4 => self.tile::<S, 4, PANELS>(
+                        simd,
+                        (block, first),
+                        panel,
+                        (lines, later),
+                        &corrections,
+                        &mut waiting,
+                    ),
+                    2 => self.tile::<S, 2, PANELS>(
+                        simd,
+                        (block, first),
+                        panel,
+                        (lines, later),
+                        &corrections,
+                        &mut waiting,
+                    ),
+                    _ => self.tile::<S, 1, PANELS>(
+                        simd,
+                        (block, first),
+                        panel,
+                        (lines, later),
+                        &corrections,
+                        &mut waiting,
+                    ),
                 }
             }
             row += block.rows;
@@ -345,14 +362,14 @@ impl<'a> PanelTask<'a> {
         simd: S,
         (block, first): (RowBlock<'_>, usize),
         panel: usize,
-        lines: [&[IntegerLine]; PANELS],
+        (lines, later): ([&[IntegerLine]; PANELS], &[IntegerLine]),
         corrections: &Corrections<PANELS>,
         waiting: &mut Waiting<PANELS>,
     ) {
         let mut sums = [[[0; LANES]; PANELS]; ROWS];
         let begin = self.inputs.start / LINE_INPUTS * block.rows + first;
         let left = Left { codes: block.codes.get(begin..).unwrap_or_default(), stride: block.rows };
-        simd.run(Tile { left, lines, signed: self.kind.signed, sums: &mut sums });
+        simd.run(Tile { left, lines, signed: self.kind.signed, later, sums: &mut sums });
         let row = block.first_row + first;
         for index in 0..ROWS {
             let of_row = simd.splat_integer(self.row_sums[row + index]);
@@ -473,6 +490,8 @@ pub(super) struct Tile<'a, const ROWS: usize, const PANELS: usize> {
     pub left: Left<'a>,
     pub lines: [&'a [IntegerLine]; PANELS],
     pub signed: bool,
+    /// What is multiplied later, and is asked for a line at a time: a processor has room for few lines that it waits for.
+    pub later: &'a [IntegerLine],
     pub sums: &'a mut [[[i32; LANES]; PANELS]; ROWS],
 }
 
@@ -481,7 +500,7 @@ impl<const ROWS: usize, const PANELS: usize> Routine for Tile<'_, ROWS, PANELS> 
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { left, lines, signed, sums: out } = self;
+        let Self { left, lines, signed, later, sums: out } = self;
         let flip = simd.splat_integer(if signed { 0x8080_8080_u32 as i32 } else { 0 });
         let mut sums = [[simd.splat_integer(0); PANELS]; ROWS];
         let count = lines[0].len();
@@ -489,7 +508,13 @@ impl<const ROWS: usize, const PANELS: usize> Routine for Tile<'_, ROWS, PANELS> 
         for panel in 0..PANELS {
             of_panels[panel] = &lines[panel][..count];
         }
+        let (mut asked, mut due) = (0, 0);
         for (line, groups) in left.codes.chunks(left.stride).take(count).enumerate() {
+            due += later.len();
+            while due >= count {
+                simd.prefetch_far(later, asked);
+                (asked, due) = (asked + 1, due - count);
+            }
             let mut codes = [flip; PANELS];
             for panel in 0..PANELS {
                 codes[panel] = simd.exclusive_or(simd.load_bytes(&of_panels[panel][line]), flip);

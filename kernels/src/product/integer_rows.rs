@@ -231,11 +231,34 @@ impl Routine for FillBlock<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let Self { from, inputs, rows, flip, block } = self;
+        let vectors = if rows == BLOCK_ROWS { inputs / (LINE_INPUTS * LANES) } else { 0 };
+        for (vector, groups) in block.chunks_exact_mut(LANES * BLOCK_ROWS).take(vectors).enumerate() {
+            // Groups of four are lanes; those of 8 rows are half of a transposed matrix.
+            let mut groups_of_rows = [simd.splat(0.0); LANES];
+            for row in 0..BLOCK_ROWS {
+                let own = from[row * inputs..].as_chunks::<{ LINE_INPUTS * LANES }>().0;
+                let lanes: &[[u8; LINE_INPUTS]; LANES] = bytemuck::cast_ref(&own[vector]);
+                let mut bits = [0.0; LANES];
+                for lane in 0..LANES {
+                    bits[lane] =
+                        f32::from_bits(u32::from_ne_bytes(lanes[lane]) ^ u32::from_ne_bytes([flip; LINE_INPUTS]));
+                }
+                groups_of_rows[row] = simd.load(&bits);
+            }
+            let transposed = simd.transpose(groups_of_rows);
+            for group in 0..LANES {
+                let mut lanes = [0.0; LANES];
+                simd.store(transposed[group], &mut lanes);
+                let lanes: &[[i8; LINE_INPUTS]; LANES] = bytemuck::cast_ref(&lanes);
+                groups[group * BLOCK_ROWS..][..BLOCK_ROWS].copy_from_slice(&lanes[..BLOCK_ROWS]);
+            }
+        }
+        let done = vectors * LANES;
         for row in 0..rows {
             let (groups, rest) = from[row * inputs..][..inputs].as_chunks::<LINE_INPUTS>();
-            for (to, group) in block[row..].iter_mut().step_by(rows).zip(groups) {
+            for (to, group) in block[row..].iter_mut().step_by(rows).zip(groups).skip(done) {
                 *to = group.map(|code| (code ^ flip) as i8);
             }
             if !rest.is_empty() {

@@ -11,7 +11,8 @@ use std::{
 
 use super::{
     CodedLayout, CodedPiece, Epilogue, PANEL_OUTPUTS,
-    multiply::{Cut, Shares},
+    multiply::Cut,
+    shares::{Shares, outputs_of},
     task::FEW_ROWS,
 };
 use crate::{
@@ -315,7 +316,8 @@ pub fn sparse_product<E: Send>(
         }
     }
     // All rows of a panel at once: it is spread out once.
-    let mut shares = Shares::new(rows, places.iter().copied(), out.into_rows());
+    let mut shares =
+        Shares::new(rows, places.iter().map(|&(first, panels)| outputs_of(first, panels)), out.into_rows());
     let failure = Mutex::new(None);
     threads::each(tasks.into_iter().zip(shares.iter_mut()).collect(), |(share, rows)| {
         if let Err(error) = threads::serially(|| share.multiply(instructions, rows, multiply)) {

@@ -6,11 +6,11 @@ use crate::{
 };
 
 /// Where results of positions are written.
-pub enum OutputRows<'o> {
+pub enum OutputRows<'s, 'o> {
     /// All outputs of all positions.
     Whole(&'o mut [u8]),
     /// The outputs of each position that are multiplied.
-    Each(Vec<&'o mut [u8]>),
+    Each(&'s mut [&'o mut [u8]]),
 }
 
 /// What takes the sums of tiles.
@@ -58,16 +58,16 @@ impl<V: FnMut(usize, usize, &[i32])> Complete for Handed<V> {
 }
 
 /// Makes codes of them; `NEAR` where the nearest integer of every value is known to be one of 32 bits.
-pub(super) struct Codes<'a, 'o, const NEAR: bool> {
+pub(super) struct Codes<'a, 's, 'o, const NEAR: bool> {
     pub by: Requantize<'a>,
-    pub out: &'a mut OutputRows<'o>,
+    pub out: &'a mut OutputRows<'s, 'o>,
     /// Filters of a position.
     pub width: usize,
     /// The first filter that is multiplied.
     pub first: usize,
 }
 
-impl<const NEAR: bool> Complete for Codes<'_, '_, NEAR> {
+impl<const NEAR: bool> Complete for Codes<'_, '_, '_, NEAR> {
     type Column<const PANELS: usize> = VectorParameters<PANELS>;
 
     fn column<const PANELS: usize>(&self, filter: usize) -> VectorParameters<PANELS> {

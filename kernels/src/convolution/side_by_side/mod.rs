@@ -250,7 +250,7 @@ impl<'a> SideBySide<'a> {
         (image, positions): (&SideBySideImage<'_>, Range<usize>),
         (filters, panels): (&SideBySideFilters<'_>, Range<usize>),
         by: Requantize<'_>,
-        out: &mut OutputRows<'_>,
+        out: &mut OutputRows<'_, '_>,
     ) {
         let windows = Windows::new(self, image.codes(), positions);
         let panels = &filters.panels[panels];
@@ -613,7 +613,8 @@ mod tests {
                     kernel.codes(x.clone(), w.clone(), by(Parameter::Each(&scales)), &mut rows);
                     let own_filters = panels.start * PANEL_OUTPUTS..filters.min(panels.end * PANEL_OUTPUTS);
                     let rows = each[part.start * filters..part.end * filters].chunks_mut(filters);
-                    let mut rows = OutputRows::Each(rows.map(|row| &mut row[own_filters.clone()]).collect());
+                    let mut rows: Vec<_> = rows.map(|row| &mut row[own_filters.clone()]).collect();
+                    let mut rows = OutputRows::Each(&mut rows);
                     kernel.codes(x, w, by(Parameter::All(0.02)), &mut rows);
                 }
             }

@@ -12,7 +12,8 @@ use crate::{
     matrix::MatrixMut,
     product::{
         Epilogue, PANEL_OUTPUTS,
-        multiply::{Cut, Shares},
+        multiply::Cut,
+        shares::{Shares, outputs_of},
         tile,
     },
     simd::{Instructions, LANES, Routine, Simd},
@@ -63,7 +64,7 @@ pub fn dynamic_product(
         let mut parts = open.parts(layout, pieces, cut.panels);
         let mut sums: Vec<_> =
             parts.iter_mut().map(|part| part.sums.take().map(|sums| sums.chunks_mut(cut.rows))).collect();
-        let places = parts.iter().map(|part| (part.first_output, part.panels));
+        let places = parts.iter().map(|part| outputs_of(part.first_output, part.panels));
         let mut shares = Shares::new(cut.rows, places, out.into_rows());
         let shifts = shifts(x, layout);
         let task = |(index, out)| {

@@ -16,7 +16,13 @@ use super::{
     pieces::{CodedPanels, CodedPart, CodedPiece, OpenPanels},
 };
 use crate::{
-    product::{PANEL_OUTPUTS, integer::TILE_PANELS, integer_rows::BLOCK_ROWS, multiply::Shares, panels::BLOCK},
+    product::{
+        PANEL_OUTPUTS,
+        integer::TILE_PANELS,
+        integer_rows::BLOCK_ROWS,
+        panels::BLOCK,
+        shares::{Shares, outputs_of},
+    },
     simd::{Instructions, Routine, Simd},
     threads,
 };
@@ -112,7 +118,7 @@ pub fn exact_product(
                 sums.push((inputs.clone(), segment_sums(x, &inputs, segment(&weight))));
             }
         }
-        let places = parts.iter().map(|&(first_output, panels, _)| (first_output, panels));
+        let places = parts.iter().map(|&(first_output, panels, _)| outputs_of(first_output, panels));
         let mut shares = Shares::new(cut.rows, places, out.chunks_mut(outputs));
         let task = |(index, out): (usize, _)| {
             let (_, panels, weight) = parts[index % parts.len()];

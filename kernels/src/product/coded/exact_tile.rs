@@ -143,7 +143,7 @@ impl<const ROWS: usize, const PANELS: usize> ExactTile<'_, '_, ROWS, PANELS> {
         for panel in 0..PANELS {
             lines[panel] = &chunk.lines(own, panel)[first_line..][..range.len().div_ceil(LINE_INPUTS)];
         }
-        simd.run(Tile { left, lines, signed: false, sums: found });
+        simd.run(Tile { left, lines, signed: false, later: &[], sums: found });
         let of_digit = &digits[of_rows][*first_row + *skipped..][..ROWS];
         let (zeros, columns) = (chunk.zeros(own, segment), chunk.columns(of_rows, own, segment));
         for row in 0..ROWS {

@@ -19,7 +19,7 @@ use std::ops::{Add, AddAssign, Range};
 use super::{
     CodeType, CodedLayout, DynamicRows, Epilogue, PANEL_OUTPUTS,
     coded::{integers, load_floats},
-    multiply::Shares,
+    shares::{Shares, outputs_of},
     task::FEW_ROWS,
 };
 use crate::{
@@ -308,7 +308,8 @@ impl<'a> InputMajorProduct<'a> {
         self.read_whole(given, columns);
         let parts = self.parts(given, &places, columns);
         let panels: Vec<(usize, usize)> = parts.iter().map(|part| part.panels(self.layout)).collect();
-        let mut shares = Shares::new(FEW_ROWS, panels.iter().copied(), out.into_rows());
+        let mut shares =
+            Shares::new(FEW_ROWS, panels.iter().map(|&(first, panels)| outputs_of(first, panels)), out.into_rows());
         let mut sums = self.take_sums(x, given, columns);
         let mut rest = sums.as_mut_slice();
         let mut of_parts: Vec<Option<std::slice::ChunksMut<'_, [i32; LANES]>>> = Vec::new();

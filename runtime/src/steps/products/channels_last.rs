@@ -1,13 +1,13 @@
 //! Convolutions of integers of 8 bits whose results have their channels side by side: exact sums, then the program over them, for some
 //! positions in each task.
 
-use super::integer::Weights;
+use super::integer::{Weights, outputs};
 use super::integer_tasks::{Cut, ROWS_UNIT};
 use super::requantized::Finish;
 use crate::steps::KernelError;
 use ipuc_formats::ops::ConvolutionPlan;
 use ipuc_kernels::convolution::{ByteConvolution, OutputRows, SideBySide, SideBySideFilters, SideBySideImage};
-use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
+use ipuc_kernels::product::{IntegerPiece, Shares};
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::each_mut;
 use ipuc_kernels::window::{self, WindowAxis};
@@ -54,63 +54,63 @@ impl<'a> ChannelsLast<'a> {
         let positions = window::outputs(self.axes);
         let image = self.x.len() / self.plan.shape[0];
         let cut = Cut::new(self.plan.shape[0], positions, ROWS_UNIT, self.inputs(), pieces);
-        let result = positions * self.filters() * (finish.dtype().bits() / 8);
+        let position = self.filters() * (finish.dtype().bits() / 8);
+        let result = positions * position;
         let together = (IMAGES_BYTES / self.kernel.image_bytes().max(1)).clamp(1, MOST_IMAGES);
         let groups = self.x.chunks(together * image).zip(out.chunks_mut(together * result));
         for (group, (x, out)) in groups.enumerate() {
             let images: Vec<SideBySideImage<'_>> = x.chunks(image).map(|x| self.kernel.image(x)).collect();
-            let tasks = (group * together..).zip(images.iter().zip(out.chunks_mut(result)));
-            let of_image = |(index, (image, out))| self.tasks(&cut, (image, index * positions), out, finish);
-            each_mut(tasks.flat_map(of_image).collect(), |task: &mut Task<'_, '_>| {
-                task.finish(&self.kernel, &filters, finish);
-            });
+            let (mut shares, mut tasks) = (Vec::new(), Vec::new());
+            let of_images = (group * together..).map(|index| index * positions).zip(&images);
+            if let [_] = cut.outputs.as_slice() {
+                for (of_image, out) in of_images.zip(out.chunks_mut(result)) {
+                    let blocks = out.chunks_mut(cut.rows * position).enumerate();
+                    tasks.extend(
+                        blocks.map(|(block, out)| self.task(&cut, of_image, [block, 0], OutputRows::Whole(out))),
+                    );
+                }
+            } else {
+                shares.extend(out.chunks_mut(result).map(|out| self.shares(&cut, out, position)));
+                for (of_image, shares) in of_images.zip(&mut shares) {
+                    let parts = cut.outputs.len();
+                    let rows = shares.iter_mut().enumerate();
+                    let places = rows.map(|(task, rows)| ([task / parts, task % parts], OutputRows::Each(rows)));
+                    tasks.extend(places.map(|(place, out)| self.task(&cut, of_image, place, out)));
+                }
+            }
+            each_mut(tasks, |task: &mut Task<'_, '_, '_>| task.finish(&self.kernel, &filters, finish));
         }
     }
 
-    /// The tasks of an image, the first position of which is `first` of all; `out` are its results.
-    fn tasks<'t, 'w>(
+    /// The results of each task of an image, of which a position has so many bytes.
+    fn shares<'t>(&self, cut: &Cut<'_>, out: &'t mut [u8], position: usize) -> Shares<'t, u8> {
+        let size = position / self.filters().max(1);
+        let parts = cut.outputs.iter().map(|pieces| {
+            let own = outputs(pieces, self.filters());
+            own.start * size..own.end * size
+        });
+        Shares::new(cut.rows, parts, out.chunks_mut(position))
+    }
+
+    /// The task of a block of positions and a part of the filters, of an image whose first position is `first` of all.
+    fn task<'s, 't, 'w>(
         &self,
         cut: &'t Cut<'w>,
-        (image, first): (&'t SideBySideImage<'t>, usize),
-        out: &'t mut [u8],
-        finish: &Finish<'_>,
-    ) -> Vec<Task<'t, 'w>> {
-        let (filters, size) = (self.filters(), finish.dtype().bits() / 8);
-        let row = filters * size;
-        let mut tasks = Vec::new();
-        for (index, out) in out.chunks_mut(cut.rows * row).enumerate() {
-            let start = index * cut.rows;
-            let positions = start..start + out.len() / row;
-            let task = |pieces, panels, out| {
-                let positions = positions.clone();
-                Task { image, first, positions, pieces, panels, filters, out }
-            };
-            if let [pieces] = cut.outputs.as_slice() {
-                tasks.push(task(pieces.as_slice(), 0..panels(pieces), OutputRows::Whole(out)));
-                continue;
-            }
-            let mut begun = 0;
-            let mut parts: Vec<(Range<usize>, Task<'t, 'w>)> = Vec::with_capacity(cut.outputs.len());
-            for pieces in &cut.outputs {
-                let own = begun..begun + panels(pieces);
-                begun = own.end;
-                let outputs = outputs(pieces, filters);
-                parts.push((outputs, task(pieces.as_slice(), own, OutputRows::Each(Vec::new()))));
-            }
-            for mut rest in out.chunks_mut(row) {
-                let mut begun = 0;
-                for (outputs, task) in &mut parts {
-                    let (_, behind) = rest.split_at_mut((outputs.start - begun) * size);
-                    let (own, behind) = behind.split_at_mut(outputs.len() * size);
-                    if let OutputRows::Each(rows) = &mut task.out {
-                        rows.push(own);
-                    }
-                    (rest, begun) = (behind, outputs.end);
-                }
-            }
-            tasks.extend(parts.into_iter().map(|(_, task)| task));
+        (first, image): (usize, &'t SideBySideImage<'t>),
+        [block, part]: [usize; 2],
+        out: OutputRows<'s, 't>,
+    ) -> Task<'s, 't, 'w> {
+        let (start, begun) = (block * cut.rows, cut.outputs[..part].iter().map(|pieces| panels(pieces)).sum());
+        let pieces = cut.outputs[part].as_slice();
+        Task {
+            image,
+            first,
+            positions: start..window::outputs(self.axes).min(start + cut.rows),
+            pieces,
+            panels: begun..begun + panels(pieces),
+            filters: self.filters(),
+            out,
         }
-        tasks
     }
 }
 
@@ -119,15 +119,8 @@ fn panels(pieces: &[IntegerPiece<'_>]) -> usize {
     pieces.iter().map(|piece| piece.panels.len()).sum()
 }
 
-/// From the first filter of some pieces, which are in order, to the last.
-fn outputs(pieces: &[IntegerPiece<'_>], filters: usize) -> Range<usize> {
-    let first = pieces.first().map_or(0, |piece| piece.panels.start * PANEL_OUTPUTS);
-    let end = pieces.last().map_or(0, |piece| piece.panels.end * PANEL_OUTPUTS);
-    first..filters.min(end)
-}
-
 /// Some positions of an image by some filters.
-struct Task<'t, 'w> {
+struct Task<'s, 't, 'w> {
     image: &'t SideBySideImage<'t>,
     /// The first position of the image, counted over all images.
     first: usize,
@@ -137,10 +130,10 @@ struct Task<'t, 'w> {
     panels: Range<usize>,
     /// All filters.
     filters: usize,
-    out: OutputRows<'t>,
+    out: OutputRows<'s, 't>,
 }
 
-impl Task<'_, '_> {
+impl Task<'_, '_, '_> {
     fn finish(&mut self, kernel: &SideBySide<'_>, filters: &SideBySideFilters<'_>, finish: &Finish<'_>) {
         let (x, own) = ((self.image, self.positions.clone()), (filters, self.panels.clone()));
         if let Finish::Codes(codes) = finish {

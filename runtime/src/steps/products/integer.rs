@@ -17,9 +17,10 @@ use ipuc_formats::ops::{self, IntegerMatmul, ProductPlan, Program};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
 use ipuc_kernels::product::{
-    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, SumOrder,
+    ByteType, IntegerLine, IntegerPiece, IntegerRows, IntegerSums, IntegerWeight, PANEL_OUTPUTS, Shares, SumOrder,
     integer_product, pack_integers,
 };
+use ipuc_kernels::scratch::scratch;
 use ipuc_kernels::simd::Instructions;
 use ipuc_kernels::threads::{each_mut, serially};
 use std::ops::Range;
@@ -244,63 +245,56 @@ impl Product<'_> {
     ) {
         let (columns, size) = (self.plan.b.columns, finish.dtype().bits() / 8);
         let cut = Cut::of_rows(x.rows(), ROWS_UNIT, x.inputs(), pieces);
-        let task = |start: usize, pieces| Task {
-            first: first + start,
-            rows: start..x.rows().min(start + cut.rows),
-            pieces,
-            results: Vec::new(),
+        let parts = cut.outputs.iter().map(|pieces| {
+            let own = outputs(pieces, columns);
+            own.start * size..own.end * size
+        });
+        let mut shares = Shares::new(cut.rows, parts, out.chunks_mut(columns * size));
+        let task = |(index, results): (usize, _)| {
+            let start = index / cut.outputs.len() * cut.rows;
+            let rows = start..x.rows().min(start + cut.rows);
+            let pieces = cut.outputs[index % cut.outputs.len()].as_slice();
+            Task { first: first + start, rows, pieces, results }
         };
-        let starts = (0..x.rows()).step_by(cut.rows);
-        let mut tasks: Vec<Task<'_, '_>> =
-            starts.flat_map(|start| cut.outputs.iter().map(move |pieces| task(start, pieces.as_slice()))).collect();
-        for (row, mut rest) in out.chunks_mut(columns * size).enumerate() {
-            let tasks = &mut tasks[row / cut.rows * cut.outputs.len()..][..cut.outputs.len()];
-            let mut begun = 0;
-            for task in tasks {
-                for piece in task.pieces {
-                    let own = outputs(piece, columns);
-                    let (_, behind) = rest.split_at_mut((own.start - begun) * size);
-                    let (results, behind) = behind.split_at_mut(own.len() * size);
-                    task.results.push(results);
-                    (rest, begun) = (behind, own.end);
-                }
-            }
-        }
+        let tasks: Vec<Task<'_, '_, '_>> = shares.iter_mut().enumerate().map(task).collect();
         each_mut(tasks, |task| serially(|| self.finish_task(x, task, finish)));
     }
 
-    fn finish_task(&self, x: &IntegerRows<'_>, task: &mut Task<'_, '_>, finish: &Finish<'_>) {
-        let x = x.part(task.rows.clone());
-        let mut sums = Vec::new();
-        for (index, piece) in task.pieces.iter().enumerate() {
-            let own = outputs(piece, self.plan.b.columns);
-            sums.clear();
-            sums.resize(own.len() * x.rows(), 0);
+    fn finish_task(&self, x: &IntegerRows<'_>, task: &mut Task<'_, '_, '_>, finish: &Finish<'_>) {
+        let (x, columns) = (x.part(task.rows.clone()), self.plan.b.columns);
+        let (first, size) = (outputs(task.pieces, columns).start, finish.dtype().bits() / 8);
+        for piece in task.pieces {
+            let own = outputs(std::slice::from_ref(piece), columns);
+            let mut sums = scratch(own.len() * x.rows());
+            let sums: &mut [i32] = bytemuck::cast_slice_mut(&mut sums);
+            sums.fill(0);
             let weight = IntegerWeight { kind: self.weight.kind, zeros: &self.weight.zeros[own.clone()] };
             let alone = IntegerPiece { panels: 0..piece.panels.len(), ..piece.clone() };
-            let out = IntegerSums { sums: &mut sums, order: SumOrder::Rows };
+            let out = IntegerSums { sums, order: SumOrder::Rows };
             integer_product(Instructions::best(), &x, self.zero, weight, &[alone], out);
-            let results = task.results.iter_mut().skip(index).step_by(task.pieces.len());
-            for ((row, sums), results) in sums.chunks(own.len()).enumerate().zip(results) {
-                let place = (task.first + row) * self.plan.b.columns + own.start;
-                finish.write(own.start, place, sums, results);
-            }
+            let places = (task.first..).map(|row| row * columns + own.start);
+            let results = (own.start - first) * size..(own.end - first) * size;
+            let rows = places.zip(sums.chunks(own.len())).zip(task.results.iter_mut());
+            let rows = rows.map(|((place, sums), row)| (place, sums, &mut row[results.clone()]));
+            finish.write_rows(own.start, own.len(), rows);
         }
     }
 }
 
-/// The outputs of a piece of a matrix of so many columns.
-fn outputs(piece: &IntegerPiece<'_>, columns: usize) -> Range<usize> {
-    piece.panels.start * PANEL_OUTPUTS..columns.min(piece.panels.end * PANEL_OUTPUTS)
+/// The outputs of pieces, which are in order, of a matrix of so many columns: from the first to the last.
+pub(super) fn outputs(pieces: &[IntegerPiece<'_>], columns: usize) -> Range<usize> {
+    let first = pieces.first().map_or(0, |piece| piece.panels.start * PANEL_OUTPUTS);
+    let end = pieces.last().map_or(0, |piece| piece.panels.end * PANEL_OUTPUTS);
+    first..columns.min(end)
 }
 
 /// Some rows by some outputs.
-struct Task<'a, 'w> {
+struct Task<'s, 'a, 'w> {
     /// The first row, of the whole result.
     first: usize,
     /// Rows of the left operand.
     rows: Range<usize>,
     pieces: &'a [IntegerPiece<'w>],
-    /// The results of each row, piece by piece.
-    results: Vec<&'a mut [u8]>,
+    /// The results of each row.
+    results: &'s mut [&'a mut [u8]],
 }

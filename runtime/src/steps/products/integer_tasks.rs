@@ -4,6 +4,7 @@ use crate::steps::KernelError;
 use ipuc_formats::element::Element;
 use ipuc_formats::tensor::{TensorError, element_count, filled};
 use ipuc_kernels::product::{IntegerPiece, PANEL_OUTPUTS};
+use ipuc_kernels::team::count;
 use ipuc_kernels::threads::parts;
 
 /// Bytes of left operands that a task multiplies.
@@ -15,9 +16,11 @@ const TASK_SUMS: usize = 1 << 17;
 /// Rows of a task, at least, where there are so many.
 pub(super) const FEWEST_ROWS: usize = 64;
 
-/// The same where results lie row by row and the weights are near: results of a few outputs at a time would cost more than weights that
-/// each task reads again.
-const FEWEST_LONG_ROWS: usize = 16;
+/// The same where results lie row by row.
+const FEWEST_LONG_ROWS: usize = 32;
+
+/// Panels of a task whose results lie row by row, at least, where there are so many: shorter rows cost as much to begin as to finish.
+const FEWEST_PANELS: usize = 16;
 
 /// Rows at whose multiples operands of vectors are cut.
 pub(super) const ROWS_UNIT: usize = 8;
@@ -39,49 +42,51 @@ impl<'w> Cut<'w> {
         inputs: usize,
         pieces: &[IntegerPiece<'w>],
     ) -> Cut<'w> {
-        Cut::with_rows(FEWEST_ROWS, matrices, rows, unit, inputs, pieces)
-    }
-
-    /// The same for one matrix whose results lie row by row.
-    pub(super) fn of_rows(rows: usize, unit: usize, inputs: usize, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
-        let outputs = pieces.iter().map(|piece| piece.panels.len()).sum::<usize>() * PANEL_OUTPUTS;
-        let fewest = if inputs.saturating_mul(outputs) <= OPERAND_BYTES { FEWEST_LONG_ROWS } else { FEWEST_ROWS };
-        Cut::with_rows(fewest, 1, rows, unit, inputs, pieces)
-    }
-
-    /// With `fewest` rows in a task, where there are so many.
-    fn with_rows(
-        fewest: usize,
-        matrices: usize,
-        rows: usize,
-        unit: usize,
-        inputs: usize,
-        pieces: &[IntegerPiece<'w>],
-    ) -> Cut<'w> {
         let (matrices, inputs) = (matrices.max(1), inputs.max(1));
-        let panels: usize = pieces.iter().map(|piece| piece.panels.len()).sum();
+        let panels = panels_of(pieces);
         let outputs = panels * PANEL_OUTPUTS;
         let operations = matrices.saturating_mul(rows).saturating_mul(inputs).saturating_mul(outputs);
         let wanted = parts(operations, usize::MAX);
-        let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(fewest);
+        let most = (OPERAND_BYTES / inputs).min(TASK_SUMS / outputs.max(1)).max(FEWEST_ROWS);
         let of_matrix = wanted.div_ceil(matrices);
-        let each = rows.div_ceil(of_matrix).max(fewest).min(most).next_multiple_of(unit);
+        let each = rows.div_ceil(of_matrix).max(FEWEST_ROWS).min(most);
+        // About as many in each task.
+        let each = rows.div_ceil(rows.div_ceil(each).max(1)).max(1).next_multiple_of(unit);
         // Few rows: they are multiplied by each part of the outputs, all at once where the parts are enough work.
         let sums = rows.saturating_mul(panels.div_ceil(of_matrix) * PANEL_OUTPUTS);
-        let at_once = rows < fewest * of_matrix
+        let at_once = rows < FEWEST_ROWS * of_matrix
             && panels >= of_matrix
             && rows.saturating_mul(inputs) <= OPERAND_BYTES
             && sums <= TASK_SUMS;
         let each = if at_once { rows.max(1).next_multiple_of(unit) } else { each };
         let among = wanted.div_ceil((matrices * rows.div_ceil(each)).max(1)).min(panels).max(1);
-        let panels_each = panels.div_ceil(among);
-        Cut { rows: each, outputs: in_parts(pieces, panels_each) }
+        Cut { rows: each, outputs: in_parts(pieces, panels.div_ceil(among)) }
+    }
+
+    /// The same for one matrix whose results lie row by row: each thread has rows of its own, where there are many, and long ones.
+    pub(super) fn of_rows(rows: usize, unit: usize, inputs: usize, pieces: &[IntegerPiece<'w>]) -> Cut<'w> {
+        let (panels, threads) = (panels_of(pieces), count());
+        let outputs = (panels * PANEL_OUTPUTS).max(1);
+        let wanted = parts(rows.saturating_mul(inputs).saturating_mul(outputs), usize::MAX);
+        let blocks = (rows / FEWEST_LONG_ROWS).clamp(1, wanted);
+        let blocks = if blocks > threads { blocks - blocks % threads } else { blocks };
+        let most = (OPERAND_BYTES / inputs.max(1)).min(TASK_SUMS / outputs).max(FEWEST_LONG_ROWS);
+        let each = rows.div_ceil(blocks).clamp(1, most).next_multiple_of(unit);
+        let blocks = rows.div_ceil(each).max(1);
+        let among = wanted.div_ceil(blocks).clamp(1, panels.max(1));
+        // No thread is without a task for long rows.
+        let fewest = if blocks > 1 { FEWEST_PANELS.min(panels.div_ceil(threads.div_ceil(blocks))) } else { 1 };
+        Cut { rows: each, outputs: in_parts(pieces, panels.div_ceil(among).max(fewest)) }
     }
 
     /// Which tasks of some rows have this panel; `None` where it comes in another call.
     pub(super) fn part_of(&self, panel: usize) -> Option<usize> {
         self.outputs.iter().position(|pieces| pieces.iter().any(|piece| piece.panels.contains(&panel)))
     }
+}
+
+fn panels_of(pieces: &[IntegerPiece<'_>]) -> usize {
+    pieces.iter().map(|piece| piece.panels.len()).sum()
 }
 
 /// Pieces cut into parts of at most so many panels.
@@ -111,4 +116,30 @@ pub(super) fn in_parts<'w>(pieces: &[IntegerPiece<'w>], most: usize) -> Vec<Vec<
 pub(super) fn sums_of<T: Element>(shape: &[usize]) -> Result<Vec<T>, KernelError> {
     let too_large = || TensorError::TooLarge { dtype: T::DTYPE, shape: shape.to_vec() };
     Ok(filled(T::zeroed(), element_count(shape).ok_or_else(too_large)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipuc_kernels::product::IntegerLine;
+    use ipuc_kernels::testing::with_threads;
+
+    /// Rows of a task and panels of each part of the outputs, of 256 inputs by 256 outputs.
+    fn cut(threads: usize, rows: usize) -> (usize, Vec<usize>) {
+        let lines: Vec<IntegerLine> = vec![[0; 64]; 16 * 64];
+        let piece = IntegerPiece { panels: 0..16, inputs: 0..256, lines: &lines };
+        let cut = with_threads(threads, || Cut::of_rows(rows, ROWS_UNIT, 256, &[piece]));
+        (cut.rows, cut.outputs.iter().map(|pieces| panels_of(pieces)).collect())
+    }
+
+    #[test]
+    fn each_thread_has_as_many_rows_as_the_others_and_long_ones() {
+        assert_eq!(cut(2, 72), (40, vec![16]));
+        assert_eq!(cut(2, 96), (48, vec![16]));
+        assert_eq!(cut(2, 128), (32, vec![16]));
+        // Fewer rows than threads could take: parts of the outputs.
+        assert_eq!(cut(4, 72), (40, vec![8, 8]));
+        assert_eq!(cut(2, 16), (16, vec![2; 8]));
+        assert_eq!(cut(1, 128), (128, vec![16]));
+    }
 }
