@@ -120,7 +120,11 @@ pub(super) fn optimize_to_size(
         Err(CompileError::Pipeline(PipelineError::Pass(PassError::Size { least_bytes, .. }))) => {
             let mut least = options.clone();
             least.weights.budget = Some(Budget::Size(least_bytes));
-            let (_, least_bytes, _) = attempt(&least, Attempt::default())?;
+            let (graph, least_bytes, _) = attempt(&least, Attempt::default())?;
+            // Passes after the choice leave constants out, too.
+            if least_bytes <= size_bytes {
+                return Ok(graph);
+            }
             Err(PipelineError::from(PassError::Size { size_bytes, least_bytes }).into())
         }
         Err(error) => Err(error),

@@ -696,7 +696,7 @@ fn products_of_integers_have_the_bits_of_the_reference() {
     let program = program(&lines.iter().map(String::as_str).collect::<Vec<_>>());
     // The scale of a run times that of each output, and more than a scale and an offset.
     let scaled =
-        ["cast x : f32", "mul $4 $5 : f32", "mul %1 %0 : f32", "gelu %2 : f32", "add %3 $6 : f32", "return %4"];
+        ["cast x : f32", "mul $4 $5 : f32", "mul %1 %0 : f32", "relu %2 : f32", "add %3 $6 : f32", "return %4"];
     let scaled = Program::from_value(&AttributeValue::Texts(scaled.map(String::from).to_vec())).unwrap();
     let to_floats = IntegerMatmul { program: scaled.clone() };
     let (op, plain) = (IntegerMatmul { program: program.clone() }, IntegerMatmul { program: Program::default() });
