@@ -490,7 +490,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        product::{ByteType, Parameter, pack_integers, requantize},
+        product::{ByteType, Parameter, SumScale, pack_integers, requantize},
         simd::Instructions,
         testing::numbers,
         window::{self, WindowAxis},
@@ -532,7 +532,8 @@ mod tests {
     fn scaled(filter: usize) -> Requantize<'static> {
         let scale = Parameter::All(if filter.is_multiple_of(2) { 0.01 } else { 0.3 });
         let offset = filter.is_multiple_of(3).then_some(Parameter::All(0.5));
-        Requantize { scale, offset, zero: 3, kind: ByteType { signed: filter.is_multiple_of(5) } }
+        let kind = ByteType { signed: filter.is_multiple_of(5) };
+        Requantize { by: SumScale { scale, offset }, zero: 3, kind }
     }
 
     fn axis() -> impl Strategy<Value = WindowAxis> {

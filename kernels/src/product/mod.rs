@@ -55,7 +55,7 @@ pub(crate) use plain::plain_product_within;
 pub use plain::{Batch, batched_product, broadcast_places, plain_product};
 pub use plain_matrix::{PlainElements, PlainLayout, PlainMatrix, panels_of};
 pub(crate) use requantize::VectorParameters;
-pub use requantize::{Parameter, Requantize, requantize, scale_sums};
+pub use requantize::{Parameter, Requantize, SumScale, requantize, scale_sums};
 pub use shares::Shares;
 pub use sparse::{SparseLayout, sparse_product, spread_panels};
 pub use task::Start;

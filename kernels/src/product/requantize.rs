@@ -7,14 +7,38 @@ use crate::simd::{Instructions, LANES, Routine, Simd};
 /// rounded; NaN counts as 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Requantize<'a> {
-    /// The factor of a sum.
-    pub scale: Parameter<'a>,
-    /// What is added to the product, where something is.
-    pub offset: Option<Parameter<'a>>,
+    /// What a sum is multiplied by, and what is added.
+    pub by: SumScale<'a>,
     /// The zero point of the codes, which has their type.
     pub zero: i32,
     /// The type of the codes, to which they are limited.
     pub kind: ByteType,
+}
+
+/// `sum * scale + offset`, each step rounded to f32.
+#[derive(Clone, Copy, Debug)]
+pub struct SumScale<'a> {
+    /// The factor of a sum.
+    pub scale: Parameter<'a>,
+    /// What is added to the product, where something is.
+    pub offset: Option<Parameter<'a>>,
+}
+
+impl SumScale<'_> {
+    /// Whether there are values for each of `count` sums, or one for all.
+    fn is_of(&self, count: usize) -> bool {
+        self.scale.is_of(count) && self.offset.is_none_or(|offset| offset.is_of(count))
+    }
+
+    /// Those of 16 sums, the first of which is that of parameter `first`.
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, first: usize, sums: S::Integers) -> S::Vector {
+        let value = simd.multiply(simd.convert(sums), self.scale.load(simd, first));
+        match self.offset {
+            Some(offset) => simd.add(value, offset.load(simd, first)),
+            None => value,
+        }
+    }
 }
 
 /// The parameters of some vectors of sums.
@@ -79,30 +103,23 @@ impl Parameter<'_> {
 /// If there are not as many codes, or values, as sums.
 pub fn requantize(instructions: Instructions, sums: &[i32], by: Requantize<'_>, codes: &mut [u8]) {
     assert_eq!(sums.len(), codes.len(), "codes of sums");
-    assert!(by.scale.is_of(sums.len()) && by.offset.is_none_or(|offset| offset.is_of(sums.len())), "values of sums");
+    assert!(by.by.is_of(sums.len()), "values of sums");
     instructions.run(Requantizing { sums, by, codes });
 }
 
-/// `out = sum * scale + offset` of sums, each step rounded to f32.
+/// Sums as floats.
 ///
 /// # Panics
 /// If there are not as many results, or values, as sums.
-pub fn scale_sums(
-    instructions: Instructions,
-    sums: &[i32],
-    scale: Parameter<'_>,
-    offset: Option<Parameter<'_>>,
-    out: &mut [f32],
-) {
+pub fn scale_sums(instructions: Instructions, sums: &[i32], by: SumScale<'_>, out: &mut [f32]) {
     assert_eq!(sums.len(), out.len(), "results of sums");
-    assert!(scale.is_of(sums.len()) && offset.is_none_or(|offset| offset.is_of(sums.len())), "values of sums");
-    instructions.run(Scaling { sums, scale, offset, out });
+    assert!(by.is_of(sums.len()), "values of sums");
+    instructions.run(Scaling { sums, by, out });
 }
 
 struct Scaling<'a> {
     sums: &'a [i32],
-    scale: Parameter<'a>,
-    offset: Option<Parameter<'a>>,
+    by: SumScale<'a>,
     out: &'a mut [f32],
 }
 
@@ -116,24 +133,8 @@ impl Routine for Scaling<'_> {
         last[..rest.len()].copy_from_slice(rest);
         for (index, out) in self.out.chunks_mut(LANES).enumerate() {
             let sums = simd.load_integers(vectors.get(index).unwrap_or(&last));
-            simd.store_partial(scaled(simd, self.scale, self.offset, index * LANES, sums), out);
+            simd.store_partial(self.by.of(simd, index * LANES, sums), out);
         }
-    }
-}
-
-/// `sum * scale + offset` of 16 sums, the first of which is that of parameter `first`.
-#[inline(always)]
-fn scaled<S: Simd>(
-    simd: S,
-    scale: Parameter<'_>,
-    offset: Option<Parameter<'_>>,
-    first: usize,
-    sums: S::Integers,
-) -> S::Vector {
-    let value = simd.multiply(simd.convert(sums), scale.load(simd, first));
-    match offset {
-        Some(offset) => simd.add(value, offset.load(simd, first)),
-        None => value,
     }
 }
 
@@ -181,8 +182,8 @@ impl Requantize<'_> {
     /// Whether an i32 holds the nearest integer of every sum, as that of all scales and offsets is known to be.
     #[inline(always)]
     pub(crate) fn are_near(&self) -> bool {
-        let offset = self.offset.unwrap_or(Parameter::All(0.0));
-        let (Parameter::All(scale), Parameter::All(offset)) = (self.scale, offset) else { return false };
+        let offset = self.by.offset.unwrap_or(Parameter::All(0.0));
+        let (Parameter::All(scale), Parameter::All(offset)) = (self.by.scale, offset) else { return false };
         scale.abs() <= 0.25 && offset.abs() <= LARGEST_OFFSET
     }
 
@@ -192,13 +193,13 @@ impl Requantize<'_> {
             Parameter::All(value) => value.abs() <= most,
             Parameter::Each(values) => values.iter().all(|value| value.abs() <= most),
         };
-        within(self.scale, 0.25) && self.offset.is_none_or(|offset| within(offset, LARGEST_OFFSET))
+        within(self.by.scale, 0.25) && self.by.offset.is_none_or(|offset| within(offset, LARGEST_OFFSET))
     }
 
     /// The nearest integers of 16 sums, the first of which is that of parameter `first`; `NEAR` where they [are](Self::are_near).
     #[inline(always)]
     fn nearest<S: Simd, const NEAR: bool>(&self, simd: S, first: usize, sums: S::Integers) -> S::Integers {
-        let value = scaled(simd, self.scale, self.offset, first, sums);
+        let value = self.by.of(simd, first, sums);
         if NEAR { simd.nearest_of_near(value) } else { simd.nearest_integers(value) }
     }
 
@@ -219,8 +220,8 @@ impl Requantize<'_> {
 
     /// The parameters of some vectors of sums, the first of which is that of parameter `first`.
     pub(crate) fn parameters<const COUNT: usize>(&self, first: usize) -> VectorParameters<COUNT> {
-        let offset = self.offset.unwrap_or(Parameter::All(0.0));
-        VectorParameters { scale: self.scale.of_vectors(first), offset: offset.of_vectors(first) }
+        let offset = self.by.offset.unwrap_or(Parameter::All(0.0));
+        VectorParameters { scale: self.by.scale.of_vectors(first), offset: offset.of_vectors(first) }
     }
 
     /// As [`Self::of_vectors`], with the parameters of these vectors.
@@ -265,7 +266,8 @@ mod tests {
             .map(|code| (code + 7).clamp(0, 255) as u8)
             .collect();
         let kind = ByteType { signed: false };
-        let by = Requantize { scale: Parameter::Each(&scales), offset: Some(Parameter::Each(&offsets)), zero: 7, kind };
+        let by = SumScale { scale: Parameter::Each(&scales), offset: Some(Parameter::Each(&offsets)) };
+        let by = Requantize { by, zero: 7, kind };
         for instructions in Instructions::available() {
             let mut codes = vec![0; 37];
             requantize(instructions, &sums, by, &mut codes);
@@ -283,9 +285,9 @@ mod tests {
         for instructions in Instructions::available() {
             let mut out = vec![f32::NAN; 37];
             let offset = Some(Parameter::Each(&offsets));
-            scale_sums(instructions, &sums, Parameter::Each(&scales), offset, &mut out);
+            scale_sums(instructions, &sums, SumScale { scale: Parameter::Each(&scales), offset }, &mut out);
             assert_eq!(out, both, "{instructions:?}");
-            scale_sums(instructions, &sums, Parameter::All(0.7), None, &mut out);
+            scale_sums(instructions, &sums, SumScale { scale: Parameter::All(0.7), offset: None }, &mut out);
             assert_eq!(out, one, "{instructions:?}");
         }
     }
@@ -308,8 +310,11 @@ mod tests {
                 ] {
                     for count in [0, 1, 15, 16, 17, sums.len()] {
                         let mut codes = vec![0; count];
-                        let all =
-                            Requantize { scale: Parameter::All(scale), offset: offset.map(Parameter::All), zero, kind };
+                        let all = Requantize {
+                            by: SumScale { scale: Parameter::All(scale), offset: offset.map(Parameter::All) },
+                            zero,
+                            kind,
+                        };
                         requantize(instructions, &sums[..count], all, &mut codes);
                         let expected = sums[..count].iter().map(|&sum| {
                             let value = (sum as f32 * scale) + offset.unwrap_or(0.0);
@@ -318,11 +323,11 @@ mod tests {
                         });
                         assert_eq!(codes, expected.collect::<Vec<u8>>(), "{scale} {offset:?} {zero} {kind:?}");
                         let (scales, offsets) = (vec![scale; count], offset.map(|offset| vec![offset; count]));
-                        let each = Requantize {
+                        let by = SumScale {
                             scale: Parameter::Each(&scales),
                             offset: offsets.as_deref().map(Parameter::Each),
-                            ..all
                         };
+                        let each = Requantize { by, ..all };
                         let mut of_each = vec![0; count];
                         requantize(instructions, &sums[..count], each, &mut of_each);
                         assert_eq!(of_each, codes, "{scale} {offset:?} for each");

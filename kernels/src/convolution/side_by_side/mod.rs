@@ -499,7 +499,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        product::{ByteType, Parameter, pack_integers, requantize},
+        product::{ByteType, Parameter, SumScale, pack_integers, requantize},
         testing::numbers,
     };
 
@@ -593,7 +593,10 @@ mod tests {
         let piece = |panels, lines| IntegerPiece { panels, inputs: 0..depth, lines };
         let pieces = [piece(0..cut % panels, first), piece(cut % panels..panels, second)];
         let scales: Vec<f32> = (0..filters).map(|filter| 0.01 * (filter % 40) as f32).collect();
-        let by = |scale| Requantize { scale, offset: None, zero: 3, kind: ByteType { signed: false } };
+        let by = |scale| {
+            let by = SumScale { scale, offset: None };
+            Requantize { by, zero: 3, kind: ByteType { signed: false } }
+        };
         for instructions in Instructions::available() {
             let takes = own.order == ChannelOrder::SideBySide || own.axes[1].kernel == 1 || own.axes[1].dilation == 1;
             let kernel = SideBySide::new(instructions, own);

@@ -6,7 +6,7 @@ use ipuc_formats::dtype::DType;
 use ipuc_formats::ops::{Argument, BinaryFunction, Function, Program, ReferenceError, ScalarStep, UnaryFunction};
 use ipuc_formats::tensor::Tensor;
 use ipuc_formats::value::Value;
-use ipuc_kernels::product::{ByteType, Parameter, Requantize, requantize, scale_sums};
+use ipuc_kernels::product::{ByteType, Parameter, Requantize, SumScale, requantize, scale_sums};
 use ipuc_kernels::simd::Instructions;
 use std::borrow::Cow;
 
@@ -95,10 +95,10 @@ impl<'a> Finish<'a> {
                 rows.into_iter().for_each(|(_, sums, results)| requantize(instructions, sums, by, results));
             }
             Finish::Floats(scales, rest) => {
-                let (scale, offset) = scales.of(channel, count);
+                let by = scales.of(channel, count);
                 let scaled = rows.into_iter().map(|(place, sums, results)| {
                     let results: &mut [f32] = bytemuck::cast_slice_mut(results);
-                    scale_sums(instructions, sums, scale, offset, results);
+                    scale_sums(instructions, sums, by, results);
                     (place, results)
                 });
                 match rest {
@@ -172,8 +172,9 @@ impl<'a> Scales<'a> {
     }
 
     /// For `count` sums of a channel, or of outputs from `channel` on.
-    fn of(&self, channel: usize, count: usize) -> (Parameter<'_>, Option<Parameter<'_>>) {
-        (self.values(&self.scales, channel, count), self.offsets.map(|offsets| self.values(offsets, channel, count)))
+    fn of(&self, channel: usize, count: usize) -> SumScale<'_> {
+        let offset = self.offsets.map(|offsets| self.values(offsets, channel, count));
+        SumScale { scale: self.values(&self.scales, channel, count), offset }
     }
 
     fn values<'v>(&self, values: &'v [f32], channel: usize, count: usize) -> Parameter<'v> {
@@ -217,9 +218,8 @@ impl<'a> Codes<'a> {
 
     /// For `count` sums of a channel, or of outputs from `channel` on.
     pub(super) fn of(&self, channel: usize, count: usize) -> Requantize<'_> {
-        let (scale, offset) = self.scales.of(channel, count);
         let kind = ByteType { signed: self.dtype == DType::I8 };
-        Requantize { scale, offset, zero: self.zero, kind }
+        Requantize { by: self.scales.of(channel, count), zero: self.zero, kind }
     }
 }
 
